@@ -1,0 +1,23 @@
+"""The run's configuration: frozen models, defaults, validation, and errors in one sentence."""
+
+from coterie.config.component import (
+    Component,
+    config_model,
+    load_target,
+    parse_component,
+    target_of,
+)
+from coterie.config.loading import dump_config, load_config
+from coterie.config.schema import COMPONENTS, RunConfig
+
+__all__ = [
+    "COMPONENTS",
+    "Component",
+    "RunConfig",
+    "config_model",
+    "dump_config",
+    "load_config",
+    "load_target",
+    "parse_component",
+    "target_of",
+]

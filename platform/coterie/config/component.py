@@ -1,0 +1,103 @@
+"""Components: frozen configs that say by path what they configure.
+
+A section such as `method`, `data`, `partition`, `encoder` or `augmentation` names a class with
+`target: package.module:Class`; the section's other keys are that class's own config. So a user's
+method or encoder is used like ours: by its path, without a registry.
+"""
+
+import importlib
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, field_validator
+
+from coterie.config.explain import nearest
+from coterie.errors import ConfigError
+
+
+class Component(BaseModel):
+    """Base of every config model: frozen, strict types, no unknown keys."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True
+    )
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _lists_to_tuples(cls, value: Any) -> Any:
+        """YAML knows lists only; a frozen config holds tuples, and strict types tell them apart."""
+        return _frozen(value)
+
+
+ComponentT = TypeVar("ComponentT", bound=Component)
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(_frozen(item) for item in value) if isinstance(value, list | tuple) else value
+
+
+def load_target(target: str) -> Any:
+    """Import what `package.module:Name` names.
+
+    Raises:
+        ConfigError: If the path is malformed, or the module or the name does not exist.
+    """
+    module_name, separator, name = target.partition(":")
+    if not separator or not module_name or not name:
+        raise ConfigError(f"target={target}: write it as package.module:Name.")
+    try:
+        found = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"target={target}: no module {error.name!r}; check the path.") from error
+    for part in name.split("."):
+        if not hasattr(found, part):
+            close = nearest(part, dir(found))
+            hint = f"did you mean {module_name}:{close}?" if close else "check the name."
+            raise ConfigError(f"target={target}: {module_name!r} has no {part!r}; {hint}")
+        found = getattr(found, part)
+    return found
+
+
+def config_model(target: str) -> type[Component]:
+    """The config model of a target: the target itself, or its attribute `Config`.
+
+    Raises:
+        ConfigError: If the target has no config model, or only one that it inherits.
+    """
+    found = load_target(target)
+    model = found if isinstance(found, type) and issubclass(found, Component) else None
+    model = model or getattr(found, "Config", None)
+    if not (isinstance(model, type) and issubclass(model, Component)):
+        raise ConfigError(
+            f"target={target}: it has no config model; give it a nested class Config."
+        )
+    # Further on, a config alone says what it configures: with an inherited one, that is the parent.
+    if load_target(_path_of(model)) is not found:
+        raise ConfigError(
+            f"target={target}: its config model belongs to {_path_of(model)}; "
+            "give it a nested class Config of its own, which may inherit."
+        )
+    return model
+
+
+def parse_component(section: Mapping[str, Any]) -> Component:
+    """Validate a section `{target: …, key: value, …}` with the target's own config model.
+
+    Raises:
+        ConfigError: If `target` names nothing that has a config model.
+        pydantic.ValidationError: If the other keys are not that model's.
+    """
+    values = dict(section)
+    target = values.pop("target", None)
+    if not isinstance(target, str):
+        raise ConfigError(f"target={target!r}: name a class as package.module:Name.")
+    return config_model(target).model_validate(values)
+
+
+def target_of(component: Component) -> str:
+    """The path that names a component: `modules.fedmcc:FedMCC` for a `FedMCC.Config`."""
+    return _path_of(type(component))
+
+
+def _path_of(model: type[Component]) -> str:
+    return f"{model.__module__}:{model.__qualname__.removesuffix('.Config')}"

@@ -1,0 +1,171 @@
+"""What pydantic refuses, as one sentence: the dotted key, its value, and what to do about it."""
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+
+Fields = Mapping[str, FieldInfo]
+"""Every key that exists, by its full dotted name."""
+
+_SENTENCES = {
+    "bool_type": "must be true or false",
+    "finite_number": "must be finite",
+    "float_type": "not a number; give one such as {example}",
+    "greater_than_equal": "must be at least {ge}",
+    "int_from_float": "not a whole number; give one such as {example}",
+    "int_type": "not a whole number; give one such as {example}",
+    "less_than": "must be below {lt}",
+    "less_than_equal": "must be at most {le}",
+    "missing": "a value is needed",
+    "model_type": "must be a group of keys; give it one such as {example}",
+    "string_type": "not a text; quote it twice, as {key}='\"{value}\"'",
+    "too_long": "must have at most {max_length} entries, not {actual_length}",
+    "too_short": "must have at least {min_length} entries, not {actual_length}",
+    "tuple_type": "must be a list in brackets such as {example}",
+    "value_error": "{error}",
+}
+
+
+def nearest(word: str, options: Iterable[str]) -> str | None:
+    """The option that `word` probably stands for, or None if none is close."""
+    found = difflib.get_close_matches(word, list(options), n=1)
+    return found[0] if found else None
+
+
+def one_of(word: str, options: Iterable[str]) -> str:
+    """The reason to refuse `word`: the options, and the nearest if one is near."""
+    names = list(options)
+    close = nearest(word, names)
+    return f"must be one of {', '.join(names)}" + (f"; did you mean {close}?" if close else ".")
+
+
+def show(value: Any) -> str:
+    """A value as one would write it on the command line, cut at 60 characters."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, list | tuple):
+        return _cut(f"[{','.join(show(item) for item in value)}]")
+    if isinstance(value, Mapping):
+        return _cut("{" + ",".join(f"{key}:{show(item)}" for key, item in value.items()) + "}")
+    return _cut(str(value))
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= 60 else f"{text[:59]}…"
+
+
+def dotted_fields(model: type[BaseModel], prefix: str = "") -> dict[str, FieldInfo]:
+    """All keys of a config model and of the models in it, by their full dotted names."""
+    fields: dict[str, FieldInfo] = {}
+    for name, field in model.model_fields.items():
+        fields[prefix + name] = field
+        inner = model_in(field.annotation)
+        if inner is not None:
+            fields |= dotted_fields(inner, f"{prefix}{name}.")
+    return fields
+
+
+def model_in(annotation: Any) -> type[BaseModel] | None:
+    """The config model that an annotation holds, as `X` or in `X | None`, or None."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next(filter(None, map(model_in, get_args(annotation))), None)
+
+
+def explain(error: ValidationError, values: Mapping[str, Any], fields: Fields, prefix: str) -> str:
+    """The first problem of a refused config in one sentence.
+
+    Args:
+        error: What pydantic said.
+        values: The mapping that was refused.
+        fields: All keys that exist, for the nearest one.
+        prefix: What comes before this mapping's keys: "" or "method.".
+
+    Returns:
+        For example `method.temprature=1: there is no such key; did you mean method.temperature?`.
+    """
+    # A misspelt key often leaves another one missing; the spelling is what to say then.
+    problems = sorted(error.errors(), key=lambda problem: problem["type"] != "extra_forbidden")
+    path = _path(problems[0]["loc"], values)
+    key, value = prefix + _dotted(path), problems[0]["input"]
+    if problems[0]["type"] == "extra_forbidden":
+        return _unknown(key, value, fields)
+    # A union gives one problem for each of its types.
+    same = [problem for problem in problems if _path(problem["loc"], values) == path]
+    reason = " or ".join(dict.fromkeys(_reason(dict(problem), key, fields) for problem in same))
+    given = f"={show(value)}" if path and problems[0]["type"] != "missing" else ""
+    ending = "" if reason.endswith((".", "?")) else "."
+    return f"{key.rstrip('.')}{given}: {reason}{ending}"
+
+
+def _path(location: tuple[int | str, ...], values: Any) -> tuple[int | str, ...]:
+    """A location without the names that pydantic gives to the types of a union."""
+    here, path = values, []
+    for number, part in enumerate(location, start=1):
+        if isinstance(here, Mapping) and (part in here or number == len(location)):
+            path.append(part)
+            here = here.get(part)
+        elif isinstance(here, list | tuple) and isinstance(part, int):
+            path.append(part)
+            here = here[part] if part < len(here) else None
+    return tuple(path)
+
+
+def _dotted(path: tuple[int | str, ...]) -> str:
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).strip(".")
+
+
+def _unknown(key: str, value: Any, fields: Fields) -> str:
+    rest = ""
+    while isinstance(value, Mapping) and value:  # say metod.lr=1, which is what was written
+        name, value = next(iter(value.items()))
+        rest += f".{name}"
+    parent, _, leaf = key.rpartition(".")
+    siblings = [name for name in fields if name.rpartition(".")[0] == parent]
+    near = nearest(leaf, [name.rpartition(".")[2] for name in siblings])
+    # Else the same name further in: method.lr may be meant as method.optimiser.lr.
+    inner = (name for name in fields if name.startswith(key.removesuffix(leaf)))
+    close = next((name for name in inner if name.rpartition(".")[2] == leaf), None)
+    close = f"{parent}.{near}".strip(".") if near else close
+    names = ", ".join(name.rpartition(".")[2] for name in siblings) or "none"
+    hint = f"did you mean {close}{rest}?" if close else f"{parent or 'the top'} has {names}."
+    return f"{key}{rest}={show(value)}: there is no such key; {hint}"
+
+
+def _reason(problem: dict[str, Any], key: str, fields: Fields) -> str:
+    kind, context = problem["type"], dict(problem.get("ctx", {}))
+    if kind == "literal_error":
+        options = re.split(r", | or ", context["expected"])
+        return one_of(show(problem["input"]), [option.strip("'") for option in options])
+    if kind == "greater_than":  # a whole number's bound is an int: above 0 is at least 1
+        bound = context["gt"]
+        return (
+            f"must be at least {bound + 1}"
+            if isinstance(bound, int)
+            else f"must be above {bound:g}"
+        )
+    context = {name: f"{x:g}" if isinstance(x, float) else x for name, x in context.items()}
+    context |= {"key": key, "value": show(problem["input"]), "example": _example(kind, key, fields)}
+    if kind not in _SENTENCES:
+        message = str(problem["msg"])
+        return message[:1].lower() + message[1:]
+    return _SENTENCES[kind].format(**context)
+
+
+def _example(kind: str, key: str, fields: Fields) -> str:
+    if kind == "model_type":
+        return next((f"{name}=…" for name in fields if name.startswith(f"{key}.")), f"{key}.name=…")
+    default = fields[key].default if key in fields else None
+    fitting = {
+        "int_type": int,
+        "int_from_float": int,
+        "float_type": int | float,
+        "tuple_type": tuple,
+    }
+    if isinstance(default, bool) or not isinstance(default, fitting.get(kind, object)):
+        default = {"float_type": 0.5, "tuple_type": (1, 2)}.get(kind, 1)
+    return f"{key}={show(default)}"

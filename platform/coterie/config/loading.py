@@ -1,0 +1,80 @@
+"""From a plain mapping to the run's frozen configuration, and back."""
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from coterie.config.component import Component, config_model, target_of
+from coterie.config.explain import Fields, dotted_fields, explain, show
+from coterie.config.schema import COMPONENTS, RunConfig
+from coterie.errors import ConfigError
+
+ModelT = TypeVar("ModelT", bound=BaseModel)
+
+
+def load_config(values: Mapping[str, Any]) -> RunConfig:
+    """Validate the whole configuration at once.
+
+    Args:
+        values: Plain values as YAML gives them. The sections in `COMPONENTS` hold `target:
+            package.module:Class` and the keys of that class's own config model.
+
+    Raises:
+        ConfigError: At the first key that does not exist and value that cannot be: one sentence
+            with the full dotted key, the value, and the nearest valid one.
+    """
+    models = {name: section_model(name, values.get(name)) for name in COMPONENTS}
+    fields = dict(dotted_fields(RunConfig))
+    for name, model in models.items():
+        fields |= dotted_fields(model, f"{name}.")
+    sections = {
+        name: _validate(model, _own_keys(values[name]), fields, f"{name}.")
+        for name, model in models.items()
+    }
+    return _validate(RunConfig, {**values, **sections}, fields, "")
+
+
+def dump_config(config: RunConfig) -> dict[str, Any]:
+    """The whole configuration, defaults included, as plain values for YAML or JSON.
+
+    `load_config` turns it back into an equal one.
+    """
+    values = config.model_dump(mode="json")
+    for name in COMPONENTS:
+        values[name] = {"target": target_of(getattr(config, name)), **values[name]}
+    return values
+
+
+def section_model(name: str, section: object) -> type[Component]:
+    """The config model that a section's `target` names.
+
+    Args:
+        name: The section, one of `COMPONENTS`; for the error.
+        section: Its keys and values.
+
+    Raises:
+        ConfigError: If it names none, or nothing that has a config model.
+    """
+    target = section.get("target") if isinstance(section, Mapping) else None
+    if target is None:
+        raise ConfigError(f"{name}: nothing is chosen; set {name}.target=package.module:Class.")
+    if not isinstance(target, str):
+        raise ConfigError(f"{name}.target={show(target)}: write it as package.module:Class.")
+    try:
+        return config_model(target)
+    except ConfigError as error:
+        raise ConfigError(f"{name}.{error}") from error
+
+
+def _own_keys(section: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in section.items() if key != "target"}
+
+
+def _validate(
+    model: type[ModelT], values: Mapping[str, Any], fields: Fields, prefix: str
+) -> ModelT:
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        raise ConfigError(explain(error, values, fields, prefix)) from error

@@ -1,0 +1,138 @@
+"""The whole run's configuration; every default is here or in the component that owns it."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, SerializeAsAny
+
+from coterie.config.component import Component
+
+Precision = Literal["32-true", "64-true", "bf16-mixed", "16-mixed", "bf16-true"]
+Fraction = Annotated[float, Field(gt=0.0, le=1.0)]
+
+
+class ClusterConfig(Component):
+    """Where the clients run."""
+
+    backend: Literal["ray", "serial"] = "ray"
+    """`ray`: one actor per client as long as slots allow; `serial`: this process, without Ray."""
+    address: str | None = None
+    """A running cluster's address; without one RAY_ADDRESS counts, else a local Ray is started."""
+    num_actors: PositiveInt | None = None
+    """Actors to start; by default one per client, at most as many as the resources hold."""
+    cpus_per_client: PositiveFloat = 1.0
+    """CPUs that Ray reserves for an actor."""
+    gpus_per_client: Annotated[float, Field(ge=0.0)] = 0.0
+    """GPU slice of an actor; 0.25 puts four actors on one GPU."""
+    gpu_memory_fraction: Fraction | None = None
+    """Cap on an actor's share of its GPU's memory; by default its slice."""
+    threads_per_client: PositiveInt = 1
+    """CPU threads of PyTorch and FAISS in actors and driver alike; another number, other bits."""
+    server: Literal["auto", "driver", "actor"] = "auto"
+    """Where the method's server half runs; `auto`: an actor if only the cluster has GPUs."""
+    start_timeout_s: PositiveFloat = 180.0
+    """How long to wait for the cluster to grant the actors."""
+    max_actor_restarts: NonNegativeInt = 3
+    """Actors replaced in one phase before the run fails."""
+
+
+class FaultsConfig(Component):
+    """What to do about clients that fail by themselves."""
+
+    on_client_failure: Literal["retry", "drop", "fail"] = "retry"
+    """`retry` runs the client again, then drops it; `drop` goes on without; `fail` ends the run."""
+    retries: PositiveInt = 1
+    """How often `retry` tries again within a phase."""
+    min_participation: Annotated[float, Field(ge=0.0, le=1.0)] = 0.5
+    """Share of the cohort that has to succeed; a phase below it fails the run."""
+
+
+class EvaluationConfig(Component):
+    """What is measured, and when."""
+
+    every: NonNegativeInt = 10
+    """Rounds between evaluations; 0: only at the end."""
+    max_samples: PositiveInt | None = 10_000
+    """Samples of an evaluation between rounds; the last one takes all."""
+    batch_size: PositiveInt = 512
+    """Samples embedded at a time."""
+    linear_probe: bool = True
+    """Train a linear classifier on the frozen representation at the end."""
+    knn: bool = True
+    """Classify by weighted nearest neighbours at the end."""
+    kmeans_baseline: bool = True
+    """Compare with k-means on the raw samples at the end."""
+    figures: bool = True
+    """Draw curves, confusion and t-SNE at the end."""
+
+
+class CheckpointConfig(Component):
+    """When the whole run is written to disk."""
+
+    every: NonNegativeInt = 10
+    """Rounds between checkpoints; 0: only at the end and when interrupted."""
+    keep: PositiveInt = 2
+    """How many checkpoints to keep."""
+
+
+class WandbConfig(Component):
+    """Weights & Biases."""
+
+    project: str = "coterie"
+    """The project's name."""
+    entity: str | None = None
+    """The team or user; by default the account's own."""
+    mode: Literal["auto", "online", "offline"] = "auto"
+    """`auto`: online where an API key is known, else offline."""
+
+
+class TrackingConfig(Component):
+    """Where metrics go besides `metrics.jsonl` and `summary.json`, which are always written."""
+
+    loggers: Annotated[tuple[Literal["csv", "tensorboard", "wandb"], ...], Field(strict=False)] = ()
+    """Lightning loggers to feed."""
+    client_rows: NonNegativeInt = 20
+    """Clients whose own rows are tracked in each phase; the others appear in the sums."""
+    progress: Literal["auto", "live", "lines", "none"] = "auto"
+    """The terminal: a live view, a line per round, or nothing; `auto`: live on a terminal."""
+    wandb: WandbConfig = WandbConfig()
+    """Options of the W&B logger."""
+
+
+class RunConfig(Component):
+    """Everything that decides a run; the same config and seed give the same bits."""
+
+    experiment: str = "run"
+    """A name for tables, trackers and the run directory."""
+    seed: NonNegativeInt = 0
+    """All randomness of the run derives from it."""
+    run_dir: str | None = None
+    """Where to write; by default `$COTERIE_RUNS` or `runs`, then experiment and time."""
+    resume: bool = False
+    """Go on from the last checkpoint in `run_dir`, if there is one."""
+    executor: Literal["lightning", "loop"] = "lightning"
+    """What trains locally: Lightning's Trainer, or a plain loop over the same LightningModule."""
+    precision: Precision = "32-true"
+    """Lightning's precision of local training."""
+    deterministic: bool = True
+    """Deterministic algorithms on the GPU; slower there, without effect on the CPU."""
+    accelerator: Literal["auto", "cpu", "cuda"] = "auto"
+    """Device of local training; `auto` takes an actor's GPU if it was given one."""
+    method: SerializeAsAny[Component]
+    """What is learned and what is exchanged: a class of `modules/`."""
+    data: SerializeAsAny[Component]
+    """The data set: a class of `datamodules/`."""
+    partition: SerializeAsAny[Component]
+    """How the samples are spread over the clients."""
+    encoder: SerializeAsAny[Component]
+    """The network that turns a sample into a representation."""
+    augmentation: SerializeAsAny[Component]
+    """How a random view of a sample is drawn."""
+    cluster: ClusterConfig = ClusterConfig()
+    faults: FaultsConfig = FaultsConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    tracking: TrackingConfig = TrackingConfig()
+
+
+COMPONENTS = ("method", "data", "partition", "encoder", "augmentation")
+"""The sections that name a class by `target`."""

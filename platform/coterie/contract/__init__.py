@@ -1,0 +1,29 @@
+"""The contract between engine, methods and data."""
+
+from coterie.contract.client import Client, ClientData, Fit, Plan
+from coterie.contract.method import Method, Task
+from coterie.contract.phase import Mean, Outcome, Phase, ServerState, Slots, Tensors
+from coterie.contract.rules import Entry, Rule, StateRules, load_slots, load_tensors
+from coterie.contract.seeds import derive_seed, seeded
+
+__all__ = [
+    "Client",
+    "ClientData",
+    "Entry",
+    "Fit",
+    "Mean",
+    "Method",
+    "Outcome",
+    "Phase",
+    "Plan",
+    "Rule",
+    "ServerState",
+    "Slots",
+    "StateRules",
+    "Task",
+    "Tensors",
+    "derive_seed",
+    "load_slots",
+    "load_tensors",
+    "seeded",
+]

@@ -1,0 +1,153 @@
+"""What a method's client half is given: data, state, mail, a seed, and a trainer."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+import torch
+from lightning import LightningModule
+from numpy.typing import NDArray
+from torch import Tensor
+
+from coterie.contract.data import Indices
+from coterie.contract.phase import Tensors
+from coterie.errors import ContractError
+
+Batch = dict[str, Any]
+"""{"samples": (batch, …) uint8 or float32, "seed": int} and, for supervised methods, "labels"."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientData:
+    """A client's own rows of the data set, viewed and never copied as a whole.
+
+    Attributes:
+        samples: The whole data set's samples (n, …), shared and read-only.
+        rows: int64 (size,), the client's rows of it.
+        labels: The whole data set's classes (n,), only if the method is supervised.
+    """
+
+    samples: NDArray[np.generic]
+    rows: Indices
+    labels: NDArray[np.int64] | None = None
+
+    def __len__(self) -> int:
+        """How many samples the client has."""
+        return len(self.rows)
+
+    def take(self, positions: Indices | None = None) -> Tensor:
+        """A copy of the samples at these positions of the client's data; all by default."""
+        rows = self.rows if positions is None else self.rows[positions]
+        return torch.from_numpy(self.samples[rows])
+
+    def take_labels(self, positions: Indices | None = None) -> Tensor:
+        """The classes at these positions, int64.
+
+        Raises:
+            ContractError: If the method does not declare that it needs labels.
+        """
+        if self.labels is None:
+            raise ContractError(
+                "Labels are out of an unsupervised method's reach; set needs_labels."
+            )
+        rows = self.rows if positions is None else self.rows[positions]
+        return torch.from_numpy(self.labels[rows])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """How long and on which batches to train locally.
+
+    Batches are a function of the seed and the step alone, so training can go on at any step.
+
+    Attributes:
+        batch_size: Samples a batch; the last one of an epoch is smaller, and skipped below two.
+        epochs: Passes over the client's data; or
+        steps: Batches to train on, in place of epochs.
+        first_step: The step to begin at, counted over all epochs.
+    """
+
+    batch_size: int
+    epochs: int | None = None
+    steps: int | None = None
+    first_step: int = 0
+
+    def __post_init__(self) -> None:
+        if (self.epochs is None) == (self.steps is None):
+            raise ContractError(f"{self}: give either epochs or steps.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fit:
+    """What local training reports.
+
+    Attributes:
+        steps: Optimiser steps taken.
+        metrics: Means over the steps of every scalar that `training_step` returned.
+    """
+
+    steps: int
+    metrics: Mapping[str, float]
+
+
+class LocalTrainer(Protocol):
+    """Trains a LightningModule on a client's data: Lightning's Trainer or the plain loop."""
+
+    def fit(self, module: LightningModule, batches: "Batches", seed: int) -> Fit:
+        """Train in place; `seed` sets the global generators for the time of the training."""
+
+
+class Batches(Protocol):
+    """An epoch's batches each time it is iterated over, epoch after epoch."""
+
+    @property
+    def epochs(self) -> int:
+        """How often to iterate."""
+
+    def __iter__(self) -> Iterator[Batch]:
+        """The batches of the next epoch."""
+
+    def __len__(self) -> int:
+        """Batches in an epoch."""
+
+
+ModuleT = TypeVar("ModuleT", bound=LightningModule)
+
+
+class Client(Protocol):
+    """One client in one turn.
+
+    Attributes:
+        id: Its number, from 0.
+        data: Its own samples.
+        state: What it kept from its last turn, or None.
+        mail: Sender to what it sent since the last turn.
+        seed: Its seed for this turn, derived from run, round, phase and client.
+    """
+
+    @property
+    def id(self) -> int:
+        """Its number."""
+
+    @property
+    def data(self) -> ClientData:
+        """Its samples."""
+
+    @property
+    def state(self) -> Tensors | None:
+        """What it kept."""
+
+    @property
+    def mail(self) -> Mapping[int, Tensors]:
+        """Sender to message."""
+
+    @property
+    def seed(self) -> int:
+        """Its seed for this turn."""
+
+    def module(self, kind: str, build: Callable[[], ModuleT]) -> ModuleT:
+        """The model in its initial state; a process builds each `kind` once and reuses it."""
+
+    def fit(self, module: LightningModule, plan: Plan) -> Fit:
+        """Train the module in place on the client's data."""

@@ -1,0 +1,64 @@
+"""What a data set looks like to the engine: arrays, and which of their rows each client holds."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Indices = NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataArrays:
+    """A whole data set in memory.
+
+    Attributes:
+        name: The data set's name, for tables and the summary.
+        samples: Training samples: uint8 images (n, channels, height, width), or float32 feature
+            vectors (n, features).
+        labels: int64 classes (n,), or None. Only evaluation, partitions and supervised methods see
+            them.
+        test_samples: Held-out samples in the same form, or None.
+        test_labels: Their classes, or None.
+        classes: The classes' names; empty when there are no labels.
+    """
+
+    name: str
+    samples: NDArray[np.generic]
+    labels: NDArray[np.int64] | None = None
+    test_samples: NDArray[np.generic] | None = None
+    test_labels: NDArray[np.int64] | None = None
+    classes: tuple[str, ...] = ()
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one sample: (channels, height, width) or (features,)."""
+        return tuple(self.samples.shape[1:])
+
+
+class DataModule(Protocol):
+    """What the engine asks of a data module; Lightning's own methods are for other users of it."""
+
+    def arrays(self) -> DataArrays:
+        """Read the data set.
+
+        Raises:
+            DataError: If it is missing (what was looked for, where, how to get it) or unreadable.
+        """
+
+
+class Partition(Protocol):
+    """Spreads a data set's rows over clients."""
+
+    @property
+    def clients(self) -> int:
+        """How many clients there are."""
+
+    def split(self, labels: NDArray[np.int64] | None, size: int, seed: int) -> Sequence[Indices]:
+        """Each client's rows out of `size`, sorted; the same for the same seed.
+
+        Raises:
+            DataError: If it cannot be done: no labels, more clients than samples, …
+        """

@@ -1,0 +1,111 @@
+"""A rule for every entry of a model's state: averaged, kept, reset, or nobody's."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from fnmatch import fnmatchcase
+
+from torch import Tensor, nn
+
+from coterie.contract.phase import Slots, Tensors
+from coterie.errors import ContractError
+
+
+class Rule(Enum):
+    """What happens to an entry of the state between two turns of a client."""
+
+    AVERAGE = "average"
+    """Belongs to a slot: offered by the server, sent back, averaged."""
+    KEEP = "keep"
+    """Stays with the client from turn to turn and is never sent."""
+    RESET = "reset"
+    """Starts each turn from the model's initial value and is never sent."""
+    NOBODY = "nobody"
+    """Bookkeeping that no computation reads; starts each turn anew and is never sent."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One rule: the entries whose name matches the shell-style pattern.
+
+    Attributes:
+        pattern: For example "target.*".
+        rule: What happens to them.
+        slot: The slot that they belong to; only under `Rule.AVERAGE`.
+    """
+
+    pattern: str
+    rule: Rule
+    slot: str = ""
+
+
+class StateRules:
+    """The rules of a model's `state_dict`, first match first.
+
+    `num_batches_tracked` of BatchNorm is nobody's everywhere: with a momentum, as all our networks
+    have one, no computation reads it.
+    """
+
+    def __init__(self, *entries: Entry) -> None:
+        bookkeeping = Entry(pattern="*num_batches_tracked", rule=Rule.NOBODY)
+        self._entries = (bookkeeping, *entries)
+
+    def of(self, key: str) -> Entry:
+        """The rule of a state entry.
+
+        Raises:
+            ContractError: If the method declares none.
+        """
+        for entry in self._entries:
+            if fnmatchcase(key, entry.pattern):
+                return entry
+        raise ContractError(f"State entry {key!r} has no rule; add one to the method's StateRules.")
+
+    def check(self, module: nn.Module) -> None:
+        """Raise a ContractError unless every entry of the module's state has a rule."""
+        for key in module.state_dict():
+            self.of(key)
+
+    def slot(self, module: nn.Module, slot: str) -> dict[str, Tensor]:
+        """The module's entries that belong to a slot, detached, on the CPU."""
+        return self._select(module, lambda entry: entry.rule is Rule.AVERAGE and entry.slot == slot)
+
+    def slots(self, module: nn.Module, names: frozenset[str]) -> dict[str, Tensors]:
+        """Several slots of the module by name."""
+        return {name: self.slot(module, name) for name in sorted(names)}
+
+    def kept(self, module: nn.Module) -> dict[str, Tensor]:
+        """The module's entries that stay with the client, detached, on the CPU."""
+        return self._select(module, lambda entry: entry.rule is Rule.KEEP)
+
+    def keep_only(self, tensors: Tensors) -> dict[str, Tensor]:
+        """The tensors that a client keeps by these rules, out of those it kept under others."""
+        return {key: value for key, value in tensors.items() if self.of(key).rule is Rule.KEEP}
+
+    def _select(self, module: nn.Module, wanted: Callable[[Entry], bool]) -> dict[str, Tensor]:
+        state = module.state_dict()
+        return {k: v.detach().cpu().clone() for k, v in state.items() if wanted(self.of(k))}
+
+
+def load_tensors(module: nn.Module, tensors: Tensors) -> None:
+    """Copy tensors into the module's state; entries not named keep their values.
+
+    Raises:
+        ContractError: If a name is not in the module's state or a shape differs.
+    """
+    state = module.state_dict()
+    for key, value in tensors.items():
+        if key not in state:
+            raise ContractError(f"State entry {key!r} is not in the model; send only what it has.")
+        if state[key].shape != value.shape:
+            shapes = f"{tuple(value.shape)} for {tuple(state[key].shape)}"
+            raise ContractError(
+                f"State entry {key!r} has shape {shapes}; check the encoder's config."
+            )
+    module.load_state_dict(dict(tensors), strict=False)
+
+
+def load_slots(module: nn.Module, slots: Slots) -> None:
+    """Copy every slot's tensors into the module's state."""
+    for tensors in slots.values():
+        load_tensors(module, tensors)

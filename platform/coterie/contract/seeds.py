@@ -1,0 +1,28 @@
+"""Seeds that depend on what is drawn, never on the process that draws it."""
+
+import contextlib
+import hashlib
+from collections.abc import Iterator
+
+import torch
+
+Part = int | str
+
+
+def derive_seed(seed: int, *parts: Part) -> int:
+    """A seed for one purpose, such as `derive_seed(run_seed, "client", round, client)`.
+
+    Returns:
+        An integer in [0, 2^63), spread evenly and independent between different parts.
+    """
+    text = "/".join(f"{type(part).__name__}:{part}" for part in (seed, *parts))
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
+
+
+@contextlib.contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Run the body with PyTorch's global generators seeded, and put them back after it."""
+    devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
+    with torch.random.fork_rng(devices=devices):
+        torch.manual_seed(seed)
+        yield

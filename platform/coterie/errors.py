@@ -1,0 +1,37 @@
+"""The errors a user can meet; each message is one sentence: what, which value, what to do."""
+
+
+class CoterieError(Exception):
+    """Base of every error that Coterie raises on purpose.
+
+    Attributes:
+        exit_code: What the command line exits with when this error ends the run.
+    """
+
+    exit_code = 1
+
+
+class ConfigError(CoterieError):
+    """The configuration was refused before anything started."""
+
+    exit_code = 2
+
+
+class DataError(CoterieError):
+    """The data was refused: missing, unreadable, or not fit for what was asked."""
+
+    exit_code = 2
+
+
+class ContractError(CoterieError):
+    """A method broke the contract: an undeclared key, a wrong shape, a value that is not finite."""
+
+
+class RunError(CoterieError):
+    """The run cannot go on: too few clients, no actors left, a client failed under `fail`."""
+
+
+class InterruptedRunError(CoterieError):
+    """The user or the system asked the run to stop."""
+
+    exit_code = 130
