@@ -1,0 +1,1 @@
+"""Data sets as LightningDataModules, and the partitions that spread them over clients."""

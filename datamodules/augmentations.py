@@ -1,0 +1,222 @@
+"""Augmentations: random views of whole batches, drawn per sample, on the batch's device.
+
+Geometric steps are composed into one transformation, so an image is resampled only once.
+Randomness comes from torch's global generators; `seeded_view` draws from a seed instead.
+"""
+
+from abc import ABC, abstractmethod
+from typing import Annotated
+
+import kornia.augmentation as kornia
+from pydantic import AfterValidator, Field
+from torch import nn
+
+from coterie.config.component import Component
+from coterie.errors import ConfigError
+from datamodules.views import ImageView, Padding, VectorView, Warp, seeded_view
+
+__all__ = [
+    "AugmentationConfig",
+    "DigitsAugmentation",
+    "NaturalAugmentation",
+    "NoAugmentation",
+    "RotationPerspective",
+    "VectorNoise",
+    "seeded_view",
+]
+
+
+def _ordered(bounds: tuple[float, float]) -> tuple[float, float]:
+    low, high = bounds
+    if low > high:
+        raise ValueError(f"[{low}, {high}] is no range; put the smaller bound first")
+    return bounds
+
+
+Probability = Annotated[float, Field(ge=0.0, le=1.0)]
+Share = Annotated[float, Field(gt=0.0, le=1.0)]
+Positive = Annotated[float, Field(gt=0.0)]
+Area = Annotated[tuple[Share, Share], Field(strict=False), AfterValidator(_ordered)]
+"""Bounds of a crop's share of the image's area; a list in YAML."""
+Factor = Annotated[tuple[Positive, Positive], Field(strict=False), AfterValidator(_ordered)]
+"""Bounds of a positive factor; a list in YAML."""
+
+
+class AugmentationConfig(Component, ABC):
+    """Base of the augmentations' configs."""
+
+    @abstractmethod
+    def build(self, shape: tuple[int, ...]) -> nn.Module:
+        """A module that maps a batch of samples to one random view of each.
+
+        Args:
+            shape: The shape of one sample: (channels, height, width) or (features,).
+
+        Raises:
+            ConfigError: If the augmentation does not fit samples of this shape.
+        """
+
+
+class NoAugmentation(AugmentationConfig):
+    """Views equal to the samples."""
+
+    def build(self, shape: tuple[int, ...]) -> nn.Module:
+        """See `AugmentationConfig.build`."""
+        return nn.Identity()
+
+
+class DigitsAugmentation(AugmentationConfig):
+    """For digits and glyphs on a plain background: crop, small affine, blur; never a flip."""
+
+    crop: Area = (0.7, 1.0)
+    """Random resized crop: share of the area that is kept."""
+    aspect: Factor = (0.9, 1.1)
+    """Aspect ratio of the crop."""
+    rotation: Annotated[float, Field(ge=0.0, le=180.0)] = 15.0
+    """Largest rotation, in degrees either way."""
+    translation: Probability = 0.1
+    """Largest shift, as a share of the side, either way."""
+    scale: Factor = (0.9, 1.1)
+    """Factor of size."""
+    shear: Annotated[float, Field(ge=0.0, lt=90.0)] = 5.0
+    """Largest horizontal shear, in degrees either way."""
+    padding: Padding = "zeros"
+    """What lies beyond the edge; "zeros" suits a black background."""
+    blur_probability: Probability = 0.5
+    """Share of the views that are blurred."""
+    blur_sigma: Factor = (0.005, 0.035)
+    """Standard deviation of the blur, as a share of the side: 8×8 images stay legible."""
+
+    def build(self, shape: tuple[int, ...]) -> nn.Module:
+        """See `AugmentationConfig.build`."""
+        size = _image_size("DigitsAugmentation", shape)
+        warp = Warp(
+            _resized_crop(size, self.crop, self.aspect),
+            kornia.RandomAffine(
+                self.rotation,
+                (self.translation, self.translation),
+                self.scale,
+                self.shear,
+                p=1.0,
+            ),
+            padding=self.padding,
+        )
+        low, high = (share * min(size) for share in self.blur_sigma)
+        return ImageView(warp, *_blur(size, self.blur_probability, (low, high)))
+
+
+class NaturalAugmentation(AugmentationConfig):
+    """For photographs, as in CC and SimCLR: crop, flip, colour jitter, grey and blur.
+
+    Colour jitter and grey apply to RGB images only.
+    """
+
+    crop: Area = (0.2, 1.0)
+    """Random resized crop: share of the area that is kept."""
+    aspect: Factor = (0.75, 4 / 3)
+    """Aspect ratio of the crop."""
+    flip_probability: Probability = 0.5
+    """Share of the views that are mirrored horizontally."""
+    jitter_strength: Annotated[float, Field(ge=0.0, le=2.0)] = 0.5
+    """Times 0.8 for brightness, contrast and saturation, 0.2 for hue; 1 for larger images."""
+    jitter_probability: Probability = 0.8
+    """Share of the views whose colours are jittered."""
+    grey_probability: Probability = 0.2
+    """Share of the views without colour."""
+    blur_probability: Probability = 0.0
+    """Share of the views that are blurred; 0.5 for ImageNet."""
+    blur_sigma: Factor = (0.1, 2.0)
+    """Standard deviation of the blur, in pixels."""
+
+    def build(self, shape: tuple[int, ...]) -> nn.Module:
+        """See `AugmentationConfig.build`."""
+        size = _image_size("NaturalAugmentation", shape)
+        steps: list[nn.Module] = [
+            # A crop lies within the image; "border" only spares its edge from fading.
+            Warp(
+                _resized_crop(size, self.crop, self.aspect),
+                kornia.RandomHorizontalFlip(p=self.flip_probability),
+                padding="border",
+            )
+        ]
+        # At probability zero kornia computes a step all the same, hence the conditions.
+        if shape[0] == 3 and self.jitter_probability > 0.0:
+            level, hue = 0.8 * self.jitter_strength, 0.2 * self.jitter_strength
+            # kornia's ColorJitter is torchvision's; its ColorJiggle adds to the brightness.
+            steps.append(kornia.ColorJitter(level, level, level, hue, p=self.jitter_probability))
+        if shape[0] == 3 and self.grey_probability > 0.0:
+            steps.append(kornia.RandomGrayscale(p=self.grey_probability))
+        return ImageView(*steps, *_blur(size, self.blur_probability, self.blur_sigma))
+
+
+class RotationPerspective(AugmentationConfig):
+    """Random rotation and perspective, CF-CL's views of USPS."""
+
+    rotation: Annotated[float, Field(ge=0.0, le=180.0)] = 20.0
+    """Largest rotation, in degrees either way."""
+    distortion: Probability = 0.3
+    """How far corners move inwards at most, as a share of half the side."""
+    padding: Padding = "zeros"
+    """What lies beyond the edge; "zeros" suits a black background."""
+
+    def build(self, shape: tuple[int, ...]) -> nn.Module:
+        """See `AugmentationConfig.build`."""
+        _image_size("RotationPerspective", shape)
+        return ImageView(
+            Warp(
+                kornia.RandomRotation(self.rotation, p=1.0),
+                kornia.RandomPerspective(self.distortion, p=1.0),
+                padding=self.padding,
+            )
+        )
+
+
+class VectorNoise(AugmentationConfig):
+    """For feature vectors: Gaussian noise on every feature, then some features set to zero."""
+
+    std: Annotated[float, Field(ge=0.0)] = 0.1
+    """Standard deviation of the noise, in the features' unit."""
+    mask_probability: Probability = 0.1
+    """Share of the features that are set to zero, drawn for each sample."""
+
+    def build(self, shape: tuple[int, ...]) -> nn.Module:
+        """See `AugmentationConfig.build`."""
+        if len(shape) != 1:
+            raise ConfigError(
+                f"augmentation=VectorNoise: it takes feature vectors, not samples of shape {shape};"
+                " choose an augmentation for images, such as NaturalAugmentation."
+            )
+        return VectorView(self.std, self.mask_probability)
+
+
+def _image_size(name: str, shape: tuple[int, ...]) -> tuple[int, int]:
+    if len(shape) != 3:
+        raise ConfigError(
+            f"augmentation={name}: it takes images (channels, height, width), not samples of shape "
+            f"{shape}; choose datamodules.augmentations:VectorNoise for feature vectors."
+        )
+    return shape[1], shape[2]
+
+
+def _resized_crop(
+    size: tuple[int, int], area: tuple[float, float], aspect: tuple[float, float]
+) -> nn.Module:
+    # "slice" and unaligned corners give torchvision's resize, where kornia's defaults stretch
+    # pixel centres instead. Nothing is sliced: `Warp` resamples.
+    crop: nn.Module = kornia.RandomResizedCrop(
+        size, area, aspect, cropping_mode="slice", align_corners=False
+    )
+    return crop
+
+
+def _blur(size: tuple[int, int], probability: float, sigma: tuple[float, float]) -> list[nn.Module]:
+    """A blur with an odd kernel of about a tenth of the side (SimCLR), at least 3 pixels."""
+    if probability == 0.0:
+        return []
+    kernel = max(3, min(size) // 10 | 1)
+    # One small two-dimensional convolution is faster than two one-dimensional ones.
+    return [
+        kornia.RandomGaussianBlur(
+            (kernel, kernel), sigma, p=probability, separable=kernel > 5, border_type="replicate"
+        )
+    ]

@@ -1,0 +1,46 @@
+"""The 8×8 handwritten digits that come with scikit-learn: no files, loaded in an instant."""
+
+from typing import ClassVar, Literal
+
+import numpy as np
+from sklearn.datasets import load_digits
+
+from datamodules.base import Half, ImageConfig, ImageDataModule, ImageSource, source_from_arrays
+from datamodules.partitions import stratified_subset
+
+_TEST_SHARE = 0.2
+_SPLIT_SEED = 0
+
+
+class Digits(ImageDataModule["Digits.Config"]):
+    """1,797 grey images of the ten digits, 8×8, from `sklearn.datasets.load_digits`.
+
+    The set has no test half of its own: a fixed fifth of each class serves as one.
+    """
+
+    class Config(ImageConfig):
+        """Config of the digits; `root` has no meaning here."""
+
+        split: Literal["train", "test", "all"] = "all"
+        """Which samples are federated; by default all 1,797."""
+
+    classes: ClassVar[tuple[str, ...]] = tuple(str(digit) for digit in range(10))
+
+    @property
+    def title(self) -> str:
+        """The data set's name."""
+        return "digits"
+
+    def open_all(self) -> ImageSource:
+        """All images in scikit-learn's order, their grey levels 0..16 spread over 0..255."""
+        data = load_digits()
+        images = np.rint(data.images * (255 / 16)).astype(np.uint8)[:, None]
+        return source_from_arrays(images, data.target.astype(np.int64))
+
+    def open_half(self, half: Half) -> ImageSource:
+        """The fixed 80 % (train) or 20 % (test) of each class."""
+        source = self.open_all()
+        count = len(source.labels)
+        test = stratified_subset(source.labels, round(_TEST_SHARE * count), _SPLIT_SEED)
+        rows = test if half == "test" else np.setdiff1d(np.arange(count), test)
+        return source_from_arrays(source.read(rows), source.labels[rows])

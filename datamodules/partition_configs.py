@@ -1,0 +1,122 @@
+"""The partitions as components: `partition: {target: datamodules.partition_configs:IID, …}`."""
+
+from typing import Annotated
+
+import numpy as np
+from pydantic import Field
+
+from coterie.config.component import Component
+from coterie.contract.data import Indices
+from coterie.errors import DataError
+from datamodules import partitions
+from datamodules.dirichlet import dirichlet
+from datamodules.partitions import Labels
+
+# YAML has lists where Python has tuples.
+Group = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(strict=False, min_length=1)]
+Groups = Annotated[tuple[Group, ...], Field(strict=False, min_length=1)]
+Counts = Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(strict=False, min_length=1)]
+
+
+class _Clients(Component):
+    clients: int = Field(ge=1)
+    """How many clients there are."""
+
+    def _labels(self, labels: Labels | None, size: int) -> Labels:
+        name = type(self).__name__
+        if labels is None:
+            raise DataError(
+                f"The partition {name} needs labels, which the data set lacks; use IID."
+            )
+        if len(labels) != size:
+            raise DataError(
+                f"The partition {name} got {len(labels)} labels for {size} samples; give one each."
+            )
+        if self.clients > size:
+            raise DataError(
+                f"The partition {name} has clients={self.clients}, more than the {size} samples; "
+                "lower it."
+            )
+        return np.asarray(labels)
+
+
+class IID(_Clients):
+    """Samples dealt out at random; sizes differ by at most one."""
+
+    def split(self, labels: Labels | None, size: int, seed: int) -> list[Indices]:
+        """Each client's rows; see `partitions.iid`."""
+        return partitions.iid(size, self.clients, seed)
+
+
+class ClassBlocks(_Clients):
+    """Disjoint blocks of C/K consecutive classes (FedMCC's non-IID setting)."""
+
+    def split(self, labels: Labels | None, size: int, seed: int) -> list[Indices]:
+        """Each client's rows; see `partitions.class_blocks`. The seed has no effect."""
+        return partitions.class_blocks(self._labels(labels, size), self.clients)
+
+
+class PMixture(_Clients):
+    """A share p of a client's samples from its own class, the rest mixed (CCFC's setting)."""
+
+    p: float = Field(ge=0, le=1)
+    """0 is IID, 1 is one class per client."""
+
+    def split(self, labels: Labels | None, size: int, seed: int) -> list[Indices]:
+        """Each client's rows; see `partitions.p_mixture`."""
+        return partitions.p_mixture(self._labels(labels, size), self.clients, self.p, seed)
+
+
+class Dirichlet(_Clients):
+    """Class proportions drawn from a Dirichlet distribution (Orchestra's setting)."""
+
+    alpha: float = Field(gt=0, allow_inf_nan=False)
+    """The concentration: 1e5 is close to IID, 1e-3 close to one class per client."""
+
+    equal_sizes: bool = False
+    """Whether all clients have the same number of samples (±1)."""
+
+    min_samples: int = Field(default=2, ge=0)
+    """The fewest samples a client may have; proportions are redrawn, within bounds, until it does.
+    A batch of one sample is skipped in training, hence two."""
+
+    def split(self, labels: Labels | None, size: int, seed: int) -> list[Indices]:
+        """Each client's rows; see `dirichlet.dirichlet`."""
+        return dirichlet(
+            self._labels(labels, size),
+            self.clients,
+            self.alpha,
+            seed,
+            equal_sizes=self.equal_sizes,
+            min_samples=self.min_samples,
+        )
+
+
+class KClasses(_Clients):
+    """k classes per client, spread evenly (CF-CL's setting: 10 devices, 3 classes each)."""
+
+    k: int = Field(ge=1)
+    """Classes per client."""
+
+    def split(self, labels: Labels | None, size: int, seed: int) -> list[Indices]:
+        """Each client's rows; see `partitions.k_classes`."""
+        return partitions.k_classes(self._labels(labels, size), self.clients, self.k, seed)
+
+
+class Grouped(_Clients):
+    """Groups of clients with overlapping classes and few samples (CP-CFL's setting)."""
+
+    groups: Groups = ((0, 1, 2, 3), (3, 4, 5, 6), (6, 7, 8, 9))
+    """Each group's classes, counted from 0."""
+
+    counts: Counts = (20, 20, 5, 5)
+    """A client's samples of its group's classes; which class gets which is random per client."""
+
+    def split(self, labels: Labels | None, size: int, seed: int) -> list[Indices]:
+        """Each client's rows; see `partitions.grouped`."""
+        known = self._labels(labels, size)
+        return partitions.grouped(known, self.clients, self.groups, self.counts, seed)
+
+    def membership(self) -> Indices:
+        """Each client's true group (clients,), to compare a clustering of the clients with."""
+        return partitions.client_groups(self.clients, len(self.groups))

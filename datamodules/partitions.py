@@ -1,0 +1,205 @@
+"""Partitions of a data set over clients: pure functions of labels and a seed.
+
+Each returns one sorted int64 array of row numbers per client; the arrays are disjoint. Where a
+client's classes are drawn at random (`k_classes`, `grouped`), they are drawn before any sample is,
+so the same seed gives training and test set the same classes per client.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coterie.contract.data import Indices
+from coterie.errors import DataError
+
+Labels = NDArray[np.int64]
+
+
+def stratified_subset(labels: Labels, count: int, seed: int) -> Indices:
+    """Draw `count` rows at random with the classes' proportions, rounded by largest remainders."""
+    rng = np.random.default_rng(seed)
+    _, position, sizes = np.unique(labels, return_inverse=True, return_counts=True)
+    quota = count * sizes / len(labels)
+    taken = np.floor(quota).astype(np.int64)
+    by_remainder = np.argsort(taken - quota, kind="stable")
+    taken[by_remainder[: count - taken.sum()]] += 1
+    chosen = [
+        rng.permutation(np.flatnonzero(position == number))[:amount]
+        for number, amount in enumerate(taken)
+    ]
+    return np.sort(np.concatenate(chosen)).astype(np.int64)
+
+
+def iid(size: int, clients: int, seed: int) -> list[Indices]:
+    """Deal `size` rows out at random; the clients' sizes differ by at most one.
+
+    Raises:
+        DataError: If there are more clients than rows.
+    """
+    _check_clients(clients, size)
+    rows = np.random.default_rng(seed).permutation(size)
+    return _sorted(np.array_split(rows, clients))
+
+
+def class_blocks(labels: Labels, clients: int) -> list[Indices]:
+    """Give client k all samples of the k-th block of C/K consecutive classes; nothing is random.
+
+    Raises:
+        DataError: If the number of classes is no multiple of the number of clients.
+    """
+    classes = np.unique(labels)
+    if len(classes) % clients or not len(classes):
+        divisors = [k for k in range(1, len(classes) + 1) if len(classes) % k == 0]
+        raise DataError(
+            f"class_blocks: {len(classes)} classes cannot be dealt out evenly to "
+            f"clients={clients}; choose one of {', '.join(map(str, divisors))}."
+        )
+    return [np.flatnonzero(np.isin(labels, block)) for block in np.split(classes, clients)]
+
+
+def p_mixture(labels: Labels, clients: int, p: float, seed: int) -> list[Indices]:
+    """Mix own-class and shared samples, as CCFC does: one client per class, in the classes' order.
+
+    With s the equal share, client l takes p·s images of class l, and all are then filled up to s
+    from what is left, so p = 0 is IID. A class that has fewer than p·s images gives all of them.
+    With p = 1 each client has exactly its class, whatever the class's size.
+
+    Raises:
+        DataError: If there are not as many clients as classes.
+    """
+    classes = np.unique(labels)
+    if len(classes) != clients:
+        raise DataError(
+            f"p_mixture: clients={clients} but the labels have {len(classes)} classes; it needs "
+            "one client per class."
+        )
+    own_rows = [np.flatnonzero(labels == number) for number in classes]
+    if p == 1:
+        return own_rows
+    rng = np.random.default_rng(seed)
+    shares = _even_shares(len(labels), clients)
+    own = [
+        rng.permutation(rows)[: round(p * share)]
+        for rows, share in zip(own_rows, shares, strict=True)
+    ]
+    left = rng.permutation(np.setdiff1d(np.arange(len(labels)), np.concatenate(own)))
+    missing = [share - len(rows) for rows, share in zip(own, shares, strict=True)]
+    filled = np.split(left, np.cumsum(missing)[:-1])
+    return _sorted([np.concatenate(parts) for parts in zip(own, filled, strict=True)])
+
+
+def k_classes(labels: Labels, clients: int, k: int, seed: int) -> list[Indices]:
+    """Give each client k classes, as CF-CL does (10 devices with 3 classes each).
+
+    The classes are spread evenly: the numbers of clients that hold them differ by at most one. A
+    class's samples are dealt out evenly to the clients that hold it.
+
+    Raises:
+        DataError: If there are fewer than k classes, if clients · k is less than the number of
+            classes, or if a class has fewer samples than clients that hold it.
+    """
+    classes = np.unique(labels)
+    if k > len(classes) or clients * k < len(classes):
+        raise DataError(
+            f"k_classes: clients={clients} with k={k} classes each do not fit {len(classes)} "
+            "classes; choose k up to their number, and clients · k at least that."
+        )
+    rng = np.random.default_rng(seed)
+    holders = _spread_classes(len(classes), clients, k, rng)
+    parts: list[list[Indices]] = [[] for _ in range(clients)]
+    for number, members in zip(classes, holders, strict=True):
+        rows = rng.permutation(np.flatnonzero(labels == number))
+        if len(rows) < len(members):
+            raise DataError(
+                f"k_classes: class {number} has {len(rows)} samples for {len(members)} clients; "
+                "lower clients or k."
+            )
+        for client, share in zip(members, np.array_split(rows, len(members)), strict=True):
+            parts[client].append(share)
+    return _sorted([np.concatenate(own) for own in parts])
+
+
+def grouped(
+    labels: Labels,
+    clients: int,
+    groups: Sequence[Sequence[int]],
+    counts: Sequence[int],
+    seed: int,
+) -> list[Indices]:
+    """Give each client fixed counts of its group's classes, as CP-CFL does.
+
+    Which class gets which count is random per client (paper: 20, 20, 5, 5 over four classes).
+    Samples are drawn without replacement across all clients; those that are left stay unused.
+
+    Args:
+        labels: int64 classes (n,).
+        clients: How many clients there are; see `client_groups` for who is in which group.
+        groups: Each group's classes; groups may overlap.
+        counts: How many samples a client has of its group's classes, in random order.
+        seed: Seeds both the order of the counts and the samples.
+
+    Raises:
+        DataError: If a group's size differs from the number of counts, if there are fewer clients
+            than groups, or if a class runs out of samples.
+    """
+    wrong = next((list(group) for group in groups if len(group) != len(counts)), None)
+    if wrong is not None:
+        raise DataError(
+            f"grouped: the group {wrong} has {len(wrong)} classes, but counts={list(counts)} has "
+            f"{len(counts)} entries; give one count per class."
+        )
+    rng = np.random.default_rng(seed)
+    member_of = client_groups(clients, len(groups))
+    wanted: list[dict[int, int]] = [
+        dict(zip(groups[group], rng.permutation(counts).tolist(), strict=True))
+        for group in member_of
+    ]
+    parts: list[list[Indices]] = [[] for _ in range(clients)]
+    for number in sorted({number for group in groups for number in group}):
+        amounts = [want.get(number, 0) for want in wanted]
+        rows = rng.permutation(np.flatnonzero(labels == number))
+        if sum(amounts) > len(rows):
+            raise DataError(
+                f"grouped: the clients want {sum(amounts)} samples of class {number}, which has "
+                f"{len(rows)}; lower clients={clients} or counts={list(counts)}."
+            )
+        for part, share in zip(parts, np.split(rows, np.cumsum(amounts)), strict=False):
+            part.append(share)
+    return _sorted([np.concatenate(own) for own in parts])
+
+
+def client_groups(clients: int, groups: int) -> NDArray[np.int64]:
+    """Each client's group (clients,), in consecutive runs whose lengths differ by at most one.
+
+    Raises:
+        DataError: If there are fewer clients than groups.
+    """
+    if clients < groups:
+        raise DataError(f"grouped: clients={clients} cannot fill {groups} groups; add clients.")
+    return np.repeat(np.arange(groups), _even_shares(clients, groups)).astype(np.int64)
+
+
+def _spread_classes(
+    classes: int, clients: int, k: int, rng: np.random.Generator
+) -> list[NDArray[np.int64]]:
+    """The clients that hold each class, in random order."""
+    held = np.zeros((clients, classes), dtype=bool)
+    for client in rng.permutation(clients):
+        # The k least held classes, ties broken at random, keep the numbers of holders even.
+        order = np.lexsort((rng.random(classes), held.sum(axis=0)))
+        held[client, order[:k]] = True
+    return [rng.permutation(np.flatnonzero(column)) for column in held.T]
+
+
+def _check_clients(clients: int, size: int) -> None:
+    if clients > size:
+        raise DataError(f"clients={clients} is more than the {size} samples; lower it.")
+
+
+def _even_shares(size: int, parts: int) -> list[int]:
+    return [size // parts + (part < size % parts) for part in range(parts)]
+
+
+def _sorted(parts: Sequence[NDArray[np.int64]]) -> list[Indices]:
+    return [np.sort(part).astype(np.int64) for part in parts]

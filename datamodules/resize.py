@@ -1,0 +1,32 @@
+"""Resizing whole image arrays once, when a data set is loaded."""
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.nn import functional
+
+_CHUNK = 4096
+"""Images resized at a time, so that the working memory stays small beside the data set."""
+
+
+def resize_images(images: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
+    """Resize uint8 images to squares, bilinearly and with antialiasing.
+
+    Args:
+        images: (n, channels, height, width), values 0..255.
+        size: The wanted height and width in pixels.
+
+    Returns:
+        (n, channels, size, size), uint8 and contiguous; `images` itself if it has that size.
+    """
+    count, channels, height, width = images.shape
+    if (height, width) == (size, size):
+        return images
+    resized = np.empty((count, channels, size, size), dtype=np.uint8)
+    for start in range(0, count, _CHUNK):
+        chunk = torch.from_numpy(np.ascontiguousarray(images[start : start + _CHUNK]))
+        small = functional.interpolate(
+            chunk, size=(size, size), mode="bilinear", antialias=True, align_corners=False
+        )
+        resized[start : start + _CHUNK] = small.numpy()
+    return resized

@@ -1,0 +1,14 @@
+"""Losses as pure functions of projections and soft assignments, and their closed-form gradients."""
+
+from coterie.losses.contrastive import cluster_contrastive_loss, contrastive_loss, nt_xent
+from coterie.losses.entropy import cluster_entropy
+from coterie.losses.gradients import contrastive_gradients, entropy_gradient
+
+__all__ = [
+    "cluster_contrastive_loss",
+    "cluster_entropy",
+    "contrastive_gradients",
+    "contrastive_loss",
+    "entropy_gradient",
+    "nt_xent",
+]

@@ -1,0 +1,46 @@
+"""The entropy of the clusters' sizes, which keeps CC, MCC and FedMCC from one single cluster."""
+
+import torch
+from torch import Tensor
+
+from coterie.errors import ContractError
+
+
+def cluster_entropy(c: Tensor) -> Tensor:
+    """H(c) = −Σ_i p_i log p_i with p_i = ‖c_i‖₁ / ‖c‖₁ over the columns c_i, in nats.
+
+    0 ≤ H ≤ log(clusters); H is largest when all clusters are of one size, so a loss has to
+    **subtract** it (FedMCC prints +H in (2), (6) and (9), which collapses to one cluster).
+
+    Args:
+        c: Soft assignments (n, clusters).
+
+    Returns:
+        The entropy, a scalar. Clusters of no mass add nothing, to the value and to the gradient.
+
+    Raises:
+        ContractError: If c is not a matrix.
+    """
+    p = cluster_sizes(c)
+    # An empty cluster's derivative is infinite; bounding the logarithm keeps NaN out of backward.
+    return -torch.xlogy(p, floored(p)).sum()
+
+
+def cluster_sizes(c: Tensor) -> Tensor:
+    """The clusters' shares p_i = ‖c_i‖₁ / ‖c‖₁ of the mass, (clusters,), which sum to one.
+
+    Raises:
+        ContractError: If c is not a matrix.
+    """
+    if c.ndim != 2:
+        raise ContractError(
+            f"The entropy got soft assignments of shape {tuple(c.shape)}; "
+            "give it one row per sample and one column per cluster."
+        )
+    mass = c.abs().sum(dim=0)
+    return mass / mass.sum()
+
+
+def floored(p: Tensor) -> Tensor:
+    """P with zeros replaced by the smallest normal number, so that logarithms are finite."""
+    return p.clamp_min(torch.finfo(p.dtype).tiny)

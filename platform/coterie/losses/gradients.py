@@ -1,0 +1,78 @@
+"""Closed forms of the losses' gradients, FedMCC's eq. (14) to (17), corrected.
+
+They need no graph, which is what caching a batch-coupled gradient over micro-batches needs.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from coterie.losses.contrastive import anchor_logits, check_views
+from coterie.losses.entropy import cluster_sizes, floored
+
+_SMALLEST_NORM = 1e-12  # what functional.normalize divides by at least
+
+
+@torch.no_grad()
+def contrastive_gradients(
+    u: Tensor, v: Tensor, temperature: float, include_positive: bool = False
+) -> tuple[Tensor, Tensor]:
+    """∂L/∂u and ∂L/∂v of `contrastive_loss`, eq. (15) and (16).
+
+    With s'(u, w) = ∂s(u, w)/∂u = w/(‖u‖‖w‖) − s(u, w) u/‖u‖² — the paper's (14) has a wrong
+    sign — and with the factor 1/ξ_l that the last term of the paper's (15) lacks,
+
+        n τ ∂L/∂u_l = −s'(u_l, v_l) + Σ_{i≠l} [ (1/ξ_l + 1/ξ_i) e^{s(u_l, u_i)/τ} s'(u_l, u_i)
+                                                + (1/ξ_l) e^{s(u_l, v_i)/τ} s'(u_l, v_i) ]
+        n τ ∂L/∂v_l = −s'(v_l, u_l) + Σ_{i≠l} (1/ξ_i) e^{s(u_i, v_l)/τ} s'(v_l, u_i),
+
+    and the terms i = l across the views as well if the positive is included.
+
+    Args:
+        u: One view's projections (n, d), n ≥ 2.
+        v: The other view's (n, d).
+        temperature: τ > 0.
+        include_positive: As in `contrastive_loss`.
+
+    Returns:
+        ∂L/∂u and ∂L/∂v, both (n, d).
+
+    Raises:
+        ConfigError: If τ is not positive.
+        ContractError: If the shapes differ or there are fewer than two rows.
+    """
+    check_views(u, v, temperature)
+    unit_u, unit_v = functional.normalize(u, dim=1), functional.normalize(v, dim=1)
+    logits = torch.cat(anchor_logits(unit_u, unit_v, temperature, include_positive), dim=1)
+    # Row l of the softmax is e^{s/τ}/ξ_l, first against u and then against v.
+    among, across = logits.softmax(dim=1).chunk(2, dim=1)
+    towards_u = (among + among.T) @ unit_u + across @ unit_v - unit_v
+    towards_v = across.T @ unit_u - unit_u
+    scale = 1.0 / (len(u) * temperature)
+    return _on_sphere(towards_u, u, unit_u, scale), _on_sphere(towards_v, v, unit_v, scale)
+
+
+@torch.no_grad()
+def entropy_gradient(c: Tensor) -> Tensor:
+    """∂H/∂c of `cluster_entropy`, eq. (17): −(log p_l + H) sign(c_{r,l}) / ‖c‖₁.
+
+    Args:
+        c: Soft assignments (n, clusters).
+
+    Returns:
+        The gradient (n, clusters), of +H.
+
+    Raises:
+        ContractError: If c is not a matrix.
+    """
+    p = cluster_sizes(c)
+    log_p = floored(p).log()
+    entropy = -(p * log_p).sum()
+    return -(log_p + entropy) * c.sign() / c.abs().sum()
+
+
+def _on_sphere(direction: Tensor, rows: Tensor, unit: Tensor, scale: float) -> Tensor:
+    """Apply s' for a weighted sum of unit vectors: (g − ⟨g, û⟩ û) / ‖u‖, times `scale`."""
+    tangent = direction - (direction * unit).sum(dim=1, keepdim=True) * unit
+    norm: Tensor = torch.linalg.vector_norm(rows, dim=1, keepdim=True).clamp_min(_SMALLEST_NORM)
+    return scale * tangent / norm

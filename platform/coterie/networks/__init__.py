@@ -1,0 +1,28 @@
+"""Encoders, the heads on top of them, and the EMA between two networks.
+
+`ResNet` lives in `coterie.networks.resnet`, which alone imports torchvision.
+"""
+
+from coterie.networks.ema import update_ema
+from coterie.networks.encoders import (
+    MLP,
+    ConvNet3,
+    ConvNet4,
+    Encoder,
+    EncoderConfig,
+    USPSNet,
+)
+from coterie.networks.heads import ClusterHead, Predictor, Projector
+
+__all__ = [
+    "MLP",
+    "ClusterHead",
+    "ConvNet3",
+    "ConvNet4",
+    "Encoder",
+    "EncoderConfig",
+    "Predictor",
+    "Projector",
+    "USPSNet",
+    "update_ema",
+]

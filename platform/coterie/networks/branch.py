@@ -1,0 +1,40 @@
+"""An encoder with the two projectors of contrastive clustering."""
+
+from torch import nn
+
+from coterie.contract.method import Task
+from coterie.errors import ConfigError
+from coterie.networks.heads import ClusterHead, Projector
+
+
+class ContrastiveBranch(nn.Module):
+    """Encoder f, instance-level projector g_I and cluster-level projector g_C (CC; FedMCC, fig. 2).
+
+    Args:
+        task: Shapes and encoder.
+        projection: Width d1 of the instance projector's output.
+        clusters: Number of clusters d2.
+        hidden: Width of both projectors' hidden layer; by default that of the representation.
+    """
+
+    def __init__(
+        self, task: Task, projection: int, clusters: int, hidden: int | None = None
+    ) -> None:
+        super().__init__()
+        self.encoder = task.encoder.build(task.shape)
+        width: int = self.encoder.features  # type: ignore[assignment]  # an int, not a submodule
+        self.instance = Projector(width, hidden or width, projection)
+        self.cluster = ClusterHead(width, hidden or width, clusters)
+
+
+def cluster_count(configured: int | None, task: Task) -> int:
+    """The number of clusters: as configured, else the data's number of classes.
+
+    Raises:
+        ConfigError: If it is below two, or neither is known.
+    """
+    count = task.classes if configured is None else configured
+    if count < 2:
+        source = "the data has no classes" if configured is None else "it must be at least 2"
+        raise ConfigError(f"method.clusters={configured}: {source}; set it to 2 or more.")
+    return count

@@ -1,0 +1,54 @@
+"""What a run leaves behind: an encoder and, when the method clusters, a head or centroids."""
+
+from typing import NamedTuple
+
+import torch
+from lightning import LightningModule
+from torch import Tensor, nn
+
+
+class Prediction(NamedTuple):
+    """What the model says about samples.
+
+    Attributes:
+        embedding: (samples, features).
+        probabilities: (samples, clusters) with rows that sum to 1, or None without clusters.
+    """
+
+    embedding: Tensor
+    probabilities: Tensor | None
+
+
+def to_unit(samples: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+    """uint8 samples in [0, 1]; floating ones (feature vectors) as they are, in `dtype`."""
+    return samples.to(dtype) / 255.0 if samples.dtype == torch.uint8 else samples.to(dtype)
+
+
+def parameter_dtype(module: nn.Module) -> torch.dtype:
+    """The floating type that a module computes in; float32 without parameters."""
+    first = next(module.parameters(), None)
+    return torch.float32 if first is None else first.dtype
+
+
+class Clusterer(LightningModule):
+    """An encoder with an optional cluster head, for evaluation, prediction and export.
+
+    Args:
+        encoder: Samples in [0, 1] to representations (samples, features).
+        head: Representations to cluster probabilities; None while there are no clusters.
+    """
+
+    def __init__(self, encoder: nn.Module, head: nn.Module | None = None) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.head = head
+
+    def forward(self, samples: Tensor) -> Prediction:
+        """Embed and assign samples (n, …), uint8 or float."""
+        embedding = self.encoder(to_unit(samples, parameter_dtype(self)))
+        return Prediction(embedding, None if self.head is None else self.head(embedding))
+
+    def predict_step(self, batch: Tensor, batch_idx: int = 0) -> Prediction:  # noqa: ARG002
+        """Lightning's prediction on a batch of samples."""
+        prediction: Prediction = self(batch)
+        return prediction

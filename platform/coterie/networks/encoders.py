@@ -1,0 +1,179 @@
+"""Encoders: networks that turn samples into representations, each built from a frozen config."""
+
+import math
+from abc import ABC, abstractmethod
+from typing import Annotated, Literal
+
+from pydantic import Field
+from torch import Tensor, nn
+
+from coterie.config.component import Component
+from coterie.errors import ConfigError
+
+Norm = Literal["batch", "group", "none"]
+"""Normalisation of convolutional layers. Without "batch", samples of a batch are independent."""
+
+Width = Annotated[int, Field(ge=1)]
+"""The width of a layer, in units."""
+
+
+class Encoder(nn.Module):
+    """A network with a known output width.
+
+    Attributes:
+        network: Maps a batch of samples to (n, features).
+        features: The width of the representation.
+    """
+
+    def __init__(self, network: nn.Module, features: int) -> None:
+        super().__init__()
+        self.network = network
+        self.features = features
+
+    def forward(self, samples: Tensor) -> Tensor:
+        """Encode a batch.
+
+        Args:
+            samples: Images (n, channels, height, width) with values in [0, 1], or vectors (n, d).
+
+        Returns:
+            Representations (n, features).
+        """
+        representations: Tensor = self.network(samples)
+        return representations
+
+
+class EncoderConfig(Component, ABC):
+    """Base of the encoders' configs."""
+
+    @abstractmethod
+    def build(self, shape: tuple[int, ...]) -> Encoder:
+        """A freshly initialised encoder; its weights come from torch's global generator.
+
+        Args:
+            shape: The shape of one sample: (channels, height, width) or (features,).
+
+        Raises:
+            ConfigError: If the encoder cannot take samples of this shape.
+        """
+
+
+class ConvNet3(EncoderConfig):
+    """Three strided convolutions and a linear layer, CCFC's encoder for small images.
+
+    Convolutions of 64, 128 and 256 kernels 4×4 with stride 2 and padding 1, each followed by
+    normalisation and LeakyReLU 0.2. Inputs of 8×8 pixels and more.
+    """
+
+    features: Width | None = 256
+    """Width of the representation; None leaves the linear layer out."""
+    norm: Norm = "batch"
+    """Normalisation after each convolution."""
+
+    def build(self, shape: tuple[int, ...]) -> Encoder:
+        """See `EncoderConfig.build`."""
+        channels, height, width = image_shape("ConvNet3", shape, smallest=8)
+        layers: list[nn.Module] = []
+        for inputs, outputs in ((channels, 64), (64, 128), (128, 256)):
+            # The normalisation's own shift makes a bias superfluous.
+            layers.append(nn.Conv2d(inputs, outputs, 4, 2, 1, bias=self.norm == "none"))
+            layers += [normalisation(self.norm, outputs), nn.LeakyReLU(0.2)]
+        flat = 256 * (height // 8) * (width // 8)
+        layers.append(nn.Flatten())
+        if self.features is not None:
+            layers.append(nn.Linear(flat, self.features))
+        return Encoder(nn.Sequential(*layers), flat if self.features is None else self.features)
+
+
+class ConvNet4(EncoderConfig):
+    """Four strided convolutions and a dense layer, CP-CFL's encoder.
+
+    Convolutions of 64, 128, 192 and 256 kernels 3×3 with stride 2 and no padding, then a dense
+    layer, all with ReLU: representations are non-negative. Inputs of 31×31 pixels and more.
+    """
+
+    features: Width = 256
+    """Width of the representation."""
+
+    def build(self, shape: tuple[int, ...]) -> Encoder:
+        """See `EncoderConfig.build`."""
+        channels, height, width = image_shape("ConvNet4", shape, smallest=31)
+        layers: list[nn.Module] = []
+        for inputs, outputs in ((channels, 64), (64, 128), (128, 192), (192, 256)):
+            layers += [nn.Conv2d(inputs, outputs, 3, 2), nn.ReLU()]
+            height, width = (height - 1) // 2, (width - 1) // 2
+        layers += [nn.Flatten(), nn.Linear(256 * height * width, self.features), nn.ReLU()]
+        return Encoder(nn.Sequential(*layers), self.features)
+
+
+class USPSNet(EncoderConfig):
+    """One convolution and three linear layers, CF-CL's encoder for USPS.
+
+    8 kernels 3×3 (stride 1, no padding), then 1024, 256 and `features` units, ReLU in between.
+    """
+
+    features: Width = 16
+    """Width of the representation."""
+
+    def build(self, shape: tuple[int, ...]) -> Encoder:
+        """See `EncoderConfig.build`."""
+        channels, height, width = image_shape("USPSNet", shape, smallest=3)
+        flat = 8 * (height - 2) * (width - 2)
+        layers = [nn.Conv2d(channels, 8, 3), nn.ReLU(), nn.Flatten()]
+        layers += dense(flat, [1024, 256], self.features)
+        return Encoder(nn.Sequential(*layers), self.features)
+
+
+class MLP(EncoderConfig):
+    """Linear layers with ReLU in between, for feature vectors or flattened images."""
+
+    hidden: Annotated[tuple[Width, ...], Field(strict=False)] = (512, 256)
+    """Widths of the hidden layers; empty for a linear encoder."""
+    features: Width = 128
+    """Width of the representation."""
+
+    def build(self, shape: tuple[int, ...]) -> Encoder:
+        """See `EncoderConfig.build`."""
+        layers = [nn.Flatten(), *dense(math.prod(shape), list(self.hidden), self.features)]
+        return Encoder(nn.Sequential(*layers), self.features)
+
+
+def normalisation(norm: Norm, channels: int) -> nn.Module:
+    """The normalisation layer for (n, channels, height, width).
+
+    GroupNorm takes 32 groups, or as many as divide both 32 and the number of channels.
+    """
+    if norm == "batch":
+        return nn.BatchNorm2d(channels)
+    if norm == "group":
+        return nn.GroupNorm(math.gcd(32, channels), channels)
+    return nn.Identity()
+
+
+def dense(inputs: int, hidden: list[int], outputs: int) -> list[nn.Module]:
+    """Linear layers from `inputs` over `hidden` to `outputs` units, ReLU in between."""
+    layers: list[nn.Module] = []
+    for width in hidden:
+        layers += [nn.Linear(inputs, width), nn.ReLU()]
+        inputs = width
+    return [*layers, nn.Linear(inputs, outputs)]
+
+
+def image_shape(name: str, shape: tuple[int, ...], smallest: int) -> tuple[int, int, int]:
+    """Check that samples of this shape are images of at least `smallest` pixels a side.
+
+    Raises:
+        ConfigError: If they are not.
+    """
+    if len(shape) != 3:
+        raise ConfigError(
+            f"encoder={name}: it takes images (channels, height, width), not samples of shape "
+            f"{shape}; choose an encoder for vectors, such as coterie.networks.encoders:MLP."
+        )
+    channels, height, width = shape
+    if min(height, width) < smallest:
+        raise ConfigError(
+            f"encoder={name}: images of {height}×{width} pixels are too small, it takes "
+            f"{smallest}×{smallest} and more; resize them with data.size={smallest} or above."
+        )
+    return channels, height, width

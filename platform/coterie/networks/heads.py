@@ -1,0 +1,56 @@
+"""Heads: small networks on top of an encoder's representation."""
+
+from torch import Tensor, nn
+
+
+class _TwoLayers(nn.Module):
+    """Linear, optional BatchNorm, ReLU, Linear."""
+
+    def __init__(self, inputs: int, hidden: int, outputs: int, batch_norm: bool) -> None:
+        super().__init__()
+        # BatchNorm's own shift makes the first bias superfluous.
+        layers: list[nn.Module] = [nn.Linear(inputs, hidden, bias=not batch_norm)]
+        if batch_norm:
+            layers.append(nn.BatchNorm1d(hidden))
+        self.layers = nn.Sequential(*layers, nn.ReLU(), nn.Linear(hidden, outputs))
+
+    def forward(self, representations: Tensor) -> Tensor:
+        """Map (n, inputs) to (n, outputs)."""
+        outputs: Tensor = self.layers(representations)
+        return outputs
+
+
+class Projector(_TwoLayers):
+    """Projects representations to where instances are compared (CC's instance head).
+
+    Two layers: Linear, BatchNorm if `batch_norm`, ReLU, Linear. The output is not normalised.
+    """
+
+    def __init__(self, inputs: int, hidden: int, outputs: int, batch_norm: bool = False) -> None:
+        super().__init__(inputs, hidden, outputs, batch_norm)
+
+
+class Predictor(_TwoLayers):
+    """Predicts one view's projection from the other's (BYOL, SimSiam), through a bottleneck.
+
+    Two layers: Linear, BatchNorm if `batch_norm`, ReLU, Linear.
+    """
+
+    def __init__(
+        self, inputs: int, bottleneck: int, outputs: int, batch_norm: bool = False
+    ) -> None:
+        super().__init__(inputs, bottleneck, outputs, batch_norm)
+
+
+class ClusterHead(_TwoLayers):
+    """Soft assignment to clusters (CC's cluster head): Linear, ReLU, Linear, softmax.
+
+    Rows of the output (n, clusters) are non-negative and sum to one.
+    """
+
+    def __init__(self, inputs: int, hidden: int, clusters: int) -> None:
+        super().__init__(inputs, hidden, clusters, batch_norm=False)
+
+    def forward(self, representations: Tensor) -> Tensor:
+        """Map (n, inputs) to probabilities (n, clusters)."""
+        return super().forward(representations).softmax(dim=1)

@@ -1,0 +1,47 @@
+"""ResNet-18, 34 and 50 as encoders, from torchvision, without the classifier."""
+
+from functools import partial
+from typing import Literal
+
+from torch import nn
+from torchvision.models import resnet18, resnet34, resnet50
+
+from coterie.networks.encoders import Encoder, EncoderConfig, Norm, image_shape, normalisation
+
+_DEPTHS = {18: (resnet18, 512), 34: (resnet34, 512), 50: (resnet50, 2048)}
+
+
+class ResNet(EncoderConfig):
+    """A residual network (He et al., 2016) whose representation is the average-pooled last block.
+
+    Weights are torchvision's random initialisation, never downloaded. A network without
+    normalisation keeps that initialisation, and its activations grow with depth.
+    """
+
+    depth: Literal[18, 34, 50] = 18
+    """Layers; representations have 512 features at 18 and 34, 2048 at 50."""
+    stem: Literal["imagenet", "small"] = "small"
+    """"imagenet": 7×7 convolution with stride 2 and max-pool. "small": 3×3 with stride 1 and no
+    pooling, for images of 64 pixels and less."""
+    norm: Norm = "batch"
+    """Normalisation after each convolution."""
+
+    def build(self, shape: tuple[int, ...]) -> Encoder:
+        """See `EncoderConfig.build`."""
+        channels, _, _ = image_shape("ResNet", shape, smallest=1)
+        constructor, features = _DEPTHS[self.depth]
+        network = constructor(weights=None, norm_layer=partial(normalisation, self.norm))
+        network.fc = nn.Identity()
+        if self.stem == "small":
+            network.conv1 = _first_convolution(channels, kernel=3, stride=1)
+            network.maxpool = nn.Identity()
+        elif channels != 3:
+            network.conv1 = _first_convolution(channels, kernel=7, stride=2)
+        return Encoder(network, features)
+
+
+def _first_convolution(channels: int, kernel: int, stride: int) -> nn.Conv2d:
+    """A first convolution initialised as torchvision initialises the one that it replaces."""
+    conv = nn.Conv2d(channels, 64, kernel, stride, kernel // 2, bias=False)
+    nn.init.kaiming_normal_(conv.weight, mode="fan_out", nonlinearity="relu")
+    return conv

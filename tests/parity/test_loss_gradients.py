@@ -1,0 +1,70 @@
+"""The closed-form gradients against autograd, in float64."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from coterie.errors import ContractError
+from coterie.losses import (
+    cluster_entropy,
+    contrastive_gradients,
+    contrastive_loss,
+    entropy_gradient,
+)
+
+
+def assert_equal_to_rounding(found: Tensor, expected: Tensor) -> None:
+    assert (found - expected).abs().max() <= 1e-12 * expected.abs().max()
+
+
+@pytest.mark.parametrize("include_positive", [False, True])
+@pytest.mark.parametrize("temperature", [0.05, 0.5, 1.0])
+@pytest.mark.parametrize(("n", "d"), [(2, 3), (8, 4), (40, 16), (5, 64)])
+def test_contrastive(n: int, d: int, temperature: float, include_positive: bool) -> None:
+    generator = torch.Generator().manual_seed(n)
+    scale = 10 ** (2 * torch.rand(2, n, 1, dtype=torch.float64, generator=generator) - 1)
+    u, v = scale * torch.randn(2, n, d, dtype=torch.float64, generator=generator)
+    u, v = u.clone().requires_grad_(), v.clone().requires_grad_()
+    loss = contrastive_loss(u, v, temperature, include_positive)
+    expected = torch.autograd.grad(loss, (u, v))
+    found = contrastive_gradients(u, v, temperature, include_positive)
+    for ours, autograd in zip(found, expected, strict=True):
+        assert not ours.requires_grad
+        assert_equal_to_rounding(ours, autograd)
+
+
+def test_contrastive_is_the_slope_of_the_loss() -> None:
+    u, v = torch.randn(2, 6, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    step = torch.zeros_like(u)
+    step[2, 1] = 1e-6
+    slope = (contrastive_loss(u + step, v, 0.5) - contrastive_loss(u - step, v, 0.5)) / 2e-6
+    torch.testing.assert_close(contrastive_gradients(u, v, 0.5)[0][2, 1], slope, rtol=1e-7, atol=0)
+
+
+def test_contrastive_is_orthogonal_to_its_rows() -> None:
+    # A cosine does not change with length.
+    u, v = torch.randn(2, 9, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    grad_u, grad_v = contrastive_gradients(u, v, 0.1)
+    assert (grad_u * u).sum(1).abs().max() < 1e-14
+    assert (grad_v * v).sum(1).abs().max() < 1e-14
+
+
+def test_entropy() -> None:
+    generator = torch.Generator().manual_seed(0)
+    soft = torch.randn(12, 5, dtype=torch.float64, generator=generator).softmax(dim=1)
+    signed = torch.randn(12, 5, dtype=torch.float64, generator=generator)
+    for c in (soft, signed):
+        c.requires_grad_()
+        (expected,) = torch.autograd.grad(cluster_entropy(c), c)
+        assert_equal_to_rounding(entropy_gradient(c), expected)
+
+
+def test_entropy_with_an_empty_cluster() -> None:
+    c = torch.tensor([[0.25, 0.75, 0.0], [0.5, 0.5, 0.0]], dtype=torch.float64, requires_grad=True)
+    (expected,) = torch.autograd.grad(cluster_entropy(c), c)
+    assert_equal_to_rounding(entropy_gradient(c), expected)
+
+
+def test_refuses_one_sample() -> None:
+    with pytest.raises(ContractError, match="got 1 sample"):
+        contrastive_gradients(torch.ones(1, 2), torch.ones(1, 2), 0.5)

@@ -1,0 +1,135 @@
+"""Encoders: output widths, parameter counts by hand, refusals, determinism, normalisation."""
+
+import pytest
+import torch
+from pydantic import ValidationError
+from torch import nn
+
+from coterie.config.component import parse_component
+from coterie.errors import ConfigError
+from coterie.networks import MLP, ConvNet3, ConvNet4, EncoderConfig, USPSNet
+from coterie.networks.resnet import ResNet
+
+
+def count(network: nn.Module) -> int:
+    return sum(p.numel() for p in network.parameters())
+
+
+@pytest.mark.parametrize(
+    ("config", "shape", "features"),
+    [
+        (ConvNet3(), (1, 28, 28), 256),
+        (ConvNet3(features=64), (3, 32, 32), 64),
+        (ConvNet3(features=None), (1, 28, 28), 256 * 3 * 3),
+        (ConvNet3(features=None), (3, 32, 32), 256 * 4 * 4),
+        (ConvNet3(features=None), (1, 16, 16), 256 * 2 * 2),
+        (ConvNet3(features=None), (1, 8, 8), 256),
+        (ConvNet3(features=None), (1, 9, 17), 256 * 1 * 2),
+        (ConvNet4(), (3, 31, 31), 256),
+        (ConvNet4(features=32), (1, 40, 33), 32),
+        (USPSNet(), (1, 16, 16), 16),
+        (MLP(), (64,), 128),
+        (MLP(hidden=(), features=5), (1, 8, 8), 5),
+        (ResNet(), (3, 32, 32), 512),
+        (ResNet(stem="imagenet", depth=34), (1, 64, 64), 512),
+        (ResNet(depth=50), (1, 8, 8), 2048),
+        (ResNet(norm="group"), (3, 16, 16), 512),
+    ],
+)
+def test_output_width(config: EncoderConfig, shape: tuple[int, ...], features: int) -> None:
+    encoder = config.build(shape)
+    assert encoder.features == features
+    assert encoder(torch.rand(2, *shape)).shape == (2, features)
+
+
+@pytest.mark.parametrize(
+    ("config", "shape", "parameters"),
+    [
+        (ConvNet4(), (3, 96, 96), 2_378_304),  # CP-CFL's published count
+        # Three convolutions without bias, three BatchNorms, one linear layer.
+        (ConvNet3(), (1, 28, 28), 16 * (64 + 64 * 128 + 128 * 256) + 2 * 448 + 2305 * 256),
+        (ConvNet3(norm="none", features=None), (1, 8, 8), 16 * (64 + 8192 + 32768) + 448),
+        (USPSNet(), (1, 16, 16), 80 + 1569 * 1024 + 1025 * 256 + 257 * 16),
+        (MLP(hidden=(10, 4), features=3), (1, 2, 2), 50 + 44 + 15),
+        # torchvision's counts without the classifier.
+        (ResNet(stem="imagenet"), (3, 64, 64), 11_689_512 - 513_000),
+        (ResNet(stem="imagenet", depth=50), (3, 64, 64), 25_557_032 - 2_049_000),
+        (ResNet(stem="imagenet"), (1, 64, 64), 11_689_512 - 513_000 - 2 * 49 * 64),
+        (ResNet(stem="small"), (3, 32, 32), 11_689_512 - 513_000 - 3 * (49 - 9) * 64),
+    ],
+)
+def test_parameter_count(config: EncoderConfig, shape: tuple[int, ...], parameters: int) -> None:
+    assert count(config.build(shape)) == parameters
+
+
+@pytest.mark.parametrize(
+    ("config", "shape", "message"),
+    [
+        (ConvNet4(), (3, 30, 96), "30×96 pixels are too small.*31×31.*data.size=31"),
+        (ConvNet3(), (1, 7, 8), "7×8 pixels are too small.*8×8"),
+        (USPSNet(), (1, 2, 16), "too small"),
+        (ConvNet3(), (64,), r"shape \(64,\).*MLP"),
+        (ResNet(), (64,), "MLP"),
+    ],
+)
+def test_refuses_shape(config: EncoderConfig, shape: tuple[int, ...], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        config.build(shape)
+
+
+@pytest.mark.parametrize(
+    "config", [ConvNet3(), USPSNet(), ResNet(), ResNet(stem="imagenet", norm="none")]
+)
+def test_initialisation_comes_from_torchs_generator(config: EncoderConfig) -> None:
+    states = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        states.append(config.build((1, 16, 16)).state_dict())
+    assert all(torch.equal(states[0][key], states[1][key]) for key in states[0])
+    weights = [key for key, value in states[0].items() if value.ndim > 1]
+    assert weights
+    assert not any(torch.equal(states[0][key], states[2][key]) for key in weights)
+
+
+def test_small_stem_keeps_torchvisions_initialisation() -> None:
+    torch.manual_seed(0)
+    weight = ResNet().build((3, 32, 32)).network.conv1.weight
+    # Kaiming, fan-out: variance 2 / (64 kernels × 9 pixels); 1728 draws give it to about 10 %.
+    assert weight.var().item() == pytest.approx(2 / (64 * 9), rel=0.15)
+
+
+@pytest.mark.parametrize("config", [ConvNet3(norm="group"), ResNet(norm="group")])
+def test_group_norm_keeps_samples_independent(config: EncoderConfig) -> None:
+    torch.manual_seed(0)
+    encoder, images = config.build((1, 16, 16)).double(), torch.rand(4, 1, 16, 16).double()
+    torch.testing.assert_close(encoder(images)[:2], encoder(images[:2]), rtol=1e-9, atol=1e-9)
+    with_batch_norm = config.model_copy(update={"norm": "batch"}).build((1, 16, 16)).double()
+    assert (with_batch_norm(images)[:2] - with_batch_norm(images[:2])).abs().max() > 1e-3
+
+
+def test_convnet4_is_non_negative_and_convnet3_leaks() -> None:
+    torch.manual_seed(0)
+    images = torch.rand(8, 1, 32, 32)
+    assert ConvNet4().build((1, 32, 32))(images).min() == 0
+    slopes = [
+        m.negative_slope
+        for m in ConvNet3().build((1, 32, 32)).modules()
+        if hasattr(m, "negative_slope")
+    ]
+    assert slopes == [0.2, 0.2, 0.2]
+
+
+def test_sections_take_yaml_lists_and_refuse_wrong_values() -> None:
+    section = {"target": "coterie.networks.encoders:MLP", "hidden": [32, 16], "features": 8}
+    assert parse_component(section) == MLP(hidden=(32, 16), features=8)
+    for wrong in ({"hidden": [0]}, {"hidden": [True]}, {"features": 0}, {"feature": 8}):
+        with pytest.raises(ValidationError):
+            parse_component({**section, **wrong})
+    with pytest.raises(ValidationError):
+        parse_component({"target": "coterie.networks.resnet:ResNet", "depth": 20})
+
+
+@pytest.mark.parametrize(("stem", "side"), [("small", 32), ("imagenet", 8)])
+def test_stem_resolution(stem: str, side: int) -> None:
+    network = ResNet(stem=stem).build((3, 32, 32)).network
+    assert network.maxpool(network.conv1(torch.rand(1, 3, 32, 32))).shape == (1, 64, side, side)

@@ -1,0 +1,37 @@
+"""Heads: parameter counts by hand, parity with the formula, softmax rows."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from coterie.networks import ClusterHead, Predictor, Projector
+
+
+def linear(x: Tensor, layer: nn.Module) -> Tensor:
+    return x @ layer.weight.T + (0 if layer.bias is None else layer.bias)
+
+
+@pytest.mark.parametrize("head", [Projector(6, 10, 4), Predictor(6, 10, 4)])
+def test_two_layers(head: nn.Module) -> None:
+    x = torch.randn(5, 6)
+    expected = linear(linear(x, head.layers[0]).clamp_min(0), head.layers[-1])
+    torch.testing.assert_close(head(x), expected)
+    assert sum(p.numel() for p in head.parameters()) == 7 * 10 + 11 * 4
+
+
+@pytest.mark.parametrize("kind", [Projector, Predictor])
+def test_batch_norm_comes_before_relu(kind: type[nn.Module]) -> None:
+    torch.manual_seed(0)
+    head, x = kind(6, 10, 4, batch_norm=True), torch.randn(8, 6)
+    hidden = linear(x, head.layers[0])
+    hidden = (hidden - hidden.mean(0)) / (hidden.var(0, unbiased=False) + 1e-5).sqrt()
+    torch.testing.assert_close(head(x), linear(hidden.clamp_min(0), head.layers[-1]))
+    assert sum(p.numel() for p in head.parameters()) == 6 * 10 + 2 * 10 + 11 * 4
+
+
+def test_cluster_head_is_softmax_over_clusters() -> None:
+    torch.manual_seed(0)
+    head, x = ClusterHead(6, 10, 3), torch.randn(5, 6)
+    logits = linear(linear(x, head.layers[0]).clamp_min(0), head.layers[-1])
+    torch.testing.assert_close(head(x), logits.exp() / logits.exp().sum(1, keepdim=True))
+    torch.testing.assert_close(head(100 * x).sum(1), torch.ones(5))
