@@ -1,0 +1,1 @@
+"""Clustering of embeddings; the one folder that imports FAISS."""

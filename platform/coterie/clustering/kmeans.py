@@ -1,0 +1,225 @@
+"""k-means by FAISS: all points, k-means++ starts, the same result for the same seed."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import faiss
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from coterie.errors import DataError
+
+Points = Tensor | NDArray[np.floating[Any]]
+"""Vectors (n, d)."""
+
+Metric = Literal["euclidean", "cosine"]
+
+_ROWS = 16384
+"""Rows whose distances to all centroids are held at once."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class KMeansResult:
+    """What k-means found.
+
+    Attributes:
+        centroids: float32 (k, d), where the points are; unit rows if spherical.
+        assignments: int64 (n,), each point's nearest centroid.
+        inertia: Σ_i w_i ‖x_i − c_{a_i}‖² of exactly these centroids and assignments (spherical: of
+            the normalised points, so 2 Σ_i w_i (1 − cos)), w_i = 1 without weights.
+    """
+
+    centroids: Tensor
+    assignments: Tensor
+    inertia: float
+
+
+def kmeans(
+    x: Points,
+    k: int,
+    *,
+    seed: int,
+    iterations: int = 100,
+    restarts: int = 10,
+    weights: Points | None = None,
+    spherical: bool = False,
+    init: Points | None = None,
+) -> KMeansResult:
+    """Cluster points with Lloyd's algorithm; of all restarts the one of least inertia is returned.
+
+    Starts are k-means++ where FAISS has it (1.15 does), else random points. FAISS runs on one
+    thread, so that the bits do not depend on the number of cores, and on the points' GPU if it was
+    built for GPUs. It stops early once its objective no longer falls. A cluster that runs empty
+    takes over half of another one, picked with a probability that grows with its size: both get
+    that cluster's centroid, moved by ±1/1024 of each coordinate. So with fewer distinct points than
+    k some centroids are such near-copies, and may have no points. With n = k the points themselves
+    are returned, in their order, whatever `init` is.
+
+    Args:
+        x: Points (n, d), computed with as float32.
+        k: The number of clusters, at most the number of points (of non-zero weight).
+        seed: Of the starts.
+        iterations: Lloyd iterations of a restart, at most.
+        restarts: Independent starts; with `init` there is only one.
+        weights: Non-negative weights (n,); they weigh the means and the inertia, not the starts.
+        spherical: Cluster by cosine: points and centroids are normalised.
+        init: Centroids to start from (k, d).
+
+    Raises:
+        DataError: If there are fewer points than clusters, a value is not finite, or shapes and
+            options do not fit.
+    """
+    points = _tensor(x, "x")
+    points = normalize(points, dim=1) if spherical else points
+    masses = None if weights is None else _weights(weights, len(points)).to(points.device)
+    used = points if masses is None else points[masses > 0]
+    _check(len(used), k, iterations, restarts)
+    start = None if init is None else _init(init, k, points.shape[1])
+    scaled = None if masses is None else _scaled(masses)
+    draws = np.random.SeedSequence(seed).generate_state(1 if start is not None else restarts)
+    # Restarts are compared here, because FAISS's own `nredo` ignores the weights when it does.
+    runners = (_clustering(used, k, int(draw >> 1), iterations, spherical) for draw in draws)
+    results = (_result(points, _lloyd(run, used, scaled, start), masses) for run in runners)
+    return min(results, key=lambda result: result.inertia)
+
+
+def assign(x: Points, centroids: Points, metric: Metric = "euclidean") -> Tensor:
+    """Each point's nearest centroid; the lowest index among equals.
+
+    Args:
+        x: Points (n, d).
+        centroids: Centroids (k, d).
+        metric: "euclidean", or "cosine" (both L2-normalised first).
+
+    Returns:
+        Tensor: int64 (n,), where the points are.
+
+    Raises:
+        DataError: If a value is not finite, shapes do not fit, or the metric is unknown.
+    """
+    points, centres = _tensor(x, "x"), _tensor(centroids, "centroids")
+    if points.shape[1] != centres.shape[1] or len(centres) == 0:
+        raise DataError(
+            f"points {tuple(points.shape)} and centroids {tuple(centres.shape)}: "
+            "give (n, d) and (k, d) with k ≥ 1."
+        )
+    if metric not in ("euclidean", "cosine"):
+        raise DataError(f"metric={metric}: choose euclidean or cosine.")
+    if metric == "cosine":
+        points, centres = normalize(points, dim=1), normalize(centres, dim=1)
+    return _nearest(points, centres.to(points.device))
+
+
+def _nearest(points: Tensor, centroids: Tensor) -> Tensor:
+    """Nearest centroid by the differences themselves: no cancellation, no dependence on threads."""
+    exact = "donot_use_mm_for_euclid_dist"
+    blocks = [
+        torch.cdist(points[first : first + _ROWS], centroids, compute_mode=exact).argmin(dim=1)
+        for first in range(0, max(1, len(points)), _ROWS)
+    ]
+    return torch.cat(blocks)
+
+
+def _clustering(points: Tensor, k: int, seed: int, iterations: int, spherical: bool) -> Any:
+    """FAISS's k-means, set to use every point and to find neighbours where the points are."""
+    options = {"min_points_per_centroid": 1, "max_points_per_centroid": len(points)}
+    if hasattr(faiss, "ClusteringInitMethod_KMEANS_PLUS_PLUS"):
+        options["init_method"] = faiss.ClusteringInitMethod_KMEANS_PLUS_PLUS
+    features = points.shape[1]
+    runner = faiss.Kmeans(features, k, niter=iterations, seed=seed, spherical=spherical, **options)
+    runner.index = _index(features, spherical, points.device)
+    return runner
+
+
+def _lloyd(
+    runner: Any,
+    points: Tensor,
+    weights: NDArray[np.float32] | None,
+    init: NDArray[np.float32] | None,
+) -> Tensor:
+    """One run from one start: centroids (k, d), where the points are."""
+    data = np.ascontiguousarray(points.cpu().numpy())
+    with _one_thread():
+        runner.train(data, weights=weights, init_centroids=init)
+    return torch.from_numpy(np.array(runner.centroids, dtype=np.float32)).to(points.device)
+
+
+def _index(features: int, spherical: bool, device: torch.device) -> Any:
+    """The exact index that finds nearest centroids, on the points' GPU if FAISS can."""
+    index = faiss.IndexFlatIP(features) if spherical else faiss.IndexFlatL2(features)
+    if device.type != "cuda" or not hasattr(faiss, "StandardGpuResources"):
+        return index
+    number = torch.cuda.current_device() if device.index is None else device.index
+    return faiss.index_cpu_to_gpu(faiss.StandardGpuResources(), number, index)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """FAISS (and the BLAS it brings) on one thread, as before afterwards."""
+    before = faiss.omp_get_max_threads()
+    faiss.omp_set_num_threads(1)
+    try:
+        yield
+    finally:
+        faiss.omp_set_num_threads(before)
+
+
+def _result(points: Tensor, centroids: Tensor, weights: Tensor | None) -> KMeansResult:
+    assignments = _nearest(points, centroids)
+    squared = (points - centroids[assignments]).double().square().sum(dim=1)
+    inertia = squared if weights is None else squared * weights
+    # NumPy's sum: its order does not depend on the number of threads.
+    total = float(inertia.cpu().numpy().sum())
+    return KMeansResult(centroids=centroids, assignments=assignments, inertia=total)
+
+
+def _tensor(values: Points, name: str) -> Tensor:
+    """Finite float32 vectors (n, d)."""
+    tensor = torch.as_tensor(values).detach().to(torch.float32)
+    if tensor.ndim != 2:
+        raise DataError(f"{name} of shape {tuple(tensor.shape)}: give vectors of shape (n, d).")
+    bad = int((~torch.isfinite(tensor)).any(dim=1).sum())
+    if bad:
+        raise DataError(
+            f"{bad} of {len(tensor)} rows of {name} are not finite: check what computed them."
+        )
+    return tensor
+
+
+def _weights(weights: Points, samples: int) -> Tensor:
+    tensor = torch.as_tensor(weights).detach().to(torch.float64)
+    if tensor.shape != (samples,) or not bool(torch.isfinite(tensor).all() and (tensor >= 0).all()):
+        raise DataError(
+            f"weights of shape {tuple(tensor.shape)}: give {samples} finite non-negative numbers."
+        )
+    return tensor
+
+
+def _scaled(weights: Tensor) -> NDArray[np.float32]:
+    """The positive weights, scaled to mean 1.
+
+    To refill an empty cluster, some versions of FAISS (not 1.15) look for one of weight above 1:
+    with small fractions they would never return.
+    """
+    positive = weights[weights > 0]
+    return (positive / positive.mean()).float().cpu().numpy()
+
+
+def _init(init: Points, k: int, features: int) -> NDArray[np.float32]:
+    tensor = _tensor(init, "init")
+    if tensor.shape != (k, features):
+        raise DataError(f"init of shape {tuple(tensor.shape)}: give ({k}, {features}).")
+    return np.ascontiguousarray(tensor.cpu().numpy())
+
+
+def _check(samples: int, k: int, iterations: int, restarts: int) -> None:
+    for name, value in (("k", k), ("iterations", iterations), ("restarts", restarts)):
+        if value < 1:
+            raise DataError(f"{name}={value}: give at least 1.")
+    if k > samples:
+        raise DataError(f"k={k} clusters for {samples} points of non-zero weight: lower k.")

@@ -1,0 +1,177 @@
+"""Clustering metrics as functions of a contingency table: ACC, NMI, ARI and Cohen's kappa.
+
+All take counts (clusters, classes), see `coterie.evaluation.matching`. Clusters and classes without
+a sample change nothing. A table without any sample is refused.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coterie.errors import DataError
+from coterie.evaluation.matching import Table, contingency, match
+
+Average = Literal["arithmetic", "geometric"]
+"""How NMI joins the two entropies: by their arithmetic or their geometric mean."""
+
+
+def accuracy(table: Table) -> float:
+    """Clustering accuracy: the share of samples whose cluster is matched to their class.
+
+    ACC = max over one-to-one matchings m of Σ_i table[i, m(i)] / n. Samples of unmatched clusters
+    count as wrong.
+
+    Args:
+        table: Counts (clusters, classes).
+
+    Raises:
+        DataError: If the table is not one of counts, or holds no sample.
+    """
+    total = _total(table)
+    return _matched(table) / total
+
+
+def nmi(table: Table, average: Average = "arithmetic") -> float:
+    """Normalised mutual information I(cluster; class) / mean(H(cluster), H(class)).
+
+    As in scikit-learn: one cluster and one class give 1; otherwise no information gives 0, so a
+    single cluster over several classes, or several clusters of a single class, is 0.
+
+    Args:
+        table: Counts (clusters, classes).
+        average: Which mean of the entropies.
+
+    Raises:
+        DataError: If the table is not one of counts, or holds no sample, or `average` is unknown.
+    """
+    if average not in ("arithmetic", "geometric"):
+        raise DataError(f"average={average}: choose arithmetic or geometric.")
+    joint = table / _total(table)
+    cluster, label = joint.sum(axis=1), joint.sum(axis=0)
+    if np.count_nonzero(cluster) == 1 and np.count_nonzero(label) == 1:
+        return 1.0
+    h_cluster, h_label = _entropy(cluster), _entropy(label)
+    information = h_cluster + h_label - _entropy(joint)
+    # Rounding can leave a few units in the last place where there is no information at all.
+    if information <= 8 * np.finfo(np.float64).eps:
+        return 0.0
+    arithmetic = average == "arithmetic"
+    mean = (h_cluster + h_label) / 2 if arithmetic else np.sqrt(h_cluster * h_label)
+    return float(min(1.0, information / mean))
+
+
+def ari(table: Table) -> float:
+    """Adjusted Rand index: agreement of pairs of samples, corrected for chance.
+
+    With a pairs together in both, b only in the cluster, c only in the class, d in neither:
+    2(ad − bc) / ((a + b)(b + d) + (a + c)(c + d)). As in scikit-learn, b = c = 0 gives 1, which
+    covers one cluster of one class and n clusters of n classes.
+
+    Args:
+        table: Counts (clusters, classes).
+
+    Raises:
+        DataError: If the table is not one of counts, or holds no sample.
+    """
+    total = _total(table)
+    # Python's integers: the products of pair counts exceed 64 bits from about 10⁵ samples.
+    together = _pairs(table.ravel())
+    only_cluster = _pairs(table.sum(axis=1)) - together
+    only_class = _pairs(table.sum(axis=0)) - together
+    if only_cluster == 0 and only_class == 0:
+        return 1.0
+    neither = total * (total - 1) // 2 - together - only_cluster - only_class
+    above = 2 * (together * neither - only_cluster * only_class)
+    below = (together + only_cluster) * (only_cluster + neither)
+    below += (together + only_class) * (only_class + neither)
+    return above / below
+
+
+def kappa(table: Table) -> float:
+    """Cohen's kappa of the classes and the clusters' matched classes: (p_o − p_e) / (1 − p_e).
+
+    p_o is the accuracy and p_e the agreement expected of independent marginals. The samples of an
+    unmatched cluster have a predicted label of their own, which agrees with no class. Where kappa
+    is undefined (p_e = 1: one class, all of it in one matched cluster; scikit-learn returns NaN) it
+    is 1 here, as NMI and ARI are.
+
+    Args:
+        table: Counts (clusters, classes).
+
+    Raises:
+        DataError: If the table is not one of counts, or holds no sample.
+    """
+    total = _total(table)
+    predicted, true = table.sum(axis=1), table.sum(axis=0)
+    # n² p_e and n² p_o in exact integers, so that p_e = 1 is seen as such.
+    expected = sum(int(predicted[row]) * int(true[column]) for row, column in match(table).items())
+    observed = _matched(table) * total
+    if expected == total * total:
+        return 1.0
+    return (observed - expected) / (total * total - expected)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusteringScores:
+    """The four clustering metrics of one set of samples, as fractions.
+
+    Attributes:
+        acc: Clustering accuracy, in 0..1.
+        nmi: Normalised mutual information, in 0..1.
+        ari: Adjusted Rand index, in −0.5..1.
+        kappa: Cohen's kappa after matching, in −1..1.
+    """
+
+    acc: float
+    nmi: float
+    ari: float
+    kappa: float
+
+    @classmethod
+    def from_table(cls, table: Table, average: Average = "arithmetic") -> Self:
+        """Score a contingency table (clusters, classes), such as the sum of the clients' tables."""
+        return cls(acc=accuracy(table), nmi=nmi(table, average), ari=ari(table), kappa=kappa(table))
+
+    @classmethod
+    def from_assignments(
+        cls,
+        assignments: NDArray[np.integer[Any]],
+        labels: NDArray[np.integer[Any]],
+        *,
+        clusters: int,
+        classes: int,
+        average: Average = "arithmetic",
+    ) -> Self:
+        """Score assignments (n,) in 0..clusters−1 against labels (n,) in 0..classes−1."""
+        return cls.from_table(contingency(assignments, labels, clusters, classes), average)
+
+
+def _total(table: Table) -> int:
+    """The number of samples in a table, which must be one of counts and hold some."""
+    if table.ndim != 2 or not np.issubdtype(table.dtype, np.integer) or (table < 0).any():
+        raise DataError(
+            f"a table of shape {table.shape} and type {table.dtype}: give non-negative integer "
+            "counts of shape (clusters, classes)."
+        )
+    total = int(table.sum())
+    if total == 0:
+        raise DataError(f"a table of shape {table.shape} without a sample: score at least one.")
+    return total
+
+
+def _matched(table: Table) -> int:
+    """How many samples lie in a cluster that is matched to their class."""
+    return sum(int(table[row, column]) for row, column in match(table).items())
+
+
+def _entropy(p: NDArray[np.float64]) -> float:
+    """−Σ p log p in nats."""
+    present = p[p > 0]
+    return float(-(present * np.log(present)).sum())
+
+
+def _pairs(counts: NDArray[np.int64]) -> int:
+    """Σ count (count − 1) / 2."""
+    return sum(count * (count - 1) // 2 for count in counts.tolist())

@@ -1,0 +1,153 @@
+"""The figure of an embedding: a t-SNE map by true class and by cluster."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.patheffects import withStroke
+from numpy.typing import NDArray
+from sklearn.decomposition import PCA
+from sklearn.manifold import TSNE
+
+from coterie.errors import DataError
+from coterie.evaluation.canvas import blank, save, style
+from coterie.evaluation.matching import contingency, match
+
+_NAMED = 20
+"""More groups than this are drawn without names: the legend would outgrow its panel."""
+
+_Panel = tuple[str, NDArray[np.int64], list[str], list[int]]
+"""A title, each sample's group, and each group's name and style."""
+
+
+def embedding_figure(
+    embeddings: NDArray[np.floating[Any]],
+    labels: NDArray[np.integer[Any]] | None,
+    assignments: NDArray[np.integer[Any]] | None,
+    class_names: Sequence[str],
+    path: Path,
+    *,
+    seed: int,
+    sample: int = 2000,
+) -> Path:
+    """Draw a t-SNE map of a sample, coloured by true class and by cluster.
+
+    PCA to at most 50 dimensions, then scikit-learn's t-SNE. Clusters have the colours of the
+    classes that they are matched to (on all samples), so that agreement shows. Without labels
+    or without assignments there is one panel.
+
+    Args:
+        embeddings: Vectors (n, d).
+        labels: Classes (n,), indices into `class_names`, or None.
+        assignments: Clusters (n,), or None.
+        class_names: The names of the classes; unused without labels.
+        path: Where to write the PNG; folders are made as needed.
+        seed: Of the sample and of t-SNE.
+        sample: How many vectors to draw, at most.
+
+    Returns:
+        Path: `path`.
+
+    Raises:
+        DataError: If there are fewer than 5 vectors, one is not finite, lengths do not
+            fit, or there are neither labels nor assignments.
+    """
+    vectors = np.asarray(embeddings)
+    _check_embedding(vectors, labels, assignments, len(class_names))
+    size = min(sample, len(vectors))
+    rows = np.sort(np.random.default_rng(seed).permutation(len(vectors))[:size])
+    points = _map(vectors[rows], seed)
+    panels = _groups(labels, assignments, class_names)
+    figure = blank(0.4 + 5.6 * len(panels), 4.4)
+    grid = figure.subplots(1, len(panels), squeeze=False)[0]
+    for axes, (title, groups, names, colours) in zip(grid, panels, strict=True):
+        _scatter(axes, points, groups[rows], names, colours)
+        axes.set_title(title, fontsize=11)
+    return save(figure, path)
+
+
+def _check_embedding(
+    vectors: NDArray[Any], labels: NDArray[Any] | None, assignments: NDArray[Any] | None, names: int
+) -> None:
+    if vectors.ndim != 2 or len(vectors) < 5:
+        raise DataError(f"embeddings of shape {vectors.shape}: give (n, d) with n of at least 5.")
+    if labels is None and assignments is None:
+        raise DataError("neither labels nor assignments: give at least one to colour by.")
+    bad = int((~np.isfinite(vectors)).any(axis=1).sum())
+    if bad:
+        raise DataError(f"{bad} of {len(vectors)} embeddings are not finite: check the encoder.")
+    for name, values in (("labels", labels), ("assignments", assignments)):
+        if values is not None and len(values) != len(vectors):
+            raise DataError(
+                f"{len(values)} {name} for {len(vectors)} embeddings: give one for each."
+            )
+    if assignments is not None and int(np.min(assignments)) < 0:
+        raise DataError(f"cluster {np.min(assignments)}: clusters are counted from 0.")
+    if labels is not None and int(np.max(labels)) >= names:
+        raise DataError(f"label {np.max(labels)} and {names} class names: name every class.")
+
+
+def _map(vectors: NDArray[Any], seed: int) -> NDArray[np.float64]:
+    """t-SNE coordinates (n, 2)."""
+    samples, features = vectors.shape
+    parts = min(50, samples, features)
+    reduced = PCA(parts, svd_solver="full").fit_transform(vectors.astype(np.float64))
+    if parts == 1:  # t-SNE's start needs two dimensions.
+        reduced = np.hstack([reduced, np.zeros_like(reduced)])
+    perplexity = min(30.0, (samples - 1) / 3)
+    found = TSNE(2, perplexity=perplexity, init="pca", random_state=seed).fit_transform(reduced)
+    return np.asarray(found, dtype=np.float64)
+
+
+def _groups(
+    labels: NDArray[np.integer[Any]] | None,
+    assignments: NDArray[np.integer[Any]] | None,
+    class_names: Sequence[str],
+) -> list[_Panel]:
+    """The panels: by true class and by cluster, as far as they are known."""
+    panels: list[_Panel] = []
+    classes, matched = len(class_names), {}
+    if labels is not None:
+        names = list(class_names)
+        panels.append(("true class", labels.astype(np.int64), names, list(range(classes))))
+    if assignments is not None:
+        clusters = int(assignments.max()) + 1
+        if labels is not None:
+            matched = match(contingency(assignments, labels, clusters, classes))
+        # A cluster without a class gets a style that no class has.
+        base = classes if labels is not None else 0
+        styles = [matched.get(row, base + row) for row in range(clusters)]
+        names = [
+            f"{row} ({class_names[matched[row]]})" if row in matched else str(row)
+            for row in range(clusters)
+        ]
+        panels.append(("cluster", assignments.astype(np.int64), names, styles))
+    return panels
+
+
+def _scatter(
+    axes: Axes,
+    points: NDArray[np.float64],
+    groups: NDArray[np.int64],
+    names: Sequence[str],
+    styles: Sequence[int],
+) -> None:
+    """Points by group; up to 20 groups are named in place and in a legend beside the panel."""
+    named = len(names) <= _NAMED
+    halo = [withStroke(linewidth=2.5, foreground="white")]
+    for group in sorted(set(groups.tolist()), key=lambda group: styles[group]):
+        x, y = points[groups == group].T
+        colour, marker = style(styles[group])
+        axes.scatter(x, y, s=9, c=colour, marker=marker, lw=0, alpha=0.8, label=names[group])
+        if named:
+            centre = int(np.hypot(x - np.median(x), y - np.median(y)).argmin())
+            place, text = (x[centre], y[centre]), names[group].partition(" (")[0]
+            axes.annotate(text, place, fontsize=9, ha="center", va="center", path_effects=halo)
+    axes.set(xticks=[], yticks=[])
+    axes.spines[:].set_visible(False)
+    if named:
+        axes.legend(
+            loc="center left", bbox_to_anchor=(1, 0.5), frameon=False, fontsize=9, markerscale=2
+        )

@@ -1,0 +1,149 @@
+"""Showing how classes are spread over clients: counts, a table for terminals, a figure."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+from rich import box
+from rich.table import Table
+
+from coterie.contract.data import Indices
+
+Counts = NDArray[np.int64]
+_WIDTH = 80
+_MAX_ROWS = 20
+_ENDS = 8
+"""Clients shown at each end when there are more than `_MAX_ROWS`."""
+
+
+def class_counts(
+    labels: NDArray[np.int64], parts: Sequence[Indices], classes: int
+) -> NDArray[np.int64]:
+    """Count each client's samples of each class: int64 (clients, classes).
+
+    Args:
+        labels: int64 classes (n,), in 0..classes - 1.
+        parts: Each client's row numbers.
+        classes: How many classes there are.
+    """
+    counts = [np.bincount(labels[part], minlength=classes) for part in parts]
+    return np.stack(counts).astype(np.int64)
+
+
+def class_table(counts: Counts, class_names: Sequence[str] = ()) -> Table:
+    """A table of clients and their samples per class that fits 80 columns.
+
+    With more than 20 clients, those in the middle are one row of means. With more classes than fit,
+    each client's row names its largest classes instead of one column per class.
+
+    Args:
+        counts: int64 (clients, classes), from `class_counts`.
+        class_names: The classes' names; their numbers if empty.
+    """
+    names = list(class_names) or [str(number) for number in range(counts.shape[1])]
+    rows = _rows(counts)
+    room = (_WIDTH - _lead_width(rows) + 1) // len(names) - 1
+    if room < max(len(_short(count)) for _, row in rows for count in row):
+        return _largest_classes_table(counts, names)
+    headers = [name if len(name) <= room else f"{name[: room - 1]}…" for name in names]
+    if len(set(headers)) < len(headers):
+        headers = [str(number) for number in range(len(names))]
+    table = _empty_table(counts)
+    for header in headers:
+        table.add_column(header, justify="right", no_wrap=True)
+    for label, row in rows:
+        table.add_row(label, _short(row.sum()), *(_short(count) for count in row))
+    return table
+
+
+def _largest_classes_table(counts: Counts, names: list[str]) -> Table:
+    table = _empty_table(counts)
+    table.add_column("classes", justify="right", no_wrap=True)
+    rows = _rows(counts)
+    room = _WIDTH - _lead_width(rows) - len("classes ")
+    table.add_column("largest classes", no_wrap=True, overflow="ellipsis", max_width=room)
+    for label, row in rows:
+        order = np.argsort(-row, kind="stable")[:4]
+        largest = ", ".join(f"{names[k]}: {_short(row[k])}" for k in order if row[k] > 0)
+        table.add_row(label, _short(row.sum()), str(np.count_nonzero(row)), largest)
+    return table
+
+
+def _lead_width(rows: list[tuple[str, NDArray[np.float64]]]) -> int:
+    """The characters that the columns of clients and samples take, with a space behind each."""
+    labels = ("client", *(label for label, _ in rows))
+    return max(map(len, labels)) + 1 + len("samples ")
+
+
+def _empty_table(counts: Counts) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False)
+    table.caption = f"{len(counts)} clients, {int(counts.sum()):,} samples"
+    table.caption_justify = "left"
+    table.add_column("client", justify="right", no_wrap=True)
+    table.add_column("samples", justify="right", no_wrap=True)
+    return table
+
+
+def _rows(counts: Counts) -> list[tuple[str, NDArray[np.float64]]]:
+    """The rows to show, the mean of the middle ones among them."""
+    rows = [(str(client), row.astype(np.float64)) for client, row in enumerate(counts)]
+    if len(rows) <= _MAX_ROWS:
+        return rows
+    middle = counts[_ENDS:-_ENDS]
+    return [*rows[:_ENDS], (f"{len(middle)} (mean)", middle.mean(axis=0)), *rows[-_ENDS:]]
+
+
+def _short(count: float) -> str:
+    """A count in at most five characters up to 9,999,999, with a dot for none."""
+    if count == 0:
+        return "·"
+    if count < 10 and count != int(count):
+        return f"{count:.1f}"
+    return f"{count:.0f}" if count < 99_999.5 else f"{count / 1000:.0f}k"
+
+
+def label_distribution_figure(counts: Counts, class_names: Sequence[str], path: Path | str) -> None:
+    """Save a heat map of clients (across) and classes (down) as a PNG.
+
+    Args:
+        counts: int64 (clients, classes), from `class_counts`.
+        class_names: The classes' names; their numbers if empty.
+        path: The file to write; its folder has to exist.
+    """
+    clients, classes = counts.shape
+    names = list(class_names) or [str(number) for number in range(classes)]
+    width = float(np.clip(2.6 + 0.4 * clients, 5.0, 12.0))
+    height = float(np.clip(1.2 + 0.3 * classes, 2.8, 12.0))
+    figure = Figure(figsize=(width, height), dpi=150, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    image = axes.imshow(counts.T, cmap="Blues", vmin=0, aspect="auto", interpolation="nearest")
+    axes.set_xlabel("client")
+    axes.set_ylabel("class")
+    client_step, class_step = _tick_step(clients, 30), _tick_step(classes, 40)
+    axes.set_xticks(range(0, clients, client_step))
+    axes.set_yticks(range(0, classes, class_step), names[::class_step])
+    if clients <= 20 and classes <= 20:
+        _write_counts(axes, counts)
+    figure.colorbar(image, ax=axes, label="samples")
+    figure.savefig(Path(path), format="png")
+
+
+def _write_counts(axes: Axes, counts: Counts) -> None:
+    """Write each count into its cell, in white where the cell is dark."""
+    half = counts.max(initial=0) / 2
+    for (client, number), count in np.ndenumerate(counts):
+        if count > 0:
+            colour = "white" if count > half else "black"
+            axes.text(
+                client, number, _short(float(count)), ha="center", va="center", color=colour, size=7
+            )
+
+
+def _tick_step(count: int, most: int) -> int:
+    """The smallest round step that leaves at most `most` ticks."""
+    return next((step for step in (1, 2, 5, 10, 20, 50, 100) if count <= step * most), 500)

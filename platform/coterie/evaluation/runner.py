@@ -1,0 +1,185 @@
+"""Evaluates a server state: embeds samples on the backend, then scores with pure functions."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from coterie.clustering.kmeans import kmeans
+from coterie.config.schema import EvaluationConfig
+from coterie.contract.data import DataArrays, Indices
+from coterie.contract.phase import ServerState
+from coterie.contract.seeds import derive_seed
+from coterie.engine.backend import Backend
+from coterie.engine.predictor import Chunk, join
+from coterie.evaluation.clustering_metrics import ClusteringScores
+from coterie.evaluation.matching import contingency
+from coterie.evaluation.neighbours import knn_accuracy
+from coterie.evaluation.probes import linear_probe
+from coterie.networks.clusterer import Prediction
+
+_CHUNK_BATCHES = 4
+_PROBE_SHARE = 0.8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """The last evaluation of a run.
+
+    Attributes:
+        metrics: Group to metrics: "clustering", "clustering_test", "kmeans_raw", "linear", "knn".
+        embedding: Training samples' representations (n, features).
+        assignments: Their clusters (n,), or None where there is nothing to cluster by.
+        confidence: The assigned cluster's probability (n,); of k-means clusters NaN.
+        table: Contingency of clusters and classes (clusters, classes), or None without labels.
+    """
+
+    metrics: Mapping[str, Mapping[str, float]]
+    embedding: Tensor
+    assignments: NDArray[np.int64] | None
+    confidence: NDArray[np.float32] | None
+    table: NDArray[np.int64] | None
+
+
+@dataclass
+class Evaluator:
+    """Scores server states of one run.
+
+    Attributes:
+        config: What is measured.
+        data: The data set, labels included; they go no further than here.
+        backend: Where samples are embedded.
+        clusters: How many clusters k-means makes where the model has none; 0 for no clustering.
+        seed: The run's seed.
+    """
+
+    config: EvaluationConfig
+    data: DataArrays
+    backend: Backend
+    clusters: int
+    seed: int
+    _baseline: dict[str, float] | None = field(default=None, repr=False)
+
+    def due(self, round_: int, last: bool) -> bool:
+        """Whether an evaluation follows this round; the last round has one of its own."""
+        return not last and self.config.every > 0 and round_ % self.config.every == 0
+
+    def quick(self, server: ServerState) -> dict[str, float]:
+        """Clustering metrics on a fixed sample: "acc", "nmi", "ari", "kappa"; {} without labels."""
+        if self.data.labels is None or not self.clusters:
+            return {}
+        rows = self._sample(self.config.max_samples)
+        prediction = self._predict(server, "train", rows)
+        assignments, _ = self._assign(prediction)
+        return self._scores(assignments, self.data.labels[rows])
+
+    def final(self, server: ServerState) -> Evaluation:
+        """Everything the config asks for, on all samples."""
+        prediction = self._predict(server, "train", np.arange(len(self.data.samples)))
+        labels = self.data.labels
+        assignments, confidence, table = None, None, None
+        metrics: dict[str, Mapping[str, float]] = {}
+        if self.clusters:
+            assignments, confidence = self._assign(prediction)
+        if assignments is not None and labels is not None:
+            size = int(assignments.max()) + 1
+            table = contingency(
+                assignments, labels, max(size, self.clusters), len(self.data.classes)
+            )
+            metrics["clustering"] = asdict(ClusteringScores.from_table(table))
+            if self.config.kmeans_baseline:
+                metrics["kmeans_raw"] = self.kmeans_baseline()
+        metrics |= self._held_out(server, prediction)
+        return Evaluation(
+            metrics=metrics,
+            embedding=prediction.embedding,
+            assignments=assignments,
+            confidence=confidence,
+            table=table,
+        )
+
+    def kmeans_baseline(self) -> dict[str, float]:
+        """Clustering metrics of k-means on the raw samples; computed once."""
+        if self._baseline is None and self.data.labels is not None:
+            flat = self.data.samples.reshape(len(self.data.samples), -1)
+            scale = 255.0 if flat.dtype == np.uint8 else 1.0
+            found = kmeans(flat.astype(np.float32) / scale, self.clusters, seed=self._seed)
+            self._baseline = self._scores(found.assignments.numpy(), self.data.labels)
+        return self._baseline or {}
+
+    @property
+    def _seed(self) -> int:
+        return derive_seed(self.seed, "evaluation") % 2**31
+
+    def _held_out(self, server: ServerState, train: Prediction) -> dict[str, Mapping[str, float]]:
+        """Scores on held-out samples: the test set or, without one, a fifth of the samples."""
+        labels = self.data.labels
+        metrics: dict[str, Mapping[str, float]] = {}
+        if labels is None:
+            return {}
+        if self.data.test_samples is None or self.data.test_labels is None:
+            order = np.random.default_rng(self._seed).permutation(len(labels))
+            cut = int(_PROBE_SHARE * len(order))
+            fit, held = order[:cut], order[cut:]
+            features = train.embedding[fit], train.embedding[held]
+            targets = labels[fit], labels[held]
+        else:
+            test = self._predict(server, "test", np.arange(len(self.data.test_samples)))
+            if test.probabilities is not None:
+                found = test.probabilities.argmax(dim=1).numpy()
+                metrics["clustering_test"] = self._scores(found, self.data.test_labels)
+            features = train.embedding, test.embedding
+            targets = labels, self.data.test_labels
+        return metrics | self._probes(features, targets)
+
+    def _probes(
+        self, features: tuple[Tensor, Tensor], targets: tuple[NDArray[np.int64], NDArray[np.int64]]
+    ) -> dict[str, Mapping[str, float]]:
+        train_y, test_y = (torch.from_numpy(y) for y in targets)
+        classes = len(self.data.classes)
+        metrics: dict[str, Mapping[str, float]] = {}
+        every = (features[0], train_y, features[1], test_y)
+        if self.config.linear_probe:
+            probe = linear_probe(*every, classes=classes, seed=self._seed)
+            metrics["linear"] = {"acc": probe.acc, "f1_macro": probe.f1_macro}
+        if self.config.knn:
+            metrics["knn"] = {"acc": knn_accuracy(*every, classes=classes)}
+        return metrics
+
+    def _assign(self, prediction: Prediction) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """The model's clusters or, while it has none, k-means on the representations."""
+        if prediction.probabilities is not None:
+            confidence, assigned = prediction.probabilities.max(dim=1)
+            return assigned.numpy(), confidence.float().numpy()
+        found = kmeans(prediction.embedding, self.clusters, seed=self._seed)
+        unknown = np.full(len(prediction.embedding), np.nan, dtype=np.float32)
+        return found.assignments.numpy(), unknown
+
+    def _scores(
+        self, assignments: NDArray[np.int64], labels: NDArray[np.int64]
+    ) -> dict[str, float]:
+        clusters = max(int(assignments.max()) + 1, self.clusters)
+        classes = len(self.data.classes)
+        return asdict(
+            ClusteringScores.from_assignments(
+                assignments, labels, clusters=clusters, classes=classes
+            )
+        )
+
+    def _sample(self, most: int | None) -> Indices:
+        size = len(self.data.samples)
+        if most is None or most >= size:
+            return np.arange(size)
+        return np.sort(np.random.default_rng(self._seed).choice(size, size=most, replace=False))
+
+    def _predict(self, server: ServerState, split: str, rows: Indices) -> Prediction:
+        # Chunks do not depend on the number of actors, so neither do the bits.
+        step = self.config.batch_size * _CHUNK_BATCHES
+        chunks = [
+            Chunk(split=split, rows=rows[i : i + step], batch_size=self.config.batch_size)
+            for i in range(0, len(rows), step)
+        ]
+        return join(self.backend.predict(server, chunks))

@@ -1,0 +1,103 @@
+"""Counts, the table's fit into 80 columns, and the figure's pixels."""
+
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+from rich.console import Console
+
+from coterie.evaluation.heterogeneity import class_counts, class_table, label_distribution_figure
+from datamodules.partitions import iid
+
+CIFAR = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+
+
+def render(table):
+    stream = io.StringIO()
+    Console(file=stream, width=80, color_system=None).print(table)
+    return stream.getvalue()
+
+
+def test_class_counts_equal_a_slow_count():
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 6, 200)
+    parts = iid(200, 7, 0)
+    counts = class_counts(labels, parts, classes=8)
+    assert counts.dtype == np.int64
+    slow = [[sum(int(labels[row] == k) for row in part) for k in range(8)] for part in parts]
+    np.testing.assert_array_equal(counts, slow)
+
+
+def test_an_empty_client_counts_nothing():
+    counts = class_counts(np.array([0, 1]), [np.array([], dtype=np.int64), np.array([0, 1])], 2)
+    np.testing.assert_array_equal(counts, [[0, 0], [1, 1]])
+
+
+@pytest.mark.parametrize("clients", [1, 5, 20, 21, 100, 1000])
+@pytest.mark.parametrize("classes", [2, 10, 20, 100])
+@pytest.mark.parametrize("scale", [10, 70_000])
+def test_the_table_shows_whole_numbers_in_80_columns(clients, classes, scale):
+    counts = np.random.default_rng(1).integers(1, scale, (clients, classes))
+    text = render(class_table(counts, [f"a rather long name {k}" for k in range(classes)]))
+    lines = text.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert len(lines) <= 24
+    assert text.split()[:2] == ["client", "samples"]
+    first = next(line for line in lines if line.split()[:1] == ["0"])
+    total = int(counts[0].sum())
+    assert first.split()[1] == (str(total) if total < 99_999.5 else f"{total / 1000:.0f}k")
+    assert f"{clients} clients, {counts.sum():,} samples" in text
+
+
+def test_every_count_of_ten_classes_is_shown_and_zero_is_a_dot():
+    counts = np.diag(np.arange(1, 11) * 1000)
+    rows = [line.split() for line in render(class_table(counts, CIFAR)).splitlines()]
+    body = [row for row in rows if row and row[0].isdigit() and row[1] != "clients,"]
+    assert [row[2:].index(str(1000 * (k + 1))) for k, row in enumerate(body)] == list(range(10))
+    assert all(row.count("·") == 9 for row in body)
+    headers = ["airp…", "auto…", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
+    assert rows[0] == ["client", "samples", *headers]
+
+
+def test_the_middle_of_many_clients_is_their_mean():
+    counts = np.zeros((100, 2), dtype=np.int64)
+    counts[8:92] = [[4, 7]]
+    rows = [line.split() for line in render(class_table(counts, ("a", "b"))).splitlines()]
+    assert ["84", "(mean)", "11", "4", "7"] in rows
+    assert [row[0] for row in rows if row and row[0].isdigit()][:9] == [*map(str, range(8)), "84"]
+
+
+def test_many_classes_name_the_largest():
+    counts = np.zeros((2, 100), dtype=np.int64)
+    counts[0, [3, 50, 99]] = [5, 40, 12]
+    counts[1] = 10
+    text = render(class_table(counts, [f"c{k}" for k in range(100)]))
+    assert text.split()[:5] == ["client", "samples", "classes", "largest", "classes"]
+    assert "c50: 40, c99: 12, c3: 5" in text
+    assert next(line for line in text.splitlines() if "c50" in line).split()[:3] == ["0", "57", "3"]
+
+
+def test_names_that_shorten_to_the_same_become_numbers():
+    names = [f"category {k}" for k in range(10)]
+    assert render(class_table(np.ones((2, 10), np.int64), names)).split()[2:12] == list(
+        "0123456789"
+    )
+
+
+@pytest.mark.parametrize(("clients", "classes"), [(5, 10), (30, 10), (100, 10), (100, 100)])
+def test_the_figure_is_dark_where_the_samples_are(tmp_path, clients, classes):
+    counts = np.zeros((clients, classes), dtype=np.int64)
+    counts[: clients // 2] = 90
+    path = tmp_path / "labels.png"
+    label_distribution_figure(counts, [], path)
+    with Image.open(path) as image:
+        assert image.format == "PNG"
+        pixels = np.asarray(image.convert("RGB")).astype(int)
+    assert 600 <= pixels.shape[1] <= 1800
+    # Blue where half of the clients (the left half) have samples: red is low, blue is high.
+    blue = (pixels[..., 2] > pixels[..., 0] + 60).mean(axis=0)
+    plot = np.flatnonzero(blue > 0.5)
+    assert plot.min() < pixels.shape[1] * 0.35
+    bar = pixels.shape[1] * 0.8
+    assert plot[plot < bar].max() < pixels.shape[1] * 0.6
