@@ -1,0 +1,160 @@
+"""The terminal: a live panel for people, a line per round for log files, or nothing."""
+
+import os
+import textwrap
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.padding import Padding
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.text import Text
+
+from coterie.contract.observer import PhaseRecord, Scores, Status
+from coterie.contract.phase import Phase
+from coterie.tracking import tables
+from coterie.tracking.progress import Progress
+
+_PANEL_WIDTH = 80
+_LINE_WIDTH = 100
+_QUIET_S = 2.0
+_LISTED_FAILURES = 5
+
+
+class ConsoleView:
+    """The one terminal view of a run, an `Observer`.
+
+    Live: a panel of six lines and at most 80 columns that is drawn over itself, with evaluations,
+    failures and notes scrolling above it. Lines: plain text, at most 100 characters for a finished
+    round; rounds that follow within two seconds are left out, except the last one and those with a
+    new stage, an evaluation or a failure.
+
+    Args:
+        mode: `auto` is live on a terminal, and lines where there is none, in CI and in jobs.
+        console: Where to draw; by default rich's console on the standard output.
+        clock: Seconds that only grow, for rates and the ETA.
+    """
+
+    def __init__(
+        self,
+        mode: Literal["auto", "live", "lines", "none"] = "auto",
+        console: Console | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._console = console or Console()
+        self._mode = _resolve(self._console) if mode == "auto" else mode
+        self._clock = clock
+        self._progress = Progress(clock)
+        self._title = ""
+        self._live: Live | None = None
+        self._last_line: tuple[float, str] | None = None
+
+    def start(self, title: str, facts: Mapping[str, str]) -> None:
+        """Say what runs, and begin to draw."""
+        self._title = title
+        words = [title, *(f"{name} {value}" for name, value in facts.items())]
+        for line in textwrap.wrap(" | ".join(words), _LINE_WIDTH):
+            self._print(line)
+        if self._mode == "live":
+            self._live = Live(get_renderable=self.panel, console=self._console, transient=True)
+            self._live.start()
+
+    def table(self, table: object) -> None:
+        """Show a table above the panel."""
+        if self._mode != "none":
+            self._console.print(table)
+
+    def phase_started(self, phase: Phase, cohort_size: int, total_rounds: int | None) -> None:
+        """Show the phase in the panel."""
+        self._progress.begin(phase, cohort_size, total_rounds)
+
+    def client_done(self, client: int, metrics: Mapping[str, float]) -> None:
+        """Count a client, once: with an actor its turns are lost and run again."""
+        self._progress.done.add(client)
+
+    def client_failed(self, client: int, message: str) -> None:
+        """List a failure; of many in a round only the first ones, the round's line counts all."""
+        self._progress.failed_turns += 1
+        if self._progress.failed_turns <= _LISTED_FAILURES:
+            line = f"client {client} failed: {' '.join(message.split())}"
+            self._print(tables.shorten(line, _LINE_WIDTH))
+        elif self._progress.failed_turns == _LISTED_FAILURES + 1:
+            self._print("further failures of this round are counted, not listed")
+
+    def phase_finished(self, record: PhaseRecord) -> None:
+        """Update the panel, or write the round's line."""
+        progress = self._progress
+        progress.end(record)
+        if not record.phase.ends_round and record.evaluation is None:
+            return
+        event = bool(record.evaluation or progress.failures)
+        if event or (self._mode == "lines" and self._line_is_due(record.phase)):
+            self._last_line = (self._clock(), record.phase.stage)
+            self._print(self._line(record))
+
+    def note(self, text: str) -> None:
+        """Write a line of its own."""
+        self._print(" ".join(text.split()))
+
+    def finish(
+        self,
+        status: Status,
+        *,
+        error: str | None = None,
+        scores: Scores | None = None,
+        outputs: Sequence[Path] = (),
+    ) -> None:
+        """Stop drawing; show how it ended, the final comparison and the files worth opening."""
+        if self._live is not None:
+            self._live.stop()
+        self._print(f"{status}: {error}" if error else status)
+        if scores and self._mode != "none":
+            self._console.print(tables.scores_table(scores))
+        for path in outputs:
+            self._print(tables.display_path(path))
+
+    def panel(self) -> RenderableType:
+        """The live panel as it stands."""
+        progress = self._progress
+        phase, total = progress.phase, progress.total_rounds
+        place = f"{phase.stage} / {phase.name}  " if phase else ""
+        scores = "  ".join(tables.score_texts(progress.evaluation))
+        clients = f"{progress.clients} failed {progress.failed_turns}"
+        lines = Group(
+            tables.one_line(f"{place}{progress.round}  {progress.eta}"),
+            Padding(ProgressBar(total or 1, progress.rounds_done if total else 0), 0),
+            tables.one_line(f"{progress.loss}  {scores}"),
+            tables.one_line(f"{clients}  {progress.rate}  {progress.traffic}"),
+        )
+        width = min(_PANEL_WIDTH, self._console.width)
+        return Panel(lines, title=Text(self._title), width=width)
+
+    def _line_is_due(self, phase: Phase) -> bool:
+        """Whether a round without events has a line: a new stage, the last one, not too soon."""
+        if self._last_line is None or phase.round == self._progress.total_rounds:
+            return True
+        when, stage = self._last_line
+        return stage != phase.stage or self._clock() - when >= _QUIET_S
+
+    def _line(self, record: PhaseRecord) -> str:
+        """A round in at most 100 characters: what matters less is left out if it does not fit."""
+        progress = self._progress
+        parts = [f"{progress.round} {tables.shorten(record.phase.stage, 24)}"]
+        parts += [f"FAILED {progress.failures}"] if progress.failures else []
+        parts += [progress.loss, *tables.score_texts(record.evaluation or {})]
+        return tables.fit([*parts, progress.clients, progress.eta, progress.traffic], _LINE_WIDTH)
+
+    def _print(self, text: str) -> None:
+        """One line as it is: no markup, no colours, never wrapped."""
+        if self._mode != "none":
+            self._console.print(text, markup=False, highlight=False, emoji=False, soft_wrap=True)
+
+
+def _resolve(console: Console) -> Literal["live", "lines"]:
+    """Live on a terminal that can redraw and has someone before it."""
+    interactive = console.is_terminal and not console.is_dumb_terminal
+    return "live" if interactive and not os.environ.get("CI") else "lines"

@@ -1,0 +1,140 @@
+"""Lightning's loggers, fed by the driver alone, and the tracker that hands rows to all of them."""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
+
+from coterie.config.schema import TrackingConfig
+from coterie.tracking.metrics_log import MetricsLog, MetricsRow
+
+_log = logging.getLogger(__name__)
+
+Position = Mapping[str, int]
+"""Where tracking stands, for a checkpoint: "offset" in metrics.jsonl, "phases" counted, the last
+counted "round" and "step"."""
+
+
+def build_loggers(
+    config: TrackingConfig, directory: Path, run_name: str, resolved_config: Mapping[str, Any]
+) -> list[Logger]:
+    """The loggers that the config names, in its order.
+
+    A resumed run adds a version of its own beside the earlier ones (`csv/version_1`, …); online
+    W&B continues the same run.
+
+    Args:
+        config: Which loggers, and the options of W&B.
+        directory: The run directory; each logger writes in a folder of it.
+        run_name: The run's name, for trackers with many runs.
+        resolved_config: The whole config as plain values, shown as hyperparameters.
+
+    Raises:
+        ConfigError: If W&B shall be online and no API key is known.
+    """
+    return [_build(name, config, directory, run_name, resolved_config) for name in config.loggers]
+
+
+def _build(
+    name: Literal["csv", "tensorboard", "wandb"],
+    config: TrackingConfig,
+    directory: Path,
+    run_name: str,
+    resolved_config: Mapping[str, Any],
+) -> Logger:
+    """One logger by its name."""
+    if name == "wandb":
+        from coterie.tracking.wandb_logger import build_wandb_logger  # a slow import
+
+        return build_wandb_logger(config.wandb, directory, run_name, resolved_config)
+    logger: CSVLogger | TensorBoardLogger
+    if name == "csv":
+        logger = CSVLogger(directory, name="csv", flush_logs_every_n_steps=1)
+    else:
+        logger = TensorBoardLogger(directory, name="tensorboard", default_hp_metric=False)
+    logger.log_hyperparams(dict(resolved_config))
+    return logger
+
+
+class Tracker:
+    """Writes rows to `metrics.jsonl` and to every logger.
+
+    A logger's step is the number of the phase over the whole run, from 1. Metrics are called
+    `stage/name`, those of a client `client/<id>/stage/name`. A logger that raises is reported once
+    and left out from then on: an outage of a tracker is no reason to lose a run, and
+    `metrics.jsonl` has everything.
+
+    Args:
+        metrics: The run's `metrics.jsonl`.
+        loggers: Lightning loggers; they are started at once.
+        client_rows: Rows of clients 0 to `client_rows` - 1 are tracked, the same clients all along,
+            so that series are not cut up and a logger's columns stay few.
+    """
+
+    def __init__(self, metrics: MetricsLog, loggers: Sequence[Logger], client_rows: int) -> None:
+        self._metrics = metrics
+        self._loggers = list(loggers)
+        self._client_rows = client_rows
+        self._phases = 0
+        self._last = (-1, -1)
+        for logger in loggers:
+            self._guarded(logger, logger.save)
+
+    def log(self, row: MetricsRow) -> None:
+        """Track one row; a client's row beyond `client_rows` only counts the phase.
+
+        Raises:
+            ContractError: If a metric has the name of a reserved key.
+            RunError: If `metrics.jsonl` cannot be written.
+        """
+        if (row.round, row.step) != self._last:
+            self._last = (row.round, row.step)
+            self._phases += 1
+        if row.client is not None and row.client >= self._client_rows:
+            return
+        self._metrics.append(row)
+        prefix = "" if row.client is None else f"client/{row.client}/"
+        prefix += f"{row.stage}/" if row.stage else ""
+        values = {prefix + name: float(value) for name, value in row.values.items()}
+        for logger in tuple(self._loggers):
+            self._guarded(logger, partial(logger.log_metrics, values, step=self._phases))
+
+    @property
+    def position(self) -> Position:
+        """Where tracking stands, for a checkpoint."""
+        last_round, last_step = self._last
+        return {
+            "offset": self._metrics.offset,
+            "phases": self._phases,
+            "round": last_round,
+            "step": last_step,
+        }
+
+    def rewind(self, position: Position) -> None:
+        """Go back to a checkpoint's `position`: later rows leave `metrics.jsonl`."""
+        self._metrics.truncate_to(position["offset"])
+        self._phases = position["phases"]
+        self._last = (position["round"], position["step"])
+
+    def finish(self, status: Literal["success", "failed"]) -> None:
+        """Close everything; with W&B online it waits for the upload."""
+        for logger in tuple(self._loggers):
+            self._guarded(logger, partial(logger.finalize, status))
+        self._loggers.clear()
+        self._metrics.close()
+
+    def _guarded(self, logger: Logger, action: Callable[[], None]) -> None:
+        """Do something with a logger; leave the logger out if it raises."""
+        try:
+            action()
+        except Exception as error:  # noqa: BLE001 - trackers raise whatever their libraries do
+            self._loggers.remove(logger)
+            name = type(logger).__name__
+            _log.warning(
+                "%s is left out from here on (%s: %s): the run goes on and metrics.jsonl has "
+                "everything; mend it, or take it out of tracking.loggers, before the next run.",
+                name, type(error).__name__, " ".join(str(error).split()),
+            )  # fmt: skip

@@ -1,0 +1,123 @@
+"""`metrics.jsonl`: every tracked number of a run, one JSON object per line."""
+
+import json
+import logging
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from coterie.errors import ContractError, RunError
+
+_log = logging.getLogger(__name__)
+
+RESERVED = ("round", "stage", "phase", "step", "scope", "client")
+"""Keys of a line that say where it belongs, and so cannot be a metric's name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetricsRow:
+    """Metrics of the server or of one client in one phase.
+
+    Attributes:
+        round: The round, from 1; 0 is before training.
+        stage: The stage of training.
+        phase: The phase's name.
+        step: The phase's number within its round, from 0.
+        values: The metrics by name.
+        client: The client they belong to; None for the server.
+    """
+
+    round: int
+    stage: str
+    phase: str
+    step: int
+    values: Mapping[str, float]
+    client: int | None = None
+
+    @property
+    def scope(self) -> Literal["server", "client"]:
+        """Whose metrics they are."""
+        return "server" if self.client is None else "client"
+
+    def to_json(self) -> str:
+        """One line of strict JSON; what is not finite becomes null, its key stays.
+
+        Raises:
+            ContractError: If a metric has the name of a reserved key.
+        """
+        if taken := sorted(set(RESERVED) & set(self.values)):
+            raise ContractError(f"metric {taken[0]!r}: the name is reserved; rename the metric.")
+        place = {name: getattr(self, name) for name in RESERVED[:5]}
+        if self.client is not None:
+            place["client"] = self.client
+        metrics = {name: finite(value) for name, value in self.values.items()}
+        return json.dumps({**place, **metrics}, ensure_ascii=False, allow_nan=False)
+
+
+def finite(value: float) -> float | None:
+    """A number as strict JSON can hold it: None in place of NaN and the infinities."""
+    if isinstance(value, int):
+        return value
+    number = float(value)  # NumPy's and PyTorch's scalars too
+    return number if math.isfinite(number) else None
+
+
+class MetricsLog:
+    """Appends rows to `metrics.jsonl`; each is handed to the system before `append` returns.
+
+    Args:
+        path: The file; made if it does not exist, continued if it does.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = path.open("ab", buffering=0)
+
+    @property
+    def offset(self) -> int:
+        """Bytes written so far; a checkpoint remembers it for `truncate_to`."""
+        return os.fstat(self._file.fileno()).st_size
+
+    def append(self, row: MetricsRow) -> None:
+        """Write one line.
+
+        Raises:
+            ContractError: If a metric has the name of a reserved key.
+            RunError: If the file cannot be written, for instance because the disk is full.
+        """
+        line = memoryview(row.to_json().encode() + b"\n")
+        try:
+            while line:  # an unbuffered write may take only a part
+                line = line[self._file.write(line) :]
+        except OSError as error:
+            raise RunError(
+                f"{self.path}: cannot write ({error.strerror}); make room and resume the run."
+            ) from error
+
+    def truncate_to(self, offset: int) -> None:
+        """Drop what was written after a checkpoint, so that a resumed run writes it again.
+
+        A file that is shorter than that (a power cut can do it) is kept, with a warning: the
+        missing rows are no reason to lose the run.
+
+        Args:
+            offset: The `offset` that the checkpoint remembers.
+        """
+        if offset < 0:
+            raise ValueError(f"offset={offset}: it cannot be negative")
+        if self.offset < offset:
+            _log.warning(
+                "%s holds %d bytes where the checkpoint knows of %d: the rows between are lost, "
+                "look for a copy of the file if you need them.",
+                self.path, self.offset, offset,
+            )  # fmt: skip
+            return
+        self._file.truncate(offset)
+
+    def close(self) -> None:
+        """Close the file; a second call does nothing."""
+        self._file.close()

@@ -1,0 +1,104 @@
+"""What the terminal shows of a run, apart from how it is drawn."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from coterie.contract.observer import PhaseRecord
+from coterie.contract.phase import Phase
+from coterie.tracking import tables
+
+_RECENT = 10
+
+
+@dataclass
+class Progress:
+    """What is shown, apart from how; bytes are totals of the run so far.
+
+    The panel is drawn by a thread of its own: values are replaced, not changed in place.
+    """
+
+    clock: Callable[[], float]
+    phase: Phase | None = None
+    total_rounds: int | None = None
+    rounds_done: int = 0
+    losses: tuple[float, ...] = ()
+    durations: tuple[float, ...] = ()
+    round_began: float = 0.0
+    phase_began: float = 0.0
+    phase_seconds: float = 0.0
+    cohort: int = 0
+    done: set[int] = field(default_factory=set)
+    failed_turns: int = 0
+    failures: int = 0
+    down: int = 0
+    up: int = 0
+    peer: int = 0
+    evaluation: Mapping[str, float] = field(default_factory=dict)
+
+    def begin(self, phase: Phase, cohort: int, total_rounds: int | None) -> None:
+        """Enter a phase; losses and durations of another stage say nothing about this one."""
+        now = self.clock()
+        if self.phase is None or self.phase.stage != phase.stage:
+            self.losses, self.durations, self.round_began = (), (), now
+        if self.phase is None or self.phase.ends_round:
+            self.failed_turns = self.failures = 0
+        self.phase, self.cohort, self.total_rounds = phase, cohort, total_rounds
+        self.rounds_done, self.done = phase.round - 1, set()
+        self.phase_began, self.phase_seconds = now, 0.0
+
+    def end(self, record: PhaseRecord) -> None:
+        """Take in a phase's record."""
+        self.phase, self.phase_seconds = record.phase, record.seconds
+        self.done = set(record.participants)
+        self.failures += len(record.failures)
+        self.down += record.bytes_down
+        self.up += record.bytes_up
+        self.peer += record.bytes_peer
+        self.evaluation = record.evaluation or self.evaluation
+        if record.loss is not None:
+            self.losses = (*self.losses, record.loss)[-_RECENT:]
+        if record.phase.ends_round:
+            now = self.clock()
+            self.durations = (*self.durations, now - self.round_began)[-_RECENT:]
+            self.round_began = now  # evaluations and checkpoints before the next round count too
+            self.rounds_done = record.phase.round
+
+    @property
+    def round(self) -> str:
+        """The round and how many there are: `round 3/110`."""
+        number = self.phase.round if self.phase else 0
+        return f"round {number}/{self.total_rounds}" if self.total_rounds else f"round {number}"
+
+    @property
+    def eta(self) -> str:
+        """The rounds that remain, at the mean time of this stage's recent ones."""
+        durations, total = self.durations, self.total_rounds
+        if not durations or not total:
+            return "ETA -"
+        seconds = max(total - self.rounds_done, 0) * sum(durations) / len(durations)
+        return f"ETA {tables.format_seconds(seconds)}"
+
+    @property
+    def loss(self) -> str:
+        """The latest loss, and how far it is from the mean of the recent ones before it."""
+        losses = self.losses
+        if len(losses) < 2:
+            return f"loss {losses[0]:.4f}" if losses else "loss -"
+        return f"loss {losses[-1]:.4f} ({losses[-1] - sum(losses[:-1]) / (len(losses) - 1):+.4f})"
+
+    @property
+    def traffic(self) -> str:
+        """Bytes down and up, and between clients where there are any."""
+        peer = f" peer {tables.format_bytes(self.peer)}" if self.peer else ""
+        return f"down {tables.format_bytes(self.down)} up {tables.format_bytes(self.up)}{peer}"
+
+    @property
+    def rate(self) -> str:
+        """Clients per second of this phase."""
+        seconds = self.phase_seconds or self.clock() - self.phase_began
+        return f"{len(self.done) / seconds:.1f} clients/s" if seconds > 0 else "- clients/s"
+
+    @property
+    def clients(self) -> str:
+        """Clients that are done, of those that take part: `clients 7/10`."""
+        return f"clients {len(self.done)}/{self.cohort}"

@@ -1,0 +1,243 @@
+"""The run directory: where a run writes, and how it writes there without ever leaving half a file.
+
+Layout (other tools read it): `config.yaml`, `metrics.jsonl`, `summary.json`, `checkpoints/`,
+`model/`, `assignments.parquet`, `figures/`.
+"""
+
+import os
+import platform
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import yaml
+
+from coterie.errors import ConfigError
+
+ROOT_VARIABLE = "COTERIE_RUNS"
+"""Environment variable with the folder under which runs are written by default."""
+
+_PACKAGES = (
+    "torch", "lightning", "ray", "torchvision", "kornia", "faiss-cpu", "faiss-gpu-cu12",
+    "scikit-learn", "scipy", "numpy", "pydantic", "hydra-core", "safetensors", "wandb",
+)  # fmt: skip
+_ENVIRONMENT_KEYS = ("version", "python", "platform", "packages")
+
+
+@dataclass(frozen=True)
+class RunDirectory:
+    """The folder of one run and the paths in it.
+
+    Attributes:
+        path: The folder itself, absolute.
+    """
+
+    path: Path
+
+    @classmethod
+    def create(cls, run_dir: str | None, experiment: str, *, job: bool) -> "RunDirectory":
+        """Make the folder of a new run.
+
+        Args:
+            run_dir: Where to write, as a path or file:// URI; None stands for
+                `<$COTERIE_RUNS or runs>/<experiment>/<UTC time>`.
+            experiment: The experiment's name, one path component.
+            job: Whether this is a submitted Ray job, whose working directory is thrown away.
+
+        Raises:
+            ConfigError: If the path is relative under a job, not empty, or cannot be written.
+        """
+        if run_dir is None:
+            return cls(_make_default(_default_root(job=job), experiment))
+        path = _local_path("run_dir", run_dir)
+        if job and not path.is_absolute():
+            raise ConfigError(
+                f"run_dir={run_dir}: a submitted job's working directory is thrown away, "
+                "so give an absolute path on storage that outlives the job."
+            )
+        path = path.absolute()
+        _make_writable("run_dir", path)
+        if any(path.iterdir()):
+            raise ConfigError(
+                f"run_dir={run_dir}: the folder is not empty; choose another one, or resume the "
+                "run that is in it."
+            )
+        return cls(path)
+
+    @classmethod
+    def exists(cls, run_dir: str) -> bool:
+        """Whether an earlier run is in this folder."""
+        return cls(_local_path("run_dir", run_dir).absolute()).config.is_file()
+
+    @classmethod
+    def open(cls, run_dir: str) -> "RunDirectory":
+        """The folder of an earlier run, to resume or to read it.
+
+        Raises:
+            ConfigError: If there is no run in it.
+        """
+        directory = cls(_local_path("run_dir", run_dir).absolute())
+        if not directory.config.is_file():
+            raise ConfigError(
+                f"run_dir={run_dir}: no config.yaml in it; give the folder of an earlier run."
+            )
+        return directory
+
+    @property
+    def config(self) -> Path:
+        """`config.yaml`: the resolved config and what it ran with."""
+        return self.path / "config.yaml"
+
+    @property
+    def metrics(self) -> Path:
+        """`metrics.jsonl`: one JSON object per line."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def summary(self) -> Path:
+        """`summary.json`: how the run ended."""
+        return self.path / "summary.json"
+
+    @property
+    def checkpoints(self) -> Path:
+        """`checkpoints/`: the whole run at certain rounds."""
+        return self.path / "checkpoints"
+
+    @property
+    def model(self) -> Path:
+        """`model/`: what a user takes away."""
+        return self.path / "model"
+
+    @property
+    def assignments(self) -> Path:
+        """`assignments.parquet`: sample, client, cluster, confidence."""
+        return self.path / "assignments.parquet"
+
+    @property
+    def figures(self) -> Path:
+        """`figures/`: drawings of the run."""
+        return self.path / "figures"
+
+    def write_config(self, config: Mapping[str, Any]) -> None:
+        """Write `config.yaml`: the resolved config, then the versions that it ran with.
+
+        Args:
+            config: Plain values, as `coterie.config.loading.dump_config` gives them.
+        """
+        text = yaml.safe_dump({**config, **environment()}, sort_keys=False, allow_unicode=True)
+        write_text_atomically(self.config, text)
+
+    def read_config(self) -> dict[str, Any]:
+        """The config that `write_config` wrote, without the versions."""
+        values = yaml.safe_load(self.config.read_text(encoding="utf-8"))
+        return {key: value for key, value in values.items() if key not in _ENVIRONMENT_KEYS}
+
+
+def environment() -> dict[str, Any]:
+    """What a run depends on besides its config: versions of Coterie, Python and packages."""
+    versions = {name: _version(name) for name in _PACKAGES}
+    return {
+        "version": _version("coterie") or "unknown",
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "packages": {name: version for name, version in versions.items() if version},
+    }
+
+
+def write_text_atomically(path: Path, text: str) -> None:
+    """Write a UTF-8 file so that at any moment it has its old content or all of the new one.
+
+    The text goes to a temporary file beside it and to the disk, then takes the name at once.
+    Missing parent folders are made.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("w", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    _sync_folder(path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Bring a rename to the disk: without it a power cut may undo the name, not the content."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _version(package: str) -> str | None:
+    """The installed version of a package, or None."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _local_path(key: str, given: str) -> Path:
+    """A path from a path or file:// URI."""
+    if "://" not in given:
+        return Path(given).expanduser()
+    parts = urlsplit(given)
+    if parts.scheme != "file" or parts.netloc not in {"", "localhost"}:
+        raise ConfigError(f"{key}={given}: give a path or a file:///… URI; mount remote storage.")
+    return Path(unquote(parts.path))
+
+
+def _default_root(*, job: bool) -> Path:
+    """`$COTERIE_RUNS` or `runs`; a job must have the first, as an absolute path."""
+    given = os.environ.get(ROOT_VARIABLE, "")
+    if not job:
+        return _local_path(ROOT_VARIABLE, given or "runs").absolute()
+    root = _local_path(ROOT_VARIABLE, given) if given else Path()
+    if not root.is_absolute():
+        raise ConfigError(
+            f"{ROOT_VARIABLE}={given}: a submitted job's working directory is thrown away, so set "
+            f"{ROOT_VARIABLE} in the runtime environment, or run_dir, to an absolute path."
+        )
+    return root
+
+
+def _make_default(root: Path, experiment: str) -> Path:
+    """Make `<root>/<experiment>/<UTC time>`, with a number behind it if that is taken."""
+    if experiment in {"", ".", ".."} or Path(experiment).name != experiment:
+        raise ConfigError(f"experiment={experiment}: use a plain name without slashes.")
+    parent, stamp, number = root / experiment, _timestamp(), 1
+    _make_writable("run_dir", parent)
+    while True:
+        path = parent / (stamp if number == 1 else f"{stamp}-{number}")
+        try:
+            path.mkdir()  # fails if it exists, so two runs that start together never share one
+        except FileExistsError:
+            number += 1
+        else:
+            return path
+
+
+def _timestamp() -> str:
+    """The time in UTC, to the second, sortable and fit for a file name."""
+    return datetime.now(UTC).strftime("%Y-%m-%d_%H-%M-%S")
+
+
+def _make_writable(key: str, path: Path) -> None:
+    """Make a folder and try to write in it, so that a run of hours does not fail at its end."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):
+            pass
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise ConfigError(
+            f"{key}={path}: cannot write there ({reason}); choose a folder you may write to."
+        ) from error

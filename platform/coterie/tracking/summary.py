@@ -1,0 +1,79 @@
+"""`summary.json`: how a run ended, in one small file that scripts read."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from coterie.contract.observer import Status
+from coterie.tracking.metrics_log import finite
+from coterie.tracking.run_directory import write_text_atomically
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """How a run ended.
+
+    Attributes:
+        status: How it ended.
+        method: The method's name.
+        dataset: The data set's name.
+        rounds: Rounds that were completed.
+        clients: Clients of the whole federation.
+        seed: The run's seed.
+        metrics: Final metrics by group: {"clustering": {"acc": 0.9, …}, "linear": {…}, …}.
+        bytes_down: Bytes sent from the server to clients over the whole run.
+        bytes_up: Bytes sent from clients to the server.
+        bytes_peer: Bytes sent from clients to clients.
+        failures: One sentence per client that was dropped or actor that was lost.
+        seconds: Wall-clock times by what they were spent on, "total" among them.
+        error: Why the run failed, as one sentence; None unless it did.
+    """
+
+    status: Status
+    method: str
+    dataset: str
+    rounds: int
+    clients: int
+    seed: int
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+    bytes_down: int = 0
+    bytes_up: int = 0
+    bytes_peer: int = 0
+    failures: tuple[str, ...] = ()
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    error: str | None = None
+
+    def __post_init__(self) -> None:
+        if (self.status == "failed") != (self.error is not None):
+            raise ValueError(f"status={self.status!r}: give an error if, and only if, it failed")
+
+    def as_dict(self) -> dict[str, Any]:
+        """The object of `summary.json`; what is not finite is None, its key stays."""
+        summary = {
+            "status": self.status,
+            "method": self.method,
+            "dataset": self.dataset,
+            "rounds": self.rounds,
+            "clients": self.clients,
+            "seed": self.seed,
+            "metrics": _plain(self.metrics),
+            "bytes": {"down": self.bytes_down, "up": self.bytes_up, "peer": self.bytes_peer},
+            "failures": list(self.failures),
+            "seconds": _plain(self.seconds),
+        }
+        return summary if self.error is None else {**summary, "error": self.error}
+
+    def write(self, path: Path) -> None:
+        """Write it atomically as strict JSON."""
+        text = json.dumps(self.as_dict(), indent=2, ensure_ascii=False, allow_nan=False)
+        write_text_atomically(path, text + "\n")
+
+
+def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested mappings of numbers as strict JSON can hold them."""
+    return {
+        name: _plain(value) if isinstance(value, Mapping) else finite(value)
+        for name, value in values.items()
+    }

@@ -1,0 +1,109 @@
+"""Text for people: the final comparison, scores, sizes, durations, paths, lines that fit."""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+_UNITS = ("B", "kB", "MB", "GB", "TB")
+_NAME_WIDTH = 28
+
+
+def scores_table(rows: Mapping[str, Mapping[str, float]]) -> Table:
+    """The final comparison, at most 80 columns wide for up to five metrics.
+
+    Args:
+        rows: What was compared to its metrics, each the higher the better; a metric may be missing.
+
+    Returns:
+        A table with a row per entry and a column per metric in order of first appearance, three
+        decimals, the best of each column in bold (all of them if several print alike).
+    """
+    metrics = list(dict.fromkeys(name for scores in rows.values() for name in scores))
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("", max_width=_NAME_WIDTH, overflow="ellipsis", no_wrap=True)
+    for name in metrics:
+        table.add_column(name, justify="right", no_wrap=True)
+    best = {name: _best([scores.get(name) for scores in rows.values()]) for name in metrics}
+    for label, scores in rows.items():
+        cells = (_score(scores.get(name)) for name in metrics)
+        table.add_row(
+            Text(label),
+            *(
+                Text(cell, style="bold" if cell == best[name] else "")
+                for name, cell in zip(metrics, cells, strict=True)
+            ),
+        )
+    return table
+
+
+def format_bytes(count: float) -> str:
+    """A size in decimal units with three significant digits: 999 B, 1.23 MB, 45.6 GB."""
+    for unit in _UNITS[:-1]:
+        if round(count) < 1000:
+            return f"{_three_digits(count) if unit != 'B' else int(count)} {unit}"
+        count /= 1000
+    return f"{_three_digits(count)} {_UNITS[-1]}"
+
+
+def format_seconds(seconds: float) -> str:
+    """A duration: 4.2 s, 3:07 (minutes and seconds), 2:03:07 (hours too)."""
+    if seconds < 59.95:  # beyond, it would print as 60.0 s
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def display_path(path: Path) -> str:
+    """A path as a user would type it: relative to the current folder if it lies inside."""
+    absolute = path.absolute()
+    current = Path.cwd()
+    return str(absolute.relative_to(current) if absolute.is_relative_to(current) else absolute)
+
+
+def score_texts(scores: Mapping[str, float]) -> list[str]:
+    """Scores by the last part of their names: `clustering/acc` is `acc 0.912`."""
+    return [f"{name.rpartition('/')[2]} {_score(value)}" for name, value in scores.items()]
+
+
+def shorten(text: str, width: int) -> str:
+    """Text of at most `width` characters, cut with three dots if need be."""
+    return text if len(text) <= width else text[: width - 3] + "..."
+
+
+def fit(parts: Sequence[str], width: int) -> str:
+    """Parts, the most important first, in a line of at most `width` characters.
+
+    A part that no longer fits is left out as a whole; a shorter one behind it may still fit.
+    """
+    line = ""
+    for part in parts:
+        longer = f"{line}  {part}" if line else part
+        line = longer if len(longer) <= width else line
+    return line
+
+
+def one_line(text: str) -> Text:
+    """Text for rich that is cut, not wrapped, where it is too long."""
+    return Text(text, no_wrap=True, overflow="ellipsis")
+
+
+def _score(value: float | None) -> str:
+    """Three decimals, or a dash where there is no number."""
+    return "-" if value is None or math.isnan(value) else f"{value:.3f}"
+
+
+def _best(values: list[float | None]) -> str | None:
+    """How the highest number prints, or None if there is no number."""
+    numbers = [value for value in values if value is not None and not math.isnan(value)]
+    return _score(max(numbers)) if numbers else None
+
+
+def _three_digits(number: float) -> str:
+    """Three significant digits without an exponent."""
+    decimals = 2 if number < 9.995 else 1 if number < 99.95 else 0
+    return f"{number:.{decimals}f}"
