@@ -1,0 +1,1 @@
+"""One file per method: its LightningModule, its client and server halves, its config."""

@@ -1,0 +1,206 @@
+"""CC and Fed + CC: contrastive clustering, centralised and by federated averaging.
+
+Li et al., "Contrastive Clustering"; FedMCC's baselines, eq. (2). One network, both views, the
+instance and the cluster level at once. Fed + CC averages the encoder and both projectors.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+import torch
+from lightning import LightningModule
+from pydantic import Field, PositiveFloat, PositiveInt
+from torch import Tensor
+
+from coterie.config.component import Component
+from coterie.contract import (
+    Client,
+    Entry,
+    Mean,
+    Outcome,
+    Phase,
+    Plan,
+    Rule,
+    ServerState,
+    Slots,
+    StateRules,
+    Task,
+    Tensors,
+    load_slots,
+    seeded,
+)
+from coterie.losses.contrastive import cluster_contrastive_loss, contrastive_loss, nt_xent
+from coterie.losses.entropy import cluster_entropy
+from coterie.networks.branch import ContrastiveBranch, cluster_count
+from coterie.networks.clusterer import Clusterer, parameter_dtype
+from coterie.networks.views import two_views
+
+PARTS = ("encoder", "instance", "cluster")
+METRICS = frozenset({"loss", "instance", "cluster", "entropy"})
+
+
+class CCConfig(Component):
+    """What CC and Fed + CC share."""
+
+    clusters: PositiveInt | None = None
+    """Number of clusters d2; by default the data's number of classes."""
+    form: Literal["cc_code", "paper"] = "cc_code"
+    """`cc_code`: symmetric NT-Xent at both levels, no outer ½; `paper`: FedMCC's eq. (2)."""
+    include_positive: bool = False
+    """Whether ξ counts the positive pair; only in form `paper`, CC's code always does."""
+    learning_rate: PositiveFloat = 3e-4
+    """Adam's learning rate."""
+    weight_decay: Annotated[float, Field(ge=0.0)] = 0.0
+    """Adam's weight decay."""
+    instance_temperature: PositiveFloat = 0.5
+    """τ_I."""
+    cluster_temperature: PositiveFloat = 1.0
+    """τ_C."""
+    projection: PositiveInt = 128
+    """Width of the instance projector's output, d1."""
+    hidden: PositiveInt | None = None
+    """Width of the heads' hidden layer; by default that of the representation, as in CC."""
+    participation: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
+    """Share of the clients in each round."""
+    rounds: PositiveInt
+    """Rounds; the optimiser starts afresh in each."""
+    epochs: PositiveInt
+    """Local epochs a round."""
+    batch_size: Annotated[int, Field(ge=2)]
+    """Samples a batch, n."""
+
+
+class ContrastiveClustering(LightningModule):
+    """One network and the loss of CC over two views."""
+
+    def __init__(self, config: CCConfig, task: Task) -> None:
+        super().__init__()
+        clusters = cluster_count(config.clusters, task)
+        self.online = ContrastiveBranch(task, config.projection, clusters, config.hidden)
+        self.augment = task.augmentation.build(task.shape)
+        self.config = config
+        self.to(task.dtype)
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """Adam over everything."""
+        decay = self.config.weight_decay
+        return torch.optim.Adam(self.parameters(), lr=self.config.learning_rate, weight_decay=decay)
+
+    def on_train_epoch_start(self) -> None:
+        """Train mode, whatever the model was used for before."""
+        self.train()
+
+    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        """Draw two views of each sample, on the device."""
+        return two_views(self.augment, batch["samples"], batch["seed"], parameter_dtype(self))
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> dict[str, Tensor]:
+        """The loss of one batch of view pairs, and its terms."""
+        hidden_a, hidden_b = (self.online.encoder(view) for view in batch)
+        z_a, z_b = self.online.instance(hidden_a), self.online.instance(hidden_b)
+        c_a, c_b = self.online.cluster(hidden_a), self.online.cluster(hidden_b)
+        entropy = cluster_entropy(c_a) + cluster_entropy(c_b)
+        instance, cluster = cc_terms(self.config, (z_a, z_b), (c_a, c_b))
+        loss = instance + cluster - entropy
+        return {"loss": loss, "instance": instance, "cluster": cluster, "entropy": entropy}
+
+
+def cc_terms(
+    config: CCConfig, z: tuple[Tensor, Tensor], c: tuple[Tensor, Tensor]
+) -> tuple[Tensor, Tensor]:
+    """The contrastive terms at instance and at cluster level, before the entropy.
+
+    Args:
+        config: The form and the temperatures.
+        z: Both views' projections (n, d1).
+        c: Both views' soft assignments (n, d2).
+    """
+    tau_i, tau_c = config.instance_temperature, config.cluster_temperature
+    if config.form == "cc_code":
+        return nt_xent(*z, tau_i), nt_xent(c[0].T, c[1].T, tau_c)
+    instance = contrastive_loss(*z, tau_i, config.include_positive)
+    cluster = cluster_contrastive_loss(*c, tau_c, config.include_positive)
+    return 0.5 * instance, 0.5 * cluster
+
+
+RULES = StateRules(
+    *(Entry(pattern=f"online.{part}.*", rule=Rule.AVERAGE, slot=part) for part in PARTS),
+    Entry(pattern="augment.*", rule=Rule.RESET),
+)
+"""Everything that is learned is averaged; clients keep nothing."""
+
+
+class CC:
+    """Contrastive clustering, as a rule on one client that has all data."""
+
+    needs_labels = False
+
+    class Config(CCConfig):
+        """CC's configuration; 50 rounds of 20 epochs are its 1,000 epochs."""
+
+        rounds: PositiveInt = 50
+        epochs: PositiveInt = 20
+        batch_size: Annotated[int, Field(ge=2)] = 256
+
+    def __init__(self, config: CCConfig, task: Task) -> None:
+        self._config, self._task = config, task
+        self.rounds = config.rounds
+
+    def init(self, sizes: Mapping[int, int], seed: int) -> ServerState:
+        """A freshly initialised global model."""
+        with seeded(seed):
+            module = ContrastiveClustering(self._config, self._task)
+        RULES.check(module)
+        return ServerState(slots=RULES.slots(module, frozenset(PARTS)))
+
+    def next(self, server: ServerState) -> Phase | None:
+        """The next round."""
+        if server.round >= self.rounds:
+            return None
+        parts = frozenset(PARTS)
+        return Phase(
+            name="joint", stage="joint", round=server.round + 1, down=parts, up=parts,
+            metrics=METRICS, cohort=self._config.participation,
+        )  # fmt: skip
+
+    def offer(self, server: ServerState, phase: Phase) -> Slots:
+        """The global model."""
+        return {slot: server.slots[slot] for slot in phase.down}
+
+    def client(self, client: Client, phase: Phase, slots: Slots) -> Outcome:
+        """Local training from the global model."""
+        module = client.module("joint", lambda: ContrastiveClustering(self._config, self._task))
+        load_slots(module, slots)
+        plan = Plan(batch_size=self._config.batch_size, epochs=self._config.epochs)
+        fit = client.fit(module, plan)
+        size = len(client.data)
+        up = {slot: Mean(weight=size, tensors=RULES.slot(module, slot)) for slot in phase.up}
+        return Outcome(up=up, metrics=fit.metrics)
+
+    def server(
+        self,
+        server: ServerState,
+        phase: Phase,
+        means: Mapping[str, Mean],
+        records: Mapping[int, Tensors],
+    ) -> ServerState:
+        """Federated averaging, weighted by the clients' numbers of samples."""
+        return server.advance(phase, {slot: mean.tensors for slot, mean in means.items()})
+
+    def model_for(self, server: ServerState, client: int | None) -> Clusterer:
+        """The global encoder and cluster projector."""
+        module = ContrastiveClustering(self._config, self._task)
+        load_slots(module, server.slots)
+        return Clusterer(module.online.encoder, module.online.cluster)
+
+
+class FedCC(CC):
+    """Fed + CC: CC's loss in FedMCC's notation, eq. (2), by federated averaging."""
+
+    class Config(CCConfig):
+        """Fed + CC's configuration, FedMCC's where both have it."""
+
+        form: Literal["cc_code", "paper"] = "paper"
+        rounds: PositiveInt = 100
+        epochs: PositiveInt = 5
+        batch_size: Annotated[int, Field(ge=2)] = 128

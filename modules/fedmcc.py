@@ -1,0 +1,174 @@
+"""FedMCC and MCC: momentum contrastive clustering, federated in two stages and centralised.
+
+Miao and Koyuncu, "Federated Momentum Contrastive Clustering". FedMCC first learns a representation
+with the instance-level terms of the loss (Algorithm 1, eq. (8)), averaging the online encoder and
+instance projector; then, on the frozen global encoder, a cluster projector with the cluster-level
+terms (Algorithm 2, eq. (9)). Target networks follow the online ones by EMA and never leave their
+client. MCC optimises both levels at once (eq. (6)), as a rule on one client that has all data.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from pydantic import NonNegativeInt, PositiveInt
+
+from coterie.contract import (
+    Client,
+    Entry,
+    Mean,
+    Outcome,
+    Phase,
+    Plan,
+    Rule,
+    ServerState,
+    Slots,
+    StateRules,
+    Task,
+    Tensors,
+    load_slots,
+    seeded,
+)
+from coterie.networks.clusterer import Clusterer
+from modules.mcc import METRICS, PARTS, MomentumConfig, MomentumContrast, Stage
+
+
+class Step(NamedTuple):
+    """A stage, its rounds, and the local epochs of each."""
+
+    stage: Stage
+    rounds: int
+    epochs: int
+
+
+class _Momentum:
+    """What MCC and FedMCC share as federated methods: a schedule of stages, one after the other."""
+
+    needs_labels = False
+
+    def __init__(self, config: MomentumConfig, task: Task, schedule: Sequence[Step]) -> None:
+        self._config, self._task, self._schedule = config, task, schedule
+        self.rounds = sum(step.rounds for step in schedule)
+
+    def rules(self, stage: Stage) -> StateRules:
+        """The rule of every state entry in a stage."""
+        entries = [Entry(pattern="augment.*", rule=Rule.RESET)]
+        for part in PARTS["joint"]:
+            trained = part in PARTS[stage]
+            offered = trained or (stage == "clustering" and part == "encoder")
+            entries.append(_entry(f"online.{part}.*", part if offered else ""))
+            if trained and not self._config.aggregate_target:
+                entries.append(Entry(pattern=f"target.{part}.*", rule=Rule.KEEP))
+            else:
+                entries.append(_entry(f"target.{part}.*", f"target_{part}" if trained else ""))
+        return StateRules(*entries)
+
+    def init(self, sizes: Mapping[int, int], seed: int) -> ServerState:
+        """A freshly initialised global model; the targets are equal to it."""
+        with seeded(seed):
+            module = MomentumContrast(self._config, self._task, "joint")
+        rules = self.rules("joint")
+        rules.check(module)
+        return ServerState(slots=rules.slots(module, self._trained("joint")))
+
+    def next(self, server: ServerState) -> Phase | None:
+        """The next round of the stage that is under way."""
+        stage = self._stage(server.round + 1)
+        if stage is None:
+            return None
+        up = self._trained(stage)
+        down = up | {"encoder"} if stage == "clustering" else up
+        return Phase(
+            name=stage, stage=stage, round=server.round + 1, down=down, up=up, metrics=METRICS,
+            cohort=self._config.participation,
+        )  # fmt: skip
+
+    def offer(self, server: ServerState, phase: Phase) -> Slots:
+        """The global model's parts of this stage."""
+        return {slot: server.slots[slot] for slot in phase.down}
+
+    def client(self, client: Client, phase: Phase, slots: Slots) -> Outcome:
+        """ClientLocalTraining of Algorithms 1 and 2."""
+        step = next(step for step in self._schedule if step.stage == phase.stage)
+        rules = self.rules(step.stage)
+        module = client.module(
+            step.stage, lambda: MomentumContrast(self._config, self._task, step.stage)
+        )
+        load_slots(module, slots)
+        if not self._config.aggregate_target:
+            module.start_target(rules.keep_only(client.state or {}))
+        fit = client.fit(module, Plan(batch_size=self._config.batch_size, epochs=step.epochs))
+        size = len(client.data)
+        up = {slot: Mean(weight=size, tensors=rules.slot(module, slot)) for slot in phase.up}
+        return Outcome(up=up, state=rules.kept(module) or None, metrics=fit.metrics)
+
+    def server(
+        self,
+        server: ServerState,
+        phase: Phase,
+        means: Mapping[str, Mean],
+        records: Mapping[int, Tensors],
+    ) -> ServerState:
+        """Federated averaging, weighted by the clients' numbers of samples."""
+        return server.advance(phase, {slot: mean.tensors for slot, mean in means.items()})
+
+    def model_for(self, server: ServerState, client: int | None) -> Clusterer:
+        """The global encoder, with the cluster projector once that is being trained."""
+        module = MomentumContrast(self._config, self._task, "joint")
+        load_slots(module, {part: server.slots[part] for part in PARTS["joint"]})
+        learned = self._stage(max(1, server.round)) != "representation"
+        return Clusterer(module.online.encoder, module.online.cluster if learned else None)
+
+    def _stage(self, number: int) -> Stage | None:
+        for step in self._schedule:
+            if number <= step.rounds:
+                return step.stage
+            number -= step.rounds
+        return None
+
+    def _trained(self, stage: Stage) -> frozenset[str]:
+        parts = PARTS[stage]
+        targets = [f"target_{part}" for part in parts] if self._config.aggregate_target else []
+        return frozenset([*parts, *targets])
+
+
+class FedMCC(_Momentum):
+    """Federated momentum contrastive clustering: Algorithm 1, then Algorithm 2."""
+
+    class Config(MomentumConfig):
+        """FedMCC's configuration."""
+
+        representation_rounds: PositiveInt = 100
+        """Rounds R of stage 1."""
+        clustering_rounds: NonNegativeInt = 10
+        """Rounds of stage 2; 0 learns a representation only."""
+        representation_epochs: PositiveInt = 5
+        """Local epochs E of stage 1."""
+        clustering_epochs: PositiveInt = 5
+        """Local epochs E of stage 2."""
+
+    def __init__(self, config: Config, task: Task) -> None:
+        representation = Step(
+            "representation", config.representation_rounds, config.representation_epochs
+        )
+        clustering = Step("clustering", config.clustering_rounds, config.clustering_epochs)
+        super().__init__(config, task, (representation, clustering))
+
+
+class MCC(_Momentum):
+    """Momentum contrastive clustering, eq. (6): both levels at once, as a rule on one client."""
+
+    class Config(MomentumConfig):
+        """MCC's configuration; 50 rounds of 10 epochs are the 500 epochs of fig. 5."""
+
+        rounds: PositiveInt = 50
+        """Rounds; the optimiser starts afresh in each."""
+        epochs: PositiveInt = 10
+        """Epochs a round."""
+
+    def __init__(self, config: Config, task: Task) -> None:
+        super().__init__(config, task, (Step("joint", config.rounds, config.epochs),))
+
+
+def _entry(pattern: str, slot: str) -> Entry:
+    rule = Rule.AVERAGE if slot else Rule.RESET
+    return Entry(pattern=pattern, rule=rule, slot=slot)

@@ -1,0 +1,157 @@
+"""MCC's online and target networks and its loss, whole or one stage of it.
+
+Miao and Koyuncu, "Federated Momentum Contrastive Clustering", section II-B. Both views of a sample
+pass both networks; no gradient reaches the target network, which follows the online one by EMA.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+import torch
+from lightning import LightningModule
+from pydantic import Field, PositiveFloat, PositiveInt
+from torch import Tensor
+
+from coterie.config.component import Component
+from coterie.contract import Task, Tensors, load_tensors
+from coterie.losses.contrastive import cluster_contrastive_loss, contrastive_loss
+from coterie.losses.entropy import cluster_entropy
+from coterie.networks.branch import ContrastiveBranch, cluster_count
+from coterie.networks.clusterer import parameter_dtype
+from coterie.networks.ema import update_ema
+from coterie.networks.views import two_views
+
+Stage = Literal["representation", "clustering", "joint"]
+
+PARTS: Mapping[Stage, tuple[str, ...]] = {
+    "representation": ("encoder", "instance"),
+    "clustering": ("cluster",),
+    "joint": ("encoder", "instance", "cluster"),
+}
+"""What each stage trains; the slots of the same names come back to the server."""
+
+METRICS = frozenset({"loss", "instance", "cluster", "entropy"})
+
+
+class MomentumConfig(Component):
+    """What MCC and FedMCC share; the defaults are the paper's (section IV)."""
+
+    clusters: PositiveInt | None = None
+    """Number of clusters d2; by default the data's number of classes."""
+    batch_size: Annotated[int, Field(ge=2)] = 128
+    """Samples a batch, n."""
+    learning_rate: PositiveFloat = 3e-4
+    """Adam's learning rate."""
+    weight_decay: Annotated[float, Field(ge=0.0)] = 0.0
+    """Adam's weight decay."""
+    momentum: Annotated[float, Field(ge=0.0, le=1.0)] = 0.99
+    """EMA of the target network, m."""
+    instance_temperature: PositiveFloat = 0.5
+    """τ_I."""
+    cluster_temperature: PositiveFloat = 1.0
+    """τ_C."""
+    projection: PositiveInt = 128
+    """Width of the instance projector's output, d1."""
+    hidden: PositiveInt | None = None
+    """Width of the heads' hidden layer; by default that of the representation."""
+    include_positive: bool = False
+    """Whether ξ counts the positive pair: CC's code does, eq. (1) and (13) do not."""
+    representations: Literal["two", "four"] = "four"
+    """`four` feeds both views to both networks; `two` feeds each view to one (section V)."""
+    participation: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
+    """Share of the clients in each round."""
+    aggregate_target: bool = False
+    """Ablation "update both" (Table VII): average the target network too; it does worse."""
+
+
+class MomentumContrast(LightningModule):
+    """The online and the target network of one client, and the loss of one stage.
+
+    Args:
+        config: Temperatures, momentum, optimiser.
+        task: Shapes, encoder and augmentation.
+        stage: Which terms of eq. (6) are optimised.
+    """
+
+    def __init__(self, config: MomentumConfig, task: Task, stage: Stage) -> None:
+        super().__init__()
+        clusters = cluster_count(config.clusters, task)
+        self.online = ContrastiveBranch(task, config.projection, clusters, config.hidden)
+        self.target = ContrastiveBranch(task, config.projection, clusters, config.hidden)
+        self.target.load_state_dict(self.online.state_dict())
+        self.augment = task.augmentation.build(task.shape)
+        self.config, self.stage = config, stage
+        self.requires_grad_(False)
+        for part in PARTS[stage]:
+            self.online.get_submodule(part).requires_grad_(True)
+        self.to(task.dtype)
+
+    def start_target(self, kept: Tensors) -> None:
+        """The target starts as the global model and goes on as the client kept it."""
+        self.target.load_state_dict(self.online.state_dict())
+        load_tensors(self, kept)
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """Adam over what the stage trains."""
+        trained = [p for p in self.parameters() if p.requires_grad]
+        decay = self.config.weight_decay
+        return torch.optim.Adam(trained, lr=self.config.learning_rate, weight_decay=decay)
+
+    def on_train_epoch_start(self) -> None:
+        """Train mode for both networks, but a frozen encoder stays in eval mode."""
+        self.train()
+        if self.stage == "clustering":
+            self.online.encoder.eval()
+
+    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        """Draw two views of each sample, on the device."""
+        return two_views(self.augment, batch["samples"], batch["seed"], parameter_dtype(self))
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> dict[str, Tensor]:
+        """The stage's loss of one batch of view pairs, and its terms."""
+        zero = batch[0].new_zeros(())
+        terms = {"instance": zero, "cluster": zero, "entropy": zero}
+        hidden = [self.online.encoder(view) for view in batch]
+        online_a, online_b = (self._project(self.online, h) for h in hidden)
+        with torch.no_grad():
+            # Stage 2's frozen global encoder serves both networks (Algorithm 2).
+            if self.stage != "clustering":
+                hidden = [self.target.encoder(view) for view in batch]
+            target_a, target_b = (self._project(self.target, h) for h in hidden)
+        if self.stage != "clustering":
+            terms["instance"] = self._instance_loss(online_a, online_b, target_a, target_b)
+        if self.stage != "representation":
+            terms |= self._cluster_loss(online_a, online_b, target_a, target_b)
+        return {"loss": terms["instance"] + terms["cluster"] - terms["entropy"], **terms}
+
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """P_T ← m P_T + (1 − m) P_O for what the stage trains."""
+        for part in PARTS[self.stage]:
+            target, online = self.target.get_submodule(part), self.online.get_submodule(part)
+            update_ema(target, online, self.config.momentum)
+
+    def _project(self, network: ContrastiveBranch, hidden: Tensor) -> dict[str, Tensor]:
+        heads = [part for part in PARTS[self.stage] if part != "encoder"]
+        return {head: network.get_submodule(head)(hidden) for head in heads}
+
+    def _instance_loss(self, *nets: Mapping[str, Tensor]) -> Tensor:
+        """L_I of eq. (8)."""
+        online_a, online_b, target_a, target_b = (net["instance"] for net in nets)
+        tau, positive = self.config.instance_temperature, self.config.include_positive
+        loss = contrastive_loss(online_a, target_b, tau, positive)
+        if self.config.representations == "two":
+            return loss
+        return 0.5 * (loss + contrastive_loss(target_a, online_b, tau, positive))
+
+    def _cluster_loss(self, *nets: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """L_C of eq. (9); its entropies are subtracted: adding them, as printed, collapses."""
+        online_a, online_b, target_a, target_b = (net["cluster"] for net in nets)
+        tau, positive = self.config.cluster_temperature, self.config.include_positive
+        loss = cluster_contrastive_loss(online_a, target_b, tau, positive)
+        if self.config.representations == "two":
+            entropy = cluster_entropy(online_a) + cluster_entropy(target_b)
+            return {"cluster": loss, "entropy": entropy}
+        other = cluster_contrastive_loss(target_a, online_b, tau, positive)
+        views = (online_a, online_b, target_a, target_b)
+        entropy = torch.stack([cluster_entropy(c) for c in views]).sum()
+        return {"cluster": 0.5 * (loss + other), "entropy": entropy}

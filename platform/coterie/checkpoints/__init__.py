@@ -1,0 +1,1 @@
+"""The whole run on disk, and back."""

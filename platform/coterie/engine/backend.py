@@ -1,0 +1,72 @@
+"""What runs a phase: actors of a Ray cluster, or this process."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coterie.config.schema import RunConfig
+from coterie.contract.data import Indices
+from coterie.contract.method import Task
+from coterie.contract.phase import Mean, Phase, ServerState, Tensors
+from coterie.engine.events import Event, Handle, Order
+from coterie.engine.packing import Packed
+from coterie.engine.predictor import Chunk
+from coterie.networks.clusterer import Prediction
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """All that a process needs to run clients.
+
+    Attributes:
+        config: The run's config.
+        task: What is learned.
+        samples: "train" and, where there are any, "test" samples.
+        parts: Client to its rows of the training samples.
+        labels: Their classes, only if the method is supervised.
+    """
+
+    config: RunConfig
+    task: Task
+    samples: Mapping[str, NDArray[np.generic]]
+    parts: Sequence[Indices]
+    labels: NDArray[np.int64] | None
+
+
+class Backend(Protocol):
+    """Runs turns, the server half and predictions; results do not depend on which backend does."""
+
+    name: str
+    actors: int
+
+    def execute(self, order: Order) -> Iterator[Event]:
+        """Run the order's turns; events come as they happen, each call's sums last.
+
+        Raises:
+            RunError: If the actors cannot be kept alive.
+            InterruptedRunError: If the run was asked to stop.
+        """
+
+    def serve(
+        self,
+        server: ServerState,
+        phase: Phase,
+        means: Mapping[str, Mean],
+        records: Mapping[int, Tensors],
+    ) -> ServerState:
+        """Run the method's server half."""
+
+    def predict(self, server: ServerState, chunks: Sequence[Chunk]) -> list[Prediction]:
+        """Predict chunks, in their order."""
+
+    def store(self, packed: Packed) -> Handle:
+        """Make tensors available to clients."""
+
+    def fetch(self, handle: Handle) -> Packed:
+        """Read what a handle refers to."""
+
+    def close(self) -> None:
+        """End what was started."""

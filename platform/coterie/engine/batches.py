@@ -1,0 +1,70 @@
+"""A client's batches as a function of its seed and the step alone."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from coterie.contract.client import Batch, ClientData, Plan
+from coterie.contract.data import Indices
+from coterie.contract.seeds import derive_seed
+from coterie.errors import ContractError
+
+
+class SeededBatches:
+    """The batches of a plan, epoch by epoch: each iteration gives the next epoch's.
+
+    Every epoch is a new permutation of the client's data. A last batch of fewer than two samples is
+    skipped: batch norm and contrastive losses need two.
+
+    Args:
+        data: The client's samples.
+        plan: Batch size and length.
+        seed: The client's seed for this turn.
+        with_labels: Whether batches carry labels; only for supervised methods.
+
+    Raises:
+        ContractError: If the client has fewer than two samples.
+    """
+
+    def __init__(
+        self, data: ClientData, plan: Plan, seed: int, *, with_labels: bool = False
+    ) -> None:
+        if len(data) < 2:
+            raise ContractError(f"A client has {len(data)} samples; give each two or more.")
+        self._data, self._plan, self._seed, self._with_labels = data, plan, seed, with_labels
+        whole, rest = divmod(len(data), plan.batch_size)
+        self._per_epoch = whole + (rest >= 2)
+        steps = plan.steps if plan.steps is not None else (plan.epochs or 0) * self._per_epoch
+        self._end = plan.first_step + steps
+        self._step = plan.first_step
+
+    @property
+    def epochs(self) -> int:
+        """How often to iterate until the plan is done."""
+        first = self._plan.first_step // self._per_epoch
+        return max(0, -(-self._end // self._per_epoch) - first)
+
+    def __len__(self) -> int:
+        """Batches in a full epoch."""
+        return self._per_epoch
+
+    def __iter__(self) -> Iterator[Batch]:
+        """The batches from the present step to the end of its epoch or of the plan."""
+        epoch = self._step // self._per_epoch
+        order = self._order(epoch)
+        while self._step < min(self._end, (epoch + 1) * self._per_epoch):
+            position = (self._step - epoch * self._per_epoch) * self._plan.batch_size
+            batch = self._batch(order[position : position + self._plan.batch_size], self._step)
+            self._step += 1
+            yield batch
+
+    def _order(self, epoch: int) -> Indices:
+        generator = np.random.default_rng(derive_seed(self._seed, "order", epoch))
+        return generator.permutation(len(self._data))
+
+    def _batch(self, positions: Indices, step: int) -> Batch:
+        seed = derive_seed(self._seed, "step", step)
+        batch: Batch = {"samples": self._data.take(positions), "seed": seed}
+        if self._with_labels:
+            batch["labels"] = self._data.take_labels(positions)
+        return batch

@@ -1,0 +1,96 @@
+"""What the backend is told to do, and what it reports while it does it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from coterie.contract.phase import Phase
+from coterie.engine.exact import Lanes
+from coterie.engine.packing import Packed
+
+Handle = Any
+"""A `Packed`, or a backend's reference to one that this process need not read."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Turn:
+    """One client's turn: what it is given besides the slots.
+
+    Attributes:
+        client: Its number.
+        size: Its samples, by which longer turns are handed out first.
+        seed: Its seed for this turn.
+        state: What it kept, or None.
+        mail: Sender to message.
+    """
+
+    client: int
+    size: int
+    seed: int
+    state: Handle | None = None
+    mail: Mapping[int, Handle] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """A phase to carry out: the same slots for every turn."""
+
+    phase: Phase
+    slots: Mapping[str, Handle]
+    layouts: Mapping[str, Any]
+    turns: tuple[Turn, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TurnDone:
+    """A client finished; its contribution is in its call's sums.
+
+    Attributes:
+        call: The call to an actor that the turn was part of.
+        client: The client.
+        records: Its records for the server.
+        metrics: Scalars of its training.
+        bytes_up: Slot or record to bytes that it sent.
+        bytes_peer: Bytes that it sent to other clients.
+        seconds: How long its turn took.
+        state: What it keeps, or None.
+        mail: Recipient to message.
+    """
+
+    call: int
+    client: int
+    records: Packed
+    metrics: Mapping[str, float]
+    bytes_up: Mapping[str, int]
+    bytes_peer: Mapping[str, int]
+    seconds: float
+    state: Handle | None = None
+    mail: Mapping[int, Handle] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TurnFailed:
+    """A client failed by itself; nothing of it was summed."""
+
+    call: int
+    client: int
+    message: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallDone:
+    """A call ended well; only now do its turns count."""
+
+    call: int
+    lanes: Mapping[str, Lanes]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallLost:
+    """The actor died; all of the call's turns run again elsewhere, from the same state."""
+
+    call: int
+    message: str
+
+
+Event = TurnDone | TurnFailed | CallDone | CallLost

@@ -1,0 +1,146 @@
+"""The Python API, the size of Lightning's Trainer: a config in, a result out."""
+
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coterie.config.component import target_of
+from coterie.config.loading import dump_config
+from coterie.config.schema import RunConfig
+from coterie.contract.observer import Observer, Status
+from coterie.engine.interrupts import Interrupts
+from coterie.engine.session import Finished, Session
+from coterie.engine.setup import assemble
+from coterie.errors import CoterieError, InterruptedRunError
+from coterie.evaluation.heterogeneity import class_counts, class_table, label_distribution_figure
+from coterie.networks.clusterer import Clusterer
+from coterie.tracking.console import ConsoleView
+from coterie.tracking.run_directory import RunDirectory
+
+_DROPPED_EXIT_CODE = 3
+_JOB_VARIABLE = "RAY_JOB_CONFIG_JSON_ENV_VAR"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunResult:
+    """What a completed run gave.
+
+    Attributes:
+        run_dir: Where everything was written.
+        metrics: Group to metrics, as in summary.json: `metrics["clustering"]["acc"]`.
+        model: The encoder and, if the method clusters, its cluster head, in eval mode.
+        assignments: Each training sample's cluster, int64 (n,), or None.
+        failures: What failed on the way, as sentences.
+        exit_code: 0, or 3 if clients were dropped.
+    """
+
+    run_dir: Path
+    metrics: Mapping[str, Mapping[str, float]]
+    model: Clusterer
+    assignments: NDArray[np.int64] | None
+    failures: tuple[str, ...]
+    exit_code: int
+
+
+class Federation:
+    """Runs one experiment: data, clients, rounds, evaluation, run directory.
+
+    Args:
+        config: What to run, for example `ray_jobs.compose.compose("experiment=fedmcc_digits")`.
+        view: Shows progress; by default the terminal view that `tracking.progress` asks for.
+
+    Raises:
+        ConfigError: If the config's parts do not fit each other or the machine.
+        DataError: If the data is missing or does not fit.
+    """
+
+    def __init__(self, config: RunConfig, view: Observer | None = None) -> None:
+        self._config = config
+        self._view = view or ConsoleView(config.tracking.progress)
+        self._assembly = assemble(config)
+
+    def run(self) -> RunResult:
+        """Run until the method is done.
+
+        Raises:
+            RunError: If the run cannot go on; summary.json then says "failed".
+            InterruptedRunError: After a checkpoint, if Ctrl-C or SIGTERM came.
+        """
+        started = time.perf_counter()
+        directory = self._directory()
+        session = Session(self._config, self._assembly, directory, self._view)
+        with Interrupts() as interrupts:
+            self._introduce(directory)
+            try:
+                finished = session.run(interrupts)
+            except BaseException as error:
+                interrupted = isinstance(error, InterruptedRunError)
+                sentence = str(error) if isinstance(error, CoterieError) else repr(error)
+                session.seconds["total"] = time.perf_counter() - started
+                status: Status = "interrupted" if interrupted else "failed"
+                session.conclude(status, {}, None if interrupted else sentence)
+                self._view.finish(status, error=sentence)
+                raise
+            session.seconds["total"] = time.perf_counter() - started
+            session.conclude("completed", finished.evaluation.metrics)
+        return self._result(session, finished, directory)
+
+    def _directory(self) -> RunDirectory:
+        config = self._config
+        if config.resume and config.run_dir and RunDirectory.exists(config.run_dir):
+            return RunDirectory.open(config.run_dir)
+        directory = RunDirectory.create(
+            config.run_dir, config.experiment, job=under_submitted_job()
+        )
+        directory.write_config(dump_config(config))
+        return directory
+
+    def _introduce(self, directory: RunDirectory) -> None:
+        """Say what runs, and how the classes are spread, before anything is trained."""
+        data, workload = self._assembly.data, self._assembly.workload
+        facts = {
+            "method": self._name,
+            "data": f"{data.name} ({len(data.samples):,} samples)",
+            "clients": str(len(workload.parts)),
+            "backend": self._config.cluster.backend,
+            "seed": str(self._config.seed),
+            "into": str(directory.path),
+        }
+        self._view.start(self._config.experiment, facts)
+        if data.labels is None:
+            return
+        counts = class_counts(data.labels, workload.parts, len(data.classes))
+        self._view.table(class_table(counts, data.classes))
+        if self._config.evaluation.figures:
+            directory.figures.mkdir(parents=True, exist_ok=True)
+            label_distribution_figure(counts, data.classes, directory.figures / "partition.png")
+
+    @property
+    def _name(self) -> str:
+        return target_of(self._config.method).rpartition(":")[2]
+
+    def _result(self, session: Session, finished: Finished, directory: RunDirectory) -> RunResult:
+        metrics = finished.evaluation.metrics
+        rows = {self._name: "clustering", f"{self._name}, test set": "clustering_test"}
+        rows["k-means on raw samples"] = "kmeans_raw"
+        scores = {row: metrics[group] for row, group in rows.items() if group in metrics}
+        outputs = (*finished.figures, directory.summary)
+        self._view.finish("completed", scores=scores, outputs=outputs)
+        return RunResult(
+            run_dir=directory.path,
+            metrics=metrics,
+            model=finished.model,
+            assignments=finished.evaluation.assignments,
+            failures=session.failures,
+            exit_code=_DROPPED_EXIT_CODE if session.dropped else 0,
+        )
+
+
+def under_submitted_job() -> bool:
+    """Whether this process was started by `ray job submit`, whose folder is thrown away."""
+    return _JOB_VARIABLE in os.environ

@@ -1,0 +1,135 @@
+"""The round loop: phase after phase until the method names no next one."""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from coterie.contract.method import Method
+from coterie.contract.observer import Observer
+from coterie.contract.phase import Phase, ServerState
+from coterie.contract.seeds import derive_seed
+from coterie.engine.backend import Backend, Workload
+from coterie.engine.cohort import choose_cohort
+from coterie.engine.events import CallLost, Event, Handle, Order, Turn, TurnDone, TurnFailed
+from coterie.engine.exact import Layout
+from coterie.engine.gather import PhaseResult, run_phase
+from coterie.engine.ledger import Ledger, Traffic
+from coterie.engine.messages import check_offer
+from coterie.engine.packing import digest, pack
+
+
+@dataclass
+class RunState:
+    """All that changes during a run; a checkpoint of it is the whole run.
+
+    Attributes:
+        server: The method's server state.
+        states: Client to what it keeps.
+        mail: Recipient to sender to message, until the recipient runs.
+        ledger: Bytes, and who has which version of a slot.
+        phases: Phases completed.
+        failures: What failed so far, as sentences.
+        dropped: How many turns were dropped so far.
+    """
+
+    server: ServerState
+    states: dict[int, Handle] = field(default_factory=dict)
+    mail: dict[int, dict[int, Handle]] = field(default_factory=dict)
+    ledger: Ledger = field(default_factory=Ledger)
+    phases: int = 0
+    failures: list[str] = field(default_factory=list)
+    dropped: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Committed:
+    """A phase that is done, as `commit` sees it."""
+
+    phase: Phase
+    result: PhaseResult
+    traffic: Traffic
+    seconds: float
+
+
+@dataclass
+class Loop:
+    """Runs a method's phases on a backend.
+
+    Attributes:
+        method: What is run.
+        backend: Where it is run.
+        workload: Config and data.
+        observer: Watches progress.
+        commit: Called after each phase: tracks, evaluates, checkpoints.
+    """
+
+    method: Method
+    backend: Backend
+    workload: Workload
+    observer: Observer
+    commit: Callable[[RunState, Committed], None]
+
+    def run(self, state: RunState) -> None:
+        """Run until the method is done, from wherever the state is."""
+        while (phase := self.method.next(state.server)) is not None:
+            started = time.perf_counter()
+            cohort = choose_cohort(
+                phase, range(len(self.workload.parts)), self.workload.config.seed
+            )
+            self.observer.phase_started(phase, len(cohort), self.method.rounds)
+            order, sent = self._order(state, phase, cohort)
+            result = run_phase(self.backend, order, self.workload.config.faults, self._watch)
+            state.server = self.backend.serve(state.server, phase, result.means, result.records)
+            traffic = state.ledger.collect(sent, result.turns)
+            self._keep(state, result)
+            seconds = time.perf_counter() - started
+            self.commit(
+                state, Committed(phase=phase, result=result, traffic=traffic, seconds=seconds)
+            )
+
+    def _order(
+        self, state: RunState, phase: Phase, cohort: tuple[int, ...]
+    ) -> tuple[Order, Mapping[str, int]]:
+        slots = self.method.offer(state.server, phase)
+        check_offer(phase, slots)
+        packed = {name: pack(slots[name]) for name in sorted(slots)}
+        versions = {name: (digest(p), p.nbytes) for name, p in packed.items()}
+        order = Order(
+            phase=phase,
+            slots={name: self.backend.store(p) for name, p in packed.items()},
+            layouts={name: Layout.of(state.server.slots[name]) for name in sorted(phase.up)},
+            turns=tuple(self._turn(state, phase, client) for client in cohort),
+        )
+        return order, state.ledger.offer(cohort, versions)
+
+    def _turn(self, state: RunState, phase: Phase, client: int) -> Turn:
+        seed = derive_seed(self.workload.config.seed, "client", phase.round, phase.step, client)
+        return Turn(
+            client=client,
+            size=len(self.workload.parts[client]),
+            seed=seed,
+            state=state.states.get(client),
+            mail=state.mail.get(client, {}),
+        )
+
+    def _watch(self, event: Event) -> None:
+        if isinstance(event, TurnDone):
+            self.observer.client_done(event.client, event.metrics)
+        elif isinstance(event, TurnFailed):
+            self.observer.client_failed(event.client, event.message)
+        elif isinstance(event, CallLost):
+            self.observer.note(f"An actor was lost ({event.message}); its clients run again.")
+
+    def _keep(self, state: RunState, result: PhaseResult) -> None:
+        for client, kept in result.states.items():
+            state.mail.pop(client, None)
+            if kept is None:
+                state.states.pop(client, None)
+            else:
+                state.states[client] = kept
+        for turn in result.turns:
+            for recipient, message in turn.mail.items():
+                state.mail.setdefault(recipient, {})[turn.client] = message
+        state.phases += 1
+        state.failures += [str(failure) for failure in result.failures]
+        state.dropped += len(result.dropped)

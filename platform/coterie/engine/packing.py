@@ -1,0 +1,114 @@
+"""Named tensors as one flat buffer, which the object store shares without copies."""
+
+import hashlib
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from coterie.contract.phase import Fact, ServerState, Tensors
+
+_ALIGNMENT = 64
+
+
+@dataclass(frozen=True)
+class Field:
+    """Where a tensor lies in the buffer."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        """The tensor's type."""
+        found: torch.dtype = getattr(torch, self.dtype)
+        return found
+
+    @property
+    def nbytes(self) -> int:
+        """The tensor's size in bytes."""
+        return prod(self.shape) * self.torch_dtype.itemsize
+
+
+@dataclass(frozen=True)
+class Packed:
+    """Named tensors in one buffer.
+
+    Attributes:
+        buffer: uint8 (bytes,), each tensor aligned to 64 bytes.
+        fields: Where each lies, in the order of their names.
+    """
+
+    buffer: NDArray[np.uint8]
+    fields: tuple[Field, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """The tensors' size in bytes, without padding."""
+        return sum(field.nbytes for field in self.fields)
+
+
+def pack(tensors: Tensors) -> Packed:
+    """Copy tensors into one buffer."""
+    fields, end = [], 0
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        offset = -(-end // _ALIGNMENT) * _ALIGNMENT
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        fields.append(Field(name, dtype, tuple(tensor.shape), offset))
+        end = offset + fields[-1].nbytes
+    buffer = np.zeros(end, dtype=np.uint8)
+    for field in fields:
+        source = tensors[field.name].detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+        buffer[field.offset : field.offset + field.nbytes] = source.numpy()
+    return Packed(buffer, tuple(fields))
+
+
+def unpack(packed: Packed) -> dict[str, Tensor]:
+    """The tensors as views of the buffer; they must not be written to."""
+    if not packed.fields:
+        return {}
+    with warnings.catch_warnings():
+        # The object store's memory is read-only, and so is our use of it.
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        flat = torch.from_numpy(packed.buffer)
+    return {
+        f.name: flat[f.offset : f.offset + f.nbytes].view(f.torch_dtype).reshape(f.shape)
+        for f in packed.fields
+    }
+
+
+def digest(packed: Packed) -> str:
+    """A content hash: equal for equal names, types, shapes and bits."""
+    state = hashlib.blake2b(repr(packed.fields).encode(), digest_size=16)
+    state.update(packed.buffer.data)
+    return state.hexdigest()
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackedServer:
+    """A server state whose slots are packed."""
+
+    round: int
+    step: int
+    facts: Mapping[str, Fact]
+    slots: Mapping[str, Packed]
+
+
+def pack_server(server: ServerState) -> PackedServer:
+    """Copy a server state's slots into one buffer each."""
+    slots = {name: pack(server.slots[name]) for name in sorted(server.slots)}
+    return PackedServer(round=server.round, step=server.step, facts=server.facts, slots=slots)
+
+
+def unpack_server(packed: PackedServer) -> ServerState:
+    """The server state, its tensors views of the buffers."""
+    slots = {name: unpack(slot) for name, slot in packed.slots.items()}
+    return ServerState(round=packed.round, step=packed.step, facts=packed.facts, slots=slots)

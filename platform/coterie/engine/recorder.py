@@ -1,0 +1,157 @@
+"""What follows each phase: metrics, evaluation when it is due, a checkpoint when it is due."""
+
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from coterie.checkpoints.checkpoint import save_checkpoint
+from coterie.config.schema import RunConfig
+from coterie.contract.data import Indices
+from coterie.contract.method import Method
+from coterie.contract.observer import Observer, PhaseRecord
+from coterie.contract.phase import Phase
+from coterie.engine.backend import Backend
+from coterie.engine.events import TurnDone
+from coterie.engine.loop import Committed, RunState
+from coterie.evaluation.runner import Evaluation, Evaluator
+from coterie.tracking.loggers import Tracker
+from coterie.tracking.metrics_log import MetricsRow
+
+_CURVES = ("loss", "acc", "nmi", "ari")
+
+
+@dataclass
+class Recorder:
+    """The `commit` of a run's loop.
+
+    Attributes:
+        config: The run's config.
+        method: The method, to know which round is the last.
+        backend: Where clients' states lie.
+        evaluator: Scores server states.
+        tracker: Takes the metrics.
+        observer: Is told how each phase went.
+        parts: Client to its rows, for the weights of means.
+        checkpoints: The run's `checkpoints/`.
+        seconds: Wall-clock seconds by what they went into.
+        curves: Name to (round, value), for the figure of curves.
+        stages: Stage to its first round.
+    """
+
+    config: RunConfig
+    method: Method
+    backend: Backend
+    evaluator: Evaluator
+    tracker: Tracker
+    observer: Observer
+    parts: Sequence[Indices]
+    checkpoints: Path
+    seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    curves: dict[str, list[tuple[int, float]]] = field(default_factory=lambda: defaultdict(list))
+    stages: dict[str, int] = field(default_factory=dict)
+
+    def commit(self, state: RunState, committed: Committed) -> None:
+        """Track the phase; evaluate and checkpoint at the end of a round if that is due."""
+        phase, turns = committed.phase, committed.result.turns
+        self.seconds["training"] += committed.seconds
+        self.seconds.setdefault("first_phase", committed.seconds)
+        means = weighted_metrics(turns, self._sizes(turns))
+        evaluation = self._evaluate(state, phase)
+        self.stages.setdefault(phase.stage, phase.round)
+        self._extend_curves(phase, {**means, **(evaluation or {})})
+        self._track(committed, means, evaluation)
+        failures = tuple(str(failure) for failure in committed.result.failures)
+        self.observer.phase_finished(
+            PhaseRecord(
+                phase=phase,
+                participants=tuple(turn.client for turn in turns),
+                failures=failures,
+                loss=means.get("loss"),
+                metrics=means,
+                bytes_down=sum(committed.traffic.down.values()),
+                bytes_up=sum(committed.traffic.up.values()),
+                bytes_peer=sum(committed.traffic.peer.values()),
+                seconds=committed.seconds,
+                evaluation=evaluation,
+            )
+        )
+        every = self.config.checkpoint.every
+        if phase.ends_round and every and phase.round % every == 0:
+            self.checkpoint(state)
+
+    def close_curves(self, round_: int, evaluation: Evaluation) -> None:
+        """Add the final evaluation's scores to the curves."""
+        for name, value in evaluation.metrics.get("clustering", {}).items():
+            if name in _CURVES:
+                self.curves[name].append((round_, value))
+
+    def checkpoint(self, state: RunState) -> Path:
+        """Write the whole run to disk."""
+        started = time.perf_counter()
+        keep = self.config.checkpoint.keep
+        path = save_checkpoint(self.checkpoints, state, self.backend, self.tracker.position, keep)
+        self.seconds["checkpoints"] += time.perf_counter() - started
+        return path
+
+    def _evaluate(self, state: RunState, phase: Phase) -> dict[str, float] | None:
+        last = self.method.next(state.server) is None
+        if not phase.ends_round or not self.evaluator.due(phase.round, last):
+            return None
+        started = time.perf_counter()
+        scores = self.evaluator.quick(state.server)
+        self.seconds["evaluation"] += time.perf_counter() - started
+        return scores or None
+
+    def _track(
+        self, committed: Committed, means: Mapping[str, float], scores: Mapping[str, float] | None
+    ) -> None:
+        phase, result = committed.phase, committed.result
+        values = {
+            **means,
+            **committed.traffic.rows(),
+            "participants": len(result.turns),
+            "failures": len(result.failures),
+            "dropped": len(result.dropped),
+            "seconds": committed.seconds,
+            **{f"clustering/{name}": value for name, value in (scores or {}).items()},
+        }
+        self.tracker.log(_row(phase, values, None))
+        for turn in result.turns[: self.config.tracking.client_rows]:
+            own = {
+                **turn.metrics,
+                "seconds": turn.seconds,
+                "bytes/up": sum(turn.bytes_up.values()),
+            }
+            self.tracker.log(_row(phase, own, turn.client))
+
+    def _extend_curves(self, phase: Phase, values: Mapping[str, float]) -> None:
+        for name in _CURVES:
+            if name in values:
+                self.curves[name].append((phase.round, values[name]))
+
+    def _sizes(self, turns: tuple[TurnDone, ...]) -> dict[int, int]:
+        return {turn.client: len(self.parts[turn.client]) for turn in turns}
+
+
+def weighted_metrics(turns: tuple[TurnDone, ...], sizes: Mapping[int, int]) -> dict[str, float]:
+    """Means of the clients' metrics, weighted by their numbers of samples, in client order."""
+    sums: dict[str, float] = defaultdict(float)
+    weights: dict[str, int] = defaultdict(int)
+    for turn in turns:
+        for name, value in turn.metrics.items():
+            sums[name] += sizes[turn.client] * value
+            weights[name] += sizes[turn.client]
+    return {name: sums[name] / weights[name] for name in sums}
+
+
+def _row(phase: Phase, values: Mapping[str, float], client: int | None) -> MetricsRow:
+    return MetricsRow(
+        round=phase.round,
+        stage=phase.stage,
+        phase=phase.name,
+        step=phase.step,
+        values=values,
+        client=client,
+    )

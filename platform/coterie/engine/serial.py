@@ -1,0 +1,107 @@
+"""The serial backend: the same turns, sums and predictions in this process, without Ray."""
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import torch
+
+from coterie.config.component import load_target, target_of
+from coterie.contract.method import Method
+from coterie.contract.phase import Mean, Phase, ServerState, Tensors
+from coterie.contract.seeds import derive_seed
+from coterie.engine.backend import Workload
+from coterie.engine.events import Event, Handle, Order
+from coterie.engine.packing import Packed
+from coterie.engine.predictor import Chunk, Predictor
+from coterie.engine.trainer import local_trainer
+from coterie.engine.worker import ModulePool, Resolve, Worker
+from coterie.networks.clusterer import Prediction
+
+
+def build_method(workload: Workload) -> Method:
+    """The method that the config names."""
+    method: Method = load_target(target_of(workload.config.method))(
+        workload.config.method, workload.task
+    )
+    return method
+
+
+def same_object(handle: Handle) -> Packed:
+    """What a handle refers to where handles are the tensors themselves."""
+    packed: Packed = handle
+    return packed
+
+
+def build_worker(
+    workload: Workload, stop: Callable[[], None], resolve: Resolve = same_object
+) -> Worker:
+    """A worker on the device that this process has, its threads as configured."""
+    config = workload.config
+    torch.set_num_threads(config.cluster.threads_per_client)
+    # cuBLAS is deterministic only with a fixed workspace, set before CUDA starts.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    has_gpu = config.accelerator != "cpu" and torch.cuda.is_available()
+    return Worker(
+        method=build_method(workload),
+        samples=workload.samples,
+        parts=workload.parts,
+        labels=workload.labels,
+        trainer=local_trainer(config, has_gpu=has_gpu, stop=stop),
+        pool=ModulePool(derive_seed(config.seed, "init")),
+        resolve=resolve,
+    )
+
+
+def build_predictor(worker: Worker, accelerator: str) -> Predictor:
+    """A predictor over a worker's data, on the same device."""
+    has_gpu = accelerator != "cpu" and torch.cuda.is_available()
+    device = torch.device("cuda" if has_gpu else "cpu")
+    return Predictor(method=worker.method, samples=worker.samples, device=device)
+
+
+class SerialBackend:
+    """Runs everything here, one client after the other.
+
+    Args:
+        workload: What to run.
+        stop: Called between steps; raises when the run is to stop.
+    """
+
+    name = "serial"
+    actors = 1
+
+    def __init__(self, workload: Workload, stop: Callable[[], None]) -> None:
+        self._worker = build_worker(workload, stop)
+        self._predictor = build_predictor(self._worker, workload.config.accelerator)
+        self._calls = 0
+
+    def execute(self, order: Order) -> Iterator[Event]:
+        """Run the turns in the order of their clients."""
+        self._calls += 1
+        yield from self._worker.run(order, self._calls)
+
+    def serve(
+        self,
+        server: ServerState,
+        phase: Phase,
+        means: Mapping[str, Mean],
+        records: Mapping[int, Tensors],
+    ) -> ServerState:
+        """Run the method's server half."""
+        return self._worker.method.server(server, phase, means, records)
+
+    def predict(self, server: ServerState, chunks: Sequence[Chunk]) -> list[Prediction]:
+        """Predict chunks, in their order."""
+        self._calls += 1
+        return [self._predictor.predict(server, str(self._calls), chunk) for chunk in chunks]
+
+    def store(self, packed: Packed) -> Handle:
+        """The tensors themselves."""
+        return packed
+
+    def fetch(self, handle: Handle) -> Packed:
+        """The tensors themselves."""
+        return same_object(handle)
+
+    def close(self) -> None:
+        """Nothing was started."""

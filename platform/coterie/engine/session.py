@@ -1,0 +1,178 @@
+"""One run's moving parts: directory, tracker, backend, state; and what is written at its end."""
+
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from coterie.checkpoints.checkpoint import has_checkpoint, load_checkpoint
+from coterie.config.component import target_of
+from coterie.config.loading import dump_config
+from coterie.config.schema import RunConfig
+from coterie.contract.observer import Observer, Status
+from coterie.contract.seeds import derive_seed
+from coterie.engine.backend import Backend
+from coterie.engine.interrupts import Interrupts
+from coterie.engine.loop import Loop, RunState
+from coterie.engine.outputs import draw_figures, write_assignments, write_model
+from coterie.engine.recorder import Recorder
+from coterie.engine.setup import Assembly, make_backend
+from coterie.evaluation.runner import Evaluation, Evaluator
+from coterie.networks.clusterer import Clusterer
+from coterie.tracking.loggers import Tracker, build_loggers
+from coterie.tracking.metrics_log import MetricsLog
+from coterie.tracking.run_directory import RunDirectory
+from coterie.tracking.summary import Summary
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finished:
+    """What a run gave when it ran to its end."""
+
+    evaluation: Evaluation
+    model: Clusterer
+    figures: tuple[Path, ...]
+
+
+@dataclass
+class Session:
+    """A run under way.
+
+    Attributes:
+        config: What runs.
+        assembly: Its data, partition and method.
+        directory: Where it writes.
+        view: Shows progress.
+        state: All that changes, once it has begun.
+        seconds: Wall-clock seconds by what they went into.
+    """
+
+    config: RunConfig
+    assembly: Assembly
+    directory: RunDirectory
+    view: Observer
+    state: RunState | None = None
+    seconds: dict[str, float] = field(default_factory=dict)
+    _backend: Backend | None = None
+    _recorder: Recorder | None = None
+    _tracker: Tracker | None = None
+
+    def run(self, interrupts: Interrupts) -> Finished:
+        """Start the backend, run the method's phases, evaluate, write the outputs."""
+        begun = time.perf_counter()
+        self._tracker = self._make_tracker()
+        self._backend = make_backend(self.assembly.workload, interrupts.check)
+        self._recorder = self._make_recorder(self._backend, self._tracker)
+        self.state = self._initial_state(self._backend)
+        self.seconds["start"] = time.perf_counter() - begun
+        method, workload = self.assembly.method, self.assembly.workload
+        Loop(method, self._backend, workload, self.view, self._recorder.commit).run(self.state)
+        return self._finish(self._recorder, self.state)
+
+    def conclude(
+        self, status: Status, metrics: Mapping[str, Mapping[str, float]], error: str | None = None
+    ) -> None:
+        """Checkpoint if the run did not complete, write summary.json, end what was started."""
+        try:
+            if status == "interrupted" and self._recorder is not None and self.state is not None:
+                self._recorder.checkpoint(self.state)
+            self._summary(status, metrics, error).write(self.directory.summary)
+        finally:
+            if self._tracker is not None:
+                self._tracker.finish("success" if status == "completed" else "failed")
+            if self._backend is not None:
+                self._backend.close()
+
+    @property
+    def failures(self) -> tuple[str, ...]:
+        """What failed so far, as sentences."""
+        return tuple(self.state.failures) if self.state else ()
+
+    @property
+    def dropped(self) -> int:
+        """Turns that were dropped so far."""
+        return self.state.dropped if self.state else 0
+
+    def _finish(self, recorder: Recorder, state: RunState) -> Finished:
+        started = time.perf_counter()
+        if self.config.checkpoint.every:
+            recorder.checkpoint(state)
+        self.view.note("Evaluating the final model.")
+        evaluation = recorder.evaluator.final(state.server)
+        model = self.assembly.method.model_for(state.server, None).eval()
+        data, parts = self.assembly.data, self.assembly.workload.parts
+        write_model(self.directory, model, state.server, data)
+        write_assignments(self.directory.assignments, evaluation, parts)
+        recorder.close_curves(state.server.round, evaluation)
+        self.seconds["final_evaluation"] = time.perf_counter() - started
+        figures: tuple[Path, ...] = ()
+        if self.config.evaluation.figures:
+            seed = derive_seed(self.config.seed, "figures") % 2**31
+            drawn = draw_figures(self.directory.figures, evaluation, data, recorder, seed)
+            figures = tuple(sorted({*drawn, *self.directory.figures.glob("*.png")}))
+        self.seconds["outputs"] = time.perf_counter() - started - self.seconds["final_evaluation"]
+        return Finished(evaluation=evaluation, model=model, figures=figures)
+
+    def _make_tracker(self) -> Tracker:
+        resolved = dump_config(self.config)
+        name = f"{self.config.experiment}-{self.directory.path.name}"
+        loggers = build_loggers(self.config.tracking, self.directory.path, name, resolved)
+        log = MetricsLog(self.directory.metrics)
+        return Tracker(log, loggers, self.config.tracking.client_rows)
+
+    def _make_recorder(self, backend: Backend, tracker: Tracker) -> Recorder:
+        evaluator = Evaluator(
+            config=self.config.evaluation,
+            data=self.assembly.data,
+            backend=backend,
+            clusters=getattr(self.config.method, "clusters", None)
+            or len(self.assembly.data.classes),
+            seed=self.config.seed,
+        )
+        return Recorder(
+            config=self.config,
+            method=self.assembly.method,
+            backend=backend,
+            evaluator=evaluator,
+            tracker=tracker,
+            observer=self.view,
+            parts=self.assembly.workload.parts,
+            checkpoints=self.directory.checkpoints,
+        )
+
+    def _initial_state(self, backend: Backend) -> RunState:
+        if self.config.resume and has_checkpoint(self.directory.checkpoints):
+            state, position = load_checkpoint(self.directory.checkpoints, backend)
+            if self._tracker is not None:
+                self._tracker.rewind(position)
+            self.view.note(f"Resumed after round {state.server.round}.")
+            return state
+        sizes = {client: len(rows) for client, rows in enumerate(self.assembly.workload.parts)}
+        seed = derive_seed(self.config.seed, "init")
+        return RunState(server=self.assembly.method.init(sizes, seed))
+
+    def _summary(
+        self, status: Status, metrics: Mapping[str, Mapping[str, float]], error: str | None
+    ) -> Summary:
+        state = self.state
+        seconds = dict(self.seconds)
+        if self._recorder is not None:
+            seconds |= self._recorder.seconds
+        return Summary(
+            status=status,
+            method=target_of(self.config.method).rpartition(":")[2],
+            dataset=self.assembly.data.name,
+            rounds=state.server.round if state else 0,
+            clients=len(self.assembly.workload.parts),
+            seed=self.config.seed,
+            metrics=metrics,
+            bytes_down=state.ledger.down if state else 0,
+            bytes_up=state.ledger.up if state else 0,
+            bytes_peer=state.ledger.peer if state else 0,
+            failures=self.failures,
+            seconds=seconds,
+            error=error,
+        )

@@ -1,0 +1,91 @@
+"""From a config to what a run needs: data, partition, task, method, backend."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from coterie.config.component import load_target, target_of
+from coterie.config.schema import RunConfig
+from coterie.contract.data import DataArrays, DataModule, Partition
+from coterie.contract.method import Method, Task
+from coterie.contract.seeds import derive_seed
+from coterie.engine.backend import Backend, Workload
+from coterie.engine.serial import SerialBackend, build_method
+from coterie.errors import ConfigError, DataError
+
+_DTYPES = {"64-true": torch.float64, "bf16-true": torch.bfloat16}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Assembly:
+    """What a config stands for, before anything runs."""
+
+    data: DataArrays
+    workload: Workload
+    method: Method
+
+
+def assemble(config: RunConfig) -> Assembly:
+    """Read the data, split it over the clients and build the method.
+
+    Raises:
+        ConfigError: If the parts do not fit each other.
+        DataError: If the data is missing or cannot be split as asked.
+    """
+    torch.set_num_threads(config.cluster.threads_per_client)
+    method_type = load_target(target_of(config.method))
+    module: DataModule = load_target(target_of(config.data))(config.data)
+    data = module.arrays()
+    partition: Partition = config.partition  # type: ignore[assignment]  # checked where it is used
+    seed = derive_seed(config.seed, "partition")
+    parts = list(partition.split(data.labels, len(data.samples), seed))
+    _check_parts(parts)
+    if method_type.needs_labels and data.labels is None:
+        raise DataError(f"data={data.name}: it has no labels, which the method trains with.")
+    samples = {"train": data.samples}
+    if data.test_samples is not None:
+        samples["test"] = data.test_samples
+    workload = Workload(
+        config=config,
+        task=task_of(config, data),
+        samples=samples,
+        parts=parts,
+        labels=data.labels if method_type.needs_labels else None,
+    )
+    return Assembly(data=data, workload=workload, method=build_method(workload))
+
+
+def task_of(config: RunConfig, data: DataArrays) -> Task:
+    """What is to be learned from the data."""
+    return Task(
+        shape=data.shape,
+        classes=len(data.classes),
+        encoder=config.encoder,  # type: ignore[arg-type]  # its `build` is checked when it is called
+        augmentation=config.augmentation,  # type: ignore[arg-type]
+        dtype=_DTYPES.get(config.precision, torch.float32),
+    )
+
+
+def make_backend(workload: Workload, stop: Callable[[], None]) -> Backend:
+    """The backend that the config names; Ray is imported only for Ray's."""
+    config = workload.config
+    if config.cluster.backend == "serial":
+        if config.accelerator == "cuda" and not torch.cuda.is_available():
+            raise ConfigError(
+                "accelerator=cuda: this machine has no CUDA device; use accelerator=cpu."
+            )
+        return SerialBackend(workload, stop)
+    from coterie.distributed.backend import RayBackend
+
+    return RayBackend(workload, stop)
+
+
+def _check_parts(parts: list[np.ndarray]) -> None:
+    for client, rows in enumerate(parts):
+        if len(rows) < 2:
+            raise DataError(
+                f"partition: client {client} of {len(parts)} has {len(rows)} samples, each needs 2; "
+                "use fewer clients or a more even partition."
+            )

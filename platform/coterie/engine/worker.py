@@ -1,0 +1,147 @@
+"""Runs clients' turns in one process and folds what they send: the same in an actor and without Ray."""
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import cast
+
+import numpy as np
+from lightning import LightningModule
+from numpy.typing import NDArray
+
+from coterie.contract.client import ClientData, Fit, LocalTrainer, ModuleT, Plan
+from coterie.contract.data import Indices
+from coterie.contract.method import Method
+from coterie.contract.phase import Outcome, Slots, Tensors
+from coterie.contract.seeds import seeded
+from coterie.engine.batches import SeededBatches
+from coterie.engine.events import CallDone, Event, Handle, Order, Turn, TurnDone, TurnFailed
+from coterie.engine.exact import ExactMeans
+from coterie.engine.messages import bytes_peer, bytes_up, check_outcome
+from coterie.engine.packing import Packed, pack, unpack
+from coterie.errors import ConfigError, InterruptedRunError, RunError
+
+_logger = logging.getLogger(__name__)
+
+Resolve = Callable[[Handle], Packed]
+
+
+class ModulePool:
+    """Models kept between turns, each put back to its initial state when it is asked for."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._built: dict[str, tuple[LightningModule, Tensors]] = {}
+
+    def fresh(self, kind: str, build: Callable[[], ModuleT]) -> ModuleT:
+        """The model in its initial state; every process builds it from the same seed."""
+        if kind not in self._built:
+            with seeded(self._seed):
+                built = build()
+            initial = {key: value.clone() for key, value in built.state_dict().items()}
+            self._built[kind] = (built, initial)
+        module, start = self._built[kind]
+        module.load_state_dict(dict(start))
+        module.zero_grad(set_to_none=True)
+        return cast("ModuleT", module)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TurnClient:
+    """The `Client` that a method sees; see the contract for its attributes."""
+
+    id: int
+    data: ClientData
+    state: Tensors | None
+    mail: Mapping[int, Tensors]
+    seed: int
+    needs_labels: bool
+    trainer: LocalTrainer
+    pool: ModulePool
+
+    def module(self, kind: str, build: Callable[[], ModuleT]) -> ModuleT:
+        """The model in its initial state."""
+        return self.pool.fresh(kind, build)
+
+    def fit(self, module: LightningModule, plan: Plan) -> Fit:
+        """Train the module in place on the client's data."""
+        batches = SeededBatches(self.data, plan, self.seed, with_labels=self.needs_labels)
+        return self.trainer.fit(module, batches, self.seed)
+
+
+@dataclass(kw_only=True)
+class Worker:
+    """One process's share of a phase.
+
+    Attributes:
+        method: The method, whose client half runs here.
+        samples: "train" and, where there are any, "test" samples of the data set, viewed.
+        parts: Client to its rows of the training samples.
+        labels: Their classes, only if the method is supervised.
+        trainer: What trains locally.
+        pool: Models kept between turns.
+        resolve: Turns a handle into what it refers to.
+    """
+
+    method: Method
+    samples: Mapping[str, NDArray[np.generic]]
+    parts: Sequence[Indices]
+    labels: NDArray[np.int64] | None
+    trainer: LocalTrainer
+    pool: ModulePool
+    resolve: Resolve = field(default=lambda handle: handle)
+
+    def run(self, order: Order, call: int) -> Iterator[Event]:
+        """Run the order's turns one by one; its sums come last."""
+        slots = {name: unpack(self.resolve(handle)) for name, handle in order.slots.items()}
+        means = ExactMeans(dict(order.layouts))
+        for turn in order.turns:
+            yield self._turn(order, slots, turn, means, call)
+        yield CallDone(call=call, lanes=means.lanes)
+
+    def _turn(self, order: Order, slots: Slots, turn: Turn, means: ExactMeans, call: int) -> Event:
+        started = time.perf_counter()
+        try:
+            outcome = self.method.client(self._client(turn), order.phase, slots)
+            check_outcome(order.phase, outcome, order.layouts, range(len(self.parts)))
+            means.add(outcome.up)
+        except (InterruptedRunError, ConfigError, RunError):
+            raise
+        except Exception as error:  # noqa: BLE001  # whatever a client does, the others go on
+            _logger.debug("Client %d failed", turn.client, exc_info=True)
+            return TurnFailed(call=call, client=turn.client, message=_sentence(error))
+        return _done(call, turn.client, outcome, time.perf_counter() - started)
+
+    def _client(self, turn: Turn) -> TurnClient:
+        rows = self.parts[turn.client]
+        data = ClientData(samples=self.samples["train"], rows=rows, labels=self.labels)
+        return TurnClient(
+            id=turn.client,
+            data=data,
+            state=None if turn.state is None else unpack(self.resolve(turn.state)),
+            mail={sender: unpack(self.resolve(turn.mail[sender])) for sender in sorted(turn.mail)},
+            seed=turn.seed,
+            needs_labels=self.method.needs_labels,
+            trainer=self.trainer,
+            pool=self.pool,
+        )
+
+
+def _done(call: int, client: int, outcome: Outcome, seconds: float) -> TurnDone:
+    return TurnDone(
+        call=call,
+        client=client,
+        records=pack(outcome.records),
+        metrics=dict(outcome.metrics),
+        bytes_up=bytes_up(outcome),
+        bytes_peer=bytes_peer(outcome),
+        seconds=seconds,
+        state=None if outcome.state is None else pack(outcome.state),
+        mail={recipient: pack(message) for recipient, message in outcome.mail.items()},
+    )
+
+
+def _sentence(error: Exception) -> str:
+    first = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {first[0] if first else 'no message'}"

@@ -1,0 +1,1 @@
+"""Entry points, each short."""

@@ -1,0 +1,125 @@
+"""What `python -m ray_jobs.train --help` says, from the YAML groups and the config models."""
+
+import textwrap
+from typing import Any, Literal, get_args, get_origin
+
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from coterie.config import COMPONENTS, RunConfig
+from coterie.config.explain import dotted_fields, model_in, show
+from coterie.config.loading import section_model
+from ray_jobs.compose import describe, experiments, groups, parse, read_choice
+
+_WIDTH = 80
+_ABOUT = (
+    "Learns representations and clusters from unlabelled data that is spread over many clients. "
+    "Runs on the Ray cluster at hand, or on this machine."
+)
+_USAGE = """\
+usage: python -m ray_jobs.train experiment=NAME [GROUP=CHOICE ...] [KEY=VALUE]
+       python -m ray_jobs.train --help [GROUP=CHOICE ...]
+       ray job submit --working-dir . --runtime-env ray_jobs/runtime_env.yaml \\
+         -- python -m ray_jobs.train experiment=NAME ..."""
+_KEYS_OF = " or ".join(f"{name}=CHOICE" for name in COMPONENTS[:2])
+_EXIT_CODES = {
+    "0": "completed",
+    "1": "the run failed",
+    "2": "the config or the data was refused",
+    "3": "completed, but clients were dropped on the way",
+    "130": "interrupted, after a checkpoint",
+}
+
+
+def help_text(*overrides: str) -> str:
+    """The help, at most 80 columns wide.
+
+    Args:
+        overrides: Choices such as `method=fedmcc`, whose own keys are added; anything else that
+            stands on the command line is left aside.
+
+    Raises:
+        ConfigError: If a choice does not exist, or its class cannot be imported.
+    """
+    keys = {
+        name: field
+        for name, field in dotted_fields(RunConfig).items()
+        if name not in ("experiment", *COMPONENTS) and model_in(field.annotation) is None
+    }
+    parts = [
+        textwrap.fill(_ABOUT, _WIDTH),
+        _USAGE,
+        _table("Experiments (experiment=NAME):", experiments()),
+        _table("Groups (GROUP=CHOICE):", _choices()),
+        _key_list("Keys (KEY=VALUE) with their defaults:", keys),
+        textwrap.fill(f"A choice has keys of its own: add {_KEYS_OF} to --help.", _WIDTH),
+        *_choices_keys(overrides),
+        _table("Exit codes:", _EXIT_CODES),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _choices() -> dict[str, str]:
+    return {name: ", ".join(found) for name, found in groups().items() if name != "experiment"}
+
+
+def _choices_keys(overrides: tuple[str, ...]) -> list[str]:
+    """A list of keys for each choice of a component among the overrides."""
+    parts = []
+    for override in parse(overrides):
+        group, choice = override.key_or_group, override.value()
+        if group not in COMPONENTS or isinstance(choice, dict):
+            continue
+        section = read_choice(group, show(choice))
+        model = section_model(group, section)
+        fields = {
+            name: field
+            for name, field in dotted_fields(model, f"{group}.").items()
+            if model_in(field.annotation) is None
+        }
+        title = f"Keys of {group}={choice} with their defaults:"
+        about = textwrap.fill(describe(group, show(choice)), _WIDTH)
+        parts.append(f"{about}\n{_key_list(title, fields, section)}")
+    return parts
+
+
+def _table(title: str, rows: dict[str, str]) -> str:
+    """A title and, below it, names with their texts in a second column."""
+    column = max(map(len, rows), default=0) + 4
+    lines = [
+        textwrap.fill(
+            text,
+            _WIDTH,
+            initial_indent=f"  {name}".ljust(column),
+            subsequent_indent=" " * column,
+            break_on_hyphens=False,
+        )
+        for name, text in rows.items()
+    ]
+    return "\n".join([title, *lines])
+
+
+def _key_list(
+    title: str, fields: dict[str, FieldInfo], chosen: dict[str, object] | None = None
+) -> str:
+    """A title and, below it, each key with its default and its docstring."""
+    lines = [title]
+    for name, field in fields.items():
+        default = (chosen or {}).get(
+            name.partition(".")[2], field.get_default(call_default_factory=True)
+        )
+        value = "(needed)" if default is PydanticUndefined else show(default)
+        lines.append(f"  {name}={value}")
+        text = " ".join([*(field.description or "").split(), *_options(field.annotation)])
+        if text:
+            lines.append(
+                textwrap.fill(text, _WIDTH, initial_indent=" " * 6, subsequent_indent=" " * 6)
+            )
+    return "\n".join(lines)
+
+
+def _options(annotation: Any) -> list[str]:
+    """The values of a `Literal`, as a last sentence: "(auto, cpu, cuda)"."""
+    if get_origin(annotation) is Literal:
+        return [f"({', '.join(map(show, get_args(annotation)))})"]
+    return next(filter(None, map(_options, get_args(annotation))), [])

@@ -1,0 +1,229 @@
+"""Validation of the whole configuration: sentences, defaults, and the way back to plain values."""
+
+# ruff: noqa: E501 -- the sentences stand whole
+
+import json
+from typing import Annotated, Any, Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import Field, PositiveFloat, PositiveInt, ValidationError, model_validator
+
+from coterie.config import (
+    COMPONENTS,
+    Component,
+    RunConfig,
+    config_model,
+    dump_config,
+    load_config,
+    load_target,
+    parse_component,
+    target_of,
+)
+from coterie.config.explain import show
+from coterie.errors import ConfigError
+
+
+class Optimiser(Component):
+    lr: PositiveFloat = 3e-4
+    betas: tuple[float, float] = (0.9, 0.999)
+
+
+class Learner:
+    class Config(Component):
+        temperature: PositiveFloat = 0.5
+        momentum: Annotated[float, Field(ge=0, le=1)] = 0.99
+        widths: tuple[tuple[PositiveInt, ...], ...] = ((64,),)
+        depth: Literal[18, 34] = 18
+        cohort: float | int | tuple[int, ...] = 1.0
+        symmetric: bool = True
+        name: str | None = None
+        optimiser: Optimiser = Optimiser()
+
+        @model_validator(mode="after")
+        def _fit(self) -> "Learner.Config":
+            if self.name == "bad":
+                raise ValueError("the name {bad} does not fit; take another one")
+            return self
+
+
+class Heir(Learner):
+    """Has no Config of its own."""
+
+
+class Plain(Component):
+    clients: PositiveInt
+    share: float = 1.0
+
+
+class Bare:
+    """Has no Config at all."""
+
+
+HERE = __name__
+
+
+def mapping(**method: Any) -> dict[str, Any]:
+    values: dict[str, Any] = {
+        name: {"target": f"{HERE}:Plain", "clients": 2} for name in COMPONENTS
+    }
+    return {**values, "method": {"target": f"{HERE}:Learner", **method}}
+
+
+def refusal(values: dict[str, Any]) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load_config(values)
+    assert caught.value.exit_code == 2
+    return str(caught.value)
+
+
+METHOD_PROBLEMS = [
+    ({"temprature": 1}, "method.temprature=1: there is no such key; did you mean method.temperature?"),
+    ({"temperature": 0}, "method.temperature=0: must be above 0."),
+    ({"temperature": True}, "method.temperature=true: not a number; give one such as method.temperature=0.5."),
+    ({"momentum": 1.5}, "method.momentum=1.5: must be at most 1."),
+    ({"momentum": -1}, "method.momentum=-1: must be at least 0."),
+    ({"depth": 19}, "method.depth=19: must be one of 18, 34."),
+    ({"depth": 50}, "method.depth=50: must be one of 18, 34."),
+    ({"symmetric": "yes"}, "method.symmetric=yes: must be true or false."),
+    ({"name": 3}, "method.name=3: not a text; quote it twice, as method.name='\"3\"'."),
+    ({"widths": 3}, "method.widths=3: must be a list in brackets such as method.widths=[[64]]."),
+    ({"widths": [[8], [4, 0]]}, "method.widths[1][1]=0: must be at least 1."),
+    ({"optimiser": {"lr": -1}}, "method.optimiser.lr=-1: must be above 0."),
+    ({"optimiser": {"lrr": 1}}, "method.optimiser.lrr=1: there is no such key; did you mean method.optimiser.lr?"),
+    ({"optimiser": {"betas": [0.9]}}, "method.optimiser.betas[1]: a value is needed."),
+    ({"optimiser": 1}, "method.optimiser=1: must be a group of keys; give it one such as method.optimiser.lr=…."),
+    ({"lr": 1.0}, "method.lr=1.0: there is no such key; did you mean method.optimiser.lr?"),
+    ({"name": "bad"}, "method: the name {bad} does not fit; take another one."),
+    (
+        {"cohort": "x"},
+        "method.cohort=x: not a number; give one such as method.cohort=1.0 or not a whole number; "
+        "give one such as method.cohort=1 or must be a list in brackets such as method.cohort=[1,2].",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("method", "sentence"), METHOD_PROBLEMS)
+def test_a_component_is_refused_in_one_sentence(method: dict[str, Any], sentence: str) -> None:
+    assert refusal(mapping(**method)) == sentence
+
+
+RUN_PROBLEMS = [
+    ({"seed": "abc"}, "seed=abc: not a whole number; give one such as seed=0."),
+    ({"seed": 1.0}, "seed=1.0: not a whole number; give one such as seed=0."),
+    ({"seed": True}, "seed=true: not a whole number; give one such as seed=0."),
+    ({"seed": None}, "seed=null: not a whole number; give one such as seed=0."),
+    ({"seed": -1}, "seed=-1: must be at least 0."),
+    ({"cluster": {"backend": "rya"}}, "cluster.backend=rya: must be one of ray, serial; did you mean ray?"),
+    ({"cluster": {"backend": "mpi"}}, "cluster.backend=mpi: must be one of ray, serial."),
+    ({"cluster": {"num_actors": 0}}, "cluster.num_actors=0: must be at least 1."),
+    ({"cluster": {"num_actors": "a"}}, "cluster.num_actors=a: not a whole number; give one such as cluster.num_actors=1."),
+    ({"cluster": {"cpus_per_client": 0}}, "cluster.cpus_per_client=0: must be above 0."),
+    ({"cluster": 3}, "cluster=3: must be a group of keys; give it one such as cluster.backend=…."),
+    ({"sede": 1}, "sede=1: there is no such key; did you mean seed?"),
+    ({"clutser": {"backend": "ray"}}, "clutser.backend=ray: there is no such key; did you mean cluster.backend?"),
+    ({"backend": "ray"}, "backend=ray: there is no such key; did you mean cluster.backend?"),
+    ({"temperature": 1}, "temperature=1: there is no such key; did you mean method.temperature?"),
+    ({"checkpoint": {"zzz": 1}}, "checkpoint.zzz=1: there is no such key; checkpoint has every, keep."),
+    ({"tracking": {"loggers": ["csv", "wandbb"]}}, "tracking.loggers[1]=wandbb: must be one of csv, tensorboard, wandb; did you mean wandb?"),
+    ({"tracking": {"wandb": {"mode": "onlin"}}}, "tracking.wandb.mode=onlin: must be one of auto, online, offline; did you mean online?"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("changes", "sentence"), RUN_PROBLEMS)
+def test_the_run_is_refused_in_one_sentence(changes: dict[str, Any], sentence: str) -> None:
+    assert refusal(mapping() | changes) == sentence
+
+
+def test_a_misspelt_key_comes_before_the_one_it_leaves_missing() -> None:
+    data = {"target": f"{HERE}:Plain", "clinets": 2}
+    expected = "data.clinets=2: there is no such key; did you mean data.clients?"
+    assert refusal(mapping() | {"data": data}) == expected
+    assert refusal(mapping() | {"data": {"target": f"{HERE}:Plain"}}) == (
+        "data.clients: a value is needed."
+    )
+
+
+TARGETS = [
+    (None, "encoder: nothing is chosen; set encoder.target=package.module:Class."),
+    ({"clients": 2}, "encoder: nothing is chosen; set encoder.target=package.module:Class."),
+    ({"target": 3}, "encoder.target=3: write it as package.module:Class."),
+    ({"target": "plain"}, "encoder.target=plain: write it as package.module:Name."),
+    ({"target": "no.such:X"}, "encoder.target=no.such:X: no module 'no'; check the path."),
+    ({"target": f"{HERE}:Plian"}, f"encoder.target={HERE}:Plian: '{HERE}' has no 'Plian'; did you mean {HERE}:Plain?"),
+    ({"target": f"{HERE}:Bare"}, f"encoder.target={HERE}:Bare: it has no config model; give it a nested class Config."),
+    (
+        {"target": f"{HERE}:Heir"},
+        f"encoder.target={HERE}:Heir: its config model belongs to {HERE}:Learner; "
+        "give it a nested class Config of its own, which may inherit.",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("section", "sentence"), TARGETS)
+def test_a_bad_target_is_refused_in_one_sentence(section: Any, sentence: str) -> None:
+    assert refusal(mapping() | {"encoder": section}) == sentence
+
+
+def test_defaults_live_in_the_models() -> None:
+    config = load_config(mapping())
+    assert config == RunConfig(
+        method=Learner.Config(), **{name: Plain(clients=2) for name in COMPONENTS[1:]}
+    )
+    assert (config.seed, config.cluster.backend, config.tracking.loggers) == (0, "ray", ())
+
+
+def test_whole_numbers_pass_as_floats_and_lists_as_tuples() -> None:
+    config = load_config(mapping(temperature=2, widths=[[8, 4], []]))
+    assert isinstance(config.method, Learner.Config)
+    assert config.method.temperature == 2.0
+    assert type(config.method.temperature) is float
+    assert config.method.widths == ((8, 4), ())
+
+
+def test_the_config_is_frozen() -> None:
+    config = load_config(mapping())
+    with pytest.raises(ValidationError, match="frozen"):
+        config.cluster.num_actors = 3
+
+
+def test_targets_are_classes_and_their_configs() -> None:
+    assert config_model(f"{HERE}:Learner") is Learner.Config
+    assert config_model(f"{HERE}:Plain") is Plain
+    assert load_target(f"{HERE}:Learner.Config") is Learner.Config
+    assert target_of(Learner.Config()) == f"{HERE}:Learner"
+    assert target_of(Plain(clients=1)) == f"{HERE}:Plain"
+    assert parse_component({"target": f"{HERE}:Plain", "clients": 3}) == Plain(clients=3)
+
+
+def test_a_dump_holds_every_default_and_the_targets() -> None:
+    dump = dump_config(load_config(mapping(widths=[[8]])))
+    assert dump["method"]["target"] == f"{HERE}:Learner"
+    assert dump["method"]["widths"] == [[8]]
+    assert dump["partition"] == {"target": f"{HERE}:Plain", "clients": 2, "share": 1.0}
+    assert dump["evaluation"]["every"] == 10
+    assert set(dump) == set(RunConfig.model_fields)
+
+
+@given(
+    seed=st.integers(0, 2**63),
+    temperature=st.floats(min_value=1e-300, max_value=1e300),
+    widths=st.lists(st.lists(st.integers(1, 512), max_size=3), max_size=3),
+    cohort=st.one_of(st.floats(0, 1), st.integers(1, 9), st.lists(st.integers(0, 9), min_size=1)),
+    name=st.none() | st.text().filter(lambda text: text != "bad"),
+    loggers=st.lists(st.sampled_from(["csv", "tensorboard", "wandb"]), max_size=3),
+)
+def test_loading_a_dump_gives_an_equal_config(
+    seed: int, temperature: float, widths: Any, cohort: Any, name: str | None, loggers: list[str]
+) -> None:
+    values = mapping(temperature=temperature, widths=widths, cohort=cohort, name=name)
+    config = load_config(values | {"seed": seed, "tracking": {"loggers": loggers}})
+    again = load_config(json.loads(json.dumps(dump_config(config))))
+    assert again == config
+    assert type(again.method.cohort) is type(config.method.cohort)  # type: ignore[attr-defined]
+
+
+def test_values_are_shown_as_on_the_command_line() -> None:
+    assert show([1, None, True, {"a": 0.5}]) == "[1,null,true,{a:0.5}]"
+    assert len(show("x" * 100)) == 60

@@ -1,0 +1,77 @@
+"""The text of --help: complete, 80 columns, and from the same sources as the run."""
+
+import pytest
+
+from coterie.config import COMPONENTS, RunConfig
+from coterie.config.explain import dotted_fields, model_in
+from coterie.errors import ConfigError
+from ray_jobs.compose import experiments, groups
+from ray_jobs.help_text import help_text
+
+
+def lines_after(text: str, title: str) -> list[str]:
+    lines = text.splitlines()
+    start = lines.index(title) + 1
+    return lines[start : lines.index("", start) if "" in lines[start:] else len(lines)]
+
+
+def test_no_line_is_wider_than_80_columns() -> None:
+    text = help_text("encoder=conv3", "partition=dirichlet", "augmentation=digits")
+    assert max(map(len, text.splitlines())) <= 80
+    assert text.endswith("\n")
+
+
+def test_every_experiment_stands_with_its_description() -> None:
+    text = " ".join(" ".join(lines_after(help_text(), "Experiments (experiment=NAME):")).split())
+    assert len(experiments()) == 17
+    for name, description in experiments().items():
+        assert f"{name} {description}" in text
+
+
+def test_every_group_stands_with_its_choices() -> None:
+    rows = lines_after(help_text(), "Groups (GROUP=CHOICE):")
+    found = {row.split()[0]: row.split(maxsplit=1)[1].split(", ") for row in rows}
+    assert found == {name: names for name, names in groups().items() if name != "experiment"}
+
+
+def test_every_key_stands_with_default_and_docstring() -> None:
+    rows = lines_after(help_text(), "Keys (KEY=VALUE) with their defaults:")
+    keys = {row.strip().partition("=")[0] for row in rows if not row.startswith("   ")}
+    expected = {
+        name
+        for name, field in dotted_fields(RunConfig).items()
+        if model_in(field.annotation) is None and name != "experiment"
+    }
+    assert keys == expected - set(COMPONENTS)
+    assert "  cluster.num_actors=null" in rows
+    place = rows.index("  checkpoint.every=10")
+    assert (
+        rows[place + 1]
+        == "      Rounds between checkpoints; 0: only at the end and when interrupted."
+    )
+    assert rows[rows.index("  seed=0") + 1] == "      All randomness of the run derives from it."
+    text = " ".join(" ".join(rows).split())
+    assert "an actor's GPU if it was given one. (auto, cpu, cuda) cluster.backend=ray" in text
+
+
+def test_exit_codes() -> None:
+    assert lines_after(help_text(), "Exit codes:") == [
+        "  0    completed",
+        "  1    the run failed",
+        "  2    the config or the data was refused",
+        "  3    completed, but clients were dropped on the way",
+        "  130  interrupted, after a checkpoint",
+    ]
+
+
+def test_a_choice_adds_its_own_keys() -> None:
+    text = help_text("partition=dirichlet", "seed=3")
+    rows = lines_after(text, "Keys of partition=dirichlet with their defaults:")
+    assert "  partition.alpha=0.1" in rows  # the choice's own, which the model leaves open
+    assert "  partition.equal_sizes=false" in rows  # the model's
+    assert "Keys of partition=dirichlet" not in help_text()
+
+
+def test_an_unknown_choice_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"^partition=dirichlt: .*did you mean dirichlet\?$"):
+        help_text("partition=dirichlt")
