@@ -1,0 +1,120 @@
+"""Partitions as components: what they pass on, what they refuse, and how they say it."""
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from coterie.config.component import parse_component
+from coterie.errors import DataError
+from datamodules import partitions
+from datamodules.dirichlet import dirichlet
+from datamodules.partition_configs import (
+    IID,
+    ClassBlocks,
+    Dirichlet,
+    Grouped,
+    KClasses,
+    PMixture,
+)
+
+LABELS = np.repeat(np.arange(10), 120)
+SIZE = len(LABELS)
+GROUPS = [[0, 1, 2, 3], [3, 4, 5, 6], [6, 7, 8, 9]]
+
+
+@pytest.mark.parametrize(
+    ("component", "expected"),
+    [
+        (IID(clients=7), lambda: partitions.iid(SIZE, 7, 3)),
+        (ClassBlocks(clients=5), lambda: partitions.class_blocks(LABELS, 5)),
+        (PMixture(clients=10, p=0.5), lambda: partitions.p_mixture(LABELS, 10, 0.5, 3)),
+        (Dirichlet(clients=4, alpha=0.5), lambda: dirichlet(LABELS, 4, 0.5, 3)),
+        (
+            Dirichlet(clients=4, alpha=0.5, equal_sizes=True, min_samples=9),
+            lambda: dirichlet(LABELS, 4, 0.5, 3, equal_sizes=True, min_samples=9),
+        ),
+        (KClasses(clients=10, k=3), lambda: partitions.k_classes(LABELS, 10, 3, 3)),
+        (
+            Grouped(clients=6),
+            lambda: partitions.grouped(LABELS, 6, GROUPS, (20, 20, 5, 5), 3),
+        ),
+    ],
+)
+def test_components_pass_their_keys_on(component, expected):
+    for left, right in zip(component.split(LABELS, SIZE, 3), expected(), strict=True):
+        np.testing.assert_array_equal(left, right)
+
+
+def test_iid_needs_no_labels():
+    assert [len(part) for part in IID(clients=3).split(None, 8, 0)] == [3, 3, 2]
+
+
+def test_lists_as_yaml_gives_them_are_accepted():
+    section = {"clients": 6, "groups": [[0, 1], [1, 2], [2, 3]], "counts": [4, 1]}
+    component = parse_component({"target": "datamodules.partition_configs:Grouped", **section})
+    assert component == Grouped(clients=6, groups=((0, 1), (1, 2), (2, 3)), counts=(4, 1))
+    np.testing.assert_array_equal(component.membership(), [0, 0, 1, 1, 2, 2])
+
+
+def test_cp_cfl_groups_are_the_papers():
+    parts = Grouped(clients=60).split(np.repeat(np.arange(10), 1000), 10_000, 0)
+    assert [len(part) for part in parts] == [50] * 60
+    assert np.bincount(Grouped(clients=60).membership()).tolist() == [20, 20, 20]
+    groups = [
+        set(part // 1000) for part in (np.concatenate(parts[i : i + 20]) for i in (0, 20, 40))
+    ]
+    assert groups == [{0, 1, 2, 3}, {3, 4, 5, 6}, {6, 7, 8, 9}]
+
+
+@pytest.mark.parametrize(
+    ("component", "labels", "message"),
+    [
+        (ClassBlocks(clients=2), None, "ClassBlocks needs labels"),
+        (PMixture(clients=2, p=0.5), None, "PMixture needs labels"),
+        (Dirichlet(clients=2, alpha=1.0), None, "Dirichlet needs labels"),
+        (KClasses(clients=2, k=1), None, "KClasses needs labels"),
+        (Grouped(clients=3), None, "Grouped needs labels"),
+        (IID(clients=SIZE + 1), None, f"clients={SIZE + 1} is more than the {SIZE} samples"),
+        (KClasses(clients=SIZE + 1, k=1), LABELS, f"clients={SIZE + 1}, more than the {SIZE}"),
+        (KClasses(clients=2, k=1), LABELS[:9], f"9 labels for {SIZE} samples"),
+        (ClassBlocks(clients=3), LABELS, "10 classes .* clients=3; choose one of 1, 2, 5, 10"),
+        (ClassBlocks(clients=20), LABELS, "10 classes .* clients=20"),
+        (PMixture(clients=9, p=0.5), LABELS, "clients=9 but the labels have 10 classes"),
+        (KClasses(clients=3, k=3), LABELS, "clients=3 with k=3 .* 10 classes"),
+        (KClasses(clients=3, k=11), LABELS, "clients=3 with k=11 .* 10 classes"),
+        (KClasses(clients=121, k=10), LABELS, "class 0 has 120 samples for 121 clients"),
+        (Grouped(clients=2), LABELS, "clients=2 cannot fill 3 groups"),
+        (Grouped(clients=60), LABELS, r"want \d+ samples of class 0, which has 120"),
+        (
+            Grouped(clients=3, counts=(1, 2)),
+            LABELS,
+            r"group \[0, 1, 2, 3\] has 4 .*=\[1, 2\] has 2",
+        ),
+        (Grouped(clients=3, groups=((0, 11),), counts=(1, 2)), LABELS, "class 11, which has 0"),
+        (Dirichlet(clients=100, alpha=1e-3), LABELS, "clients=100 min_samples=2 .* alpha=0.001"),
+        (Dirichlet(clients=100, alpha=1.0, min_samples=13), LABELS, "min_samples=13 need more"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_with_the_values(component, labels, message):
+    with pytest.raises(DataError, match=message) as refusal:
+        component.split(labels, SIZE, 0)
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("target", "keys"),
+    [
+        ("IID", {"clients": 0}),
+        ("IID", {"clients": 2, "alpha": 1.0}),
+        ("PMixture", {"clients": 2, "p": 1.1}),
+        ("Dirichlet", {"clients": 2, "alpha": 0.0}),
+        ("Dirichlet", {"clients": 2, "alpha": float("inf")}),
+        ("KClasses", {"clients": 2, "k": 0}),
+        ("Grouped", {"clients": 3, "groups": [["0", "1"]], "counts": [1, 1]}),
+        ("Grouped", {"clients": 3, "counts": [1.5, 1, 1, 1]}),
+        ("Grouped", {"clients": 3, "groups": []}),
+    ],
+)
+def test_impossible_values_are_refused_by_the_config(target, keys):
+    with pytest.raises(ValidationError):
+        parse_component({"target": f"datamodules.partition_configs:{target}", **keys})
