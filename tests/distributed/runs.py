@@ -1,0 +1,73 @@
+"""Runs of small federations on any backend, compared to the bit."""
+
+from dataclasses import dataclass, field
+
+import torch
+
+from coterie.engine.loop import Loop, RunState
+from coterie.engine.packing import unpack
+from coterie.engine.setup import assemble, make_backend
+from ray_jobs.compose import compose
+
+SMALL = (
+    "experiment=fedmcc_digits",
+    "data.limit=200",
+    "encoder=mlp",
+    "encoder.hidden=[32]",
+    "encoder.features=16",
+    "method.representation_rounds=2",
+    "method.representation_epochs=1",
+    "method.clustering_rounds=2",
+    "method.clustering_epochs=1",
+    "method.batch_size=32",
+)
+
+
+class Silent:
+    """An observer that only remembers notes."""
+
+    def __init__(self):
+        self.notes = []
+
+    def __getattr__(self, name):
+        return lambda *args, **kwargs: None
+
+    def note(self, text):
+        self.notes.append(text)
+
+
+@dataclass
+class Ran:
+    server: dict
+    states: dict
+    ledger: tuple
+    failures: list = field(default_factory=list)
+    dropped: int = 0
+
+
+def run(*overrides, hook=None):
+    """Run to the end; `hook(backend, phase)` is called before each phase."""
+    assembly = assemble(compose(*SMALL, *overrides))
+    backend = make_backend(assembly.workload, lambda: None)
+    try:
+        state = RunState(server=assembly.method.init({}, 7))
+        if hook:
+            hook(backend, 0)
+        commit = (lambda s, c: hook(backend, s.phases)) if hook else (lambda s, c: None)
+        Loop(assembly.method, backend, assembly.workload, Silent(), commit).run(state)
+        kept = {c: unpack(backend.fetch(h)) for c, h in sorted(state.states.items())}
+        states = {c: {k: v.clone() for k, v in t.items()} for c, t in kept.items()}
+        ledger = (state.ledger.down, state.ledger.up, state.ledger.peer)
+        return Ran(state.server.slots, states, ledger, state.failures, state.dropped)
+    finally:
+        backend.close()
+
+
+def assert_same(a, b):
+    assert a.ledger == b.ledger
+    for one, other in ((a.server, b.server), (a.states, b.states)):
+        assert one.keys() == other.keys()
+        for key in one:
+            assert one[key].keys() == other[key].keys()
+            for name in one[key]:
+                assert torch.equal(one[key][name], other[key][name]), (key, name)

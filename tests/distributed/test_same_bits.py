@@ -1,0 +1,120 @@
+"""The backend, the number of actors and the death of one change no bit of the result."""
+
+import os
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+import ray
+
+from coterie.distributed.actors import ClientActor
+from tests.distributed.runs import assert_same, run
+
+pytestmark = pytest.mark.ray
+
+
+@pytest.fixture(scope="module")
+def serial():
+    return run("cluster=serial")
+
+
+@pytest.mark.parametrize("actors", [1, 2, 5])
+def test_any_number_of_actors_gives_the_serial_backends_bits(cluster, serial, actors):
+    assert_same(run(f"cluster.num_actors={actors}"), serial)
+
+
+def test_the_plain_loop_in_actors_gives_the_serial_trainers_bits(cluster, serial):
+    assert_same(run("cluster.num_actors=2", "executor=loop"), serial)
+
+
+def test_the_server_half_on_an_actor_gives_the_drivers_bits(cluster, serial):
+    assert_same(run("cluster.num_actors=2", "cluster.server=actor"), serial)
+
+
+def test_five_actors_share_two_cpus(cluster, serial):
+    assert_same(run("cluster.num_actors=5", "cluster.cpus_per_client=0.4"), serial)
+
+
+def test_another_seed_gives_other_bits(serial):
+    other = run("cluster=serial", "seed=1")
+    with pytest.raises(AssertionError):
+        assert_same(other, serial)
+
+
+def pids(backend):
+    return [ray.get(actor.ready.remote()) for actor in backend._fleet.actors]
+
+
+@pytest.mark.parametrize("phase", [0, 2])
+def test_an_actor_killed_before_a_phase_is_replaced(cluster, serial, phase):
+    def kill(backend, done):
+        if done == phase:
+            os.kill(pids(backend)[0], signal.SIGKILL)
+
+    ran = run("cluster.num_actors=2", hook=kill)
+    assert_same(ran, serial)
+    assert len(ran.failures) == 1
+    assert "replaced, its clients run again" in ran.failures[0]
+    assert ran.dropped == 0
+
+
+@pytest.mark.parametrize("delay", [0.02, 0.08, 0.2])
+def test_an_actor_killed_in_a_phase_is_replaced(cluster, serial, delay):
+    killers = []
+
+    def kill_soon(backend, done):
+        if done == 1:
+            victim = pids(backend)[1]
+            killer = threading.Timer(delay, os.kill, (victim, signal.SIGKILL))
+            killer.start()
+            killers.append(killer)
+
+    ran = run("cluster.num_actors=2", hook=kill_soon)
+    for killer in killers:
+        killer.join()
+    assert_same(ran, serial)
+    assert ran.dropped == 0
+
+
+def test_actors_that_die_again_and_again_end_the_run(cluster):
+    stop = threading.Event()
+
+    def haunt(backend):
+        while not stop.is_set():
+            for actor in list(backend._fleet.actors):
+                ray.kill(actor)
+            time.sleep(0.05)
+
+    def start(backend, done):
+        if done == 1:
+            threading.Thread(target=haunt, args=(backend,), daemon=True).start()
+
+    from coterie.errors import RunError
+
+    with pytest.raises(RunError, match="max_actor_restarts=1; look for memory"):
+        try:
+            run("cluster.num_actors=1", "cluster.max_actor_restarts=1", hook=start)
+        finally:
+            stop.set()
+
+
+class Probe(ClientActor):
+    """Says how it holds the data."""
+
+    def samples(self):
+        array = self._worker.samples["train"]
+        return array.flags.owndata, array.flags.writeable, str(array.dtype)
+
+
+def test_actors_view_the_data_and_do_not_copy_it(cluster):
+    from coterie.distributed.fleet import _place
+    from coterie.engine.setup import assemble
+    from ray_jobs.compose import compose
+
+    assembly = assemble(compose("experiment=fedmcc_digits"))
+    assert assembly.workload.samples["train"].dtype == np.uint8
+    probe = ray.remote(Probe).remote(_place(assembly.workload), None)
+    assert ray.get(probe.samples.remote()) == (False, False, "uint8")
+    ray.kill(probe)
