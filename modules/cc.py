@@ -92,7 +92,9 @@ class ContrastiveClustering(LightningModule):
 
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
         """Draw two views of each sample, on the device."""
-        return two_views(self.augment, batch["samples"], batch["seed"], parameter_dtype(self))
+        # kornia draws in the type that the whole module was cast to; the views are to be float32's.
+        augment = self.augment.float()
+        return two_views(augment, batch["samples"], batch["seed"], parameter_dtype(self))
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> dict[str, Tensor]:
         """The loss of one batch of view pairs, and its terms."""
@@ -139,8 +141,11 @@ class CC:
         """CC's configuration; 50 rounds of 20 epochs are its 1,000 epochs."""
 
         rounds: PositiveInt = 50
+        """Rounds; the optimiser starts afresh in each."""
         epochs: PositiveInt = 20
+        """Local epochs a round."""
         batch_size: Annotated[int, Field(ge=2)] = 256
+        """Samples a batch, n."""
 
     def __init__(self, config: CCConfig, task: Task) -> None:
         self._config, self._task = config, task
@@ -189,7 +194,8 @@ class CC:
 
     def model_for(self, server: ServerState, client: int | None) -> Clusterer:
         """The global encoder and cluster projector."""
-        module = ContrastiveClustering(self._config, self._task)
+        with seeded(0):  # every drawn value is replaced; the global generator stays as it was
+            module = ContrastiveClustering(self._config, self._task)
         load_slots(module, server.slots)
         return Clusterer(module.online.encoder, module.online.cluster)
 
@@ -201,6 +207,10 @@ class FedCC(CC):
         """Fed + CC's configuration, FedMCC's where both have it."""
 
         form: Literal["cc_code", "paper"] = "paper"
+        """`paper`: FedMCC's eq. (2); `cc_code`: symmetric NT-Xent at both levels, no outer ½."""
         rounds: PositiveInt = 100
+        """Rounds; the optimiser starts afresh in each."""
         epochs: PositiveInt = 5
+        """Local epochs a round."""
         batch_size: Annotated[int, Field(ge=2)] = 128
+        """Samples a batch, n."""

@@ -113,7 +113,8 @@ class _Momentum:
 
     def model_for(self, server: ServerState, client: int | None) -> Clusterer:
         """The global encoder, with the cluster projector once that is being trained."""
-        module = MomentumContrast(self._config, self._task, "joint")
+        with seeded(0):  # every drawn value is replaced; the global generator stays as it was
+            module = MomentumContrast(self._config, self._task, "joint")
         load_slots(module, {part: server.slots[part] for part in PARTS["joint"]})
         learned = self._stage(max(1, server.round)) != "representation"
         return Clusterer(module.online.encoder, module.online.cluster if learned else None)

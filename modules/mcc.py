@@ -4,7 +4,7 @@ Miao and Koyuncu, "Federated Momentum Contrastive Clustering", section II-B. Bot
 pass both networks; no gradient reaches the target network, which follows the online one by EMA.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import torch
@@ -29,6 +29,9 @@ PARTS: Mapping[Stage, tuple[str, ...]] = {
     "joint": ("encoder", "instance", "cluster"),
 }
 """What each stage trains; the slots of the same names come back to the server."""
+
+Heads = Sequence[Mapping[str, Tensor]]
+"""Per view a network saw, the outputs of its heads by name."""
 
 METRICS = frozenset({"loss", "instance", "cluster", "entropy"})
 
@@ -105,23 +108,30 @@ class MomentumContrast(LightningModule):
 
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
         """Draw two views of each sample, on the device."""
-        return two_views(self.augment, batch["samples"], batch["seed"], parameter_dtype(self))
+        # kornia draws in the type that the whole module was cast to; the views are to be float32's.
+        augment = self.augment.float()
+        return two_views(augment, batch["samples"], batch["seed"], parameter_dtype(self))
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> dict[str, Tensor]:
         """The stage's loss of one batch of view pairs, and its terms."""
         zero = batch[0].new_zeros(())
         terms = {"instance": zero, "cluster": zero, "entropy": zero}
-        hidden = [self.online.encoder(view) for view in batch]
-        online_a, online_b = (self._project(self.online, h) for h in hidden)
+        # Section V's ablation: view a for the online network alone, view b for the target network.
+        two = self.config.representations == "two"
+        to_online, to_target = (batch[:1], batch[1:]) if two else (batch, batch)
+        hidden = [self.online.encoder(view) for view in to_online]
+        online = [self._project(self.online, h) for h in hidden]
         with torch.no_grad():
             # Stage 2's frozen global encoder serves both networks (Algorithm 2).
             if self.stage != "clustering":
-                hidden = [self.target.encoder(view) for view in batch]
-            target_a, target_b = (self._project(self.target, h) for h in hidden)
+                hidden = [self.target.encoder(view) for view in to_target]
+            elif two:
+                hidden = [self.online.encoder(view) for view in to_target]
+            target = [self._project(self.target, h) for h in hidden]
         if self.stage != "clustering":
-            terms["instance"] = self._instance_loss(online_a, online_b, target_a, target_b)
+            terms["instance"] = self._instance_loss(online, target)
         if self.stage != "representation":
-            terms |= self._cluster_loss(online_a, online_b, target_a, target_b)
+            terms |= self._cluster_loss(online, target)
         return {"loss": terms["instance"] + terms["cluster"] - terms["entropy"], **terms}
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
@@ -134,24 +144,22 @@ class MomentumContrast(LightningModule):
         heads = [part for part in PARTS[self.stage] if part != "encoder"]
         return {head: network.get_submodule(head)(hidden) for head in heads}
 
-    def _instance_loss(self, *nets: Mapping[str, Tensor]) -> Tensor:
+    def _instance_loss(self, online: Heads, target: Heads) -> Tensor:
         """L_I of eq. (8)."""
-        online_a, online_b, target_a, target_b = (net["instance"] for net in nets)
+        z_online, z_target = ([view["instance"] for view in net] for net in (online, target))
         tau, positive = self.config.instance_temperature, self.config.include_positive
-        loss = contrastive_loss(online_a, target_b, tau, positive)
+        loss = contrastive_loss(z_online[0], z_target[-1], tau, positive)
         if self.config.representations == "two":
             return loss
-        return 0.5 * (loss + contrastive_loss(target_a, online_b, tau, positive))
+        return 0.5 * (loss + contrastive_loss(z_target[0], z_online[-1], tau, positive))
 
-    def _cluster_loss(self, *nets: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def _cluster_loss(self, online: Heads, target: Heads) -> dict[str, Tensor]:
         """L_C of eq. (9); its entropies are subtracted: adding them, as printed, collapses."""
-        online_a, online_b, target_a, target_b = (net["cluster"] for net in nets)
+        c_online, c_target = ([view["cluster"] for view in net] for net in (online, target))
         tau, positive = self.config.cluster_temperature, self.config.include_positive
-        loss = cluster_contrastive_loss(online_a, target_b, tau, positive)
-        if self.config.representations == "two":
-            entropy = cluster_entropy(online_a) + cluster_entropy(target_b)
-            return {"cluster": loss, "entropy": entropy}
-        other = cluster_contrastive_loss(target_a, online_b, tau, positive)
-        views = (online_a, online_b, target_a, target_b)
-        entropy = torch.stack([cluster_entropy(c) for c in views]).sum()
-        return {"cluster": 0.5 * (loss + other), "entropy": entropy}
+        entropy = torch.stack([cluster_entropy(c) for c in (*c_online, *c_target)]).sum()
+        loss = cluster_contrastive_loss(c_online[0], c_target[-1], tau, positive)
+        if self.config.representations == "four":
+            other = cluster_contrastive_loss(c_target[0], c_online[-1], tau, positive)
+            loss = 0.5 * (loss + other)
+        return {"cluster": loss, "entropy": entropy}

@@ -50,7 +50,7 @@ def run(*overrides, hook=None):
     assembly = assemble(compose(*SMALL, *overrides))
     backend = make_backend(assembly.workload, lambda: None)
     try:
-        state = RunState(server=assembly.method.init({}, 7))
+        state = RunState(server=assembly.server)
         if hook:
             hook(backend, 0)
         commit = (lambda s, c: hook(backend, s.phases)) if hook else (lambda s, c: None)

@@ -1,7 +1,6 @@
 """A checkpoint is the whole run: server, clients' states, mail, accounting. Written atomically."""
 
 import json
-import os
 import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
@@ -49,11 +48,16 @@ def save_checkpoint(
     save_tensors(partial / "mail.safetensors", _mail_tensors(state, backend))
     text = json.dumps(_accounting(state, tracking), allow_nan=False)
     write_text_atomically(partial / "run.json", text)
-    final = folder / name
-    shutil.rmtree(final, ignore_errors=True)
-    os.replace(partial, final)  # noqa: PTH105  # Path.replace would do; os.replace says atomic
+    final, former = folder / name, _former(folder, name)
+    if (
+        final.exists()
+    ):  # `latest` may name it: until it is replaced, `load_checkpoint` finds it here
+        shutil.rmtree(former, ignore_errors=True)
+        final.rename(former)
+    partial.rename(final)
     write_text_atomically(folder / "latest", name + "\n")
-    _prune(folder, keep)
+    shutil.rmtree(former, ignore_errors=True)
+    _prune(folder, name, keep)
     return final
 
 
@@ -74,18 +78,19 @@ def load_checkpoint(folder: Path, backend: Backend) -> tuple[RunState, dict[str,
     pointer = folder / "latest"
     if not pointer.is_file():
         raise DataError(f"{folder}: no checkpoint in it; start the run afresh.")
-    path = folder / pointer.read_text().strip()
+    name = pointer.read_text().strip()
+    path = folder / name if (folder / name).exists() else _former(folder, name)
     record = json.loads((path / "run.json").read_text())
     if record["format"] != _FORMAT:
         raise DataError(f"{path}: format {record['format']}, this version reads {_FORMAT}.")
-    slots = _group(load_tensors_file(path / "server.safetensors"))
+    slots = _group(load_tensors_file(path / "server.safetensors"), record["slots"])
     server = ServerState(
         round=record["round"],
         step=record["step"],
         facts=record["facts"],
         slots={str(slot): tensors for slot, tensors in slots.items()},
     )
-    clients = _group(load_tensors_file(path / "clients.safetensors"))
+    clients = _group(load_tensors_file(path / "clients.safetensors"), record["clients"])
     state = RunState(
         server=server,
         states={int(client): backend.store(pack(t)) for client, t in clients.items()},
@@ -94,7 +99,8 @@ def load_checkpoint(folder: Path, backend: Backend) -> tuple[RunState, dict[str,
         failures=record["failures"],
         dropped=record["dropped"],
     )
-    for (recipient, sender), tensors in _group_mail(path).items():
+    letters = load_tensors_file(path / "mail.safetensors")
+    for (recipient, sender), tensors in _group_mail(letters, record["mail"]).items():
         state.mail.setdefault(recipient, {})[sender] = backend.store(pack(tensors))
     return state, record["tracking"]
 
@@ -123,6 +129,10 @@ def _accounting(state: RunState, tracking: Mapping[str, int]) -> dict[str, Any]:
         "round": state.server.round,
         "step": state.server.step,
         "facts": dict(state.server.facts),
+        # By name, for a slot, a state or a message without tensors is in no tensors file.
+        "slots": sorted(state.server.slots),
+        "clients": sorted(state.states),
+        "mail": [[to, sender] for to in sorted(state.mail) for sender in sorted(state.mail[to])],
         "phases": state.phases,
         "failures": state.failures,
         "dropped": state.dropped,
@@ -136,25 +146,30 @@ def _ledger(record: dict[str, Any]) -> Ledger:
     return Ledger(versions=versions, **record)
 
 
-def _group(tensors: Mapping[Key, Tensor]) -> dict[str | int, dict[str, Tensor]]:
-    groups: dict[str | int, dict[str, Tensor]] = {}
+def _group(
+    tensors: Mapping[Key, Tensor], names: Iterable[str | int]
+) -> dict[str | int, dict[str, Tensor]]:
+    groups: dict[str | int, dict[str, Tensor]] = {name: {} for name in names}
     for (first, name), tensor in tensors.items():
-        groups.setdefault(first, {})[str(name)] = tensor
+        groups[first][str(name)] = tensor
     return groups
 
 
-def _group_mail(path: Path) -> dict[tuple[int, int], dict[str, Tensor]]:
-    letters: dict[tuple[int, int], dict[str, Tensor]] = {}
-    for (recipient, sender, name), tensor in load_tensors_file(path / "mail.safetensors").items():
-        letters.setdefault((int(recipient), int(sender)), {})[str(name)] = tensor
+def _group_mail(
+    tensors: Mapping[Key, Tensor], routes: Iterable[tuple[int, int]]
+) -> dict[tuple[int, int], dict[str, Tensor]]:
+    letters: dict[tuple[int, int], dict[str, Tensor]] = {(to, by): {} for to, by in routes}
+    for (recipient, sender, name), tensor in tensors.items():
+        letters[int(recipient), int(sender)][str(name)] = tensor
     return letters
 
 
-def _prune(folder: Path, keep: int) -> None:
-    for old in _names(folder)[:-keep]:
+def _former(folder: Path, name: str) -> Path:
+    return folder / f".{name}.former"
+
+
+def _prune(folder: Path, written: str, keep: int) -> None:
+    """Leave the one just written, whatever its round, and the latest rounds besides it."""
+    others = sorted(path.name for path in folder.glob("round-*") if path.name != written)
+    for old in others[: len(others) - (keep - 1)]:
         shutil.rmtree(folder / old)
-
-
-def _names(folder: Path) -> list[str]:
-    found: Iterable[Path] = folder.glob("round-*")
-    return sorted(path.name for path in found)

@@ -1,6 +1,7 @@
 """Tensors under structured keys in a safetensors file: no code runs on load."""
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -12,8 +13,12 @@ Key = tuple[str | int, ...]
 
 
 def save_tensors(path: Path, tensors: Mapping[Key, Tensor]) -> None:
-    """Write tensors; the keys are kept as JSON lists."""
-    save_file({json.dumps(key): value.contiguous() for key, value in tensors.items()}, path)
+    """Write tensors, to the disk; the keys are kept as JSON lists."""
+    # Copies, for two entries may be the same tensor, which safetensors refuses to write.
+    copies = {json.dumps(key): value.contiguous().clone() for key, value in tensors.items()}
+    save_file(copies, path)
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
 
 
 def load_tensors_file(path: Path) -> dict[Key, Tensor]:

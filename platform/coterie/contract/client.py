@@ -76,6 +76,12 @@ class Plan:
     def __post_init__(self) -> None:
         if (self.epochs is None) == (self.steps is None):
             raise ContractError(f"{self}: give either epochs or steps.")
+        if self.batch_size < 2:
+            raise ContractError(
+                f"batch_size={self.batch_size}: batch norm and contrastive losses need 2 or more."
+            )
+        if min(self.first_step, self.epochs or 0, self.steps or 0) < 0:
+            raise ContractError(f"{self}: count epochs and steps from 0 on.")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 from collections.abc import Iterator
+from urllib.parse import quote
 
 import torch
 
@@ -15,7 +16,8 @@ def derive_seed(seed: int, *parts: Part) -> int:
     Returns:
         An integer in [0, 2^63), spread evenly and independent between different parts.
     """
-    text = "/".join(f"{type(part).__name__}:{part}" for part in (seed, *parts))
+    # Quoted, so that ("a/str:b",) and ("a", "b") differ.
+    text = "/".join(f"{type(part).__name__}:{quote(str(part), safe='')}" for part in (seed, *parts))
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
 
 

@@ -41,8 +41,10 @@ class SeededBatches:
     @property
     def epochs(self) -> int:
         """How often to iterate until the plan is done."""
+        if self._end == self._plan.first_step:
+            return 0
         first = self._plan.first_step // self._per_epoch
-        return max(0, -(-self._end // self._per_epoch) - first)
+        return -(-self._end // self._per_epoch) - first
 
     def __len__(self) -> int:
         """Batches in a full epoch."""

@@ -29,7 +29,7 @@ def choose_cohort(phase: Phase, clients: Sequence[int], seed: int) -> tuple[int,
             )
         chosen = sorted(set(cohort))
     else:
-        count = math.ceil(cohort * len(clients)) if isinstance(cohort, float) else cohort
+        count = _share(cohort, len(clients)) if isinstance(cohort, float) else cohort
         if not 1 <= count <= len(clients):
             raise ContractError(
                 f"cohort={cohort}: {count} of {len(clients)} clients; choose one or more."
@@ -39,3 +39,8 @@ def choose_cohort(phase: Phase, clients: Sequence[int], seed: int) -> tuple[int,
     if not chosen:
         raise ContractError(f"Phase {phase.name!r} has an empty cohort; name one client or more.")
     return tuple(chosen)
+
+
+def _share(fraction: float, clients: int) -> int:
+    """Rounded up, but 0.07 of 100 is 7, although 0.07 * 100 is a little more in binary."""
+    return math.ceil(round(fraction * clients, 9))

@@ -5,6 +5,7 @@ weight and summed in int64. The rest is under 2^-61. Sums of integers are associ
 over actors needs it, and as masking for secure aggregation would.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -17,7 +18,7 @@ from coterie.errors import ContractError, RunError
 _HIGH = 2.0**20
 _LOW = 2.0**40  # between the lanes: 2^20 * 2^40 = 2^60
 _MAX_WEIGHT = 2**23  # |l| <= 2^39 and 2^39 * 2^23 = 2^62
-_MAX_SUM = 2.0**42  # |h| sums stay under 2^62
+_MAX_SUM = 2**62  # of |h|, in units of 2^-20: sums of values stay under 2^42
 _MAX_VALUE = 2.0**24  # no weight of a network that learns is near it
 
 
@@ -29,19 +30,20 @@ class Lanes:
         high: int64 (elements,), in units of 2^-20.
         low: int64 (elements,), in units of 2^-60.
         weight: The weights' sum.
-        bound: The sum of weight times largest magnitude, which bounds every element.
+        bound: The sum of weight times largest |h|, which bounds every element of `high`. It is an
+            integer, so whether it is too large does not depend on the order either.
     """
 
     high: Tensor
     low: Tensor
     weight: int = 0
-    bound: float = 0.0
+    bound: int = 0
 
     def merge(self, other: "Lanes") -> None:
-        """Add another sum of the same tensors in place."""
+        """Add another sum of the same tensors in place; see `add` about the range."""
+        self._grow(other.weight, other.bound)
         self.high += other.high
         self.low += other.low
-        self._grow(other.weight, other.bound)
 
     def add(self, values: Tensor, weight: int, largest: float) -> None:
         """Add `weight` times the flat float64 values, at most `largest` in magnitude, in place.
@@ -49,7 +51,7 @@ class Lanes:
         Raises:
             RunError: If the sum could leave the exact range; no order of clients would avoid it.
         """
-        self._grow(weight, weight * largest)
+        self._grow(weight, weight * math.ceil(largest * _HIGH))
         scaled = values * _HIGH
         high = scaled.round()
         low = scaled.sub_(high).mul_(_LOW).round_()
@@ -63,16 +65,16 @@ class Lanes:
         rest = high_rest / _HIGH + low_rest / (_HIGH * _LOW)
         return high / _HIGH + (low / (_HIGH * _LOW) + rest / self.weight)
 
-    def _grow(self, weight: int, bound: float) -> None:
+    def _grow(self, weight: int, bound: int) -> None:
         if self.weight + weight > _MAX_WEIGHT:
             total = self.weight + weight
             raise RunError(
                 f"Weights sum to {total}, over {_MAX_WEIGHT}; divide all weights by a number."
             )
         if self.bound + bound > _MAX_SUM:
-            size = self.bound + bound
+            size, limit = (self.bound + bound) / _HIGH, _MAX_SUM / _HIGH
             raise RunError(
-                f"Weighted values sum to {size:.3g}, over {_MAX_SUM:.3g}; training diverged."
+                f"Weighted values sum to {size:.3g}, over {limit:.3g}; training diverged."
             )
         self.weight += weight
         self.bound += bound
@@ -89,8 +91,8 @@ def _largest(slot: str, values: Tensor, weight: int) -> float:
         raise ContractError(
             f"Slot {slot!r} has a value of {largest:.3g}; training diverged, lower its rate."
         )
-    if weight <= 0:
-        raise ContractError(f"Slot {slot!r} has weight {weight}; give a positive whole number.")
+    if not isinstance(weight, int) or weight <= 0:
+        raise ContractError(f"Slot {slot!r} has weight {weight!r}; give a positive int.")
     return largest
 
 
@@ -152,7 +154,8 @@ class ExactMeans:
         """Fold one client's contributions in: all of them or, if one is refused, none.
 
         Raises:
-            ContractError: If a weight is not positive or a value is not finite or huge.
+            ContractError: If a weight is no positive integer or a value is not finite or huge.
+            RunError: If a sum could leave the exact range, which ends the run.
         """
         flat = {slot: self._layouts[slot].flatten(c.tensors) for slot, c in contributions.items()}
         largest = {slot: _largest(slot, flat[slot], c.weight) for slot, c in contributions.items()}

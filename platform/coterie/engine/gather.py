@@ -121,9 +121,11 @@ def run_phase(
         for event in backend.execute(replace(order, turns=pending)):
             gather.take(event)
             watch(event)
-        pending = tuple(turn for turn in order.turns if turn.client in gather.failed)
+        pending = tuple(turn for turn in order.turns if turn.client not in gather.done)
         if not pending:
             break
+        for turn in pending:  # no backend may forget a turn; if one does, it is no secret
+            gather.failed.setdefault(turn.client, "its call ended without an answer")
     _apply_policy(gather, order, faults)
     return PhaseResult(
         means=gather.means.result(),
@@ -145,6 +147,7 @@ def _apply_policy(gather: Gather, order: Order, faults: FaultsConfig) -> None:
     if share < faults.min_participation:
         first = next(iter(gather.failed.values()), "no reason known")
         raise RunError(
-            f"Round {order.phase.round}: {len(gather.done)} of {len(order.turns)} clients succeeded, "
-            f"under faults.min_participation={faults.min_participation} (first failure: {first})."
+            f"Round {order.phase.round}: {len(gather.done)} of {len(order.turns)} clients "
+            f"succeeded, under faults.min_participation={faults.min_participation} "
+            f"(first failure: {first})."
         )

@@ -77,9 +77,11 @@ class Loop:
                 phase, range(len(self.workload.parts)), self.workload.config.seed
             )
             self.observer.phase_started(phase, len(cohort), self.method.rounds)
-            order, sent = self._order(state, phase, cohort)
+            order, versions = self._order(state, phase, cohort)
             result = run_phase(self.backend, order, self.workload.config.faults, self._watch)
             state.server = self.backend.serve(state.server, phase, result.means, result.records)
+            # Only now: a phase that is interrupted runs again and must not be counted twice.
+            sent = state.ledger.offer(cohort, versions)
             traffic = state.ledger.collect(sent, result.turns)
             self._keep(state, result)
             seconds = time.perf_counter() - started
@@ -89,9 +91,10 @@ class Loop:
 
     def _order(
         self, state: RunState, phase: Phase, cohort: tuple[int, ...]
-    ) -> tuple[Order, Mapping[str, int]]:
+    ) -> tuple[Order, Mapping[str, tuple[str, int]]]:
+        """What to carry out, and each offered slot's version and bytes."""
         slots = self.method.offer(state.server, phase)
-        check_offer(phase, slots)
+        check_offer(phase, slots, state.server)
         packed = {name: pack(slots[name]) for name in sorted(slots)}
         versions = {name: (digest(p), p.nbytes) for name, p in packed.items()}
         order = Order(
@@ -100,7 +103,7 @@ class Loop:
             layouts={name: Layout.of(state.server.slots[name]) for name in sorted(phase.up)},
             turns=tuple(self._turn(state, phase, client) for client in cohort),
         )
-        return order, state.ledger.offer(cohort, versions)
+        return order, versions
 
     def _turn(self, state: RunState, phase: Phase, client: int) -> Turn:
         seed = derive_seed(self.workload.config.seed, "client", phase.round, phase.step, client)

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 import torch
 from torch import Tensor
 
-from coterie.contract.phase import Mean, Outcome, Phase, Slots, Tensors
+from coterie.contract.phase import Mean, Outcome, Phase, ServerState, Slots, Tensors
 from coterie.engine.exact import Layout
 from coterie.errors import ContractError
 
@@ -13,13 +13,22 @@ WEIGHT_BYTES = 8
 """A contribution's weight, one int64, is sent with it."""
 
 
-def check_offer(phase: Phase, slots: Slots) -> None:
-    """Raise a ContractError unless the server offers just the slots that the phase declares."""
+def check_offer(phase: Phase, slots: Slots, server: ServerState) -> None:
+    """Raise a ContractError unless the server offers just the slots that the phase declares.
+
+    Slots that may come back have to be in the server's state too, which gives their shapes.
+    """
     if extra := set(slots) - phase.down:
         raise ContractError(_undeclared("offers slot", extra, "down", phase))
     if missing := phase.down - set(slots):
         raise ContractError(
-            f"Phase {phase.name!r} declares slots {sorted(missing)} but offers none."
+            f"Phase {phase.name!r} declares slot {sorted(missing)[0]!r} in Phase.down but does not "
+            "offer it; return it from offer."
+        )
+    if unknown := phase.up - set(server.slots):
+        raise ContractError(
+            f"Phase {phase.name!r} averages slot {sorted(unknown)[0]!r}, which the server's state "
+            "lacks; give it a value in init."
         )
 
 
@@ -102,4 +111,5 @@ def _check_finite(what: str, tensors: Mapping[str, Tensor]) -> None:
 
 
 def _undeclared(verb: str, keys: set[str], declared_as: str, phase: Phase) -> str:
-    return f"Phase {phase.name!r} {verb} {sorted(keys)[0]!r} undeclared; add it to Phase.{declared_as}."
+    key = sorted(keys)[0]
+    return f"Phase {phase.name!r} {verb} {key!r} undeclared; add it to Phase.{declared_as}."

@@ -79,10 +79,14 @@ def unpack(packed: Packed) -> dict[str, Tensor]:
         # The object store's memory is read-only, and so is our use of it.
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         flat = torch.from_numpy(packed.buffer)
-    return {
-        f.name: flat[f.offset : f.offset + f.nbytes].view(f.torch_dtype).reshape(f.shape)
-        for f in packed.fields
-    }
+    return {field.name: _view(flat, field) for field in packed.fields}
+
+
+def _view(flat: Tensor, field: Field) -> Tensor:
+    if not field.nbytes:  # torch cannot view no bytes as another type
+        return torch.empty(field.shape, dtype=field.torch_dtype)
+    part = flat[field.offset : field.offset + field.nbytes]
+    return part.view(field.torch_dtype).reshape(field.shape)
 
 
 def digest(packed: Packed) -> str:

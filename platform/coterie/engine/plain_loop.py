@@ -5,12 +5,18 @@ anything else of a Trainer, so that both executors give the same weights.
 """
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from lightning import LightningModule
+from lightning.pytorch.plugins.precision import (
+    DoublePrecision,
+    HalfPrecision,
+    MixedPrecision,
+    Precision,
+)
 from torch import Tensor
 from torch.optim import Optimizer
 
@@ -20,17 +26,16 @@ from coterie.engine.meter import Meter
 from coterie.errors import ConfigError
 
 SUPPORTED_HOOKS = frozenset({
-    "on_train_start", "on_train_epoch_start", "on_before_batch_transfer", "transfer_batch_to_device",
-    "on_after_batch_transfer", "on_train_batch_start", "on_before_zero_grad", "on_before_backward",
-    "on_after_backward", "on_before_optimizer_step", "on_train_batch_end", "on_train_epoch_end",
-    "on_train_end",
+    "on_train_start", "on_train_epoch_start", "on_before_batch_transfer",
+    "transfer_batch_to_device", "on_after_batch_transfer", "on_train_batch_start",
+    "on_before_zero_grad", "on_before_backward", "on_after_backward", "on_before_optimizer_step",
+    "on_train_batch_end", "on_train_epoch_end", "on_train_end",
 })  # fmt: skip
 _REFUSED_HOOKS = (
     "on_fit_start", "on_fit_end", "setup", "teardown", "configure_callbacks", "configure_model",
     "configure_gradient_clipping", "optimizer_step", "optimizer_zero_grad", "backward",
     "lr_scheduler_step", "prepare_data", "train_dataloader", "manual_backward",
 )  # fmt: skip
-_DTYPES = {"32-true": torch.float32, "64-true": torch.float64, "bf16-true": torch.bfloat16}
 
 
 def _nothing() -> None:
@@ -53,17 +58,18 @@ class PlainLoop:
             ConfigError: If the module needs what only Lightning's Trainer does.
         """
         check_supported(module, self.precision)
-        device = torch.device(self.accelerator)
-        module.to(device=device, dtype=_DTYPES.get(self.precision))
-        meter = Meter()
-        with seeded(seed), self._determinism():
+        precision, meter = _precision(self.precision, self.accelerator), Meter()
+        precision.convert_module(module)
+        if batches.epochs == 0:
+            return meter.fit()
+        module.to(torch.device(self.accelerator))
+        with seeded(seed), self._determinism(), _without_trainer(module):
             optimizer = _only_optimizer(module)
-            module.train()
             module.on_train_start()
             for _ in range(batches.epochs):
                 module.on_train_epoch_start()
                 for index, batch in enumerate(batches):
-                    self._step(module, optimizer, batch, index, meter)
+                    meter.add(self._step(module, optimizer, precision, batch, index))
                     self.stop()
                 module.on_train_epoch_end()
             module.on_train_end()
@@ -71,19 +77,26 @@ class PlainLoop:
         return meter.fit()
 
     def _step(
-        self, module: LightningModule, optimizer: Optimizer, batch: Batch, index: int, meter: Meter
-    ) -> None:
-        moved = module.on_before_batch_transfer(batch, 0)
+        self,
+        module: LightningModule,
+        optimizer: Optimizer,
+        precision: Precision,
+        batch: Batch,
+        index: int,
+    ) -> Mapping[str, Any]:
+        moved = module.on_before_batch_transfer(precision.convert_input(batch), 0)
         moved = module.transfer_batch_to_device(moved, torch.device(self.accelerator), 0)
         moved = module.on_after_batch_transfer(moved, 0)
-        module.on_train_batch_start(moved, index)
-        outputs: Any = None
+        if module.on_train_batch_start(moved, index) == -1:
+            raise _unsupported(module, "ends epochs early")
+        outputs: dict[str, Any] = {}
 
         def closure() -> Tensor:
-            nonlocal outputs
-            with self._autocast():
-                outputs = module.training_step(moved, index)
-            loss: Tensor = outputs["loss"] if isinstance(outputs, dict) else outputs
+            with precision.train_step_context():
+                given: Any = module.training_step(moved, index)
+            outputs.update(given if isinstance(given, Mapping) else {"loss": given})
+            loss: Tensor = outputs["loss"]
+            outputs["loss"] = loss.detach().clone()
             module.on_before_zero_grad(optimizer)
             optimizer.zero_grad()
             module.on_before_backward(loss)
@@ -94,12 +107,7 @@ class PlainLoop:
 
         optimizer.step(closure)  # type: ignore[arg-type]
         module.on_train_batch_end(outputs, moved, index)
-        meter.add(outputs)
-
-    def _autocast(self) -> contextlib.AbstractContextManager[Any]:
-        if self.precision == "bf16-mixed":
-            return torch.autocast(self.accelerator, dtype=torch.bfloat16)
-        return contextlib.nullcontext()
+        return outputs
 
     @contextlib.contextmanager
     def _determinism(self) -> Iterator[None]:
@@ -113,16 +121,50 @@ class PlainLoop:
 
 def check_supported(module: LightningModule, precision: str) -> None:
     """Raise a ConfigError if the plain loop would train this module differently from Lightning."""
-    name = type(module).__name__
     if precision == "16-mixed":
         raise ConfigError(
             "precision=16-mixed: the plain loop has no gradient scaler; use bf16-mixed."
         )
     if not module.automatic_optimization:
-        raise ConfigError(f"executor=loop: {name} optimises manually; use executor=lightning.")
+        raise _unsupported(module, "optimises manually")
     for hook in _REFUSED_HOOKS:
         if getattr(type(module), hook, None) is not getattr(LightningModule, hook, None):
-            raise ConfigError(f"executor=loop: {name} overrides {hook}; use executor=lightning.")
+            raise _unsupported(module, f"overrides {hook}")
+
+
+@contextlib.contextmanager
+def _without_trainer(module: LightningModule) -> Iterator[None]:
+    """Refuse `current_epoch`, which is 0 without a Trainer, `optimizers()` and their like."""
+    module.trainer = _NoTrainer(module)  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        module.trainer = None
+
+
+class _NoTrainer:
+    """Stands where the Trainer would; all that it lets pass is `log`, which then does nothing."""
+
+    barebones = True
+
+    def __init__(self, module: LightningModule) -> None:
+        self._module = module
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise _unsupported(self._module, f"needs the Trainer's {name}")
+
+
+def _unsupported(module: LightningModule, what: str) -> ConfigError:
+    return ConfigError(f"executor=loop: {type(module).__name__} {what}; use executor=lightning.")
+
+
+def _precision(name: str, accelerator: str) -> Precision:
+    """Lightning's own plugin: how a precision treats modules, batches and the training step."""
+    if name == "bf16-mixed":
+        return MixedPrecision("bf16-mixed", accelerator)
+    if name == "bf16-true":
+        return HalfPrecision("bf16-true")
+    return DoublePrecision() if name == "64-true" else Precision()
 
 
 def _only_optimizer(module: LightningModule) -> Optimizer:

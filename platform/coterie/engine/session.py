@@ -150,9 +150,7 @@ class Session:
                 self._tracker.rewind(position)
             self.view.note(f"Resumed after round {state.server.round}.")
             return state
-        sizes = {client: len(rows) for client, rows in enumerate(self.assembly.workload.parts)}
-        seed = derive_seed(self.config.seed, "init")
-        return RunState(server=self.assembly.method.init(sizes, seed))
+        return RunState(server=self.assembly.server)
 
     def _summary(
         self, status: Status, metrics: Mapping[str, Mapping[str, float]], error: str | None

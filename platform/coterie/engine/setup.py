@@ -10,6 +10,7 @@ from coterie.config.component import load_target, target_of
 from coterie.config.schema import RunConfig
 from coterie.contract.data import DataArrays, DataModule, Partition
 from coterie.contract.method import Method, Task
+from coterie.contract.phase import ServerState
 from coterie.contract.seeds import derive_seed
 from coterie.engine.backend import Backend, Workload
 from coterie.engine.serial import SerialBackend, build_method
@@ -20,11 +21,12 @@ _DTYPES = {"64-true": torch.float64, "bf16-true": torch.bfloat16}
 
 @dataclass(frozen=True, kw_only=True)
 class Assembly:
-    """What a config stands for, before anything runs."""
+    """What a config stands for, before anything runs; `server` is the state at the start."""
 
     data: DataArrays
     workload: Workload
     method: Method
+    server: ServerState
 
 
 def assemble(config: RunConfig) -> Assembly:
@@ -54,7 +56,11 @@ def assemble(config: RunConfig) -> Assembly:
         parts=parts,
         labels=data.labels if method_type.needs_labels else None,
     )
-    return Assembly(data=data, workload=workload, method=build_method(workload))
+    method = build_method(workload)
+    sizes = {client: len(rows) for client, rows in enumerate(parts)}
+    # Now, so that networks which do not fit the data are refused before anything has started.
+    server = method.init(sizes, derive_seed(config.seed, "init"))
+    return Assembly(data=data, workload=workload, method=method, server=server)
 
 
 def task_of(config: RunConfig, data: DataArrays) -> Task:
@@ -74,7 +80,7 @@ def make_backend(workload: Workload, stop: Callable[[], None]) -> Backend:
     if config.cluster.backend == "serial":
         if config.accelerator == "cuda" and not torch.cuda.is_available():
             raise ConfigError(
-                "accelerator=cuda: this machine has no CUDA device; use accelerator=cpu."
+                "accelerator=cuda: there is no CUDA device here; use accelerator=cpu."
             )
         return SerialBackend(workload, stop)
     from coterie.distributed.backend import RayBackend

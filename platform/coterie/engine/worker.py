@@ -1,4 +1,4 @@
-"""Runs clients' turns in one process and folds what they send: the same in an actor and without Ray."""
+"""Runs clients' turns in one process and folds what they send, in an actor or without Ray."""
 
 import logging
 import time
@@ -27,23 +27,48 @@ _logger = logging.getLogger(__name__)
 Resolve = Callable[[Handle], Packed]
 
 
+@dataclass(frozen=True)
+class _Built:
+    """A model and what a turn may change of it: values, training modes, what is frozen."""
+
+    module: LightningModule
+    values: Tensors
+    modes: Mapping[str, bool]
+    trained: Mapping[str, bool]
+
+    @classmethod
+    def of(cls, module: LightningModule) -> "_Built":
+        """A newly built model."""
+        values = {key: value.clone() for key, value in module.state_dict().items()}
+        modes = {name: part.training for name, part in module.named_modules()}
+        trained = {name: value.requires_grad for name, value in module.named_parameters()}
+        return cls(module, values, modes, trained)
+
+    def reset(self) -> LightningModule:
+        """The model as it was built."""
+        self.module.load_state_dict(dict(self.values))
+        self.module.zero_grad(set_to_none=True)
+        for name, part in self.module.named_modules():
+            part.training = self.modes[name]
+        for name, value in self.module.named_parameters():
+            value.requires_grad_(self.trained[name])
+        return self.module
+
+
 class ModulePool:
     """Models kept between turns, each put back to its initial state when it is asked for."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
-        self._built: dict[str, tuple[LightningModule, Tensors]] = {}
+        self._built: dict[str, _Built] = {}
 
     def fresh(self, kind: str, build: Callable[[], ModuleT]) -> ModuleT:
         """The model in its initial state; every process builds it from the same seed."""
         if kind not in self._built:
             with seeded(self._seed):
                 built = build()
-            initial = {key: value.clone() for key, value in built.state_dict().items()}
-            self._built[kind] = (built, initial)
-        module, start = self._built[kind]
-        module.load_state_dict(dict(start))
-        module.zero_grad(set_to_none=True)
+            self._built[kind] = _Built.of(built)
+        module = self._built[kind].reset()
         return cast("ModuleT", module)
 
 
@@ -105,13 +130,14 @@ class Worker:
         try:
             outcome = self.method.client(self._client(turn), order.phase, slots)
             check_outcome(order.phase, outcome, order.layouts, range(len(self.parts)))
-            means.add(outcome.up)
+            done = _done(call, turn.client, outcome, time.perf_counter() - started)
+            means.add(outcome.up)  # last: a client that fails leaves nothing in the sums
         except (InterruptedRunError, ConfigError, RunError):
             raise
-        except Exception as error:  # noqa: BLE001  # whatever a client does, the others go on
+        except Exception as error:  # whatever a client does, the others go on
             _logger.debug("Client %d failed", turn.client, exc_info=True)
             return TurnFailed(call=call, client=turn.client, message=_sentence(error))
-        return _done(call, turn.client, outcome, time.perf_counter() - started)
+        return done
 
     def _client(self, turn: Turn) -> TurnClient:
         rows = self.parts[turn.client]

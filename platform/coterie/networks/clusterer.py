@@ -48,7 +48,7 @@ class Clusterer(LightningModule):
         embedding = self.encoder(to_unit(samples, parameter_dtype(self)))
         return Prediction(embedding, None if self.head is None else self.head(embedding))
 
-    def predict_step(self, batch: Tensor, batch_idx: int = 0) -> Prediction:  # noqa: ARG002
+    def predict_step(self, batch: Tensor, batch_idx: int = 0) -> Prediction:
         """Lightning's prediction on a batch of samples."""
         prediction: Prediction = self(batch)
         return prediction

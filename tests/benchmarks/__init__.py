@@ -1,0 +1,1 @@
+"""Measurements, run by `make bench`; their results are kept in docs/benchmarks.md."""

@@ -1,0 +1,15 @@
+"""Run every benchmark and write their tables to the standard output."""
+
+import sys
+
+from tests.benchmarks import local_training, startup
+
+
+def main():
+    for benchmark in (local_training, startup):
+        sys.stdout.write(f"\n## {benchmark.TITLE}\n\n{benchmark.table()}\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
