@@ -1,0 +1,157 @@
+"""Exact sums: any order and grouping gives the same bits, and those of the rational mean."""
+
+import itertools
+import math
+from fractions import Fraction
+
+import numpy as np
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from coterie.contract.phase import Mean
+from coterie.engine.exact import ExactMeans, Layout
+from tests.methods_for_tests.sums import bits, fold, mean_of, means_of
+
+LARGEST = 2.0**24
+VALUES = st.floats(-LARGEST, LARGEST, width=32)
+SMALL = st.floats(-8.0, 8.0, width=32)
+WEIGHTS = st.integers(1, 5000)
+CONTRIBUTIONS = st.lists(st.tuples(st.lists(SMALL, min_size=3, max_size=3), WEIGHTS), min_size=1)
+
+
+def rational(contributions, element):
+    total = sum(weight for _, weight in contributions)
+    return sum(Fraction(v[element]) * w for v, w in contributions) / total
+
+
+@settings(deadline=None)
+@given(CONTRIBUTIONS, st.randoms(use_true_random=False), st.integers(1, 5))
+def test_neither_order_nor_grouping_changes_a_bit(contributions, random, workers):
+    expected = fold(contributions)
+    shuffled = contributions.copy()
+    random.shuffle(shuffled)
+    shares = [[] for _ in range(workers)]
+    for contribution in shuffled:
+        shares[random.randrange(workers)].append(contribution)
+    merged = means_of({"w": torch.zeros(3)})
+    for share in shares:
+        merged.merge(fold(share).lanes)
+    assert bits(mean_of(merged)) == bits(mean_of(expected))
+    assert merged.result()["s"].weight == expected.result()["s"].weight
+    for lane in ("high", "low", "weight", "bound"):
+        one, other = getattr(merged.lanes["s"], lane), getattr(expected.lanes["s"], lane)
+        assert torch.equal(torch.as_tensor(one), torch.as_tensor(other))
+
+
+def test_every_order_of_four_and_every_split_in_two():
+    given = [
+        ([0.1, 1e-4, -3.3], 7),
+        ([1e-7, -1e-4, 2.0], 1),
+        ([5.5, 3.0, -1.0], 450),
+        ([-5, 0, 9], 3),
+    ]
+    found = set()
+    for order in itertools.permutations(given):
+        for cut in range(5):
+            means = fold(order[:cut])
+            means.merge(fold(order[cut:]).lanes)
+            found.add(tuple(bits(mean_of(means))))
+    assert len(found) == 1
+
+
+def test_a_naive_float32_sum_does_depend_on_the_order():
+    # So that the tests above have something to find.
+    values = np.random.default_rng(0).normal(size=(20, 50)).astype(np.float32)
+    forth, back = values[0].copy(), values[-1].copy()
+    for row in values[1:]:
+        forth += row
+    for row in values[-2::-1]:
+        back += row
+    assert (forth != back).any()
+
+
+@settings(deadline=None)
+@given(VALUES, st.lists(WEIGHTS, min_size=1, max_size=20))
+def test_copies_of_a_value_average_to_just_it(value, weights):
+    assume(abs(value) > 2.0**-36 or value == 0)
+    mean = mean_of(fold([([value, -value, 0.0], weight) for weight in weights]))
+    assert mean.tolist() == [value, -value, 0.0]
+
+
+@settings(deadline=None)
+@given(st.floats(-(2.0**-36), 2.0**-36, width=32), st.lists(WEIGHTS, min_size=1, max_size=20))
+def test_a_tiny_value_averages_to_itself_but_for_two_to_the_minus_sixty(value, weights):
+    mean = mean_of(fold([([value] * 3, weight) for weight in weights]))
+    assert all(abs(Fraction(m) - Fraction(value)) <= Fraction(1, 2**60) for m in mean.tolist())
+
+
+@settings(deadline=None)
+@given(CONTRIBUTIONS)
+def test_the_float32_mean_is_within_one_ulp_of_the_rational_one(contributions):
+    mean = mean_of(fold(contributions))
+    for element in range(3):
+        exact = rational(contributions, element)
+        nearest = np.float32(float(exact))
+        found = np.float32(mean[element].item())
+        allowed = max(float(np.spacing(np.abs(nearest))), 2.0**-60)
+        assert abs(float(found) - float(nearest)) <= allowed
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.lists(st.floats(-8, 8), min_size=3, max_size=3), WEIGHTS), min_size=1))
+def test_the_float64_mean_is_the_rational_one_but_for_two_to_the_minus_fifty(contributions):
+    mean = mean_of(fold(contributions, torch.float64))
+    for element in range(3):
+        error = abs(Fraction(mean[element].item()) - rational(contributions, element))
+        # 2^-61 of quantisation, 2^-51 of rounding the result below 8.
+        assert error <= Fraction(1, 2**61) + Fraction(1, 2**51)
+
+
+@settings(deadline=None)
+@given(st.lists(st.floats(-100, 100, width=16), min_size=1, max_size=9), WEIGHTS)
+def test_bfloat16_is_summed_exactly_and_rounded_once(values, weight):
+    tensors = [torch.tensor([v] * 3, dtype=torch.bfloat16) for v in values]
+    means = means_of({"w": tensors[0]})
+    for tensor in tensors:
+        means.add({"s": Mean(weight=weight, tensors={"w": tensor})})
+    mean = mean_of(means)
+    exact = float(sum(Fraction(t[0].item()) for t in tensors) / len(tensors))
+    assert mean.dtype is torch.bfloat16
+    ulp = 2.0 ** (math.frexp(exact)[1] - 8) if exact else 0.0
+    assert abs(mean[0].item() - exact) <= max(0.5 * ulp, 2.0**-60)
+
+
+def test_weights_near_a_ten_thousandth_survive_being_averaged_with_themselves():
+    torch.manual_seed(0)
+    values = torch.randn(10_000) * 1e-4
+    means = means_of({"w": values})
+    for weight in (1, 359, 1797):
+        means.add({"s": Mean(weight=weight, tensors={"w": values})})
+    assert torch.equal(mean_of(means), values)
+
+
+def test_a_hand_computed_mean_keeps_shapes_and_weight():
+    tensors = {"w": torch.tensor([[1.0, 2.0]]), "b": torch.tensor(-1.5), "none": torch.zeros(0)}
+    means = means_of(tensors)
+    means.add({"s": Mean(weight=1, tensors=tensors)})
+    means.add({"s": Mean(weight=3, tensors={k: v * 5 for k, v in tensors.items()})})
+    [(slot, mean)] = means.result().items()
+    assert (slot, mean.weight) == ("s", 4)
+    assert mean.tensors["w"].tolist() == [[4.0, 8.0]]
+    assert (mean.tensors["b"].item(), mean.tensors["b"].shape) == (-6.0, ())
+    assert mean.tensors["none"].shape == (0,)
+
+
+def test_a_slot_that_nobody_contributed_to_is_absent():
+    means = ExactMeans({s: Layout.of({"w": torch.zeros(1)}) for s in ("a", "b")})
+    means.add({"b": Mean(weight=2, tensors={"w": torch.ones(1)})})
+    assert list(means.result()) == ["b"]
+
+
+def test_merging_leaves_the_other_sums_as_they_were():
+    mine, other = fold([]), fold([([1.0] * 3, 1)])
+    mine.merge(other.lanes)
+    mine.merge(fold([([3.0] * 3, 1)]).lanes)
+    assert mean_of(mine).tolist() == [2.0] * 3
+    assert mean_of(other).tolist() == [1.0] * 3

@@ -1,0 +1,121 @@
+"""The plain loop and Lightning's Trainer: the same bits, the same hooks, the same means."""
+
+import numpy as np
+import pytest
+import torch
+
+from coterie.engine.plain_loop import SUPPORTED_HOOKS, PlainLoop
+from coterie.engine.trainer import LightningTrainer
+from coterie.errors import InterruptedRunError
+from tests.methods_for_tests.everything import Everything, batches, both, fresh, train
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def assert_same_bits(one, other):
+    one, other = one.state_dict(), other.state_dict()
+    assert one.keys() == other.keys()
+    for key in one:
+        assert one[key].dtype is other[key].dtype, key
+        assert torch.equal(one[key], other[key]), key
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+@pytest.mark.parametrize("precision", ["32-true", "64-true", "bf16-mixed", "bf16-true"])
+def test_both_give_the_same_bits_hooks_and_means(optimizer, precision):
+    (a, fit_a), (b, fit_b) = both(Everything, optimizer, precision=precision)
+    assert_same_bits(a, b)
+    assert b.log_of_hooks == a.log_of_hooks
+    assert fit_a == fit_b
+    assert fit_a.steps == 10
+    assert set(fit_a.metrics) == {"loss", "norm"}
+    start = fresh(Everything, optimizer).to(a.net[0].weight.dtype)
+    assert not torch.equal(a.net[0].weight, start.net[0].weight)
+    assert torch.equal(a.frozen.running_mean, start.frozen.running_mean)
+
+
+def test_the_means_are_those_of_the_steps():
+    module, fit = train(PlainLoop(), fresh(Everything))
+    seen = [what[1] for what in module.log_of_hooks if what[0] == "on_train_batch_end"]
+    assert fit.metrics["loss"] == pytest.approx(np.mean([s["loss"] for s in seen]))
+    assert fit.metrics["norm"] == pytest.approx(np.mean([s["norm"] for s in seen]))
+
+
+def test_every_supported_hook_is_called_by_both():
+    for module, _ in both(Everything):
+        assert {what[0] for what in module.log_of_hooks} >= SUPPORTED_HOOKS
+
+
+@pytest.mark.parametrize(
+    "plan", [{"steps": 7}, {"steps": 7, "first_step": 3}, {"steps": 2, "first_step": 5}]
+)
+def test_plans_in_steps_that_begin_and_end_within_epochs(plan):
+    (a, fit_a), (b, fit_b) = both(Everything, **plan)
+    assert_same_bits(a, b)
+    assert b.log_of_hooks == a.log_of_hooks
+    assert fit_a == fit_b
+    assert fit_a.steps == plan["steps"]
+
+
+@pytest.mark.parametrize("plan", [{"epochs": 0}, {"steps": 0, "first_step": 2}])
+def test_no_steps_change_nothing_and_call_no_hook(plan):
+    for module, fit in both(Everything, **plan):
+        assert (fit.steps, dict(fit.metrics), module.log_of_hooks) == (0, {}, [])
+        assert_same_bits(module, fresh(Everything))
+
+
+def test_the_seed_decides_and_the_global_generators_are_put_back():
+    before = torch.get_rng_state()
+    one, other = fresh(Everything), fresh(Everything)
+    PlainLoop().fit(one, batches(), seed=1)
+    PlainLoop().fit(other, batches(), seed=2)
+    assert not torch.equal(one.net[0].weight, other.net[0].weight)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+class LossAlone(Everything):
+    """`training_step` returns a tensor; hooks see a mapping in any case, and `log` is harmless."""
+
+    def training_step(self, batch, batch_idx):
+        loss = super().training_step(batch, batch_idx)["loss"]
+        self.log("train/loss", loss)
+        return loss
+
+
+@pytest.mark.filterwarnings("ignore:You are trying to")
+def test_a_step_that_returns_the_loss_alone():
+    (a, fit_a), (b, fit_b) = both(LossAlone)
+    assert_same_bits(a, b)
+    assert b.log_of_hooks == a.log_of_hooks
+    assert fit_a == fit_b
+    assert set(fit_a.metrics) == {"loss"}
+
+
+@pytest.mark.parametrize("trainer", [LightningTrainer, PlainLoop])
+def test_stop_is_asked_after_each_step(trainer):
+    asked = []
+
+    def stop():
+        asked.append(None)
+        if len(asked) == 3:
+            raise InterruptedRunError("enough")
+
+    module = fresh(Everything)
+    with pytest.raises(InterruptedRunError, match="enough"):
+        trainer(stop=stop).fit(module, batches(), seed=1)
+    assert sum(what[0] == "training_step" for what in module.log_of_hooks) == 3
+
+
+def test_the_determinism_setting_of_before_is_put_back():
+    before = torch.are_deterministic_algorithms_enabled()
+    for setting in (True, False):
+        torch.use_deterministic_algorithms(setting)
+        PlainLoop(deterministic=not setting).fit(fresh(Everything), batches(), seed=1)
+        assert torch.are_deterministic_algorithms_enabled() is setting
+    torch.use_deterministic_algorithms(before)
