@@ -55,7 +55,7 @@ def measure(samples, rounds):
     data = ClientData(samples=images, rows=np.arange(samples), labels=labels)
     plan = Plan(batch_size=BATCH, epochs=1)
     runs = {
-        "bare PyTorch": lambda m, b: bare_loop(m, b),
+        "bare PyTorch": bare_loop,
         "plain loop": lambda m, b: PlainLoop().fit(m, b, 0),
         "Lightning Trainer": lambda m, b: LightningTrainer().fit(m, b, 0),
     }

@@ -93,11 +93,11 @@ def test_actors_that_die_again_and_again_end_the_run(cluster):
 
     from coterie.errors import RunError
 
-    with pytest.raises(RunError, match="max_actor_restarts=1; look for memory"):
-        try:
+    try:
+        with pytest.raises(RunError, match="max_actor_restarts=1; look for memory"):
             run("cluster.num_actors=1", "cluster.max_actor_restarts=1", hook=start)
-        finally:
-            stop.set()
+    finally:
+        stop.set()
 
 
 class Probe(ClientActor):

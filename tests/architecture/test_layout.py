@@ -1,0 +1,177 @@
+"""Rules of the layout and of the code's shape that no linter knows."""
+
+import ast
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+ENGINE = ROOT / "platform" / "coterie"
+SOURCES = sorted(
+    path
+    for folder in (ENGINE, ROOT / "modules", ROOT / "datamodules", ROOT / "ray_jobs")
+    for path in folder.rglob("*.py")
+)
+TESTS = sorted((ROOT / "tests").rglob("*.py"))
+MAX_LINES = 250
+MAX_FUNCTION_LINES = 50
+FORBIDDEN_NAMES = {"utils", "util", "helpers", "helper", "misc", "common"}
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def python(
+    *arguments: str, cwd: Path = ROOT, path: str | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run this interpreter afresh; `path` is its PYTHONPATH."""
+    env = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    env |= {} if path is None else {"PYTHONPATH": path}
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=cwd,
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+
+def relative(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def imported(path: Path) -> set[str]:
+    """The top-level packages that a file imports, anywhere in it."""
+    found = set()
+    for node in ast.walk(parsed(path)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found.add(node.module.split(".")[0])
+    return found
+
+
+def functions(tree: ast.AST) -> Iterator[Function]:
+    return (n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef))
+
+
+def test_the_scan_sees_the_code() -> None:
+    names = {relative(path) for path in SOURCES}
+    assert {"platform/coterie/engine/loop.py", "modules/fedmcc.py", "ray_jobs/train.py"} <= names
+
+
+def test_platform_is_a_source_root_and_no_package() -> None:
+    assert [path.name for path in (ROOT / "platform").glob("*.py")] == []
+    assert (ENGINE / "__init__.py").is_file()
+
+
+@pytest.mark.parametrize("path", [None, "platform", f"platform{os.pathsep}."])
+def test_pythons_own_platform_wins(path: str | None) -> None:
+    code = "import platform; print(platform.__file__); print(platform.system())"
+    for arguments in (("-c", code), ("-c", f"import sys; sys.path.insert(0, '.'); {code}")):
+        done = python(*arguments, path=path)
+        assert done.returncode == 0, done.stderr
+        file, system = done.stdout.split()
+        assert not Path(file).is_relative_to(ROOT / "platform")
+        assert Path(file).name in {"platform.py", "__init__.py"}
+        assert system in {"Linux", "Darwin", "Windows"}
+
+
+@pytest.mark.parametrize(
+    ("package", "folder", "jobs_may"),
+    [("ray", "distributed", True), ("faiss", "clustering", False), ("wandb", "tracking", False)],
+)
+def test_one_folder_imports(package: str, folder: str, jobs_may: bool) -> None:
+    importing = {path.parent for path in SOURCES if package in imported(path)}
+    allowed = {ENGINE / folder} | ({ROOT / "ray_jobs"} if jobs_may else set())
+    assert ENGINE / folder in importing
+    assert importing <= allowed
+
+
+def test_no_print() -> None:
+    calls = [
+        f"{relative(path)}:{node.lineno}"
+        for path in SOURCES
+        for node in ast.walk(parsed(path))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+        if node.func.id == "print"
+    ]
+    assert calls == []
+
+
+def test_no_file_is_long() -> None:
+    lines = {relative(path): path.read_text().count("\n") for path in (*SOURCES, *TESTS)}
+    assert {name: count for name, count in lines.items() if count > MAX_LINES} == {}
+
+
+def length(function: Function) -> int:
+    """A function's lines from `def` to its end, its docstring left out."""
+    assert function.end_lineno is not None
+    lines = function.end_lineno - function.lineno + 1
+    first = function.body[0]
+    if ast.get_docstring(function, clean=False) is not None and first.end_lineno is not None:
+        lines -= first.end_lineno - first.lineno + 1
+    return lines
+
+
+def test_no_function_is_long() -> None:
+    long = {
+        f"{relative(path)}:{function.name}": length(function)
+        for path in SOURCES
+        for function in functions(parsed(path))
+        if length(function) > MAX_FUNCTION_LINES
+    }
+    assert long == {}
+
+
+def test_nine_in_ten_functions_are_short() -> None:
+    lengths = [length(function) for path in SOURCES for function in functions(parsed(path))]
+    assert sum(count < 30 for count in lengths) >= 0.9 * len(lengths)
+
+
+def undocumented(node: ast.AST, where: str) -> Iterator[str]:
+    """Public classes and functions without a docstring, not looking into functions."""
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        overload = any("overload" in ast.dump(mark) for mark in child.decorator_list)
+        if child.name.startswith("_") or overload:
+            continue
+        if ast.get_docstring(child) is None:
+            yield f"{where}:{child.name}"
+        if isinstance(child, ast.ClassDef):
+            yield from undocumented(child, f"{where}:{child.name}")
+
+
+def test_everything_public_has_a_docstring() -> None:
+    assert [name for path in SOURCES for name in undocumented(parsed(path), relative(path))] == []
+    assert [relative(path) for path in SOURCES if ast.get_docstring(parsed(path)) is None] == []
+
+
+def test_no_file_is_a_drawer() -> None:
+    names = [path for path in (*SOURCES, *TESTS) if path.stem.lower() in FORBIDDEN_NAMES]
+    folders = [path for path in (*SOURCES, *TESTS) if path.parent.name.lower() in FORBIDDEN_NAMES]
+    assert names == folders == []
+
+
+def test_the_engine_without_actors_does_not_import_ray() -> None:
+    code = "import sys, coterie, coterie.engine.serial; sys.exit('ray' in sys.modules)"
+    done = python("-c", code, path="platform")
+    assert done.returncode == 0, done.stderr or "ray was imported"
+
+
+@pytest.mark.parametrize("first", [(), ("experiment=fedmcc_digits",)])
+def test_a_mistyped_key_ends_with_one_line_and_exit_code_2(first: tuple[str, ...]) -> None:
+    done = python("-m", "ray_jobs.train", *first, "bad.key=1", path="platform")
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1
+    assert ("bad" if first else "experiment") in done.stderr

@@ -1,0 +1,92 @@
+"""Golden loss curves: a change that is meant to leave the mathematics alone leaves these alone.
+
+Each `tests/golden/<method>.json` holds the overrides of a small run on scikit-learn's digits and
+the means of its training metrics in each of three rounds. They are compared to a relative 1e-5, not
+to the bit: matrix products and convolutions use other kernels on other processors, which round in
+another order. Training amplifies that, and Adam all the more, whose first steps are the gradient's
+signs: 30 steps of CC in float32 made 2e-3 of 1e-7. So the runs are two steps per client and round,
+in float64. Views are drawn in float32 all the same, which is what is left: at most 3e-6 between the
+widest and the narrowest kernels of one processor. Float32 runs are compared with each other, to the
+bit, by other tests.
+
+After a change that is meant to move the curves, write them anew and look at the difference:
+
+    COTERIE_REGOLD=1 python -m pytest tests/golden && git diff tests/golden
+"""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from coterie.engine.loop import Loop, RunState
+from coterie.engine.setup import assemble, make_backend
+from ray_jobs.compose import compose
+from tests.small_federation import Silent
+
+FOLDER = Path(__file__).parent
+TOLERANCE = 1e-5
+ROUNDS = 3
+SMALL = (
+    "cluster=serial",
+    "executor=loop",
+    "accelerator=cpu",
+    "seed=1",
+    "precision=64-true",
+    "encoder.features=32",
+    "method.batch_size=32",
+    "method.projection=16",
+)
+METHODS = {
+    "fedmcc": (
+        "experiment=fedmcc_digits",
+        "data.limit=320",
+        "method.representation_rounds=2",
+        "method.representation_epochs=1",
+        "method.clustering_rounds=1",
+        "method.clustering_epochs=2",
+    ),
+    "mcc": ("experiment=mcc_digits", "data.limit=64", "method.rounds=3", "method.epochs=1"),
+    "cc": ("experiment=cc_digits", "data.limit=64", "method.rounds=3", "method.epochs=1"),
+    "fedcc": ("experiment=fedcc_digits", "data.limit=320", "method.rounds=3", "method.epochs=1"),
+}
+
+
+def curve(overrides: tuple[str, ...]) -> list[dict[str, Any]]:
+    """Each round's stage and means over the clients."""
+    assembly = assemble(compose(*overrides))
+    backend = make_backend(assembly.workload, lambda: None)
+    rounds: list[dict[str, Any]] = []
+
+    def commit(_: RunState, done: Any) -> None:
+        turns = [turn.metrics for turn in done.result.turns]
+        means = {name: float(np.mean([t[name] for t in turns])) for name in sorted(turns[0])}
+        rounds.append({"round": done.phase.round, "stage": done.phase.stage, **means})
+
+    sizes = {client: len(rows) for client, rows in enumerate(assembly.workload.parts)}
+    state = RunState(server=assembly.method.init(sizes, 11))
+    Loop(assembly.method, backend, assembly.workload, Silent(), commit).run(state)
+    return rounds
+
+
+@pytest.mark.parametrize("method", list(METHODS))
+def test_the_losses_are_those_of_the_golden_run(method: str) -> None:
+    overrides = (*METHODS[method], *SMALL)
+    found = curve(overrides)
+    path = FOLDER / f"{method}.json"
+    if os.environ.get("COTERIE_REGOLD") == "1":
+        golden = {"overrides": list(overrides), "rounds": found}
+        path.write_text(json.dumps(golden, indent=2) + "\n", encoding="utf-8")
+    golden = json.loads(path.read_text(encoding="utf-8"))
+    assert golden["overrides"] == list(overrides), "run with COTERIE_REGOLD=1"
+    assert len(found) == ROUNDS
+    for ours, theirs in zip(found, golden["rounds"], strict=True):
+        assert (ours.pop("round"), ours.pop("stage")) == (theirs.pop("round"), theirs.pop("stage"))
+        assert ours == pytest.approx(theirs, rel=TOLERANCE, abs=0.0)
+
+
+def test_every_golden_file_belongs_to_a_method() -> None:
+    assert {path.stem for path in FOLDER.glob("*.json")} == set(METHODS)

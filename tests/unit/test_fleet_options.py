@@ -1,0 +1,82 @@
+"""Config keys that reach the actor: slices, memory caps, precision, threads. No cluster is needed."""
+
+import pytest
+import torch
+
+from coterie.config.schema import ClusterConfig
+from coterie.distributed import fleet
+from coterie.distributed.backend import pack_longest_first
+from coterie.engine.events import Turn
+from coterie.engine.setup import assemble
+from coterie.engine.trainer import LightningTrainer, local_trainer
+from ray_jobs.compose import compose
+
+
+class Recorded(fleet.Fleet):
+    """A fleet that starts nothing and remembers what it would have started."""
+
+    def __init__(self, config):
+        self._config, self._stored, self.started = config, "data", []
+
+    def _start(self, kind, *args):
+        self.started.append((kind.__name__, args))
+
+
+@pytest.mark.parametrize(
+    ("gpus", "fraction", "cap"),
+    [(0.25, None, 0.25), (0.25, 0.2, 0.2), (1.0, None, None), (1.0, 0.5, 0.5), (0.0, 0.5, None)],
+)
+def test_an_actors_memory_is_capped_to_its_slice(gpus, fraction, cap):
+    config = ClusterConfig(gpus_per_client=gpus, gpu_memory_fraction=fraction)
+    recorded = Recorded(config)
+    recorded._new()
+    assert recorded.started == [("ClientActor", ("data", cap))]
+
+
+@pytest.mark.parametrize(
+    ("server", "gpus", "driver", "cluster", "expected"),
+    [
+        ("auto", 0.5, False, True, True),
+        ("auto", 0.5, True, True, False),
+        ("auto", 0.0, False, True, False),
+        ("driver", 0.5, False, True, False),
+        ("actor", 0.0, True, False, True),
+    ],
+)
+def test_the_server_half_goes_where_the_gpu_is(
+    monkeypatch, server, gpus, driver, cluster, expected
+):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: driver)
+    monkeypatch.setattr(fleet, "cluster_has_gpu", lambda: cluster)
+    config = ClusterConfig(server=server, gpus_per_client=gpus)
+    assert fleet.server_needs_actor(config) is expected
+
+
+def test_config_keys_reach_the_trainer():
+    config = compose("experiment=fedmcc_digits", "precision=bf16-mixed", "deterministic=false")
+    trainer = local_trainer(config, has_gpu=False)
+    assert trainer.accelerator == "cpu"
+    assert local_trainer(config, has_gpu=True).accelerator == "cuda"
+    built = trainer.build(3)
+    assert str(built.precision) == "bf16-mixed"
+    assert built.max_epochs == 3
+    assert isinstance(trainer, LightningTrainer)
+    assert trainer.deterministic is False
+
+
+def test_threads_are_set_before_anything_is_computed():
+    before = torch.get_num_threads()
+    try:
+        assemble(compose("experiment=fedmcc_digits", "cluster.threads_per_client=2"))
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_the_longest_turns_are_handed_out_first_and_evenly():
+    sizes = [10, 70, 20, 60, 40, 30]
+    turns = [Turn(client=i, size=size, seed=0) for i, size in enumerate(sizes)]
+    first, second = pack_longest_first(turns, 2)
+    assert [turn.size for turn in first] == [70, 30, 20]
+    assert [turn.size for turn in second] == [60, 40, 10]
+    assert sum(turn.size for turn in first) - sum(turn.size for turn in second) == 10
