@@ -8,9 +8,9 @@ client. MCC optimises both levels at once (eq. (6)), as a rule on one client tha
 """
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
-from pydantic import NonNegativeInt, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from coterie.contract import (
     Client,
@@ -33,11 +33,12 @@ from modules.mcc import METRICS, PARTS, MomentumConfig, MomentumContrast, Stage
 
 
 class Step(NamedTuple):
-    """A stage, its rounds, and the local epochs of each."""
+    """A stage, its rounds, the local epochs of each, and its config."""
 
     stage: Stage
     rounds: int
     epochs: int
+    config: MomentumConfig
 
 
 class _Momentum:
@@ -91,7 +92,7 @@ class _Momentum:
         step = next(step for step in self._schedule if step.stage == phase.stage)
         rules = self.rules(step.stage)
         module = client.module(
-            step.stage, lambda: MomentumContrast(self._config, self._task, step.stage)
+            step.stage, lambda: MomentumContrast(step.config, self._task, step.stage)
         )
         load_slots(module, slots)
         if not self._config.aggregate_target:
@@ -146,13 +147,26 @@ class FedMCC(_Momentum):
         """Local epochs E of stage 1."""
         clustering_epochs: PositiveInt = 5
         """Local epochs E of stage 2."""
+        clustering_learning_rate: PositiveFloat | None = None
+        """Adam's learning rate in stage 2; by default stage 1's."""
+        clustering_momentum: Annotated[float, Field(ge=0.0, le=1.0)] | None = None
+        """EMA of the target cluster projector in stage 2; by default stage 1's."""
 
     def __init__(self, config: Config, task: Task) -> None:
-        representation = Step(
-            "representation", config.representation_rounds, config.representation_epochs
+        own = {
+            "learning_rate": config.clustering_learning_rate,
+            "momentum": config.clustering_momentum,
+        }
+        second = config.model_copy(update={k: v for k, v in own.items() if v is not None})
+        first_rounds, first_epochs = config.representation_rounds, config.representation_epochs
+        super().__init__(
+            config,
+            task,
+            (
+                Step("representation", first_rounds, first_epochs, config),
+                Step("clustering", config.clustering_rounds, config.clustering_epochs, second),
+            ),
         )
-        clustering = Step("clustering", config.clustering_rounds, config.clustering_epochs)
-        super().__init__(config, task, (representation, clustering))
 
 
 class MCC(_Momentum):
@@ -167,7 +181,7 @@ class MCC(_Momentum):
         """Epochs a round."""
 
     def __init__(self, config: Config, task: Task) -> None:
-        super().__init__(config, task, (Step("joint", config.rounds, config.epochs),))
+        super().__init__(config, task, (Step("joint", config.rounds, config.epochs, config),))
 
 
 def _entry(pattern: str, slot: str) -> Entry:

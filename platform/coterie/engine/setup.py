@@ -92,6 +92,6 @@ def _check_parts(parts: list[np.ndarray]) -> None:
     for client, rows in enumerate(parts):
         if len(rows) < 2:
             raise DataError(
-                f"partition: client {client} of {len(parts)} has {len(rows)} samples, each needs 2; "
-                "use fewer clients or a more even partition."
+                f"partition: client {client} of {len(parts)} has {len(rows)} samples, each needs "
+                "2; use fewer clients or a more even partition."
             )

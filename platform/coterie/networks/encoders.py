@@ -61,28 +61,37 @@ class EncoderConfig(Component, ABC):
 class ConvNet3(EncoderConfig):
     """Three strided convolutions and a linear layer, CCFC's encoder for small images.
 
-    Convolutions of 64, 128 and 256 kernels 4×4 with stride 2 and padding 1, each followed by
-    normalisation and LeakyReLU 0.2. Inputs of 8×8 pixels and more.
+    Convolutions of w, 2w and 4w kernels 4×4 (64, 128 and 256 in CCFC) with stride 2 and padding 1,
+    each followed by normalisation and LeakyReLU 0.2. Inputs of 8×8 pixels and more.
     """
+
+    width: Width = 64
+    """Kernels of the first convolution, w."""
 
     features: Width | None = 256
     """Width of the representation; None leaves the linear layer out."""
     norm: Norm = "batch"
     """Normalisation after each convolution."""
+    standardise: bool = False
+    """Whether a BatchNorm without parameters ends it, as one ends the projector in CCFC's code."""
 
     def build(self, shape: tuple[int, ...]) -> Encoder:
         """See `EncoderConfig.build`."""
         channels, height, width = image_shape("ConvNet3", shape, smallest=8)
         layers: list[nn.Module] = []
-        for inputs, outputs in ((channels, 64), (64, 128), (128, 256)):
+        first = self.width
+        for inputs, outputs in ((channels, first), (first, 2 * first), (2 * first, 4 * first)):
             # The normalisation's own shift makes a bias superfluous.
             layers.append(nn.Conv2d(inputs, outputs, 4, 2, 1, bias=self.norm == "none"))
             layers += [normalisation(self.norm, outputs), nn.LeakyReLU(0.2)]
-        flat = 256 * (height // 8) * (width // 8)
+        flat = 4 * first * (height // 8) * (width // 8)
         layers.append(nn.Flatten())
         if self.features is not None:
             layers.append(nn.Linear(flat, self.features))
-        return Encoder(nn.Sequential(*layers), flat if self.features is None else self.features)
+        features = flat if self.features is None else self.features
+        if self.standardise:
+            layers.append(nn.BatchNorm1d(features, affine=False))
+        return Encoder(nn.Sequential(*layers), features)
 
 
 class ConvNet4(EncoderConfig):

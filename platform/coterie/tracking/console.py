@@ -47,6 +47,8 @@ class ConsoleView:
     ) -> None:
         self._console = console or Console()
         self._mode = _resolve(self._console) if mode == "auto" else mode
+        live = self._mode == "live"
+        self._width = min(_LINE_WIDTH, self._console.width) if live else _LINE_WIDTH
         self._clock = clock
         self._progress = Progress(clock)
         self._title = ""
@@ -57,7 +59,7 @@ class ConsoleView:
         """Say what runs, and begin to draw."""
         self._title = title
         words = [title, *(f"{name} {value}" for name, value in facts.items())]
-        for line in textwrap.wrap(" | ".join(words), _LINE_WIDTH):
+        for line in textwrap.wrap(" | ".join(words), self._width):
             self._print(line)
         if self._mode == "live":
             self._live = Live(get_renderable=self.panel, console=self._console, transient=True)
@@ -81,7 +83,7 @@ class ConsoleView:
         self._progress.failed_turns += 1
         if self._progress.failed_turns <= _LISTED_FAILURES:
             line = f"client {client} failed: {' '.join(message.split())}"
-            self._print(tables.shorten(line, _LINE_WIDTH))
+            self._print(tables.shorten(line, self._width))
         elif self._progress.failed_turns == _LISTED_FAILURES + 1:
             self._print("further failures of this round are counted, not listed")
 
@@ -146,7 +148,7 @@ class ConsoleView:
         parts = [f"{progress.round} {tables.shorten(record.phase.stage, 24)}"]
         parts += [f"FAILED {progress.failures}"] if progress.failures else []
         parts += [progress.loss, *tables.score_texts(record.evaluation or {})]
-        return tables.fit([*parts, progress.clients, progress.eta, progress.traffic], _LINE_WIDTH)
+        return tables.fit([*parts, progress.clients, progress.eta, progress.traffic], self._width)
 
     def _print(self, text: str) -> None:
         """One line as it is: no markup, no colours, never wrapped."""
