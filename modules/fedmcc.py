@@ -8,10 +8,12 @@ client. MCC optimises both levels at once (eq. (6)), as a rule on one client tha
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Annotated, NamedTuple
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
+from coterie.config.component import NestedComponent
 from coterie.contract import (
     Client,
     Entry,
@@ -33,12 +35,13 @@ from modules.mcc import METRICS, PARTS, MomentumConfig, MomentumContrast, Stage
 
 
 class Step(NamedTuple):
-    """A stage, its rounds, the local epochs of each, and its config."""
+    """A stage, its rounds, the local epochs of each, its config and its task."""
 
     stage: Stage
     rounds: int
     epochs: int
     config: MomentumConfig
+    task: Task
 
 
 class _Momentum:
@@ -92,7 +95,7 @@ class _Momentum:
         step = next(step for step in self._schedule if step.stage == phase.stage)
         rules = self.rules(step.stage)
         module = client.module(
-            step.stage, lambda: MomentumContrast(step.config, self._task, step.stage)
+            step.stage, lambda: MomentumContrast(step.config, step.task, step.stage)
         )
         load_slots(module, slots)
         if not self._config.aggregate_target:
@@ -151,6 +154,8 @@ class FedMCC(_Momentum):
         """Adam's learning rate in stage 2; by default stage 1's."""
         clustering_momentum: Annotated[float, Field(ge=0.0, le=1.0)] | None = None
         """EMA of the target cluster projector in stage 2; by default stage 1's."""
+        clustering_augmentation: NestedComponent = None
+        """Views in stage 2, `{target: …}`; by default stage 1's."""
 
     def __init__(self, config: Config, task: Task) -> None:
         own = {
@@ -158,14 +163,17 @@ class FedMCC(_Momentum):
             "momentum": config.clustering_momentum,
         }
         second = config.model_copy(update={k: v for k, v in own.items() if v is not None})
-        first_rounds, first_epochs = config.representation_rounds, config.representation_epochs
+        views = config.clustering_augmentation or task.augmentation
+        rounds, epochs = config.representation_rounds, config.representation_epochs
+        clustering = Step(
+            stage="clustering",
+            rounds=config.clustering_rounds,
+            epochs=config.clustering_epochs,
+            config=second,
+            task=replace(task, augmentation=views),  # type: ignore[arg-type]
+        )
         super().__init__(
-            config,
-            task,
-            (
-                Step("representation", first_rounds, first_epochs, config),
-                Step("clustering", config.clustering_rounds, config.clustering_epochs, second),
-            ),
+            config, task, (Step("representation", rounds, epochs, config, task), clustering)
         )
 
 
@@ -181,7 +189,7 @@ class MCC(_Momentum):
         """Epochs a round."""
 
     def __init__(self, config: Config, task: Task) -> None:
-        super().__init__(config, task, (Step("joint", config.rounds, config.epochs, config),))
+        super().__init__(config, task, (Step("joint", config.rounds, config.epochs, config, task),))
 
 
 def _entry(pattern: str, slot: str) -> Entry:

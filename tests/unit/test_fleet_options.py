@@ -1,4 +1,4 @@
-"""Config keys that reach the actor: slices, memory caps, precision, threads. No cluster is needed."""
+"""Config keys that reach the actor: slices, memory caps, precision, threads; no cluster needed."""
 
 import pytest
 import torch

@@ -7,9 +7,16 @@ method or encoder is used like ours: by its path, without a registry.
 
 import importlib
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, field_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    PlainSerializer,
+    ValidationError,
+    field_validator,
+)
 
 from coterie.config.explain import nearest
 from coterie.errors import ConfigError
@@ -101,3 +108,26 @@ def target_of(component: Component) -> str:
 
 def _path_of(model: type[Component]) -> str:
     return f"{model.__module__}:{model.__qualname__.removesuffix('.Config')}"
+
+
+def _parse_nested(value: Any) -> Any:
+    if not isinstance(value, Mapping):
+        return value
+    try:
+        return parse_component(value)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"])
+        raise ValueError(f"{key}={first['input']!r}: {first['msg']}") from error
+
+
+def _dump_nested(value: Component | None) -> Any:
+    if value is None:
+        return None
+    return {"target": target_of(value), **value.model_dump(mode="json")}
+
+
+NestedComponent = Annotated[
+    Component | None, BeforeValidator(_parse_nested), PlainSerializer(_dump_nested)
+]
+"""A component inside another's config: `{target: package.module:Class, key: value}`, or None."""
