@@ -13,7 +13,8 @@ from torch import nn
 
 from coterie.config.component import Component
 from coterie.errors import ConfigError
-from datamodules.views import ImageView, Padding, VectorView, Warp, seeded_view
+from coterie.networks.views import seeded_view
+from datamodules.views import ImageView, Padding, VectorView, Warp
 
 __all__ = [
     "AugmentationConfig",

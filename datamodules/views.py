@@ -54,24 +54,3 @@ class VectorView(nn.Module):
         """Map vectors (n, d) to views of the same shape."""
         kept = torch.rand_like(vectors) >= self.mask_probability
         return (vectors + self.std * torch.randn_like(vectors)) * kept
-
-
-def seeded_view(augment: nn.Module, images: Tensor, seed: int) -> Tensor:
-    """One view of each sample, drawn from a seed; the global generators are left as they were.
-
-    Args:
-        augment: What an augmentation's `build` gave.
-        images: A batch of samples, on the CPU or a CUDA device.
-        seed: Equal seeds give equal bits for equal batches on one kind of device.
-
-    Returns:
-        Views of the batch's shape.
-    """
-    devices = [images.get_device()] if images.is_cuda else []
-    with torch.random.fork_rng(devices=devices):
-        # Not torch.manual_seed, which would reseed every other CUDA device for good.
-        torch.default_generator.manual_seed(seed)
-        for device in devices:
-            torch.cuda.default_generators[device].manual_seed(seed)
-        views: Tensor = augment(images)
-    return views

@@ -92,9 +92,7 @@ class ContrastiveClustering(LightningModule):
 
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
         """Draw two views of each sample, on the device."""
-        # kornia draws in the type that the whole module was cast to; the views are to be float32's.
-        augment = self.augment.float()
-        return two_views(augment, batch["samples"], batch["seed"], parameter_dtype(self))
+        return two_views(self.augment, batch["samples"], batch["seed"], parameter_dtype(self))
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> dict[str, Tensor]:
         """The loss of one batch of view pairs, and its terms."""

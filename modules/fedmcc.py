@@ -11,7 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, NamedTuple
 
+import torch
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
+from torch import Tensor
 
 from coterie.config.component import NestedComponent
 from coterie.contract import (
@@ -30,8 +32,9 @@ from coterie.contract import (
     load_slots,
     seeded,
 )
+from coterie.contract.phase import Fact
 from coterie.networks.clusterer import Clusterer
-from modules.mcc import METRICS, PARTS, MomentumConfig, MomentumContrast, Stage
+from modules.mcc import HEAD_LOSS, METRICS, PARTS, MomentumConfig, MomentumContrast, Stage
 
 
 class Step(NamedTuple):
@@ -83,7 +86,7 @@ class _Momentum:
         down = up | {"encoder"} if stage == "clustering" else up
         return Phase(
             name=stage, stage=stage, round=server.round + 1, down=down, up=up, metrics=METRICS,
-            cohort=self._config.participation,
+            cohort=self._config.participation, records=self._records(stage),
         )  # fmt: skip
 
     def offer(self, server: ServerState, phase: Phase) -> Slots:
@@ -103,7 +106,12 @@ class _Momentum:
         fit = client.fit(module, Plan(batch_size=self._config.batch_size, epochs=step.epochs))
         size = len(client.data)
         up = {slot: Mean(weight=size, tensors=rules.slot(module, slot)) for slot in phase.up}
-        return Outcome(up=up, state=rules.kept(module) or None, metrics=fit.metrics)
+        return Outcome(
+            up=up,
+            records={"head_losses": head_losses(fit.metrics)} if phase.records else {},
+            state=rules.kept(module) or None,
+            metrics={name: fit.metrics[name] for name in METRICS},
+        )
 
     def server(
         self,
@@ -113,15 +121,26 @@ class _Momentum:
         records: Mapping[int, Tensors],
     ) -> ServerState:
         """Federated averaging, weighted by the clients' numbers of samples."""
-        return server.advance(phase, {slot: mean.tensors for slot, mean in means.items()})
+        slots = {slot: mean.tensors for slot, mean in means.items()}
+        if not phase.records:
+            return server.advance(phase, slots)
+        losses = torch.stack([record["head_losses"] for record in records.values()]).mean(dim=0)
+        before = server.facts.get("head_losses")
+        if isinstance(before, list):  # rounds are noisy: a running mean over them
+            losses = 0.7 * losses.new_tensor(before) + 0.3 * losses
+        facts: dict[str, Fact] = {"head_losses": losses.tolist(), "head": int(losses.argmin())}
+        return server.advance(phase, slots, facts)
 
     def model_for(self, server: ServerState, client: int | None) -> Clusterer:
         """The global encoder, with the cluster projector once that is being trained."""
         with seeded(0):  # every drawn value is replaced; the global generator stays as it was
             module = MomentumContrast(self._config, self._task, "joint")
         load_slots(module, {part: server.slots[part] for part in PARTS["joint"]})
-        learned = self._stage(max(1, server.round)) != "representation"
-        return Clusterer(module.online.encoder, module.online.cluster if learned else None)
+        if self._stage(max(1, server.round)) == "representation":
+            return Clusterer(module.online.encoder)
+        chosen = f"cluster.heads.{server.facts.get('head', 0)}"
+        name = "cluster" if self._config.cluster_heads == 1 else chosen
+        return Clusterer(module.online.encoder, module.online.get_submodule(name))
 
     def _stage(self, number: int) -> Stage | None:
         for step in self._schedule:
@@ -129,6 +148,10 @@ class _Momentum:
                 return step.stage
             number -= step.rounds
         return None
+
+    def _records(self, stage: Stage) -> frozenset[str]:
+        several = stage != "representation" and self._config.cluster_heads > 1
+        return frozenset({"head_losses"}) if several else frozenset()
 
     def _trained(self, stage: Stage) -> frozenset[str]:
         parts = PARTS[stage]
@@ -190,6 +213,12 @@ class MCC(_Momentum):
 
     def __init__(self, config: Config, task: Task) -> None:
         super().__init__(config, task, (Step("joint", config.rounds, config.epochs, config, task),))
+
+
+def head_losses(metrics: Mapping[str, float]) -> Tensor:
+    """The cluster projectors' own losses, float64 (heads,), in their order."""
+    own = {k.removeprefix(HEAD_LOSS): v for k, v in metrics.items() if k.startswith(HEAD_LOSS)}
+    return torch.tensor([own[key] for key in sorted(own, key=int)], dtype=torch.float64)
 
 
 def _entry(pattern: str, slot: str) -> Entry:

@@ -33,6 +33,7 @@ PARTS: Mapping[Stage, tuple[str, ...]] = {
 Heads = Sequence[Mapping[str, Tensor]]
 """Per view a network saw, the outputs of its heads by name."""
 
+HEAD_LOSS = "head_loss/"
 METRICS = frozenset({"loss", "instance", "cluster", "entropy"})
 
 
@@ -61,6 +62,9 @@ class MomentumConfig(Component):
     """Whether ξ counts the positive pair: CC's code does, eq. (1) and (13) do not."""
     representations: Literal["two", "four"] = "four"
     """`four` feeds both views to both networks; `two` feeds each view to one (section V)."""
+    cluster_heads: PositiveInt = 1
+    """Cluster projectors trained side by side, the one of lowest loss being kept (as SCAN does):
+    a single one can end in a poor local optimum. The paper has one."""
     participation: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
     """Share of the clients in each round."""
     aggregate_target: bool = False
@@ -79,8 +83,9 @@ class MomentumContrast(LightningModule):
     def __init__(self, config: MomentumConfig, task: Task, stage: Stage) -> None:
         super().__init__()
         clusters = cluster_count(config.clusters, task)
-        self.online = ContrastiveBranch(task, config.projection, clusters, config.hidden)
-        self.target = ContrastiveBranch(task, config.projection, clusters, config.hidden)
+        sizes = (config.projection, clusters, config.hidden, config.cluster_heads)
+        self.online = ContrastiveBranch(task, *sizes)
+        self.target = ContrastiveBranch(task, *sizes)
         self.target.load_state_dict(self.online.state_dict())
         self.augment = task.augmentation.build(task.shape)
         self.config, self.stage = config, stage
@@ -108,9 +113,7 @@ class MomentumContrast(LightningModule):
 
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
         """Draw two views of each sample, on the device."""
-        # kornia draws in the type that the whole module was cast to; the views are to be float32's.
-        augment = self.augment.float()
-        return two_views(augment, batch["samples"], batch["seed"], parameter_dtype(self))
+        return two_views(self.augment, batch["samples"], batch["seed"], parameter_dtype(self))
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> dict[str, Tensor]:
         """The stage's loss of one batch of view pairs, and its terms."""
@@ -154,12 +157,28 @@ class MomentumContrast(LightningModule):
         return 0.5 * (loss + contrastive_loss(z_target[0], z_online[-1], tau, positive))
 
     def _cluster_loss(self, online: Heads, target: Heads) -> dict[str, Tensor]:
-        """L_C of eq. (9); its entropies are subtracted: adding them, as printed, collapses."""
+        """L_C of eq. (9), the mean over the cluster projectors if there are several."""
         c_online, c_target = ([view["cluster"] for view in net] for net in (online, target))
+        heads = self.config.cluster_heads
+        if heads == 1:
+            cluster, entropy = self._one_cluster_loss(c_online, c_target)
+            return {"cluster": cluster, "entropy": entropy}
+        every = [
+            self._one_cluster_loss([c[i] for c in c_online], [c[i] for c in c_target])
+            for i in range(heads)
+        ]
+        own = {f"{HEAD_LOSS}{i}": loss - entropy for i, (loss, entropy) in enumerate(every)}
+        cluster, entropy = (torch.stack(term).mean() for term in zip(*every, strict=True))
+        return {"cluster": cluster, "entropy": entropy, **own}
+
+    def _one_cluster_loss(
+        self, c_online: Sequence[Tensor], c_target: Sequence[Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        """L and H of eq. (9); H is to be subtracted: adding it, as printed, collapses."""
         tau, positive = self.config.cluster_temperature, self.config.include_positive
         entropy = torch.stack([cluster_entropy(c) for c in (*c_online, *c_target)]).sum()
         loss = cluster_contrastive_loss(c_online[0], c_target[-1], tau, positive)
         if self.config.representations == "four":
             other = cluster_contrastive_loss(c_target[0], c_online[-1], tau, positive)
             loss = 0.5 * (loss + other)
-        return {"cluster": loss, "entropy": entropy}
+        return loss, entropy

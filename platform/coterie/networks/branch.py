@@ -4,7 +4,7 @@ from torch import nn
 
 from coterie.contract.method import Task
 from coterie.errors import ConfigError
-from coterie.networks.heads import ClusterHead, Projector
+from coterie.networks.heads import ClusterHead, ClusterHeads, Projector
 
 
 class ContrastiveBranch(nn.Module):
@@ -15,16 +15,26 @@ class ContrastiveBranch(nn.Module):
         projection: Width d1 of the instance projector's output.
         clusters: Number of clusters d2.
         hidden: Width of both projectors' hidden layer; by default that of the representation.
+        heads: Cluster-level projectors side by side.
     """
 
     def __init__(
-        self, task: Task, projection: int, clusters: int, hidden: int | None = None
+        self,
+        task: Task,
+        projection: int,
+        clusters: int,
+        hidden: int | None = None,
+        heads: int = 1,
     ) -> None:
         super().__init__()
         self.encoder = task.encoder.build(task.shape)
         width: int = self.encoder.features  # type: ignore[assignment]  # an int, not a submodule
         self.instance = Projector(width, hidden or width, projection)
-        self.cluster = ClusterHead(width, hidden or width, clusters)
+        self.cluster: nn.Module = (
+            ClusterHead(width, hidden or width, clusters)
+            if heads == 1
+            else ClusterHeads(width, hidden or width, clusters, heads)
+        )
 
 
 def cluster_count(configured: int | None, task: Task) -> int:

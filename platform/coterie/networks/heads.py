@@ -1,5 +1,6 @@
 """Heads: small networks on top of an encoder's representation."""
 
+import torch
 from torch import Tensor, nn
 
 
@@ -40,6 +41,22 @@ class Predictor(_TwoLayers):
         self, inputs: int, bottleneck: int, outputs: int, batch_norm: bool = False
     ) -> None:
         super().__init__(inputs, bottleneck, outputs, batch_norm)
+
+
+class ClusterHeads(nn.Module):
+    """Several cluster heads side by side, of which one is chosen later.
+
+    Attributes:
+        heads: The heads, each a `ClusterHead` of its own.
+    """
+
+    def __init__(self, inputs: int, hidden: int, clusters: int, count: int) -> None:
+        super().__init__()
+        self.heads = nn.ModuleList(ClusterHead(inputs, hidden, clusters) for _ in range(count))
+
+    def forward(self, representations: Tensor) -> Tensor:
+        """Map (n, inputs) to probabilities (heads, n, clusters)."""
+        return torch.stack([head(representations) for head in self.heads])
 
 
 class ClusterHead(_TwoLayers):

@@ -41,6 +41,8 @@ def two_views(
         dtype: The model's type; views are drawn in float32 whatever it is.
     """
     unit = to_unit(samples)
+    # kornia draws in the type that its module was cast to: a run's precision must not change views.
+    augment.float()
     a = seeded_view(augment, unit, derive_seed(seed, "view", 0))
     b = seeded_view(augment, unit, derive_seed(seed, "view", 1))
     return a.to(dtype), b.to(dtype)
