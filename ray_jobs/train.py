@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.logging import RichHandler
 
-from coterie.errors import CoterieError, InterruptedRunError, RunError
+from coterie.errors import CoterieError
 from ray_jobs.compose import compose
 from ray_jobs.help_text import help_text
 
@@ -35,10 +35,9 @@ def main(arguments: Sequence[str]) -> int:
         from coterie.engine.federation import Federation
 
         return Federation(config).run().exit_code
-    except (RunError, InterruptedRunError) as error:
-        return error.exit_code  # the terminal view has said it
     except CoterieError as error:
-        errors.print(str(error), style="red", highlight=False, markup=False)
+        if not error.reported:
+            errors.print(str(error), style="red", highlight=False, markup=False)
         return error.exit_code
 
 

@@ -6,9 +6,11 @@ class CoterieError(Exception):
 
     Attributes:
         exit_code: What the command line exits with when this error ends the run.
+        reported: Whether the run's view has shown the sentence already.
     """
 
     exit_code = 1
+    reported = False
 
 
 class ConfigError(CoterieError):

@@ -85,6 +85,8 @@ class Federation:
                 status: Status = "interrupted" if interrupted else "failed"
                 session.conclude(status, {}, None if interrupted else sentence)
                 self._view.finish(status, error=sentence)
+                if isinstance(error, CoterieError):
+                    error.reported = True
                 raise
             session.seconds["total"] = time.perf_counter() - started
             session.conclude("completed", finished.evaluation.metrics)

@@ -1,0 +1,53 @@
+"""Mail between clients and a pool of models give the serial backend's bits on actors, too."""
+
+from dataclasses import replace
+
+import pytest
+
+from coterie.config.schema import ClusterConfig
+from coterie.distributed.backend import RayBackend
+from coterie.engine.loop import Loop
+from coterie.engine.packing import Packed
+from tests.methods_for_tests.mailer import Mailer
+from tests.methods_for_tests.pool import Pool
+from tests.methods_for_tests.running import Quiet, make_workload, plain, run, start
+
+pytestmark = pytest.mark.ray
+
+
+def on_ray(workload, actors):
+    cluster = ClusterConfig(num_actors=actors)
+    workload = replace(workload, config=workload.config.model_copy(update={"cluster": cluster}))
+    backend = RayBackend(workload, lambda: None)
+    try:
+        loop = Loop(backend._method, backend, workload, Quiet(), lambda state, committed: None)
+        state = start(loop)
+        loop.run(state)
+        assert not any(isinstance(kept, Packed) for kept in state.states.values())
+        state.states = {c: backend.fetch(handle) for c, handle in state.states.items()}
+        state.mail = {
+            to: {by: backend.fetch(handle) for by, handle in letters.items()}
+            for to, letters in state.mail.items()
+        }
+        return state
+    finally:
+        backend.close()
+
+
+CASES = {
+    "mail": (Mailer.Config(rounds=2, clients=4, cohorts=(1.0, (0, 2), 0.5)), (2, 3, 4, 5)),
+    "pool": (Pool.Config(rounds=3), (2, 3, 4, 5, 6)),
+    "pool with failures": (Pool.Config(broken=(1,), diverged=(3,)), (2, 3, 4, 5, 6)),
+}
+
+
+@pytest.mark.parametrize("actors", [1, 3])
+@pytest.mark.parametrize("case", CASES)
+def test_any_method_of_the_contract_runs_on_actors(cluster, case, actors):
+    workload = make_workload(CASES[case][0], CASES[case][1])
+    expected, _ = run(workload)
+    assert plain(on_ray(workload, actors)) == plain(expected)
+    if case == "mail":
+        assert expected.ledger.peer > 0
+    if case == "pool with failures":
+        assert expected.dropped == 2
