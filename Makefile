@@ -21,7 +21,7 @@ $(STAMP): pyproject.toml constraints.txt
 		--constraint constraints.txt --editable '.[faiss-$(FAISS),dev]'
 	@touch $(STAMP)
 
-demo: install  ## FedMCC on handwritten digits: 5 clients, under 2 minutes on 2 cores.
+demo: install  ## FedMCC on handwritten digits: 5 clients, about 2 minutes on 2 cores.
 	$(BIN)/python -m ray_jobs.train experiment=fedmcc_digits
 
 test: install  ## Every test but the slow ones.
