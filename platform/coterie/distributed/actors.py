@@ -8,13 +8,15 @@ from typing import Any
 
 import ray
 import torch
+from ray.exceptions import ObjectLostError
 
 from coterie.contract.phase import Mean, Phase
 from coterie.engine.backend import Workload
-from coterie.engine.events import CallDone, Event, Handle, Order, TurnDone
+from coterie.engine.events import CallDone, Event, Handle, Order, TurnDone, TurnStarted
 from coterie.engine.packing import Packed, PackedServer, pack_server, unpack, unpack_server
 from coterie.engine.predictor import Chunk
 from coterie.engine.serial import build_method, build_predictor, build_worker
+from coterie.errors import StateLostError
 from coterie.networks.clusterer import Prediction
 
 FLUSH_S = 0.25
@@ -76,7 +78,8 @@ class ClientActor:
             light, heavy = _split(event)
             events.append(light)
             objects += heavy
-            if isinstance(event, CallDone) or time.monotonic() - flushed >= FLUSH_S:
+            at_once = isinstance(event, CallDone | TurnStarted)
+            if at_once or time.monotonic() - flushed >= FLUSH_S:
                 yield Report(tuple(events), tuple(key for key, _ in objects))
                 for _, packed in objects:
                     yield packed
@@ -126,7 +129,10 @@ def _split(event: Event) -> tuple[Event, list[tuple[ObjectKey, Packed]]]:
 
 
 def _resolve(handle: Handle) -> Packed:
-    packed: Packed = ray.get(handle)  # a view of the node's shared memory
+    try:
+        packed: Packed = ray.get(handle)  # a view of the node's shared memory
+    except ObjectLostError as error:
+        raise StateLostError from error
     return packed
 
 

@@ -16,11 +16,21 @@ from coterie.contract.method import Method
 from coterie.contract.phase import Outcome, Slots, Tensors
 from coterie.contract.seeds import seeded
 from coterie.engine.batches import SeededBatches
-from coterie.engine.events import CallDone, Event, Handle, Order, Turn, TurnDone, TurnFailed
+from coterie.engine.deadline import Deadline
+from coterie.engine.events import (
+    CallDone,
+    Event,
+    Handle,
+    Order,
+    Turn,
+    TurnDone,
+    TurnFailed,
+    TurnStarted,
+)
 from coterie.engine.exact import ExactMeans
 from coterie.engine.messages import bytes_peer, bytes_up, check_outcome
 from coterie.engine.packing import Packed, pack, unpack
-from coterie.errors import ConfigError, InterruptedRunError, RunError
+from coterie.errors import ConfigError, InterruptedRunError, RunError, StateLostError
 
 _logger = logging.getLogger(__name__)
 
@@ -106,6 +116,7 @@ class Worker:
         labels: Their classes, only if the method is supervised.
         trainer: What trains locally.
         pool: Models kept between turns.
+        deadline: The time limit of a turn, which the trainer checks too.
         resolve: Turns a handle into what it refers to.
     """
 
@@ -115,6 +126,7 @@ class Worker:
     labels: NDArray[np.int64] | None
     trainer: LocalTrainer
     pool: ModulePool
+    deadline: Deadline
     resolve: Resolve = field(default=lambda handle: handle)
 
     def run(self, order: Order, call: int) -> Iterator[Event]:
@@ -122,13 +134,17 @@ class Worker:
         slots = {name: unpack(self.resolve(handle)) for name, handle in order.slots.items()}
         means = ExactMeans(dict(order.layouts))
         for turn in order.turns:
+            if self.deadline.limit is not None:
+                yield TurnStarted(call=call, client=turn.client)
             yield self._turn(order, slots, turn, means, call)
         yield CallDone(call=call, lanes=means.lanes)
 
     def _turn(self, order: Order, slots: Slots, turn: Turn, means: ExactMeans, call: int) -> Event:
         started = time.perf_counter()
+        self.deadline.begin()
         try:
             outcome = self.method.client(self._client(turn), order.phase, slots)
+            self.deadline.check()
             check_outcome(order.phase, outcome, order.layouts, range(len(self.parts)))
             done = _done(call, turn.client, outcome, time.perf_counter() - started)
             means.add(outcome.up)  # last: a client that fails leaves nothing in the sums
@@ -145,13 +161,19 @@ class Worker:
         return TurnClient(
             id=turn.client,
             data=data,
-            state=None if turn.state is None else unpack(self.resolve(turn.state)),
-            mail={sender: unpack(self.resolve(turn.mail[sender])) for sender in sorted(turn.mail)},
+            state=None if turn.state is None else self._read(turn, turn.state),
+            mail={sender: self._read(turn, turn.mail[sender]) for sender in sorted(turn.mail)},
             seed=turn.seed,
             needs_labels=self.method.needs_labels,
             trainer=self.trainer,
             pool=self.pool,
         )
+
+    def _read(self, turn: Turn, handle: Handle) -> Tensors:
+        try:
+            return unpack(self.resolve(handle))
+        except StateLostError as error:
+            raise StateLostError(turn.client) from error
 
 
 def _done(call: int, client: int, outcome: Outcome, seconds: float) -> TurnDone:
