@@ -49,7 +49,8 @@ def test_names_latest_and_pruning(tmp_path, backend):
     assert (folder / "latest").read_text() == "round-000010\n"
     assert has_checkpoint(folder)
     assert names(path) == [
-        "clients.safetensors", "mail.safetensors", "run.json", "server.safetensors",
+        "clients.safetensors", "mail.safetensors", "optimizer.safetensors", "run.json",
+        "server.safetensors",
     ]  # fmt: skip
 
 
@@ -141,5 +142,5 @@ def test_no_checkpoint_and_another_format_are_refused(tmp_path, backend):
     path = save_checkpoint(tmp_path, state_of(1), backend, {}, keep=1)
     record = json.loads((path / "run.json").read_text())
     (path / "run.json").write_text(json.dumps({**record, "format": 99}))
-    with pytest.raises(DataError, match="format 99, this version reads 1"):
+    with pytest.raises(DataError, match="format 99, this version reads 2"):
         load_checkpoint(tmp_path, backend)

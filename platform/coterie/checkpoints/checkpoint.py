@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from coterie.checkpoints.tensors_file import Key, load_tensors_file, save_tensors
-from coterie.contract.phase import ServerState
+from coterie.contract.phase import ServerState, Slots
 from coterie.engine.backend import Backend
 from coterie.engine.ledger import Ledger
 from coterie.engine.loop import RunState
@@ -18,7 +19,7 @@ from coterie.engine.packing import pack, unpack
 from coterie.errors import DataError
 from coterie.tracking.run_directory import write_text_atomically
 
-_FORMAT = 1
+_FORMAT = 2
 
 
 def save_checkpoint(
@@ -43,9 +44,10 @@ def save_checkpoint(
     partial = folder / f".{name}.partial"
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()
-    save_tensors(partial / "server.safetensors", _server_tensors(state.server))
+    save_tensors(partial / "server.safetensors", _grouped(state.server.slots))
     save_tensors(partial / "clients.safetensors", _client_tensors(state, backend))
     save_tensors(partial / "mail.safetensors", _mail_tensors(state, backend))
+    save_tensors(partial / "optimizer.safetensors", _grouped(state.optimizer))
     text = json.dumps(_accounting(state, tracking), allow_nan=False)
     write_text_atomically(partial / "run.json", text)
     final, former = folder / name, _former(folder, name)
@@ -90,6 +92,7 @@ def load_checkpoint(folder: Path, backend: Backend) -> tuple[RunState, dict[str,
         facts=record["facts"],
         slots={str(slot): tensors for slot, tensors in slots.items()},
     )
+    moments = _group(load_tensors_file(path / "optimizer.safetensors"), record["optimizer"])
     clients = _group(load_tensors_file(path / "clients.safetensors"), record["clients"])
     state = RunState(
         server=server,
@@ -98,6 +101,8 @@ def load_checkpoint(folder: Path, backend: Backend) -> tuple[RunState, dict[str,
         phases=record["phases"],
         failures=record["failures"],
         dropped=record["dropped"],
+        optimizer={str(slot): tensors for slot, tensors in moments.items()},
+        simulated=Counter(record["simulated"]),
     )
     letters = load_tensors_file(path / "mail.safetensors")
     for (recipient, sender), tensors in _group_mail(letters, record["mail"]).items():
@@ -105,8 +110,8 @@ def load_checkpoint(folder: Path, backend: Backend) -> tuple[RunState, dict[str,
     return state, record["tracking"]
 
 
-def _server_tensors(server: ServerState) -> dict[Key, Tensor]:
-    return {(s, name): t for s, tensors in server.slots.items() for name, t in tensors.items()}
+def _grouped(slots: Slots) -> dict[Key, Tensor]:
+    return {(slot, name): t for slot, tensors in slots.items() for name, t in tensors.items()}
 
 
 def _client_tensors(state: RunState, backend: Backend) -> dict[Key, Tensor]:
@@ -136,6 +141,8 @@ def _accounting(state: RunState, tracking: Mapping[str, int]) -> dict[str, Any]:
         "phases": state.phases,
         "failures": state.failures,
         "dropped": state.dropped,
+        "optimizer": sorted(state.optimizer),
+        "simulated": dict(state.simulated),
         "ledger": asdict(state.ledger),
         "tracking": dict(tracking),
     }

@@ -8,7 +8,7 @@ import ray
 from ray.exceptions import ObjectLostError, RayActorError, RayTaskError
 
 from coterie.contract.phase import Mean, Phase, ServerState, Tensors
-from coterie.distributed.actors import Report
+from coterie.distributed.actors import ObjectKey, Report
 from coterie.distributed.fleet import Fleet
 from coterie.engine.backend import Workload
 from coterie.engine.events import CallDone, CallLost, Event, Handle, Order, Turn, TurnDone
@@ -174,9 +174,10 @@ def _read(stream: Any) -> list[Event]:
     return [_attach(event, handles) for event in report.events]
 
 
-def _attach(event: Event, handles: Mapping[tuple[int, int | None], Handle]) -> Event:
+def _attach(event: Event, handles: Mapping[ObjectKey, Handle]) -> Event:
     if not isinstance(event, TurnDone):
         return event
-    own = [(to, ref) for (client, to), ref in handles.items() if client == event.client]
-    mail = {to: ref for to, ref in own if to is not None}
-    return replace(event, state=handles.get((event.client, None)), mail=mail)
+    own = [(key, ref) for (client, key), ref in handles.items() if client == event.client]
+    mail = {key: ref for key, ref in own if isinstance(key, int)}
+    updates = {key: ref for key, ref in own if isinstance(key, str)}
+    return replace(event, state=handles.get((event.client, None)), mail=mail, updates=updates)

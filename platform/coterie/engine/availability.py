@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from coterie.config.participation import are_rounds
 from coterie.errors import ConfigError
 
 _KEY = "participation.availability"
@@ -55,8 +56,7 @@ def _from_json(text: str, shown: str) -> list[list[int]]:
         rounds = json.loads(text)
     except json.JSONDecodeError as error:
         raise ConfigError(f"{shown}: line {error.lineno} is not JSON; mend it.") from error
-    lists = isinstance(rounds, list) and all(isinstance(present, list) for present in rounds)
-    if not lists or not all(type(client) is int for present in rounds for client in present):
+    if not are_rounds(rounds):
         raise ConfigError(f"{shown}: write a list of lists of clients, such as [[0, 1], [2]].")
     found: list[list[int]] = rounds
     return found
