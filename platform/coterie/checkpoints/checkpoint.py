@@ -9,7 +9,7 @@ from typing import Any
 from safetensors import SafetensorError
 
 from coterie.checkpoints.integrity import DamagedError, check_files, file_digest, seal, unseal
-from coterie.checkpoints.record import describe, mail_tensors, restore, server_tensors
+from coterie.checkpoints.record import all_tensors, describe, restore
 from coterie.checkpoints.retention import checkpoint_name, checkpoints_in, pointed_to, superseded
 from coterie.checkpoints.state_files import StateFiles
 from coterie.checkpoints.tensors_file import load_tensors_file, save_tensors
@@ -21,7 +21,7 @@ from coterie.tracking.run_directory import write_text_atomically
 
 FORMAT = 2
 STATES = "states"
-_FILES = ("server.safetensors", "mail.safetensors")
+_FILES = ("server.safetensors", "optimizer.safetensors", "mail.safetensors")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,8 +79,8 @@ def save_checkpoint(
     partial.mkdir(parents=True)
     digests = states.digests(state.states)
     states.write(state.states, states.missing(digests))
-    save_tensors(partial / _FILES[0], server_tensors(state.server))
-    save_tensors(partial / _FILES[1], mail_tensors(state, backend))
+    for file, tensors in zip(_FILES, all_tensors(state, backend), strict=True):
+        save_tensors(partial / file, tensors)
     record = {
         "format": FORMAT,
         **describe(state, digests),
@@ -147,13 +147,12 @@ def _read(folder: Path, name: str, backend: Backend) -> Loaded:
         )
     check_files(path, record["files"])
     try:
-        server = load_tensors_file(path / _FILES[0])
-        letters = load_tensors_file(path / _FILES[1])
+        tensors = [load_tensors_file(path / file) for file in _FILES]
     except SafetensorError as error:
         raise DamagedError(str(error)) from error
     states = StateFiles(folder / STATES, backend)
     kept = {int(c): backend.store(states.read(d)) for c, d in record["clients"].items()}
-    state = restore(record, server, letters, kept, backend)
+    state = restore(record, tensors, kept, backend)
     return Loaded(state=state, tracking=record["tracking"], config=record["config"], path=path)
 
 

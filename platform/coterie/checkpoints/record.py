@@ -1,13 +1,14 @@
 """A run's state as JSON and named tensors, and back."""
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from torch import Tensor
 
 from coterie.checkpoints.tensors_file import Key
-from coterie.contract.phase import ServerState
+from coterie.contract.phase import ServerState, Slots
 from coterie.engine.backend import Backend
 from coterie.engine.events import Handle
 from coterie.engine.ledger import Ledger
@@ -15,13 +16,18 @@ from coterie.engine.loop import RunState
 from coterie.engine.packing import pack, unpack
 
 
-def server_tensors(server: ServerState) -> dict[Key, Tensor]:
-    """The server's slots: (slot, name) to tensor."""
-    return {(s, name): t for s, tensors in server.slots.items() for name, t in tensors.items()}
+def all_tensors(state: RunState, backend: Backend) -> tuple[dict[Key, Tensor], ...]:
+    """The server's slots, its optimiser's tensors, and the mail in flight."""
+    return _slots(state.server.slots), _slots(state.optimizer), _mail(state, backend)
 
 
-def mail_tensors(state: RunState, backend: Backend) -> dict[Key, Tensor]:
-    """The mail in flight: (recipient, sender, name) to tensor."""
+def _slots(slots: Slots) -> dict[Key, Tensor]:
+    """(slot, name) to tensor."""
+    return {(slot, name): t for slot, tensors in slots.items() for name, t in tensors.items()}
+
+
+def _mail(state: RunState, backend: Backend) -> dict[Key, Tensor]:
+    """(recipient, sender, name) to tensor."""
     return {
         (recipient, sender, name): tensor
         for recipient, letters in sorted(state.mail.items())
@@ -43,6 +49,8 @@ def describe(state: RunState, digests: Mapping[int, str]) -> dict[str, Any]:
         "phases": state.phases,
         "failures": list(state.failures),
         "dropped": state.dropped,
+        "optimizer": sorted(state.optimizer),
+        "simulated": dict(state.simulated),
         "best": state.best,
         "ledger": asdict(state.ledger),
     }
@@ -50,19 +58,18 @@ def describe(state: RunState, digests: Mapping[int, str]) -> dict[str, Any]:
 
 def restore(
     record: dict[str, Any],
-    server: Mapping[Key, Tensor],
-    mail: Mapping[Key, Tensor],
+    tensors: Sequence[Mapping[Key, Tensor]],
     states: dict[int, Handle],
     backend: Backend,
 ) -> RunState:
-    """The run's state from what `describe`, `server_tensors` and `mail_tensors` gave."""
-    slots = _group(server, record["slots"])
+    """The run's state from what `describe` gave, the tensors as `all_tensors` has them."""
+    server, optimizer, mail = tensors
     state = RunState(
         server=ServerState(
             round=record["round"],
             step=record["step"],
             facts=record["facts"],
-            slots={str(slot): tensors for slot, tensors in slots.items()},
+            slots=_group_slots(server, record["slots"]),
         ),
         states=states,
         ledger=_ledger(record["ledger"]),
@@ -70,9 +77,11 @@ def restore(
         failures=record["failures"],
         dropped=record["dropped"],
         best=record["best"],
+        optimizer=_group_slots(optimizer, record["optimizer"]),
+        simulated=Counter(record["simulated"]),
     )
-    for (recipient, sender), tensors in _group_mail(mail, record["mail"]).items():
-        state.mail.setdefault(recipient, {})[sender] = backend.store(pack(tensors))
+    for (recipient, sender), letter in _group_mail(mail, record["mail"]).items():
+        state.mail.setdefault(recipient, {})[sender] = backend.store(pack(letter))
     return state
 
 
@@ -81,12 +90,12 @@ def _ledger(record: dict[str, Any]) -> Ledger:
     return Ledger(versions=versions, **record)
 
 
-def _group(
-    tensors: Mapping[Key, Tensor], names: Iterable[str | int]
-) -> dict[str | int, dict[str, Tensor]]:
-    groups: dict[str | int, dict[str, Tensor]] = {name: {} for name in names}
-    for (first, name), tensor in tensors.items():
-        groups[first][str(name)] = tensor
+def _group_slots(
+    tensors: Mapping[Key, Tensor], names: Iterable[str]
+) -> dict[str, dict[str, Tensor]]:
+    groups: dict[str, dict[str, Tensor]] = {name: {} for name in names}
+    for (slot, name), tensor in tensors.items():
+        groups[str(slot)][str(name)] = tensor
     return groups
 
 

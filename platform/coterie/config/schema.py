@@ -4,10 +4,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, SerializeAsAny
 
+from coterie.config.aggregation import AggregationConfig
 from coterie.config.component import Component
+from coterie.config.participation import Fraction, ParticipationConfig
 
 Precision = Literal["32-true", "64-true", "bf16-mixed", "16-mixed", "bf16-true"]
-Fraction = Annotated[float, Field(gt=0.0, le=1.0)]
 
 
 class ClusterConfig(Component):
@@ -139,6 +140,8 @@ class RunConfig(Component):
     augmentation: SerializeAsAny[Component]
     """How a random view of a sample is drawn."""
     cluster: ClusterConfig = ClusterConfig()
+    aggregation: AggregationConfig = AggregationConfig()
+    participation: ParticipationConfig = ParticipationConfig()
     faults: FaultsConfig = FaultsConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()

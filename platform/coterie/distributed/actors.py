@@ -22,8 +22,8 @@ from coterie.networks.clusterer import Prediction
 FLUSH_S = 0.25
 """Reports are sent at most this often."""
 
-ObjectKey = tuple[int, int | None]
-"""(client, recipient) of a message, (client, None) of a client's state."""
+ObjectKey = tuple[int, int | str | None]
+"""(client, recipient) of a message, (client, slot) of an update, (client, None) of a state."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,8 @@ def _split(event: Event) -> tuple[Event, list[tuple[ObjectKey, Packed]]]:
     if event.state is not None:
         heavy.append(((event.client, None), event.state))
     heavy += [((event.client, recipient), event.mail[recipient]) for recipient in event.mail]
-    return replace(event, state=None, mail={}), heavy
+    heavy += [((event.client, slot), event.updates[slot]) for slot in event.updates]
+    return replace(event, state=None, mail={}, updates={}), heavy
 
 
 def _resolve(handle: Handle) -> Packed:

@@ -14,7 +14,7 @@ from ray.exceptions import (
     RayTaskError,
 )
 
-from coterie.distributed.actors import Report
+from coterie.distributed.actors import ObjectKey, Report
 from coterie.engine.events import Event, Handle, Order, Turn, TurnDone, TurnStarted
 
 LOST = (RayActorError, ObjectLostError, OutOfMemoryError)
@@ -99,9 +99,10 @@ def why_lost(error: BaseException) -> str:
     return type(error).__name__
 
 
-def _attach(event: Event, handles: Mapping[tuple[int, int | None], Handle]) -> Event:
+def _attach(event: Event, handles: Mapping[ObjectKey, Handle]) -> Event:
     if not isinstance(event, TurnDone):
         return event
-    own = [(to, ref) for (client, to), ref in handles.items() if client == event.client]
-    mail = {to: ref for to, ref in own if to is not None}
-    return replace(event, state=handles.get((event.client, None)), mail=mail)
+    own = [(key, ref) for (client, key), ref in handles.items() if client == event.client]
+    mail = {key: ref for key, ref in own if isinstance(key, int)}
+    updates = {key: ref for key, ref in own if isinstance(key, str)}
+    return replace(event, state=handles.get((event.client, None)), mail=mail, updates=updates)

@@ -73,6 +73,7 @@ class Recorder:
                 bytes_up=sum(committed.traffic.up.values()),
                 bytes_peer=sum(committed.traffic.peer.values()),
                 seconds=committed.seconds,
+                simulated=committed.simulated,
                 evaluation=evaluation,
             )
         )
@@ -126,12 +127,15 @@ class Recorder:
         self, committed: Committed, means: Mapping[str, float], scores: Mapping[str, float] | None
     ) -> None:
         phase, result = committed.phase, committed.result
+        simulated = committed.simulated
         values = {
             **means,
             **committed.traffic.rows(),
+            **{name: count for name, count in simulated.items() if name != "dropped"},
+            **({"dropped/simulated": simulated["dropped"]} if "dropped" in simulated else {}),
             "participants": len(result.turns),
             "failures": len(result.failures),
-            "dropped": len(result.dropped),
+            "dropped": len(result.dropped) + simulated.get("dropped", 0),
             "seconds": committed.seconds,
             **{f"clustering/{name}": value for name, value in (scores or {}).items()},
         }

@@ -191,6 +191,7 @@ class Session:
             bytes_down=state.ledger.down if state else 0,
             bytes_up=state.ledger.up if state else 0,
             bytes_peer=state.ledger.peer if state else 0,
+            simulated=state.simulated if state else {},
             failures=self.failures,
             seconds=seconds,
             error=error,

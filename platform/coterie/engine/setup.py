@@ -13,6 +13,7 @@ from coterie.contract.method import Method, Task
 from coterie.contract.phase import ServerState
 from coterie.contract.seeds import derive_seed
 from coterie.engine.backend import Backend, Workload
+from coterie.engine.participation import Participation
 from coterie.engine.serial import SerialBackend, build_method
 from coterie.errors import ConfigError, DataError
 
@@ -44,6 +45,7 @@ def assemble(config: RunConfig) -> Assembly:
     seed = derive_seed(config.seed, "partition")
     parts = list(partition.split(data.labels, len(data.samples), seed))
     _check_parts(parts)
+    Participation(config, len(parts))  # refused now, not after the actors have started
     if method_type.needs_labels and data.labels is None:
         raise DataError(f"data={data.name}: it has no labels, which the method trains with.")
     samples = {"train": data.samples}

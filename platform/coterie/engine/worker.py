@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import cast
 
 import numpy as np
@@ -30,6 +30,7 @@ from coterie.engine.events import (
 from coterie.engine.exact import ExactMeans
 from coterie.engine.messages import bytes_peer, bytes_up, check_outcome
 from coterie.engine.packing import Packed, pack, unpack
+from coterie.engine.robust import sent_whole, summed
 from coterie.errors import ConfigError, InterruptedRunError, RunError, StateLostError
 
 _logger = logging.getLogger(__name__)
@@ -94,6 +95,7 @@ class TurnClient:
     needs_labels: bool
     trainer: LocalTrainer
     pool: ModulePool
+    work: float = 1.0
 
     def module(self, kind: str, build: Callable[[], ModuleT]) -> ModuleT:
         """The model in its initial state."""
@@ -101,7 +103,9 @@ class TurnClient:
 
     def fit(self, module: LightningModule, plan: Plan) -> Fit:
         """Train the module in place on the client's data."""
-        batches = SeededBatches(self.data, plan, self.seed, with_labels=self.needs_labels)
+        batches = SeededBatches(
+            self.data, plan, self.seed, with_labels=self.needs_labels, work=self.work
+        )
         return self.trainer.fit(module, batches, self.seed)
 
 
@@ -147,7 +151,9 @@ class Worker:
             self.deadline.check()
             check_outcome(order.phase, outcome, order.layouts, range(len(self.parts)))
             done = _done(call, turn.client, outcome, time.perf_counter() - started)
-            means.add(outcome.up)  # last: a client that fails leaves nothing in the sums
+            done = replace(done, updates=sent_whole(order.rule, outcome.up))
+            # Last: a client that fails leaves nothing in the sums.
+            means.add(summed(order.rule, outcome.up))
         except (InterruptedRunError, ConfigError, RunError):
             raise
         except Exception as error:  # whatever a client does, the others go on
@@ -167,6 +173,7 @@ class Worker:
             needs_labels=self.method.needs_labels,
             trainer=self.trainer,
             pool=self.pool,
+            work=turn.work,
         )
 
     def _read(self, turn: Turn, handle: Handle) -> Tensors:
