@@ -45,6 +45,8 @@ def read_partition(path: Path, data: DataArrays) -> list[Indices]:
             "sample (int64) and client (int32), as `python -m ray_jobs.partition` writes them."
         )
     _check_data(path, table.schema.metadata or {}, data)
+    if table["sample"].null_count or table["client"].null_count:
+        raise DataError(f"partition.path={path}: an entry is missing; make it again.")
     rows, clients = table["sample"].to_numpy(), table["client"].to_numpy()
     _check_rows(path, rows, clients, len(data.samples))
     order = np.lexsort((rows, clients))
