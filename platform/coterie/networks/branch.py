@@ -2,6 +2,7 @@
 
 from torch import nn
 
+from coterie.config.explain import show
 from coterie.contract.method import Task
 from coterie.errors import ConfigError
 from coterie.networks.heads import ClusterHead, ClusterHeads, Projector
@@ -46,5 +47,5 @@ def cluster_count(configured: int | None, task: Task) -> int:
     count = task.classes if configured is None else configured
     if count < 2:
         source = "the data has no classes" if configured is None else "it must be at least 2"
-        raise ConfigError(f"method.clusters={configured}: {source}; set it to 2 or more.")
+        raise ConfigError(f"method.clusters={show(configured)}: {source}; set it to 2 or more.")
     return count

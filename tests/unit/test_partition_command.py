@@ -1,0 +1,106 @@
+"""`python -m ray_jobs.partition`: what it shows and writes, and runs that take its file."""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from coterie.contract.data import DataArrays
+from coterie.engine.setup import read_and_split
+from coterie.errors import DataError
+from datamodules.partition_files import read_partition, write_partition
+from ray_jobs.compose import compose
+from ray_jobs.partition import main
+
+SMALL = ("experiment=fedmcc_digits", "data.limit=300")
+
+
+def test_a_later_run_has_the_same_clients(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    out = tmp_path / "splits" / "a"
+    overrides = (*SMALL, "partition=dirichlet", "partition.alpha=0.3")
+    assert main([*overrides, f"out={out}"]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[0].split() == ["client", "samples", *"0123456789"]
+    assert shown[-2].strip() == "5 clients, 300 samples"
+    assert max(map(len, shown[:-1])) <= 80
+    data, parts = read_and_split(compose(*overrides))
+    assert [int(line.split()[1]) for line in shown[2:7]] == [len(part) for part in parts]
+    kept = ("partition=file", f"partition.path={out}/partition.parquet", "seed=9")
+    again, same = read_and_split(compose(*SMALL, *kept))
+    assert all(left.tobytes() == right.tobytes() for left, right in zip(parts, same, strict=True))
+    np.testing.assert_array_equal(again.samples, data.samples)
+    table = pq.read_table(out / "partition.parquet")
+    types = {field.name: str(field.type) for field in table.schema}
+    assert types == {"sample": "int64", "client": "int32"}
+    with Image.open(out / "partition.png") as figure:
+        assert figure.format == "PNG"
+
+
+def test_refusals_and_help(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main([*SMALL, "partition.clients=301"]) == 2
+    assert capsys.readouterr().err == "clients=301 is more than the 300 samples; lower it.\n"
+    (tmp_path / "taken").touch()
+    assert main([*SMALL, "out=taken"]) == 2
+    assert "out=taken: it cannot be written (" in capsys.readouterr().err
+    assert not (tmp_path / "partition").exists()
+    assert main(["--help"]) == 0
+    text = capsys.readouterr().out
+    assert "partition=file partition.path=DIR/partition.parquet" in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def data(size=6, name="d", labels=None):
+    samples = np.arange(size, dtype=np.float32)[:, None]
+    return DataArrays(name=name, samples=samples, labels=labels, classes=("a", "b"))
+
+
+def test_the_file_keeps_samples_that_no_client_has_out(tmp_path):
+    parts = [np.array([1, 4]), np.array([0, 2])]
+    write_partition(tmp_path / "p.parquet", parts, data())
+    same = read_partition(tmp_path / "p.parquet", data())
+    assert [part.tolist() for part in same] == [[1, 4], [0, 2]]
+    assert {part.dtype for part in same} == {np.dtype(np.int64)}
+
+
+@pytest.mark.parametrize(
+    ("other", "reason"),
+    [
+        (data(name="e"), "the data set's name is d there and e here"),
+        (data(size=7), "the number of samples is 6 there and 7 here"),
+        (data(labels=np.zeros(6, np.int64)), "the digest of the labels is "),
+    ],
+)
+def test_a_file_of_other_data_is_refused(tmp_path, other, reason):
+    write_partition(tmp_path / "p.parquet", [np.arange(6)], data())
+    with pytest.raises(DataError) as refusal:
+        read_partition(tmp_path / "p.parquet", other)
+    assert f"it was made for other data ({reason}" in str(refusal.value)
+    assert str(refusal.value).endswith("; make it again with `python -m ray_jobs.partition`.")
+
+
+@pytest.mark.parametrize(
+    ("samples", "clients", "reason"),
+    [
+        ([0, 6], [0, 0], r"rows 0\.\.5, each at most once"),
+        ([-1, 2], [0, 0], r"rows 0\.\.5, each at most once"),
+        ([2, 2], [0, 1], r"rows 0\.\.5, each at most once"),
+        ([0, 1], [-1, 0], "numbered from 0"),
+        ([], [], "numbered from 0"),
+        ([0, None], [0, 0], "an entry is missing"),
+    ],
+)
+def test_files_that_are_no_partition(tmp_path, samples, clients, reason):
+    path = tmp_path / "p.parquet"
+    write_partition(path, [np.arange(6)], data())
+    schema = pq.read_table(path).schema
+    pq.write_table(pa.table({"sample": samples, "client": clients}, schema=schema), path)
+    with pytest.raises(DataError, match=reason):
+        read_partition(path, data())
+    pq.write_table(pa.table({"sample": [0.5], "client": [0]}), path)
+    with pytest.raises(DataError, match=r"columns are sample, client; it needs sample \(int64\)"):
+        read_partition(path, data())
+    with pytest.raises(DataError, match="it cannot be read as parquet; write it with"):
+        read_partition(tmp_path / "gone.parquet", data())

@@ -1,0 +1,104 @@
+"""Whole runs without labels, with few, and with the data's own clients, on the serial backend."""
+
+import json
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+from scipy.optimize import linear_sum_assignment
+from sklearn.datasets import load_digits
+
+from coterie import Federation
+from coterie.config import Component
+from coterie.contract.data import DataArrays
+from coterie.errors import ConfigError, DataError
+from coterie.evaluation.heterogeneity import class_spread
+from ray_jobs.compose import compose
+
+SHORT = (
+    "experiment=fedmcc_digits", "cluster=serial", "encoder=mlp", "encoder.hidden=[16]",
+    "encoder.features=8", "method.representation_rounds=1", "method.representation_epochs=1",
+    "method.clustering_rounds=1", "method.clustering_epochs=1", "method.batch_size=16",
+    "evaluation.every=0", "tracking.progress=none",
+)  # fmt: skip
+
+
+class Supervised:
+    """A method that is refused before it is built."""
+
+    needs_labels = True
+
+    class Config(Component):
+        """It has no keys."""
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory):
+    """Sixty digits in a folder per client, and the same as vectors, most without a label."""
+    folder, source = tmp_path_factory.mktemp("digits"), load_digits()
+    for row, image in enumerate(source.images[:60]):
+        path = folder / "pictures" / f"site{row % 3}" / f"{row:02}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray((image * 15.9).astype(np.uint8)).save(path)
+    labels = np.where(np.arange(60) < 20, source.target[:60], -1)
+    np.savez(folder / "vectors.npz", x=source.data[:60], y=labels)
+    return folder
+
+
+def run(*overrides):
+    result = Federation(compose(*SHORT, *overrides)).run()
+    return result, json.loads((result.run_dir / "summary.json").read_text())
+
+
+def test_an_unlabelled_folder_is_clustered_by_its_own_clients(digits, tmp_path):
+    path = (f"data.path={digits / 'pictures'}", "data.mode=L")
+    overrides = ("data=client_folders", *path, "partition=by_client", "method.clusters=4")
+    result, summary = run(*overrides, f"run_dir={tmp_path / 'run'}")
+    assert (summary["status"], summary["clients"], summary["metrics"]) == ("completed", 3, {})
+    table = pq.read_table(tmp_path / "run" / "assignments.parquet").to_pydict()
+    assert table["sample"] == list(range(60))
+    assert table["client"] == [0] * 20 + [1] * 20 + [2] * 20
+    assert table["cluster"] == result.assignments.tolist()
+    assert set(table["cluster"]) <= set(range(4))
+    figures = {path.name for path in (tmp_path / "run" / "figures").iterdir()}
+    assert figures == {"curves.png", "partition.png", "tsne.png"}
+
+
+def test_few_labels_score_their_own_samples_alone(digits, tmp_path):
+    path = ("data=npz", f"data.path={digits / 'vectors.npz'}", "augmentation=noise")
+    overrides = ("partition=iid", "partition.clients=2", "method.clustering_augmentation=null")
+    short = ("evaluation.figures=false", "evaluation.every=1")
+    result, summary = run(*path, *overrides, *short, f"run_dir={tmp_path / 'run'}")
+    assert set(summary["metrics"]) == {"clustering", "kmeans_raw", "linear", "knn"}
+    known = np.load(digits / "vectors.npz")["y"][:20]
+    pairs = np.zeros((10, 10))
+    np.add.at(pairs, (result.assignments[:20], known), 1)
+    best = pairs[linear_sum_assignment(-pairs)].sum() / 20
+    assert summary["metrics"]["clustering"]["acc"] == pytest.approx(best)
+    assert len(pq.read_table(tmp_path / "run" / "assignments.parquet")) == 60
+
+
+def test_what_needs_labels_is_refused_without(digits):
+    path = ("data=image_folder", f"data.path={digits / 'pictures'}", "data.mode=L")
+    with pytest.raises(ConfigError) as refusal:
+        Federation(compose(*SHORT, *path))
+    assert str(refusal.value) == (
+        "method.clusters=null: the data has no classes; set it to 2 or more."
+    )
+    with pytest.raises(DataError, match=r"Dirichlet needs labels, .* use partition=iid"):
+        Federation(compose(*SHORT, *path, "partition=dirichlet"))
+    for data in (path, ("data=npz", f"data.path={digits / 'vectors.npz'}")):
+        method = f"method.target={__name__}:Supervised"
+        with pytest.raises(DataError, match="it lacks labels, which the method trains with; ch"):
+            Federation(compose("experiment=fedmcc_digits", *data, method))
+
+
+def test_unknown_labels_are_a_column_of_their_own():
+    samples = np.zeros((4, 1), np.float32)
+    parts = [np.array([0, 1]), np.array([2, 3])]
+    few = DataArrays(name="d", samples=samples, labels=np.array([0, 1, -1, 0]), classes=("a", "b"))
+    counts, names = class_spread(few, parts)
+    assert (counts.tolist(), names) == ([[1, 1, 0], [1, 0, 1]], ("a", "b", "unlabelled"))
+    counts, names = class_spread(DataArrays(name="d", samples=samples), parts)
+    assert (counts.tolist(), names) == ([[2], [2]], ("unlabelled",))
