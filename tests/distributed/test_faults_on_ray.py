@@ -4,7 +4,6 @@ import os
 import random
 import signal
 import threading
-import time
 
 import pytest
 import ray
@@ -49,6 +48,20 @@ def test_a_client_that_ends_its_process_every_time_ends_the_run(cluster):
         )  # fmt: skip
 
 
+class Killer(Silent):
+    """Kills a process some time after a phase has begun."""
+
+    def __init__(self, phase, delay, pid):
+        super().__init__()
+        self.phase, self.begun = phase, 0
+        self.timer = threading.Timer(delay, os.kill, (pid, signal.SIGKILL))
+
+    def phase_started(self, phase, cohort_size, total_rounds):
+        if self.begun == self.phase:
+            self.timer.start()
+        self.begun += 1
+
+
 class Sweep:
     """Runs FedMCC again and again on one fleet, an actor killed at a random moment of each."""
 
@@ -56,31 +69,21 @@ class Sweep:
         self.assembly = assemble(compose(*SMALL, "executor=loop", f"cluster.num_actors={actors}"))
         self.backend = make_backend(self.assembly.workload, lambda: None)
 
-    def run(self, kill_at=None, victim=0):
-        """One run; its result, and the phase that was under way when the actor was killed."""
-        state, hit = RunState(server=self.assembly.server), []
-        pids = [self.pid(actor) for actor in list(self.backend._fleet.actors)]
-
-        def kill():
-            hit.append(state.phases)
-            os.kill(pids[victim % len(pids)], signal.SIGKILL)
-
-        killer = threading.Timer(kill_at or 0.0, kill)
-        loop = Loop(
-            self.assembly.method, self.backend, self.assembly.workload, Silent(), lambda s, c: None
-        )
-        if kill_at is not None:
-            killer.start()
-        loop.run(state)
-        if kill_at is not None:
-            killer.join()
+    def run(self, view):
+        """One run; its result, and the seconds of its phases."""
+        state, seconds = RunState(server=self.assembly.server), []
+        Loop(
+            self.assembly.method, self.backend, self.assembly.workload, view,
+            lambda state, committed: seconds.append(committed.seconds),
+        ).run(state)  # fmt: skip
         kept = {c: unpack(self.backend.fetch(h)) for c, h in sorted(state.states.items())}
         states = {c: {k: v.clone() for k, v in t.items()} for c, t in kept.items()}
         ledger = state.ledger.down, state.ledger.up, state.ledger.peer
-        return Ran(state.server.slots, states, ledger, state.failures, state.dropped), hit
+        return Ran(state.server.slots, states, ledger, state.failures, state.dropped), seconds
 
-    def pid(self, actor):
-        """Of an actor that lives: one may have been killed after its last share of the last run."""
+    def pid(self, victim):
+        """Of an actor that lives: one may have been killed after its last share of a run."""
+        actor = self.backend._fleet.actors[victim]
         try:
             return ray.get(actor.ready.remote())
         except RayActorError:
@@ -88,22 +91,24 @@ class Sweep:
 
 
 def sweep(kills, seed, actors=2):
-    """Kill so many times; how often each phase was hit, and how many runs saw the loss."""
+    """Kill so many times; how often in each phase, and how many kills cost a call."""
     swept, generator = Sweep(actors), random.Random(seed)
     try:
-        swept.run()  # brings the actors' imports in
-        started = time.perf_counter()
-        undisturbed, _ = swept.run()
-        seconds = time.perf_counter() - started
+        swept.run(Silent())  # brings the actors' imports in
+        undisturbed, seconds = swept.run(Silent())
         assert undisturbed.states  # the clients' target networks
-        hits, seen = {}, 0
+        hits, cost = dict.fromkeys(range(4), 0), 0
         for _ in range(kills):
-            ran, hit = swept.run(generator.uniform(0.0, seconds), generator.randrange(actors))
+            phase = generator.randrange(4)
+            delay = generator.uniform(0.0, min(seconds))
+            killer = Killer(phase, delay, swept.pid(generator.randrange(actors)))
+            ran, _ = swept.run(killer)
+            killer.timer.join()
             assert_same(ran, undisturbed)
             assert ran.dropped == 0
-            hits[hit[0]] = hits.get(hit[0], 0) + 1
-            seen += bool(ran.failures)
-        return hits, seen
+            hits[phase] += 1
+            cost += bool(ran.failures)
+        return hits, cost
     finally:
         swept.backend.close()
 
@@ -117,7 +122,6 @@ def test_an_actor_killed_at_a_few_random_moments(cluster, seed):
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_an_actor_killed_at_a_hundred_random_moments(cluster):
-    hits, seen = sweep(100, seed=1)
-    assert sum(hits.values()) == 100
-    assert set(hits) >= {0, 1, 2, 3}  # all four phases were hit
-    assert seen >= 50  # most kills cost a call; the others hit an actor that had done its share
+    hits, cost = sweep(100, seed=1)
+    assert min(hits.values()) > 10  # of all four phases
+    assert cost >= 50  # the others hit an actor that had done its share

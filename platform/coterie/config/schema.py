@@ -1,5 +1,6 @@
 """The whole run's configuration; every default is here or in the component that owns it."""
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, SerializeAsAny
@@ -32,6 +33,9 @@ class ClusterConfig(Component):
     """Where the method's server half runs; `auto`: an actor if only the cluster has GPUs."""
     start_timeout_s: PositiveFloat = 180.0
     """How long to wait for the cluster to grant the actors."""
+    client_resources: Mapping[str, PositiveFloat] = {}
+    """How much of the Ray resource of its own name a client takes, by the client's name, where data
+    stays with its clients: {silo_a: 1} places silo_a on a node that has the resource silo_a."""
     max_actor_restarts: NonNegativeInt = 3
     """Actors replaced in one phase before the run fails."""
 

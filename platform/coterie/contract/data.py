@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +40,54 @@ class DataArrays:
     def shape(self) -> tuple[int, ...]:
         """The shape of one sample: (channels, height, width) or (features,)."""
         return tuple(self.samples.shape[1:])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Survey:
+    """What a client tells of its own data before the run: no sample, and of labels only the names.
+
+    Attributes:
+        size: How many training samples it has.
+        shape: A sample's shape.
+        dtype: The samples' type, "uint8" or "float32".
+        classes: The names of its classes; empty without labels.
+        labelled: Whether every sample has a label.
+    """
+
+    size: int
+    shape: tuple[int, ...]
+    dtype: str
+    classes: tuple[str, ...]
+    labelled: bool
+
+    @classmethod
+    def of(cls, data: DataArrays) -> "Survey":
+        """What there is to tell of a client's data."""
+        labelled = data.labels is not None and bool((data.labels >= 0).all())
+        names = data.classes if data.labels is not None else ()
+        return cls(
+            size=len(data.samples),
+            shape=data.shape,
+            dtype=data.samples.dtype.name,
+            classes=names,
+            labelled=labelled,
+        )
+
+
+@runtime_checkable
+class LocalDataModule(Protocol):
+    """Data that stays where its clients are: each part is read by the process that trains on it."""
+
+    @property
+    def client_names(self) -> tuple[str, ...]:
+        """The clients' names, in the order of their numbers."""
+
+    def local_arrays(self, client: int) -> DataArrays:
+        """Read one client's own data, where it lies.
+
+        Raises:
+            DataError: If it is missing or unreadable there.
+        """
 
 
 class DataModule(Protocol):

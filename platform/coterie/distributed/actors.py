@@ -13,10 +13,11 @@ from ray.exceptions import ObjectLostError
 from coterie.contract.phase import Mean, Phase
 from coterie.engine.backend import Workload
 from coterie.engine.events import CallDone, Event, Handle, Order, TurnDone, TurnStarted
+from coterie.engine.local_data import LocalData, Tally
 from coterie.engine.packing import Packed, PackedServer, pack_server, unpack, unpack_server
 from coterie.engine.predictor import Chunk
 from coterie.engine.serial import build_method, build_predictor, build_worker
-from coterie.errors import StateLostError
+from coterie.errors import ContractError, StateLostError
 from coterie.networks.clusterer import Prediction
 
 FLUSH_S = 0.25
@@ -55,15 +56,33 @@ class ClientActor:
     Args:
         stored: What to run.
         memory_fraction: Cap on this process's share of its GPU's memory, or None.
+        clients: Those whose data lies here and is read now, where data stays with its clients.
+
+    Raises:
+        DataError: If their data is missing or unreadable.
     """
 
-    def __init__(self, stored: StoredWorkload, memory_fraction: float | None) -> None:
+    def __init__(
+        self, stored: StoredWorkload, memory_fraction: float | None, clients: tuple[int, ...] = ()
+    ) -> None:
         if memory_fraction is not None and torch.cuda.is_available():
             torch.cuda.set_per_process_memory_fraction(memory_fraction)
         workload = stored.load()
         self._worker = build_worker(workload, stop=_never, resolve=_resolve)
         self._predictor = build_predictor(self._worker, workload.config.accelerator)
+        for client in clients:
+            self._local.arrays(client)
         warm_up()
+
+    @property
+    def _local(self) -> LocalData:
+        if self._worker.local is None:
+            raise ContractError("tally: the data is in one place; use predict.")
+        return self._worker.local
+
+    def tally(self, server: PackedServer, key: str, client: int) -> Tally:
+        """A client's own counts of clusters and classes."""
+        return self._local.tally(self._predictor, unpack_server(server), key, client)
 
     def ready(self) -> int:
         """The id of the actor's process, once it is set up."""

@@ -11,16 +11,17 @@ from coterie.contract.phase import Mean, Phase, ServerState, Tensors
 from coterie.distributed.calls import (
     LOST,
     Call,
+    Placed,
     fetch,
     node_died,
-    pack_longest_first,
     read_events,
     why_lost,
 )
 from coterie.distributed.fleet import Fleet
 from coterie.engine.backend import Workload
 from coterie.engine.deadline import timeout_message
-from coterie.engine.events import CallDone, CallLost, Event, Handle, Order, Turn
+from coterie.engine.events import CallDone, CallLost, Event, Handle, Order, Turn, TurnFailed
+from coterie.engine.local_data import Tally
 from coterie.engine.packing import Packed, pack, pack_server, unpack_server
 from coterie.engine.predictor import Chunk
 from coterie.engine.serial import build_method
@@ -57,7 +58,9 @@ class RayBackend:
 
     def execute(self, order: Order) -> Iterator[Event]:
         """Run the turns on the actors; a dead actor's turns run again on what is left."""
-        calls = self._spread(order, order.turns)
+        placed, homeless = self._fleet.assign(order.turns)
+        yield from self._fail(homeless)
+        calls = self._submit_all(order, placed)
         lost = 0
         while calls:
             self._stop()
@@ -71,7 +74,7 @@ class RayBackend:
                     lost += not node_died(error)
                     yield CallLost(call=call.id, message=why_lost(error))
                     self._check_restarts(lost)
-                    calls |= self._again(call)
+                    yield from self._again(calls, call)
                     continue
                 call.note(events)
                 if isinstance(events[-1], CallDone):
@@ -128,6 +131,17 @@ class RayBackend:
                 submit(waiting.pop(reference)[0])
         return [results[i] for i in range(len(chunks))]
 
+    def tally(self, server: ServerState, clients: Sequence[int]) -> list[Tally | None]:
+        """Each client's own counts of clusters and classes, counted where its data is."""
+        self._calls += 1
+        key, stored = str(self._calls), ray.put(pack_server(server))
+        hosts = [self._fleet.host(client) for client in clients]
+        asked = [
+            None if host is None else host.tally.remote(stored, key, client)
+            for host, client in zip(hosts, clients, strict=True)
+        ]
+        return [None if reference is None else self._told(reference) for reference in asked]
+
     def store(self, packed: Packed) -> Handle:
         """Put tensors into the object store; the driver owns them."""
         return ray.put(packed)
@@ -148,29 +162,45 @@ class RayBackend:
         """End the actors, and Ray if it was started here."""
         self._fleet.close()
 
-    def _spread(self, order: Order, turns: Sequence[Turn]) -> dict[Any, Call]:
+    def _told(self, reference: Any) -> Tally | None:
+        """A client's tally; None if its actor died, which the next phase finds out."""
+        while not ray.wait([reference], timeout=_POLL_S)[0]:
+            self._stop()
+        try:
+            found: Tally = fetch(reference)
+        except LOST:
+            return None
+        return found
+
+    def _submit_all(self, order: Order, placed: Placed) -> dict[Any, Call]:
         """One call to each actor that has a share of the turns, by stream."""
-        shares = pack_longest_first(turns, self.actors)
-        return dict(
-            self._submit(actor, replace(order, turns=share))
-            for actor, share in zip(self._fleet.actors, shares, strict=True)
-            if share
-        )
+        calls = {}
+        for actor, turns in placed:
+            self._calls += 1
+            share = replace(order, turns=turns)
+            stream = actor.execute.options(num_returns="streaming").remote(share, self._calls)
+            calls[stream] = Call(self._calls, actor, share)
+        return calls
 
-    def _submit(self, actor: Any, order: Order) -> tuple[Any, Call]:
-        self._calls += 1
-        method = actor.execute.options(num_returns="streaming")
-        return method.remote(order, self._calls), Call(self._calls, actor, order)
+    def _fail(self, homeless: Sequence[Turn]) -> Iterator[Event]:
+        """The turns of clients whose data lies on no node that is there."""
+        for turn in homeless:
+            self._calls += 1
+            yield TurnFailed(
+                call=self._calls, client=turn.client, message="no node has its data any more"
+            )
+            yield CallDone(call=self._calls, lanes={})
 
-    def _again(self, call: Call, without: int | None = None) -> dict[Any, Call]:
-        """The calls that run a lost one's turns, on the actor's replacement or spread."""
+    def _again(
+        self, calls: dict[Any, Call], call: Call, without: int | None = None
+    ) -> Iterator[Event]:
+        """Run a lost call's turns on the actor's replacement, or spread them."""
         turns = tuple(turn for turn in call.order.turns if turn.client != without)
         new = self._fleet.replace(call.actor)
-        if not turns:
-            return {}
-        if new is None:
-            return self._spread(call.order, turns)
-        return dict([self._submit(new, replace(call.order, turns=turns))])
+        placed, homeless = ([(new, turns)], []) if new else self._fleet.assign(turns)
+        if turns:
+            calls |= self._submit_all(call.order, placed)
+            yield from self._fail(homeless)
 
     def _end_hung(self, calls: dict[Any, Call]) -> Iterator[Event]:
         """End the actors whose client is over its time limit and does not stop by itself."""
@@ -182,7 +212,7 @@ class RayBackend:
                 del calls[stream]
                 ray.kill(call.actor)
                 yield CallLost(call=call.id, message=timeout_message(limit), client=call.client)
-                calls |= self._again(call, without=call.client)
+                yield from self._again(calls, call, without=call.client)
 
     def _abandon(self, calls: dict[Any, Call], actor: Any) -> Iterator[Event]:
         """Spread the turns of an actor that never started."""
@@ -190,7 +220,9 @@ class RayBackend:
             if call.actor is actor:
                 del calls[stream]
                 yield CallLost(call=call.id, message="no node has room for a replacement")
-                calls |= self._spread(call.order, call.order.turns)
+                placed, homeless = self._fleet.assign(call.order.turns)
+                calls |= self._submit_all(call.order, placed)
+                yield from self._fail(homeless)
 
     def _check_restarts(self, lost: int) -> None:
         limit = self._config.cluster.max_actor_restarts

@@ -21,6 +21,10 @@ LOST = (RayActorError, ObjectLostError, OutOfMemoryError)
 """What a call raises when its actor, or the node of its actor, is gone."""
 
 
+Placed = list[tuple[Any, tuple[Turn, ...]]]
+"""Actors and the turns that each is to run."""
+
+
 @dataclass
 class Call:
     """A streaming call under way.

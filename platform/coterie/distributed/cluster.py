@@ -1,5 +1,6 @@
 """Joins a running Ray cluster or starts a local one."""
 
+import json
 import logging
 import os
 
@@ -61,3 +62,31 @@ def slots(config: ClusterConfig) -> int:
 def cluster_has_gpu() -> bool:
     """Whether any node has a GPU."""
     return bool(ray.cluster_resources().get("GPU", 0.0))
+
+
+def own_resources(config: ClusterConfig, name: str) -> dict[str, float]:
+    """What a client takes of the resource of its own name; nothing if it may run anywhere."""
+    return {name: config.client_resources[name]} if name in config.client_resources else {}
+
+
+def has_own_resources(config: ClusterConfig, name: str) -> bool:
+    """Whether a node has what the client takes."""
+    return all(
+        any(node["Alive"] and node["Resources"].get(resource, 0.0) >= amount
+            for node in ray.nodes())
+        for resource, amount in own_resources(config, name).items()
+    )  # fmt: skip
+
+
+def without_node(config: ClusterConfig, name: str) -> str:
+    """What to do about a client whose data lies on no node that is there."""
+    wanted = own_resources(config, name)
+    if has_own_resources(config, name):
+        return (
+            f"cluster.start_timeout_s={config.start_timeout_s:g}: client {name} was not placed in "
+            f"time, though a node has {wanted}; look for what else takes it."
+        )
+    return (
+        f"cluster.client_resources: no node has {wanted} for client {name}; start one with "
+        f"ray start --resources='{json.dumps(wanted)}'."
+    )

@@ -2,18 +2,27 @@
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import ray
 import torch
-from ray.exceptions import RayActorError
+from ray.exceptions import RayActorError, RayTaskError
 
 from coterie.config.schema import ClusterConfig
 from coterie.distributed.actors import ClientActor, ServerActor, StoredWorkload
-from coterie.distributed.cluster import cluster_has_gpu, connect, slots
+from coterie.distributed.calls import Placed, pack_longest_first
+from coterie.distributed.cluster import (
+    cluster_has_gpu,
+    connect,
+    has_own_resources,
+    own_resources,
+    slots,
+)
 from coterie.engine.backend import Workload
+from coterie.engine.events import Turn
+from coterie.engine.local_setup import client_names
 from coterie.errors import ConfigError, RunError
 
 _logger = logging.getLogger(__name__)
@@ -40,11 +49,14 @@ class Fleet:
         self._owns_cluster = connect(self._config)
         self._stored = _place(workload)
         places_server = server_needs_actor(self._config)
+        self._names = client_names(workload.config) if workload.local is not None else None
         free = slots(self._config) - places_server
         wanted = self._config.num_actors or max(1, free)
-        self.size = min(wanted, len(workload.parts))
+        self.size = min(wanted, len(workload.parts)) if self._names is None else len(self._names)
         self.server = self._start(ServerActor, self._stored) if places_server else None
-        self.actors = [self._new() for _ in range(self.size)]
+        homes = range(self.size) if self._names else [None] * self.size
+        self._homes = {self._new(home): home for home in homes}
+        self.actors = list(self._homes)
         self._starting: dict[Any, tuple[Any, float]] = {}
         self._wait(stop)
 
@@ -60,10 +72,12 @@ class Fleet:
         if actor not in self.actors:  # replaced already: several of its calls were lost
             return None
         ray.kill(actor)  # it may live on where it cannot be reached
-        if self._room() < len(self.actors):
+        home = self._homes.pop(actor)
+        if not self._fits(home):
             self._remove(actor)
             return None
-        new = self._new()
+        new = self._new(home)
+        self._homes[new] = home
         self.actors[self.actors.index(actor)] = new
         self._starting[new] = new.ready.remote(), time.monotonic() + self._config.start_timeout_s
         return new
@@ -74,24 +88,51 @@ class Fleet:
         for actor, (ready, deadline) in list(self._starting.items()):
             if ray.wait([ready], timeout=0)[0]:
                 del self._starting[actor]
-            elif time.monotonic() > deadline or self._room() < len(self.actors):
-                del self._starting[actor]
+            elif time.monotonic() > deadline or not self._fits(self._homes[actor]):
+                del self._starting[actor], self._homes[actor]
                 ray.kill(actor)
                 self._remove(actor)
                 given_up.append(actor)
         return given_up
 
-    def _room(self) -> int:
-        """How many client actors the cluster holds as it is now; it may have lost a node."""
+    def assign(
+        self, turns: Sequence[Turn]
+    ) -> tuple[list[tuple[Any, tuple[Turn, ...]]], list[Turn]]:
+        """Who runs which turns, and the turns of clients whose node is gone."""
+        if self._names is None:
+            shares = pack_longest_first(turns, len(self.actors))
+            return [pair for pair in zip(self.actors, shares, strict=True) if pair[1]], []
+        hosts = {home: actor for actor, home in self._homes.items()}
+        for client in {turn.client for turn in turns} - hosts.keys():
+            if self._fits(client):  # its node has come back
+                hosts[client] = self._add(client)
+        placed: Placed = [(hosts[turn.client], (turn,)) for turn in turns if turn.client in hosts]
+        return placed, [turn for turn in turns if turn.client not in hosts]
+
+    def host(self, client: int) -> Any | None:
+        """The actor that has a client's data."""
+        return next((actor for actor, home in self._homes.items() if home == client), None)
+
+    def _add(self, home: int) -> Any:
+        new = self._new(home)
+        self._homes[new] = home
+        self.actors.append(new)
+        self._starting[new] = new.ready.remote(), time.monotonic() + self._config.start_timeout_s
+        return new
+
+    def _fits(self, home: int | None) -> bool:
+        """Whether the cluster, which may have lost a node, still has room for an actor."""
+        if self._names is not None and home is not None:
+            return has_own_resources(self._config, self._names[home])
         try:
-            return slots(self._config) - (self.server is not None)
+            return slots(self._config) - (self.server is not None) >= len(self.actors)
         except ConfigError:
-            return 0
+            return False
 
     def _remove(self, actor: Any) -> None:
         _logger.info("There is no room for an actor any more; %d are left", len(self.actors) - 1)
         self.actors.remove(actor)
-        if not self.actors:
+        if not self.actors and self._names is None:
             raise RunError("No node is left that holds an actor; add nodes and go on with "
                            "resume=true.")  # fmt: skip
 
@@ -104,19 +145,23 @@ class Fleet:
         if self._owns_cluster:
             ray.shutdown()
 
-    def _new(self) -> Any:
+    def _new(self, home: int | None = None) -> Any:
         slice_ = self._config.gpus_per_client % 1.0 or 1.0
         fraction = self._config.gpu_memory_fraction or slice_
         capped = fraction if self._config.gpus_per_client > 0 and fraction < 1.0 else None
-        return self._start(ClientActor, self._stored, capped)
+        if home is None or self._names is None:
+            return self._start(ClientActor, self._stored, capped)
+        own = own_resources(self._config, self._names[home])
+        return self._start(ClientActor, self._stored, capped, (home,), resources=own)
 
-    def _start(self, kind: type, *args: Any) -> Any:
+    def _start(self, kind: type, *args: Any, resources: dict[str, float] | None = None) -> Any:
         # Actors never restart by themselves: the driver replaces them, so that nothing runs twice.
         options = ray.remote(kind).options(
             num_cpus=self._config.cpus_per_client,
             num_gpus=self._config.gpus_per_client,
             max_restarts=0,
             max_task_retries=0,
+            resources=resources or {},
         )
         return options.remote(*args)
 
@@ -130,6 +175,8 @@ class Fleet:
                 ray.get(ready)
                 if waiting and time.monotonic() > deadline:
                     raise RunError(self._missing(len(waiting)))
+        except RayTaskError as error:
+            raise error.cause from None
         except RayActorError as error:
             reason = str(error).strip().splitlines()[-1]
             raise RunError(f"An actor died while it started ({reason}); see Ray's logs.") from error

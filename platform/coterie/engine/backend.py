@@ -12,6 +12,7 @@ from coterie.contract.data import Indices
 from coterie.contract.method import Task
 from coterie.contract.phase import Mean, Phase, ServerState, Tensors
 from coterie.engine.events import Event, Handle, Order
+from coterie.engine.local_data import Tally
 from coterie.engine.packing import Packed
 from coterie.engine.predictor import Chunk
 from coterie.networks.clusterer import Prediction
@@ -27,6 +28,8 @@ class Workload:
         samples: "train" and, where there are any, "test" samples.
         parts: Client to its rows of the training samples.
         labels: Their classes, only if the method is supervised.
+        local: Where data stays with its clients: all clients' classes. There are no `samples` and
+            `labels` then, each process reads those of its own clients.
     """
 
     config: RunConfig
@@ -34,6 +37,7 @@ class Workload:
     samples: Mapping[str, NDArray[np.generic]]
     parts: Sequence[Indices]
     labels: NDArray[np.int64] | None
+    local: tuple[str, ...] | None = None
 
 
 class Backend(Protocol):
@@ -64,6 +68,13 @@ class Backend(Protocol):
 
     def predict(self, server: ServerState, chunks: Sequence[Chunk]) -> list[Prediction]:
         """Predict chunks, in their order."""
+
+    def tally(self, server: ServerState, clients: Sequence[int]) -> list[Tally | None]:
+        """Each client's own counts of clusters and classes, where data stays with its clients.
+
+        Returns:
+            In the clients' order; None for a client that cannot be reached.
+        """
 
     def store(self, packed: Packed) -> Handle:
         """Make tensors available to clients."""

@@ -114,6 +114,14 @@ class Federation:
             "into": str(directory.path),
         }
         self._view.start(self._config.experiment, facts)
+        if workload.local is not None:
+            sizes = zip(data.owner_names, workload.parts, strict=True)
+            held = ", ".join(f"{name} {len(rows):,}" for name, rows in sizes)
+            self._view.note(
+                f"Data stays with its clients ({held} samples); only models and counts of clusters "
+                "and classes come back."
+            )
+            return
         counts, names = class_spread(data, workload.parts)
         self._view.table(class_table(counts, names))
         if self._config.evaluation.figures:

@@ -35,12 +35,14 @@ class Ledger:
         down: Bytes from the server to clients.
         up: Bytes from clients to the server, weights and metrics included.
         peer: Bytes from client to client.
+        evaluation: Bytes that crossed for evaluation, where data stays with its clients.
     """
 
     versions: dict[int, dict[str, str]] = field(default_factory=dict)
     down: int = 0
     up: int = 0
     peer: int = 0
+    evaluation: int = 0
 
     def offer(self, clients: Iterable[int], slots: Mapping[str, tuple[str, int]]) -> dict[str, int]:
         """Note that the clients are offered these slots.

@@ -37,9 +37,24 @@ class Predictor:
     def predict(self, server: ServerState, key: str, chunk: Chunk) -> Prediction:
         """Embedding and probabilities of the chunk's samples, on the CPU, in their order."""
         model = self._load(server, key, chunk.client)
-        starts = range(0, len(chunk.rows), chunk.batch_size)
+        return self._run(model, self.samples[chunk.split], chunk.rows, chunk.batch_size)
+
+    def predict_samples(
+        self, server: ServerState, key: str, samples: NDArray[np.generic], batch_size: int
+    ) -> Prediction:
+        """The same of samples (n, …) that are at hand."""
+        rows = np.arange(len(samples), dtype=np.int64)
+        return self._run(self._load(server, key, None), samples, rows, batch_size)
+
+    def _run(
+        self, model: Clusterer, samples: NDArray[np.generic], rows: Indices, batch_size: int
+    ) -> Prediction:
+        starts = range(0, len(rows), batch_size)
         with torch.inference_mode():
-            parts = [model(self._batch(chunk, start)) for start in starts]
+            parts = [
+                model(torch.from_numpy(samples[rows[start : start + batch_size]]).to(self.device))
+                for start in starts
+            ]
         return join(Prediction(p.embedding.cpu(), _cpu(p.probabilities)) for p in parts)
 
     def _load(self, server: ServerState, key: str, client: int | None) -> Clusterer:
@@ -47,10 +62,6 @@ class Predictor:
             model = self.method.model_for(server, client).eval().to(self.device)
             self._key, self._model = (key, client), model
         return self._model
-
-    def _batch(self, chunk: Chunk, start: int) -> Tensor:
-        rows = chunk.rows[start : start + chunk.batch_size]
-        return torch.from_numpy(self.samples[chunk.split][rows]).to(self.device)
 
 
 def join(parts: Iterable[Prediction]) -> Prediction:

@@ -4,21 +4,41 @@ import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from coterie.checkpoints.writer import CheckpointWriter
 from coterie.config.schema import RunConfig
 from coterie.contract.data import Indices
 from coterie.contract.method import Method
 from coterie.contract.observer import Observer, PhaseRecord
-from coterie.contract.phase import Phase
+from coterie.contract.phase import Phase, ServerState
 from coterie.engine.backend import Backend
 from coterie.engine.events import TurnDone
 from coterie.engine.loop import Committed, RunState
-from coterie.evaluation.runner import Evaluation, Evaluator
+from coterie.evaluation.runner import Evaluation
 from coterie.tracking.loggers import Position, Tracker
 from coterie.tracking.metrics_log import MetricsRow
 
 _CURVES = ("loss", "acc", "nmi", "ari")
+
+
+class Scorer(Protocol):
+    """Scores server states.
+
+    Attributes:
+        sent: Bytes that crossed for it; the recorder takes them into the ledger.
+    """
+
+    sent: int
+
+    def due(self, round_: int, last: bool) -> bool:
+        """Whether an evaluation follows this round."""
+
+    def quick(self, server: ServerState) -> dict[str, float]:
+        """Clustering metrics between rounds."""
+
+    def final(self, server: ServerState) -> Evaluation:
+        """The last evaluation."""
 
 
 @dataclass
@@ -42,7 +62,7 @@ class Recorder:
     config: RunConfig
     method: Method
     backend: Backend
-    evaluator: Evaluator
+    evaluator: Scorer
     tracker: Tracker
     observer: Observer
     parts: Sequence[Indices]
@@ -106,6 +126,16 @@ class Recorder:
                     if row.get(key) is not None:
                         self.curves[name].append((row["round"], row[key]))
 
+    def evaluate(self, state: RunState) -> Evaluation:
+        """The last evaluation."""
+        evaluation = self.evaluator.final(state.server)
+        self._count_bytes(state)
+        return evaluation
+
+    def _count_bytes(self, state: RunState) -> None:
+        state.ledger.evaluation += self.evaluator.sent
+        self.evaluator.sent = 0
+
     def _is_best(self, state: RunState, scores: Mapping[str, float] | None) -> bool:
         """Whether this evaluation is the best so far, by the metric that the config names."""
         value = (scores or {}).get(self.config.checkpoint.best or "")
@@ -120,6 +150,7 @@ class Recorder:
             return None
         started = time.perf_counter()
         scores = self.evaluator.quick(state.server)
+        self._count_bytes(state)
         self.seconds["evaluation"] += time.perf_counter() - started
         return scores or None
 

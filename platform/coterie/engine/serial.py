@@ -12,10 +12,12 @@ from coterie.contract.seeds import derive_seed
 from coterie.engine.backend import Workload
 from coterie.engine.deadline import Deadline
 from coterie.engine.events import Event, Handle, Order
+from coterie.engine.local_data import LocalData, Tally
 from coterie.engine.packing import Packed
 from coterie.engine.predictor import Chunk, Predictor
 from coterie.engine.trainer import local_trainer
 from coterie.engine.worker import ModulePool, Resolve, Worker
+from coterie.errors import ContractError
 from coterie.networks.clusterer import Prediction
 
 
@@ -52,6 +54,7 @@ def build_worker(
         pool=ModulePool(derive_seed(config.seed, "init")),
         deadline=deadline,
         resolve=resolve,
+        local=None if workload.local is None else LocalData(config, workload.local),
     )
 
 
@@ -97,6 +100,14 @@ class SerialBackend:
         """Predict chunks, in their order."""
         self._calls += 1
         return [self._predictor.predict(server, str(self._calls), chunk) for chunk in chunks]
+
+    def tally(self, server: ServerState, clients: Sequence[int]) -> list[Tally | None]:
+        """Each client's own counts of clusters and classes, where data stays with its clients."""
+        self._calls += 1
+        local, key = self._worker.local, str(self._calls)
+        if local is None:
+            raise ContractError("tally: the data is in one place; use predict.")
+        return [local.tally(self._predictor, server, key, client) for client in clients]
 
     def store(self, packed: Packed) -> Handle:
         """The tensors themselves."""

@@ -16,10 +16,11 @@ from coterie.engine.backend import Backend
 from coterie.engine.interrupts import Interrupts
 from coterie.engine.loop import Loop, RunState
 from coterie.engine.outputs import draw_figures, write_assignments, write_model
-from coterie.engine.recorder import Recorder
+from coterie.engine.recorder import Recorder, Scorer
 from coterie.engine.recovery import Recovery
 from coterie.engine.setup import Assembly, make_backend
 from coterie.errors import RunError
+from coterie.evaluation.local_runner import LocalEvaluator
 from coterie.evaluation.runner import Evaluation, Evaluator
 from coterie.networks.clusterer import Clusterer
 from coterie.tracking.loggers import Tracker, build_loggers
@@ -118,7 +119,7 @@ class Session:
         if self.config.checkpoint.every:
             recorder.checkpoint(state)
         self.view.note("Evaluating the final model.")
-        evaluation = recorder.evaluator.final(state.server)
+        evaluation = recorder.evaluate(state)
         model = self.assembly.method.model_for(state.server, None).eval()
         data, parts = self.assembly.data, self.assembly.workload.parts
         write_model(self.directory, model, state.server, data)
@@ -141,19 +142,11 @@ class Session:
         return Tracker(log, loggers, self.config.tracking.client_rows)
 
     def _make_recorder(self, backend: Backend, tracker: Tracker) -> Recorder:
-        evaluator = Evaluator(
-            config=self.config.evaluation,
-            data=self.assembly.data,
-            backend=backend,
-            clusters=getattr(self.config.method, "clusters", None)
-            or len(self.assembly.data.classes),
-            seed=self.config.seed,
-        )
         return Recorder(
             config=self.config,
             method=self.assembly.method,
             backend=backend,
-            evaluator=evaluator,
+            evaluator=self._make_evaluator(backend),
             tracker=tracker,
             observer=self.view,
             parts=self.assembly.workload.parts,
@@ -164,6 +157,19 @@ class Session:
                 self.config.checkpoint,
                 self._warn,
             ),
+        )
+
+    def _make_evaluator(self, backend: Backend) -> Scorer:
+        config, workload = self.config.evaluation, self.assembly.workload
+        if workload.local is not None:
+            return LocalEvaluator(config, backend, len(workload.parts))
+        clusters = getattr(self.config.method, "clusters", None)
+        return Evaluator(
+            config=config,
+            data=self.assembly.data,
+            backend=backend,
+            clusters=clusters or len(self.assembly.data.classes),
+            seed=self.config.seed,
         )
 
     def _warn(self, sentence: str) -> None:
@@ -191,6 +197,7 @@ class Session:
             bytes_down=state.ledger.down if state else 0,
             bytes_up=state.ledger.up if state else 0,
             bytes_peer=state.ledger.peer if state else 0,
+            bytes_evaluation=state.ledger.evaluation if state else 0,
             simulated=state.simulated if state else {},
             failures=self.failures,
             seconds=seconds,

@@ -13,6 +13,7 @@ from coterie.contract.phase import ServerState
 from coterie.contract.seeds import derive_seed
 from coterie.engine.backend import Backend, Workload
 from coterie.engine.data_checks import check_data
+from coterie.engine.local_setup import ask_clients, described, keeps_data_local
 from coterie.engine.participation import Participation
 from coterie.engine.serial import SerialBackend, build_method
 from coterie.errors import ConfigError, DataError
@@ -39,14 +40,17 @@ def assemble(config: RunConfig) -> Assembly:
     """
     torch.set_num_threads(config.cluster.threads_per_client)
     method_type = load_target(target_of(config.method))
-    data, parts = read_and_split(config)
+    local = keeps_data_local(config)
+    surveys = ask_clients(config) if local else []
+    data, parts = described(config, surveys) if local else read_and_split(config)
     Participation(config, len(parts))  # refused now, not after the actors have started
-    if method_type.needs_labels and (data.labels is None or (data.labels < 0).any()):
+    labelled = data.labels is not None and bool((data.labels >= 0).all())
+    if method_type.needs_labels and not (all(s.labelled for s in surveys) if local else labelled):
         raise DataError(
             f"data={data.name}: it lacks labels, which the method trains with; choose data with a "
             "label for every sample, or an unsupervised method."
         )
-    samples = {"train": data.samples}
+    samples = {} if local else {"train": data.samples}
     if data.test_samples is not None:
         samples["test"] = data.test_samples
     workload = Workload(
@@ -55,6 +59,7 @@ def assemble(config: RunConfig) -> Assembly:
         samples=samples,
         parts=parts,
         labels=data.labels if method_type.needs_labels else None,
+        local=data.classes if local else None,
     )
     method = build_method(workload)
     sizes = {client: len(rows) for client, rows in enumerate(parts)}

@@ -28,6 +28,7 @@ from coterie.engine.events import (
     TurnStarted,
 )
 from coterie.engine.exact import ExactMeans
+from coterie.engine.local_data import LocalData
 from coterie.engine.messages import bytes_peer, bytes_up, check_outcome
 from coterie.engine.packing import Packed, pack, unpack
 from coterie.engine.robust import sent_whole, summed
@@ -122,6 +123,7 @@ class Worker:
         pool: Models kept between turns.
         deadline: The time limit of a turn, which the trainer checks too.
         resolve: Turns a handle into what it refers to.
+        local: The clients' own data, where it stays with them; `samples` is empty then.
     """
 
     method: Method
@@ -132,6 +134,7 @@ class Worker:
     pool: ModulePool
     deadline: Deadline
     resolve: Resolve = field(default=lambda handle: handle)
+    local: LocalData | None = None
 
     def run(self, order: Order, call: int) -> Iterator[Event]:
         """Run the order's turns one by one; its sums come last."""
@@ -162,11 +165,9 @@ class Worker:
         return done
 
     def _client(self, turn: Turn) -> TurnClient:
-        rows = self.parts[turn.client]
-        data = ClientData(samples=self.samples["train"], rows=rows, labels=self.labels)
         return TurnClient(
             id=turn.client,
-            data=data,
+            data=self._data(turn.client),
             state=None if turn.state is None else self._read(turn, turn.state),
             mail={sender: self._read(turn, turn.mail[sender]) for sender in sorted(turn.mail)},
             seed=turn.seed,
@@ -175,6 +176,12 @@ class Worker:
             pool=self.pool,
             work=turn.work,
         )
+
+    def _data(self, client: int) -> ClientData:
+        if self.local is not None:
+            return self.local.client_data(client, with_labels=self.method.needs_labels)
+        rows = self.parts[client]
+        return ClientData(samples=self.samples["train"], rows=rows, labels=self.labels)
 
     def _read(self, turn: Turn, handle: Handle) -> Tensors:
         try:

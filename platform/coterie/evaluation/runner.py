@@ -63,6 +63,7 @@ class Evaluator:
     backend: Backend
     clusters: int
     seed: int
+    sent: int = 0  # all data is at hand
     _baseline: dict[str, float] | None = field(default=None, repr=False)
 
     def due(self, round_: int, last: bool) -> bool:

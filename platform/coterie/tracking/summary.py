@@ -26,6 +26,7 @@ class Summary:
         bytes_down: Bytes sent from the server to clients over the whole run.
         bytes_up: Bytes sent from clients to the server.
         bytes_peer: Bytes sent from clients to clients.
+        bytes_evaluation: Bytes sent for evaluation, where data stays with its clients.
         simulated: Turns simulated over the whole run: {"dropped": 12, "stragglers": 30}, in the
             file only where the config simulates any.
         failures: One sentence per client that was dropped or actor that was lost.
@@ -43,6 +44,7 @@ class Summary:
     bytes_down: int = 0
     bytes_up: int = 0
     bytes_peer: int = 0
+    bytes_evaluation: int = 0
     simulated: Mapping[str, int] = field(default_factory=dict)
     failures: tuple[str, ...] = ()
     seconds: Mapping[str, float] = field(default_factory=dict)
@@ -62,7 +64,12 @@ class Summary:
             "clients": self.clients,
             "seed": self.seed,
             "metrics": _plain(self.metrics),
-            "bytes": {"down": self.bytes_down, "up": self.bytes_up, "peer": self.bytes_peer},
+            "bytes": {
+                "down": self.bytes_down,
+                "up": self.bytes_up,
+                "peer": self.bytes_peer,
+                "evaluation": self.bytes_evaluation,
+            },
             "failures": list(self.failures),
             "seconds": _plain(self.seconds),
         }

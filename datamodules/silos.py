@@ -1,0 +1,66 @@
+"""Data that lies with its clients: a path per client, read on the client's own node."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import Field, model_validator
+
+from coterie.config.component import Component, load_target, parse_component, target_of
+from coterie.contract.data import DataArrays
+from coterie.errors import DataError
+
+
+class Silos:
+    """Several data sets of one kind, one per client, which are never brought together.
+
+    Which node a client runs on is `cluster.client_resources`; the path is one on that node.
+    """
+
+    class Config(Component):
+        """Config of data that lies with its clients."""
+
+        clients: Mapping[str, str] = Field(min_length=1)
+        """The path of each client's data, by the client's name: {silo_a: /data/a, …}."""
+
+        source: Mapping[str, Any] = Field(default={"target": "datamodules.folders:ClassFolders"})
+        """What reads a client's path: a data set that has the key `path`, and its other keys."""
+
+        @model_validator(mode="after")
+        def _check_sources(self) -> "Silos.Config":
+            for path in self.clients.values():
+                parse_component({**self.source, "path": path})
+            return self
+
+    def __init__(self, config: "Silos.Config") -> None:
+        self._config = config
+
+    @property
+    def client_names(self) -> tuple[str, ...]:
+        """The clients' names, in the order of the config."""
+        return tuple(self._config.clients)
+
+    def local_arrays(self, client: int) -> DataArrays:
+        """Read one client's data.
+
+        Raises:
+            DataError: If it is missing or unreadable; it names the client.
+        """
+        name = self.client_names[client]
+        path = self._config.clients[name]
+        source = parse_component({**self._config.source, "path": path})
+        try:
+            arrays: DataArrays = load_target(target_of(source))(source).arrays()
+        except DataError as error:
+            raise DataError(f"client {name}: {error}") from error
+        return arrays
+
+    def arrays(self) -> DataArrays:
+        """Refused: the data stays with its clients.
+
+        Raises:
+            DataError: Always.
+        """
+        raise DataError(
+            "data=silos: the data stays with its clients, so there is nothing to show or to split "
+            "here; use data=client_folders for data in one place."
+        )

@@ -1,0 +1,55 @@
+"""Asks every client, on the node that has its data, what there is."""
+
+from typing import Any
+
+import ray
+from ray.exceptions import RayTaskError
+
+from coterie.config.component import load_target, target_of
+from coterie.config.schema import RunConfig
+from coterie.contract.data import LocalDataModule, Survey
+from coterie.distributed.cluster import connect, has_own_resources, own_resources, without_node
+from coterie.errors import RunError
+
+
+def survey(config: RunConfig, names: tuple[str, ...]) -> list[Survey]:
+    """Each client's survey, in their order.
+
+    Raises:
+        DataError: If a client's data is missing or unreadable on its node.
+        RunError: If no node has a client's resource in time.
+    """
+    ours = connect(config.cluster)
+    try:
+        task = ray.remote(_look)
+        waiting = {
+            task.options(
+                num_cpus=0, max_retries=0, resources=own_resources(config.cluster, name)
+            ).remote(config, client): name
+            for client, name in enumerate(names)
+        }
+        references = list(waiting)
+        _, late = ray.wait(
+            references, num_returns=len(references), timeout=config.cluster.start_timeout_s
+        )
+        if late:
+            missing = [waiting[reference] for reference in late]
+            gone = [name for name in missing if not has_own_resources(config.cluster, name)]
+            raise RunError(without_node(config.cluster, [*gone, *missing][0]))
+        return [_result(reference) for reference in references]
+    finally:
+        if ours:
+            ray.shutdown()
+
+
+def _look(config: RunConfig, client: int) -> Survey:
+    module: LocalDataModule = load_target(target_of(config.data))(config.data)
+    return Survey.of(module.local_arrays(client))
+
+
+def _result(reference: Any) -> Survey:
+    try:
+        found: Survey = ray.get(reference)
+    except RayTaskError as error:
+        raise error.cause from None
+    return found

@@ -1,0 +1,79 @@
+"""Evaluates a run whose data stays with its clients: only their counts come back."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+import numpy as np
+import torch
+
+from coterie.config.schema import EvaluationConfig
+from coterie.contract.phase import ServerState
+from coterie.engine.backend import Backend
+from coterie.engine.local_data import Tally
+from coterie.engine.packing import pack_server
+from coterie.evaluation.clustering_metrics import ClusteringScores
+from coterie.evaluation.matching import Table
+from coterie.evaluation.runner import Evaluation
+
+
+@dataclass
+class LocalEvaluator:
+    """Scores server states by the sums of the clients' contingency tables.
+
+    Neither samples nor embeddings nor assignments leave a client, so there is no probe, no k-means
+    and no figure of embeddings; a model without clusters has no score.
+
+    Attributes:
+        config: When to evaluate.
+        backend: Where the clients are.
+        clients: How many there are.
+        sent: Bytes of models down and of counts up, so far.
+    """
+
+    config: EvaluationConfig
+    backend: Backend
+    clients: int
+    sent: int = 0
+
+    def due(self, round_: int, last: bool) -> bool:
+        """Whether an evaluation follows this round; the last round has one of its own."""
+        return not last and self.config.every > 0 and round_ % self.config.every == 0
+
+    def quick(self, server: ServerState) -> dict[str, float]:
+        """Clustering metrics on all clients' data: "acc", "nmi", "ari", "kappa"; or nothing."""
+        return _scores(self._tables(server).get("train"))
+
+    def final(self, server: ServerState) -> Evaluation:
+        """Clustering metrics on the training and, where clients have any, the test samples."""
+        tables = self._tables(server)
+        scores = {"clustering": tables.get("train"), "clustering_test": tables.get("test")}
+        metrics: Mapping[str, Mapping[str, float]] = {
+            group: _scores(table) for group, table in scores.items() if table is not None
+        }
+        return Evaluation(
+            metrics=metrics,
+            embedding=torch.empty(0, 0),
+            assignments=None,
+            confidence=None,
+            table=tables.get("train"),
+        )
+
+    def _tables(self, server: ServerState) -> dict[str, Table]:
+        """The sums of the tables of the clients that can be reached."""
+        told = self.backend.tally(server, range(self.clients))
+        model = sum(slot.nbytes for slot in pack_server(server).slots.values())
+        self.sent += sum(model + tally.nbytes for tally in told if tally is not None)
+        return sum_tables([tally for tally in told if tally is not None])
+
+
+def sum_tables(tallies: Sequence[Tally]) -> dict[str, Table]:
+    """Tables of disjoint samples, added up by split."""
+    sums: dict[str, Table] = {}
+    for tally in tallies:
+        for split, table in tally.tables.items():
+            sums[split] = sums[split] + table if split in sums else np.array(table)
+    return sums
+
+
+def _scores(table: Table | None) -> dict[str, float]:
+    return {} if table is None or not table.sum() else asdict(ClusteringScores.from_table(table))

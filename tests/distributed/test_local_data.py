@@ -1,0 +1,174 @@
+"""Data that stays with its clients, on two node processes: who reads it, and what comes back."""
+
+import json
+import os
+
+import numpy as np
+import pytest
+import ray
+from PIL import Image
+from ray.cluster_utils import Cluster
+from safetensors.torch import load_file
+from sklearn.datasets import load_digits
+
+from coterie.engine.federation import Federation
+from coterie.errors import ConfigError, DataError, RunError
+from coterie.evaluation.clustering_metrics import ClusteringScores
+from coterie.evaluation.matching import contingency
+from ray_jobs.compose import compose
+from tests.distributed.runs import SMALL, Silent
+
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(240)]
+CLASSES = {"a": range(9), "b": range(1, 10)}  # neither silo has all ten
+
+
+@pytest.fixture(scope="module")
+def silos(tmp_path_factory):
+    folder, digits = tmp_path_factory.mktemp("silos"), load_digits()
+    images = np.rint(digits.images * (255 / 16)).astype(np.uint8)
+    for name, rows in (("a", range(90)), ("b", range(90, 200))):
+        for row in rows:
+            if digits.target[row] in CLASSES[name]:
+                place = folder / name / f"c{digits.target[row]}"
+                place.mkdir(parents=True, exist_ok=True)
+                Image.fromarray(images[row]).save(place / f"{row}.png")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def nodes():
+    """A head without CPUs, and a node for each silo."""
+    system = {
+        "health_check_initial_delay_ms": 0,
+        "health_check_period_ms": 500,
+        "health_check_failure_threshold": 3,
+    }
+    head = {"num_cpus": 0, "include_dashboard": False, "_system_config": system}
+    cluster = Cluster(initialize_head=True, head_node_args=head)
+    cluster.by_silo = {
+        name: cluster.add_node(num_cpus=1, resources={f"silo_{name}": 1}) for name in "ab"
+    }
+    ray.init(address=cluster.address, log_to_driver=False)
+    yield cluster
+    ray.shutdown()
+    cluster.shutdown()
+
+
+def config(silos, run_dir, *overrides):
+    return compose(
+        *SMALL, "executor=loop", "data=silos", "~data.limit", f"run_dir={run_dir}",
+        f"data.clients={{silo_a: {silos}/a, silo_b: {silos}/b}}",
+        "data.source={target: tests.methods_for_tests.watched:Watched, mode: L}",
+        "cluster.client_resources={silo_a: 1, silo_b: 1}", "method.clusters=10",
+        "evaluation.every=1", *overrides,
+    )  # fmt: skip
+
+
+def run(silos, run_dir, *overrides):
+    view = Silent()
+    result = Federation(config(silos, run_dir, *overrides), view).run()
+    rows = [json.loads(line) for line in (run_dir / "metrics.jsonl").open()]
+    return result, [row for row in rows if row["scope"] == "server"]
+
+
+@pytest.fixture(scope="module")
+def serial(silos, tmp_path_factory):
+    run_dir = tmp_path_factory.mktemp("serial") / "run"
+    result, rows = run(silos, run_dir, "cluster=serial")
+    return result, rows, load_file(run_dir / "model" / "model.safetensors")
+
+
+def test_each_client_reads_its_data_on_its_own_node(nodes, silos, serial, tmp_path):
+    for name in "ab":
+        (silos / name / ".reads").unlink()
+    result, rows = run(silos, tmp_path / "run")
+    for name in "ab":
+        reads = [line.split() for line in (silos / name / ".reads").read_text().splitlines()]
+        assert {node for _, node in reads} == {nodes.by_silo[name].node_id}
+        assert str(os.getpid()) not in {pid for pid, _ in reads}
+    expected, expected_rows, model = serial
+    mine = load_file(tmp_path / "run" / "model" / "model.safetensors")
+    assert all(mine[name].equal(model[name]) for name in model)
+    assert result.metrics == expected.metrics
+    bits = [{k: v for k, v in row.items() if k != "seconds"} for row in rows]
+    assert bits == [{k: v for k, v in row.items() if k != "seconds"} for row in expected_rows]
+
+
+def test_only_counts_come_back_and_they_are_the_pooled_datas(silos, serial, tmp_path):
+    result, _, _ = serial
+    assert result.assignments is None
+    assert sorted(result.metrics) == ["clustering"]
+    summary = json.loads((result.run_dir / "summary.json").read_text())
+    assert summary["bytes"]["evaluation"] > 0
+    assert not (result.run_dir / "assignments.parquet").exists()
+    tables = []
+    for name in "ab":
+        for place in sorted((silos / name).iterdir()):
+            if place.name.startswith("."):
+                continue
+            pixels = np.stack([np.asarray(Image.open(p)) for p in sorted(place.iterdir())])
+            import torch
+
+            with torch.inference_mode():
+                found = result.model(torch.from_numpy(pixels[:, None])).probabilities
+            labels = np.full(len(pixels), int(place.name[1:]))
+            tables.append(contingency(found.argmax(1).numpy(), labels, 10, 10))
+    scores = ClusteringScores.from_table(sum(tables))
+    assert result.metrics["clustering"]["acc"] == pytest.approx(scores.acc)
+    assert result.metrics["clustering"]["nmi"] == pytest.approx(scores.nmi)
+
+
+def test_nothing_shaped_like_data_is_put_into_the_object_store(nodes, silos, tmp_path, monkeypatch):
+    put, seen = ray.put, []
+    monkeypatch.setattr(ray, "put", lambda value, **kw: seen.append(value) or put(value, **kw))
+    run(silos, tmp_path / "run", "method.clustering_rounds=1")
+    assert seen
+    assert not [value for value in seen if isinstance(value, np.ndarray)]
+    shapes = {
+        field.shape
+        for value in seen
+        for packed in (getattr(value, "slots", None) or {"": value}).values()
+        for field in getattr(packed, "fields", ())
+    }
+    assert shapes
+    assert not [shape for shape in shapes if shape[-2:] == (8, 8)]
+
+
+def test_a_missing_node_is_named(nodes, silos, tmp_path):
+    overrides = "cluster.client_resources={silo_a: 1, silo_b: 5}", "cluster.start_timeout_s=3"
+    with pytest.raises(RunError) as caught:
+        run(silos, tmp_path / "run", *overrides)
+    assert str(caught.value) == (
+        "cluster.client_resources: no node has {'silo_b': 5.0} for client silo_b; start one with "
+        "ray start --resources='{\"silo_b\": 5.0}'."
+    )
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_does_not_fit_is_refused(nodes, silos, tmp_path):
+    with pytest.raises(ConfigError, match=r"client_resources.silo_c: .*silo_a"):
+        run(silos, tmp_path / "run", "cluster.client_resources={silo_c: 1}")
+    with pytest.raises(DataError, match=r"client silo_b: .*/nowhere"):
+        run(silos, tmp_path / "run", f"data.clients.silo_b={silos}/nowhere")
+
+
+class Removes(Silent):
+    """Ends the second silo's node after the first phase."""
+
+    def __init__(self, cluster):
+        super().__init__()
+        self.cluster = cluster
+
+    def phase_finished(self, record):
+        if record.phase.round == 1:
+            self.cluster.remove_node(self.cluster.by_silo["b"], allow_graceful=False)
+
+
+def test_a_silo_that_is_lost_is_dropped(nodes, silos, tmp_path):  # the last one: its node is gone
+    view = Removes(nodes)
+    result = Federation(config(silos, tmp_path / "run", "faults.min_participation=0"), view).run()
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").open()]
+    participants = [row["participants"] for row in rows if row["scope"] == "server"]
+    assert (participants[0], participants[-1]) == (2, 1)
+    assert result.exit_code == 3
+    assert any("client 1 failed (no node has its data any more)" in f for f in result.failures)
