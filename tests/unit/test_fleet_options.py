@@ -5,7 +5,7 @@ import torch
 
 from coterie.config.schema import ClusterConfig
 from coterie.distributed import fleet
-from coterie.distributed.backend import pack_longest_first
+from coterie.distributed.calls import pack_longest_first
 from coterie.engine.events import Turn
 from coterie.engine.setup import assemble
 from coterie.engine.trainer import LightningTrainer, local_trainer

@@ -28,6 +28,7 @@ class PhaseRecord:
         bytes_up: Bytes sent from clients to the server.
         bytes_peer: Bytes sent from clients to clients.
         seconds: Wall-clock time of the phase.
+        simulated: Clients simulated to be "absent", "dropped" or "stragglers", where any can be.
         evaluation: Scores of the evaluation that followed, by name; None if there was none.
     """
 
@@ -40,6 +41,7 @@ class PhaseRecord:
     bytes_up: int = 0
     bytes_peer: int = 0
     seconds: float = 0.0
+    simulated: Mapping[str, int] = field(default_factory=dict)
     evaluation: Mapping[str, float] | None = None
 
 

@@ -8,20 +8,22 @@ from typing import Any
 
 import ray
 import torch
+from ray.exceptions import ObjectLostError
 
 from coterie.contract.phase import Mean, Phase
 from coterie.engine.backend import Workload
-from coterie.engine.events import CallDone, Event, Handle, Order, TurnDone
+from coterie.engine.events import CallDone, Event, Handle, Order, TurnDone, TurnStarted
 from coterie.engine.packing import Packed, PackedServer, pack_server, unpack, unpack_server
 from coterie.engine.predictor import Chunk
 from coterie.engine.serial import build_method, build_predictor, build_worker
+from coterie.errors import StateLostError
 from coterie.networks.clusterer import Prediction
 
 FLUSH_S = 0.25
 """Reports are sent at most this often."""
 
-ObjectKey = tuple[int, int | None]
-"""(client, recipient) of a message, (client, None) of a client's state."""
+ObjectKey = tuple[int, int | str | None]
+"""(client, recipient) of a message, (client, slot) of an update, (client, None) of a state."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,8 @@ class ClientActor:
             light, heavy = _split(event)
             events.append(light)
             objects += heavy
-            if isinstance(event, CallDone) or time.monotonic() - flushed >= FLUSH_S:
+            at_once = isinstance(event, CallDone | TurnStarted)
+            if at_once or time.monotonic() - flushed >= FLUSH_S:
                 yield Report(tuple(events), tuple(key for key, _ in objects))
                 for _, packed in objects:
                     yield packed
@@ -122,11 +125,15 @@ def _split(event: Event) -> tuple[Event, list[tuple[ObjectKey, Packed]]]:
     if event.state is not None:
         heavy.append(((event.client, None), event.state))
     heavy += [((event.client, recipient), event.mail[recipient]) for recipient in event.mail]
-    return replace(event, state=None, mail={}), heavy
+    heavy += [((event.client, slot), event.updates[slot]) for slot in event.updates]
+    return replace(event, state=None, mail={}, updates={}), heavy
 
 
 def _resolve(handle: Handle) -> Packed:
-    packed: Packed = ray.get(handle)  # a view of the node's shared memory
+    try:
+        packed: Packed = ray.get(handle)  # a view of the node's shared memory
+    except ObjectLostError as error:
+        raise StateLostError from error
     return packed
 
 

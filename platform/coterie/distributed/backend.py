@@ -1,34 +1,36 @@
 """The Ray backend: one streaming call per actor and phase, and actors that may die."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import ray
-from ray.exceptions import ObjectLostError, RayActorError, RayTaskError
+from ray.exceptions import ObjectLostError
 
 from coterie.contract.phase import Mean, Phase, ServerState, Tensors
-from coterie.distributed.actors import Report
+from coterie.distributed.calls import (
+    LOST,
+    Call,
+    fetch,
+    node_died,
+    pack_longest_first,
+    read_events,
+    why_lost,
+)
 from coterie.distributed.fleet import Fleet
 from coterie.engine.backend import Workload
-from coterie.engine.events import CallDone, CallLost, Event, Handle, Order, Turn, TurnDone
+from coterie.engine.deadline import timeout_message
+from coterie.engine.events import CallDone, CallLost, Event, Handle, Order, Turn
 from coterie.engine.packing import Packed, pack, pack_server, unpack_server
 from coterie.engine.predictor import Chunk
 from coterie.engine.serial import build_method
-from coterie.errors import RunError
+from coterie.errors import RunError, StateLostError
 from coterie.networks.clusterer import Prediction
 
 _POLL_S = 0.2
-_LOST = (RayActorError, ObjectLostError)
-
-
-@dataclass(frozen=True)
-class _Call:
-    """A streaming call under way."""
-
-    id: int
-    actor: int
-    order: Order
+_GRACE = 1.25
+"""An actor that is over the time limit by this factor, and does not stop by itself, hangs."""
+_GRACE_S = 2.0
 
 
 class RayBackend:
@@ -47,16 +49,15 @@ class RayBackend:
         self._fleet = Fleet(workload, stop)
         self._method = build_method(workload)
         self._calls = 0
-        self.actors = self._fleet.size
+
+    @property
+    def actors(self) -> int:
+        """How many actors there are now."""
+        return len(self._fleet.actors)
 
     def execute(self, order: Order) -> Iterator[Event]:
-        """Run the turns on the actors; a dead actor's turns run again on its replacement."""
-        shares = pack_longest_first(order.turns, self.actors)
-        calls = dict(
-            self._submit(actor, replace(order, turns=turns))
-            for actor, turns in enumerate(shares)
-            if turns
-        )
+        """Run the turns on the actors; a dead actor's turns run again on what is left."""
+        calls = self._spread(order, order.turns)
         lost = 0
         while calls:
             self._stop()
@@ -64,17 +65,21 @@ class RayBackend:
             for stream in ready:
                 call = calls[stream]
                 try:
-                    events = _read(stream)
-                except (*_LOST, StopIteration) as error:
+                    events = read_events(stream)
+                except (*LOST, StopIteration) as error:
                     del calls[stream]
-                    lost += 1
-                    yield CallLost(call=call.id, message=type(error).__name__)
-                    self._replace(call.actor, lost)
-                    calls |= dict([self._submit(call.actor, call.order)])
+                    lost += not node_died(error)
+                    yield CallLost(call=call.id, message=why_lost(error))
+                    self._check_restarts(lost)
+                    calls |= self._again(call)
                     continue
+                call.note(events)
                 if isinstance(events[-1], CallDone):
                     del calls[stream]
                 yield from events
+            yield from self._end_hung(calls)
+            for actor in self._fleet.give_up():
+                yield from self._abandon(calls, actor)
 
     def serve(
         self,
@@ -89,32 +94,38 @@ class RayBackend:
         weighted = {slot: (mean.weight, pack(mean.tensors)) for slot, mean in means.items()}
         gathered = {client: pack(tensors) for client, tensors in records.items()}
         reference = self._fleet.server.serve.remote(pack_server(server), phase, weighted, gathered)
-        return unpack_server(self._fetch(reference))
+        return unpack_server(fetch(reference))
 
     def predict(self, server: ServerState, chunks: Sequence[Chunk]) -> list[Prediction]:
         """Predict chunks on the actors, in their order."""
         self._calls += 1
         key, stored = str(self._calls), ray.put(pack_server(server))
         results: dict[int, Prediction] = {}
-        waiting = {
-            self._fleet.actors[i % self.actors].predict.remote(stored, key, chunk): i
-            for i, chunk in enumerate(chunks)
-        }
+        waiting: dict[Any, tuple[int, Any]] = {}
+
+        def submit(i: int) -> None:
+            actor = self._fleet.actors[i % self.actors]
+            waiting[actor.predict.remote(stored, key, chunks[i])] = i, actor
+
+        for i in range(len(chunks)):
+            submit(i)
         lost = 0
         while waiting:
             self._stop()
             ready, _ = ray.wait(list(waiting), num_returns=1, timeout=_POLL_S)
             for reference in ready:
-                i = waiting.pop(reference)
+                i, actor = waiting.pop(reference)
                 try:
-                    results[i] = self._fetch(reference)
-                except _LOST:
-                    lost += 1
-                    self._replace(i % self.actors, lost)
-                    again = self._fleet.actors[i % self.actors].predict.remote(
-                        stored, key, chunks[i]
-                    )
-                    waiting[again] = i
+                    results[i] = fetch(reference)
+                except LOST as error:
+                    lost += not node_died(error)
+                    self._check_restarts(lost)
+                    self._fleet.replace(actor)
+                    submit(i)
+            gone = self._fleet.give_up()
+            stuck = [reference for reference, (_, actor) in waiting.items() if actor in gone]
+            for reference in stuck:
+                submit(waiting.pop(reference)[0])
         return [results[i] for i in range(len(chunks))]
 
     def store(self, packed: Packed) -> Handle:
@@ -122,61 +133,69 @@ class RayBackend:
         return ray.put(packed)
 
     def fetch(self, handle: Handle) -> Packed:
-        """Read tensors from the object store."""
-        packed: Packed = self._fetch(handle)
+        """Read tensors from the object store.
+
+        Raises:
+            StateLostError: If they are lost with their node.
+        """
+        try:
+            packed: Packed = fetch(handle)
+        except ObjectLostError as error:
+            raise StateLostError from error
         return packed
 
     def close(self) -> None:
         """End the actors, and Ray if it was started here."""
         self._fleet.close()
 
-    def _submit(self, actor: int, order: Order) -> tuple[Any, _Call]:
-        self._calls += 1
-        call = _Call(self._calls, actor, order)
-        method = self._fleet.actors[actor].execute.options(num_returns="streaming")
-        return method.remote(order, call.id), call
+    def _spread(self, order: Order, turns: Sequence[Turn]) -> dict[Any, Call]:
+        """One call to each actor that has a share of the turns, by stream."""
+        shares = pack_longest_first(turns, self.actors)
+        return dict(
+            self._submit(actor, replace(order, turns=share))
+            for actor, share in zip(self._fleet.actors, shares, strict=True)
+            if share
+        )
 
-    def _replace(self, actor: int, lost: int) -> None:
+    def _submit(self, actor: Any, order: Order) -> tuple[Any, Call]:
+        self._calls += 1
+        method = actor.execute.options(num_returns="streaming")
+        return method.remote(order, self._calls), Call(self._calls, actor, order)
+
+    def _again(self, call: Call, without: int | None = None) -> dict[Any, Call]:
+        """The calls that run a lost one's turns, on the actor's replacement or spread."""
+        turns = tuple(turn for turn in call.order.turns if turn.client != without)
+        new = self._fleet.replace(call.actor)
+        if not turns:
+            return {}
+        if new is None:
+            return self._spread(call.order, turns)
+        return dict([self._submit(new, replace(call.order, turns=turns))])
+
+    def _end_hung(self, calls: dict[Any, Call]) -> Iterator[Event]:
+        """End the actors whose client is over its time limit and does not stop by itself."""
+        limit = self._config.faults.client_timeout_s
+        if limit is None:
+            return
+        for stream, call in list(calls.items()):
+            if call.runs_for() > _GRACE * limit + _GRACE_S:
+                del calls[stream]
+                ray.kill(call.actor)
+                yield CallLost(call=call.id, message=timeout_message(limit), client=call.client)
+                calls |= self._again(call, without=call.client)
+
+    def _abandon(self, calls: dict[Any, Call], actor: Any) -> Iterator[Event]:
+        """Spread the turns of an actor that never started."""
+        for stream, call in list(calls.items()):
+            if call.actor is actor:
+                del calls[stream]
+                yield CallLost(call=call.id, message="no node has room for a replacement")
+                calls |= self._spread(call.order, call.order.turns)
+
+    def _check_restarts(self, lost: int) -> None:
         limit = self._config.cluster.max_actor_restarts
         if lost > limit:
             raise RunError(
                 f"{lost} actors died in one phase, over cluster.max_actor_restarts={limit}; "
                 "look for memory running out, or give each client a larger slice."
             )
-        self._fleet.replace(actor)
-
-    @staticmethod
-    def _fetch(reference: Any) -> Any:
-        try:
-            return ray.get(reference)
-        except RayTaskError as error:
-            raise error.cause from None
-
-
-def pack_longest_first(turns: Sequence[Turn], actors: int) -> list[tuple[Turn, ...]]:
-    """Spread turns over actors so that all end at about the same time: longest to least loaded."""
-    shares: list[list[Turn]] = [[] for _ in range(actors)]
-    loads = [0] * actors
-    for turn in sorted(turns, key=lambda turn: (-turn.size, turn.client)):
-        actor = loads.index(min(loads))
-        shares[actor].append(turn)
-        loads[actor] += max(1, turn.size)
-    return [tuple(share) for share in shares]
-
-
-def _read(stream: Any) -> list[Event]:
-    """The next report's events, with references to the objects that follow it in the stream."""
-    try:
-        report: Report = ray.get(next(stream))
-    except RayTaskError as error:
-        raise error.cause from None
-    handles = {key: next(stream) for key in report.objects}
-    return [_attach(event, handles) for event in report.events]
-
-
-def _attach(event: Event, handles: Mapping[tuple[int, int | None], Handle]) -> Event:
-    if not isinstance(event, TurnDone):
-        return event
-    own = [(to, ref) for (client, to), ref in handles.items() if client == event.client]
-    mail = {to: ref for to, ref in own if to is not None}
-    return replace(event, state=handles.get((event.client, None)), mail=mail)

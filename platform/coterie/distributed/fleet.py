@@ -14,7 +14,7 @@ from coterie.config.schema import ClusterConfig
 from coterie.distributed.actors import ClientActor, ServerActor, StoredWorkload
 from coterie.distributed.cluster import cluster_has_gpu, connect, slots
 from coterie.engine.backend import Workload
-from coterie.errors import RunError
+from coterie.errors import ConfigError, RunError
 
 _logger = logging.getLogger(__name__)
 
@@ -45,12 +45,55 @@ class Fleet:
         self.size = min(wanted, len(workload.parts))
         self.server = self._start(ServerActor, self._stored) if places_server else None
         self.actors = [self._new() for _ in range(self.size)]
+        self._starting: dict[Any, tuple[Any, float]] = {}
         self._wait(stop)
 
-    def replace(self, index: int) -> None:
-        """Put a new actor in the place of one that died."""
-        _logger.info("Actor %d died; replacing it", index)
-        self.actors[index] = self._new()
+    def replace(self, actor: Any) -> Any | None:
+        """Put a new actor in the place of one that died, if the cluster still has room for it.
+
+        Returns:
+            The new actor; None if there is none, and the others have to do its work.
+
+        Raises:
+            RunError: If no actor is left.
+        """
+        if actor not in self.actors:  # replaced already: several of its calls were lost
+            return None
+        ray.kill(actor)  # it may live on where it cannot be reached
+        if self._room() < len(self.actors):
+            self._remove(actor)
+            return None
+        new = self._new()
+        self.actors[self.actors.index(actor)] = new
+        self._starting[new] = new.ready.remote(), time.monotonic() + self._config.start_timeout_s
+        return new
+
+    def give_up(self) -> list[Any]:
+        """Replacements that will not start, for there is no room for them; now removed."""
+        given_up = []
+        for actor, (ready, deadline) in list(self._starting.items()):
+            if ray.wait([ready], timeout=0)[0]:
+                del self._starting[actor]
+            elif time.monotonic() > deadline or self._room() < len(self.actors):
+                del self._starting[actor]
+                ray.kill(actor)
+                self._remove(actor)
+                given_up.append(actor)
+        return given_up
+
+    def _room(self) -> int:
+        """How many client actors the cluster holds as it is now; it may have lost a node."""
+        try:
+            return slots(self._config) - (self.server is not None)
+        except ConfigError:
+            return 0
+
+    def _remove(self, actor: Any) -> None:
+        _logger.info("There is no room for an actor any more; %d are left", len(self.actors) - 1)
+        self.actors.remove(actor)
+        if not self.actors:
+            raise RunError("No node is left that holds an actor; add nodes and go on with "
+                           "resume=true.")  # fmt: skip
 
     def close(self) -> None:
         """End the actors, and the cluster if it was started here."""

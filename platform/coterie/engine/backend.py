@@ -40,7 +40,10 @@ class Backend(Protocol):
     """Runs turns, the server half and predictions; results do not depend on which backend does."""
 
     name: str
-    actors: int
+
+    @property
+    def actors(self) -> int:
+        """How many processes run clients now."""
 
     def execute(self, order: Order) -> Iterator[Event]:
         """Run the order's turns; events come as they happen, each call's sums last.

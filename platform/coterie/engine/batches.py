@@ -1,5 +1,6 @@
 """A client's batches as a function of its seed and the step alone."""
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -21,13 +22,20 @@ class SeededBatches:
         plan: Batch size and length.
         seed: The client's seed for this turn.
         with_labels: Whether batches carry labels; only for supervised methods.
+        work: The part of the plan's steps to do, rounded down, but one of them at least.
 
     Raises:
         ContractError: If the client has fewer than two samples.
     """
 
     def __init__(
-        self, data: ClientData, plan: Plan, seed: int, *, with_labels: bool = False
+        self,
+        data: ClientData,
+        plan: Plan,
+        seed: int,
+        *,
+        with_labels: bool = False,
+        work: float = 1.0,
     ) -> None:
         if len(data) < 2:
             raise ContractError(f"A client has {len(data)} samples; give each two or more.")
@@ -35,7 +43,7 @@ class SeededBatches:
         whole, rest = divmod(len(data), plan.batch_size)
         self._per_epoch = whole + (rest >= 2)
         steps = plan.steps if plan.steps is not None else (plan.epochs or 0) * self._per_epoch
-        self._end = plan.first_step + steps
+        self._end = plan.first_step + min(steps, max(1, math.floor(round(work * steps, 9))))
         self._step = plan.first_step
 
     @property

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from coterie.config.aggregation import AggregationRule
 from coterie.contract.phase import Phase
 from coterie.engine.exact import Lanes
 from coterie.engine.packing import Packed
@@ -22,6 +23,7 @@ class Turn:
         seed: Its seed for this turn.
         state: What it kept, or None.
         mail: Sender to message.
+        work: The part of its local steps that it does; under 1 for a straggler.
     """
 
     client: int
@@ -29,21 +31,23 @@ class Turn:
     seed: int
     state: Handle | None = None
     mail: Mapping[int, Handle] = field(default_factory=dict)
+    work: float = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Order:
-    """A phase to carry out: the same slots for every turn."""
+    """A phase to carry out: the same slots for every turn, and one rule to join what comes back."""
 
     phase: Phase
     slots: Mapping[str, Handle]
     layouts: Mapping[str, Any]
     turns: tuple[Turn, ...]
+    rule: AggregationRule = "weighted"
 
 
 @dataclass(frozen=True, kw_only=True)
 class TurnDone:
-    """A client finished; its contribution is in its call's sums.
+    """A client finished; its contribution is in its call's sums, or in `updates`.
 
     Attributes:
         call: The call to an actor that the turn was part of.
@@ -55,6 +59,7 @@ class TurnDone:
         seconds: How long its turn took.
         state: What it keeps, or None.
         mail: Recipient to message.
+        updates: Slot to its contribution, only where the rule needs each one by itself.
     """
 
     call: int
@@ -66,6 +71,7 @@ class TurnDone:
     seconds: float
     state: Handle | None = None
     mail: Mapping[int, Handle] = field(default_factory=dict)
+    updates: Mapping[str, Handle] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,10 +93,26 @@ class CallDone:
 
 @dataclass(frozen=True, kw_only=True)
 class CallLost:
-    """The actor died; all of the call's turns run again elsewhere, from the same state."""
+    """The actor died; all of the call's turns run again elsewhere, from the same state.
+
+    Attributes:
+        call: The call.
+        message: Why.
+        client: The client that hung, if that is why the actor was ended; it does not run again
+            with the others.
+    """
 
     call: int
     message: str
+    client: int | None = None
 
 
-Event = TurnDone | TurnFailed | CallDone | CallLost
+@dataclass(frozen=True, kw_only=True)
+class TurnStarted:
+    """A client's turn begins; only told where turns have a time limit."""
+
+    call: int
+    client: int
+
+
+Event = TurnStarted | TurnDone | TurnFailed | CallDone | CallLost

@@ -1,21 +1,26 @@
 """The round loop: phase after phase until the method names no next one."""
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
 
 from coterie.contract.method import Method
 from coterie.contract.observer import Observer
 from coterie.contract.phase import Phase, ServerState
 from coterie.contract.seeds import derive_seed
 from coterie.engine.backend import Backend, Workload
-from coterie.engine.cohort import choose_cohort
 from coterie.engine.events import CallLost, Event, Handle, Order, Turn, TurnDone, TurnFailed
 from coterie.engine.exact import Layout
 from coterie.engine.gather import PhaseResult, run_phase
 from coterie.engine.ledger import Ledger, Traffic
 from coterie.engine.messages import check_offer
 from coterie.engine.packing import digest, pack
+from coterie.engine.participation import Participation, Turnout
+from coterie.engine.robust import robust_means
+from coterie.engine.server_optimizer import Moments, server_step
+from coterie.errors import StateLostError
 
 
 @dataclass
@@ -30,6 +35,9 @@ class RunState:
         phases: Phases completed.
         failures: What failed so far, as sentences.
         dropped: How many turns were dropped so far.
+        optimizer: Slot to the server optimiser's tensors.
+        simulated: How many turns were simulated to drop out or to be slow so far.
+        best: The best value so far of the metric that `checkpoint.best` names.
     """
 
     server: ServerState
@@ -39,6 +47,25 @@ class RunState:
     phases: int = 0
     failures: list[str] = field(default_factory=list)
     dropped: int = 0
+    optimizer: Moments = field(default_factory=dict)
+    simulated: Counter[str] = field(default_factory=Counter)
+    best: float | None = None
+
+    def become(self, other: "RunState") -> None:
+        """Take over all of another state."""
+        vars(self).update(vars(other))
+
+    def snapshot(self) -> "RunState":
+        """The state as it is now, while this one goes on; tensors are shared, never written to."""
+        mail = {recipient: dict(letters) for recipient, letters in self.mail.items()}
+        return replace(
+            self,
+            states=dict(self.states),
+            mail=mail,
+            ledger=deepcopy(self.ledger),
+            failures=list(self.failures),
+            simulated=self.simulated.copy(),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +76,12 @@ class Committed:
     result: PhaseResult
     traffic: Traffic
     seconds: float
+    simulated: Mapping[str, int] = field(default_factory=dict)
+
+
+def _give_up(state: RunState, lost: StateLostError) -> None:
+    """Without checkpoints to go back to."""
+    raise lost
 
 
 @dataclass
@@ -61,6 +94,7 @@ class Loop:
         workload: Config and data.
         observer: Watches progress.
         commit: Called after each phase: tracks, evaluates, checkpoints.
+        recover: Brings the state back to where it can go on, when clients' states were lost.
     """
 
     method: Method
@@ -68,29 +102,61 @@ class Loop:
     workload: Workload
     observer: Observer
     commit: Callable[[RunState, Committed], None]
+    recover: Callable[[RunState, StateLostError], None] = _give_up
 
     def run(self, state: RunState) -> None:
         """Run until the method is done, from wherever the state is."""
+        participation = Participation(self.workload.config, len(self.workload.parts))
         while (phase := self.method.next(state.server)) is not None:
             started = time.perf_counter()
-            cohort = choose_cohort(
-                phase, range(len(self.workload.parts)), self.workload.config.seed
-            )
-            self.observer.phase_started(phase, len(cohort), self.method.rounds)
-            order, versions = self._order(state, phase, cohort)
-            result = run_phase(self.backend, order, self.workload.config.faults, self._watch)
-            state.server = self.backend.serve(state.server, phase, result.means, result.records)
+            turnout = participation.turnout(phase)
+            self.observer.phase_started(phase, len(turnout.clients), self.method.rounds)
+            order, versions = self._order(state, phase, turnout)
+            try:
+                result = self._execute(order)
+            except StateLostError as lost:
+                self.recover(state, lost)
+                continue
+            self._serve(state, phase, result)
             # Only now: a phase that is interrupted runs again and must not be counted twice.
-            sent = state.ledger.offer(cohort, versions)
+            sent = state.ledger.offer(turnout.clients, versions)
             traffic = state.ledger.collect(sent, result.turns)
             self._keep(state, result)
-            seconds = time.perf_counter() - started
-            self.commit(
-                state, Committed(phase=phase, result=result, traffic=traffic, seconds=seconds)
+            state.simulated.update({k: v for k, v in turnout.simulated.items() if k != "absent"})
+            committed = Committed(
+                phase=phase,
+                result=result,
+                traffic=traffic,
+                seconds=time.perf_counter() - started,
+                simulated=turnout.simulated,
             )
+            self.commit(state, committed)
+
+    def _execute(self, order: Order) -> PhaseResult:
+        """What the clients gave, joined by the configured rule."""
+        if not order.turns:
+            return PhaseResult(means={}, turns=(), failures=(), dropped=())
+        config = self.workload.config
+        result = run_phase(self.backend, order, config.faults, self._watch)
+        fetch, layouts = self.backend.fetch, order.layouts
+        whole = robust_means(result.turns, layouts, fetch, config.aggregation)
+        # Without the updates, or the store would hold them until the next phase is over.
+        turns = tuple(replace(turn, updates={}) for turn in result.turns)
+        return replace(result, means={**result.means, **whole}, turns=turns)
+
+    def _serve(self, state: RunState, phase: Phase, result: PhaseResult) -> None:
+        """The server's part: its optimiser, then the method's half."""
+        if not result.turns:
+            self.observer.note(f"Round {phase.round}: nobody took part in {phase.name!r}.")
+            state.server = state.server.advance(phase, {})
+            return
+        config = self.workload.config.aggregation
+        means, moments = server_step(state.server.slots, result.means, state.optimizer, config)
+        state.server = self.backend.serve(state.server, phase, means, result.records)
+        state.optimizer = moments
 
     def _order(
-        self, state: RunState, phase: Phase, cohort: tuple[int, ...]
+        self, state: RunState, phase: Phase, turnout: Turnout
     ) -> tuple[Order, Mapping[str, tuple[str, int]]]:
         """What to carry out, and each offered slot's version and bytes."""
         slots = self.method.offer(state.server, phase)
@@ -101,11 +167,12 @@ class Loop:
             phase=phase,
             slots={name: self.backend.store(p) for name, p in packed.items()},
             layouts={name: Layout.of(state.server.slots[name]) for name in sorted(phase.up)},
-            turns=tuple(self._turn(state, phase, client) for client in cohort),
+            turns=tuple(self._turn(state, phase, client, turnout) for client in turnout.clients),
+            rule=self.workload.config.aggregation.rule,
         )
         return order, versions
 
-    def _turn(self, state: RunState, phase: Phase, client: int) -> Turn:
+    def _turn(self, state: RunState, phase: Phase, client: int, turnout: Turnout) -> Turn:
         seed = derive_seed(self.workload.config.seed, "client", phase.round, phase.step, client)
         return Turn(
             client=client,
@@ -113,6 +180,7 @@ class Loop:
             seed=seed,
             state=state.states.get(client),
             mail=state.mail.get(client, {}),
+            work=turnout.work.get(client, 1.0),
         )
 
     def _watch(self, event: Event) -> None:
@@ -122,6 +190,8 @@ class Loop:
             self.observer.client_failed(event.client, event.message)
         elif isinstance(event, CallLost):
             self.observer.note(f"An actor was lost ({event.message}); its clients run again.")
+            if event.client is not None:
+                self.observer.client_failed(event.client, event.message)
 
     def _keep(self, state: RunState, result: PhaseResult) -> None:
         for client, kept in result.states.items():

@@ -10,6 +10,7 @@ from coterie.contract.method import Method
 from coterie.contract.phase import Mean, Phase, ServerState, Tensors
 from coterie.contract.seeds import derive_seed
 from coterie.engine.backend import Workload
+from coterie.engine.deadline import Deadline
 from coterie.engine.events import Event, Handle, Order
 from coterie.engine.packing import Packed
 from coterie.engine.predictor import Chunk, Predictor
@@ -41,13 +42,15 @@ def build_worker(
     # cuBLAS is deterministic only with a fixed workspace, set before CUDA starts.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     has_gpu = config.accelerator != "cpu" and torch.cuda.is_available()
+    deadline = Deadline(config.faults.client_timeout_s, stop)
     return Worker(
         method=build_method(workload),
         samples=workload.samples,
         parts=workload.parts,
         labels=workload.labels,
-        trainer=local_trainer(config, has_gpu=has_gpu, stop=stop),
+        trainer=local_trainer(config, has_gpu=has_gpu, stop=deadline.check),
         pool=ModulePool(derive_seed(config.seed, "init")),
+        deadline=deadline,
         resolve=resolve,
     )
 

@@ -13,6 +13,7 @@ from coterie.contract.phase import ServerState
 from coterie.contract.seeds import derive_seed
 from coterie.engine.backend import Backend, Workload
 from coterie.engine.data_checks import check_data
+from coterie.engine.participation import Participation
 from coterie.engine.serial import SerialBackend, build_method
 from coterie.errors import ConfigError, DataError
 
@@ -39,6 +40,7 @@ def assemble(config: RunConfig) -> Assembly:
     torch.set_num_threads(config.cluster.threads_per_client)
     method_type = load_target(target_of(config.method))
     data, parts = read_and_split(config)
+    Participation(config, len(parts))  # refused now, not after the actors have started
     if method_type.needs_labels and (data.labels is None or (data.labels < 0).any()):
         raise DataError(
             f"data={data.name}: it lacks labels, which the method trains with; choose data with a "

@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import cast
 
 import numpy as np
@@ -16,11 +16,22 @@ from coterie.contract.method import Method
 from coterie.contract.phase import Outcome, Slots, Tensors
 from coterie.contract.seeds import seeded
 from coterie.engine.batches import SeededBatches
-from coterie.engine.events import CallDone, Event, Handle, Order, Turn, TurnDone, TurnFailed
+from coterie.engine.deadline import Deadline
+from coterie.engine.events import (
+    CallDone,
+    Event,
+    Handle,
+    Order,
+    Turn,
+    TurnDone,
+    TurnFailed,
+    TurnStarted,
+)
 from coterie.engine.exact import ExactMeans
 from coterie.engine.messages import bytes_peer, bytes_up, check_outcome
 from coterie.engine.packing import Packed, pack, unpack
-from coterie.errors import ConfigError, InterruptedRunError, RunError
+from coterie.engine.robust import sent_whole, summed
+from coterie.errors import ConfigError, InterruptedRunError, RunError, StateLostError
 
 _logger = logging.getLogger(__name__)
 
@@ -84,6 +95,7 @@ class TurnClient:
     needs_labels: bool
     trainer: LocalTrainer
     pool: ModulePool
+    work: float = 1.0
 
     def module(self, kind: str, build: Callable[[], ModuleT]) -> ModuleT:
         """The model in its initial state."""
@@ -91,7 +103,9 @@ class TurnClient:
 
     def fit(self, module: LightningModule, plan: Plan) -> Fit:
         """Train the module in place on the client's data."""
-        batches = SeededBatches(self.data, plan, self.seed, with_labels=self.needs_labels)
+        batches = SeededBatches(
+            self.data, plan, self.seed, with_labels=self.needs_labels, work=self.work
+        )
         return self.trainer.fit(module, batches, self.seed)
 
 
@@ -106,6 +120,7 @@ class Worker:
         labels: Their classes, only if the method is supervised.
         trainer: What trains locally.
         pool: Models kept between turns.
+        deadline: The time limit of a turn, which the trainer checks too.
         resolve: Turns a handle into what it refers to.
     """
 
@@ -115,6 +130,7 @@ class Worker:
     labels: NDArray[np.int64] | None
     trainer: LocalTrainer
     pool: ModulePool
+    deadline: Deadline
     resolve: Resolve = field(default=lambda handle: handle)
 
     def run(self, order: Order, call: int) -> Iterator[Event]:
@@ -122,16 +138,22 @@ class Worker:
         slots = {name: unpack(self.resolve(handle)) for name, handle in order.slots.items()}
         means = ExactMeans(dict(order.layouts))
         for turn in order.turns:
+            if self.deadline.limit is not None:
+                yield TurnStarted(call=call, client=turn.client)
             yield self._turn(order, slots, turn, means, call)
         yield CallDone(call=call, lanes=means.lanes)
 
     def _turn(self, order: Order, slots: Slots, turn: Turn, means: ExactMeans, call: int) -> Event:
         started = time.perf_counter()
+        self.deadline.begin()
         try:
             outcome = self.method.client(self._client(turn), order.phase, slots)
+            self.deadline.check()
             check_outcome(order.phase, outcome, order.layouts, range(len(self.parts)))
             done = _done(call, turn.client, outcome, time.perf_counter() - started)
-            means.add(outcome.up)  # last: a client that fails leaves nothing in the sums
+            done = replace(done, updates=sent_whole(order.rule, outcome.up))
+            # Last: a client that fails leaves nothing in the sums.
+            means.add(summed(order.rule, outcome.up))
         except (InterruptedRunError, ConfigError, RunError):
             raise
         except Exception as error:  # whatever a client does, the others go on
@@ -145,13 +167,20 @@ class Worker:
         return TurnClient(
             id=turn.client,
             data=data,
-            state=None if turn.state is None else unpack(self.resolve(turn.state)),
-            mail={sender: unpack(self.resolve(turn.mail[sender])) for sender in sorted(turn.mail)},
+            state=None if turn.state is None else self._read(turn, turn.state),
+            mail={sender: self._read(turn, turn.mail[sender]) for sender in sorted(turn.mail)},
             seed=turn.seed,
             needs_labels=self.method.needs_labels,
             trainer=self.trainer,
             pool=self.pool,
+            work=turn.work,
         )
+
+    def _read(self, turn: Turn, handle: Handle) -> Tensors:
+        try:
+            return unpack(self.resolve(handle))
+        except StateLostError as error:
+            raise StateLostError(turn.client) from error
 
 
 def _done(call: int, client: int, outcome: Outcome, seconds: float) -> TurnDone:

@@ -8,6 +8,7 @@ from coterie.contract.phase import Phase
 from coterie.tracking import tables
 
 _RECENT = 10
+_WORDS = {"stragglers": "slow"}
 
 
 @dataclass
@@ -33,6 +34,7 @@ class Progress:
     down: int = 0
     up: int = 0
     peer: int = 0
+    simulated: Mapping[str, int] = field(default_factory=dict)
     evaluation: Mapping[str, float] = field(default_factory=dict)
 
     def begin(self, phase: Phase, cohort: int, total_rounds: int | None) -> None:
@@ -43,7 +45,7 @@ class Progress:
         if self.phase is None or self.phase.ends_round:
             self.failed_turns = self.failures = 0
         self.phase, self.cohort, self.total_rounds = phase, cohort, total_rounds
-        self.rounds_done, self.done = phase.round - 1, set()
+        self.rounds_done, self.done, self.simulated = phase.round - 1, set(), {}
         self.phase_began, self.phase_seconds = now, 0.0
 
     def end(self, record: PhaseRecord) -> None:
@@ -54,6 +56,7 @@ class Progress:
         self.down += record.bytes_down
         self.up += record.bytes_up
         self.peer += record.bytes_peer
+        self.simulated = record.simulated
         self.evaluation = record.evaluation or self.evaluation
         if record.loss is not None:
             self.losses = (*self.losses, record.loss)[-_RECENT:]
@@ -100,5 +103,7 @@ class Progress:
 
     @property
     def clients(self) -> str:
-        """Clients that are done, of those that take part: `clients 7/10`."""
-        return f"clients {len(self.done)}/{self.cohort}"
+        """Clients that are done, of those that take part: `clients 7/7 (3 absent, 1 slow)`."""
+        counts = [(_WORDS.get(name, name), count) for name, count in self.simulated.items()]
+        simulated = ", ".join(f"{count} {word}" for word, count in counts if count)
+        return f"clients {len(self.done)}/{self.cohort}" + (f" ({simulated})" if simulated else "")

@@ -26,6 +26,8 @@ class Summary:
         bytes_down: Bytes sent from the server to clients over the whole run.
         bytes_up: Bytes sent from clients to the server.
         bytes_peer: Bytes sent from clients to clients.
+        simulated: Turns simulated over the whole run: {"dropped": 12, "stragglers": 30}, in the
+            file only where the config simulates any.
         failures: One sentence per client that was dropped or actor that was lost.
         seconds: Wall-clock times by what they were spent on, "total" among them.
         error: Why the run failed, as one sentence; None unless it did.
@@ -41,6 +43,7 @@ class Summary:
     bytes_down: int = 0
     bytes_up: int = 0
     bytes_peer: int = 0
+    simulated: Mapping[str, int] = field(default_factory=dict)
     failures: tuple[str, ...] = ()
     seconds: Mapping[str, float] = field(default_factory=dict)
     error: str | None = None
@@ -63,6 +66,8 @@ class Summary:
             "failures": list(self.failures),
             "seconds": _plain(self.seconds),
         }
+        if self.simulated:
+            summary["simulated"] = dict(self.simulated)
         return summary if self.error is None else {**summary, "error": self.error}
 
     def write(self, path: Path) -> None:

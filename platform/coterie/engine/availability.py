@@ -1,0 +1,80 @@
+"""Which clients are present in which round, as the user lists them."""
+
+import csv
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from coterie.config.participation import are_rounds
+from coterie.errors import ConfigError
+
+_KEY = "participation.availability"
+
+Rounds = tuple[frozenset[int], ...]
+"""The clients present in each round, from the first."""
+
+
+def read_availability(source: str | Sequence[Sequence[int]], clients: int) -> Rounds:
+    """The clients present in each round.
+
+    Args:
+        source: A list of lists of clients, or the path of a file. JSON: such a list, whose first
+            entry is round 1. CSV: a line `round,client`, then one for every client and round that
+            it is present in, rounds from 1; a round without lines has nobody.
+        clients: How many clients there are.
+
+    Raises:
+        ConfigError: If the file cannot be read, or a round or client cannot be.
+    """
+    shown = f"{_KEY}={source}" if isinstance(source, str) else _KEY
+    listed: Any = _read(Path(source), shown) if isinstance(source, str) else source
+    if not listed:
+        raise ConfigError(f"{shown}: it lists no round; give each round its clients.")
+    for number, present in enumerate(listed, start=1):
+        if unknown := sorted(set(present) - set(range(clients))):
+            raise ConfigError(
+                f"{shown}: round {number} names client {unknown[0]}; there are {clients} clients, "
+                f"from 0 to {clients - 1}."
+            )
+    return tuple(frozenset(present) for present in listed)
+
+
+def _read(path: Path, shown: str) -> list[list[int]]:
+    readers = {".json": _from_json, ".csv": _from_csv}
+    if path.suffix not in readers:
+        raise ConfigError(f"{shown}: give a .json or a .csv file.")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{shown}: cannot read it ({error.strerror}); check the path.") from error
+    return readers[path.suffix](text, shown)
+
+
+def _from_json(text: str, shown: str) -> list[list[int]]:
+    try:
+        rounds = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"{shown}: line {error.lineno} is not JSON; mend it.") from error
+    if not are_rounds(rounds):
+        raise ConfigError(f"{shown}: write a list of lists of clients, such as [[0, 1], [2]].")
+    found: list[list[int]] = rounds
+    return found
+
+
+def _from_csv(text: str, shown: str) -> list[list[int]]:
+    lines = list(csv.reader(text.splitlines()))
+    if not lines or [cell.strip() for cell in lines[0]] != ["round", "client"]:
+        raise ConfigError(f"{shown}: its first line must be round,client.")
+    present: dict[int, list[int]] = {}
+    for number, cells in enumerate(lines[1:], start=2):
+        try:
+            round_, client = map(int, cells)
+        except ValueError as error:
+            raise ConfigError(
+                f"{shown}: line {number} is {','.join(cells)}; write two whole numbers."
+            ) from error
+        if round_ < 1:
+            raise ConfigError(f"{shown}: line {number} has round {round_}; count from 1.")
+        present.setdefault(round_, []).append(client)
+    return [present.get(number, []) for number in range(1, max(present, default=0) + 1)]

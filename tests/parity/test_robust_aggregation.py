@@ -1,0 +1,114 @@
+"""Median and trimmed mean against NumPy and SciPy, and what a faulty client can do to them."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import trim_mean
+
+from coterie.config.aggregation import AggregationConfig
+from coterie.contract.phase import Mean
+from coterie.engine.events import TurnDone
+from coterie.engine.exact import Layout
+from coterie.engine.packing import pack
+from coterie.engine.robust import (
+    coordinate_median,
+    robust_means,
+    sent_whole,
+    summed,
+    trimmed_mean,
+)
+from tests.methods_for_tests.sums import fold, mean_of
+
+
+def updates(clients, seed=0, shape=(3, 4)):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(clients, *shape, dtype=torch.float64, generator=generator)
+
+
+@pytest.mark.parametrize("clients", range(1, 9))
+def test_the_median_is_numpys(clients):
+    stacked = updates(clients)
+    found = coordinate_median(stacked)
+    assert np.array_equal(found.numpy(), np.median(stacked.numpy(), axis=0))
+
+
+@pytest.mark.parametrize("clients", [1, 2, 5, 10, 20])
+@pytest.mark.parametrize("trim", [0.0, 0.1, 0.2, 0.25, 0.45])
+def test_the_trimmed_mean_is_scipys(clients, trim):
+    stacked = updates(clients)
+    found = trimmed_mean(stacked, trim)
+    np.testing.assert_allclose(found.numpy(), trim_mean(stacked.numpy(), trim, axis=0), rtol=1e-13)
+
+
+def test_the_share_to_trim_is_a_decimal():
+    stacked = torch.arange(100.0)[:, None] ** 2  # 0.29 * 100 is 28.999… in binary
+    kept = np.arange(29, 71) ** 2
+    assert trimmed_mean(stacked, 0.29).item() == pytest.approx(kept.mean(), rel=1e-14)
+
+
+def test_trimming_nothing_is_the_equal_weight_mean_to_rounding():
+    values = updates(5, shape=(3,)).float()
+    exact = fold([(row.tolist(), 1) for row in values])
+    found = trimmed_mean(values, 0.0).float()
+    assert torch.allclose(found, mean_of(exact), rtol=2e-7, atol=0)
+
+
+@given(
+    clients=st.integers(3, 12),
+    seed=st.integers(0, 99),
+    size=st.sampled_from([1e10, -1e30, 3e38, float(np.finfo(np.float32).min)]),
+)
+def test_faulty_clients_leave_the_median_within_the_honest_ones(clients, seed, size):
+    honest = updates(clients, seed).float()
+    faulty = torch.full(((clients - 1) // 2, *honest.shape[1:]), size)
+    stacked = torch.cat([faulty, honest])
+    for found in (coordinate_median(stacked), trimmed_mean(stacked, 0.49)):
+        assert bool((found >= honest.amin(dim=0).double()).all())
+        assert bool((found <= honest.amax(dim=0).double()).all())
+
+
+def test_one_huge_client_does_not_move_the_median_of_equal_ones():
+    stacked = torch.stack([torch.full((2,), v) for v in (0.1, 0.1, 3e38, 0.1)])
+    assert torch.equal(coordinate_median(stacked).float(), torch.full((2,), 0.1))
+    assert torch.equal(trimmed_mean(stacked, 0.25).float(), torch.full((2,), 0.1))
+    assert trimmed_mean(stacked, 0.24).max() > 1e37  # nothing is cut
+
+
+def turn(client, **slots):
+    """A turn whose updates are these slots, each a tensor "w"."""
+    return TurnDone(
+        call=1, client=client, records=pack({}), metrics={}, bytes_up={}, bytes_peer={},
+        seconds=0.0, updates={slot: pack({"w": value}) for slot, value in slots.items()},
+    )  # fmt: skip
+
+
+def test_each_slot_is_joined_over_the_clients_that_sent_it_in_the_servers_type():
+    half = torch.tensor([0.5], dtype=torch.float64)
+    turns = [turn(0, a=1 * half), turn(1, a=9 * half, b=half), turn(2, a=5 * half), turn(3)]
+    layouts = {slot: Layout.of({"w": torch.zeros(1)}) for slot in "ab"}
+    config = AggregationConfig(rule="median")
+    means = robust_means(turns, layouts, lambda handle: handle, config)
+    assert {slot: mean.weight for slot, mean in means.items()} == {"a": 3, "b": 1}
+    assert {slot: mean.tensors["w"].tolist() for slot, mean in means.items()} == {
+        "a": [2.5],
+        "b": [0.5],
+    }
+    assert means["a"].tensors["w"].dtype == torch.float32
+    assert robust_means([turn(3)], layouts, lambda handle: handle, config) == {}
+
+
+def test_a_contribution_goes_into_the_sums_or_whole_to_the_server_never_both():
+    up = {"s": Mean(weight=7, tensors={"w": torch.ones(2)})}
+    found = {
+        rule: ({s: m.weight for s, m in summed(rule, up).items()}, list(sent_whole(rule, up)))
+        for rule in ("weighted", "equal", "median", "trimmed_mean")
+    }
+    assert found == {
+        "weighted": ({"s": 7}, []),
+        "equal": ({"s": 1}, []),
+        "median": ({}, ["s"]),
+        "trimmed_mean": ({}, ["s"]),
+    }
+    assert summed("weighted", up) is up

@@ -1,0 +1,57 @@
+"""Lists of the clients present in each round: the forms they come in, and what is refused."""
+
+import pytest
+
+from coterie.engine.availability import read_availability
+from coterie.errors import ConfigError
+
+ROUNDS = (frozenset({0, 1, 4}), frozenset(), frozenset({2}))
+
+
+def written(tmp_path, name, text):
+    (tmp_path / name).write_text(text)
+    return str(tmp_path / name)
+
+
+def test_a_list_a_json_file_and_a_csv_file_say_the_same(tmp_path):
+    assert read_availability(((4, 0, 1), (), (2, 2)), 5) == ROUNDS
+    assert read_availability(written(tmp_path, "a.json", "[[0,1,4],[],[2]]"), 5) == ROUNDS
+    lines = "round, client\n1,4\n3,2\n1,0\n1, 1\n"
+    assert read_availability(written(tmp_path, "a.csv", lines), 5) == ROUNDS
+
+
+FILES = [
+    ("a.txt", "", "give a .json or a .csv file."),
+    ("a.json", "[[0],\n[1", "line 2 is not JSON; mend it."),
+    ("a.json", '{"1": [0]}', "write a list of lists of clients, such as [[0, 1], [2]]."),
+    ("a.json", "[[0], [true]]", "write a list of lists of clients, such as [[0, 1], [2]]."),
+    ("a.json", "[]", "it lists no round; give each round its clients."),
+    ("a.csv", "round,client\n", "it lists no round; give each round its clients."),
+    ("a.csv", "client,round\n1,1\n", "its first line must be round,client."),
+    ("a.csv", "round,client\n1,1\n1,x\n", "line 3 is 1,x; write two whole numbers."),
+    ("a.csv", "round,client\n0,1\n", "line 2 has round 0; count from 1."),
+    ("a.json", "[[0], [9]]", "round 2 names client 9; there are 5 clients, from 0 to 4."),
+    ("a.csv", "round,client\n1,-1\n", "round 1 names client -1; there are 5 clients, from 0 to 4."),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "text", "sentence"), FILES)
+def test_a_bad_file_is_refused_in_one_sentence(tmp_path, name, text, sentence):
+    path = written(tmp_path, name, text)
+    with pytest.raises(ConfigError) as caught:
+        read_availability(path, 5)
+    assert str(caught.value) == f"participation.availability={path}: {sentence}"
+
+
+def test_a_missing_file_and_a_bad_list_are_refused():
+    with pytest.raises(ConfigError) as caught:
+        read_availability("no/such.json", 5)
+    assert str(caught.value) == (
+        "participation.availability=no/such.json: cannot read it (No such file or directory); "
+        "check the path."
+    )
+    with pytest.raises(ConfigError) as caught:
+        read_availability(((0,), (5,)), 5)
+    assert str(caught.value) == (
+        "participation.availability: round 2 names client 5; there are 5 clients, from 0 to 4."
+    )
