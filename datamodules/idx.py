@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 from coterie.errors import DataError
 from datamodules.base import HALVES, ROOT_VARIABLE, Half
 from datamodules.downloaded import DownloadConfigT, DownloadedDataModule
-from datamodules.source import Source, source_from_arrays
+from datamodules.partitions import Labels
+from datamodules.source import Images, Source, source_from_arrays
 
 _UINT8 = 8
 """The type code of unsigned bytes in an IDX header."""
@@ -48,6 +49,20 @@ class IDXDataModule(DownloadedDataModule[DownloadConfigT]):
 
     def open_half(self, half: Half) -> Source:
         """Find and open the training or the test set."""
+        images, labels = self.read_half(half, len(self.classes))
+        return source_from_arrays(images[:, None], labels)
+
+    def read_half(self, half: Half, classes: int, first: int = 0) -> tuple[Images, Labels]:
+        """Images (n, height, width) and labels in 0..classes - 1.
+
+        Args:
+            half: Which half.
+            classes: How many classes there are.
+            first: The label in the file that stands for the first of them.
+
+        Raises:
+            DataError: If a file is missing or corrupt, or the two do not fit each other.
+        """
         self.prepare_data()
         images_path = self._find(f"{self.stem(half)}-images-idx3-ubyte")
         labels_path = self._find(f"{self.stem(half)}-labels-idx1-ubyte")
@@ -57,12 +72,13 @@ class IDXDataModule(DownloadedDataModule[DownloadConfigT]):
                 f"{images_path} has shape {images.shape} and {labels_path} has {labels.shape}; "
                 "fetch both again."
             )
-        if labels.size and int(labels.max()) >= len(self.classes):
+        wrong = labels[(labels < first) | (labels >= first + classes)]
+        if wrong.size:
             raise DataError(
-                f"{labels_path} holds the label {labels.max()}, but {self.title} has "
-                f"{len(self.classes)} classes; fetch it again."
+                f"{labels_path} holds the label {wrong.max()}, but {self.title} has {classes} "
+                "classes; fetch it again."
             )
-        return source_from_arrays(images[:, None], labels.astype(np.int64))
+        return images, labels.astype(np.int64) - first
 
     def fetch(self, root: Path) -> None:
         """Download all files."""

@@ -39,6 +39,7 @@ def _partition(arguments: Sequence[str]) -> int:
     from coterie.evaluation.heterogeneity import (
         class_spread,
         class_table,
+        client_names,
         label_distribution_figure,
     )
     from datamodules.partition_files import write_partition
@@ -48,12 +49,13 @@ def _partition(arguments: Sequence[str]) -> int:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         counts, names = class_spread(data, parts)
-        label_distribution_figure(counts, names, folder / "partition.png")
+        clients = client_names(data, parts)
+        label_distribution_figure(counts, names, folder / "partition.png", clients)
         write_partition(folder / "partition.parquet", parts, data)
     except OSError as error:
         raise DataError(f"out={folder}: it cannot be written ({error}); choose another.") from error
     console = Console()
-    console.print(class_table(counts, names))
+    console.print(class_table(counts, names, clients))
     console.print(f"{folder}/partition.png, {folder}/partition.parquet", soft_wrap=True)
     return 0
 

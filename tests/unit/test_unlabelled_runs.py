@@ -13,7 +13,7 @@ from coterie import Federation
 from coterie.config import Component
 from coterie.contract.data import DataArrays
 from coterie.errors import ConfigError, DataError
-from coterie.evaluation.heterogeneity import class_spread
+from coterie.evaluation.heterogeneity import class_spread, class_table, client_names
 from ray_jobs.compose import compose
 
 SHORT = (
@@ -102,3 +102,13 @@ def test_unknown_labels_are_a_column_of_their_own():
     assert (counts.tolist(), names) == ([[1, 1, 0], [1, 0, 1]], ("a", "b", "unlabelled"))
     counts, names = class_spread(DataArrays(name="d", samples=samples), parts)
     assert (counts.tolist(), names) == ([[2], [2]], ("unlabelled",))
+
+
+def test_clients_have_their_names_where_the_data_gives_them():
+    parts = [np.array([1, 2]), np.array([0])]
+    samples, owners = np.zeros((3, 1), np.float32), np.array([1, 0, 0])
+    data = DataArrays(name="d", samples=samples, owners=owners, owner_names=("bonn", "rome"))
+    assert client_names(data, parts) == ("bonn", "rome")
+    assert client_names(data, [np.array([0, 1]), np.array([2])]) == ()
+    table = class_table(np.array([[1, 2], [3, 4]]), "ab", ("a-rather-long-hospital", "[red]"))
+    assert [str(cell) for cell in table.columns[0].cells] == ["a-rather-long...", "[red]"]

@@ -17,7 +17,12 @@ from coterie.engine.interrupts import Interrupts
 from coterie.engine.session import Finished, Session
 from coterie.engine.setup import assemble
 from coterie.errors import CoterieError, InterruptedRunError
-from coterie.evaluation.heterogeneity import class_spread, class_table, label_distribution_figure
+from coterie.evaluation.heterogeneity import (
+    class_spread,
+    class_table,
+    client_names,
+    label_distribution_figure,
+)
 from coterie.networks.clusterer import Clusterer
 from coterie.tracking.console import ConsoleView
 from coterie.tracking.run_directory import RunDirectory
@@ -123,10 +128,12 @@ class Federation:
             )
             return
         counts, names = class_spread(data, workload.parts)
-        self._view.table(class_table(counts, names))
+        clients = client_names(data, workload.parts)
+        self._view.table(class_table(counts, names, clients))
         if self._config.evaluation.figures:
             directory.figures.mkdir(parents=True, exist_ok=True)
-            label_distribution_figure(counts, names, directory.figures / "partition.png")
+            path = directory.figures / "partition.png"
+            label_distribution_figure(counts, names, path, clients)
 
     @property
     def _name(self) -> str:

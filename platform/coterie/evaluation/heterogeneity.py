@@ -10,12 +10,18 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from rich import box
 from rich.table import Table
+from rich.text import Text
 
 from coterie.contract.data import DataArrays, Indices
+from coterie.tracking.tables import shorten
 
 Counts = NDArray[np.int64]
 _WIDTH = 80
 _MAX_ROWS = 20
+_NAME = 16
+"""Characters of a client's name that are shown."""
+_Row = tuple[str, NDArray[np.float64]]
+"""What a row is called, and its counts."""
 _ENDS = 8
 """Clients shown at each end when there are more than `_MAX_ROWS`."""
 
@@ -48,7 +54,17 @@ def class_spread(data: DataArrays, parts: Sequence[Indices]) -> tuple[Counts, tu
     return class_counts(known, parts, classes + 1), (*data.classes, "unlabelled")
 
 
-def class_table(counts: Counts, class_names: Sequence[str] = ()) -> Table:
+def client_names(data: DataArrays, parts: Sequence[Indices]) -> tuple[str, ...]:
+    """The clients' names where the parts are the data's own clients, else none."""
+    if data.owners is None:
+        return ()
+    owners = [np.unique(data.owners[part]).tolist() for part in parts]
+    return data.owner_names if owners == [[k] for k in range(len(data.owner_names))] else ()
+
+
+def class_table(
+    counts: Counts, class_names: Sequence[str] = (), client_names: Sequence[str] = ()
+) -> Table:
     """A table of clients and their samples per class that fits 80 columns.
 
     With more than 20 clients, those in the middle are one row of means. With more classes than fit,
@@ -57,37 +73,38 @@ def class_table(counts: Counts, class_names: Sequence[str] = ()) -> Table:
     Args:
         counts: int64 (clients, classes), from `class_counts`.
         class_names: The classes' names; their numbers if empty.
+        client_names: The clients' names; their numbers if empty.
     """
     names = list(class_names) or [str(number) for number in range(counts.shape[1])]
-    rows = _rows(counts)
+    rows = _rows(counts, client_names)
     room = (_WIDTH - _lead_width(rows) + 1) // len(names) - 1
     if room < max(len(_short(count)) for _, row in rows for count in row):
-        return _largest_classes_table(counts, names)
+        return _largest_classes_table(counts, rows, names)
     headers = [name if len(name) <= room else f"{name[: room - 1]}…" for name in names]
     if len(set(headers)) < len(headers):
         headers = [str(number) for number in range(len(names))]
     table = _empty_table(counts)
     for header in headers:
-        table.add_column(header, justify="right", no_wrap=True)
+        table.add_column(Text(header), justify="right", no_wrap=True)
     for label, row in rows:
-        table.add_row(label, _short(row.sum()), *(_short(count) for count in row))
+        table.add_row(Text(label), _short(row.sum()), *(_short(count) for count in row))
     return table
 
 
-def _largest_classes_table(counts: Counts, names: list[str]) -> Table:
+def _largest_classes_table(counts: Counts, rows: list[_Row], names: list[str]) -> Table:
     table = _empty_table(counts)
     table.add_column("classes", justify="right", no_wrap=True)
-    rows = _rows(counts)
     room = _WIDTH - _lead_width(rows) - len("classes ")
     table.add_column("largest classes", no_wrap=True, overflow="ellipsis", max_width=room)
     for label, row in rows:
         order = np.argsort(-row, kind="stable")[:4]
         largest = ", ".join(f"{names[k]}: {_short(row[k])}" for k in order if row[k] > 0)
-        table.add_row(label, _short(row.sum()), str(np.count_nonzero(row)), largest)
+        counted = str(np.count_nonzero(row))
+        table.add_row(Text(label), _short(row.sum()), counted, Text(largest))
     return table
 
 
-def _lead_width(rows: list[tuple[str, NDArray[np.float64]]]) -> int:
+def _lead_width(rows: list[_Row]) -> int:
     """The characters that the columns of clients and samples take, with a space behind each."""
     labels = ("client", *(label for label, _ in rows))
     return max(map(len, labels)) + 1 + len("samples ")
@@ -102,9 +119,10 @@ def _empty_table(counts: Counts) -> Table:
     return table
 
 
-def _rows(counts: Counts) -> list[tuple[str, NDArray[np.float64]]]:
+def _rows(counts: Counts, names: Sequence[str]) -> list[_Row]:
     """The rows to show, the mean of the middle ones among them."""
-    rows = [(str(client), row.astype(np.float64)) for client, row in enumerate(counts)]
+    labels = [shorten(name, _NAME) for name in names] or [str(k) for k in range(len(counts))]
+    rows = [(label, row.astype(np.float64)) for label, row in zip(labels, counts, strict=True)]
     if len(rows) <= _MAX_ROWS:
         return rows
     middle = counts[_ENDS:-_ENDS]
@@ -120,15 +138,22 @@ def _short(count: float) -> str:
     return f"{count:.0f}" if count < 99_999.5 else f"{count / 1000:.0f}k"
 
 
-def label_distribution_figure(counts: Counts, class_names: Sequence[str], path: Path | str) -> None:
+def label_distribution_figure(
+    counts: Counts,
+    class_names: Sequence[str],
+    path: Path | str,
+    client_names: Sequence[str] = (),
+) -> None:
     """Save a heat map of clients (across) and classes (down) as a PNG.
 
     Args:
         counts: int64 (clients, classes), from `class_counts`.
         class_names: The classes' names; their numbers if empty.
         path: The file to write; its folder has to exist.
+        client_names: The clients' names; their numbers if empty.
     """
     clients, classes = counts.shape
+    people = [shorten(name, _NAME) for name in client_names]
     names = list(class_names) or [str(number) for number in range(classes)]
     width = float(np.clip(2.6 + 0.4 * clients, 5.0, 12.0))
     height = float(np.clip(1.2 + 0.3 * classes, 2.8, 12.0))
@@ -139,7 +164,9 @@ def label_distribution_figure(counts: Counts, class_names: Sequence[str], path: 
     axes.set_xlabel("client")
     axes.set_ylabel("class")
     client_step, class_step = _tick_step(clients, 30), _tick_step(classes, 40)
-    axes.set_xticks(range(0, clients, client_step))
+    axes.set_xticks(range(0, clients, client_step), people[::client_step] or None)
+    if people:
+        axes.tick_params(axis="x", rotation=90 if clients > 4 else 0)
     axes.set_yticks(range(0, classes, class_step), names[::class_step])
     if clients <= 20 and classes <= 20:
         _write_counts(axes, counts)

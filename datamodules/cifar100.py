@@ -1,0 +1,75 @@
+"""CIFAR-100, from the original Python pickles as torchvision lays them out."""
+
+import pickle
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from coterie.errors import DataError
+from datamodules.base import ROOT_VARIABLE, Half
+from datamodules.downloaded import DownloadConfig, DownloadedDataModule
+from datamodules.source import Source, source_from_arrays
+
+_FOLDER = "cifar-100-python"
+
+
+class CIFAR100(DownloadedDataModule["CIFAR100.Config"]):
+    """Natural images: 50,000 + 10,000, RGB, 32×32, 100 classes or 20 groups of five.
+
+    Reads <root>/cifar-100-python/{train,test,meta}; torchvision verifies their checksums before
+    anything is unpickled.
+    """
+
+    class Config(DownloadConfig):
+        """Config of CIFAR-100."""
+
+        labels: Literal["fine", "coarse"] = "fine"
+        """The 100 classes, or the 20 groups that CC and others cluster ("CIFAR-20")."""
+
+    @property
+    def title(self) -> str:
+        """The data set's name; the groups have the name that results have in the literature."""
+        return "cifar100" if self.config.labels == "fine" else "cifar20"
+
+    def open_half(self, half: Half) -> Source:
+        """Find and open the 50,000 training or the 10,000 test images."""
+        from torchvision import datasets
+
+        self.prepare_data()
+        folder = self.root() / _FOLDER
+        if not folder.is_dir():
+            raise DataError(
+                f"{self.title}: no {_FOLDER}/ in {self.root()}; unpack cifar-100-python.tar.gz "
+                f"there, set data.root or {ROOT_VARIABLE} to the folder that holds {_FOLDER}/, or "
+                "set data.download=true."
+            )
+        try:
+            data = datasets.CIFAR100(root=str(self.root()), train=half == "train", download=False)
+        except (OSError, RuntimeError) as error:
+            raise DataError(
+                f"{folder} is incomplete or corrupt; fetch cifar-100-python.tar.gz again and "
+                f"unpack it in {self.root()}."
+            ) from error
+        images = np.ascontiguousarray(data.data.transpose(0, 3, 1, 2))
+        labels = _unpickle(folder / half)[f"{self.config.labels}_labels"]
+        names = _unpickle(folder / "meta")[f"{self.config.labels}_label_names"]
+        source = source_from_arrays(images, np.asarray(labels, dtype=np.int64))
+        return replace(source, classes=tuple(names))
+
+    def complete(self) -> bool:
+        """Whether the three files are there."""
+        return all((self.root() / _FOLDER / name).is_file() for name in ("train", "test", "meta"))
+
+    def fetch(self, root: Path) -> None:
+        """Download and unpack the archive."""
+        from torchvision import datasets
+
+        datasets.CIFAR100(root=str(root), download=True)
+
+
+def _unpickle(path: Path) -> dict[str, Any]:
+    """A file whose checksum torchvision has verified: it reads no coarse labels itself."""
+    content: dict[str, Any] = pickle.loads(path.read_bytes(), encoding="latin1")  # noqa: S301
+    return content

@@ -1,0 +1,63 @@
+"""EMNIST: handwritten letters and digits, in IDX files as torchvision lays them out."""
+
+import string
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+from datamodules.base import Half
+from datamodules.downloaded import DownloadConfig
+from datamodules.idx import IDXDataModule
+from datamodules.source import Source, source_from_arrays
+
+Variant = Literal["byclass", "bymerge", "balanced", "letters", "digits", "mnist"]
+
+_EVERY = tuple(sorted(string.digits + string.ascii_letters))
+# Letters whose capital and small form look alike are one class (Cohen et al., 2017, section II).
+_MERGED = tuple(name for name in _EVERY if name not in "cijklmopsuvwxyz")
+CLASSES: dict[Variant, tuple[str, ...]] = {
+    "byclass": _EVERY,
+    "bymerge": _MERGED,
+    "balanced": _MERGED,
+    "letters": tuple(string.ascii_lowercase),
+    "digits": tuple(string.digits),
+    "mnist": tuple(string.digits),
+}
+
+
+class EMNIST(IDXDataModule["EMNIST.Config"]):
+    """Handwritten characters, 28×28 grey, in six variants (Cohen et al., arXiv:1702.05373).
+
+    Reads <root>/EMNIST/raw/emnist-<variant>-{train,test}-{images-idx3,labels-idx1}-ubyte[.gz].
+    The files hold the images transposed, and torchvision leaves them so; here they stand upright.
+    """
+
+    class Config(DownloadConfig):
+        """Config of EMNIST."""
+
+        variant: Variant = "balanced"
+        """Which selection: 62 classes (byclass), 47 (bymerge, and balanced: as many samples of
+        each), 26 (letters) or 10 (digits, mnist)."""
+
+    @property
+    def title(self) -> str:
+        """The data set's name with its variant."""
+        return f"emnist_{self.config.variant}"
+
+    def stem(self, half: Half) -> str:
+        """How the names of a half's two files begin."""
+        return f"emnist-{self.config.variant}-{half}"
+
+    def open_half(self, half: Half) -> Source:
+        """Find and open the training or the test set of the variant."""
+        classes = CLASSES[self.config.variant]
+        first = 1 if self.config.variant == "letters" else 0  # its labels count from 1
+        images, labels = self.read_half(half, len(classes), first)
+        upright = images.transpose(0, 2, 1)[:, None]
+        return replace(source_from_arrays(upright, labels), classes=classes)
+
+    def fetch(self, root: Path) -> None:
+        """Download all variants; they come in one archive."""
+        from torchvision import datasets
+
+        datasets.EMNIST(root=str(root), split=self.config.variant, download=True)

@@ -1,0 +1,103 @@
+"""STL-10, from its binary files as torchvision lays them out."""
+
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+from coterie.contract.data import Indices
+from coterie.errors import DataError
+from datamodules.base import ROOT_VARIABLE, Half
+from datamodules.downloaded import DownloadConfig, DownloadedDataModule
+from datamodules.source import Images, Source, merge_sources
+
+_FOLDER = "stl10_binary"
+_SHAPE = (3, 96, 96)
+_BYTES = 3 * 96 * 96
+_FILES = ("train_X.bin", "train_y.bin", "test_X.bin", "test_y.bin", "unlabeled_X.bin")
+
+
+class STL10(DownloadedDataModule["STL10.Config"]):
+    """Natural images: 5,000 + 8,000, RGB, 96×96, 10 classes; 100,000 more without a label.
+
+    Reads <root>/stl10_binary/{train,test}_{X,y}.bin and unlabeled_X.bin. Sizes are checked;
+    checksums are not.
+    """
+
+    class Config(DownloadConfig):
+        """Config of STL-10."""
+
+        unlabelled: bool = False
+        """Federate the 100,000 unlabelled images too, behind the others; they are about 3 GB."""
+
+    classes: ClassVar[tuple[str, ...]] = (
+        "airplane",
+        "bird",
+        "car",
+        "cat",
+        "deer",
+        "dog",
+        "horse",
+        "monkey",
+        "ship",
+        "truck",
+    )
+
+    @property
+    def title(self) -> str:
+        """The data set's name."""
+        return "stl10"
+
+    def open_half(self, half: Half) -> Source:
+        """Find and open the 5,000 training or the 8,000 test images."""
+        self.prepare_data()
+        source = self._open_images(f"{half}_X.bin")
+        path = self._find(f"{half}_y.bin")
+        labels = np.fromfile(path, dtype=np.uint8).astype(np.int64) - 1
+        if len(labels) != source.count or labels.min() < 0 or labels.max() >= len(self.classes):
+            raise DataError(
+                f"{path} holds {len(labels)} labels for {source.count} images, or labels beyond "
+                f"1..{len(self.classes)}; fetch stl10_binary.tar.gz again."
+            )
+        labelled = Source(count=source.count, read=source.read, labels=labels)
+        # The unlabelled images are federated, never held out.
+        last = "test" if self.config.split != "train" else "train"
+        if not self.config.unlabelled or half != last:
+            return labelled
+        return merge_sources(labelled, self._open_images("unlabeled_X.bin"))
+
+    def complete(self) -> bool:
+        """Whether all files are there."""
+        return all((self.root() / _FOLDER / name).is_file() for name in _FILES)
+
+    def fetch(self, root: Path) -> None:
+        """Download and unpack the archive."""
+        from torchvision import datasets
+
+        datasets.STL10(root=str(root), download=True)
+
+    def _open_images(self, name: str) -> Source:
+        path = self._find(name)
+        size = path.stat().st_size
+        if not size or size % _BYTES:
+            raise DataError(
+                f"{path} holds {size} bytes, which are no whole number of 96×96 images; fetch "
+                "stl10_binary.tar.gz again."
+            )
+        # Mapped, so that a subset costs little; the format runs down the columns.
+        stored = np.memmap(path, dtype=np.uint8, mode="r").reshape(-1, *_SHAPE)
+
+        def read(rows: Indices) -> Images:
+            return stored[rows].transpose(0, 1, 3, 2)
+
+        return Source(count=len(stored), read=read)
+
+    def _find(self, name: str) -> Path:
+        path = self.root() / _FOLDER / name
+        if not path.is_file():
+            raise DataError(
+                f"{self.title}: no {name} in {path.parent}; unpack stl10_binary.tar.gz in "
+                f"{self.root()}, set data.root or {ROOT_VARIABLE} to the folder that holds "
+                f"{_FOLDER}/, or set data.download=true."
+            )
+        return path

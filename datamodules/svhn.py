@@ -1,0 +1,78 @@
+"""SVHN's house numbers, from MATLAB files as torchvision lays them out."""
+
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+from scipy.io import loadmat
+from scipy.io.matlab import MatReadError
+
+from coterie.errors import DataError
+from datamodules.base import HALVES, ROOT_VARIABLE, Half
+from datamodules.downloaded import DownloadConfig, DownloadedDataModule
+from datamodules.source import Source, source_from_arrays
+
+_BROKEN = (OSError, ValueError, TypeError, KeyError, NotImplementedError, MatReadError)
+"""What scipy raises at files that are corrupt, or no MATLAB files of version 5, as SVHN's are."""
+
+
+class SVHN(DownloadedDataModule[DownloadConfig]):
+    """Digits of house numbers: 73,257 + 26,032, RGB, 32×32, 10 classes.
+
+    Reads <root>/{train,test}_32x32.mat. Shapes are checked; checksums are not.
+    """
+
+    class Config(DownloadConfig):
+        """Config of SVHN."""
+
+    classes: ClassVar[tuple[str, ...]] = tuple(str(digit) for digit in range(10))
+
+    @property
+    def title(self) -> str:
+        """The data set's name."""
+        return "svhn"
+
+    def open_half(self, half: Half) -> Source:
+        """Find and open the 73,257 training or the 26,032 test images."""
+        self.prepare_data()
+        path = self._path(half)
+        if not path.is_file():
+            raise DataError(
+                f"svhn: no {path.name} in {path.parent}; put it there, set data.root or "
+                f"{ROOT_VARIABLE} to the folder that holds it, or set data.download=true."
+            )
+        try:
+            content = loadmat(path)
+            images, labels = content["X"], content["y"].reshape(-1).astype(np.int64)
+        except (
+            OSError,
+            ValueError,
+            TypeError,
+            KeyError,
+            NotImplementedError,
+            MatReadError,
+        ) as error:
+            raise DataError(f"{path} cannot be read ({error}); fetch it again.") from error
+        if images.shape != (32, 32, 3, len(labels)) or images.dtype != np.uint8:
+            raise DataError(
+                f"{path} holds {images.dtype} images of shape {images.shape} and {len(labels)} "
+                "labels; fetch it again."
+            )
+        if labels.size and not 1 <= labels.min() <= labels.max() <= 10:
+            raise DataError(f"{path} holds labels beyond 1..10; fetch it again.")
+        # MATLAB counts from 1: the file's class 10 is the digit 0.
+        return source_from_arrays(images.transpose(3, 2, 0, 1), labels % 10)
+
+    def complete(self) -> bool:
+        """Whether both halves are there."""
+        return all(self._path(half).is_file() for half in HALVES)
+
+    def fetch(self, root: Path) -> None:
+        """Download both halves."""
+        from torchvision import datasets
+
+        for half in HALVES:
+            datasets.SVHN(root=str(root), split=half, download=True)
+
+    def _path(self, half: Half) -> Path:
+        return self.root() / f"{half}_32x32.mat"
