@@ -83,7 +83,7 @@ class Recorder:
 
     def close_curves(self, round_: int, evaluation: Evaluation) -> None:
         """Add the final evaluation's scores to the curves."""
-        for name, value in evaluation.metrics.get("clustering", {}).items():
+        for name, value in evaluation.metrics.get(self.evaluator.group, {}).items():
             if name in _CURVES:
                 self.curves[name].append((round_, value))
 
@@ -115,7 +115,7 @@ class Recorder:
             "failures": len(result.failures),
             "dropped": len(result.dropped),
             "seconds": committed.seconds,
-            **{f"clustering/{name}": value for name, value in (scores or {}).items()},
+            **{f"{self.evaluator.group}/{name}": value for name, value in (scores or {}).items()},
         }
         self.tracker.log(_row(phase, values, None))
         for turn in result.turns[: self.config.tracking.client_rows]:

@@ -131,6 +131,7 @@ class Session:
             clusters=getattr(self.config.method, "clusters", None)
             or len(self.assembly.data.classes),
             seed=self.config.seed,
+            classifies=self.assembly.method.model_for(self.assembly.server, None).classifies,
         )
         return Recorder(
             config=self.config,
