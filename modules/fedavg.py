@@ -31,7 +31,7 @@ from coterie.contract import (
     seeded,
 )
 from coterie.errors import ConfigError
-from coterie.networks.clusterer import Clusterer, parameter_dtype, to_unit
+from coterie.networks.clusterer import Clusterer, to_unit
 from coterie.networks.views import seeded_view
 
 PARTS = frozenset({"encoder", "classifier"})
@@ -73,7 +73,7 @@ class Classification(LightningModule):
         """Draw one view of each sample, on the device."""
         self.augment.float()  # kornia draws in this type: a run's precision must not change views
         views = seeded_view(self.augment, to_unit(batch["samples"]), batch["seed"])
-        return views.to(parameter_dtype(self)), batch["labels"]
+        return views.to(self.classifier.weight.dtype), batch["labels"]
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
         """The cross-entropy of one batch of views and classes."""

@@ -85,7 +85,8 @@ class PlainLoop:
         index: int,
     ) -> Mapping[str, Any]:
         moved = module.on_before_batch_transfer(precision.convert_input(batch), 0)
-        moved = module.transfer_batch_to_device(moved, torch.device(self.accelerator), 0)
+        if self.accelerator != "cpu" or _overrides(module, "transfer_batch_to_device"):
+            moved = module.transfer_batch_to_device(moved, torch.device(self.accelerator), 0)
         moved = module.on_after_batch_transfer(moved, 0)
         if module.on_train_batch_start(moved, index) == -1:
             raise _unsupported(module, "ends epochs early")
@@ -128,8 +129,12 @@ def check_supported(module: LightningModule, precision: str) -> None:
     if not module.automatic_optimization:
         raise _unsupported(module, "optimises manually")
     for hook in _REFUSED_HOOKS:
-        if getattr(type(module), hook, None) is not getattr(LightningModule, hook, None):
+        if _overrides(module, hook):
             raise _unsupported(module, f"overrides {hook}")
+
+
+def _overrides(module: LightningModule, hook: str) -> bool:
+    return getattr(type(module), hook, None) is not getattr(LightningModule, hook, None)
 
 
 @contextlib.contextmanager
