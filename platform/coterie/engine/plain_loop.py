@@ -62,7 +62,8 @@ class PlainLoop:
         precision.convert_module(module)
         if batches.epochs == 0:
             return meter.fit()
-        module.to(torch.device(self.accelerator))
+        if self.accelerator != "cpu":  # looking at each tensor takes time, where it is already
+            module.to(torch.device(self.accelerator))
         with seeded(seed), self._determinism(), _without_trainer(module):
             optimizer = _only_optimizer(module)
             module.on_train_start()
@@ -73,7 +74,8 @@ class PlainLoop:
                     self.stop()
                 module.on_train_epoch_end()
             module.on_train_end()
-        module.cpu()
+        if self.accelerator != "cpu":
+            module.cpu()
         return meter.fit()
 
     def _step(
