@@ -6,6 +6,7 @@ the rounds.
 """
 
 import statistics
+import sys
 import time
 
 import numpy as np
@@ -87,3 +88,7 @@ def table():
             rate = samples / statistics.median(own)
             rows.append(f"| {samples:,} images | {name} | {rate:,.0f} | {ratio:.2f} |")
     return "\n".join(rows)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(f"## {TITLE}\n\n{table()}\n")

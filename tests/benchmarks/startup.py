@@ -47,3 +47,7 @@ def table():
             f"| {part} | {values[len(values) // 2]:.1f} | {values[0]:.1f} | {values[-1]:.1f} |"
         )
     return "\n".join(rows)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(f"## {TITLE}\n\n{table()}\n")

@@ -5,6 +5,7 @@ import math
 from fractions import Fraction
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -155,3 +156,43 @@ def test_merging_leaves_the_other_sums_as_they_were():
     mine.merge(fold([([3.0] * 3, 1)]).lanes)
     assert mean_of(mine).tolist() == [2.0] * 3
     assert mean_of(other).tolist() == [1.0] * 3
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(st.tuples(st.lists(VALUES, min_size=3, max_size=3), st.integers(1, 2**12)), min_size=1)
+)
+def test_the_lanes_hold_the_integers_of_the_definition(contributions):
+    lanes = fold(contributions).lanes["s"]
+    for element in range(3):
+        high = low = 0
+        for values, weight in contributions:
+            value = Fraction(values[element]) * 2**20
+            high += weight * round(value)
+            low += weight * round((value - round(value)) * 2**40)
+        assert (int(lanes.high[element]), int(lanes.low[element])) == (high, low)
+
+
+@pytest.mark.parametrize(
+    ("value", "weights", "kind"),
+    [
+        (1.0, (2**14,), torch.float64),
+        (1.0, (2**13, 2**13), torch.float64),
+        (1.0, (2**14, 1), torch.int64),
+        (LARGEST, (2**9,), torch.float64),
+        (LARGEST, (2**8, 2**8, 1), torch.int64),
+    ],
+)
+def test_sums_beyond_the_integers_of_float64_go_on_in_int64(value, weights, kind):
+    # 2^-21 - 2^-60 makes the lower lane as large as it gets, and odd.
+    values = [value, 2.0**-21 - 2.0**-60, -value]
+    for order in itertools.permutations(weights):
+        means = fold([(values, weight) for weight in order], torch.float64)
+        assert means.lanes["s"].high.dtype == means.lanes["s"].low.dtype == kind
+        merged = fold([(values, order[0])], torch.float64)
+        merged.merge(fold([(values, weight) for weight in order[1:]], torch.float64).lanes)
+        for found in (means, merged):
+            total = sum(weights)
+            high = [int(number) for number in found.lanes["s"].high]
+            assert high == [int(value) * 2**20 * total, 0, -int(value) * 2**20 * total]
+            assert int(found.lanes["s"].low[1]) == (2**39 - 1) * total

@@ -7,7 +7,7 @@ from torch import nn
 
 from coterie.config.component import parse_component
 from coterie.errors import ConfigError
-from coterie.networks import MLP, ConvNet3, ConvNet4, EncoderConfig, USPSNet
+from coterie.networks import MLP, ConvNet2, ConvNet3, ConvNet4, EncoderConfig, USPSNet
 from coterie.networks.resnet import ResNet
 
 
@@ -18,6 +18,8 @@ def count(network: nn.Module) -> int:
 @pytest.mark.parametrize(
     ("config", "shape", "features"),
     [
+        (ConvNet2(), (1, 28, 28), 64),
+        (ConvNet2(width=4, features=5), (3, 9, 5), 5),
         (ConvNet3(), (1, 28, 28), 256),
         (ConvNet3(features=64), (3, 32, 32), 64),
         (ConvNet3(features=None), (1, 28, 28), 256 * 3 * 3),
@@ -46,6 +48,7 @@ def test_output_width(config: EncoderConfig, shape: tuple[int, ...], features: i
     ("config", "shape", "parameters"),
     [
         (ConvNet4(), (3, 96, 96), 2_378_304),  # CP-CFL's published count
+        (ConvNet2(), (1, 28, 28), 105_866 - 65 * 10),  # without a classifier of ten classes
         # Three convolutions without bias, three BatchNorms, one linear layer.
         (ConvNet3(), (1, 28, 28), 16 * (64 + 64 * 128 + 128 * 256) + 2 * 448 + 2305 * 256),
         (ConvNet3(norm="none", features=None), (1, 8, 8), 16 * (64 + 8192 + 32768) + 448),
@@ -66,6 +69,7 @@ def test_parameter_count(config: EncoderConfig, shape: tuple[int, ...], paramete
     ("config", "shape", "message"),
     [
         (ConvNet4(), (3, 30, 96), "30×96 pixels are too small.*31×31.*data.size=31"),
+        (ConvNet2(), (1, 3, 8), "3×8 pixels are too small.*4×4"),
         (ConvNet3(), (1, 7, 8), "7×8 pixels are too small.*8×8"),
         (USPSNet(), (1, 2, 16), "too small"),
         (ConvNet3(), (64,), r"shape \(64,\).*MLP"),
@@ -78,7 +82,7 @@ def test_refuses_shape(config: EncoderConfig, shape: tuple[int, ...], message: s
 
 
 @pytest.mark.parametrize(
-    "config", [ConvNet3(), USPSNet(), ResNet(), ResNet(stem="imagenet", norm="none")]
+    "config", [ConvNet2(), ConvNet3(), USPSNet(), ResNet(), ResNet(stem="imagenet", norm="none")]
 )
 def test_initialisation_comes_from_torchs_generator(config: EncoderConfig) -> None:
     states = []
@@ -105,6 +109,19 @@ def test_group_norm_keeps_samples_independent(config: EncoderConfig) -> None:
     torch.testing.assert_close(encoder(images)[:2], encoder(images[:2]), rtol=1e-9, atol=1e-9)
     with_batch_norm = config.model_copy(update={"norm": "batch"}).build((1, 16, 16)).double()
     assert (with_batch_norm(images)[:2] - with_batch_norm(images[:2])).abs().max() > 1e-3
+
+
+def test_convnet2_is_the_plain_network_whatever_its_memory_format() -> None:
+    torch.manual_seed(0)
+    encoder, images = ConvNet2().build((1, 8, 8)).double(), torch.rand(3, 1, 8, 8).double()
+    first, second, linear = (encoder.network[i] for i in (0, 3, 7))
+    hidden = images
+    for layer in (first, second):
+        weight = layer.weight.contiguous()
+        hidden = nn.functional.conv2d(hidden, weight, layer.bias, padding=1)
+        hidden = hidden.relu().unfold(2, 2, 2).unfold(3, 2, 2).amax(dim=(-1, -2))
+    expected = (hidden.flatten(1) @ linear.weight.T + linear.bias).relu()
+    torch.testing.assert_close(encoder(images), expected, rtol=1e-12, atol=1e-12)
 
 
 def test_convnet4_is_non_negative_and_convnet3_leaks() -> None:

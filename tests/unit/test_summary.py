@@ -35,8 +35,8 @@ def test_the_file_is_the_contract(tmp_path):
     assert json.loads((tmp_path / "summary.json").read_text()) == {
         "status": "completed", "method": "FedMCC", "dataset": "digits", "rounds": 12, "clients": 5,
         "seed": 1, "metrics": {"clustering": {"acc": 0.9, "nmi": None}, "linear": {"acc": 0.8}},
-        "bytes": {"down": 1, "up": 2, "peer": 3, "evaluation": 0}, "failures": ["client 3 was dropped."],
-        "seconds": {"total": 4.5},
+        "bytes": {"down": 1, "up": 2, "peer": 3, "evaluation": 0},
+        "failures": ["client 3 was dropped."], "seconds": {"total": 4.5},
     }  # fmt: skip
     assert [path.name for path in tmp_path.iterdir()] == ["summary.json"]
 

@@ -102,7 +102,8 @@ def load_tensors(module: nn.Module, tensors: Tensors) -> None:
             raise ContractError(
                 f"State entry {key!r} has shape {shapes}; check the encoder's config."
             )
-    module.load_state_dict(dict(tensors), strict=False)
+    for key, value in tensors.items():
+        state[key].copy_(value)
 
 
 def load_slots(module: nn.Module, slots: Slots) -> None:

@@ -1,6 +1,7 @@
 """Seeds that depend on what is drawn, never on the process that draws it."""
 
 import contextlib
+import functools
 import hashlib
 from collections.abc import Iterator
 from urllib.parse import quote
@@ -26,5 +27,13 @@ def seeded(seed: int) -> Iterator[None]:
     """Run the body with PyTorch's global generators seeded, and put them back after it."""
     devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
     with torch.random.fork_rng(devices=devices):
-        torch.manual_seed(seed)
+        if _has_cuda():
+            torch.manual_seed(seed)  # a device that starts in the body is seeded too
+        else:  # there the function above spends its time on noting who called it
+            torch.default_generator.manual_seed(seed)
         yield
+
+
+@functools.cache
+def _has_cuda() -> bool:
+    return torch.cuda.is_available()

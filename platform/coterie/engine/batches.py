@@ -10,6 +10,9 @@ from coterie.contract.data import Indices
 from coterie.contract.seeds import derive_seed
 from coterie.errors import ContractError
 
+_GATHERED = 256
+"""Samples that are gathered from the data set in one go; a batch may be larger."""
+
 
 class SeededBatches:
     """The batches of a plan, epoch by epoch: each iteration gives the next epoch's.
@@ -45,6 +48,7 @@ class SeededBatches:
         steps = plan.steps if plan.steps is not None else (plan.epochs or 0) * self._per_epoch
         self._end = plan.first_step + min(steps, max(1, math.floor(round(work * steps, 9))))
         self._step = plan.first_step
+        self._ahead = max(1, _GATHERED // plan.batch_size)
 
     @property
     def epochs(self) -> int:
@@ -61,20 +65,27 @@ class SeededBatches:
     def __iter__(self) -> Iterator[Batch]:
         """The batches from the present step to the end of its epoch or of the plan."""
         epoch = self._step // self._per_epoch
-        order = self._order(epoch)
-        while self._step < min(self._end, (epoch + 1) * self._per_epoch):
-            position = (self._step - epoch * self._per_epoch) * self._plan.batch_size
-            batch = self._batch(order[position : position + self._plan.batch_size], self._step)
-            self._step += 1
-            yield batch
+        order, first = self._order(epoch), epoch * self._per_epoch
+        end = min(self._end, first + self._per_epoch)
+        while self._step < end:
+            steps = min(self._ahead, end - self._step)
+            position = (self._step - first) * self._plan.batch_size
+            yield from self._batches(order[position : position + steps * self._plan.batch_size])
 
     def _order(self, epoch: int) -> Indices:
         generator = np.random.default_rng(derive_seed(self._seed, "order", epoch))
         return generator.permutation(len(self._data))
 
-    def _batch(self, positions: Indices, step: int) -> Batch:
-        seed = derive_seed(self._seed, "step", step)
-        batch: Batch = {"samples": self._data.take(positions), "seed": seed}
-        if self._with_labels:
-            batch["labels"] = self._data.take_labels(positions)
-        return batch
+    def _batches(self, positions: Indices) -> Iterator[Batch]:
+        """The batches of several steps, whose samples are gathered in one go."""
+        size = self._plan.batch_size
+        samples = self._data.take(positions)
+        labels = self._data.take_labels(positions) if self._with_labels else None
+        for start in range(0, len(positions), size):
+            # Copies of their own: a method may write to a batch, and they lie aligned in memory.
+            batch: Batch = {"samples": samples[start : start + size].clone()}
+            batch["seed"] = derive_seed(self._seed, "step", self._step)
+            if labels is not None:
+                batch["labels"] = labels[start : start + size].clone()
+            self._step += 1
+            yield batch

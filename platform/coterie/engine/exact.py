@@ -3,13 +3,19 @@
 A value v is split into two integers, v = h 2^-20 + l 2^-60 + rest, each multiplied by the integer
 weight and summed in int64. The rest is under 2^-61. Sums of integers are associative, as averaging
 over actors needs it, and as masking for secure aggregation would.
+
+Splitting is exact in the values' own precision, float32 or float64: scaling by powers of two, the
+nearest integer, and what is left beside it all are. So the lanes are the same in both.
 """
 
 import math
-from collections.abc import Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from coterie.contract.phase import Mean, Tensors
@@ -20,15 +26,20 @@ _LOW = 2.0**40  # between the lanes: 2^20 * 2^40 = 2^60
 _MAX_WEIGHT = 2**23  # |l| <= 2^39 and 2^39 * 2^23 = 2^62
 _MAX_SUM = 2**62  # of |h|, in units of 2^-20: sums of values stay under 2^42
 _MAX_VALUE = 2.0**24  # no weight of a network that learns is near it
+_FLOAT = 2**53  # float64 holds every integer up to here
+_BLOCK = 2**16  # elements worked on at a time: what lies between stays in the cache
 
 
 @dataclass
 class Lanes:
     """A running exact sum of flattened tensors.
 
+    While the weights and values are sure to fit, which is a matter of `weight` and `bound` alone,
+    the integers are held as float64, which is faster to add to; then as int64.
+
     Attributes:
-        high: int64 (elements,), in units of 2^-20.
-        low: int64 (elements,), in units of 2^-60.
+        high: Integers (elements,), in units of 2^-20.
+        low: Integers (elements,), in units of 2^-60.
         weight: The weights' sum.
         bound: The sum of weight times largest |h|, which bounds every element of `high`. It is an
             integer, so whether it is too large does not depend on the order either.
@@ -42,28 +53,37 @@ class Lanes:
     def merge(self, other: "Lanes") -> None:
         """Add another sum of the same tensors in place; see `add` about the range."""
         self._grow(other.weight, other.bound)
-        self.high += other.high
-        self.low += other.low
+        self.high += other.high.to(self.high.dtype)
+        self.low += other.low.to(self.low.dtype)
 
     def add(self, values: Tensor, weight: int, largest: float) -> None:
-        """Add `weight` times the flat float64 values, at most `largest` in magnitude, in place.
+        """Add `weight` times the flat values, at most `largest` in magnitude, in place.
 
         Raises:
             RunError: If the sum could leave the exact range; no order of clients would avoid it.
         """
         self._grow(weight, weight * math.ceil(largest * _HIGH))
-        scaled = values * _HIGH
-        high = scaled.round()
-        low = scaled.sub_(high).mul_(_LOW).round_()
-        self.high.add_(high.long(), alpha=weight)
-        self.low.add_(low.long(), alpha=weight)
+        floating = self.high.is_floating_point()
+        for block, high, low in _blocks(values, self.high, self.low):
+            scaled = block * _HIGH
+            rounded = scaled.round()
+            rest = scaled.sub_(rounded).mul_(_LOW).round_()
+            high.add_(rounded if floating else rounded.long(), alpha=weight)
+            low.add_(rest if floating else rest.long(), alpha=weight)
 
     def mean(self) -> Tensor:
         """The weighted mean, float64 (elements,); of equal values it is that value."""
-        high, high_rest = _divide(self.high, self.weight)
-        low, low_rest = _divide(self.low, self.weight)
-        rest = high_rest / _HIGH + low_rest / (_HIGH * _LOW)
-        return high / _HIGH + (low / (_HIGH * _LOW) + rest / self.weight)
+        means = torch.empty(len(self.high), dtype=torch.float64)
+        for mean, high, low in _blocks(means, self.high, self.low):
+            whole, high_rest = _divide(high, self.weight)
+            part, low_rest = _divide(low, self.weight)
+            rest = high_rest / _HIGH + low_rest / (_HIGH * _LOW)
+            torch.add(whole / _HIGH, part / (_HIGH * _LOW) + rest / self.weight, out=mean)
+        return means
+
+    def __reduce__(self) -> tuple[Callable[..., "Lanes"], tuple[object, ...]]:
+        """Travel as NumPy arrays, which go between processes without being copied."""
+        return _received, (self.high.numpy(), self.low.numpy(), self.weight, self.bound)
 
     def _grow(self, weight: int, bound: int) -> None:
         if self.weight + weight > _MAX_WEIGHT:
@@ -78,15 +98,33 @@ class Lanes:
             )
         self.weight += weight
         self.bound += bound
+        fits = self.bound <= _FLOAT and self.weight * _LOW / 2 <= _FLOAT
+        if self.high.is_floating_point() and not fits:
+            self.high, self.low = self.high.long(), self.low.long()
+
+
+def _received(
+    high: NDArray[np.generic], low: NDArray[np.generic], weight: int, bound: int
+) -> Lanes:
+    with warnings.catch_warnings():
+        # The memory may be read-only: received sums are merged into others, never written to.
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        return Lanes(torch.from_numpy(high), torch.from_numpy(low), weight, bound)
+
+
+def _blocks(*flat: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    return zip(*(torch.split(tensor, _BLOCK) for tensor in flat), strict=True)
 
 
 def _divide(total: Tensor, weight: int) -> tuple[Tensor, Tensor]:
+    total = total.long()
     quotient = total.div(weight, rounding_mode="floor")
     return quotient.double(), (total - quotient * weight).double()
 
 
 def _largest(slot: str, values: Tensor, weight: int) -> float:
-    largest = values.abs().max().item() if values.numel() else 0.0
+    low, high = (bound.item() for bound in torch.aminmax(values)) if len(values) else (0.0, 0.0)
+    largest = max(-low, high)
     if not largest <= _MAX_VALUE:
         raise ContractError(
             f"Slot {slot!r} has a value of {largest:.3g}; training diverged, lower its rate."
@@ -122,10 +160,12 @@ class Layout:
         return cls(names, shapes, tuple(tensors[name].dtype for name in names))
 
     def flatten(self, tensors: Tensors) -> Tensor:
-        """The tensors as one float64 vector."""
+        """The tensors as one vector, float64 if any of them is, else float32."""
         if not self.names:
-            return torch.zeros(0, dtype=torch.float64)
-        return torch.cat([tensors[name].detach().reshape(-1).double() for name in self.names])
+            return torch.zeros(0)
+        kinds = {tensors[name].dtype for name in self.names}
+        kind = torch.float64 if torch.float64 in kinds else torch.float32
+        return torch.cat([tensors[name].detach().reshape(-1).to(kind) for name in self.names])
 
     def restore(self, flat: Tensor) -> dict[str, Tensor]:
         """The tensors of a flat float64 vector, in their own types."""
@@ -136,7 +176,7 @@ class Layout:
     def zeros(self) -> Lanes:
         """An empty sum."""
         size = sum(torch.Size(shape).numel() for shape in self.shapes)
-        return Lanes(torch.zeros(size, dtype=torch.int64), torch.zeros(size, dtype=torch.int64))
+        return Lanes(*torch.zeros(2, size, dtype=torch.float64))
 
 
 class ExactMeans:

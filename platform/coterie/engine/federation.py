@@ -141,9 +141,14 @@ class Federation:
 
     def _result(self, session: Session, finished: Finished, directory: RunDirectory) -> RunResult:
         metrics = finished.evaluation.metrics
-        rows = {self._name: "clustering", f"{self._name}, test set": "clustering_test"}
-        rows["k-means on raw samples"] = "kmeans_raw"
-        scores = {row: metrics[group] for row, group in rows.items() if group in metrics}
+        rows = {
+            "clustering": self._name,
+            "clustering_test": f"{self._name}, test set",
+            "kmeans_raw": "k-means on raw samples",
+            "train": f"{self._name}, training set",
+            "test": f"{self._name}, test set",
+        }
+        scores = {row: metrics[group] for group, row in rows.items() if group in metrics}
         outputs = (*finished.figures, directory.summary)
         self._view.finish("completed", scores=scores, outputs=outputs)
         return RunResult(

@@ -1,5 +1,6 @@
 """Means of what `training_step` returns."""
 
+from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
@@ -8,23 +9,34 @@ from torch import Tensor
 
 from coterie.contract.client import Fit
 
+_MOST_WAITING = 256
+"""Steps whose scalars stay on the device before they are summed up."""
+
 
 class Meter:
-    """Means of the scalars that `training_step` returns, summed on the device."""
+    """Means of the scalars that `training_step` returns; many steps leave the device at a time."""
 
     def __init__(self) -> None:
         self.steps = 0
-        self._sums: dict[str, Tensor] = {}
+        self._sums: dict[str, float] = defaultdict(float)
+        self._waiting: dict[str, list[Tensor]] = defaultdict(list)
 
     def add(self, outputs: Tensor | Mapping[str, Any]) -> None:
         """Take one step's outputs: a loss, or a mapping with "loss" and other scalars."""
         scalars = outputs if isinstance(outputs, Mapping) else {"loss": outputs}
         for name, scalar in scalars.items():
-            value = torch.as_tensor(scalar).detach().double()
-            self._sums[name] = self._sums[name] + value if name in self._sums else value
+            self._waiting[name].append(torch.as_tensor(scalar).detach())
         self.steps += 1
+        if self.steps % _MOST_WAITING == 0:
+            self._sum_up()
 
     def fit(self) -> Fit:
         """Steps and means."""
-        means = {name: value.item() / self.steps for name, value in self._sums.items()}
+        self._sum_up()
+        means = {name: value / self.steps for name, value in self._sums.items()}
         return Fit(steps=self.steps, metrics=means)
+
+    def _sum_up(self) -> None:
+        for name, scalars in self._waiting.items():
+            self._sums[name] += sum(torch.stack(scalars).double().tolist())
+            scalars.clear()

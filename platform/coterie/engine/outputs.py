@@ -29,7 +29,7 @@ def write_model(
         "round": server.round,
         "shape": list(data.shape),
         "classes": list(data.classes),
-        "clusters": model.head is not None,
+        "clusters": model.head is not None and not model.classifies,
         "config": "../config.yaml",
     }
     write_text_atomically(directory.model / "model.json", json.dumps(described, indent=2) + "\n")

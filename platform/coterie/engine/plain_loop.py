@@ -62,7 +62,8 @@ class PlainLoop:
         precision.convert_module(module)
         if batches.epochs == 0:
             return meter.fit()
-        module.to(torch.device(self.accelerator))
+        if self.accelerator != "cpu":  # looking at each tensor takes time, where it is already
+            module.to(torch.device(self.accelerator))
         with seeded(seed), self._determinism(), _without_trainer(module):
             optimizer = _only_optimizer(module)
             module.on_train_start()
@@ -73,7 +74,8 @@ class PlainLoop:
                     self.stop()
                 module.on_train_epoch_end()
             module.on_train_end()
-        module.cpu()
+        if self.accelerator != "cpu":
+            module.cpu()
         return meter.fit()
 
     def _step(
@@ -85,7 +87,8 @@ class PlainLoop:
         index: int,
     ) -> Mapping[str, Any]:
         moved = module.on_before_batch_transfer(precision.convert_input(batch), 0)
-        moved = module.transfer_batch_to_device(moved, torch.device(self.accelerator), 0)
+        if self.accelerator != "cpu" or _overrides(module, "transfer_batch_to_device"):
+            moved = module.transfer_batch_to_device(moved, torch.device(self.accelerator), 0)
         moved = module.on_after_batch_transfer(moved, 0)
         if module.on_train_batch_start(moved, index) == -1:
             raise _unsupported(module, "ends epochs early")
@@ -128,8 +131,12 @@ def check_supported(module: LightningModule, precision: str) -> None:
     if not module.automatic_optimization:
         raise _unsupported(module, "optimises manually")
     for hook in _REFUSED_HOOKS:
-        if getattr(type(module), hook, None) is not getattr(LightningModule, hook, None):
+        if _overrides(module, hook):
             raise _unsupported(module, f"overrides {hook}")
+
+
+def _overrides(module: LightningModule, hook: str) -> bool:
+    return getattr(type(module), hook, None) is not getattr(LightningModule, hook, None)
 
 
 @contextlib.contextmanager

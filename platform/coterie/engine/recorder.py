@@ -31,6 +31,10 @@ class Scorer(Protocol):
 
     sent: int
 
+    @property
+    def group(self) -> str:
+        """What scores between rounds are about: "clustering", "train" or "test"."""
+
     def due(self, round_: int, last: bool) -> bool:
         """Whether an evaluation follows this round."""
 
@@ -104,7 +108,7 @@ class Recorder:
 
     def close_curves(self, round_: int, evaluation: Evaluation) -> None:
         """Add the final evaluation's scores to the curves."""
-        for name, value in evaluation.metrics.get("clustering", {}).items():
+        for name, value in evaluation.metrics.get(self.evaluator.group, {}).items():
             if name in _CURVES:
                 self.curves[name].append((round_, value))
 
@@ -168,7 +172,7 @@ class Recorder:
             "failures": len(result.failures),
             "dropped": len(result.dropped) + simulated.get("dropped", 0),
             "seconds": committed.seconds,
-            **{f"clustering/{name}": value for name, value in (scores or {}).items()},
+            **{f"{self.evaluator.group}/{name}": value for name, value in (scores or {}).items()},
         }
         self.tracker.log(_row(phase, values, None))
         for turn in result.turns[: self.config.tracking.client_rows]:

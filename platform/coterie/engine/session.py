@@ -161,8 +161,9 @@ class Session:
 
     def _make_evaluator(self, backend: Backend) -> Scorer:
         config, workload = self.config.evaluation, self.assembly.workload
+        classifies = self.assembly.method.model_for(self.assembly.server, None).classifies
         if workload.local is not None:
-            return LocalEvaluator(config, backend, len(workload.parts))
+            return LocalEvaluator(config, backend, len(workload.parts), classifies)
         clusters = getattr(self.config.method, "clusters", None)
         return Evaluator(
             config=config,
@@ -170,6 +171,7 @@ class Session:
             backend=backend,
             clusters=clusters or len(self.assembly.data.classes),
             seed=self.config.seed,
+            classifies=classifies,
         )
 
     def _warn(self, sentence: str) -> None:

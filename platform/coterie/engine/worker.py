@@ -58,7 +58,8 @@ class _Built:
 
     def reset(self) -> LightningModule:
         """The model as it was built."""
-        self.module.load_state_dict(dict(self.values))
+        for key, value in self.module.state_dict().items():
+            value.copy_(self.values[key])
         self.module.zero_grad(set_to_none=True)
         for name, part in self.module.named_modules():
             part.training = self.modes[name]

@@ -27,13 +27,20 @@ class LocalEvaluator:
         config: When to evaluate.
         backend: Where the clients are.
         clients: How many there are.
+        classifies: Whether the model's head predicts classes; its score is the accuracy then.
         sent: Bytes of models down and of counts up, so far.
     """
 
     config: EvaluationConfig
     backend: Backend
     clients: int
+    classifies: bool = False
     sent: int = 0
+
+    @property
+    def group(self) -> str:
+        """What scores are about."""
+        return "train" if self.classifies else "clustering"
 
     def due(self, round_: int, last: bool) -> bool:
         """Whether an evaluation follows this round; the last round has one of its own."""
@@ -41,14 +48,14 @@ class LocalEvaluator:
 
     def quick(self, server: ServerState) -> dict[str, float]:
         """Clustering metrics on all clients' data: "acc", "nmi", "ari", "kappa"; or nothing."""
-        return _scores(self._tables(server).get("train"))
+        return self._scores(self._tables(server).get("train"))
 
     def final(self, server: ServerState) -> Evaluation:
-        """Clustering metrics on the training and, where clients have any, the test samples."""
+        """The scores on the training and, where clients have any, the test samples."""
         tables = self._tables(server)
-        scores = {"clustering": tables.get("train"), "clustering_test": tables.get("test")}
+        groups = {self.group: "train", "test" if self.classifies else "clustering_test": "test"}
         metrics: Mapping[str, Mapping[str, float]] = {
-            group: _scores(table) for group, table in scores.items() if table is not None
+            group: self._scores(tables[split]) for group, split in groups.items() if split in tables
         }
         return Evaluation(
             metrics=metrics,
@@ -57,6 +64,13 @@ class LocalEvaluator:
             confidence=None,
             table=tables.get("train"),
         )
+
+    def _scores(self, table: Table | None) -> dict[str, float]:
+        if table is None or not table.sum():
+            return {}
+        if self.classifies:
+            return {"acc": float(np.trace(table) / table.sum())}
+        return asdict(ClusteringScores.from_table(table))
 
     def _tables(self, server: ServerState) -> dict[str, Table]:
         """The sums of the tables of the clients that can be reached."""
@@ -73,7 +87,3 @@ def sum_tables(tallies: Sequence[Tally]) -> dict[str, Table]:
         for split, table in tally.tables.items():
             sums[split] = sums[split] + table if split in sums else np.array(table)
     return sums
-
-
-def _scores(table: Table | None) -> dict[str, float]:
-    return {} if table is None or not table.sum() else asdict(ClusteringScores.from_table(table))

@@ -15,10 +15,11 @@ from coterie.contract.phase import ServerState
 from coterie.contract.seeds import derive_seed
 from coterie.engine.backend import Backend
 from coterie.engine.predictor import Chunk, join
+from coterie.errors import ContractError
 from coterie.evaluation.clustering_metrics import ClusteringScores
 from coterie.evaluation.matching import contingency
 from coterie.evaluation.neighbours import knn_accuracy
-from coterie.evaluation.probes import linear_probe
+from coterie.evaluation.probes import classification_scores, linear_probe
 from coterie.networks.clusterer import Prediction
 
 _CHUNK_BATCHES = 4
@@ -32,7 +33,8 @@ class Evaluation:
     """The last evaluation of a run.
 
     Attributes:
-        metrics: Group to metrics: "clustering", "clustering_test", "kmeans_raw", "linear", "knn".
+        metrics: Group to metrics: "clustering", "clustering_test", "kmeans_raw", "linear", "knn";
+            of a classifier "train" and "test" in place of the first three.
         embedding: Training samples' representations (n, features).
         assignments: Their clusters (n,), or None where there is nothing to cluster by.
         confidence: The assigned cluster's probability (n,); of k-means clusters NaN.
@@ -56,6 +58,7 @@ class Evaluator:
         backend: Where samples are embedded.
         clusters: How many clusters k-means makes where the model has none; 0 for no clustering.
         seed: The run's seed.
+        classifies: Whether the model predicts the data's classes; then it is scored by them.
     """
 
     config: EvaluationConfig
@@ -63,6 +66,7 @@ class Evaluator:
     backend: Backend
     clusters: int
     seed: int
+    classifies: bool = False
     sent: int = 0  # all data is at hand
     _baseline: dict[str, float] | None = field(default=None, repr=False)
 
@@ -70,11 +74,23 @@ class Evaluator:
         """Whether an evaluation follows this round; the last round has one of its own."""
         return not last and self.config.every > 0 and round_ % self.config.every == 0
 
+    @property
+    def group(self) -> str:
+        """What scores between rounds are about: "clustering" or, of a classifier, the samples."""
+        if not self.classifies:
+            return "clustering"
+        return "train" if self.data.test_samples is None else "test"
+
     def quick(self, server: ServerState) -> dict[str, float]:
-        """Clustering metrics on a fixed sample: "acc", "nmi", "ari", "kappa"; {} without labels."""
+        """Scores on a fixed sample: "acc", "nmi", "ari", "kappa"; {} without labels.
+
+        Of a classifier "acc" and "f1_macro", on held-out samples if there are any.
+        """
+        if self.classifies:
+            return self._quick_classification(server)
         if not self._labelled or not self.clusters:
             return {}
-        rows = self._labelled_sample(self.config.max_samples)
+        rows = self._labelled_sample(self._labels)
         prediction = self._predict(server, "train", rows)
         assignments, _ = self._assign(prediction)
         return self._scores(assignments, self._labels[rows])
@@ -84,7 +100,9 @@ class Evaluator:
         prediction = self._predict(server, "train", np.arange(len(self.data.samples)))
         assignments, confidence, table = None, None, None
         metrics: dict[str, Mapping[str, float]] = {}
-        if self.clusters:
+        if self.classifies and self._labelled:
+            metrics["train"] = self._class_scores(prediction, self._labels)
+        elif self.clusters:
             assignments, confidence = self._assign(prediction)
         if assignments is not None and self._labelled:
             table = self._table(assignments, self._labels)
@@ -139,7 +157,9 @@ class Evaluator:
             targets = labels[fit], labels[held]
         else:
             test = self._predict(server, "test", np.arange(len(self.data.test_samples)))
-            if test.probabilities is not None:
+            if self.classifies:
+                metrics["test"] = self._class_scores(test, test_labels)
+            elif test.probabilities is not None:
                 found = test.probabilities.argmax(dim=1).numpy()
                 metrics["clustering_test"] = self._scores(found, test_labels)
             held = np.flatnonzero(test_labels >= 0)
@@ -156,7 +176,7 @@ class Evaluator:
         every = (features[0], train_y, features[1], test_y)
         if self.config.linear_probe:
             probe = linear_probe(*every, classes=classes, seed=self._seed)
-            metrics["linear"] = {"acc": probe.acc, "f1_macro": probe.f1_macro}
+            metrics["linear"] = asdict(probe)
         if self.config.knn:
             metrics["knn"] = {"acc": knn_accuracy(*every, classes=classes)}
         return metrics
@@ -184,8 +204,24 @@ class Evaluator:
         classes = len(self.data.classes)
         return contingency(assignments[known], labels[known], clusters, classes)
 
-    def _labelled_sample(self, most: int | None) -> Indices:
-        rows = np.flatnonzero(self._labels >= 0)
+    def _class_scores(self, prediction: Prediction, labels: NDArray[np.int64]) -> dict[str, float]:
+        """Of the samples whose class is known."""
+        if prediction.probabilities is None:
+            raise ContractError("A classifier gave no probabilities; give its Clusterer a head.")
+        known = torch.from_numpy(labels >= 0)
+        found, classes = prediction.probabilities.argmax(dim=1), len(self.data.classes)
+        targets = torch.from_numpy(labels)[known]
+        return asdict(classification_scores(found[known], targets, classes))
+
+    def _quick_classification(self, server: ServerState) -> dict[str, float]:
+        labels = {"train": self.data.labels, "test": self.data.test_labels}[self.group]
+        if labels is None:
+            return {}
+        rows = self._labelled_sample(labels)
+        return self._class_scores(self._predict(server, self.group, rows), labels[rows])
+
+    def _labelled_sample(self, labels: NDArray[np.int64]) -> Indices:
+        rows, most = np.flatnonzero(labels >= 0), self.config.max_samples
         if most is None or most >= len(rows):
             return rows
         rng = np.random.default_rng(self._seed)

@@ -6,6 +6,7 @@
 from coterie.networks.ema import update_ema
 from coterie.networks.encoders import (
     MLP,
+    ConvNet2,
     ConvNet3,
     ConvNet4,
     Encoder,
@@ -17,6 +18,7 @@ from coterie.networks.heads import ClusterHead, Predictor, Projector
 __all__ = [
     "MLP",
     "ClusterHead",
+    "ConvNet2",
     "ConvNet3",
     "ConvNet4",
     "Encoder",

@@ -36,12 +36,17 @@ class Clusterer(LightningModule):
     Args:
         encoder: Samples in [0, 1] to representations (samples, features).
         head: Representations to cluster probabilities; None while there are no clusters.
+        classifies: Whether the head's outputs are the data's classes, learned from labels, so that
+            they need no matching to be scored.
     """
 
-    def __init__(self, encoder: nn.Module, head: nn.Module | None = None) -> None:
+    def __init__(
+        self, encoder: nn.Module, head: nn.Module | None = None, *, classifies: bool = False
+    ) -> None:
         super().__init__()
         self.encoder = encoder
         self.head = head
+        self.classifies = classifies
 
     def forward(self, samples: Tensor) -> Prediction:
         """Embed and assign samples (n, …), uint8 or float."""

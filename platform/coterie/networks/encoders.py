@@ -4,6 +4,7 @@ import math
 from abc import ABC, abstractmethod
 from typing import Annotated, Literal
 
+import torch
 from pydantic import Field
 from torch import Tensor, nn
 
@@ -56,6 +57,32 @@ class EncoderConfig(Component, ABC):
         Raises:
             ConfigError: If the encoder cannot take samples of this shape.
         """
+
+
+class ConvNet2(EncoderConfig):
+    """Two convolutions with pooling and a linear layer, a small network for federated averaging.
+
+    Convolutions of w and 2w kernels 3×3 with padding 1, each followed by ReLU and a 2×2 maximum,
+    then a linear layer with ReLU: representations are non-negative. With a linear classifier of
+    ten classes and 28×28 grey images it has 105,866 parameters.
+    """
+
+    width: Width = 16
+    """Kernels of the first convolution, w."""
+    features: Width = 64
+    """Width of the representation."""
+
+    def build(self, shape: tuple[int, ...]) -> Encoder:
+        """See `EncoderConfig.build`."""
+        channels, height, width = image_shape("ConvNet2", shape, smallest=4)
+        layers: list[nn.Module] = []
+        for inputs, outputs in ((channels, self.width), (self.width, 2 * self.width)):
+            layers += [nn.Conv2d(inputs, outputs, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
+        flat = 2 * self.width * (height // 4) * (width // 4)
+        layers += [nn.Flatten(), nn.Linear(flat, self.features), nn.ReLU()]
+        # On a CPU, pooling with the channels last takes a third of the time.
+        network = nn.Sequential(*layers).to(memory_format=torch.channels_last)
+        return Encoder(network, self.features)
 
 
 class ConvNet3(EncoderConfig):

@@ -18,6 +18,8 @@ def seeded_view(augment: nn.Module, images: Tensor, seed: int) -> Tensor:
     Returns:
         Views of the batch's shape.
     """
+    if isinstance(augment, nn.Identity):  # it draws nothing, and setting the generators takes time
+        return images
     devices = [images.get_device()] if images.is_cuda else []
     with torch.random.fork_rng(devices=devices):
         # Not torch.manual_seed, which would reseed every other CUDA device for good.

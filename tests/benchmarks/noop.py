@@ -1,0 +1,72 @@
+"""A method whose clients do nothing, and rows of zeros for them to hold: all that is left is us."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from pydantic import PositiveInt
+
+from coterie.config.component import Component
+from coterie.contract import Mean, Outcome, Phase, ServerState
+from coterie.contract.data import DataArrays
+from coterie.networks.clusterer import Clusterer
+from coterie.networks.encoders import MLP
+
+
+class Rows:
+    """Vectors of zeros, without labels."""
+
+    class Config(Component):
+        samples: PositiveInt
+
+    def __init__(self, config):
+        self.config = config
+
+    def arrays(self):
+        return DataArrays(name="zeros", samples=np.zeros((self.config.samples, 1), np.float32))
+
+
+class Pairs(Component):
+    """Two samples to each client."""
+
+    clients: PositiveInt
+
+    def split(self, labels, size, seed) -> Sequence[np.ndarray]:
+        return np.arange(size).reshape(self.clients, 2)
+
+
+class NoOp:
+    """Every client sends its slot back as it came."""
+
+    needs_labels = False
+
+    class Config(Component):
+        rounds: PositiveInt
+        elements: PositiveInt = 500_000
+        """Float32 numbers of the model; 500,000 are 2 MB."""
+
+    def __init__(self, config, task):
+        self._config, self._task = config, task
+        self.rounds = config.rounds
+
+    def init(self, sizes, seed):
+        values = torch.randn(self._config.elements, generator=torch.Generator().manual_seed(0))
+        return ServerState(slots={"model": {"weight": values}})
+
+    def next(self, server):
+        if server.round >= self.rounds:
+            return None
+        slots = frozenset({"model"})
+        return Phase(name="noop", stage="noop", round=server.round + 1, down=slots, up=slots)
+
+    def offer(self, server, phase):
+        return server.slots
+
+    def client(self, client, phase, slots):
+        return Outcome(up={"model": Mean(weight=len(client.data), tensors=slots["model"])})
+
+    def server(self, server, phase, means, records):
+        return server.advance(phase, {slot: mean.tensors for slot, mean in means.items()})
+
+    def model_for(self, server, client):
+        return Clusterer(MLP(hidden=(), features=1).build((1,)))

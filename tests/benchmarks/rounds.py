@@ -1,0 +1,108 @@
+"""What a round costs besides training: clients that send a 2 MB model back as it came.
+
+2 Ray actors, exact sums, the whole engine with its checks, accounting and metrics. Times are from
+a round's start until it is tracked; CPU seconds are those of the driver and both actors.
+"""
+
+import os
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+from coterie import Federation
+from coterie.config.schema import (
+    CheckpointConfig,
+    ClusterConfig,
+    EvaluationConfig,
+    RunConfig,
+    TrackingConfig,
+)
+from coterie.networks.encoders import MLP
+from datamodules.augmentations import NoAugmentation
+from tests.benchmarks.noop import NoOp, Pairs, Rows
+from tests.benchmarks.processes import actors, cpu_seconds, pss_mb
+
+TITLE = "Rounds of clients that do nothing: 2 MB model, 2 actors, local Ray"
+ROUNDS = {100: 31, 1_000: 7, 10_000: 3}
+LONG = 200
+
+
+class Watch:
+    """An observer that notes each round's seconds, CPU seconds, and memory after it."""
+
+    def __init__(self):
+        self.seconds, self.cpu, self.driver, self.actors = [], [], [], []
+        self._pids, self._begun = None, None
+
+    def __getattr__(self, name):
+        return lambda *args, **kwargs: None
+
+    def phase_started(self, *_):
+        self._pids = self._pids or [os.getpid(), *actors()]
+        self._begun = cpu_seconds(self._pids), time.perf_counter()
+
+    def phase_finished(self, *_):
+        self.seconds.append(time.perf_counter() - self._begun[1])
+        self.cpu.append(cpu_seconds(self._pids) - self._begun[0])
+        self.driver.append(pss_mb(self._pids[:1]))
+        self.actors.append(pss_mb(self._pids[1:]))
+
+
+def measure(clients, rounds):
+    """Run so many rounds; what was seen before the first and after each."""
+    watch = Watch()
+    with tempfile.TemporaryDirectory() as folder:
+        config = RunConfig(
+            method=NoOp.Config(rounds=rounds),
+            data=Rows.Config(samples=2 * clients),
+            partition=Pairs(clients=clients),
+            encoder=MLP(),
+            augmentation=NoAugmentation(),
+            cluster=ClusterConfig(num_actors=2),
+            checkpoint=CheckpointConfig(every=0),
+            evaluation=EvaluationConfig(
+                every=0, figures=False, linear_probe=False, knn=False, kmeans_baseline=False
+            ),
+            tracking=TrackingConfig(progress="none"),
+            run_dir=str(Path(folder) / "run"),
+        )
+        Federation(config, watch).run()
+    return watch
+
+
+def table():
+    """Seconds of a round by number of clients, then memory over many rounds, as Markdown tables."""
+    rows = [
+        "| clients | rounds | first, s | median, s | min | max | CPU s a round |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for clients, rounds in ROUNDS.items():
+        seen = measure(clients, rounds)
+        first, *later = seen.seconds
+        cpu = statistics.mean(seen.cpu[1:])
+        rows.append(
+            f"| {clients:,} | {rounds} | {first:.2f} | {statistics.median(later):.3f} "
+            f"| {min(later):.3f} | {max(later):.3f} | {cpu:.3f} |"
+        )
+    return "\n".join([*rows, "", *_memory()])
+
+
+def _memory():
+    seen = measure(100, LONG)
+    rows = [
+        f"| memory (PSS) over {LONG} rounds of 100 clients | round 2, MB | last, MB "
+        "| slope from round 20, kB a round |",
+        "| --- | --- | --- | --- |",
+    ]
+    for name, values in (("driver", seen.driver), ("both actors", seen.actors)):
+        slope = np.polyfit(np.arange(20, LONG), values[20:], 1)[0] * 1e3
+        rows.append(f"| {name} | {values[1]:.0f} | {values[-1]:.0f} | {slope:.1f} |")
+    return rows
+
+
+if __name__ == "__main__":
+    sys.stdout.write(f"## {TITLE}\n\n{table()}\n")
