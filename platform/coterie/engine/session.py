@@ -15,8 +15,9 @@ from coterie.contract.seeds import derive_seed
 from coterie.engine.backend import Backend
 from coterie.engine.interrupts import Interrupts
 from coterie.engine.loop import Loop, RunState
-from coterie.engine.outputs import draw_figures, write_assignments, write_model
+from coterie.engine.outputs import draw_figures, write_assignments
 from coterie.engine.recorder import Recorder
+from coterie.engine.saved_model import with_head, write_model
 from coterie.engine.setup import Assembly, make_backend
 from coterie.evaluation.runner import Evaluation, Evaluator
 from coterie.networks.clusterer import Clusterer
@@ -102,7 +103,9 @@ class Session:
             recorder.checkpoint(state)
         self.view.note("Evaluating the final model.")
         evaluation = recorder.evaluator.final(state.server)
-        model = self.assembly.method.model_for(state.server, None).eval()
+        model = with_head(
+            self.assembly.method.model_for(state.server, None), evaluation.centroids
+        ).eval()
         data, parts = self.assembly.data, self.assembly.workload.parts
         write_model(self.directory, model, state.server, data)
         write_assignments(self.directory.assignments, evaluation, parts)

@@ -20,9 +20,11 @@ from coterie.evaluation.matching import contingency
 from coterie.evaluation.neighbours import knn_accuracy
 from coterie.evaluation.probes import linear_probe
 from coterie.networks.clusterer import Prediction
+from coterie.networks.heads import Centroids
 
 _CHUNK_BATCHES = 4
 _PROBE_SHARE = 0.8
+_ROWS = 16384
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +35,8 @@ class Evaluation:
         metrics: Group to metrics: "clustering", "clustering_test", "kmeans_raw", "linear", "knn".
         embedding: Training samples' representations (n, features).
         assignments: Their clusters (n,), or None where there is nothing to cluster by.
-        confidence: The assigned cluster's probability (n,); of k-means clusters NaN.
+        confidence: The assigned cluster's probability (n,).
+        centroids: The head that assigned them, where k-means made the clusters.
         table: Contingency of clusters and classes (clusters, classes), or None without labels.
     """
 
@@ -42,6 +45,7 @@ class Evaluation:
     assignments: NDArray[np.int64] | None
     confidence: NDArray[np.float32] | None
     table: NDArray[np.int64] | None
+    centroids: Centroids | None = None
 
 
 @dataclass
@@ -73,17 +77,17 @@ class Evaluator:
             return {}
         rows = self._sample(self.config.max_samples)
         prediction = self._predict(server, "train", rows)
-        assignments, _ = self._assign(prediction)
+        assignments, _, _ = self._assign(prediction)
         return self._scores(assignments, self.data.labels[rows])
 
     def final(self, server: ServerState) -> Evaluation:
         """Everything the config asks for, on all samples."""
         prediction = self._predict(server, "train", np.arange(len(self.data.samples)))
         labels = self.data.labels
-        assignments, confidence, table = None, None, None
+        assignments, confidence, table, centroids = None, None, None, None
         metrics: dict[str, Mapping[str, float]] = {}
         if self.clusters:
-            assignments, confidence = self._assign(prediction)
+            assignments, confidence, centroids = self._assign(prediction)
         if assignments is not None and labels is not None:
             size = int(assignments.max()) + 1
             table = contingency(
@@ -99,6 +103,7 @@ class Evaluator:
             assignments=assignments,
             confidence=confidence,
             table=table,
+            centroids=centroids,
         )
 
     def kmeans_baseline(self) -> dict[str, float]:
@@ -149,14 +154,18 @@ class Evaluator:
             metrics["knn"] = {"acc": knn_accuracy(*every, classes=classes)}
         return metrics
 
-    def _assign(self, prediction: Prediction) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """The model's clusters or, while it has none, k-means on the representations."""
-        if prediction.probabilities is not None:
-            confidence, assigned = prediction.probabilities.max(dim=1)
-            return assigned.numpy(), confidence.float().numpy()
-        found = kmeans(prediction.embedding, self.clusters, seed=self._seed)
-        unknown = np.full(len(prediction.embedding), np.nan, dtype=np.float32)
-        return found.assignments.numpy(), unknown
+    def _assign(
+        self, prediction: Prediction
+    ) -> tuple[NDArray[np.int64], NDArray[np.float32], Centroids | None]:
+        """The likeliest clusters and their probabilities; without a head, k-means makes one."""
+        found, centroids = prediction.probabilities, None
+        if found is None:
+            result = kmeans(prediction.embedding, self.clusters, seed=self._seed)
+            centroids = Centroids(result.centroids)
+            blocks = torch.split(prediction.embedding, _ROWS)
+            found = torch.cat([centroids(block) for block in blocks])
+        confidence, assigned = found.max(dim=1)
+        return assigned.numpy(), confidence.float().numpy(), centroids
 
     def _scores(
         self, assignments: NDArray[np.int64], labels: NDArray[np.int64]
