@@ -4,28 +4,21 @@ A file has a column `image` or `img`, a struct with the encoded picture in its f
 an integer column `label`. A half of a data set is one file or several shards.
 """
 
-import os
 import re
-from concurrent.futures import ThreadPoolExecutor
-from io import BytesIO
 from pathlib import Path
-from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
-from PIL import Image, UnidentifiedImageError
 
 from coterie.contract.data import Indices
 from coterie.errors import DataError
 from datamodules.base import Half, ImageSource
+from datamodules.image_files import Mode, read_images
 
-Mode = Literal["L", "RGB"]
 _SHARD = re.compile(r"-\d+-of-(\d+)\.parquet$")
-_CHUNK = 512
-"""Images a thread decodes at a time."""
 
 
 def find_parquet(folder: Path, half: Half) -> list[Path]:
@@ -66,15 +59,19 @@ def open_parquet(files: list[Path], mode: Mode, classes: int) -> ImageSource:
     tables = [_read_table(path, classes) for path in files]
     pictures = [picture for table, _ in tables for picture in table]
     origin = np.repeat(np.arange(len(files)), [len(table) for table, _ in tables])
+    places = np.concatenate([np.arange(len(table)) for table, _ in tables])
 
     def read(rows: Indices) -> NDArray[np.uint8]:
-        paths = [files[number] for number in origin[rows]]
-        return _decode([pictures[row] for row in rows], paths, mode)
+        names = [
+            f"{files[number]}, row {place}"
+            for number, place in zip(origin[rows], places[rows], strict=True)
+        ]
+        return read_images([pictures[row] for row in rows], names, mode=mode)
 
     return ImageSource(labels=np.concatenate([labels for _, labels in tables]), read=read)
 
 
-def _read_table(path: Path, classes: int) -> tuple[list[bytes | None], NDArray[np.int64]]:
+def _read_table(path: Path, classes: int) -> tuple[list[bytes], NDArray[np.int64]]:
     try:
         table = pq.read_table(path)
     except (pa.ArrowException, OSError) as error:
@@ -94,43 +91,11 @@ def _read_table(path: Path, classes: int) -> tuple[list[bytes | None], NDArray[n
             f"{path} has {column}: {table[column].type} and label: {table['label'].type} (or "
             "missing labels); it needs a struct with a field bytes, and integers."
         ) from error
+    if None in pictures:
+        raise DataError(
+            f"{path}, row {pictures.index(None)}, has no picture bytes; fetch the file again."
+        )
     if labels.size and not 0 <= labels.min() <= labels.max() < classes:
         wrong = labels[(labels < 0) | (labels >= classes)][0]
         raise DataError(f"{path} holds the label {wrong}; it has to be in 0..{classes - 1}.")
     return pictures, labels
-
-
-def _decode(pictures: list[Any], paths: list[Path], mode: Mode) -> NDArray[np.uint8]:
-    """Decode to (n, channels, height, width); `paths` names each picture's file in errors."""
-    if not pictures:
-        return np.empty((0, len(mode), 0, 0), dtype=np.uint8)
-    height, width, channels = _decode_one(pictures[0], paths[0], mode).shape
-    images = np.empty((len(pictures), channels, height, width), dtype=np.uint8)
-
-    def decode_chunk(start: int) -> None:
-        for row in range(start, min(start + _CHUNK, len(pictures))):
-            pixels = _decode_one(pictures[row], paths[row], mode)
-            if pixels.shape != (height, width, channels):
-                raise DataError(
-                    f"{paths[row]} holds pictures of {height}×{width} and of {pixels.shape[0]}×"
-                    f"{pixels.shape[1]} pixels; make them all one size."
-                )
-            images[row] = pixels.transpose(2, 0, 1)
-
-    with ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1)) as pool:
-        for _ in pool.map(decode_chunk, range(0, len(pictures), _CHUNK)):
-            pass
-    return images
-
-
-def _decode_one(picture: bytes | None, path: Path, mode: Mode) -> NDArray[np.uint8]:
-    if picture is None:
-        raise DataError(f"{path} holds a row without picture bytes; fetch it again.")
-    try:
-        with Image.open(BytesIO(picture)) as image:
-            pixels = np.asarray(image.convert(mode))
-    except (UnidentifiedImageError, OSError, SyntaxError, ValueError) as error:
-        raise DataError(
-            f"{path} holds a picture that cannot be read ({error}); fetch it again."
-        ) from error
-    return pixels[:, :, None] if pixels.ndim == 2 else pixels

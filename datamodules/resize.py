@@ -5,28 +5,32 @@ import torch
 from numpy.typing import NDArray
 from torch.nn import functional
 
+Size = int | tuple[int, int]
+"""The height and width in pixels; one number for squares."""
+
 _CHUNK = 4096
 """Images resized at a time, so that the working memory stays small beside the data set."""
 
 
-def resize_images(images: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
-    """Resize uint8 images to squares, bilinearly and with antialiasing.
+def resize_images(images: NDArray[np.uint8], size: Size) -> NDArray[np.uint8]:
+    """Resize uint8 images bilinearly and with antialiasing.
 
     Args:
         images: (n, channels, height, width), values 0..255.
         size: The wanted height and width in pixels.
 
     Returns:
-        (n, channels, size, size), uint8 and contiguous; `images` itself if it has that size.
+        (n, channels, *size), uint8 and contiguous; `images` itself if it has that size.
     """
+    wanted = (size, size) if isinstance(size, int) else size
     count, channels, height, width = images.shape
-    if (height, width) == (size, size):
+    if (height, width) == wanted:
         return images
-    resized = np.empty((count, channels, size, size), dtype=np.uint8)
+    resized = np.empty((count, channels, *wanted), dtype=np.uint8)
     for start in range(0, count, _CHUNK):
         chunk = torch.from_numpy(np.ascontiguousarray(images[start : start + _CHUNK]))
         small = functional.interpolate(
-            chunk, size=(size, size), mode="bilinear", antialias=True, align_corners=False
+            chunk, size=wanted, mode="bilinear", antialias=True, align_corners=False
         )
         resized[start : start + _CHUNK] = small.numpy()
     return resized
