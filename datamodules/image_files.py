@@ -87,8 +87,17 @@ def read_images(
     Raises:
         DataError: If a picture is missing, empty or corrupt, or if sizes differ without `size`.
     """
+    images, converted = decode_images(pictures, names, mode=mode, size=size)
+    warn_converted(converted, len(pictures), mode)
+    return images
+
+
+def decode_images(
+    pictures: Sequence[Picture], names: Sequence[str], *, mode: Mode, size: Size | None = None
+) -> tuple[NDArray[np.uint8], Counter[str]]:
+    """`read_images` without its warning: the array, and how many pictures had which other mode."""
     if not pictures:
-        return np.empty((0, len(mode), 0, 0), dtype=np.uint8)
+        return np.empty((0, len(mode), 0, 0), dtype=np.uint8), Counter()
     first, _ = _decode(pictures[0], names[0], mode, size)
     images = np.empty((len(pictures), *first.shape), dtype=np.uint8)
 
@@ -107,11 +116,11 @@ def read_images(
 
     with ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1)) as pool:
         chunks = pool.map(decode_chunk, range(0, len(pictures), _CHUNK))
-        _warn(sum(chunks, Counter()), len(pictures), mode)
-    return images
+        return images, sum(chunks, Counter())
 
 
-def _warn(converted: Counter[str], count: int, mode: Mode) -> None:
+def warn_converted(converted: Counter[str], count: int, mode: Mode) -> None:
+    """Log one warning about the pictures of another mode among `count`, if there are any."""
     if not converted:
         return
     modes = ", ".join(f"{number} from {name}" for name, number in converted.most_common())

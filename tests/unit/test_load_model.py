@@ -1,9 +1,11 @@
 """A finished run's model is built again from its folder alone, and exported."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -20,6 +22,7 @@ from coterie.networks.heads import Centroids
 from ray_jobs.compose import compose
 from tests.finished_runs import TINY, WITHOUT_CLUSTERS, train
 
+ROOT = Path(__file__).resolve().parents[2]
 BATCH = 512
 
 
@@ -88,7 +91,8 @@ def test_loading_needs_neither_data_nor_ray(ran):
         "sys.exit('ray' in sys.modules or 'faiss' in sys.modules or 'datamodules.digits' in "
         "sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", code, ran.run_dir], check=False)
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (ROOT / "platform", ROOT)))}
+    done = subprocess.run([sys.executable, "-c", code, ran.run_dir], env=env, check=False)
     assert done.returncode == 0
 
 

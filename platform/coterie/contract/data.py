@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +36,18 @@ class DataArrays:
     def shape(self) -> tuple[int, ...]:
         """The shape of one sample: (channels, height, width) or (features,)."""
         return tuple(self.samples.shape[1:])
+
+
+class SampleBatch(NamedTuple):
+    """Some samples of a stream, in its order.
+
+    Attributes:
+        samples: uint8 images (n, channels, height, width), or float32 vectors (n, features).
+        names: What each is called where it came from, or None.
+    """
+
+    samples: NDArray[np.generic]
+    names: tuple[str, ...] | None = None
 
 
 class DataModule(Protocol):
