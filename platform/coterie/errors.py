@@ -33,6 +33,23 @@ class RunError(CoterieError):
     """The run cannot go on: too few clients, no actors left, a client failed under `fail`."""
 
 
+class StateLostError(RunError):
+    """What clients kept, or were sent, is lost with the node that held it.
+
+    Attributes:
+        clients: The clients.
+    """
+
+    def __init__(self, *clients: int) -> None:
+        super().__init__(*clients)
+        self.clients = clients
+
+    def __str__(self) -> str:
+        """One sentence."""
+        names = ", ".join(str(client) for client in self.clients)
+        return f"The state of clients {names} is lost with its node; resume from a checkpoint."
+
+
 class InterruptedRunError(CoterieError):
     """The user or the system asked the run to stop."""
 

@@ -2,9 +2,10 @@
 
 import pytest
 
-from coterie.checkpoints.checkpoint import load_checkpoint, save_checkpoint
+from coterie.checkpoints.checkpoint import load_checkpoint
 from coterie.engine.packing import unpack
 from coterie.errors import InterruptedRunError
+from tests.checkpoints import save
 from tests.methods_for_tests.mailer import Mailer
 from tests.methods_for_tests.pool import Pool
 from tests.methods_for_tests.running import make_loop, make_workload, plain, run, start
@@ -23,7 +24,7 @@ def run_until(workload, phases, folder):
 
     def commit(state, committed):
         if state.phases == phases:
-            save_checkpoint(folder, state, loop.backend, {"lines": 10 * phases}, keep=2)
+            save(folder, state, loop.backend, {"lines": 10 * phases})
             raise Crash
 
     loop.commit = commit
@@ -37,7 +38,8 @@ def test_a_resumed_run_has_the_bits_of_an_undisturbed_one(tmp_path, phases):
     run_until(MAILER, phases, tmp_path)
     traffic = []
     loop = make_loop(MAILER, lambda state, committed: traffic.append(committed.traffic))
-    state, position = load_checkpoint(tmp_path, loop.backend)
+    loaded = load_checkpoint(tmp_path, loop.backend)
+    state, position = loaded.state, loaded.tracking
     assert (state.phases, position) == (phases, {"lines": 10 * phases})
     loop.run(state)
     assert plain(state) == plain(undisturbed)
@@ -46,7 +48,7 @@ def test_a_resumed_run_has_the_bits_of_an_undisturbed_one(tmp_path, phases):
 
 def test_there_is_mail_in_flight_and_state_in_that_checkpoint(tmp_path):
     run_until(MAILER, 1, tmp_path)
-    state, _ = load_checkpoint(tmp_path, make_loop(MAILER).backend)
+    state = load_checkpoint(tmp_path, make_loop(MAILER).backend).state
     assert {to: list(letters) for to, letters in state.mail.items()} == {0: [2], 1: [0]}
     assert unpack(state.mail[1][0])["letter"].tolist() == [0, 1, 0]
     assert sorted(state.states) == [0, 2]
@@ -58,7 +60,7 @@ def test_a_pool_goes_on_with_its_facts_failures_and_versions(tmp_path):
     undisturbed, _ = run(workload)
     run_until(workload, 1, tmp_path)
     loop = make_loop(workload)
-    state, _ = load_checkpoint(tmp_path, loop.backend)
+    state = load_checkpoint(tmp_path, loop.backend).state
     loop.run(state)
     assert plain(state) == plain(undisturbed)
     assert (state.dropped, len(state.failures)) == (3, 6)
@@ -79,10 +81,10 @@ def test_a_run_interrupted_within_a_phase_counts_its_bytes_once(tmp_path):
     loop.backend.execute = interrupted
     with pytest.raises(InterruptedRunError):
         loop.run(state)
-    save_checkpoint(tmp_path, state, loop.backend, {}, keep=2)
+    save(tmp_path, state, loop.backend)
     traffic = []
     again = make_loop(MAILER, lambda state, committed: traffic.append(committed.traffic))
-    resumed, _ = load_checkpoint(tmp_path, again.backend)
+    resumed = load_checkpoint(tmp_path, again.backend).state
     again.run(resumed)
     assert plain(resumed) == plain(undisturbed)
     assert traffic == [committed.traffic for committed in done[2:]]

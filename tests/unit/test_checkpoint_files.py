@@ -6,12 +6,14 @@ import pytest
 import torch
 
 from coterie.checkpoints import checkpoint as module
-from coterie.checkpoints.checkpoint import has_checkpoint, load_checkpoint, save_checkpoint
+from coterie.checkpoints.checkpoint import has_checkpoint, load_checkpoint
+from coterie.checkpoints.integrity import seal
 from coterie.checkpoints.tensors_file import save_tensors
 from coterie.contract.phase import ServerState
 from coterie.engine.loop import RunState
 from coterie.engine.packing import pack
 from coterie.errors import DataError
+from tests.checkpoints import save
 from tests.methods_for_tests.mailer import Mailer
 from tests.methods_for_tests.running import make_loop, make_workload, plain
 
@@ -31,7 +33,7 @@ def state_of(number, step=0, value=0.0, **rest):
 
 
 def value_in(folder, backend):
-    state, _ = load_checkpoint(folder, backend)
+    state = load_checkpoint(folder, backend).state
     return state.server.round, state.server.step, state.server.slots["e"]["w"][0].item()
 
 
@@ -43,19 +45,17 @@ def test_names_latest_and_pruning(tmp_path, backend):
     assert not has_checkpoint(tmp_path / "checkpoints")
     folder = tmp_path / "checkpoints"
     for number, step in ((1, 0), (1, 1), (2, 0), (10, 0)):
-        path = save_checkpoint(folder, state_of(number, step), backend, {}, keep=2)
+        path = save(folder, state_of(number, step), backend, keep=2)
         assert path.is_dir()
     assert names(folder) == ["latest", "round-000002", "round-000010"]
     assert (folder / "latest").read_text() == "round-000010\n"
     assert has_checkpoint(folder)
-    assert names(path) == [
-        "clients.safetensors", "mail.safetensors", "run.json", "server.safetensors",
-    ]  # fmt: skip
+    assert names(path) == ["mail.safetensors", "run.json", "server.safetensors"]
 
 
 def test_a_step_within_a_round_has_a_name_of_its_own(tmp_path, backend):
-    save_checkpoint(tmp_path, state_of(3), backend, {}, keep=5)
-    save_checkpoint(tmp_path, state_of(3, 2), backend, {}, keep=5)
+    save(tmp_path, state_of(3), backend, keep=5)
+    save(tmp_path, state_of(3, 2), backend, keep=5)
     assert names(tmp_path) == ["latest", "round-000003", "round-000003-step-002"]
     assert value_in(tmp_path, backend)[:2] == (3, 2)
 
@@ -65,8 +65,8 @@ def test_what_was_just_written_is_never_pruned(tmp_path, backend, keep):
     # A crash before `latest` was moved leaves a later round behind; the run went on from an
     # earlier one and is interrupted before it gets there again.
     for number in (20, 30):
-        save_checkpoint(tmp_path, state_of(number), backend, {}, keep=2)
-    save_checkpoint(tmp_path, state_of(25, value=7.0), backend, {}, keep=keep)
+        save(tmp_path, state_of(number), backend, keep=2)
+    save(tmp_path, state_of(25, value=7.0), backend, keep=keep)
     assert value_in(tmp_path, backend) == (25, 0, 7.0)
 
 
@@ -85,26 +85,26 @@ def test_everything_comes_back_also_what_holds_no_tensor(tmp_path, backend):
         dropped=1,
     )
     state.ledger.offer([3, 11], {"online": ("v", 24)})
-    save_checkpoint(tmp_path, state, backend, {"lines": 3}, keep=1)
-    back, position = load_checkpoint(tmp_path, backend)
-    assert plain(back) == plain(state)
-    assert list(back.mail[0]) == [4, 5]
-    assert position == {"lines": 3}
+    save(tmp_path, state, backend, {"lines": 3}, keep=1)
+    loaded = load_checkpoint(tmp_path, backend)
+    assert plain(loaded.state) == plain(state)
+    assert list(loaded.state.mail[0]) == [4, 5]
+    assert loaded.tracking == {"lines": 3}
 
 
-@pytest.mark.parametrize("moment", ["server", "clients", "mail", "run.json", "rename", "latest"])
+@pytest.mark.parametrize("moment", ["server", "mail", "run.json", "rename", "latest"])
 @pytest.mark.parametrize("number", [2, 1])
 def test_a_crash_while_writing_leaves_a_whole_one(tmp_path, backend, monkeypatch, moment, number):
     """Also when the same round is written again, as at the end of a run."""
-    save_checkpoint(tmp_path, state_of(1, value=1.0), backend, {}, keep=1)
+    save(tmp_path, state_of(1, value=1.0), backend, keep=1)
     crash_at(monkeypatch, moment)
     with pytest.raises(Crash):
-        save_checkpoint(tmp_path, state_of(number, value=2.0), backend, {}, keep=1)
+        save(tmp_path, state_of(number, value=2.0), backend, keep=1)
     monkeypatch.undo()
     # Before the last rename that is the former one; with it, the same round is the new one.
     new = number == 1 and moment == "latest"
     assert value_in(tmp_path, backend) == (1, 0, 2.0 if new else 1.0)
-    save_checkpoint(tmp_path, state_of(number, value=3.0), backend, {}, keep=1)
+    save(tmp_path, state_of(number, value=3.0), backend, keep=1)
     assert value_in(tmp_path, backend) == (number, 0, 3.0)
     assert names(tmp_path) == ["latest", f"round-{number:06d}"]
 
@@ -138,8 +138,10 @@ def test_no_checkpoint_and_another_format_are_refused(tmp_path, backend):
     with pytest.raises(DataError) as caught:
         load_checkpoint(tmp_path, backend)
     assert str(caught.value) == f"{tmp_path}: no checkpoint in it; start the run afresh."
-    path = save_checkpoint(tmp_path, state_of(1), backend, {}, keep=1)
+    path = save(tmp_path, state_of(1), backend, keep=1)
     record = json.loads((path / "run.json").read_text())
-    (path / "run.json").write_text(json.dumps({**record, "format": 99}))
-    with pytest.raises(DataError, match="format 99, this version reads 1"):
-        load_checkpoint(tmp_path, backend)
+    del record["checksum"]
+    for text in (seal({**record, "format": 99}), json.dumps({**record, "format": 99})):
+        (path / "run.json").write_text(text)
+        with pytest.raises(DataError, match="format 99, this version reads 2; resume it with"):
+            load_checkpoint(tmp_path, backend)

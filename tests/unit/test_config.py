@@ -125,7 +125,7 @@ RUN_PROBLEMS = [
     ({"clutser": {"backend": "ray"}}, "clutser.backend=ray: there is no such key; did you mean cluster.backend?"),
     ({"backend": "ray"}, "backend=ray: there is no such key; did you mean cluster.backend?"),
     ({"temperature": 1}, "temperature=1: there is no such key; did you mean method.temperature?"),
-    ({"checkpoint": {"zzz": 1}}, "checkpoint.zzz=1: there is no such key; checkpoint has every, keep."),
+    ({"checkpoint": {"zzz": 1}}, "checkpoint.zzz=1: there is no such key; checkpoint has every, keep, keep_every, best."),
     ({"tracking": {"loggers": ["csv", "wandbb"]}}, "tracking.loggers[1]=wandbb: must be one of csv, tensorboard, wandb; did you mean wandb?"),
     ({"tracking": {"wandb": {"mode": "onlin"}}}, "tracking.wandb.mode=onlin: must be one of auto, online, offline; did you mean online?"),
 ]  # fmt: skip

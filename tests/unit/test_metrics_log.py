@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coterie.errors import ContractError, RunError
+from coterie.errors import ContractError
 from coterie.tracking.metrics_log import RESERVED, MetricsLog, MetricsRow
 
 
@@ -110,9 +110,25 @@ def test_a_file_shorter_than_the_checkpoint_knows_is_kept_with_a_warning(tmp_pat
         log.truncate_to(-1)
 
 
-def test_a_full_disk_is_one_sentence():
+def test_rows_wait_with_one_warning_while_the_disk_is_full(tmp_path, caplog):
+    log = MetricsLog(tmp_path / "metrics.jsonl")
+    log.append(row(loss=1.0))
+    file = log._file
     with open("/dev/full", "ab", buffering=0) as device:  # noqa: PTH123
-        log = MetricsLog.__new__(MetricsLog)
-        log.path, log._file = "metrics.jsonl", device
-        with pytest.raises(RunError, match=r"cannot write \(No space left on device\)"):
-            log.append(row(loss=1.0))
+        log._file = device
+        log.append(row(loss=2.0))
+        log.append(row(loss=3.0))
+    assert len(log.rows()) == 1
+    (record,) = caplog.records
+    assert "cannot write (No space left on device): the run goes on" in record.getMessage()
+    log._file = file
+    before = file.tell()
+    assert log.offset > before
+    log.append(row(loss=4.0))
+    assert [found["loss"] for found in log.rows()] == [1.0, 2.0, 3.0, 4.0]
+    assert log.offset == (tmp_path / "metrics.jsonl").stat().st_size
+    log._file = open("/dev/full", "ab", buffering=0)  # noqa: PTH123, SIM115
+    log.append(row(loss=5.0))
+    log.close()
+    assert "its last 1 rows could not be written" in caplog.records[-1].getMessage()
+    file.close()

@@ -1,175 +1,207 @@
 """A checkpoint is the whole run: server, clients' states, mail, accounting. Written atomically."""
 
-import json
 import shutil
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
+from safetensors import SafetensorError
 
-from coterie.checkpoints.tensors_file import Key, load_tensors_file, save_tensors
-from coterie.contract.phase import ServerState
+from coterie.checkpoints.integrity import DamagedError, check_files, file_digest, seal, unseal
+from coterie.checkpoints.record import describe, mail_tensors, restore, server_tensors
+from coterie.checkpoints.retention import checkpoint_name, checkpoints_in, pointed_to, superseded
+from coterie.checkpoints.state_files import StateFiles
+from coterie.checkpoints.tensors_file import load_tensors_file, save_tensors
+from coterie.config.schema import CheckpointConfig
 from coterie.engine.backend import Backend
-from coterie.engine.ledger import Ledger
 from coterie.engine.loop import RunState
-from coterie.engine.packing import pack, unpack
 from coterie.errors import DataError
 from coterie.tracking.run_directory import write_text_atomically
 
-_FORMAT = 1
+FORMAT = 2
+STATES = "states"
+_FILES = ("server.safetensors", "mail.safetensors")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loaded:
+    """A checkpoint that was read.
+
+    Attributes:
+        state: The run's state.
+        tracking: The tracker's position.
+        config: The run's config, as plain values.
+        path: Its folder.
+        damaged: One sentence for each later checkpoint that could not be used.
+    """
+
+    state: RunState
+    tracking: Mapping[str, int]
+    config: Mapping[str, Any]
+    path: Path
+    damaged: tuple[str, ...] = ()
 
 
 def save_checkpoint(
-    folder: Path, state: RunState, backend: Backend, tracking: Mapping[str, int], keep: int
+    folder: Path,
+    state: RunState,
+    backend: Backend,
+    *,
+    tracking: Mapping[str, int],
+    config: Mapping[str, Any],
+    policy: CheckpointConfig,
+    states: StateFiles | None = None,
+    best: bool = False,
 ) -> Path:
-    """Write `folder/round-000010` and point `folder/latest` at it; drop all but the last `keep`.
+    """Write `folder/round-000010`, point `folder/latest` at it and drop what the policy lets go.
+
+    Clients' states lie in `folder/states`, each once by its content, so only changed ones are
+    written.
 
     Args:
         folder: The run's `checkpoints/`.
         state: What to write.
         backend: Where the clients' states lie.
         tracking: The tracker's position, so that a resumed run cuts its metrics back to here.
-        keep: How many checkpoints to leave.
+        config: The run's config as plain values, so that no other run resumes from it.
+        policy: Which checkpoints stay.
+        states: What is known of the states on disk; by default nothing.
+        best: Whether it is the best so far; `folder/best` then names it too.
 
     Returns:
         The checkpoint's folder. A crash at any moment leaves the one before it whole.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    name = f"round-{state.server.round:06d}"
-    if state.server.step:
-        name += f"-step-{state.server.step:03d}"
+    states = states or StateFiles(folder / STATES, backend)
+    name = checkpoint_name(state.server.round, state.server.step)
     partial = folder / f".{name}.partial"
     shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir()
-    save_tensors(partial / "server.safetensors", _server_tensors(state.server))
-    save_tensors(partial / "clients.safetensors", _client_tensors(state, backend))
-    save_tensors(partial / "mail.safetensors", _mail_tensors(state, backend))
-    text = json.dumps(_accounting(state, tracking), allow_nan=False)
-    write_text_atomically(partial / "run.json", text)
-    final, former = folder / name, _former(folder, name)
-    if (
-        final.exists()
-    ):  # `latest` may name it: until it is replaced, `load_checkpoint` finds it here
+    partial.mkdir(parents=True)
+    digests = states.digests(state.states)
+    states.write(state.states, states.missing(digests))
+    save_tensors(partial / _FILES[0], server_tensors(state.server))
+    save_tensors(partial / _FILES[1], mail_tensors(state, backend))
+    record = {
+        "format": FORMAT,
+        **describe(state, digests),
+        "tracking": dict(tracking),
+        "config": dict(config),
+        "files": {file: file_digest(partial / file) for file in _FILES},
+    }
+    write_text_atomically(partial / "run.json", seal(record))
+    _publish(folder, partial, name)
+    if best:
+        write_text_atomically(folder / "best", name + "\n")
+    _prune(folder, name, policy, states)
+    return folder / name
+
+
+def has_checkpoint(folder: Path) -> bool:
+    """Whether there is a checkpoint in a run's `checkpoints/`."""
+    return bool(_candidates(folder))
+
+
+def load_checkpoint(folder: Path, backend: Backend, which: str | int = "latest") -> Loaded:
+    """Read a checkpoint of a run's `checkpoints/`.
+
+    A latest one that is damaged is passed over for the one before it.
+
+    Args:
+        folder: The run's `checkpoints/`.
+        backend: Where the clients' states go.
+        which: "latest", "best" or a round.
+
+    Raises:
+        DataError: If there is none, none is whole, or it is of another format.
+    """
+    if which != "latest":
+        name = _named(folder, which)
+        try:
+            return _read(folder, name, backend)
+        except DamagedError as error:
+            raise DataError(f"{folder / name}: {error}; choose another checkpoint.") from error
+    candidates, damaged = _candidates(folder), []
+    if not candidates:
+        raise DataError(f"{folder}: no checkpoint in it; start the run afresh.")
+    for name in candidates:
+        try:
+            loaded = _read(folder, name, backend)
+        except DamagedError as error:
+            damaged.append(f"{folder / name}: {error}")
+            continue
+        passed_over = tuple(f"{which}; the one before it is used." for which in damaged)
+        return replace(loaded, damaged=passed_over)
+    raise DataError(
+        f"{folder}: none of its {len(candidates)} checkpoints is whole ({damaged[0]}); "
+        "restore one from a backup, or start afresh in a new run_dir."
+    )
+
+
+def _read(folder: Path, name: str, backend: Backend) -> Loaded:
+    path = folder / name
+    record = unseal(path / "run.json")
+    if record["format"] != FORMAT:
+        raise DataError(
+            f"{path}: format {record['format']}, this version reads {FORMAT}; resume it with the "
+            "version of Coterie that wrote it, or start afresh in a new run_dir."
+        )
+    check_files(path, record["files"])
+    try:
+        server = load_tensors_file(path / _FILES[0])
+        letters = load_tensors_file(path / _FILES[1])
+    except SafetensorError as error:
+        raise DamagedError(str(error)) from error
+    states = StateFiles(folder / STATES, backend)
+    kept = {int(c): backend.store(states.read(d)) for c, d in record["clients"].items()}
+    state = restore(record, server, letters, kept, backend)
+    return Loaded(state=state, tracking=record["tracking"], config=record["config"], path=path)
+
+
+def _named(folder: Path, which: str | int) -> str:
+    """The checkpoint that "best" or a round stands for."""
+    name = pointed_to(folder, "best") if which == "best" else None
+    if isinstance(which, int):
+        name = checkpoint_name(which, 0)
+    names = checkpoints_in(folder)
+    if name not in names or name is None:
+        there = ", ".join(str(int(n[6:12])) for n in names if "step" not in n) or "none"
+        more = " and best" if pointed_to(folder, "best") in names else ""
+        raise DataError(
+            f"checkpoint={which}: {folder} has none; those there are of rounds {there}{more}."
+        )
+    return name
+
+
+def _candidates(folder: Path) -> list[str]:
+    """What may be resumed from, in this order: `latest`, then the others from the last one on."""
+    latest = pointed_to(folder, "latest")
+    formers = sorted((path.name for path in folder.glob(".round-*.former")), reverse=True)
+    first = [] if latest is None else [latest, _former(latest)]
+    names = dict.fromkeys([*first, *checkpoints_in(folder), *formers])
+    return [name for name in names if (folder / name).is_dir()]
+
+
+def _publish(folder: Path, partial: Path, name: str) -> None:
+    """Give a checkpoint that is whole its name, in the place of one that has it."""
+    final, former = folder / name, folder / _former(name)
+    if final.exists():  # `latest` may name it: until it is replaced, it is found as the former
         shutil.rmtree(former, ignore_errors=True)
         final.rename(former)
     partial.rename(final)
     write_text_atomically(folder / "latest", name + "\n")
     shutil.rmtree(former, ignore_errors=True)
-    _prune(folder, name, keep)
-    return final
 
 
-def has_checkpoint(folder: Path) -> bool:
-    """Whether there is a checkpoint in a run's `checkpoints/`."""
-    return (folder / "latest").is_file()
+def _prune(folder: Path, written: str, policy: CheckpointConfig, states: StateFiles) -> None:
+    crashed = [path.name for path in folder.glob(".round-*")]
+    for name in [*superseded(folder, written, policy), *crashed]:
+        shutil.rmtree(folder / name)
+    try:
+        live = [unseal(folder / name / "run.json")["clients"] for name in checkpoints_in(folder)]
+    except DamagedError:
+        return  # what a damaged one needs is not known, so every state stays
+    states.collect({digest for clients in live for digest in clients.values()})
 
 
-def load_checkpoint(folder: Path, backend: Backend) -> tuple[RunState, dict[str, int]]:
-    """Read the latest checkpoint of a run's `checkpoints/`.
-
-    Returns:
-        The run's state and the tracker's position.
-
-    Raises:
-        DataError: If there is none, or it is of another format.
-    """
-    pointer = folder / "latest"
-    if not pointer.is_file():
-        raise DataError(f"{folder}: no checkpoint in it; start the run afresh.")
-    name = pointer.read_text().strip()
-    path = folder / name if (folder / name).exists() else _former(folder, name)
-    record = json.loads((path / "run.json").read_text())
-    if record["format"] != _FORMAT:
-        raise DataError(f"{path}: format {record['format']}, this version reads {_FORMAT}.")
-    slots = _group(load_tensors_file(path / "server.safetensors"), record["slots"])
-    server = ServerState(
-        round=record["round"],
-        step=record["step"],
-        facts=record["facts"],
-        slots={str(slot): tensors for slot, tensors in slots.items()},
-    )
-    clients = _group(load_tensors_file(path / "clients.safetensors"), record["clients"])
-    state = RunState(
-        server=server,
-        states={int(client): backend.store(pack(t)) for client, t in clients.items()},
-        ledger=_ledger(record["ledger"]),
-        phases=record["phases"],
-        failures=record["failures"],
-        dropped=record["dropped"],
-    )
-    letters = load_tensors_file(path / "mail.safetensors")
-    for (recipient, sender), tensors in _group_mail(letters, record["mail"]).items():
-        state.mail.setdefault(recipient, {})[sender] = backend.store(pack(tensors))
-    return state, record["tracking"]
-
-
-def _server_tensors(server: ServerState) -> dict[Key, Tensor]:
-    return {(s, name): t for s, tensors in server.slots.items() for name, t in tensors.items()}
-
-
-def _client_tensors(state: RunState, backend: Backend) -> dict[Key, Tensor]:
-    kept = {client: unpack(backend.fetch(handle)) for client, handle in state.states.items()}
-    return {(c, name): t for c, tensors in sorted(kept.items()) for name, t in tensors.items()}
-
-
-def _mail_tensors(state: RunState, backend: Backend) -> dict[Key, Tensor]:
-    return {
-        (recipient, sender, name): tensor
-        for recipient, letters in sorted(state.mail.items())
-        for sender, handle in sorted(letters.items())
-        for name, tensor in unpack(backend.fetch(handle)).items()
-    }
-
-
-def _accounting(state: RunState, tracking: Mapping[str, int]) -> dict[str, Any]:
-    return {
-        "format": _FORMAT,
-        "round": state.server.round,
-        "step": state.server.step,
-        "facts": dict(state.server.facts),
-        # By name, for a slot, a state or a message without tensors is in no tensors file.
-        "slots": sorted(state.server.slots),
-        "clients": sorted(state.states),
-        "mail": [[to, sender] for to in sorted(state.mail) for sender in sorted(state.mail[to])],
-        "phases": state.phases,
-        "failures": state.failures,
-        "dropped": state.dropped,
-        "ledger": asdict(state.ledger),
-        "tracking": dict(tracking),
-    }
-
-
-def _ledger(record: dict[str, Any]) -> Ledger:
-    versions = {int(client): known for client, known in record.pop("versions").items()}
-    return Ledger(versions=versions, **record)
-
-
-def _group(
-    tensors: Mapping[Key, Tensor], names: Iterable[str | int]
-) -> dict[str | int, dict[str, Tensor]]:
-    groups: dict[str | int, dict[str, Tensor]] = {name: {} for name in names}
-    for (first, name), tensor in tensors.items():
-        groups[first][str(name)] = tensor
-    return groups
-
-
-def _group_mail(
-    tensors: Mapping[Key, Tensor], routes: Iterable[tuple[int, int]]
-) -> dict[tuple[int, int], dict[str, Tensor]]:
-    letters: dict[tuple[int, int], dict[str, Tensor]] = {(to, by): {} for to, by in routes}
-    for (recipient, sender, name), tensor in tensors.items():
-        letters[int(recipient), int(sender)][str(name)] = tensor
-    return letters
-
-
-def _former(folder: Path, name: str) -> Path:
-    return folder / f".{name}.former"
-
-
-def _prune(folder: Path, written: str, keep: int) -> None:
-    """Leave the one just written, whatever its round, and the latest rounds besides it."""
-    others = sorted(path.name for path in folder.glob("round-*") if path.name != written)
-    for old in others[: len(others) - (keep - 1)]:
-        shutil.rmtree(folder / old)
+def _former(name: str) -> str:
+    return f".{name}.former"

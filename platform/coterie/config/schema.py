@@ -40,6 +40,12 @@ class FaultsConfig(Component):
 
     on_client_failure: Literal["retry", "drop", "fail"] = "retry"
     """`retry` runs the client again, then drops it; `drop` goes on without; `fail` ends the run."""
+    client_timeout_s: PositiveFloat | None = None
+    """Seconds after which a client's turn has failed; by default it may take any time. Slow
+    training is stopped between steps; on Ray, an actor that hangs is ended as well."""
+    on_state_loss: Literal["rewind", "stale"] = "rewind"
+    """When a node takes clients' states with it: `rewind` takes the whole run back to the last
+    checkpoint, to the same bits; `stale` only these clients, to other bits."""
     retries: PositiveInt = 1
     """How often `retry` tries again within a phase."""
     min_participation: Annotated[float, Field(ge=0.0, le=1.0)] = 0.5
@@ -71,7 +77,12 @@ class CheckpointConfig(Component):
     every: NonNegativeInt = 10
     """Rounds between checkpoints; 0: only at the end and when interrupted."""
     keep: PositiveInt = 2
-    """How many checkpoints to keep."""
+    """How many of the last checkpoints to keep."""
+    keep_every: NonNegativeInt = 0
+    """Keep those of every so many rounds besides; 0: none."""
+    best: Literal["acc", "nmi", "ari", "kappa"] | None = None
+    """Keep the best by this metric of the evaluations between rounds, and write one after each
+    that is better than all before it; by default none."""
 
 
 class WandbConfig(Component):

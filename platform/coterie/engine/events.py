@@ -87,10 +87,26 @@ class CallDone:
 
 @dataclass(frozen=True, kw_only=True)
 class CallLost:
-    """The actor died; all of the call's turns run again elsewhere, from the same state."""
+    """The actor died; all of the call's turns run again elsewhere, from the same state.
+
+    Attributes:
+        call: The call.
+        message: Why.
+        client: The client that hung, if that is why the actor was ended; it does not run again
+            with the others.
+    """
 
     call: int
     message: str
+    client: int | None = None
 
 
-Event = TurnDone | TurnFailed | CallDone | CallLost
+@dataclass(frozen=True, kw_only=True)
+class TurnStarted:
+    """A client's turn begins; only told where turns have a time limit."""
+
+    call: int
+    client: int
+
+
+Event = TurnStarted | TurnDone | TurnFailed | CallDone | CallLost

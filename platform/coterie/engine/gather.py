@@ -72,7 +72,10 @@ class Gather:
             self._staged.setdefault(event.call, []).append(event)
         elif isinstance(event, CallLost):
             self._staged.pop(event.call, None)
-            self.note(None, event.message, "replaced, its clients run again")
+            if event.client is None:
+                self.note(None, event.message, "replaced, its clients run again")
+            else:
+                self.failed[event.client] = event.message
         elif isinstance(event, CallDone):
             self.means.merge(event.lanes)
             for turn in self._staged.pop(event.call, []):

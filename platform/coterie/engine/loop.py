@@ -2,7 +2,8 @@
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
 
 from coterie.contract.method import Method
 from coterie.contract.observer import Observer
@@ -16,6 +17,7 @@ from coterie.engine.gather import PhaseResult, run_phase
 from coterie.engine.ledger import Ledger, Traffic
 from coterie.engine.messages import check_offer
 from coterie.engine.packing import digest, pack
+from coterie.errors import StateLostError
 
 
 @dataclass
@@ -30,6 +32,7 @@ class RunState:
         phases: Phases completed.
         failures: What failed so far, as sentences.
         dropped: How many turns were dropped so far.
+        best: The best value so far of the metric that `checkpoint.best` names.
     """
 
     server: ServerState
@@ -39,6 +42,22 @@ class RunState:
     phases: int = 0
     failures: list[str] = field(default_factory=list)
     dropped: int = 0
+    best: float | None = None
+
+    def become(self, other: "RunState") -> None:
+        """Take over all of another state."""
+        vars(self).update(vars(other))
+
+    def snapshot(self) -> "RunState":
+        """The state as it is now, while this one goes on; tensors are shared, never written to."""
+        mail = {recipient: dict(letters) for recipient, letters in self.mail.items()}
+        return replace(
+            self,
+            states=dict(self.states),
+            mail=mail,
+            ledger=deepcopy(self.ledger),
+            failures=list(self.failures),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +70,11 @@ class Committed:
     seconds: float
 
 
+def _give_up(state: RunState, lost: StateLostError) -> None:
+    """Without checkpoints to go back to."""
+    raise lost
+
+
 @dataclass
 class Loop:
     """Runs a method's phases on a backend.
@@ -61,6 +85,7 @@ class Loop:
         workload: Config and data.
         observer: Watches progress.
         commit: Called after each phase: tracks, evaluates, checkpoints.
+        recover: Brings the state back to where it can go on, when clients' states were lost.
     """
 
     method: Method
@@ -68,6 +93,7 @@ class Loop:
     workload: Workload
     observer: Observer
     commit: Callable[[RunState, Committed], None]
+    recover: Callable[[RunState, StateLostError], None] = _give_up
 
     def run(self, state: RunState) -> None:
         """Run until the method is done, from wherever the state is."""
@@ -78,7 +104,11 @@ class Loop:
             )
             self.observer.phase_started(phase, len(cohort), self.method.rounds)
             order, versions = self._order(state, phase, cohort)
-            result = run_phase(self.backend, order, self.workload.config.faults, self._watch)
+            try:
+                result = run_phase(self.backend, order, self.workload.config.faults, self._watch)
+            except StateLostError as lost:
+                self.recover(state, lost)
+                continue
             state.server = self.backend.serve(state.server, phase, result.means, result.records)
             # Only now: a phase that is interrupted runs again and must not be counted twice.
             sent = state.ledger.offer(cohort, versions)
@@ -122,6 +152,8 @@ class Loop:
             self.observer.client_failed(event.client, event.message)
         elif isinstance(event, CallLost):
             self.observer.note(f"An actor was lost ({event.message}); its clients run again.")
+            if event.client is not None:
+                self.observer.client_failed(event.client, event.message)
 
     def _keep(self, state: RunState, result: PhaseResult) -> None:
         for client, kept in result.states.items():

@@ -4,9 +4,8 @@ import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
-from coterie.checkpoints.checkpoint import save_checkpoint
+from coterie.checkpoints.writer import CheckpointWriter
 from coterie.config.schema import RunConfig
 from coterie.contract.data import Indices
 from coterie.contract.method import Method
@@ -16,7 +15,7 @@ from coterie.engine.backend import Backend
 from coterie.engine.events import TurnDone
 from coterie.engine.loop import Committed, RunState
 from coterie.evaluation.runner import Evaluation, Evaluator
-from coterie.tracking.loggers import Tracker
+from coterie.tracking.loggers import Position, Tracker
 from coterie.tracking.metrics_log import MetricsRow
 
 _CURVES = ("loss", "acc", "nmi", "ari")
@@ -34,7 +33,7 @@ class Recorder:
         tracker: Takes the metrics.
         observer: Is told how each phase went.
         parts: Client to its rows, for the weights of means.
-        checkpoints: The run's `checkpoints/`.
+        writer: Writes the checkpoints.
         seconds: Wall-clock seconds by what they went into.
         curves: Name to (round, value), for the figure of curves.
         stages: Stage to its first round.
@@ -47,7 +46,7 @@ class Recorder:
     tracker: Tracker
     observer: Observer
     parts: Sequence[Indices]
-    checkpoints: Path
+    writer: CheckpointWriter
     seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     curves: dict[str, list[tuple[int, float]]] = field(default_factory=lambda: defaultdict(list))
     stages: dict[str, int] = field(default_factory=dict)
@@ -78,8 +77,9 @@ class Recorder:
             )
         )
         every = self.config.checkpoint.every
-        if phase.ends_round and every and phase.round % every == 0:
-            self.checkpoint(state)
+        best = self._is_best(state, evaluation)
+        if best or (phase.ends_round and every and phase.round % every == 0):
+            self.writer.begin(state, self.tracker.position, best=best)
 
     def close_curves(self, round_: int, evaluation: Evaluation) -> None:
         """Add the final evaluation's scores to the curves."""
@@ -87,13 +87,31 @@ class Recorder:
             if name in _CURVES:
                 self.curves[name].append((round_, value))
 
-    def checkpoint(self, state: RunState) -> Path:
-        """Write the whole run to disk."""
+    def checkpoint(self, state: RunState) -> None:
+        """Write the whole run to disk, for the last time."""
         started = time.perf_counter()
-        keep = self.config.checkpoint.keep
-        path = save_checkpoint(self.checkpoints, state, self.backend, self.tracker.position, keep)
+        self.writer.finish(state, self.tracker.position)
         self.seconds["checkpoints"] += time.perf_counter() - started
-        return path
+
+    def rewind(self, position: Position | None) -> None:
+        """Go back to a checkpoint, or to the start: the metrics and the curves."""
+        self.tracker.rewind(position)
+        self.curves.clear()
+        self.stages.clear()
+        for row in self.tracker.server_rows():
+            self.stages.setdefault(row["stage"], row["round"])
+            for name in _CURVES:
+                for key in (name, f"clustering/{name}"):
+                    if row.get(key) is not None:
+                        self.curves[name].append((row["round"], row[key]))
+
+    def _is_best(self, state: RunState, scores: Mapping[str, float] | None) -> bool:
+        """Whether this evaluation is the best so far, by the metric that the config names."""
+        value = (scores or {}).get(self.config.checkpoint.best or "")
+        if value is None or (state.best is not None and value <= state.best):
+            return False
+        state.best = value
+        return True
 
     def _evaluate(self, state: RunState, phase: Phase) -> dict[str, float] | None:
         last = self.method.next(state.server) is None

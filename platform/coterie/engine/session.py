@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from coterie.checkpoints.checkpoint import has_checkpoint, load_checkpoint
+from coterie.checkpoints.writer import CheckpointWriter
 from coterie.config.component import target_of
 from coterie.config.loading import dump_config
 from coterie.config.schema import RunConfig
@@ -17,8 +17,10 @@ from coterie.engine.interrupts import Interrupts
 from coterie.engine.loop import Loop, RunState
 from coterie.engine.outputs import draw_figures, write_assignments
 from coterie.engine.recorder import Recorder
+from coterie.engine.recovery import Recovery
 from coterie.engine.saved_model import with_head, write_model
 from coterie.engine.setup import Assembly, make_backend
+from coterie.errors import RunError
 from coterie.evaluation.runner import Evaluation, Evaluator
 from coterie.networks.clusterer import Clusterer
 from coterie.tracking.loggers import Tracker, build_loggers
@@ -67,11 +69,24 @@ class Session:
         self._tracker = self._make_tracker()
         self._backend = make_backend(self.assembly.workload, interrupts.check)
         self._recorder = self._make_recorder(self._backend, self._tracker)
-        self.state = self._initial_state(self._backend)
+        recovery = Recovery(
+            self.config, self.assembly.server, self.directory.checkpoints, self._backend,
+            self._recorder, self.view,
+        )  # fmt: skip
+        self.state = recovery.begin()
         self.seconds["start"] = time.perf_counter() - begun
-        method, workload = self.assembly.method, self.assembly.workload
-        Loop(method, self._backend, workload, self.view, self._recorder.commit).run(self.state)
-        return self._finish(self._recorder, self.state)
+        Loop(
+            self.assembly.method, self._backend, self.assembly.workload, self.view,
+            self._recorder.commit, recovery.recover,
+        ).run(self.state)  # fmt: skip
+        try:
+            return self._finish(self._recorder, self.state)
+        except OSError as error:
+            raise RunError(
+                f"{error.filename or self.directory.path}: cannot write "
+                f"({error.strerror or error}); training is done, so make room and go on with "
+                f"resume=true run_dir={self.directory.path}."
+            ) from error
 
     def conclude(
         self, status: Status, metrics: Mapping[str, Mapping[str, float]], error: str | None = None
@@ -81,6 +96,8 @@ class Session:
             if status == "interrupted" and self._recorder is not None and self.state is not None:
                 self._recorder.checkpoint(self.state)
             self._summary(status, metrics, error).write(self.directory.summary)
+        except OSError as problem:
+            self._warn(f"{self.directory.summary}: cannot write ({problem.strerror}); make room.")
         finally:
             if self._tracker is not None:
                 self._tracker.finish("success" if status == "completed" else "failed")
@@ -143,17 +160,20 @@ class Session:
             tracker=tracker,
             observer=self.view,
             parts=self.assembly.workload.parts,
-            checkpoints=self.directory.checkpoints,
+            writer=CheckpointWriter(
+                self.directory.checkpoints,
+                backend,
+                dump_config(self.config),
+                self.config.checkpoint,
+                self._warn,
+            ),
         )
 
-    def _initial_state(self, backend: Backend) -> RunState:
-        if self.config.resume and has_checkpoint(self.directory.checkpoints):
-            state, position = load_checkpoint(self.directory.checkpoints, backend)
-            if self._tracker is not None:
-                self._tracker.rewind(position)
-            self.view.note(f"Resumed after round {state.server.round}.")
-            return state
-        return RunState(server=self.assembly.server)
+    def _warn(self, sentence: str) -> None:
+        """Say it, and remember it for the summary."""
+        self.view.note(sentence)
+        if self.state is not None:
+            self.state.failures.append(sentence.rstrip("."))
 
     def _summary(
         self, status: Status, metrics: Mapping[str, Mapping[str, float]], error: str | None
@@ -162,6 +182,7 @@ class Session:
         seconds = dict(self.seconds)
         if self._recorder is not None:
             seconds |= self._recorder.seconds
+            seconds["checkpoints"] = self._recorder.writer.seconds
         return Summary(
             status=status,
             method=target_of(self.config.method).rpartition(":")[2],

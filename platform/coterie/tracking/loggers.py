@@ -113,8 +113,13 @@ class Tracker:
             "step": last_step,
         }
 
-    def rewind(self, position: Position) -> None:
-        """Go back to a checkpoint's `position`: later rows leave `metrics.jsonl`."""
+    def server_rows(self) -> list[dict[str, Any]]:
+        """The server's rows so far, as `metrics.jsonl` has them."""
+        return [row for row in self._metrics.rows() if row["scope"] == "server"]
+
+    def rewind(self, position: Position | None) -> None:
+        """Go back to a checkpoint's `position`, or to the start: later rows leave the file."""
+        position = position or {"offset": 0, "phases": 0, "round": -1, "step": -1}
         self._metrics.truncate_to(position["offset"])
         self._phases = position["phases"]
         self._last = (position["round"], position["step"])

@@ -7,9 +7,9 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from coterie.errors import ContractError, RunError
+from coterie.errors import ContractError
 
 _log = logging.getLogger(__name__)
 
@@ -68,6 +68,9 @@ def finite(value: float) -> float | None:
 class MetricsLog:
     """Appends rows to `metrics.jsonl`; each is handed to the system before `append` returns.
 
+    Rows that cannot be written, for instance because the disk is full, are kept in memory with a
+    warning and written before the next one: no reason to lose a run.
+
     Args:
         path: The file; made if it does not exist, continued if it does.
     """
@@ -76,27 +79,35 @@ class MetricsLog:
         self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = path.open("ab", buffering=0)
+        self._waiting = b""
 
     @property
     def offset(self) -> int:
-        """Bytes written so far; a checkpoint remembers it for `truncate_to`."""
-        return os.fstat(self._file.fileno()).st_size
+        """Bytes so far, of rows that wait too; a checkpoint remembers it for `truncate_to`."""
+        return os.fstat(self._file.fileno()).st_size + len(self._waiting)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The rows so far, as written; a line that a crash cut short is left out."""
+        lines = self.path.read_text(encoding="utf-8", errors="replace").splitlines()
+        return [row for line in lines if (row := _row(line)) is not None]
 
     def append(self, row: MetricsRow) -> None:
         """Write one line.
 
         Raises:
             ContractError: If a metric has the name of a reserved key.
-            RunError: If the file cannot be written, for instance because the disk is full.
         """
-        line = memoryview(row.to_json().encode() + b"\n")
+        waited = bool(self._waiting)
+        self._waiting += row.to_json().encode() + b"\n"
         try:
-            while line:  # an unbuffered write may take only a part
-                line = line[self._file.write(line) :]
+            while self._waiting:  # an unbuffered write may take only a part
+                self._waiting = self._waiting[self._file.write(self._waiting) :]
         except OSError as error:
-            raise RunError(
-                f"{self.path}: cannot write ({error.strerror}); make room and resume the run."
-            ) from error
+            if not waited:
+                _log.warning(
+                    "%s: cannot write (%s): the run goes on and its metrics wait in memory; make "
+                    "room.", self.path, error.strerror,
+                )  # fmt: skip
 
     def truncate_to(self, offset: int) -> None:
         """Drop what was written after a checkpoint, so that a resumed run writes it again.
@@ -116,8 +127,23 @@ class MetricsLog:
                 self.path, self.offset, offset,
             )  # fmt: skip
             return
+        self._waiting = b""
         self._file.truncate(offset)
 
     def close(self) -> None:
         """Close the file; a second call does nothing."""
+        if self._waiting:
+            _log.warning(
+                "%s: its last %d rows could not be written and are lost.",
+                self.path, self._waiting.count(b"\n"),
+            )  # fmt: skip
+            self._waiting = b""
         self._file.close()
+
+
+def _row(line: str) -> dict[str, Any] | None:
+    try:
+        row = json.loads(line)
+    except ValueError:
+        return None
+    return row if isinstance(row, dict) else None

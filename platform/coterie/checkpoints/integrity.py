@@ -1,0 +1,66 @@
+"""Checksums: a checkpoint that was truncated or altered is recognised before it is used."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+_KEY = "checksum"
+_CHUNK = 1 << 20
+
+
+class DamagedError(Exception):
+    """A part of a checkpoint is missing, cut short or altered."""
+
+
+def file_digest(path: Path) -> str:
+    """A hash of a file's bytes.
+
+    Raises:
+        DamagedError: If it cannot be read.
+    """
+    state = hashlib.blake2b(digest_size=16)
+    try:
+        with path.open("rb") as file:
+            while block := file.read(_CHUNK):
+                state.update(block)
+    except OSError as error:
+        raise DamagedError(f"{path.name} cannot be read ({error.strerror})") from error
+    return state.hexdigest()
+
+
+def seal(record: Mapping[str, Any]) -> str:
+    """JSON that carries the hash of its own content."""
+    plain = json.loads(json.dumps(record, allow_nan=False))  # as it is read: all keys are text
+    return json.dumps({**plain, _KEY: _digest(plain)})
+
+
+def unseal(path: Path) -> dict[str, Any]:
+    """What `seal` made, read back.
+
+    Raises:
+        DamagedError: If it is missing, no JSON, or its content has another hash.
+    """
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DamagedError(f"{path.name} cannot be read") from error
+    if not isinstance(record, dict) or "format" not in record:
+        raise DamagedError(f"{path.name} is no checkpoint's record")
+    checksum = record.pop(_KEY, None)  # the first format had none; its number tells
+    if checksum is not None and checksum != _digest(record):
+        raise DamagedError(f"{path.name} has another checksum")
+    return record
+
+
+def check_files(folder: Path, digests: Mapping[str, str]) -> None:
+    """Raise a DamagedError unless every file of `folder` has the hash that is listed for it."""
+    for name, digest in digests.items():
+        if file_digest(folder / name) != digest:
+            raise DamagedError(f"{name} has another checksum")
+
+
+def _digest(record: Mapping[str, Any]) -> str:
+    text = json.dumps(record, sort_keys=True, allow_nan=False)
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

@@ -1,0 +1,53 @@
+"""Which checkpoints stay: the last ones, every m-th round's, and the best by a metric."""
+
+import re
+from pathlib import Path
+
+from coterie.config.schema import CheckpointConfig
+
+_NAME = re.compile(r"round-(\d+)(?:-step-(\d+))?")
+
+
+def checkpoint_name(round_: int, step: int) -> str:
+    """`round-000010`, or `round-000010-step-002` within a round."""
+    return f"round-{round_:06d}" + (f"-step-{step:03d}" if step else "")
+
+
+def place_of(name: str) -> tuple[int, int]:
+    """The (round, step) of a checkpoint's name."""
+    match = _NAME.fullmatch(name)
+    if match is None:
+        raise ValueError(f"{name}: not a checkpoint's name")
+    return int(match[1]), int(match[2] or 0)
+
+
+def checkpoints_in(folder: Path) -> list[str]:
+    """The names of the whole checkpoints in a folder, the latest first."""
+    names = [path.name for path in folder.glob("round-*") if _NAME.fullmatch(path.name)]
+    return sorted(names, key=place_of, reverse=True)
+
+
+def pointed_to(folder: Path, pointer: str) -> str | None:
+    """The checkpoint that `latest` or `best` names; None if there is no such file, or rubbish."""
+    path = folder / pointer
+    name = path.read_text(encoding="utf-8", errors="replace").strip() if path.is_file() else ""
+    return name if _NAME.fullmatch(name) else None
+
+
+def superseded(folder: Path, written: str, config: CheckpointConfig) -> list[str]:
+    """The checkpoints that may go, once `written` is whole.
+
+    It stays itself, and so do the `keep` - 1 before it, every `keep_every`-th round's and the best.
+    Those of later rounds are left over from before the run went back, and go.
+    """
+    names = checkpoints_in(folder)
+    before = [name for name in names if place_of(name) < place_of(written)]
+    stay = {written, *before[: config.keep - 1], pointed_to(folder, "best")}
+    if config.keep_every:
+        stay |= {name for name in before if _is_round(name, config.keep_every)}
+    return [name for name in names if name not in stay]
+
+
+def _is_round(name: str, every: int) -> bool:
+    round_, step = place_of(name)
+    return step == 0 and round_ % every == 0

@@ -1,0 +1,86 @@
+"""Clients' states on disk, each once by its content, however many checkpoints hold it."""
+
+import os
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from coterie.checkpoints.integrity import DamagedError
+from coterie.engine.backend import Backend
+from coterie.engine.events import Handle
+from coterie.engine.packing import Packed, digest, pack, unpack
+
+_SUFFIX = ".safetensors"
+
+
+class StateFiles:
+    """The files `<digest>.safetensors` of a folder.
+
+    What a client kept unchanged since the last call of `digests` is neither fetched nor hashed
+    again, and what is in the folder already is not written again.
+    """
+
+    def __init__(self, folder: Path, backend: Backend) -> None:
+        self._folder = folder
+        self._backend = backend
+        self._known: dict[int, tuple[Handle, str]] = {}
+
+    def digests(self, states: Mapping[int, Handle]) -> dict[int, str]:
+        """Client to its state's digest."""
+        known = {}
+        for client, handle in sorted(states.items()):
+            before = self._known.get(client)
+            if before is None or before[0] is not handle:
+                before = (handle, digest(self._fetch(handle)))
+            known[client] = before
+        self._known = known
+        return {client: found for client, (_, found) in known.items()}
+
+    def missing(self, digests: Mapping[int, str]) -> dict[str, int]:
+        """Digest to one of its clients, of the states that are not in the folder."""
+        return {d: client for client, d in digests.items() if not self._path(d).exists()}
+
+    def size(self, states: Mapping[int, Handle], missing: Mapping[str, int]) -> int:
+        """Bytes of the states that are not in the folder."""
+        return sum(self._fetch(states[client]).nbytes for client in missing.values())
+
+    def write(self, states: Mapping[int, Handle], missing: Mapping[str, int]) -> None:
+        """Write the states that are not in the folder, each whole or not at all."""
+        if missing:
+            self._folder.mkdir(parents=True, exist_ok=True)
+        for found, client in sorted(missing.items()):
+            path = self._path(found)
+            temporary = path.with_name(f".{path.name}.partial")
+            views = unpack(self._fetch(states[client]))  # of one buffer, which is refused
+            save_file({name: view.clone() for name, view in views.items()}, temporary)
+            with temporary.open("rb") as file:
+                os.fsync(file.fileno())
+            temporary.replace(path)
+
+    def read(self, found: str) -> Packed:
+        """The state with this digest.
+
+        Raises:
+            DamagedError: If it is not there, or its content has another digest.
+        """
+        try:
+            packed = pack(load_file(self._path(found)))
+        except (OSError, SafetensorError) as error:
+            raise DamagedError(f"a client's state {found}{_SUFFIX} cannot be read") from error
+        if digest(packed) != found:
+            raise DamagedError(f"a client's state {found}{_SUFFIX} has another checksum")
+        return packed
+
+    def collect(self, live: Collection[str]) -> None:
+        """Delete every file but those with these digests."""
+        for path in self._folder.glob(f"*{_SUFFIX}"):
+            if path.name.removesuffix(_SUFFIX) not in live:
+                path.unlink()
+
+    def _path(self, found: str) -> Path:
+        return self._folder / f"{found}{_SUFFIX}"
+
+    def _fetch(self, handle: Handle) -> Packed:
+        return self._backend.fetch(handle)

@@ -1,0 +1,140 @@
+"""When and how checkpoints are written: beside the training, and never at the cost of the run."""
+
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+
+from coterie.checkpoints.checkpoint import STATES, save_checkpoint
+from coterie.checkpoints.state_files import StateFiles
+from coterie.config.schema import CheckpointConfig
+from coterie.engine.backend import Backend
+from coterie.engine.loop import RunState
+from coterie.engine.messages import size_of
+from coterie.errors import StateLostError
+
+_SPARE = 1 << 20
+"""Bytes that a checkpoint leaves free on its disk."""
+
+
+@dataclass
+class CheckpointWriter:
+    """Writes the checkpoints of a run.
+
+    A state is never changed in place, so a snapshot of it is written by a thread while the next
+    phase runs. One that cannot be written is a warning and the next one tries again: the run goes
+    on. The last one of a run, which nothing follows, is then written to a folder for temporary
+    files.
+
+    Attributes:
+        folder: The run's `checkpoints/`.
+        backend: Where the clients' states lie.
+        config: The run's config as plain values.
+        policy: Which checkpoints stay.
+        warn: Takes a sentence for the user.
+        seconds: Spent on writing, most of them beside the training.
+    """
+
+    folder: Path
+    backend: Backend
+    config: Mapping[str, Any]
+    policy: CheckpointConfig
+    warn: Callable[[str], None]
+    seconds: float = 0.0
+    _thread: threading.Thread | None = None
+    _problem: str | None = None
+    _error: BaseException | None = None
+    _states: StateFiles = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._states = StateFiles(self.folder / STATES, self.backend)
+
+    def begin(self, state: RunState, tracking: Mapping[str, int], *, best: bool = False) -> None:
+        """Write the state as it is now, beside what comes next."""
+        self.wait()
+        work = partial(self._write, state.snapshot(), dict(tracking), best=best)
+        self._thread = threading.Thread(target=work, name="checkpoint", daemon=True)
+        self._thread.start()
+
+    def finish(self, state: RunState, tracking: Mapping[str, int]) -> None:
+        """Write the last checkpoint of a run and return when it is whole."""
+        self.wait()
+        self._write(state, tracking, best=False)
+        if self._error is not None:
+            raise self._error
+        if self._problem is None:
+            return
+        problem, self._problem = self._problem, None
+        folder = Path(tempfile.mkdtemp(prefix="coterie-rescued-")) / "checkpoints"
+        try:
+            self._save(folder, StateFiles(folder / STATES, self.backend), state, tracking)
+        except (OSError, SafetensorError, StateLostError) as error:
+            self.warn(f"{problem} Nor could it be saved in {folder} ({error}).")
+            return
+        self.warn(f"{problem} It was saved in {folder}: make room, move it to {self.folder}, and "
+                  "go on with resume=true.")  # fmt: skip
+
+    def wait(self) -> None:
+        """Wait for the checkpoint under way, and say so if it could not be written."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        if self._error is not None:
+            raise self._error
+        if self._problem is not None:
+            self.warn(f"{self._problem} The run goes on; the next checkpoint tries again.")
+            self._problem = None
+
+    def _write(self, state: RunState, tracking: Mapping[str, int], *, best: bool) -> None:
+        started = time.perf_counter()
+        try:
+            self._check_room(state)
+            self._save(self.folder, self._states, state, tracking, best=best)
+        except (OSError, SafetensorError, StateLostError) as error:
+            reason = getattr(error, "strerror", None) or str(error).rstrip(".")
+            self._problem = f"{self.folder}: no checkpoint could be written ({reason})."
+        except BaseException as error:  # noqa: BLE001 - of a thread; `wait` raises it
+            self._error = error
+        self.seconds += time.perf_counter() - started
+
+    def _save(
+        self,
+        folder: Path,
+        states: StateFiles,
+        state: RunState,
+        tracking: Mapping[str, int],
+        *,
+        best: bool = False,
+    ) -> None:
+        save_checkpoint(
+            folder,
+            state,
+            self.backend,
+            tracking=tracking,
+            config=self.config,
+            policy=self.policy,
+            states=states,
+            best=best,
+        )
+
+    def _check_room(self, state: RunState) -> None:
+        """Raise an OSError if the disk has too little room, before a byte is written."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        missing = self._states.missing(self._states.digests(state.states))
+        letters = [handle for by in state.mail.values() for handle in by.values()]
+        needed = (
+            sum(size_of(tensors) for tensors in state.server.slots.values())
+            + sum(self.backend.fetch(letter).nbytes for letter in letters)
+            + self._states.size(state.states, missing)
+        )
+        free = shutil.disk_usage(self.folder).free
+        if free < needed + _SPARE:
+            mebibytes = f"{needed / 2**20:.1f} MiB are needed, {free / 2**20:.1f} MiB are free"
+            raise OSError(f"{mebibytes}; make room there")

@@ -1,0 +1,167 @@
+"""Where a run begins, and where it goes back to when a node takes clients' states with it."""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from coterie.checkpoints.checkpoint import Loaded, has_checkpoint, load_checkpoint
+from coterie.config.loading import dump_config
+from coterie.config.schema import RunConfig
+from coterie.contract.observer import Observer
+from coterie.contract.phase import ServerState
+from coterie.engine.backend import Backend
+from coterie.engine.loop import RunState
+from coterie.engine.recorder import Recorder
+from coterie.errors import ConfigError, RunError, StateLostError
+
+_logger = logging.getLogger(__name__)
+
+_FREE = frozenset({
+    "experiment", "run_dir", "resume", "executor", "accelerator", "deterministic",
+    "cluster", "faults", "evaluation", "checkpoint", "tracking",
+})  # fmt: skip
+"""Sections that a resumed run may change: they decide where and how it runs, not what it gives."""
+_FREE_LEAVES = frozenset({"root", "path", "download"})
+_MAX_RECOVERIES = 3
+_MISSING = object()
+
+
+@dataclass
+class Recovery:
+    """Gives a run's state from its checkpoints.
+
+    Attributes:
+        config: The run's config.
+        start: The method's state before the first phase.
+        checkpoints: The run's `checkpoints/`.
+        backend: Where the clients' states go.
+        recorder: Goes back with the run: its metrics and curves.
+        view: Is told.
+    """
+
+    config: RunConfig
+    start: ServerState
+    checkpoints: Path
+    backend: Backend
+    recorder: Recorder
+    view: Observer
+    _furthest: int = -1
+    _in_vain: int = 0
+
+    def begin(self) -> RunState:
+        """The state to start from: under `resume`, the last whole checkpoint's if there is one.
+
+        Raises:
+            ConfigError: If the checkpoint is of a run with another config.
+            DataError: If none can be read.
+        """
+        if not self.config.resume:
+            return RunState(server=self.start)
+        state = self._back()
+        done = f"after round {state.server.round}" if state.phases else "from the start"
+        self.view.note(f"Resumed {done}.")
+        return state
+
+    def recover(self, state: RunState, lost: StateLostError) -> None:
+        """Bring a run whose clients' states are lost back to where it can go on, in place.
+
+        Under `rewind` all of it goes back to the last checkpoint, or to the start; under `stale`
+        only the lost clients do.
+
+        Raises:
+            RunError: If states are lost again and again without a phase in between.
+        """
+        self._in_vain = 0 if state.phases > self._furthest else self._in_vain + 1
+        self._furthest = max(self._furthest, state.phases)
+        if self._in_vain >= _MAX_RECOVERIES:
+            raise RunError(f"Clients' states were lost {_MAX_RECOVERIES} times in a row; look at "
+                           "the nodes and at Ray's object store.") from lost  # fmt: skip
+        self.recorder.writer.wait()
+        stale = self.config.faults.on_state_loss == "stale"
+        clients = self._all_lost(state, lost)
+        before = f"round {state.server.round + 1}: the states of clients {clients} were lost"
+        if stale:
+            loaded = self._load()
+            _take_over(state, loaded.state if loaded else RunState(server=self.start), clients)
+            then = f"they go on from those of round {loaded.state.server.round if loaded else 0}"
+        else:
+            failures = state.failures
+            state.become(self._back())
+            state.failures = failures
+            then = f"the run went back to the end of round {state.server.round}"
+        state.failures.append(f"{before} with their node; {then}")
+        self.view.note(f"{state.failures[-1]}.")
+
+    def _all_lost(self, state: RunState, lost: StateLostError) -> list[int]:
+        """The clients whose state or mail cannot be read any more."""
+        clients = set(lost.clients)
+        for client in state.states.keys() | state.mail.keys():
+            own = [state.states[client]] if client in state.states else []
+            for handle in [*own, *state.mail.get(client, {}).values()]:
+                try:
+                    self.backend.fetch(handle)
+                except StateLostError:
+                    clients.add(client)
+        return sorted(clients)
+
+    def _back(self) -> RunState:
+        """The last checkpoint's state or the start's, the metrics cut back to it."""
+        loaded = self._load()
+        self.recorder.rewind(loaded.tracking if loaded else None)
+        return loaded.state if loaded else RunState(server=self.start)
+
+    def _load(self) -> Loaded | None:
+        if not has_checkpoint(self.checkpoints):
+            return None
+        loaded = load_checkpoint(self.checkpoints, self.backend)
+        for sentence in loaded.damaged:
+            self.view.note(sentence)
+        check_same_run(loaded.config, dump_config(self.config))
+        return loaded
+
+
+def check_same_run(stored: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+    """Refuse to resume a checkpoint of a run that would have given other bits.
+
+    Raises:
+        ConfigError: Naming the first key that differs.
+    """
+    then, now = _flat(stored), _flat(given)
+    for key in sorted(then.keys() | now.keys(), key=lambda key: (not key.endswith("target"), key)):
+        if then.get(key, _MISSING) != now.get(key, _MISSING):
+            was, is_ = (f"{key}={d[key]}" if key in d else f"no {key}" for d in (then, now))
+            raise ConfigError(
+                f"resume=true: the checkpoint's run had {was}, this one has {is_}; give the same "
+                "config, or another run_dir."
+            )
+
+
+def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Dotted key to value, of the keys that decide a run's bits."""
+    flat: dict[str, Any] = {}
+    for section, value in config.items():
+        if section in _FREE:
+            continue
+        if not isinstance(value, Mapping):
+            flat[section] = _plain(value)
+            continue
+        for key, inner in value.items():
+            if not (section == "data" and key in _FREE_LEAVES):
+                flat[f"{section}.{key}"] = _plain(inner)
+    return flat
+
+
+def _plain(value: Any) -> Any:
+    """As JSON gives it back: tuples become lists."""
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _take_over(state: RunState, former: RunState, clients: list[int]) -> None:
+    """Give these clients the state and mail that they had in a former state of the run."""
+    for mine, theirs in ((state.states, former.states), (state.mail, former.mail)):
+        for client in clients:
+            mine.pop(client, None)
+            if client in theirs:
+                mine[client] = theirs[client]
