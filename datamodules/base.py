@@ -1,4 +1,4 @@
-"""What the image data sets share: where they lie, which samples are taken, and how they look.
+"""What the data sets share: where they lie, which samples are taken, and how they look.
 
 A data set says how to open one half of itself ("train" or "test"). The rest is here: merging the
 halves, subsets, resizing, and the loaders for users of plain Lightning.
@@ -6,10 +6,8 @@ halves, subsets, resizing, and the loaders for users of plain Lightning.
 
 import os
 from abc import abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -19,27 +17,26 @@ from pydantic import Field
 from torch.utils.data import DataLoader, TensorDataset
 
 from coterie.config.component import Component
-from coterie.contract.data import DataArrays, Indices
+from coterie.contract.data import DataArrays
 from coterie.errors import DataError
-from datamodules.partitions import stratified_subset
 from datamodules.resize import resize_images
+from datamodules.source import Samples, Source, merge_sources
 
 Half = Literal["train", "test"]
-Images = NDArray[np.uint8]
+HALVES: tuple[Half, Half] = ("train", "test")
+Pixels = Annotated[int, Field(ge=1)]
 ROOT_VARIABLE = "COTERIE_DATA"
 
 
-class ImageConfig(Component):
-    """The keys that all image data sets have."""
-
-    root: str | None = None
-    """The folder that holds the data sets; by default the environment variable COTERIE_DATA."""
+class DataConfig(Component):
+    """The keys that all data sets have."""
 
     split: Literal["train", "test", "all"] = "train"
     """Which samples are federated. With "train" the test set is held out; "all" merges the two."""
 
-    size: int | None = Field(default=None, ge=1)
-    """Resize the images to this height and width in pixels; by default they stay as they are."""
+    size: Pixels | tuple[Pixels, Pixels] | None = None
+    """Resize the images to this height and width in pixels, or to [height, width]; by default they
+    stay as they are."""
 
     limit: int | None = Field(default=None, ge=1)
     """Take at most this many federated samples, a random subset with the classes' proportions."""
@@ -54,59 +51,26 @@ class ImageConfig(Component):
     """Samples per batch of the loaders for plain Lightning; federated runs have their own."""
 
 
-ConfigT = TypeVar("ConfigT", bound=ImageConfig)
+class ImageConfig(DataConfig):
+    """The keys of the data sets that lie in one folder with the others."""
+
+    root: str | None = None
+    """The folder that holds the data sets; by default the environment variable COTERIE_DATA."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ImageSource:
-    """Labelled images that are decoded on demand, so that a small subset costs little.
-
-    Attributes:
-        labels: int64 classes (n,).
-        read: Gives the images of some rows: int64 (m,) to uint8 (m, channels, height, width).
-    """
-
-    labels: NDArray[np.int64]
-    read: Callable[[Indices], Images]
-
-    def take(self, limit: int | None, seed: int) -> tuple[Images, NDArray[np.int64]]:
-        """Images and labels in their original order, all or a stratified subset of them."""
-        rows = np.arange(len(self.labels), dtype=np.int64)
-        if limit is not None and limit < len(rows):
-            rows = stratified_subset(self.labels, limit, seed)
-        return np.ascontiguousarray(self.read(rows)), self.labels[rows]
+ConfigT = TypeVar("ConfigT", bound=DataConfig)
+ImageConfigT = TypeVar("ImageConfigT", bound=ImageConfig)
 
 
-def source_from_arrays(images: Images, labels: NDArray[np.int64]) -> ImageSource:
-    """A source over images (n, channels, height, width) that are in memory already."""
-    return ImageSource(labels=labels, read=lambda rows: images[rows])
-
-
-def merge_sources(first: ImageSource, second: ImageSource) -> ImageSource:
-    """The rows of `first`, then those of `second`."""
-    count = len(first.labels)
-
-    def read(rows: Indices) -> Images:
-        # Rows come sorted, so all rows of `first` stand before those of `second`.
-        cut = int(np.searchsorted(rows, count))
-        if cut == 0:
-            return second.read(rows - count)
-        if cut == len(rows):
-            return first.read(rows)
-        return np.concatenate([first.read(rows[:cut]), second.read(rows[cut:] - count)])
-
-    return ImageSource(labels=np.concatenate([first.labels, second.labels]), read=read)
-
-
-class ImageDataModule(LightningDataModule, Generic[ConfigT]):
-    """Base of the image data sets; a data set adds `title`, `classes` and `open_half`.
+class DataSet(LightningDataModule, Generic[ConfigT]):
+    """Base of the data sets; a data set adds `title` and `open_half`, and `classes` if it can.
 
     Attributes:
-        classes: The classes' names, in the order of the labels.
+        classes: The classes' names, in the order of the labels; empty if the files tell.
         config: The data set's config.
     """
 
-    classes: ClassVar[tuple[str, ...]]
+    classes: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, config: ConfigT) -> None:
         super().__init__()
@@ -119,36 +83,49 @@ class ImageDataModule(LightningDataModule, Generic[ConfigT]):
         """The data set's name in tables and in the summary."""
 
     @abstractmethod
-    def open_half(self, half: Half) -> ImageSource:
+    def open_half(self, half: Half) -> Source:
         """Find and open the training or the test set.
 
         Raises:
             DataError: If it is missing or unreadable.
         """
 
-    def open_all(self) -> ImageSource:
-        """The training set followed by the test set."""
-        return merge_sources(self.open_half("train"), self.open_half("test"))
+    def has_test(self) -> bool:
+        """Whether there is a test set."""
+        return True
+
+    def open_all(self) -> Source:
+        """The training set followed by the test set, if there is one."""
+        train = self.open_half("train")
+        return merge_sources(train, self.open_half("test")) if self.has_test() else train
 
     def arrays(self) -> DataArrays:
-        """Read the data set: uint8 images (n, channels, height, width) in their original order.
+        """Read the data set in its original order.
+
+        Returns:
+            uint8 images (n, channels, height, width), or float32 feature vectors (n, features).
 
         Raises:
             DataError: If it is missing (what was looked for, where, how to get it) or unreadable.
         """
         config = self.config
+        if config.split == "test" and not self.has_test():
+            raise DataError(f"data.split=test: {self.title} has no test set; use split=all.")
         source = self.open_all() if config.split == "all" else self.open_half(config.split)
-        samples, labels = self._take(source, config.limit)
+        samples, taken = self._take(source, config.limit)
         test_samples, test_labels = None, None
-        if config.split == "train":
-            test_samples, test_labels = self._take(self.open_half("test"), config.limit_test)
+        if config.split == "train" and self.has_test():
+            test_samples, test = self._take(self.open_half("test"), config.limit_test)
+            test_labels = test.labels
         return DataArrays(
             name=self.title,
             samples=samples,
-            labels=labels,
+            labels=taken.labels,
             test_samples=test_samples,
             test_labels=test_labels,
-            classes=self.classes,
+            classes=self.classes or taken.classes,
+            owners=taken.owners,
+            owner_names=taken.owner_names,
         )
 
     def setup(self, stage: str | None = None) -> None:
@@ -174,27 +151,14 @@ class ImageDataModule(LightningDataModule, Generic[ConfigT]):
             )
         return self._loader(data.test_samples, data.test_labels, shuffle=False)
 
-    def root(self) -> Path:
-        """The folder that holds the data sets.
-
-        Raises:
-            DataError: If neither the config nor the environment names one.
-        """
-        root = self.config.root or os.environ.get(ROOT_VARIABLE)
-        if not root:
-            raise DataError(
-                f"{self.title}: no folder to read from; set data.root or the environment variable "
-                f"{ROOT_VARIABLE} to the folder that holds the data sets."
-            )
-        return Path(root).expanduser()
-
-    def _take(
-        self, source: ImageSource, limit: int | None
-    ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-        images, labels = source.take(limit, self.config.limit_seed)
+    def _take(self, source: Source, limit: int | None) -> tuple[Samples, Source]:
+        chosen = source.subset(limit, self.config.limit_seed)
+        samples = np.ascontiguousarray(chosen.read_all())
         if self.config.size is not None:
-            images = resize_images(images, self.config.size)
-        return images, labels
+            if samples.dtype != np.uint8:
+                raise DataError(f"data.size: {self.title} holds feature vectors; leave it out.")
+            samples = resize_images(samples, self.config.size)
+        return samples, chosen
 
     def _data(self) -> DataArrays:
         if self._loaded is None:
@@ -208,3 +172,21 @@ class ImageDataModule(LightningDataModule, Generic[ConfigT]):
         return DataLoader(
             TensorDataset(*tensors), batch_size=self.config.batch_size, shuffle=shuffle
         )
+
+
+class ImageDataModule(DataSet[ImageConfigT]):
+    """Base of the data sets that lie in one folder with the others."""
+
+    def root(self) -> Path:
+        """The folder that holds the data sets.
+
+        Raises:
+            DataError: If neither the config nor the environment names one.
+        """
+        root = self.config.root or os.environ.get(ROOT_VARIABLE)
+        if not root:
+            raise DataError(
+                f"{self.title}: no folder to read from; set data.root or the environment variable "
+                f"{ROOT_VARIABLE} to the folder that holds the data sets."
+            )
+        return Path(root).expanduser()

@@ -12,16 +12,15 @@ from datamodules.base import (
     Half,
     ImageConfig,
     ImageDataModule,
-    ImageSource,
-    source_from_arrays,
 )
 from datamodules.parquet_images import find_parquet, open_parquet
+from datamodules.source import Source, source_from_arrays
 
 _FOLDER = "cifar10"
 _PICKLES = "cifar-10-batches-py"
 
 
-def read_pickles(root: Path, half: Half) -> ImageSource:
+def read_pickles(root: Path, half: Half) -> Source:
     """One half from torchvision's layout, whose checksums torchvision verifies before unpickling.
 
     Raises:
@@ -72,7 +71,7 @@ class CIFAR10(ImageDataModule["CIFAR10.Config"]):
         """The folder's name: a re-encoded copy must not pass for the original in results."""
         return self.config.folder
 
-    def open_half(self, half: Half) -> ImageSource:
+    def open_half(self, half: Half) -> Source:
         """Find and open the 50,000 training or the 10,000 test images."""
         folder = self.root() / self.config.folder
         files = find_parquet(folder, half)

@@ -5,8 +5,9 @@ from typing import ClassVar, Literal
 import numpy as np
 from sklearn.datasets import load_digits
 
-from datamodules.base import Half, ImageConfig, ImageDataModule, ImageSource, source_from_arrays
+from datamodules.base import Half, ImageConfig, ImageDataModule
 from datamodules.partitions import stratified_subset
+from datamodules.source import Source, source_from_arrays
 
 _TEST_SHARE = 0.2
 _SPLIT_SEED = 0
@@ -31,16 +32,16 @@ class Digits(ImageDataModule["Digits.Config"]):
         """The data set's name."""
         return "digits"
 
-    def open_all(self) -> ImageSource:
+    def open_all(self) -> Source:
         """All images in scikit-learn's order, their grey levels 0..16 spread over 0..255."""
         data = load_digits()
         images = np.rint(data.images * (255 / 16)).astype(np.uint8)[:, None]
         return source_from_arrays(images, data.target.astype(np.int64))
 
-    def open_half(self, half: Half) -> ImageSource:
+    def open_half(self, half: Half) -> Source:
         """The fixed 80 % (train) or 20 % (test) of each class."""
         source = self.open_all()
-        count = len(source.labels)
-        test = stratified_subset(source.labels, round(_TEST_SHARE * count), _SPLIT_SEED)
-        rows = test if half == "test" else np.setdiff1d(np.arange(count), test)
-        return source_from_arrays(source.read(rows), source.labels[rows])
+        test = stratified_subset(
+            load_digits().target, round(_TEST_SHARE * source.count), _SPLIT_SEED
+        )
+        return source.rows(test if half == "test" else np.setdiff1d(np.arange(source.count), test))

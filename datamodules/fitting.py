@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from coterie.errors import DataError
 from datamodules.image_files import Picture, decode_images, warn_converted
+from datamodules.npz import as_samples
 from datamodules.resize import resize_images
 
 _LUMA = np.array([19595, 38470, 7471], dtype=np.uint32)
@@ -96,16 +97,15 @@ class Fitting:
 
     def _images(self, array: NDArray[Any], name: str) -> NDArray[np.uint8]:
         channels, height, width = self.shape
-        images = array[:, None] if array.ndim == 3 else array
-        if images.ndim == 4 and images.shape[1] not in {1, 3, channels}:
-            images = images.transpose(0, 3, 1, 2)
-        given = images.shape[1] if images.ndim == 4 else 0
-        convertible = given == channels or (self.mode is not None and given in {1, 3})
-        if array.dtype != np.uint8 or not convertible or 0 in images.shape[2:]:
+        fits = array.shape[1:] == self.shape
+        takes = array.dtype == np.uint8 and (fits or (self.mode and array.ndim in {3, 4}))
+        if not takes or 0 in array.shape:
             raise DataError(
                 f"{name}: it has shape {array.shape} and type {array.dtype}, but {self._wanted}; "
                 "give (n, height, width) or (n, channels, height, width) in 0..255."
             )
+        images: NDArray[Any] = array if fits else as_samples(array, name)
+        given = images.shape[1]
         if images.shape[2:] != (height, width):
             images = resize_images(images, (height, width))
             self._resized += len(images)

@@ -5,6 +5,7 @@ an integer column `label`. A half of a data set is one file or several shards.
 """
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,10 +14,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from coterie.contract.data import Indices
 from coterie.errors import DataError
-from datamodules.base import Half, ImageSource
-from datamodules.image_files import Mode, read_images
+from datamodules.base import Half
+from datamodules.image_files import Mode
+from datamodules.source import Source, source_from_pictures
 
 _SHARD = re.compile(r"-\d+-of-(\d+)\.parquet$")
 
@@ -45,7 +46,7 @@ def find_parquet(folder: Path, half: Half) -> list[Path]:
     return files
 
 
-def open_parquet(files: list[Path], mode: Mode, classes: int) -> ImageSource:
+def open_parquet(files: list[Path], mode: Mode, classes: int) -> Source:
     """Open the files of one half; pictures are decoded when rows are read.
 
     Args:
@@ -58,17 +59,13 @@ def open_parquet(files: list[Path], mode: Mode, classes: int) -> ImageSource:
     """
     tables = [_read_table(path, classes) for path in files]
     pictures = [picture for table, _ in tables for picture in table]
-    origin = np.repeat(np.arange(len(files)), [len(table) for table, _ in tables])
-    places = np.concatenate([np.arange(len(table)) for table, _ in tables])
-
-    def read(rows: Indices) -> NDArray[np.uint8]:
-        names = [
-            f"{files[number]}, row {place}"
-            for number, place in zip(origin[rows], places[rows], strict=True)
-        ]
-        return read_images([pictures[row] for row in rows], names, mode=mode)
-
-    return ImageSource(labels=np.concatenate([labels for _, labels in tables]), read=read)
+    names = [
+        f"{path}, row {row}"
+        for path, (table, _) in zip(files, tables, strict=True)
+        for row in range(len(table))
+    ]
+    labels = np.concatenate([labels for _, labels in tables])
+    return replace(source_from_pictures(pictures, names, mode=mode), labels=labels)
 
 
 def _read_table(path: Path, classes: int) -> tuple[list[bytes], NDArray[np.int64]]:

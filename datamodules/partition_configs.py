@@ -1,15 +1,17 @@
 """The partitions as components: `partition: {target: datamodules.partition_configs:IID, …}`."""
 
+from pathlib import Path
 from typing import Annotated
 
 import numpy as np
 from pydantic import Field
 
 from coterie.config.component import Component
-from coterie.contract.data import Indices
+from coterie.contract.data import DataArrays, Indices
 from coterie.errors import DataError
 from datamodules import partitions
 from datamodules.dirichlet import dirichlet
+from datamodules.partition_files import read_partition
 from datamodules.partitions import Labels
 
 # YAML has lists where Python has tuples.
@@ -22,38 +24,40 @@ class _Clients(Component):
     clients: int = Field(ge=1)
     """How many clients there are."""
 
-    def _labels(self, labels: Labels | None, size: int) -> Labels:
-        name = type(self).__name__
+    def _labels(self, data: DataArrays) -> Labels:
+        name, labels, size = type(self).__name__, data.labels, len(data.samples)
         if labels is None:
             raise DataError(
-                f"The partition {name} needs labels, which the data set lacks; use IID."
+                f"The partition {name} needs labels, which the data set lacks; use partition=iid."
             )
-        if len(labels) != size:
+        unknown = int((labels < 0).sum())
+        if unknown:
             raise DataError(
-                f"The partition {name} got {len(labels)} labels for {size} samples; give one each."
+                f"The partition {name} needs every sample's label, but {unknown} of {size} are "
+                "unknown; leave these samples out, or use partition=iid."
             )
         if self.clients > size:
             raise DataError(
                 f"The partition {name} has clients={self.clients}, more than the {size} samples; "
                 "lower it."
             )
-        return np.asarray(labels)
+        return labels
 
 
 class IID(_Clients):
     """Samples dealt out at random; sizes differ by at most one."""
 
-    def split(self, labels: Labels | None, size: int, seed: int) -> list[Indices]:
+    def split(self, data: DataArrays, seed: int) -> list[Indices]:
         """Each client's rows; see `partitions.iid`."""
-        return partitions.iid(size, self.clients, seed)
+        return partitions.iid(len(data.samples), self.clients, seed)
 
 
 class ClassBlocks(_Clients):
     """Disjoint blocks of C/K consecutive classes (FedMCC's non-IID setting)."""
 
-    def split(self, labels: Labels | None, size: int, seed: int) -> list[Indices]:
+    def split(self, data: DataArrays, seed: int) -> list[Indices]:
         """Each client's rows; see `partitions.class_blocks`. The seed has no effect."""
-        return partitions.class_blocks(self._labels(labels, size), self.clients)
+        return partitions.class_blocks(self._labels(data), self.clients)
 
 
 class PMixture(_Clients):
@@ -62,9 +66,9 @@ class PMixture(_Clients):
     p: float = Field(ge=0, le=1)
     """0 is IID, 1 is one class per client."""
 
-    def split(self, labels: Labels | None, size: int, seed: int) -> list[Indices]:
+    def split(self, data: DataArrays, seed: int) -> list[Indices]:
         """Each client's rows; see `partitions.p_mixture`."""
-        return partitions.p_mixture(self._labels(labels, size), self.clients, self.p, seed)
+        return partitions.p_mixture(self._labels(data), self.clients, self.p, seed)
 
 
 class Dirichlet(_Clients):
@@ -80,10 +84,10 @@ class Dirichlet(_Clients):
     """The fewest samples a client may have; proportions are redrawn, within bounds, until it does.
     A batch of one sample is skipped in training, hence two."""
 
-    def split(self, labels: Labels | None, size: int, seed: int) -> list[Indices]:
+    def split(self, data: DataArrays, seed: int) -> list[Indices]:
         """Each client's rows; see `dirichlet.dirichlet`."""
         return dirichlet(
-            self._labels(labels, size),
+            self._labels(data),
             self.clients,
             self.alpha,
             seed,
@@ -98,9 +102,9 @@ class KClasses(_Clients):
     k: int = Field(ge=1)
     """Classes per client."""
 
-    def split(self, labels: Labels | None, size: int, seed: int) -> list[Indices]:
+    def split(self, data: DataArrays, seed: int) -> list[Indices]:
         """Each client's rows; see `partitions.k_classes`."""
-        return partitions.k_classes(self._labels(labels, size), self.clients, self.k, seed)
+        return partitions.k_classes(self._labels(data), self.clients, self.k, seed)
 
 
 class Grouped(_Clients):
@@ -112,11 +116,47 @@ class Grouped(_Clients):
     counts: Counts = (20, 20, 5, 5)
     """A client's samples of its group's classes; which class gets which is random per client."""
 
-    def split(self, labels: Labels | None, size: int, seed: int) -> list[Indices]:
+    def split(self, data: DataArrays, seed: int) -> list[Indices]:
         """Each client's rows; see `partitions.grouped`."""
-        known = self._labels(labels, size)
+        known = self._labels(data)
         return partitions.grouped(known, self.clients, self.groups, self.counts, seed)
 
     def membership(self) -> Indices:
         """Each client's true group (clients,), to compare a clustering of the clients with."""
         return partitions.client_groups(self.clients, len(self.groups))
+
+
+class ByClient(Component):
+    """The clients that the data itself names: `client_folders`, `manifest`, `npz`."""
+
+    def split(self, data: DataArrays, seed: int) -> list[Indices]:
+        """Each client's rows, in the order of `owner_names`. The seed has no effect.
+
+        Raises:
+            DataError: If the data names no clients, or one has fewer than 2 samples.
+        """
+        if data.owners is None:
+            raise DataError(
+                f"partition=by_client: data={data.name} does not say whose samples are whose; "
+                "choose data that does (client_folders, or a column or array of clients), or "
+                "partition=iid."
+            )
+        parts = [np.flatnonzero(data.owners == owner) for owner in range(len(data.owner_names))]
+        for name, part in zip(data.owner_names, parts, strict=True):
+            if len(part) < 2:
+                raise DataError(
+                    f"partition=by_client: client {name} has {len(part)} samples, each needs 2; "
+                    "take it out, or give it more."
+                )
+        return parts
+
+
+class FromFile(Component):
+    """The split that `python -m ray_jobs.partition` wrote, as it is."""
+
+    path: str = Field(min_length=1)
+    """The file partition.parquet."""
+
+    def split(self, data: DataArrays, seed: int) -> list[Indices]:
+        """Each client's rows; see `partition_files.read_partition`. The seed has no effect."""
+        return read_partition(Path(self.path).expanduser(), data)

@@ -11,15 +11,14 @@ from datamodules.base import (
     Half,
     ImageConfig,
     ImageDataModule,
-    ImageSource,
-    source_from_arrays,
 )
 from datamodules.parquet_images import find_parquet, open_parquet
+from datamodules.source import Source, source_from_arrays
 
 _BZ2 = {"train": "usps.bz2", "test": "usps.t.bz2"}
 
 
-def read_bz2(root: Path, half: Half) -> ImageSource:
+def read_bz2(root: Path, half: Half) -> Source:
     """One half from the LIBSVM files usps.bz2 and usps.t.bz2.
 
     Raises:
@@ -52,7 +51,7 @@ class USPS(ImageDataModule[ImageConfig]):
         """The data set's name."""
         return "usps"
 
-    def open_half(self, half: Half) -> ImageSource:
+    def open_half(self, half: Half) -> Source:
         """Find and open the 7,291 training or the 2,007 test images."""
         root = self.root()
         files = find_parquet(root / "usps", half)

@@ -207,12 +207,14 @@ def test_the_working_directory_does_not_matter(
 
 CHOICES = [(group, choice) for group, names in groups().items() for choice in names]
 PLAIN = {"cluster", "tracking", "experiment"}
+OWN_DATA = {"class_folders", "client_folders", "image_folder", "manifest", "npz"}
 
 
 @pytest.mark.parametrize(("group", "choice"), CHOICES)
 def test_every_yaml_composes_and_survives_a_dump(group: str, choice: str) -> None:
     experiment = choice if group == "experiment" else "fedmcc_digits"
-    config = compose(f"experiment={experiment}", f"{group}={choice}")
+    path = [f"{group}.path=somewhere"] if choice in {*OWN_DATA, "file"} else []
+    config = compose(f"experiment={experiment}", f"{group}={choice}", *path)
     assert isinstance(config, RunConfig)
     assert config.experiment == experiment
     assert load_config(dump_config(config)) == config

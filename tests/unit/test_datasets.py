@@ -14,7 +14,8 @@ from coterie.config.component import config_model
 from coterie.errors import DataError
 from datamodules.base import ROOT_VARIABLE
 from datamodules.digits import Digits
-from datamodules.mnist import MNIST, FashionMNIST, read_idx
+from datamodules.idx import read_idx
+from datamodules.mnist import MNIST, FashionMNIST
 
 RNG_SEED = 5
 

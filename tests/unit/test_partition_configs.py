@@ -5,6 +5,7 @@ import pytest
 from pydantic import ValidationError
 
 from coterie.config.component import parse_component
+from coterie.contract.data import DataArrays
 from coterie.errors import DataError
 from datamodules import partitions
 from datamodules.dirichlet import dirichlet
@@ -19,7 +20,13 @@ from datamodules.partition_configs import (
 
 LABELS = np.repeat(np.arange(10), 120)
 SIZE = len(LABELS)
+UNKNOWN = np.where(np.arange(SIZE) < 3, -1, LABELS)
 GROUPS = [[0, 1, 2, 3], [3, 4, 5, 6], [6, 7, 8, 9]]
+
+
+def data_with(labels, size=None):
+    samples = np.zeros((len(labels) if size is None else size, 1), np.float32)
+    return DataArrays(name="data", samples=samples, labels=labels)
 
 
 @pytest.mark.parametrize(
@@ -41,12 +48,12 @@ GROUPS = [[0, 1, 2, 3], [3, 4, 5, 6], [6, 7, 8, 9]]
     ],
 )
 def test_components_pass_their_keys_on(component, expected):
-    for left, right in zip(component.split(LABELS, SIZE, 3), expected(), strict=True):
+    for left, right in zip(component.split(data_with(LABELS), 3), expected(), strict=True):
         np.testing.assert_array_equal(left, right)
 
 
 def test_iid_needs_no_labels():
-    assert [len(part) for part in IID(clients=3).split(None, 8, 0)] == [3, 3, 2]
+    assert [len(part) for part in IID(clients=3).split(data_with(None, 8), 0)] == [3, 3, 2]
 
 
 def test_lists_as_yaml_gives_them_are_accepted():
@@ -57,7 +64,7 @@ def test_lists_as_yaml_gives_them_are_accepted():
 
 
 def test_cp_cfl_groups_are_the_papers():
-    parts = Grouped(clients=60).split(np.repeat(np.arange(10), 1000), 10_000, 0)
+    parts = Grouped(clients=60).split(data_with(np.repeat(np.arange(10), 1000)), 0)
     assert [len(part) for part in parts] == [50] * 60
     assert np.bincount(Grouped(clients=60).membership()).tolist() == [20, 20, 20]
     groups = [
@@ -76,7 +83,7 @@ def test_cp_cfl_groups_are_the_papers():
         (Grouped(clients=3), None, "Grouped needs labels"),
         (IID(clients=SIZE + 1), None, f"clients={SIZE + 1} is more than the {SIZE} samples"),
         (KClasses(clients=SIZE + 1, k=1), LABELS, f"clients={SIZE + 1}, more than the {SIZE}"),
-        (KClasses(clients=2, k=1), LABELS[:9], f"9 labels for {SIZE} samples"),
+        (ClassBlocks(clients=2), UNKNOWN, f"every sample's label, but 3 of {SIZE} are unknown"),
         (ClassBlocks(clients=3), LABELS, "10 classes .* clients=3; choose one of 1, 2, 5, 10"),
         (ClassBlocks(clients=20), LABELS, "10 classes .* clients=20"),
         (PMixture(clients=9, p=0.5), LABELS, "clients=9 but the labels have 10 classes"),
@@ -97,7 +104,7 @@ def test_cp_cfl_groups_are_the_papers():
 )
 def test_what_cannot_be_done_is_refused_with_the_values(component, labels, message):
     with pytest.raises(DataError, match=message) as refusal:
-        component.split(labels, SIZE, 0)
+        component.split(data_with(labels, SIZE), 0)
     assert "\n" not in str(refusal.value)
 
 

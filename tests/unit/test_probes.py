@@ -151,7 +151,7 @@ def test_initial_weights_are_those_of_a_linear_layer():
 
 def test_macro_f1_leaves_out_classes_that_do_not_occur():
     predicted, y = torch.tensor([0, 0, 1, 1]), torch.tensor([0, 1, 1, 1])
-    scores = probes._scores(predicted, y, 5)
+    scores = probes.classification_scores(predicted, y, 5)
     assert scores.acc == 0.75
     assert scores.f1_macro == pytest.approx((2 / 3 + 4 / 5) / 2)
 

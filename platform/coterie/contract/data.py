@@ -18,11 +18,13 @@ class DataArrays:
         name: The data set's name, for tables and the summary.
         samples: Training samples: uint8 images (n, channels, height, width), or float32 feature
             vectors (n, features).
-        labels: int64 classes (n,), or None. Only evaluation, partitions and supervised methods see
-            them.
+        labels: int64 classes (n,), -1 where unknown, or None. Only evaluation, partitions and
+            supervised methods see them.
         test_samples: Held-out samples in the same form, or None.
         test_labels: Their classes, or None.
         classes: The classes' names; empty when there are no labels.
+        owners: The client that each sample comes from, int64 (n,), or None if unknown.
+        owner_names: These clients' names.
     """
 
     name: str
@@ -31,6 +33,8 @@ class DataArrays:
     test_samples: NDArray[np.generic] | None = None
     test_labels: NDArray[np.int64] | None = None
     classes: tuple[str, ...] = ()
+    owners: NDArray[np.int64] | None = None
+    owner_names: tuple[str, ...] = ()
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -64,12 +68,8 @@ class DataModule(Protocol):
 class Partition(Protocol):
     """Spreads a data set's rows over clients."""
 
-    @property
-    def clients(self) -> int:
-        """How many clients there are."""
-
-    def split(self, labels: NDArray[np.int64] | None, size: int, seed: int) -> Sequence[Indices]:
-        """Each client's rows out of `size`, sorted; the same for the same seed.
+    def split(self, data: DataArrays, seed: int) -> Sequence[Indices]:
+        """Each client's rows, sorted; the same for the same data and seed.
 
         Raises:
             DataError: If it cannot be done: no labels, more clients than samples, …

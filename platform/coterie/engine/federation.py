@@ -17,7 +17,7 @@ from coterie.engine.interrupts import Interrupts
 from coterie.engine.session import Finished, Session
 from coterie.engine.setup import assemble
 from coterie.errors import CoterieError, InterruptedRunError
-from coterie.evaluation.heterogeneity import class_counts, class_table, label_distribution_figure
+from coterie.evaluation.heterogeneity import class_spread, class_table, label_distribution_figure
 from coterie.networks.clusterer import Clusterer
 from coterie.tracking.console import ConsoleView
 from coterie.tracking.run_directory import RunDirectory
@@ -114,13 +114,11 @@ class Federation:
             "into": str(directory.path),
         }
         self._view.start(self._config.experiment, facts)
-        if data.labels is None:
-            return
-        counts = class_counts(data.labels, workload.parts, len(data.classes))
-        self._view.table(class_table(counts, data.classes))
+        counts, names = class_spread(data, workload.parts)
+        self._view.table(class_table(counts, names))
         if self._config.evaluation.figures:
             directory.figures.mkdir(parents=True, exist_ok=True)
-            label_distribution_figure(counts, data.classes, directory.figures / "partition.png")
+            label_distribution_figure(counts, names, directory.figures / "partition.png")
 
     @property
     def _name(self) -> str:

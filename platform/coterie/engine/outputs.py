@@ -43,13 +43,16 @@ def draw_figures(
         drawn.append(curves_figure(curves, folder / "curves.png", recorder.stages))
     if evaluation.table is not None:
         drawn.append(confusion_figure(evaluation.table, data.classes, folder / "confusion.png"))
+    labels = data.labels  # the map colours every sample or none
+    if labels is not None and (labels < 0).any():
+        labels = None
     if len(evaluation.embedding) >= 5 and (
-        data.labels is not None or evaluation.assignments is not None
+        labels is not None or evaluation.assignments is not None
     ):
         drawn.append(
             embedding_figure(
                 evaluation.embedding.numpy(),
-                data.labels,
+                labels,
                 evaluation.assignments,
                 data.classes,
                 folder / "tsne.png",

@@ -3,16 +3,16 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 
 from coterie.config.component import load_target, target_of
 from coterie.config.schema import RunConfig
-from coterie.contract.data import DataArrays, DataModule, Partition
+from coterie.contract.data import DataArrays, DataModule, Indices, Partition
 from coterie.contract.method import Method, Task
 from coterie.contract.phase import ServerState
 from coterie.contract.seeds import derive_seed
 from coterie.engine.backend import Backend, Workload
+from coterie.engine.data_checks import check_data
 from coterie.engine.serial import SerialBackend, build_method
 from coterie.errors import ConfigError, DataError
 
@@ -38,14 +38,12 @@ def assemble(config: RunConfig) -> Assembly:
     """
     torch.set_num_threads(config.cluster.threads_per_client)
     method_type = load_target(target_of(config.method))
-    module: DataModule = load_target(target_of(config.data))(config.data)
-    data = module.arrays()
-    partition: Partition = config.partition  # type: ignore[assignment]  # checked where it is used
-    seed = derive_seed(config.seed, "partition")
-    parts = list(partition.split(data.labels, len(data.samples), seed))
-    _check_parts(parts)
-    if method_type.needs_labels and data.labels is None:
-        raise DataError(f"data={data.name}: it has no labels, which the method trains with.")
+    data, parts = read_and_split(config)
+    if method_type.needs_labels and (data.labels is None or (data.labels < 0).any()):
+        raise DataError(
+            f"data={data.name}: it lacks labels, which the method trains with; choose data with a "
+            "label for every sample, or an unsupervised method."
+        )
     samples = {"train": data.samples}
     if data.test_samples is not None:
         samples["test"] = data.test_samples
@@ -61,6 +59,21 @@ def assemble(config: RunConfig) -> Assembly:
     # Now, so that networks which do not fit the data are refused before anything has started.
     server = method.init(sizes, derive_seed(config.seed, "init"))
     return Assembly(data=data, workload=workload, method=method, server=server)
+
+
+def read_and_split(config: RunConfig) -> tuple[DataArrays, list[Indices]]:
+    """Read the data and find each client's rows.
+
+    Raises:
+        DataError: If the data is missing, cannot be learned from, or cannot be split as asked.
+    """
+    module: DataModule = load_target(target_of(config.data))(config.data)
+    data = module.arrays()
+    check_data(data)
+    partition: Partition = config.partition  # type: ignore[assignment]  # checked where it is used
+    parts = list(partition.split(data, derive_seed(config.seed, "partition")))
+    _check_parts(parts)
+    return data, parts
 
 
 def task_of(config: RunConfig, data: DataArrays) -> Task:
@@ -88,7 +101,7 @@ def make_backend(workload: Workload, stop: Callable[[], None]) -> Backend:
     return RayBackend(workload, stop)
 
 
-def _check_parts(parts: list[np.ndarray]) -> None:
+def _check_parts(parts: list[Indices]) -> None:
     for client, rows in enumerate(parts):
         if len(rows) < 2:
             raise DataError(

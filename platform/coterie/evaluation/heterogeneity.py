@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from rich import box
 from rich.table import Table
 
-from coterie.contract.data import Indices
+from coterie.contract.data import DataArrays, Indices
 
 Counts = NDArray[np.int64]
 _WIDTH = 80
@@ -32,6 +32,20 @@ def class_counts(
     """
     counts = [np.bincount(labels[part], minlength=classes) for part in parts]
     return np.stack(counts).astype(np.int64)
+
+
+def class_spread(data: DataArrays, parts: Sequence[Indices]) -> tuple[Counts, tuple[str, ...]]:
+    """Each client's samples of each class, and the classes' names.
+
+    Samples of unknown class come last, as a class of their own where there are any.
+    """
+    labels, classes = data.labels, len(data.classes)
+    if labels is None:
+        labels = np.full(len(data.samples), -1, dtype=np.int64)
+    if (labels >= 0).all():
+        return class_counts(labels, parts, classes), data.classes
+    known = np.where(labels < 0, classes, labels)
+    return class_counts(known, parts, classes + 1), (*data.classes, "unlabelled")
 
 
 def class_table(counts: Counts, class_names: Sequence[str] = ()) -> Table:

@@ -17,8 +17,8 @@ Optimizer = Literal["adam", "sgd"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProbeScores:
-    """What a probe reaches on the test features.
+class ClassificationScores:
+    """How well classes are predicted.
 
     Attributes:
         acc: Accuracy, in 0..1.
@@ -43,7 +43,7 @@ def linear_probe(
     batch_size: int = 512,
     lr: float | None = None,
     device: torch.device | str | None = None,
-) -> ProbeScores:
+) -> ClassificationScores:
     """Train one linear layer on frozen features and score it after the last epoch.
 
     Cross-entropy; ⌈n / batch_size⌉ steps an epoch, over a fresh permutation. "adam": constant rate,
@@ -81,7 +81,13 @@ def linear_probe(
         schedule.step()
     with torch.no_grad():
         predicted = head(_features(test_x, device)).argmax(dim=1)
-    return _scores(predicted, test_y.to(device), classes)
+    return classification_scores(predicted, test_y.to(device), classes)
+
+
+def classification_scores(predicted: Tensor, y: Tensor, classes: int) -> ClassificationScores:
+    """Accuracy and macro F1 of predicted against true classes, both int64 (n,)."""
+    f1 = multiclass_f1_score(predicted, y, num_classes=classes, average="macro")
+    return ClassificationScores(acc=float((predicted == y).double().mean()), f1_macro=float(f1))
 
 
 def check_features(x: Tensor, y: Tensor, classes: int, name: str) -> None:
@@ -154,11 +160,3 @@ def _step(head: nn.Linear, x: Tensor, y: Tensor, descent: torch.optim.Optimizer)
     descent.zero_grad()
     torch.autograd.backward(nn.functional.cross_entropy(head(x), y))
     descent.step()
-
-
-def _scores(predicted: Tensor, y: Tensor, classes: int) -> ProbeScores:
-    f1 = multiclass_f1_score(predicted, y, num_classes=classes, average="macro")
-    return ProbeScores(
-        acc=float((predicted == y).double().mean()),
-        f1_macro=float(f1),
-    )

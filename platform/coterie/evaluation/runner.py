@@ -25,6 +25,8 @@ from coterie.networks.heads import Centroids
 _CHUNK_BATCHES = 4
 _PROBE_SHARE = 0.8
 _ROWS = 16384
+_LEAST_LABELS = 2
+"""Known labels below which nothing is scored: a probe needs one to fit and one to hold out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,26 +75,22 @@ class Evaluator:
 
     def quick(self, server: ServerState) -> dict[str, float]:
         """Clustering metrics on a fixed sample: "acc", "nmi", "ari", "kappa"; {} without labels."""
-        if self.data.labels is None or not self.clusters:
+        if not self._labelled or not self.clusters:
             return {}
-        rows = self._sample(self.config.max_samples)
+        rows = self._labelled_sample(self.config.max_samples)
         prediction = self._predict(server, "train", rows)
         assignments, _, _ = self._assign(prediction)
-        return self._scores(assignments, self.data.labels[rows])
+        return self._scores(assignments, self._labels[rows])
 
     def final(self, server: ServerState) -> Evaluation:
         """Everything the config asks for, on all samples."""
         prediction = self._predict(server, "train", np.arange(len(self.data.samples)))
-        labels = self.data.labels
         assignments, confidence, table, centroids = None, None, None, None
         metrics: dict[str, Mapping[str, float]] = {}
         if self.clusters:
             assignments, confidence, centroids = self._assign(prediction)
-        if assignments is not None and labels is not None:
-            size = int(assignments.max()) + 1
-            table = contingency(
-                assignments, labels, max(size, self.clusters), len(self.data.classes)
-            )
+        if assignments is not None and self._labelled:
+            table = self._table(assignments, self._labels)
             metrics["clustering"] = asdict(ClusteringScores.from_table(table))
             if self.config.kmeans_baseline:
                 metrics["kmeans_raw"] = self.kmeans_baseline()
@@ -108,25 +106,37 @@ class Evaluator:
 
     def kmeans_baseline(self) -> dict[str, float]:
         """Clustering metrics of k-means on the raw samples; computed once."""
-        if self._baseline is None and self.data.labels is not None:
+        if self._baseline is None and self._labelled:
             flat = self.data.samples.reshape(len(self.data.samples), -1)
             scale = 255.0 if flat.dtype == np.uint8 else 1.0
             found = kmeans(flat.astype(np.float32) / scale, self.clusters, seed=self._seed)
-            self._baseline = self._scores(found.assignments.numpy(), self.data.labels)
+            self._baseline = self._scores(found.assignments.numpy(), self._labels)
         return self._baseline or {}
 
     @property
     def _seed(self) -> int:
         return derive_seed(self.seed, "evaluation") % 2**31
 
+    @property
+    def _labels(self) -> NDArray[np.int64]:
+        """The training samples' classes, -1 where unknown."""
+        labels = self.data.labels
+        return np.full(len(self.data.samples), -1, np.int64) if labels is None else labels
+
+    @property
+    def _labelled(self) -> bool:
+        """Whether enough labels are known to score, and to hold a fifth of them out."""
+        return int((self._labels >= 0).sum()) >= _LEAST_LABELS
+
     def _held_out(self, server: ServerState, train: Prediction) -> dict[str, Mapping[str, float]]:
         """Scores on held-out samples: the test set or, without one, a fifth of the samples."""
-        labels = self.data.labels
         metrics: dict[str, Mapping[str, float]] = {}
-        if labels is None:
+        if not self._labelled:
             return {}
-        if self.data.test_samples is None or self.data.test_labels is None:
-            order = np.random.default_rng(self._seed).permutation(len(labels))
+        labels, known = self._labels, np.flatnonzero(self._labels >= 0)
+        test_labels = self.data.test_labels
+        if self.data.test_samples is None or test_labels is None or (test_labels < 0).all():
+            order = known[np.random.default_rng(self._seed).permutation(len(known))]
             cut = int(_PROBE_SHARE * len(order))
             fit, held = order[:cut], order[cut:]
             features = train.embedding[fit], train.embedding[held]
@@ -135,9 +145,10 @@ class Evaluator:
             test = self._predict(server, "test", np.arange(len(self.data.test_samples)))
             if test.probabilities is not None:
                 found = test.probabilities.argmax(dim=1).numpy()
-                metrics["clustering_test"] = self._scores(found, self.data.test_labels)
-            features = train.embedding, test.embedding
-            targets = labels, self.data.test_labels
+                metrics["clustering_test"] = self._scores(found, test_labels)
+            held = np.flatnonzero(test_labels >= 0)
+            features = train.embedding[known], test.embedding[held]
+            targets = labels[known], test_labels[held]
         return metrics | self._probes(features, targets)
 
     def _probes(
@@ -170,19 +181,23 @@ class Evaluator:
     def _scores(
         self, assignments: NDArray[np.int64], labels: NDArray[np.int64]
     ) -> dict[str, float]:
+        return asdict(ClusteringScores.from_table(self._table(assignments, labels)))
+
+    def _table(
+        self, assignments: NDArray[np.int64], labels: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """Counts (clusters, classes) of the samples whose class is known."""
+        known = labels >= 0
         clusters = max(int(assignments.max()) + 1, self.clusters)
         classes = len(self.data.classes)
-        return asdict(
-            ClusteringScores.from_assignments(
-                assignments, labels, clusters=clusters, classes=classes
-            )
-        )
+        return contingency(assignments[known], labels[known], clusters, classes)
 
-    def _sample(self, most: int | None) -> Indices:
-        size = len(self.data.samples)
-        if most is None or most >= size:
-            return np.arange(size)
-        return np.sort(np.random.default_rng(self._seed).choice(size, size=most, replace=False))
+    def _labelled_sample(self, most: int | None) -> Indices:
+        rows = np.flatnonzero(self._labels >= 0)
+        if most is None or most >= len(rows):
+            return rows
+        rng = np.random.default_rng(self._seed)
+        return rows[np.sort(rng.choice(len(rows), size=most, replace=False))]
 
     def _predict(self, server: ServerState, split: str, rows: Indices) -> Prediction:
         # Chunks do not depend on the number of actors, so neither do the bits.

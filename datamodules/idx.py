@@ -1,0 +1,96 @@
+"""Data sets in IDX files, MNIST's format, as torchvision lays them out."""
+
+import gzip
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coterie.errors import DataError
+from datamodules.base import HALVES, ROOT_VARIABLE, Half
+from datamodules.downloaded import DownloadConfigT, DownloadedDataModule
+from datamodules.source import Source, source_from_arrays
+
+_UINT8 = 8
+"""The type code of unsigned bytes in an IDX header."""
+
+
+def read_idx(path: Path) -> NDArray[np.uint8]:
+    """Read an IDX file of unsigned bytes, gzipped if its name ends in .gz.
+
+    The format: two zero bytes, the type code, the number of dimensions; each dimension as a
+    big-endian 32-bit integer; the values.
+
+    Raises:
+        DataError: If the file is not of that form or too short.
+    """
+    try:
+        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    except (OSError, EOFError, ValueError) as error:
+        raise DataError(f"{path} cannot be read ({error}); fetch it again.") from error
+    if len(content) < 4 or content[:2] != b"\0\0" or content[2] != _UINT8:
+        raise DataError(f"{path} is no IDX file of unsigned bytes; fetch it again.")
+    start = 4 + 4 * content[3]
+    shape = tuple(int(extent) for extent in np.frombuffer(content[4:start], dtype=">u4"))
+    if len(shape) != content[3] or len(content) != start + int(np.prod(shape, dtype=np.int64)):
+        raise DataError(
+            f"{path} holds {len(content)} bytes, which do not fit its header; fetch it again."
+        )
+    return np.frombuffer(content, dtype=np.uint8, offset=start).reshape(shape)
+
+
+class IDXDataModule(DownloadedDataModule[DownloadConfigT]):
+    """Reads <root>/<class name>/raw/<stem>-{images-idx3,labels-idx1}-ubyte[.gz]."""
+
+    def stem(self, half: Half) -> str:
+        """How the names of a half's two files begin."""
+        return {"train": "train", "test": "t10k"}[half]
+
+    def open_half(self, half: Half) -> Source:
+        """Find and open the training or the test set."""
+        self.prepare_data()
+        images_path = self._find(f"{self.stem(half)}-images-idx3-ubyte")
+        labels_path = self._find(f"{self.stem(half)}-labels-idx1-ubyte")
+        images, labels = read_idx(images_path), read_idx(labels_path)
+        if images.ndim != 3 or labels.shape != images.shape[:1]:
+            raise DataError(
+                f"{images_path} has shape {images.shape} and {labels_path} has {labels.shape}; "
+                "fetch both again."
+            )
+        if labels.size and int(labels.max()) >= len(self.classes):
+            raise DataError(
+                f"{labels_path} holds the label {labels.max()}, but {self.title} has "
+                f"{len(self.classes)} classes; fetch it again."
+            )
+        return source_from_arrays(images[:, None], labels.astype(np.int64))
+
+    def fetch(self, root: Path) -> None:
+        """Download all files."""
+        from torchvision import datasets
+
+        getattr(datasets, type(self).__name__)(root=str(root), download=True)
+
+    def _folder(self) -> Path:
+        return self.root() / type(self).__name__ / "raw"
+
+    def _candidates(self, name: str) -> list[Path]:
+        return [self._folder() / name, self._folder() / f"{name}.gz"]
+
+    def complete(self) -> bool:
+        """Whether both halves' images and labels are there."""
+        names = [
+            f"{self.stem(half)}-{kind}-ubyte"
+            for half in HALVES
+            for kind in ("images-idx3", "labels-idx1")
+        ]
+        return all(any(path.is_file() for path in self._candidates(name)) for name in names)
+
+    def _find(self, name: str) -> Path:
+        for path in self._candidates(name):
+            if path.is_file():
+                return path
+        raise DataError(
+            f"{self.title}: no {name} or {name}.gz in {self._folder()}; set data.root or "
+            f"{ROOT_VARIABLE} to the folder that holds {type(self).__name__}/, or set "
+            "data.download=true."
+        )

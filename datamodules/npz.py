@@ -1,0 +1,164 @@
+"""Arrays of one's own in a NumPy .npz file: images, or feature vectors."""
+
+import zipfile
+import zlib
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coterie.errors import DataError
+from datamodules.base import Half
+from datamodules.own_data import OwnData, PathConfig, number_classes, number_owners
+from datamodules.source import Samples, Source
+
+_USUAL = {"samples": ("samples", "x"), "labels": ("labels", "y"), "clients": ("clients",)}
+"""The names that are tried for arrays that the config does not name."""
+
+
+class NPZ(OwnData["NPZ.Config"]):
+    """Samples in an .npz file, with labels and clients if it has them.
+
+    Images are uint8 (n, height, width), (n, height, width, channels) or (n, channels, height,
+    width) with 1 or 3 channels, the last axis being tried first; feature vectors are numbers
+    (n, features). Labels and clients are integers or text (n,); the label -1 is unknown.
+    """
+
+    class Config(PathConfig):
+        """Config of an .npz file."""
+
+        samples: str | None = None
+        """The array of samples; by default `samples`, else `x`."""
+        labels: str | None = None
+        """The array of labels; by default `labels`, else `y`, if there is one."""
+        clients: str | None = None
+        """The array of clients; by default `clients`, if there is one."""
+        test_samples: str | None = None
+        """The array of held-out samples; by default none."""
+        test_labels: str | None = None
+        """The array of their labels; by default none."""
+
+    def has_test(self) -> bool:
+        """Whether the config names an array of held-out samples."""
+        return self.config.test_samples is not None
+
+    def open_half(self, half: Half) -> Source:
+        """Read a half's arrays."""
+        train = half == "train"
+        samples = self._samples("samples" if train else "test_samples")
+        source = Source(count=len(samples), read=lambda rows: samples[rows])
+        values, name = self._values("labels")
+        if values is None:
+            return self._with_owners(source) if train else source
+        labels, classes = number_classes(values, name)
+        if not train:
+            values, name = self._values("test_labels")
+            if values is None:
+                return source
+            labels, _ = number_classes(values, name, classes)
+        self._check_length(labels, name, source)
+        source = replace(source, labels=labels, classes=classes)
+        return self._with_owners(source) if train else source
+
+    def _with_owners(self, source: Source) -> Source:
+        values, name = self._values("clients")
+        if values is None:
+            return source
+        owners, names = number_owners(values, name)
+        self._check_length(owners, name, source)
+        return replace(source, owners=owners, owner_names=names)
+
+    def _samples(self, key: str) -> Samples:
+        name = self._find(key)
+        if name is None:
+            raise DataError(
+                f"data.path={self.path}: it has no array samples or x, but {self._content()}; name "
+                "the one to use as data.samples."
+            )
+        return as_samples(self._read(name), f"{self.path}, array {name},")
+
+    def _values(self, key: str) -> tuple[list[Any] | None, str]:
+        """An array (n,) or (n, 1) as a list, if there is one, and what to call it in errors."""
+        found = self._find(key)
+        if found is None:
+            return None, ""
+        array, name = self._read(found), f"{self.path}, array {found},"
+        if array.ndim == 2 and array.shape[1] == 1:
+            array = array[:, 0]
+        if array.ndim != 1:
+            raise DataError(f"{name} has shape {array.shape}; it has to be (n,).")
+        values: list[Any] = (array.astype(str) if array.dtype.kind == "S" else array).tolist()
+        return values, name
+
+    def _find(self, key: str) -> str | None:
+        """The array that the config names for a key, else the first of the usual names."""
+        given: str | None = getattr(self.config, key)
+        names = self._names()
+        if given is not None and given not in names:
+            raise DataError(f"data.{key}={given}: {self.path} has {self._content()}; name one.")
+        return given or next((name for name in _USUAL.get(key, ()) if name in names), None)
+
+    def _content(self) -> str:
+        return f"the arrays {', '.join(self._names())}" if self._names() else "no arrays"
+
+    def _names(self) -> list[str]:
+        return list(self._open().files)
+
+    def _read(self, name: str) -> NDArray[Any]:
+        try:
+            array: NDArray[Any] = self._open()[name]
+        except (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error) as error:
+            if "allow_pickle" not in str(error):
+                raise self._unreadable(error) from error
+            raise DataError(
+                f"{self.path}, array {name}, holds Python objects, which are not read because they "
+                "can run code; save numbers or text."
+            ) from error
+        return array
+
+    def _open(self) -> Any:
+        if not self.path.is_file():
+            raise DataError(f"data.path={self.path}: there is no such file; give an .npz file.")
+        try:
+            file: Any = np.load(self.path, allow_pickle=False)
+        except (OSError, EOFError, ValueError, zipfile.BadZipFile) as error:
+            raise self._unreadable(error) from error
+        if not hasattr(file, "files"):
+            raise DataError(f"data.path={self.path}: it holds one array; save it with np.savez.")
+        return file
+
+    def _unreadable(self, error: Exception) -> DataError:
+        return DataError(f"data.path={self.path}: it cannot be read ({error}); save it again.")
+
+    def _check_length(self, numbers: NDArray[np.int64], name: str, source: Source) -> None:
+        if len(numbers) != source.count:
+            raise DataError(
+                f"{name} has {len(numbers)} entries for {source.count} samples; give one for each."
+            )
+
+
+def as_samples(array: NDArray[Any], name: str) -> Samples:
+    """uint8 images (n, channels, height, width), or float32 vectors (n, features).
+
+    Args:
+        array: As `NPZ` says.
+        name: What to call it in errors.
+
+    Raises:
+        DataError: If it is neither.
+    """
+    if array.ndim == 2 and array.dtype.kind in "fiu":
+        with np.errstate(over="ignore"):  # what overflows becomes infinite, which is refused later
+            return array.astype(np.float32)
+    if array.ndim in (3, 4) and array.dtype == np.uint8:
+        if array.ndim == 3:
+            return array[:, None]
+        if array.shape[3] in (1, 3):
+            return array.transpose(0, 3, 1, 2)
+        if array.shape[1] in (1, 3):
+            return array
+    raise DataError(
+        f"{name} has type {array.dtype} and shape {array.shape}; save images as uint8 (n, height, "
+        "width) with 1 or 3 channels before or behind, or feature vectors as numbers (n, features)."
+    )

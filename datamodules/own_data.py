@@ -1,0 +1,101 @@
+"""What the data sets share that a user points to with `data.path`."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from pydantic import Field
+
+from coterie.contract.data import Indices
+from coterie.errors import DataError
+from datamodules.base import DataConfig, DataSet
+from datamodules.image_files import Mode
+from datamodules.partitions import Labels
+
+
+class PathConfig(DataConfig):
+    """The keys of data of one's own."""
+
+    path: str = Field(min_length=1)
+    """Where the data lies."""
+
+
+class PicturesConfig(PathConfig):
+    """The keys of pictures of one's own."""
+
+    mode: Mode = "RGB"
+    """Three channels of colour (RGB) or one of grey levels (L); other pictures are converted, and
+    what is transparent becomes black."""
+
+
+PathConfigT = TypeVar("PathConfigT", bound=PathConfig)
+
+
+class OwnData(DataSet[PathConfigT]):
+    """Base of the data sets in one file or folder; without a test set unless a subclass has one."""
+
+    @property
+    def path(self) -> Path:
+        """The file or folder."""
+        return Path(self.config.path).expanduser()
+
+    @property
+    def title(self) -> str:
+        """The file's or the folder's name."""
+        return self.path.stem if self.path.is_file() else self.path.resolve().name
+
+    def has_test(self) -> bool:
+        """Whether there is a test set."""
+        return False
+
+
+def number_classes(
+    values: Sequence[Any], name: str, classes: tuple[str, ...] | None = None
+) -> tuple[Labels, tuple[str, ...]]:
+    """Number labels by the rank of their values; None, empty text and -1 are unknown.
+
+    Args:
+        values: Text or integers (n,).
+        name: What to call them in errors.
+        classes: The classes' names if they are known already, for a test set.
+
+    Returns:
+        int64 (n,), -1 where unknown, and the classes' names.
+
+    Raises:
+        DataError: If a label is neither text nor integer, below -1, or not among `classes`.
+    """
+    kinds = {type(value) for value in values if value is not None}
+    if kinds not in ({int}, {str}, set()):
+        found = " and ".join(sorted(kind.__name__ for kind in kinds))
+        raise DataError(f"{name} holds {found} values; labels have to be all integers or all text.")
+    known = sorted({value for value in values if value not in (None, "", -1)})
+    if known and kinds == {int} and known[0] < 0:
+        raise DataError(f"{name} holds {known[0]}; labels count from 0, and -1 stands for unknown.")
+    names = tuple(map(str, known)) if classes is None else classes
+    new = [value for value in known if str(value) not in names]
+    if new:
+        raise DataError(f"{name} holds {new[0]}, which no training sample has; take it out.")
+    numbers = {value: names.index(str(value)) for value in known}
+    return np.array([numbers.get(value, -1) for value in values], dtype=np.int64), names
+
+
+def number_owners(values: Sequence[Any], name: str) -> tuple[Indices, tuple[str, ...]]:
+    """Number clients by the rank of their names.
+
+    Args:
+        values: Text or integers (n,).
+        name: What to call them in errors.
+
+    Returns:
+        int64 (n,) and the clients' names.
+
+    Raises:
+        DataError: If a sample's client is missing, or neither text nor integer.
+    """
+    owners, names = number_classes(values, name)
+    if (owners < 0).any():
+        row = int(np.flatnonzero(owners < 0)[0])
+        raise DataError(f"{name} names no client in row {row}; give every sample one.")
+    return owners, names

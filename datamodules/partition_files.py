@@ -1,0 +1,88 @@
+"""Splits kept in a file, so that another run, or another tool, has the very same clients.
+
+A parquet file with the columns `sample` (int64, row of the data set) and `client` (int32), a row
+per sample held. Its metadata say of which data set: name, number of samples, digest of the labels.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from coterie.contract.data import DataArrays, Indices
+from coterie.errors import DataError
+
+_COLUMNS = {"sample": pa.int64(), "client": pa.int32()}
+
+
+def write_partition(path: Path, parts: Sequence[Indices], data: DataArrays) -> None:
+    """Write each client's rows; the folder has to exist."""
+    rows = np.concatenate(parts)
+    clients = np.repeat(np.arange(len(parts), dtype=np.int32), [len(part) for part in parts])
+    schema = pa.schema(list(_COLUMNS.items()), metadata=_describe(data))
+    pq.write_table(pa.table({"sample": rows, "client": clients}, schema=schema), path)
+
+
+def read_partition(path: Path, data: DataArrays) -> list[Indices]:
+    """Each client's rows, sorted.
+
+    Raises:
+        DataError: If the file is missing, of another form, or of another data set.
+    """
+    try:
+        table = pq.read_table(path)
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(
+            f"partition.path={path}: it cannot be read as parquet; write it with "
+            "`python -m ray_jobs.partition`."
+        ) from error
+    if dict(zip(table.column_names, table.schema.types, strict=True)) != _COLUMNS:
+        raise DataError(
+            f"partition.path={path}: its columns are {', '.join(table.column_names)}; it needs "
+            "sample (int64) and client (int32), as `python -m ray_jobs.partition` writes them."
+        )
+    _check_data(path, table.schema.metadata or {}, data)
+    rows, clients = table["sample"].to_numpy(), table["client"].to_numpy()
+    _check_rows(path, rows, clients, len(data.samples))
+    order = np.lexsort((rows, clients))
+    cuts = np.searchsorted(clients[order], np.arange(1, clients.max() + 1))
+    return np.split(rows[order], cuts)
+
+
+def _describe(data: DataArrays) -> dict[bytes, bytes]:
+    labels = b"" if data.labels is None else np.ascontiguousarray(data.labels, "<i8").tobytes()
+    return {
+        b"data": data.name.encode(),
+        b"samples": str(len(data.samples)).encode(),
+        b"labels": hashlib.sha256(labels).hexdigest().encode(),
+    }
+
+
+def _check_data(path: Path, found: dict[bytes, bytes], data: DataArrays) -> None:
+    for key, here in _describe(data).items():
+        there = found.get(key, b"nothing")
+        if there != here:
+            what = {b"data": "the data set's name", b"samples": "the number of samples"}
+            raise DataError(
+                f"partition.path={path}: it was made for other data ("
+                f"{what.get(key, 'the digest of the labels')} is {_short(there)} there and "
+                f"{_short(here)} here); make it again with `python -m ray_jobs.partition`."
+            )
+
+
+def _short(value: bytes) -> str:
+    text = value.decode()
+    return text if len(text) < 64 else f"{text[:8]}…"
+
+
+def _check_rows(path: Path, rows: Indices, clients: Indices, size: int) -> None:
+    if not len(rows) or clients.min() < 0:
+        raise DataError(f"partition.path={path}: clients are numbered from 0; make it again.")
+    if rows.min() < 0 or rows.max() >= size or len(np.unique(rows)) < len(rows):
+        raise DataError(
+            f"partition.path={path}: its samples have to be rows 0..{size - 1}, each at most once; "
+            "make it again with `python -m ray_jobs.partition`."
+        )

@@ -1,0 +1,75 @@
+"""What is checked of a data set before anything is built for it, whoever wrote its data module."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coterie.contract.data import DataArrays
+from coterie.errors import DataError
+
+_CHUNK = 4096
+"""Samples looked at in one go; a whole data set's comparison would take its memory again."""
+
+
+def check_data(data: DataArrays) -> None:
+    """Refuse data that cannot be learned from or evaluated.
+
+    Raises:
+        DataError: If there are no samples, they are of another form than `DataArrays` says, not
+            finite or all the same, or if labels or owners do not fit them.
+    """
+    _check_samples(data.name, data.samples)
+    _check_variety(data.name, data.samples)
+    labels, count = range(-1, len(data.classes)), len(data.samples)
+    _check_numbers(f"data={data.name}: labels", data.labels, count, labels)
+    owners = range(len(data.owner_names))
+    _check_numbers(f"data={data.name}: owners", data.owners, count, owners)
+    if data.test_samples is not None:
+        name = f"{data.name}, test set"
+        _check_samples(name, data.test_samples)
+        if data.test_samples.shape[1:] != data.shape:
+            raise DataError(
+                f"data={name}: its samples have shape {data.test_samples.shape[1:]}, the training "
+                f"samples {data.shape}; make them alike, for images with data.size."
+            )
+        _check_numbers(f"data={name}: labels", data.test_labels, len(data.test_samples), labels)
+
+
+def _check_samples(name: str, samples: NDArray[np.generic]) -> None:
+    if not samples.size:
+        raise DataError(f"data={name}: it has no samples (shape {samples.shape}); add some.")
+    if (samples.ndim, samples.dtype.name) not in ((4, "uint8"), (2, "float32")):
+        raise DataError(
+            f"data={name}: its samples are {samples.dtype} of shape {samples.shape}; give uint8 "
+            "images (n, channels, height, width) or float32 vectors (n, features)."
+        )
+    if samples.dtype == np.float32:
+        bad = np.flatnonzero(~np.isfinite(samples).all(axis=1))
+        if len(bad):
+            raise DataError(
+                f"data={name}: {len(bad)} of {len(samples)} samples have NaN or infinite features, "
+                f"the first in row {bad[0]}; take them out or fill them in."
+            )
+
+
+def _check_variety(name: str, samples: NDArray[np.generic]) -> None:
+    starts = range(0, len(samples), _CHUNK)
+    if not any((samples[start : start + _CHUNK] != samples[0]).any() for start in starts):
+        raise DataError(
+            f"data={name}: all {len(samples)} samples are the same, so there is nothing to learn "
+            "or to cluster; check how they were made."
+        )
+
+
+def _check_numbers(
+    what: str, numbers: NDArray[np.int64] | None, count: int, allowed: range
+) -> None:
+    if numbers is None:
+        return
+    if numbers.shape != (count,):
+        raise DataError(f"{what} have shape {numbers.shape} for {count} samples; give one each.")
+    wrong = np.flatnonzero((numbers < allowed.start) | (numbers >= allowed.stop))
+    if len(wrong):
+        raise DataError(
+            f"{what} hold {numbers[wrong[0]]} in row {wrong[0]}, but have to be in "
+            f"{allowed.start}..{allowed.stop - 1}; number them from 0."
+        )

@@ -1,0 +1,166 @@
+"""Data of one's own: folders of classes and of clients, manifests, arrays."""
+
+import csv
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torchvision
+from PIL import Image
+
+from datamodules.folders import ClassFolders, ClientFolders, ImageFolder
+from datamodules.manifest import Manifest
+from datamodules.npz import NPZ
+from datamodules.partition_configs import ByClient
+
+
+def pixels(count, *shape):
+    return np.random.default_rng(4).integers(0, 256, (count, *shape), np.uint8)
+
+
+def write(path, image):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(image).save(path)
+    return path
+
+
+def write_all(folder, names, shape=(6, 5, 3)):
+    images = pixels(len(names), *shape)
+    for name, image in zip(names, images, strict=True):
+        write(folder / name, image)
+    return images.transpose(0, 3, 1, 2) if len(shape) == 3 else images[:, None]
+
+
+def load(cls, path, **keys):
+    return cls(cls.Config(path=str(path), **keys)).arrays()
+
+
+def test_class_folders_are_what_torchvision_reads(tmp_path):
+    names = ["pets/dog/z.png", "pets/cat/b.png", "pets/cat/a.png", "pets/dog/in/a.png"]
+    images = write_all(tmp_path, [*names, "pets/.trash/x.png", "pets/cat/.a.png"])
+    (tmp_path / "pets" / "loose.png").write_bytes((tmp_path / names[0]).read_bytes())
+    data = load(ClassFolders, tmp_path / "pets")
+    assert (data.name, data.classes, data.test_samples) == ("pets", ("cat", "dog"), None)
+    assert data.labels.tolist() == [0, 0, 1, 1]
+    np.testing.assert_array_equal(data.samples, images[[2, 1, 3, 0]])
+    for hidden in ("pets/.trash/x.png", "pets/cat/.a.png"):
+        (tmp_path / hidden).unlink()
+    (tmp_path / "pets" / ".trash").rmdir()
+    theirs = torchvision.datasets.ImageFolder(str(tmp_path / "pets"))
+    assert tuple(theirs.classes) == data.classes
+    pairs = {np.asarray(image).transpose(2, 0, 1).tobytes(): label for image, label in theirs}
+    assert pairs == {
+        image.tobytes(): label for image, label in zip(data.samples, data.labels, strict=True)
+    }
+
+
+def test_train_and_test_folders_are_halves(tmp_path):
+    train = write_all(tmp_path / "train", ["a/1.png", "b/1.png", "c/1.png"])
+    test = write_all(tmp_path / "test", ["b/1.png", "c/1.png"])
+    data = load(ClassFolders, tmp_path)
+    np.testing.assert_array_equal(data.samples, train)
+    np.testing.assert_array_equal(data.test_samples, test)
+    assert data.test_labels.tolist() == [1, 2]
+    merged = load(ClassFolders, tmp_path, split="all")
+    assert (merged.labels.tolist(), merged.classes) == ([0, 1, 2, 1, 2], ("a", "b", "c"))
+    assert load(ClassFolders, tmp_path, split="test").labels.tolist() == [1, 2]
+
+
+def test_size_mode_and_limit(tmp_path):
+    write_all(tmp_path, [f"{kind}/{n}.png" for kind in "ab" for n in range(4)])
+    write(tmp_path / "b" / "large.png", pixels(1, 9, 12, 3)[0])
+    data = load(ClassFolders, tmp_path, size=(4, 3), mode="L", limit=4)
+    assert (data.samples.shape, data.labels.tolist()) == ((4, 1, 4, 3), [0, 0, 1, 1])
+
+
+def test_an_image_folder_has_no_labels(tmp_path):
+    images = write_all(tmp_path / "all", ["b.png", "a.png", "c/d.png"])
+    data = load(ImageFolder, tmp_path / "all")
+    np.testing.assert_array_equal(data.samples, images[[1, 0, 2]])
+    assert (data.labels, data.classes, data.owners, data.name) == (None, (), None, "all")
+    assert len(load(ImageFolder, tmp_path, limit=2).samples) == 2
+
+
+@pytest.mark.parametrize("classes", [True, False])
+def test_client_folders_with_and_without_classes(tmp_path, classes):
+    inside = ["cat/1.png", "dog/2.png"] if classes else ["1.png", "2.png"]
+    names = [f"{client}/{name}" for client in ("rome", "bonn") for name in inside]
+    images = write_all(tmp_path, [*names, "bonn/dog/3.png" if classes else "bonn/3.png"])
+    data = load(ClientFolders, tmp_path)
+    np.testing.assert_array_equal(data.samples, images[[2, 3, 4, 0, 1]])
+    assert (data.owner_names, data.owners.tolist()) == (("bonn", "rome"), [0, 0, 0, 1, 1])
+    assert data.classes == (("cat", "dog") if classes else ())
+    assert (data.labels is None) if not classes else data.labels.tolist() == [0, 1, 1, 0, 1]
+    parts = ByClient().split(data, seed=0)
+    assert [part.tolist() for part in parts] == [[0, 1, 2], [3, 4]]
+
+
+def test_a_csv_lists_files_beside_it(tmp_path):
+    images = write_all(tmp_path / "cards", ["a.png", "b.png", "far/c.png"])
+    rows = [("kind", "file", "site"), ("NA", "a.png", "007"), ("", "far/c.png", "7")]
+    with (tmp_path / "cards" / "list.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([*rows, ("b", str(tmp_path / "cards" / "b.png"), "007")])
+    keys = {"picture_column": "file", "label_column": "kind", "client_column": "site"}
+    data = load(Manifest, tmp_path / "cards" / "list.csv", **keys)
+    np.testing.assert_array_equal(data.samples, images[[0, 2, 1]])
+    assert (data.labels.tolist(), data.classes) == ([0, -1, 1], ("NA", "b"))
+    assert (data.owners.tolist(), data.owner_names) == ([0, 1, 0], ("007", "7"))
+    assert data.name == "list"
+    bare = load(Manifest, tmp_path / "cards" / "list.csv", picture_column="file")
+    assert bare.labels is bare.owners is None
+
+
+@pytest.mark.parametrize("form", ["path", "bytes", "struct"])
+def test_a_parquet_manifest_holds_paths_or_bytes(tmp_path, form):
+    images = write_all(tmp_path, ["1.png", "2.png", "3.png"])
+    contents = [(tmp_path / f"{n}.png").read_bytes() for n in (1, 2, 3)]
+    columns = {
+        "path": ["1.png", "2.png", "3.png"],
+        "bytes": contents,
+        "struct": [{"bytes": content, "path": "elsewhere"} for content in contents],
+    }
+    table = pa.table({"image": columns[form], "label": [10, 9, None], "client": [5, 5, 40]})
+    pq.write_table(table, tmp_path / "list.parquet")
+    keys = {"picture_column": "image", "label_column": "label", "client_column": "client"}
+    data = load(Manifest, tmp_path / "list.parquet", **keys)
+    np.testing.assert_array_equal(data.samples, images)
+    assert (data.labels.tolist(), data.classes) == ([1, 0, -1], ("9", "10"))
+    assert (data.owners.tolist(), data.owner_names) == ([0, 0, 1], ("5", "40"))
+
+
+@pytest.mark.parametrize(
+    ("shape", "to"),
+    [
+        ((4, 6, 5), (4, 1, 6, 5)),
+        ((4, 6, 5, 3), (4, 3, 6, 5)),
+        ((4, 6, 5, 1), (4, 1, 6, 5)),
+        ((4, 3, 6, 5), (4, 3, 6, 5)),
+    ],
+)
+def test_npz_images(tmp_path, shape, to):
+    images = pixels(*shape)
+    np.savez(tmp_path / "mine.npz", x=images, y=np.array([7, -1, 3, 7]), clients=list("bbaa"))
+    data = load(NPZ, tmp_path / "mine.npz")
+    assert data.samples.shape == to
+    wanted = images.transpose(0, 3, 1, 2) if shape[-1] in (1, 3) else images.reshape(to)
+    np.testing.assert_array_equal(data.samples, wanted)
+    assert (data.labels.tolist(), data.classes) == ([1, -1, 0, 1], ("3", "7"))
+    assert (data.owners.tolist(), data.owner_names) == ([1, 1, 0, 0], ("a", "b"))
+    assert data.samples.flags.c_contiguous
+    small = load(NPZ, tmp_path / "mine.npz", size=4, limit=2)
+    assert small.samples.shape == (2, to[1], 4, 4)
+
+
+def test_npz_vectors_and_named_arrays(tmp_path):
+    names = np.array(["low", "high", "low"])
+    arrays = {"train_images": np.eye(3), "train_labels": names[:, None]}
+    tests = {"val": np.ones((1, 3), np.int16), "val_y": np.array([b"low"])}
+    np.savez_compressed(tmp_path / "mine.npz", **arrays, **tests)
+    keys = {"samples": "train_images", "labels": "train_labels"}
+    data = load(NPZ, tmp_path / "mine.npz", **keys, test_samples="val", test_labels="val_y")
+    np.testing.assert_array_equal(data.samples, np.eye(3, dtype=np.float32))
+    assert (data.samples.dtype, data.test_samples.dtype) == (np.float32, np.float32)
+    assert (data.labels.tolist(), data.test_labels.tolist()) == ([1, 0, 1], [1])
+    assert (data.classes, data.shape) == (("high", "low"), (3,))
+    assert load(NPZ, tmp_path / "mine.npz", samples="val").labels is None
