@@ -41,6 +41,14 @@ def draw_figures(
     curves: Mapping[str, Sequence[tuple[int, float]]] = recorder.curves
     if any(curves.values()):
         drawn.append(curves_figure(curves, folder / "curves.png", recorder.stages))
+    return [*drawn, *draw_evaluation(folder, evaluation, data, seed)]
+
+
+def draw_evaluation(
+    folder: Path, evaluation: Evaluation, data: DataArrays, seed: int
+) -> list[Path]:
+    """Draw confusion after matching and t-SNE of a sample, as far as there is what they show."""
+    drawn = []
     if evaluation.table is not None:
         drawn.append(confusion_figure(evaluation.table, data.classes, folder / "confusion.png"))
     labels = data.labels  # the map colours every sample or none

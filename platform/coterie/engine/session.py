@@ -19,9 +19,9 @@ from coterie.engine.outputs import draw_figures, write_assignments
 from coterie.engine.recorder import Recorder
 from coterie.engine.recovery import Recovery
 from coterie.engine.saved_model import with_head, write_model
-from coterie.engine.setup import Assembly, make_backend
+from coterie.engine.setup import Assembly, make_backend, make_evaluator
 from coterie.errors import RunError
-from coterie.evaluation.runner import Evaluation, Evaluator
+from coterie.evaluation.runner import Evaluation
 from coterie.networks.clusterer import Clusterer
 from coterie.tracking.loggers import Tracker, build_loggers
 from coterie.tracking.metrics_log import MetricsLog
@@ -144,14 +144,7 @@ class Session:
         return Tracker(log, loggers, self.config.tracking.client_rows)
 
     def _make_recorder(self, backend: Backend, tracker: Tracker) -> Recorder:
-        evaluator = Evaluator(
-            config=self.config.evaluation,
-            data=self.assembly.data,
-            backend=backend,
-            clusters=getattr(self.config.method, "clusters", None)
-            or len(self.assembly.data.classes),
-            seed=self.config.seed,
-        )
+        evaluator = make_evaluator(self.config, self.assembly, backend)
         return Recorder(
             config=self.config,
             method=self.assembly.method,

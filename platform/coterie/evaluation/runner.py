@@ -75,7 +75,7 @@ class Evaluator:
 
     def quick(self, server: ServerState) -> dict[str, float]:
         """Clustering metrics on a fixed sample: "acc", "nmi", "ari", "kappa"; {} without labels."""
-        if not self._labelled or not self.clusters:
+        if not self.labelled or not self.clusters:
             return {}
         rows = self._labelled_sample(self.config.max_samples)
         prediction = self._predict(server, "train", rows)
@@ -89,7 +89,7 @@ class Evaluator:
         metrics: dict[str, Mapping[str, float]] = {}
         if self.clusters:
             assignments, confidence, centroids = self._assign(prediction)
-        if assignments is not None and self._labelled:
+        if assignments is not None and self.labelled:
             table = self._table(assignments, self._labels)
             metrics["clustering"] = asdict(ClusteringScores.from_table(table))
             if self.config.kmeans_baseline:
@@ -106,7 +106,7 @@ class Evaluator:
 
     def kmeans_baseline(self) -> dict[str, float]:
         """Clustering metrics of k-means on the raw samples; computed once."""
-        if self._baseline is None and self._labelled:
+        if self._baseline is None and self.labelled:
             flat = self.data.samples.reshape(len(self.data.samples), -1)
             scale = 255.0 if flat.dtype == np.uint8 else 1.0
             found = kmeans(flat.astype(np.float32) / scale, self.clusters, seed=self._seed)
@@ -124,32 +124,42 @@ class Evaluator:
         return np.full(len(self.data.samples), -1, np.int64) if labels is None else labels
 
     @property
-    def _labelled(self) -> bool:
+    def labelled(self) -> bool:
         """Whether enough labels are known to score, and to hold a fifth of them out."""
         return int((self._labels >= 0).sum()) >= _LEAST_LABELS
 
     def _held_out(self, server: ServerState, train: Prediction) -> dict[str, Mapping[str, float]]:
         """Scores on held-out samples: the test set or, without one, a fifth of the samples."""
         metrics: dict[str, Mapping[str, float]] = {}
-        if not self._labelled:
+        if not self.labelled:
             return {}
-        labels, known = self._labels, np.flatnonzero(self._labels >= 0)
-        test_labels = self.data.test_labels
-        if self.data.test_samples is None or test_labels is None or (test_labels < 0).all():
-            order = known[np.random.default_rng(self._seed).permutation(len(known))]
-            cut = int(_PROBE_SHARE * len(order))
-            fit, held = order[:cut], order[cut:]
+        fit, held, test_labels = self.held_out()
+        labels = self._labels
+        if test_labels is None:
             features = train.embedding[fit], train.embedding[held]
             targets = labels[fit], labels[held]
         else:
-            test = self._predict(server, "test", np.arange(len(self.data.test_samples)))
+            test = self._predict(server, "test", np.arange(len(test_labels)))
             if test.probabilities is not None:
                 found = test.probabilities.argmax(dim=1).numpy()
                 metrics["clustering_test"] = self._scores(found, test_labels)
-            held = np.flatnonzero(test_labels >= 0)
-            features = train.embedding[known], test.embedding[held]
-            targets = labels[known], test_labels[held]
+            features = train.embedding[fit], test.embedding[held]
+            targets = labels[fit], test_labels[held]
         return metrics | self._probes(features, targets)
+
+    def held_out(self) -> tuple[Indices, Indices, NDArray[np.int64] | None]:
+        """What probes learn from and are scored on; only samples of known class.
+
+        Returns:
+            Training rows to learn from, rows to score, and the test set's classes if the latter are
+            rows of it; without a test set they are a fifth of the training rows.
+        """
+        known, test_labels = np.flatnonzero(self._labels >= 0), self.data.test_labels
+        if self.data.test_samples is None or test_labels is None or (test_labels < 0).all():
+            order = known[np.random.default_rng(self._seed).permutation(len(known))]
+            cut = int(_PROBE_SHARE * len(order))
+            return order[:cut], order[cut:], None
+        return known, np.flatnonzero(test_labels >= 0), test_labels
 
     def _probes(
         self, features: tuple[Tensor, Tensor], targets: tuple[NDArray[np.int64], NDArray[np.int64]]
