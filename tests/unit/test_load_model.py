@@ -26,9 +26,11 @@ ROOT = Path(__file__).resolve().parents[2]
 BATCH = 512
 
 
-@pytest.fixture(scope="module", params=[(), WITHOUT_CLUSTERS], ids=["head", "centroids"])
-def ran(request, tmp_path_factory):
-    return train(tmp_path_factory.mktemp("runs") / "run", *request.param)
+@pytest.fixture(scope="module", params=["head", "centroids"])
+def ran(request, finished_run, tmp_path_factory):
+    if request.param == "head":
+        return finished_run
+    return train(tmp_path_factory.mktemp("runs") / "run", *WITHOUT_CLUSTERS)
 
 
 @pytest.fixture(scope="module")

@@ -16,9 +16,9 @@ from ray_jobs.predict import main
 from tests.finished_runs import TINY, WITHOUT_CLUSTERS, train
 
 
-@pytest.fixture(scope="module")
-def ran(tmp_path_factory):
-    return train(tmp_path_factory.mktemp("runs") / "run").run_dir
+@pytest.fixture
+def ran(finished_run):
+    return finished_run.run_dir
 
 
 @pytest.fixture(scope="module")

@@ -11,12 +11,11 @@ from coterie.errors import DataError
 from datamodules.fitting import Fitting
 from datamodules.streams import open_samples
 from ray_jobs.predict import main
-from tests.finished_runs import train
 
 
-@pytest.fixture(scope="module")
-def ran(tmp_path_factory):
-    return train(tmp_path_factory.mktemp("runs") / "run").run_dir
+@pytest.fixture
+def ran(finished_run):
+    return finished_run.run_dir
 
 
 @pytest.fixture(autouse=True)
