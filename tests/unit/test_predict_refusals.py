@@ -3,13 +3,8 @@
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
-from coterie.errors import DataError
-from datamodules.fitting import Fitting
-from datamodules.streams import open_samples
 from ray_jobs.predict import main
 
 
@@ -102,59 +97,3 @@ def test_help_shows_every_key(capsys):
     assert "batch_size=512" in text
     assert "cluster.backend=auto" in text
     assert max(map(len, text.splitlines())) <= 80
-
-
-VECTORS = Fitting((3,), images=False, mode=None)
-
-
-def read(path, size=2):
-    stream = open_samples(Path(path), VECTORS, size)
-    return stream, list(stream.batches)
-
-
-def test_tables_of_numbers_are_vectors(tmp_path):
-    rows = np.arange(15, dtype=np.float32).reshape(5, 3)
-    columns = {"id": list("vwxyz"), **{f"f{i}": rows[:, i] for i in range(3)}, "label": [0] * 5}
-    pq.write_table(pa.table(columns), "x.parquet")
-    lists = pa.FixedSizeListArray.from_arrays(pa.array(rows.ravel()), 3)
-    pq.write_table(pa.table({"features": lists}), "lists.parquet")
-    np.savetxt("x.csv", rows, delimiter=",", header="a,b,c", comments="")
-    for name, total in (("x.parquet", 5), ("lists.parquet", 5), ("x.csv", None)):
-        stream, batches = read(name)
-        assert stream.total == total
-        assert [len(batch.samples) for batch in batches] == [2, 2, 1]
-        assert np.array_equal(np.concatenate([batch.samples for batch in batches]), rows)
-        assert batches[0].samples.dtype == np.float32
-    assert read("x.parquet")[1][1].names == ("x", "y")
-
-
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        ("a,b\n1,2\n", "it has shape (1, 2) and type int64, but the model takes vectors of 3"),
-        ("a,b,c\n1,2,inf\n", "a value is not finite; fill or drop such rows."),
-        ("a,b,c\n1,2,3\n1,2,nan\n", "c is empty in one of the rows 0..1; fill or drop such rows."),
-        ("a,b,c\n1,2\n", "it cannot be read ("),
-    ],
-)
-def test_bad_rows_are_refused(text, sentence):
-    Path("x.csv").write_text(text)
-    with pytest.raises(DataError) as refusal:
-        read("x.csv")
-    assert sentence in str(refusal.value)
-    assert "\n" not in str(refusal.value)
-
-
-def test_ragged_lists_are_refused():
-    pq.write_table(pa.table({"features": [[1.0, 2.0, 3.0], [1.0]]}), "x.parquet")
-    with pytest.raises(DataError, match="features has lists of 1 and of 3 numbers; make them all"):
-        read("x.parquet")
-
-
-def test_only_one_batch_is_read_at_a_time():
-    """An archive cut short shows only at the batch that lies behind the cut."""
-    np.savez("x.npz", samples=np.random.default_rng(0).normal(size=(1000, 3)))
-    stream = open_samples(Path("x.npz"), VECTORS, 10)
-    first = next(stream.batches)
-    assert first.samples.shape == (10, 3)
-    assert stream.total == 1000
