@@ -46,12 +46,12 @@ class Fitting:
         if not self.images or self.mode is None:
             raise DataError(f"{names[0]}: a picture, but {self._wanted}; give it such an array.")
         wanted, count = self.shape[1:], len(pictures)
-        arrays, converted = decode_images(
-            pictures, names, mode=self.mode, size=(wanted[0], wanted[1])
-        )
+        size = (wanted[0], wanted[1])
+        decoded = decode_images(pictures, names, mode=self.mode, size=size)
         self._count += count
-        self._converted += converted
-        return arrays
+        self._converted += decoded.converted
+        self._resized += decoded.resized
+        return decoded.images
 
     def array(self, array: NDArray[Any], name: str) -> NDArray[np.generic]:
         """Samples of an array in the model's shape and type.

@@ -63,6 +63,7 @@ def kill(pool, actor):
     os.kill(ray.get(handle.pid.remote()), signal.SIGKILL)
 
 
+@pytest.mark.slow
 def test_a_dead_actors_batches_run_on_its_replacement(cluster, model, batches, monkeypatch):
     monkeypatch.setattr(PredictionActor, "pid", lambda self: os.getpid(), raising=False)
     pool, given = pool_of(model, 2, max_actor_restarts=1), []

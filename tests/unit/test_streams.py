@@ -108,3 +108,16 @@ def test_images_of_other_channels_are_taken_as_they_are_or_not_at_all():
         fitting.array(images[:, :3], "x")
     with pytest.raises(DataError, match=r"a\.png: a picture, but the model takes uint8 images"):
         fitting.pictures([Path("a.png")], ["a.png"])
+
+
+def test_a_folder_of_mixed_pictures_has_one_warning_of_each_kind(caplog):
+    Path("x").mkdir()
+    for row in range(6):
+        image = Image.new("RGB" if row % 2 else "L", (8, 8) if row < 4 else (20, 16))
+        image.save(f"x/{row}.png")
+    stream = open_samples(Path("x"), Fitting((1, 8, 8), images=True, mode="L"), 2)
+    assert [batch.samples.shape for batch in stream.batches] == [(2, 1, 8, 8)] * 3
+    assert [record.message for record in caplog.records] == [
+        "2 of 6 images were resized to 8×8.",
+        "3 of 6 pictures were converted to L (3 from RGB).",
+    ]
