@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -87,15 +87,39 @@ def read_images(
     Raises:
         DataError: If a picture is missing, empty or corrupt, or if sizes differ without `size`.
     """
+    decoded = decode_images(pictures, names, mode=mode, size=size)
+    warn_converted(decoded.converted, len(pictures), mode)
+    return decoded.images
+
+
+class Decoded(NamedTuple):
+    """Pictures that were decoded, and what was done to them.
+
+    Attributes:
+        images: uint8 (n, channels, height, width).
+        converted: How many had which other mode.
+        resized: How many had another size.
+    """
+
+    images: NDArray[np.uint8]
+    converted: Counter[str]
+    resized: int
+
+
+def decode_images(
+    pictures: Sequence[Picture], names: Sequence[str], *, mode: Mode, size: Size | None = None
+) -> Decoded:
+    """`read_images` without its warning."""
     if not pictures:
-        return np.empty((0, len(mode), 0, 0), dtype=np.uint8)
-    first, _ = _decode(pictures[0], names[0], mode, size)
+        return Decoded(np.empty((0, len(mode), 0, 0), dtype=np.uint8), Counter(), 0)
+    first, _, _ = _decode(pictures[0], names[0], mode, size)
     images = np.empty((len(pictures), *first.shape), dtype=np.uint8)
 
-    def decode_chunk(start: int) -> Counter[str]:
+    def decode_chunk(start: int) -> tuple[Counter[str], int]:
         converted: Counter[str] = Counter()
+        resized = 0
         for row in range(start, min(start + _CHUNK, len(pictures))):
-            pixels, found = _decode(pictures[row], names[row], mode, size)
+            pixels, found, other_size = _decode(pictures[row], names[row], mode, size)
             if pixels.shape != first.shape:
                 raise DataError(
                     f"{names[0]} has {_extent(first)} pixels, but {names[row]} has "
@@ -103,15 +127,17 @@ def read_images(
                 )
             images[row] = pixels
             converted[found] += found != mode
-        return converted
+            resized += other_size
+        return converted, resized
 
     with ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1)) as pool:
-        chunks = pool.map(decode_chunk, range(0, len(pictures), _CHUNK))
-        _warn(sum(chunks, Counter()), len(pictures), mode)
-    return images
+        chunks = list(pool.map(decode_chunk, range(0, len(pictures), _CHUNK)))
+    modes, resized = zip(*chunks, strict=True)
+    return Decoded(images, sum(modes, Counter()), sum(resized))
 
 
-def _warn(converted: Counter[str], count: int, mode: Mode) -> None:
+def warn_converted(converted: Counter[str], count: int, mode: Mode) -> None:
+    """Log one warning about the pictures of another mode among `count`, if there are any."""
     if not converted:
         return
     modes = ", ".join(f"{number} from {name}" for name, number in converted.most_common())
@@ -129,8 +155,8 @@ def _warn(converted: Counter[str], count: int, mode: Mode) -> None:
 
 def _decode(
     picture: Picture, name: str, mode: Mode, size: Size | None
-) -> tuple[NDArray[np.uint8], str]:
-    """One picture's pixels (channels, height, width), and the mode it had."""
+) -> tuple[NDArray[np.uint8], str, bool]:
+    """One picture's pixels (channels, height, width), its former mode, whether it was resized."""
     if isinstance(picture, Path) and not picture.is_file():
         raise DataError(f"{name}: there is no such file; put it there, or take its entry out.")
     if not (picture.stat().st_size if isinstance(picture, Path) else picture):
@@ -150,7 +176,8 @@ def _decode(
     if not pixels.size:
         raise DataError(f"{name} is a picture without pixels; fetch it again, or take it out.")
     pixels = pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
-    return (pixels if size is None else resize_images(pixels[None], size)[0]), found
+    wanted = pixels if size is None else resize_images(pixels[None], size)[0]
+    return wanted, found, wanted.shape != pixels.shape
 
 
 def _convert(image: Image.Image, mode: Mode) -> Image.Image:

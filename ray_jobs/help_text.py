@@ -3,6 +3,7 @@
 import textwrap
 from typing import Any, Literal, get_args, get_origin
 
+from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
@@ -55,6 +56,29 @@ def help_text(*overrides: str) -> str:
         textwrap.fill(f"A choice has keys of its own: add {_KEYS_OF} to --help.", _WIDTH),
         *_choices_keys(overrides),
         _table("Exit codes:", _EXIT_CODES),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def command_help(about: str, usage: str, model: type[BaseModel]) -> str:
+    """The help of a command that composes no experiment, at most 80 columns wide.
+
+    Args:
+        about: What it does, in a sentence or more.
+        usage: Its usage line.
+        model: The config model of its keys.
+    """
+    fields = {
+        name: field
+        for name, field in dotted_fields(model).items()
+        if model_in(field.annotation) is None
+    }
+    codes = {code: text for code, text in _EXIT_CODES.items() if code in ("1", "2")}
+    parts = [
+        textwrap.fill(about, _WIDTH),
+        usage,
+        _key_list("Keys (KEY=VALUE) with their defaults:", fields),
+        _table("Exit codes:", {"0": "done", **codes, "130": "interrupted"}),
     ]
     return "\n\n".join(parts) + "\n"
 

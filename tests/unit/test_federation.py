@@ -95,8 +95,8 @@ def test_the_model_folder_holds_the_returned_weights(ran):
     assert saved.keys() == returned.keys()
     assert all(torch.equal(saved[key], returned[key]) for key in saved)
     described = json.loads((ran.run_dir / "model" / "model.json").read_text())
-    assert described["shape"] == [1, 8, 8]
-    assert described["clusters"] is True
+    assert described["input"]["shape"] == [1, 8, 8]
+    assert described["clusters"] == 10
 
 
 def test_the_csv_logger_has_the_loss(ran):

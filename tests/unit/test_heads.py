@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from coterie.networks import ClusterHead, Predictor, Projector
+from coterie.networks import Centroids, ClusterHead, Predictor, Projector
 
 
 def linear(x: Tensor, layer: nn.Module) -> Tensor:
@@ -35,3 +35,16 @@ def test_cluster_head_is_softmax_over_clusters() -> None:
     logits = linear(linear(x, head.layers[0]).clamp_min(0), head.layers[-1])
     torch.testing.assert_close(head(x), logits.exp() / logits.exp().sum(1, keepdim=True))
     torch.testing.assert_close(head(100 * x).sum(1), torch.ones(5))
+
+
+def test_centroids_give_the_nearest_and_the_softmax_of_its_squared_distance() -> None:
+    torch.manual_seed(0)
+    centroids, x = torch.randn(4, 6), torch.randn(50, 6)
+    squared = ((x[:, None] - centroids[None]) ** 2).sum(-1)
+    expected = (-squared).exp() / (-squared).exp().sum(1, keepdim=True)
+    head = Centroids(centroids)
+    torch.testing.assert_close(head(x), expected)
+    assert torch.equal(head(x).argmax(1), squared.argmin(1))
+    assert torch.equal(head(1e3 * x).sum(1), torch.ones(50))
+    one_by_one = torch.cat([head(row[None]) for row in x])
+    assert torch.equal(head(x), one_by_one)

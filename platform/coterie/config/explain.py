@@ -22,6 +22,7 @@ _SENTENCES = {
     "less_than_equal": "must be at most {le}",
     "missing": "a value is needed",
     "model_type": "must be a group of keys; give it one such as {example}",
+    "string_too_short": "must not be empty",
     "string_type": "not a text; quote it twice, as {key}='\"{value}\"'",
     "too_long": "must have at most {max_length} entries, not {actual_length}",
     "too_short": "must have at least {min_length} entries, not {actual_length}",

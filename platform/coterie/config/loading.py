@@ -35,6 +35,15 @@ def load_config(values: Mapping[str, Any]) -> RunConfig:
     return _validate(RunConfig, {**values, **sections}, fields, "")
 
 
+def load_component(model: type[ModelT], values: Mapping[str, Any]) -> ModelT:
+    """Validate plain values by a config model that stands for itself, such as a command's.
+
+    Raises:
+        ConfigError: As `load_config`.
+    """
+    return _validate(model, values, dotted_fields(model), "")
+
+
 def dump_config(config: RunConfig) -> dict[str, Any]:
     """The whole configuration, defaults included, as plain values for YAML or JSON.
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -88,6 +88,18 @@ class LocalDataModule(Protocol):
         Raises:
             DataError: If it is missing or unreadable there.
         """
+
+
+class SampleBatch(NamedTuple):
+    """Some samples of a stream, in its order.
+
+    Attributes:
+        samples: uint8 images (n, channels, height, width), or float32 vectors (n, features).
+        names: What each is called where it came from, or None.
+    """
+
+    samples: NDArray[np.generic]
+    names: tuple[str, ...] | None = None
 
 
 class DataModule(Protocol):

@@ -37,12 +37,10 @@ class Interrupts:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
-    def check(self) -> None:
-        """Raise an InterruptedRunError if a signal came."""
+    def check(self, outcome: str = "the run stopped after its last full phase") -> None:
+        """Raise an InterruptedRunError, which says what became of it, if a signal came."""
         if self._signal is not None:
-            raise InterruptedRunError(
-                f"{self._signal} came; the run stopped after its last full phase."
-            )
+            raise InterruptedRunError(f"{self._signal} came; {outcome}.")
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self._signal is not None:

@@ -1,39 +1,16 @@
-"""What a finished run leaves in its directory: model, assignments, figures."""
+"""What a finished run leaves in its directory besides the model: assignments and figures."""
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from safetensors.torch import save_file
 
 from coterie.contract.data import DataArrays, Indices
-from coterie.contract.phase import ServerState
 from coterie.engine.recorder import Recorder
 from coterie.evaluation.figures import confusion_figure, curves_figure, embedding_figure
 from coterie.evaluation.runner import Evaluation
-from coterie.networks.clusterer import Clusterer
-from coterie.tracking.run_directory import RunDirectory, write_text_atomically
-
-
-def write_model(
-    directory: RunDirectory, model: Clusterer, server: ServerState, data: DataArrays
-) -> None:
-    """Write `model/`: the weights as safetensors, and what it takes to build the network again."""
-    directory.model.mkdir(parents=True, exist_ok=True)
-    weights = {key: value.contiguous() for key, value in model.cpu().state_dict().items()}
-    save_file(weights, directory.model / "model.safetensors")
-    described = {
-        "round": server.round,
-        "shape": list(data.shape),
-        "classes": list(data.classes),
-        "clusters": model.head is not None and not model.classifies,
-        "config": "../config.yaml",
-    }
-    write_text_atomically(directory.model / "model.json", json.dumps(described, indent=2) + "\n")
-    (directory.model / "config.yaml").write_text(directory.config.read_text())
 
 
 def write_assignments(path: Path, evaluation: Evaluation, parts: Sequence[Indices]) -> None:
@@ -44,13 +21,12 @@ def write_assignments(path: Path, evaluation: Evaluation, parts: Sequence[Indice
     clients = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
     order = np.argsort(rows, kind="stable")
     rows, clients = rows[order], clients[order]
-    confidence = evaluation.confidence[rows]
     table = pa.table(
         {
             "sample": pa.array(rows, pa.int64()),
             "client": pa.array(clients, pa.int32()),
             "cluster": pa.array(evaluation.assignments[rows], pa.int32()),
-            "confidence": pa.array(confidence, pa.float32(), mask=np.isnan(confidence)),
+            "confidence": pa.array(evaluation.confidence[rows], pa.float32()),
         }
     )
     pq.write_table(table, path)
@@ -65,6 +41,14 @@ def draw_figures(
     curves: Mapping[str, Sequence[tuple[int, float]]] = recorder.curves
     if any(curves.values()):
         drawn.append(curves_figure(curves, folder / "curves.png", recorder.stages))
+    return [*drawn, *draw_evaluation(folder, evaluation, data, seed)]
+
+
+def draw_evaluation(
+    folder: Path, evaluation: Evaluation, data: DataArrays, seed: int
+) -> list[Path]:
+    """Draw confusion after matching and t-SNE of a sample, as far as there is what they show."""
+    drawn = []
     if evaluation.table is not None:
         drawn.append(confusion_figure(evaluation.table, data.classes, folder / "confusion.png"))
     labels = data.labels  # the map colours every sample or none

@@ -15,13 +15,14 @@ from coterie.contract.seeds import derive_seed
 from coterie.engine.backend import Backend
 from coterie.engine.interrupts import Interrupts
 from coterie.engine.loop import Loop, RunState
-from coterie.engine.outputs import draw_figures, write_assignments, write_model
+from coterie.engine.outputs import draw_figures, write_assignments
 from coterie.engine.recorder import Recorder, Scorer
 from coterie.engine.recovery import Recovery
-from coterie.engine.setup import Assembly, make_backend
+from coterie.engine.saved_model import with_head, write_model
+from coterie.engine.setup import Assembly, make_backend, make_evaluator
 from coterie.errors import RunError
 from coterie.evaluation.local_runner import LocalEvaluator
-from coterie.evaluation.runner import Evaluation, Evaluator
+from coterie.evaluation.runner import Evaluation
 from coterie.networks.clusterer import Clusterer
 from coterie.tracking.loggers import Tracker, build_loggers
 from coterie.tracking.metrics_log import MetricsLog
@@ -120,7 +121,9 @@ class Session:
             recorder.checkpoint(state)
         self.view.note("Evaluating the final model.")
         evaluation = recorder.evaluate(state)
-        model = self.assembly.method.model_for(state.server, None).eval()
+        model = with_head(
+            self.assembly.method.model_for(state.server, None), evaluation.centroids
+        ).eval()
         data, parts = self.assembly.data, self.assembly.workload.parts
         write_model(self.directory, model, state.server, data)
         write_assignments(self.directory.assignments, evaluation, parts)
@@ -160,18 +163,12 @@ class Session:
         )
 
     def _make_evaluator(self, backend: Backend) -> Scorer:
-        config, workload = self.config.evaluation, self.assembly.workload
-        classifies = self.assembly.method.model_for(self.assembly.server, None).classifies
-        if workload.local is not None:
-            return LocalEvaluator(config, backend, len(workload.parts), classifies)
-        clusters = getattr(self.config.method, "clusters", None)
-        return Evaluator(
-            config=config,
-            data=self.assembly.data,
-            backend=backend,
-            clusters=clusters or len(self.assembly.data.classes),
-            seed=self.config.seed,
-            classifies=classifies,
+        workload = self.assembly.workload
+        evaluator = make_evaluator(self.config, self.assembly, backend)
+        if workload.local is None:
+            return evaluator
+        return LocalEvaluator(
+            self.config.evaluation, backend, len(workload.parts), evaluator.classifies
         )
 
     def _warn(self, sentence: str) -> None:

@@ -17,6 +17,7 @@ from coterie.engine.local_setup import ask_clients, described, keeps_data_local
 from coterie.engine.participation import Participation
 from coterie.engine.serial import SerialBackend, build_method
 from coterie.errors import ConfigError, DataError
+from coterie.evaluation.runner import Evaluator
 
 _DTYPES = {"64-true": torch.float64, "bf16-true": torch.bfloat16}
 
@@ -106,6 +107,18 @@ def make_backend(workload: Workload, stop: Callable[[], None]) -> Backend:
     from coterie.distributed.backend import RayBackend
 
     return RayBackend(workload, stop)
+
+
+def make_evaluator(config: RunConfig, assembly: Assembly, backend: Backend) -> Evaluator:
+    """What scores the run's server states."""
+    return Evaluator(
+        config=config.evaluation,
+        data=assembly.data,
+        backend=backend,
+        clusters=getattr(config.method, "clusters", None) or len(assembly.data.classes),
+        seed=config.seed,
+        classifies=assembly.method.model_for(assembly.server, None).classifies,
+    )
 
 
 def _check_parts(parts: list[Indices]) -> None:

@@ -21,9 +21,11 @@ from coterie.evaluation.matching import contingency
 from coterie.evaluation.neighbours import knn_accuracy
 from coterie.evaluation.probes import classification_scores, linear_probe
 from coterie.networks.clusterer import Prediction
+from coterie.networks.heads import Centroids
 
 _CHUNK_BATCHES = 4
 _PROBE_SHARE = 0.8
+_ROWS = 16384
 _LEAST_LABELS = 2
 """Known labels below which nothing is scored: a probe needs one to fit and one to hold out."""
 
@@ -37,7 +39,8 @@ class Evaluation:
             of a classifier "train" and "test" in place of the first three.
         embedding: Training samples' representations (n, features).
         assignments: Their clusters (n,), or None where there is nothing to cluster by.
-        confidence: The assigned cluster's probability (n,); of k-means clusters NaN.
+        confidence: The assigned cluster's probability (n,).
+        centroids: The head that assigned them, where k-means made the clusters.
         table: Contingency of clusters and classes (clusters, classes), or None without labels.
     """
 
@@ -46,6 +49,7 @@ class Evaluation:
     assignments: NDArray[np.int64] | None
     confidence: NDArray[np.float32] | None
     table: NDArray[np.int64] | None
+    centroids: Centroids | None = None
 
 
 @dataclass
@@ -88,23 +92,23 @@ class Evaluator:
         """
         if self.classifies:
             return self._quick_classification(server)
-        if not self._labelled or not self.clusters:
+        if not self.labelled or not self.clusters:
             return {}
         rows = self._labelled_sample(self._labels)
         prediction = self._predict(server, "train", rows)
-        assignments, _ = self._assign(prediction)
+        assignments, _, _ = self._assign(prediction)
         return self._scores(assignments, self._labels[rows])
 
     def final(self, server: ServerState) -> Evaluation:
         """Everything the config asks for, on all samples."""
         prediction = self._predict(server, "train", np.arange(len(self.data.samples)))
-        assignments, confidence, table = None, None, None
+        assignments, confidence, table, centroids = None, None, None, None
         metrics: dict[str, Mapping[str, float]] = {}
-        if self.classifies and self._labelled:
+        if self.classifies and self.labelled:
             metrics["train"] = self._class_scores(prediction, self._labels)
         elif self.clusters:
-            assignments, confidence = self._assign(prediction)
-        if assignments is not None and self._labelled:
+            assignments, confidence, centroids = self._assign(prediction)
+        if assignments is not None and self.labelled:
             table = self._table(assignments, self._labels)
             metrics["clustering"] = asdict(ClusteringScores.from_table(table))
             if self.config.kmeans_baseline:
@@ -116,11 +120,12 @@ class Evaluator:
             assignments=assignments,
             confidence=confidence,
             table=table,
+            centroids=centroids,
         )
 
     def kmeans_baseline(self) -> dict[str, float]:
         """Clustering metrics of k-means on the raw samples; computed once."""
-        if self._baseline is None and self._labelled:
+        if self._baseline is None and self.labelled:
             flat = self.data.samples.reshape(len(self.data.samples), -1)
             scale = 255.0 if flat.dtype == np.uint8 else 1.0
             found = kmeans(flat.astype(np.float32) / scale, self.clusters, seed=self._seed)
@@ -138,34 +143,44 @@ class Evaluator:
         return np.full(len(self.data.samples), -1, np.int64) if labels is None else labels
 
     @property
-    def _labelled(self) -> bool:
+    def labelled(self) -> bool:
         """Whether enough labels are known to score, and to hold a fifth of them out."""
         return int((self._labels >= 0).sum()) >= _LEAST_LABELS
 
     def _held_out(self, server: ServerState, train: Prediction) -> dict[str, Mapping[str, float]]:
         """Scores on held-out samples: the test set or, without one, a fifth of the samples."""
         metrics: dict[str, Mapping[str, float]] = {}
-        if not self._labelled:
+        if not self.labelled:
             return {}
-        labels, known = self._labels, np.flatnonzero(self._labels >= 0)
-        test_labels = self.data.test_labels
-        if self.data.test_samples is None or test_labels is None or (test_labels < 0).all():
-            order = known[np.random.default_rng(self._seed).permutation(len(known))]
-            cut = int(_PROBE_SHARE * len(order))
-            fit, held = order[:cut], order[cut:]
+        fit, held, test_labels = self.held_out()
+        labels = self._labels
+        if test_labels is None:
             features = train.embedding[fit], train.embedding[held]
             targets = labels[fit], labels[held]
         else:
-            test = self._predict(server, "test", np.arange(len(self.data.test_samples)))
+            test = self._predict(server, "test", np.arange(len(test_labels)))
             if self.classifies:
                 metrics["test"] = self._class_scores(test, test_labels)
             elif test.probabilities is not None:
                 found = test.probabilities.argmax(dim=1).numpy()
                 metrics["clustering_test"] = self._scores(found, test_labels)
-            held = np.flatnonzero(test_labels >= 0)
-            features = train.embedding[known], test.embedding[held]
-            targets = labels[known], test_labels[held]
+            features = train.embedding[fit], test.embedding[held]
+            targets = labels[fit], test_labels[held]
         return metrics | self._probes(features, targets)
+
+    def held_out(self) -> tuple[Indices, Indices, NDArray[np.int64] | None]:
+        """What probes learn from and are scored on; only samples of known class.
+
+        Returns:
+            Training rows to learn from, rows to score, and the test set's classes if the latter are
+            rows of it; without a test set they are a fifth of the training rows.
+        """
+        known, test_labels = np.flatnonzero(self._labels >= 0), self.data.test_labels
+        if self.data.test_samples is None or test_labels is None or (test_labels < 0).all():
+            order = known[np.random.default_rng(self._seed).permutation(len(known))]
+            cut = int(_PROBE_SHARE * len(order))
+            return order[:cut], order[cut:], None
+        return known, np.flatnonzero(test_labels >= 0), test_labels
 
     def _probes(
         self, features: tuple[Tensor, Tensor], targets: tuple[NDArray[np.int64], NDArray[np.int64]]
@@ -181,14 +196,18 @@ class Evaluator:
             metrics["knn"] = {"acc": knn_accuracy(*every, classes=classes)}
         return metrics
 
-    def _assign(self, prediction: Prediction) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """The model's clusters or, while it has none, k-means on the representations."""
-        if prediction.probabilities is not None:
-            confidence, assigned = prediction.probabilities.max(dim=1)
-            return assigned.numpy(), confidence.float().numpy()
-        found = kmeans(prediction.embedding, self.clusters, seed=self._seed)
-        unknown = np.full(len(prediction.embedding), np.nan, dtype=np.float32)
-        return found.assignments.numpy(), unknown
+    def _assign(
+        self, prediction: Prediction
+    ) -> tuple[NDArray[np.int64], NDArray[np.float32], Centroids | None]:
+        """The likeliest clusters and their probabilities; without a head, k-means makes one."""
+        found, centroids = prediction.probabilities, None
+        if found is None:
+            result = kmeans(prediction.embedding, self.clusters, seed=self._seed)
+            centroids = Centroids(result.centroids)
+            blocks = torch.split(prediction.embedding, _ROWS)
+            found = torch.cat([centroids(block) for block in blocks])
+        confidence, assigned = found.max(dim=1)
+        return assigned.numpy(), confidence.float().numpy(), centroids
 
     def _scores(
         self, assignments: NDArray[np.int64], labels: NDArray[np.int64]

@@ -13,10 +13,11 @@ from coterie.networks.encoders import (
     EncoderConfig,
     USPSNet,
 )
-from coterie.networks.heads import ClusterHead, Predictor, Projector
+from coterie.networks.heads import Centroids, ClusterHead, Predictor, Projector
 
 __all__ = [
     "MLP",
+    "Centroids",
     "ClusterHead",
     "ConvNet2",
     "ConvNet3",

@@ -5,6 +5,7 @@ from typing import NamedTuple
 import torch
 from lightning import LightningModule
 from torch import Tensor, nn
+from torch.utils._pytree import _register_namedtuple
 
 
 class Prediction(NamedTuple):
@@ -17,6 +18,10 @@ class Prediction(NamedTuple):
 
     embedding: Tensor
     probabilities: Tensor | None
+
+
+# So that an exported program that gives predictions can be saved.
+_register_namedtuple(Prediction, serialized_type_name=f"{__name__}.Prediction")
 
 
 def to_unit(samples: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:

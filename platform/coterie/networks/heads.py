@@ -71,3 +71,27 @@ class ClusterHead(_TwoLayers):
     def forward(self, representations: Tensor) -> Tensor:
         """Map (n, inputs) to probabilities (n, clusters)."""
         return super().forward(representations).softmax(dim=1)
+
+
+class Centroids(nn.Module):
+    """Assignment to the nearest centroid, for encoders that k-means was run on.
+
+    Probabilities are the softmax over the centroids of −‖h − c‖²: those of a mixture of equal
+    Gaussians of variance ½ a dimension. The nearest centroid is the likeliest. Distances are taken
+    from the differences themselves, in float32, so a sample's bits do not depend on its batch.
+
+    Args:
+        centroids: (clusters, features).
+    """
+
+    centroids: Tensor
+
+    def __init__(self, centroids: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("centroids", centroids.to(torch.float32))
+
+    def forward(self, representations: Tensor) -> Tensor:
+        """Map (n, features) to probabilities (n, clusters)."""
+        exact = "donot_use_mm_for_euclid_dist"
+        distances = torch.cdist(representations.float(), self.centroids, compute_mode=exact)
+        return (-distances.square()).softmax(dim=1)

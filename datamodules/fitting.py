@@ -1,0 +1,122 @@
+"""Fits samples from anywhere to what a model takes: size and mode of images, width of vectors."""
+
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coterie.errors import DataError
+from datamodules.image_files import Picture, decode_images, warn_converted
+from datamodules.npz import as_samples
+from datamodules.resize import resize_images
+
+_LUMA = np.array([19595, 38470, 7471], dtype=np.uint32)
+"""ITU-R 601's weights of red, green and blue in 1/65536, as Pillow's conversion to "L" has them."""
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass
+class Fitting:
+    """What a model takes, and what had to be done to the samples so far to make them so.
+
+    Attributes:
+        shape: A sample's shape: (channels, height, width) or (features,).
+        images: Whether samples are uint8 images rather than float vectors.
+        mode: The images' mode; None for images of other than one or three channels.
+    """
+
+    shape: tuple[int, ...]
+    images: bool
+    mode: Literal["L", "RGB"] | None
+    _count: int = field(default=0, repr=False)
+    _resized: int = field(default=0, repr=False)
+    _converted: Counter[str] = field(default_factory=Counter, repr=False)
+
+    def pictures(self, pictures: Sequence[Picture], names: Sequence[str]) -> NDArray[np.uint8]:
+        """Decode pictures to the model's size and mode.
+
+        Raises:
+            DataError: If the model takes no pictures, or one is missing or cannot be read.
+        """
+        if not self.images or self.mode is None:
+            raise DataError(f"{names[0]}: a picture, but {self._wanted}; give it such an array.")
+        wanted, count = self.shape[1:], len(pictures)
+        size = (wanted[0], wanted[1])
+        decoded = decode_images(pictures, names, mode=self.mode, size=size)
+        self._count += count
+        self._converted += decoded.converted
+        self._resized += decoded.resized
+        return decoded.images
+
+    def array(self, array: NDArray[Any], name: str) -> NDArray[np.generic]:
+        """Samples of an array in the model's shape and type.
+
+        Images may be (n, height, width), (n, channels, height, width) or (n, height, width,
+        channels); other sizes are resized, grey and RGB are converted to each other.
+
+        Args:
+            array: uint8 images, or real vectors (n, features).
+            name: What to call it in errors.
+
+        Raises:
+            DataError: If it does not fit and cannot be made to, or a value is not finite.
+        """
+        return self._images(array, name) if self.images else self._vectors(array, name)
+
+    def warn(self) -> None:
+        """Say once, after the last sample, what was done to them."""
+        if self._resized:
+            size = "×".join(map(str, self.shape[1:]))
+            _logger.warning("%d of %d images were resized to %s.", self._resized, self._count, size)
+        if self.mode is not None:
+            warn_converted(self._converted, self._count, self.mode)
+
+    @property
+    def _wanted(self) -> str:
+        if not self.images:
+            return f"the model takes vectors of {self.shape[0]} features"
+        return f"the model takes uint8 images of shape {self.shape}"
+
+    def _vectors(self, array: NDArray[Any], name: str) -> NDArray[np.float32]:
+        real = array.dtype.kind in "fiu"
+        if not real or array.ndim != 2 or array.shape[1:] != self.shape:
+            raise DataError(
+                f"{name}: it has shape {array.shape} and type {array.dtype}, but {self._wanted}; "
+                "give (n, features) of real numbers."
+            )
+        vectors = array.astype(np.float32)
+        if not np.isfinite(vectors).all():
+            raise DataError(f"{name}: a value is not finite; fill or drop such rows.")
+        self._count += len(array)
+        return vectors
+
+    def _images(self, array: NDArray[Any], name: str) -> NDArray[np.uint8]:
+        channels, height, width = self.shape
+        fits = array.shape[1:] == self.shape
+        takes = array.dtype == np.uint8 and (fits or (self.mode and array.ndim in {3, 4}))
+        if not takes or 0 in array.shape:
+            raise DataError(
+                f"{name}: it has shape {array.shape} and type {array.dtype}, but {self._wanted}; "
+                "give (n, height, width) or (n, channels, height, width) in 0..255."
+            )
+        images: NDArray[Any] = array if fits else as_samples(array, name)
+        given = images.shape[1]
+        if images.shape[2:] != (height, width):
+            images = resize_images(images, (height, width))
+            self._resized += len(images)
+        if given != channels:
+            images = _grey(images) if channels == 1 else np.repeat(images, 3, axis=1)
+            self._converted["RGB" if channels == 1 else "L"] += len(images)
+        self._count += len(images)
+        return np.ascontiguousarray(images)
+
+
+def _grey(images: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """RGB images (n, 3, height, width) as (n, 1, height, width), with Pillow's rounding."""
+    levels = np.tensordot(images.astype(np.uint32), _LUMA, axes=(1, 0))
+    return np.asarray((levels + 0x8000) >> 16, dtype=np.uint8)[:, None]

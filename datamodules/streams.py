@@ -1,0 +1,156 @@
+"""Samples from a folder, an array file or a table, read batch by batch: none is in memory whole."""
+
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coterie.contract.data import SampleBatch
+from coterie.errors import DataError
+from datamodules.fitting import Fitting
+from datamodules.image_files import find_images
+from datamodules.tables import open_csv, open_parquet, table_batches, unreadable
+
+_ARRAYS = ("samples", "x", "images")
+_KINDS = "a folder of pictures, or a .npy, .npz, .parquet or .csv file"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleStream:
+    """Samples that are read as they are asked for, once.
+
+    Attributes:
+        total: How many there are; None if only reading them all would tell.
+        named: Whether they have names.
+        batches: Batches of exactly the size asked for, but for the last one.
+    """
+
+    total: int | None
+    named: bool
+    batches: Iterator[SampleBatch]
+
+
+def open_samples(path: Path, fitting: Fitting, batch_size: int) -> SampleStream:
+    """Open samples of any kind.
+
+    A folder's pictures come sorted by path and are named by it. An .npz file's array is `samples`,
+    `x`, `images` or the only one. For tables see `datamodules.tables`.
+
+    Args:
+        path: A folder of pictures, or a file whose extension says what it is.
+        fitting: What the model takes; it warns after the last batch if samples had to be changed.
+        batch_size: Samples a batch.
+
+    Raises:
+        DataError: If there is nothing to read, or it does not fit; later also from the batches.
+    """
+    openers: dict[str, Callable[[Path, Fitting, int], SampleStream]] = {
+        ".npy": _open_npy, ".npz": _open_npz, ".parquet": _open_parquet, ".csv": _open_csv,
+    }  # fmt: skip
+    if path.is_dir():
+        return _open_folder(path, fitting, batch_size)
+    if not path.is_file():
+        raise DataError(f"{path}: there is no such file or folder; give {_KINDS}.")
+    if path.suffix.lower() not in openers:
+        raise DataError(f"{path}: its kind is unknown; give {_KINDS}.")
+    return openers[path.suffix.lower()](path, fitting, batch_size)
+
+
+def _open_folder(folder: Path, fitting: Fitting, size: int) -> SampleStream:
+    paths = find_images(folder)
+
+    def batches() -> Iterator[SampleBatch]:
+        for start in range(0, len(paths), size):
+            files = paths[start : start + size]
+            samples = fitting.pictures(files, [str(file) for file in files])
+            yield SampleBatch(samples, tuple(f.relative_to(folder).as_posix() for f in files))
+        fitting.warn()
+
+    return SampleStream(total=len(paths), named=True, batches=batches())
+
+
+def _open_npy(path: Path, fitting: Fitting, size: int) -> SampleStream:
+    try:
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise unreadable(path, error) from error
+    return _array_stream(path, array.shape, fitting, _slices(array, size))
+
+
+def _open_npz(path: Path, fitting: Fitting, size: int) -> SampleStream:
+    try:
+        archive = zipfile.ZipFile(path)
+        file = archive.open(f"{_array_name(path, archive)}.npy")
+        shape, dtype = _read_header(file)
+    except (OSError, ValueError, zipfile.BadZipFile) as error:
+        raise unreadable(path, error) from error
+    return _array_stream(path, shape, fitting, _chunks(path, file, shape, dtype, size))
+
+
+def _open_parquet(path: Path, fitting: Fitting, size: int) -> SampleStream:
+    total, named, batches = table_batches(path, open_parquet(path, size), fitting, size)
+    return SampleStream(total=total, named=named, batches=batches)
+
+
+def _open_csv(path: Path, fitting: Fitting, size: int) -> SampleStream:
+    total, named, batches = table_batches(path, open_csv(path), fitting, size)
+    return SampleStream(total=total, named=named, batches=batches)
+
+
+def _array_stream(
+    path: Path, shape: tuple[int, ...], fitting: Fitting, chunks: Iterator[NDArray[Any]]
+) -> SampleStream:
+    if not shape or shape[0] == 0:
+        raise DataError(f"{path}: it holds no sample (shape {shape}); give at least one.")
+
+    def batches() -> Iterator[SampleBatch]:
+        for chunk in chunks:
+            yield SampleBatch(fitting.array(chunk, str(path)))
+        fitting.warn()
+
+    return SampleStream(total=shape[0], named=False, batches=batches())
+
+
+def _slices(array: NDArray[Any], size: int) -> Iterator[NDArray[Any]]:
+    return (array[start : start + size] for start in range(0, len(array), size))
+
+
+def _array_name(path: Path, archive: zipfile.ZipFile) -> str:
+    names = [name.removesuffix(".npy") for name in archive.namelist()]
+    found = names if len(names) == 1 else [name for name in _ARRAYS if name in names]
+    if not found:
+        raise DataError(
+            f"{path}: it has the arrays {', '.join(names) or '(none)'}; name the one with the "
+            f"samples {', '.join(_ARRAYS[:-1])} or {_ARRAYS[-1]}."
+        )
+    return found[0]
+
+
+def _read_header(file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """Shape and type of an array in NumPy's format; the file stands at its values then."""
+    version = np.lib.format.read_magic(file)
+    one = version == (1, 0)
+    read = np.lib.format.read_array_header_1_0 if one else np.lib.format.read_array_header_2_0
+    shape, fortran, dtype = read(file)
+    if fortran and len(shape) > 1:
+        raise ValueError("its values lie column by column; save np.ascontiguousarray of it")
+    if dtype.hasobject:
+        raise ValueError("it holds Python objects, which are never loaded")
+    return shape, dtype
+
+
+def _chunks(
+    path: Path, file: IO[bytes], shape: tuple[int, ...], dtype: np.dtype[Any], size: int
+) -> Iterator[NDArray[Any]]:
+    each = dtype.itemsize * int(np.prod(shape[1:]))
+    for start in range(0, shape[0], size):
+        count = min(size, shape[0] - start)
+        try:
+            content = file.read(count * each)
+        except (OSError, zipfile.BadZipFile) as error:
+            raise unreadable(path, error) from error
+        yield np.frombuffer(content, dtype).reshape(count, *shape[1:])

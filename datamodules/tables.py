@@ -1,0 +1,183 @@
+"""Samples of a parquet or CSV table, batch by batch.
+
+The columns tell what a row holds: `image` or `img` (a picture's bytes, or a struct with a field
+`bytes`), else `path` or `file` (a picture's file, relative to the table's folder), else a column of
+lists of numbers, else all columns of numbers but `id`, `sample`, `label`, `client`, `cluster` and
+`confidence`. Names come from `name`, `id`, or the files' paths.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from coterie.contract.data import SampleBatch
+from coterie.errors import DataError
+from datamodules.fitting import Fitting
+
+_PICTURES, _FILES, _NAMES = ("image", "img"), ("path", "file"), ("name", "id")
+_NO_FEATURES = frozenset({"id", "sample", "label", "client", "cluster", "confidence"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenTable:
+    """A table under way: its columns, its rows if they are known, and its record batches."""
+
+    schema: Any
+    rows: int | None
+    batches: Iterable[Any]
+
+
+def open_parquet(path: Path, batch_size: int) -> OpenTable:
+    """Open a parquet file.
+
+    Raises:
+        DataError: If it is none.
+    """
+    try:
+        file = pq.ParquetFile(path)
+    except (pa.ArrowException, OSError) as error:
+        raise unreadable(path, error) from error
+    rows, batches = file.metadata.num_rows, file.iter_batches(batch_size)
+    return OpenTable(schema=file.schema_arrow, rows=rows, batches=batches)
+
+
+def open_csv(path: Path) -> OpenTable:
+    """Open a CSV file with a header; its types are those of its first megabyte.
+
+    Raises:
+        DataError: If it is none.
+    """
+    try:
+        reader = pa_csv.open_csv(path)
+    except (pa.ArrowException, OSError) as error:
+        raise unreadable(path, error) from error
+    return OpenTable(schema=reader.schema, rows=None, batches=reader)
+
+
+def table_batches(
+    path: Path, table: OpenTable, fitting: Fitting, batch_size: int
+) -> tuple[int | None, bool, Iterator[SampleBatch]]:
+    """The number of rows if it is known, whether they have names, and the batches.
+
+    Raises:
+        DataError: If there are no rows or no columns to read samples from; later also from the
+            batches.
+    """
+    if table.rows == 0:
+        raise DataError(f"{path}: it holds no row; give at least one.")
+    columns = _columns(path, table.schema)
+    name = next((n for n in _NAMES if n in table.schema.names), None)
+    name = columns.names[0] if name is None and columns.kind == "file" else name
+
+    def batches() -> Iterator[SampleBatch]:
+        start = 0
+        for rows in _rebatched(path, table.batches, batch_size):
+            names = None if name is None else tuple(map(str, rows[name].to_pylist()))
+            yield SampleBatch(_samples(path, rows, columns, fitting, start), names)
+            start += len(rows)
+        if not start:
+            raise DataError(f"{path}: it holds no row; give at least one.")
+        fitting.warn()
+
+    return table.rows, name is not None, batches()
+
+
+class _Columns(NamedTuple):
+    """What the rows hold, and the columns it is in."""
+
+    kind: Literal["picture", "file", "list", "numbers"]
+    names: list[str]
+
+
+def _columns(path: Path, schema: Any) -> _Columns:
+    names = schema.names
+    pictures = [name for name in _PICTURES if name in names]
+    files = [name for name in _FILES if name in names]
+    lists = [f.name for f in schema if _is_list(f.type) and _is_number(f.type.value_type)]
+    numbers = [f.name for f in schema if _is_number(f.type) and f.name not in _NO_FEATURES]
+    if pictures:
+        return _Columns("picture", pictures[:1])
+    if files:
+        return _Columns("file", files[:1])
+    if lists:
+        return _Columns("list", lists[:1])
+    if numbers:
+        return _Columns("numbers", numbers)
+    raise DataError(
+        f"{path}: it has the columns {', '.join(names)}; it needs image, path, a list of numbers, "
+        "or columns of numbers."
+    )
+
+
+def _samples(
+    path: Path, rows: Any, columns: _Columns, fitting: Fitting, start: int
+) -> NDArray[np.generic]:
+    for name in columns.names:
+        if rows[name].null_count:
+            raise DataError(
+                f"{path}: {name} is empty in one of the rows {start}..{start + len(rows) - 1}; "
+                "fill or drop such rows."
+            )
+    values = rows[columns.names[0]]
+    if columns.kind == "numbers":
+        matrix = np.column_stack([rows[name].to_numpy() for name in columns.names])
+        return fitting.array(matrix, str(path))
+    if columns.kind == "list":
+        return fitting.array(_matrix(path, columns.names[0], values), str(path))
+    if columns.kind == "file":
+        files = [path.parent / file for file in values.to_pylist()]
+        return fitting.pictures(files, [str(file) for file in files])
+    encoded = pc.struct_field(values, "bytes") if pa.types.is_struct(values.type) else values
+    names = [f"{path}, row {start + row}" for row in range(len(rows))]
+    return fitting.pictures([bytes(picture or b"") for picture in encoded.to_pylist()], names)
+
+
+def _matrix(path: Path, column: str, values: Any) -> NDArray[Any]:
+    lengths = set(pc.list_value_length(values).to_pylist())
+    if len(lengths) > 1:
+        raise DataError(
+            f"{path}: {column} has lists of {min(lengths)} and of {max(lengths)} numbers; make "
+            "them all one length."
+        )
+    flat = values.combine_chunks().flatten().to_numpy(zero_copy_only=False)
+    return np.asarray(flat).reshape(len(values), -1)
+
+
+def _rebatched(path: Path, batches: Iterable[Any], size: int) -> Iterator[Any]:
+    """Tables of exactly `size` rows, but for the last one: a result depends on the batches."""
+    held: list[Any] = []
+    try:
+        for batch in batches:
+            held.append(batch)
+            table = pa.Table.from_batches(held)
+            while len(table) >= size:
+                yield table.slice(0, size)
+                table = table.slice(size)
+            held = table.to_batches()
+    except pa.ArrowException as error:
+        raise unreadable(path, error) from error
+    if held:
+        yield pa.Table.from_batches(held)
+
+
+def _is_list(kind: Any) -> bool:
+    tests = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+    return any(test(kind) for test in tests)
+
+
+def _is_number(kind: Any) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
+
+
+def unreadable(path: Path, error: Exception) -> DataError:
+    """The error for a file that is not what its name says, in one sentence."""
+    reason = (str(error) or type(error).__name__).splitlines()[0].rstrip(".")
+    return DataError(f"{path}: it cannot be read ({reason}); write it again.")

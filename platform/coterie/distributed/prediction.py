@@ -1,0 +1,114 @@
+"""Predicts a stream of samples on the actors of a Ray cluster."""
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import ray
+from ray.exceptions import ObjectLostError, RayActorError, RayTaskError
+
+from coterie.config.schema import ClusterConfig
+from coterie.contract.data import SampleBatch
+from coterie.distributed.cluster import cluster_has_gpu, connect, slots
+from coterie.engine.streaming import Accelerator, BatchPredictor, Predicted
+from coterie.errors import ConfigError, RunError
+from coterie.networks.clusterer import Clusterer, Prediction
+
+_AHEAD = 2
+"""Batches an actor is given at a time: one to work on and one to go on with."""
+
+
+class PredictionActor:
+    """Hosts the model on its CPU or GPU slice."""
+
+    def __init__(self, model: Clusterer, accelerator: Accelerator, threads: int) -> None:
+        self._predictor = BatchPredictor(model, accelerator, threads)
+
+    def predict(self, batch: SampleBatch) -> Prediction:
+        """Embedding and probabilities of a batch."""
+        return self._predictor.predict(batch)
+
+
+class ActorPool:
+    """Actors that predict, as many as the cluster holds or `num_actors`.
+
+    Where the cluster has GPUs, each actor gets one unless `gpus_per_client` names a slice.
+
+    Args:
+        model: In eval mode; it is placed once per node.
+        config: The cluster and the actors' slices of it.
+        accelerator: `cpu` leaves GPUs aside.
+
+    Raises:
+        ConfigError: If not even one actor fits the cluster, or it has no GPU and one is asked for.
+        RunError: If there is no cluster at the address.
+    """
+
+    def __init__(self, model: Clusterer, config: ClusterConfig, accelerator: Accelerator) -> None:
+        self._owns_cluster = connect(config)
+        has_gpu = cluster_has_gpu()
+        if accelerator == "cuda" and not has_gpu:
+            raise ConfigError("accelerator=cuda: the cluster has no GPU; use accelerator=cpu.")
+        if accelerator != "cpu" and not config.gpus_per_client and has_gpu:
+            config = config.model_copy(update={"gpus_per_client": 1.0})
+        self._config, self._lost = config, 0
+        self._arguments = (ray.put(model), accelerator, config.threads_per_client)
+        self._actors = [self._start() for _ in range(config.num_actors or slots(config))]
+
+    def predict_all(self, batches: Iterable[SampleBatch]) -> Iterator[Predicted]:
+        """Predict in order; only a few batches for each actor are under way at a time.
+
+        Raises:
+            RunError: If actors die again and again.
+        """
+        waiting: deque[tuple[int, SampleBatch, Any]] = deque()
+        for number, batch in enumerate(batches):
+            actor = number % len(self._actors)
+            waiting.append((actor, batch, self._actors[actor].predict.remote(batch)))
+            if len(waiting) >= _AHEAD * len(self._actors):
+                yield self._next(waiting)
+        while waiting:
+            yield self._next(waiting)
+
+    def close(self) -> None:
+        """End the actors, and Ray if it was started here."""
+        for actor in self._actors:
+            ray.kill(actor)
+        if self._owns_cluster:
+            ray.shutdown()
+
+    def _start(self) -> Any:
+        options = ray.remote(PredictionActor).options(
+            num_cpus=self._config.cpus_per_client,
+            num_gpus=self._config.gpus_per_client,
+            max_restarts=0,
+        )
+        return options.remote(*self._arguments)
+
+    def _next(self, waiting: deque[tuple[int, SampleBatch, Any]]) -> Predicted:
+        """The first batch's prediction; a dead actor's batches go to its replacement."""
+        while True:
+            actor, batch, reference = waiting[0]
+            try:
+                prediction: Prediction = ray.get(reference)
+            except RayTaskError as error:
+                raise error.cause from None
+            except (RayActorError, ObjectLostError) as error:
+                self._replace(actor, error)
+                for place, (owner, lost, _) in enumerate(waiting):
+                    if owner == actor:
+                        waiting[place] = (owner, lost, self._actors[actor].predict.remote(lost))
+            else:
+                waiting.popleft()
+                return batch, prediction
+
+    def _replace(self, actor: int, error: Exception) -> None:
+        self._lost += 1
+        limit = self._config.max_actor_restarts
+        if self._lost > limit:
+            reason = str(error).strip().splitlines()[-1]
+            raise RunError(
+                f"{self._lost} actors died, over cluster.max_actor_restarts={limit} ({reason}); "
+                "look for memory running out, or take a smaller batch_size."
+            ) from error
+        self._actors[actor] = self._start()

@@ -1,0 +1,195 @@
+"""Evaluates a run's checkpoint: clusters, probes, few labels, and scores without labels."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coterie.checkpoints.checkpoint import load_checkpoint
+from coterie.config.component import target_of
+from coterie.config.schema import RunConfig
+from coterie.contract.data import Indices
+from coterie.contract.phase import ServerState
+from coterie.contract.seeds import derive_seed
+from coterie.engine.backend import Backend
+from coterie.engine.interrupts import Interrupts
+from coterie.engine.outputs import draw_evaluation
+from coterie.engine.setup import Assembly, assemble, make_backend, make_evaluator
+from coterie.evaluation.representation_scores import (
+    alignment,
+    mixing,
+    selection_score,
+    uniformity,
+)
+from coterie.evaluation.runner import Evaluation, Evaluator
+from coterie.evaluation.semi_supervised import fine_tune
+from coterie.networks.clusterer import parameter_dtype, to_unit
+from coterie.networks.views import seeded_view
+from coterie.tracking.metrics_log import finite
+from coterie.tracking.run_directory import RunDirectory, write_text_atomically
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluatedRun:
+    """What an evaluation gave.
+
+    Attributes:
+        folder: `evaluation-<checkpoint>/` in the run's directory.
+        metrics: Group to metrics, as in its metrics.json.
+        outputs: The files in it.
+    """
+
+    folder: Path
+    metrics: Mapping[str, Mapping[str, float]]
+    outputs: tuple[Path, ...]
+
+
+@dataclass
+class RunEvaluation:
+    """Evaluates one checkpoint of a run.
+
+    Attributes:
+        config: The run's config.
+        directory: The run's directory.
+        checkpoint: "latest", "best" or a round.
+        shares: The shares of the labels that the network is fine-tuned with, one after the other.
+        epochs: Epochs of the fine-tuning.
+    """
+
+    config: RunConfig
+    directory: RunDirectory
+    checkpoint: str | int
+    shares: Sequence[float] = (0.01, 0.1)
+    epochs: int = 100
+    _assembly: Assembly = field(init=False, repr=False)
+
+    def run(self) -> EvaluatedRun:
+        """Read the checkpoint, score it, write metrics.json and figures.
+
+        Raises:
+            DataError: If the checkpoint or the data is missing.
+        """
+        self._assembly = assemble(self.config)
+        with Interrupts() as interrupts:
+            backend = make_backend(
+                self._assembly.workload, lambda: interrupts.check("nothing was written")
+            )
+            try:
+                return self._evaluate(backend, interrupts)
+            finally:
+                backend.close()
+
+    def _evaluate(self, backend: Backend, interrupts: Interrupts) -> EvaluatedRun:
+        loaded = load_checkpoint(self.directory.checkpoints, backend, self.checkpoint)
+        server = loaded.state.server
+        evaluator = make_evaluator(self.config, self._assembly, backend)
+        evaluation = evaluator.final(server)
+        metrics = dict(evaluation.metrics)
+        for share in self.shares if evaluator.labelled else ():
+            interrupts.check("nothing was written")
+            metrics[f"labels_{100 * share:g}%"] = self._fine_tuned(server, evaluator, share)
+        metrics["unsupervised"] = self._unsupervised(server, evaluation)
+        folder = self.directory.path / f"evaluation-{loaded.path.name.strip('.')}"
+        return self._write(folder, server, metrics, evaluation)
+
+    def _fine_tuned(
+        self, server: ServerState, evaluator: Evaluator, share: float
+    ) -> dict[str, float]:
+        """Scores after fine-tuning, on the samples that the probes are scored on."""
+        data = self._assembly.data
+        fit, held, test_labels = evaluator.held_out()
+        samples, labels = data.samples, data.labels
+        assert labels is not None
+        if test_labels is not None and data.test_samples is not None:
+            test = data.test_samples[held], test_labels[held]
+        else:
+            test = samples[held], labels[held]
+        scores = fine_tune(
+            self._assembly.method.model_for(server, None).encoder,
+            (samples[fit], labels[fit]),
+            test,
+            classes=len(data.classes),
+            share=share,
+            seed=self._seed("fine-tuning"),
+            epochs=self.epochs,
+            device=self._device,
+        )
+        return asdict(scores)
+
+    def _unsupervised(self, server: ServerState, evaluation: Evaluation) -> dict[str, float]:
+        """Orchestra's scores of the encoder's representation, over at most `max_samples`."""
+        rows = self._sampled_parts()
+        embeddings = [evaluation.embedding[torch.from_numpy(part)] for part in rows]
+        views = [self._embedded_views(server, part, number) for number, part in enumerate(rows)]
+        align = alignment(list(zip(embeddings, views, strict=True)))
+        unif = uniformity(embeddings)
+        scores = {"align": align, "unif": unif, "selection": selection_score(align, unif)}
+        if evaluation.assignments is not None:
+            every = np.concatenate(rows)
+            scores["mixing"] = mixing(torch.cat(embeddings), evaluation.assignments[every])
+        return scores
+
+    def _sampled_parts(self) -> list[Indices]:
+        """Each client's rows, of all clients alike so many fewer that `max_samples` is kept."""
+        parts, most = self._assembly.workload.parts, self.config.evaluation.max_samples
+        total = sum(len(part) for part in parts)
+        if most is None or total <= most:
+            return list(parts)
+        draw = np.random.default_rng(self._seed("sample"))
+        sizes = [max(1, len(part) * most // total) for part in parts]
+        return [
+            np.sort(draw.choice(part, size, replace=False))
+            for part, size in zip(parts, sizes, strict=True)
+        ]
+
+    def _embedded_views(self, server: ServerState, rows: Indices, client: int) -> Tensor:
+        """Representations of one random view of each sample, by the run's augmentation."""
+        task, size = self._assembly.workload.task, self.config.evaluation.batch_size
+        augment = task.augmentation.build(task.shape).to(self._device)
+        encoder = self._assembly.method.model_for(server, None).eval().to(self._device).encoder
+        parts = []
+        with torch.inference_mode():
+            for start in range(0, len(rows), size):
+                samples = torch.from_numpy(self._assembly.data.samples[rows[start : start + size]])
+                seed = self._seed("views", client, start)
+                view = seeded_view(augment, to_unit(samples.to(self._device)), seed)
+                parts.append(encoder(view.to(parameter_dtype(encoder))).cpu())
+        return torch.cat(parts)
+
+    def _write(
+        self,
+        folder: Path,
+        server: ServerState,
+        metrics: Mapping[str, Mapping[str, float]],
+        evaluation: Evaluation,
+    ) -> EvaluatedRun:
+        plain: dict[str, Any] = {
+            "round": server.round,
+            "method": target_of(self.config.method).rpartition(":")[2],
+            "dataset": self._assembly.data.name,
+            "seed": self.config.seed,
+            "metrics": {
+                group: {name: finite(value) for name, value in scores.items()}
+                for group, scores in metrics.items()
+            },
+        }
+        text = json.dumps(plain, indent=2, ensure_ascii=False, allow_nan=False)
+        write_text_atomically(folder / "metrics.json", text + "\n")
+        outputs = [folder / "metrics.json"]
+        if self.config.evaluation.figures:
+            seed = self._seed("figures") % 2**31
+            outputs += draw_evaluation(folder, evaluation, self._assembly.data, seed)
+        return EvaluatedRun(folder=folder, metrics=metrics, outputs=tuple(outputs))
+
+    @property
+    def _device(self) -> torch.device:
+        has_gpu = self.config.accelerator != "cpu" and torch.cuda.is_available()
+        return torch.device("cuda" if has_gpu else "cpu")
+
+    def _seed(self, *purpose: int | str) -> int:
+        return derive_seed(self.config.seed, "evaluate", *purpose)

@@ -1,0 +1,152 @@
+"""Evaluate a run's checkpoint: `python -m ray_jobs.evaluate run=DIR [checkpoint=best] …`."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field, NonNegativeInt, PositiveInt
+from rich.console import Console
+
+from coterie.config.component import Component
+from coterie.config.explain import nearest, show
+from coterie.config.loading import load_component, load_config
+from coterie.config.schema import RunConfig
+from coterie.errors import ConfigError
+from coterie.tracking.run_directory import RunDirectory
+from ray_jobs.arguments import backend_at_hand, read_values
+from ray_jobs.command import run_command
+from ray_jobs.help_text import command_help
+
+if TYPE_CHECKING:
+    from coterie.engine.evaluate_run import EvaluatedRun
+
+_Share = Annotated[float, Field(gt=0.0, le=1.0)]
+_CHANGEABLE = ("accelerator", "cluster", "data", "evaluation")
+"""Sections of the run's config that an evaluation may set: where and what, not what was trained."""
+
+
+class EvaluateConfig(Component):
+    """Which checkpoint to evaluate, and how."""
+
+    run: Annotated[str, Field(min_length=1)]
+    """The run's folder."""
+    checkpoint: Literal["latest", "best"] | NonNegativeInt = "latest"
+    """`latest`, `best`, or the round of one."""
+    labelled_shares: Annotated[tuple[_Share, ...], Field(strict=False)] = (0.01, 0.1)
+    """Shares of the labels to fine-tune the whole network with; [] leaves that out."""
+    fine_tuning_epochs: PositiveInt = 100
+    """Epochs of fine-tuning."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Evaluate what the arguments ask for.
+
+    Returns:
+        The exit code: 0 done; 1 failed; 2 arguments, checkpoint or data refused; 130 interrupted.
+    """
+    return run_command(_evaluate, arguments, _help)
+
+
+def _help(*arguments: str) -> str:
+    return command_help(
+        "Evaluates a checkpoint of a run: clusters, linear probe, nearest neighbours, fine-tuning "
+        "with few labels, and scores that need no labels. It takes the run's own config, of which "
+        f"keys of {', '.join(_CHANGEABLE)} can be set anew, such as data.root; without "
+        "cluster.backend it runs on the cluster at hand, else in this process.",
+        "usage: python -m ray_jobs.evaluate run=DIR [KEY=VALUE ...]",
+        EvaluateConfig,
+    )
+
+
+def _evaluate(arguments: Sequence[str]) -> int:
+    values = read_values(arguments)
+    own = {key: values.pop(key) for key in EvaluateConfig.model_fields if key in values}
+    options = load_component(EvaluateConfig, own)
+    directory = _open(options.run)
+    config = _run_config(directory, values)
+    # Imported only now: a mistyped key is answered at once, not after PyTorch has loaded.
+    from coterie.engine.evaluate_run import RunEvaluation
+
+    done = RunEvaluation(
+        config=config,
+        directory=directory,
+        checkpoint=options.checkpoint,
+        shares=options.labelled_shares,
+        epochs=options.fine_tuning_epochs,
+    ).run()
+    _show(done)
+    return 0
+
+
+def _open(run: str) -> RunDirectory:
+    try:
+        return RunDirectory.open(run)
+    except ConfigError as error:
+        hint = "no config.yaml in it" if Path(run).is_dir() else "there is no such folder"
+        raise ConfigError(f"run={run}: {hint}; give the folder of an earlier run.") from error
+
+
+def _run_config(directory: RunDirectory, changes: Mapping[str, Any]) -> RunConfig:
+    """The run's config with these changes, on the cluster at hand unless they name a backend."""
+    for key, value in changes.items():
+        if key not in RunConfig.model_fields:
+            close = nearest(key, [*EvaluateConfig.model_fields, *_CHANGEABLE])
+            keys = ", ".join(EvaluateConfig.model_fields)
+            hint = f"did you mean {close}?" if close else f"the top has {keys}."
+            raise ConfigError(f"{key}={show(value)}: there is no such key; {hint}")
+        if key not in _CHANGEABLE:
+            raise ConfigError(
+                f"{key}={show(value)}: the run has been trained with its own; only keys of "
+                f"{', '.join(_CHANGEABLE)} can be set anew."
+            )
+    cluster = changes.get("cluster", {})
+    if isinstance(cluster, Mapping):
+        cluster = {"backend": backend_at_hand(cluster), **cluster}
+    return load_config(_merged(directory.read_config(), {**changes, "cluster": cluster}))
+
+
+def _merged(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Plain values with others in their place, section by section."""
+    both = {
+        key: _merged(values[key], change)
+        for key, change in changes.items()
+        if isinstance(change, Mapping) and isinstance(values.get(key), Mapping)
+    }
+    return {**values, **changes, **both}
+
+
+def _show(done: "EvaluatedRun") -> None:
+    from coterie.tracking.tables import display_path, scores_table
+
+    console = Console()
+    for group in _tables(done.metrics):
+        if group:
+            console.print(scores_table(group))
+    for path in done.outputs:
+        console.print(display_path(path), soft_wrap=True, highlight=False)
+
+
+def _tables(
+    metrics: Mapping[str, Mapping[str, float]],
+) -> list[dict[str, Mapping[str, float]]]:
+    """Three tables: clusters, classifiers, scores without labels."""
+    names = {
+        "clustering": "clusters",
+        "clustering_test": "clusters, test set",
+        "kmeans_raw": "k-means on raw samples",
+        "linear": "linear probe",
+        "knn": "nearest neighbours",
+        "unsupervised": "without labels",
+    }
+    tables: list[dict[str, Mapping[str, float]]] = [{}, {}, {}]
+    for group, scores in metrics.items():
+        share = group.removeprefix("labels_")
+        name = names.get(group, f"fine-tuned, {share} of labels" if share != group else group)
+        number = 2 if group == "unsupervised" else 0 if "nmi" in scores else 1
+        tables[number][name] = scores
+    return tables
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

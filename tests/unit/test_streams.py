@@ -1,0 +1,123 @@
+"""Samples from arrays and tables, batch by batch, fitted to what a model takes."""
+
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from coterie.errors import DataError
+from datamodules.fitting import Fitting
+from datamodules.streams import open_samples
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+VECTORS = Fitting((3,), images=False, mode=None)
+
+
+def read(path, size=2):
+    stream = open_samples(Path(path), VECTORS, size)
+    return stream, list(stream.batches)
+
+
+def test_tables_of_numbers_are_vectors(tmp_path):
+    rows = np.arange(15, dtype=np.float32).reshape(5, 3)
+    columns = {"id": list("vwxyz"), **{f"f{i}": rows[:, i] for i in range(3)}, "label": [0] * 5}
+    pq.write_table(pa.table(columns), "x.parquet")
+    lists = pa.FixedSizeListArray.from_arrays(pa.array(rows.ravel()), 3)
+    pq.write_table(pa.table({"features": lists}), "lists.parquet")
+    np.savetxt("x.csv", rows, delimiter=",", header="a,b,c", comments="")
+    for name, total in (("x.parquet", 5), ("lists.parquet", 5), ("x.csv", None)):
+        stream, batches = read(name)
+        assert stream.total == total
+        assert [len(batch.samples) for batch in batches] == [2, 2, 1]
+        assert np.array_equal(np.concatenate([batch.samples for batch in batches]), rows)
+        assert batches[0].samples.dtype == np.float32
+    assert read("x.parquet")[1][1].names == ("x", "y")
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("a,b\n1,2\n", "it has shape (1, 2) and type int64, but the model takes vectors of 3"),
+        ("a,b,c\n1,2,inf\n", "a value is not finite; fill or drop such rows."),
+        ("a,b,c\n1,2,3\n1,2,nan\n", "c is empty in one of the rows 0..1; fill or drop such rows."),
+        ("a,b,c\n1,2\n", "it cannot be read ("),
+    ],
+)
+def test_bad_rows_are_refused(text, sentence):
+    Path("x.csv").write_text(text)
+    with pytest.raises(DataError) as refusal:
+        read("x.csv")
+    assert sentence in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+def test_ragged_lists_are_refused():
+    pq.write_table(pa.table({"features": [[1.0, 2.0, 3.0], [1.0]]}), "x.parquet")
+    with pytest.raises(DataError, match="features has lists of 1 and of 3 numbers; make them all"):
+        read("x.parquet")
+
+
+def test_a_large_array_is_never_in_memory_whole():
+    np.savez_compressed("x.npz", samples=np.zeros((200_000, 30)))  # 48 MB
+    fitting = Fitting((30,), images=False, mode=None)
+    tracemalloc.start()
+    count = sum(len(batch.samples) for batch in open_samples(Path("x.npz"), fitting, 1000).batches)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert count == 200_000
+    assert peak < 4e6
+
+
+def test_damage_shows_where_it_is_read():
+    rows = np.random.default_rng(0).normal(size=(1000, 3))
+    np.savez("x.npz", samples=rows)
+    content = bytearray(Path("x.npz").read_bytes())
+    content[20_000] ^= 1
+    Path("x.npz").write_bytes(content)
+    batches = open_samples(Path("x.npz"), VECTORS, 100).batches
+    assert np.array_equal(next(batches).samples, rows[:100].astype(np.float32))
+    with pytest.raises(DataError, match=r"x\.npz: it cannot be read \(Bad CRC-32"):
+        list(batches)
+
+
+def test_colours_become_grey_as_pillow_has_it_and_grey_becomes_colour():
+    draw = np.random.default_rng(0)
+    colour = draw.integers(0, 256, (5, 9, 7, 3), dtype=np.uint8)
+    grey = Fitting((1, 9, 7), images=True, mode="L").array(colour, "x")
+    expected = [np.asarray(Image.fromarray(image).convert("L")) for image in colour]
+    assert np.array_equal(grey[:, 0], expected)
+    again = Fitting((3, 9, 7), images=True, mode="RGB").array(grey[:, 0], "x")
+    assert again.shape == (5, 3, 9, 7)
+    assert np.array_equal(again, grey.repeat(3, axis=1))
+
+
+def test_images_of_other_channels_are_taken_as_they_are_or_not_at_all():
+    fitting = Fitting((5, 4, 4), images=True, mode=None)
+    images = np.zeros((2, 5, 4, 4), dtype=np.uint8)
+    assert np.array_equal(fitting.array(images, "x"), images)
+    with pytest.raises(DataError, match=r"x: it has shape \(2, 3, 4, 4\) and type uint8, but the"):
+        fitting.array(images[:, :3], "x")
+    with pytest.raises(DataError, match=r"a\.png: a picture, but the model takes uint8 images"):
+        fitting.pictures([Path("a.png")], ["a.png"])
+
+
+def test_a_folder_of_mixed_pictures_has_one_warning_of_each_kind(caplog):
+    Path("x").mkdir()
+    for row in range(6):
+        image = Image.new("RGB" if row % 2 else "L", (8, 8) if row < 4 else (20, 16))
+        image.save(f"x/{row}.png")
+    stream = open_samples(Path("x"), Fitting((1, 8, 8), images=True, mode="L"), 2)
+    assert [batch.samples.shape for batch in stream.batches] == [(2, 1, 8, 8)] * 3
+    assert [record.message for record in caplog.records] == [
+        "2 of 6 images were resized to 8×8.",
+        "3 of 6 pictures were converted to L (3 from RGB).",
+    ]
