@@ -8,6 +8,7 @@ import torch
 from lightning import LightningModule
 
 from coterie.contract.client import ClientData, Plan
+from coterie.contract.seeds import derive_seed
 from coterie.engine.batches import SeededBatches
 from coterie.engine.trainer import LightningTrainer
 from coterie.errors import ContractError
@@ -172,3 +173,19 @@ def test_lightning_trains_on_just_the_planned_batches(plan):
     assert module.seen == [[ids(batch) for batch in epoch] for epoch in expected]
     assert fit.steps == plan.get("steps", 9)
     assert math.ceil((plan.get("first_step", 0) % 3 + fit.steps) / 3) == len(module.seen)
+
+
+@pytest.mark.parametrize("batch_size", [10, 255, 300])
+@pytest.mark.parametrize("first_step", [0, 3])
+def test_gathering_ahead_changes_no_batch(batch_size, first_step):
+    given = batches(
+        900, with_labels=True, batch_size=batch_size, steps=200, first_step=first_step
+    )  # more samples than are gathered in one go, and batches larger than that
+    per_epoch = math.ceil(900 / batch_size)
+    for step, batch in enumerate(flat(given), first_step):
+        epoch, index = divmod(step, per_epoch)
+        order = np.random.default_rng(derive_seed(1, "order", epoch)).permutation(900)
+        expected = order[index * batch_size : (index + 1) * batch_size]
+        assert ids(batch) == expected.tolist()
+        assert batch["labels"].tolist() == ((expected + 100) % 3).tolist()
+        assert batch["seed"] == derive_seed(1, "step", step)

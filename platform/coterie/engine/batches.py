@@ -82,7 +82,7 @@ class SeededBatches:
         samples = self._data.take(positions)
         labels = self._data.take_labels(positions) if self._with_labels else None
         for start in range(0, len(positions), size):
-            # Copies of their own: a method may write to a batch, and they lie aligned in memory.
+            # Copies: where a tensor begins in memory may decide how a product of it is rounded.
             batch: Batch = {"samples": samples[start : start + size].clone()}
             batch["seed"] = derive_seed(self._seed, "step", self._step)
             if labels is not None:
