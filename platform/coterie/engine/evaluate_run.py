@@ -26,7 +26,8 @@ from coterie.evaluation.representation_scores import (
     selection_score,
     uniformity,
 )
-from coterie.evaluation.runner import Evaluation, Evaluator
+from coterie.evaluation.result import Evaluation
+from coterie.evaluation.runner import Evaluator
 from coterie.evaluation.semi_supervised import fine_tune
 from coterie.networks.clusterer import parameter_dtype, to_unit
 from coterie.networks.views import seeded_view

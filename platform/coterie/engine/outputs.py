@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 from coterie.contract.data import DataArrays, Indices
 from coterie.engine.recorder import Recorder
 from coterie.evaluation.figures import confusion_figure, curves_figure, embedding_figure
-from coterie.evaluation.runner import Evaluation
+from coterie.evaluation.result import Evaluation
 
 
 def write_assignments(path: Path, evaluation: Evaluation, parts: Sequence[Indices]) -> None:

@@ -15,7 +15,7 @@ from coterie.contract.phase import Phase, ServerState
 from coterie.engine.backend import Backend
 from coterie.engine.events import TurnDone
 from coterie.engine.loop import Committed, RunState
-from coterie.evaluation.runner import Evaluation
+from coterie.evaluation.result import Evaluation
 from coterie.tracking.loggers import Position, Tracker
 from coterie.tracking.metrics_log import MetricsRow
 

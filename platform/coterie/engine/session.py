@@ -22,7 +22,7 @@ from coterie.engine.saved_model import with_head, write_model
 from coterie.engine.setup import Assembly, make_backend, make_evaluator
 from coterie.errors import RunError
 from coterie.evaluation.local_runner import LocalEvaluator
-from coterie.evaluation.runner import Evaluation
+from coterie.evaluation.result import Evaluation
 from coterie.networks.clusterer import Clusterer
 from coterie.tracking.loggers import Tracker, build_loggers
 from coterie.tracking.metrics_log import MetricsLog

@@ -13,7 +13,7 @@ from coterie.engine.local_data import Tally
 from coterie.engine.packing import pack_server
 from coterie.evaluation.clustering_metrics import ClusteringScores
 from coterie.evaluation.matching import Table
-from coterie.evaluation.runner import Evaluation
+from coterie.evaluation.result import Evaluation
 
 
 @dataclass

@@ -20,6 +20,7 @@ from coterie.evaluation.clustering_metrics import ClusteringScores
 from coterie.evaluation.matching import contingency
 from coterie.evaluation.neighbours import knn_accuracy
 from coterie.evaluation.probes import classification_scores, linear_probe
+from coterie.evaluation.result import Evaluation
 from coterie.networks.clusterer import Prediction
 from coterie.networks.heads import Centroids
 
@@ -28,28 +29,6 @@ _PROBE_SHARE = 0.8
 _ROWS = 16384
 _LEAST_LABELS = 2
 """Known labels below which nothing is scored: a probe needs one to fit and one to hold out."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Evaluation:
-    """The last evaluation of a run.
-
-    Attributes:
-        metrics: Group to metrics: "clustering", "clustering_test", "kmeans_raw", "linear", "knn";
-            of a classifier "train" and "test" in place of the first three.
-        embedding: Training samples' representations (n, features).
-        assignments: Their clusters (n,), or None where there is nothing to cluster by.
-        confidence: The assigned cluster's probability (n,).
-        centroids: The head that assigned them, where k-means made the clusters.
-        table: Contingency of clusters and classes (clusters, classes), or None without labels.
-    """
-
-    metrics: Mapping[str, Mapping[str, float]]
-    embedding: Tensor
-    assignments: NDArray[np.int64] | None
-    confidence: NDArray[np.float32] | None
-    table: NDArray[np.int64] | None
-    centroids: Centroids | None = None
 
 
 @dataclass
