@@ -37,6 +37,11 @@ def run(run_dir, *overrides):
     result = Federation(compose(*RUN, f"run_dir={run_dir}", *overrides), view).run()
     rows = [json.loads(line) for line in (run_dir / "metrics.jsonl").open()]
     server = [row for row in rows if row["scope"] == "server"]
+    events = [row for row in rows if row["scope"] == "event"]
+    assert [row["failure"] for row in events] == json.loads((run_dir / "summary.json").read_text())[
+        "failures"
+    ]
+    assert {row["client"] for row in events} <= {1}
     return result, json.loads((run_dir / "summary.json").read_text()), server
 
 

@@ -113,6 +113,10 @@ class Tracker:
             "step": last_step,
         }
 
+    def log_failure(self, row: MetricsRow) -> None:
+        """Write an event to `metrics.jsonl`, whichever client it is about; loggers take numbers."""
+        self._metrics.append(row)
+
     def server_rows(self) -> list[dict[str, Any]]:
         """The server's rows so far, as `metrics.jsonl` has them."""
         return [row for row in self._metrics.rows() if row["scope"] == "server"]
