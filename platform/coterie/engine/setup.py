@@ -13,6 +13,7 @@ from coterie.contract.phase import ServerState
 from coterie.contract.seeds import derive_seed
 from coterie.engine.backend import Backend, Workload
 from coterie.engine.data_checks import check_data
+from coterie.engine.fit_checks import check_fit
 from coterie.engine.local_setup import ask_clients, described, keeps_data_local
 from coterie.engine.participation import Participation
 from coterie.engine.serial import SerialBackend, build_method
@@ -62,6 +63,7 @@ def assemble(config: RunConfig) -> Assembly:
         labels=data.labels if method_type.needs_labels else None,
         local=data.classes if local else None,
     )
+    check_fit(config, workload.task, data)
     method = build_method(workload)
     sizes = {client: len(rows) for client, rows in enumerate(parts)}
     # Now, so that networks which do not fit the data are refused before anything has started.
