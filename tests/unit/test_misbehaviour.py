@@ -23,7 +23,7 @@ RUN = (
 )  # fmt: skip
 REASONS = {
     "raise": "ValueError: its disk is broken",
-    "memory": "MemoryError: no message",
+    "memory": "out of memory: MemoryError; lower method.batch_size or give each client more",
     "not_finite": "is not finite; lower the learning rate or drop the client.",
     "infinite": "is not finite; lower the learning rate or drop the client.",
     "huge": "has a value of 1e+30; training diverged, lower its rate.",
