@@ -72,12 +72,16 @@ class Tracker:
         loggers: Lightning loggers; they are started at once.
         client_rows: Rows of clients 0 to `client_rows` - 1 are tracked, the same clients all along,
             so that series are not cut up and a logger's columns stay few.
+
+    Attributes:
+        problems: One sentence for each logger that was left out.
     """
 
     def __init__(self, metrics: MetricsLog, loggers: Sequence[Logger], client_rows: int) -> None:
         self._metrics = metrics
         self._loggers = list(loggers)
         self._client_rows = client_rows
+        self.problems: list[str] = []
         self._phases = 0
         self._last = (-1, -1)
         for logger in loggers:
@@ -137,9 +141,10 @@ class Tracker:
             action()
         except Exception as error:  # noqa: BLE001 - trackers raise whatever their libraries do
             self._loggers.remove(logger)
-            name = type(logger).__name__
-            _log.warning(
-                "%s is left out from here on (%s: %s): the run goes on and metrics.jsonl has "
-                "everything; mend it, or take it out of tracking.loggers, before the next run.",
-                name, type(error).__name__, " ".join(str(error).split()),
-            )  # fmt: skip
+            reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            self.problems.append(
+                f"{type(logger).__name__} is left out from here on ({reason}): the run goes on and "
+                "metrics.jsonl has everything; mend it, or take it out of tracking.loggers, before "
+                "the next run"
+            )
+            _log.warning("%s.", self.problems[-1])
