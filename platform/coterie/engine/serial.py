@@ -17,7 +17,7 @@ from coterie.engine.packing import Packed
 from coterie.engine.predictor import Chunk, Predictor
 from coterie.engine.trainer import local_trainer
 from coterie.engine.worker import ModulePool, Resolve, Worker
-from coterie.errors import ContractError
+from coterie.errors import ConfigError, ContractError
 from coterie.networks.clusterer import Prediction
 
 
@@ -58,6 +58,12 @@ def build_worker(
         resolve=resolve,
         local=None if workload.local is None else LocalData(config, workload.local),
     )
+
+
+def check_device(accelerator: str) -> None:
+    """Raise a ConfigError if this process lacks the device that the config asks for."""
+    if accelerator == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("accelerator=cuda: there is no CUDA device here; use accelerator=cpu.")
 
 
 def build_predictor(worker: Worker, accelerator: str) -> Predictor:

@@ -16,8 +16,8 @@ from coterie.engine.data_checks import check_data
 from coterie.engine.fit_checks import check_fit
 from coterie.engine.local_setup import ask_clients, described, keeps_data_local
 from coterie.engine.participation import Participation
-from coterie.engine.serial import SerialBackend, build_method
-from coterie.errors import ConfigError, DataError
+from coterie.engine.serial import SerialBackend, build_method, check_device
+from coterie.errors import DataError
 from coterie.evaluation.runner import Evaluator
 
 _DTYPES = {"64-true": torch.float64, "bf16-true": torch.bfloat16}
@@ -101,10 +101,7 @@ def make_backend(workload: Workload, stop: Callable[[], None]) -> Backend:
     """The backend that the config names; Ray is imported only for Ray's."""
     config = workload.config
     if config.cluster.backend == "serial":
-        if config.accelerator == "cuda" and not torch.cuda.is_available():
-            raise ConfigError(
-                "accelerator=cuda: there is no CUDA device here; use accelerator=cpu."
-            )
+        check_device(config.accelerator)
         return SerialBackend(workload, stop)
     from coterie.distributed.backend import RayBackend
 
