@@ -59,6 +59,10 @@ METHODS = {
         "method.rounds=3",
         "method.learning_rate=0.5",
     ),
+    **{
+        name: (f"experiment={name}_digits", "data.limit=320", "method.rounds=3", "method.epochs=1")
+        for name in ("fedsimclr", "fedbyol", "fedsimsiam")
+    },
 }
 
 

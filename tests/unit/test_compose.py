@@ -226,6 +226,7 @@ def test_every_yaml_composes_and_survives_a_dump(group: str, choice: str) -> Non
 
 
 FEDERATED = {"fedmcc": 5, "fedcc": 5, "mcc": 1, "cc": 1, "fedavg": 5}
+FEDERATED |= {"fedsimclr": 5, "fedbyol": 5, "fedsimsiam": 5, "simclr": 1, "byol": 1, "simsiam": 1}
 
 
 @pytest.mark.parametrize("name", experiments())
