@@ -77,19 +77,25 @@ class Averaging(ABC, Generic[ConfigT, ModuleT]):
         """The model to evaluate and take away."""
 
     def init(self, sizes: Mapping[int, int], seed: int) -> ServerState:
-        """A freshly initialised global model."""
+        """A freshly initialised global model; its parts without parameters are not sent back."""
         with seeded(seed):
             module = self.build()
         self.rules.check(module)
-        return ServerState(slots=self.rules.slots(module, self.rules.averaged))
+        slots, learned = (
+            self.rules.slots(module, self.rules.averaged),
+            dict(module.named_parameters()),
+        )
+        fixed = [slot for slot in slots if not slots[slot].keys() & learned.keys()]
+        return ServerState(slots=slots, facts={"fixed": [*fixed]} if fixed else {})
 
     def next(self, server: ServerState) -> Phase | None:
         """The next round."""
         if server.round >= self.rounds:
             return None
-        slots = self.rules.averaged
+        down, fixed = self.rules.averaged, server.facts.get("fixed")
+        up = down - set(fixed) if isinstance(fixed, list) else down
         return Phase(
-            name=self.stage, stage=self.stage, round=server.round + 1, down=slots, up=slots,
+            name=self.stage, stage=self.stage, round=server.round + 1, down=down, up=up,
             metrics=self.metrics, cohort=self._config.participation,
         )  # fmt: skip
 

@@ -60,7 +60,13 @@ METHODS = {
         "method.learning_rate=0.5",
     ),
     **{
-        name: (f"experiment={name}_digits", "data.limit=320", "method.rounds=3", "method.epochs=1")
+        name: (
+            f"experiment={name}_digits",
+            "data.limit=320",
+            "method.rounds=3",
+            "method.epochs=1",
+            "method.hidden=32",
+        )
         for name in ("fedsimclr", "fedbyol", "fedsimsiam")
     },
 }

@@ -129,7 +129,7 @@ def target_of(tensors) -> dict[str, torch.Tensor]:
     return {name: t for name, t in tensors.items() if name.startswith("target.")}
 
 
-def test_a_target_starts_as_the_global_model_and_stays_with_its_client(kept: Federated) -> None:
+def test_a_target_stays_with_its_client(kept: Federated) -> None:
     for turn in kept.spy.turns:
         given = turn.client.state
         assert (given is None) is (turn.phase.round == 1)
@@ -139,8 +139,12 @@ def test_a_target_starts_as_the_global_model_and_stays_with_its_client(kept: Fed
                 if t.client.id == turn.client.id and t.phase.round == turn.phase.round - 1
             )  # fmt: skip
             assert same_bits(given, before)
-    method, server = kept.spy.method, kept.start
-    module = method.global_module(server)
+
+
+def test_a_latecomers_target_starts_as_the_global_model_of_its_round(kept: Federated) -> None:
+    method = kept.spy.method
+    module = method.global_module(kept.state.server)
+    assert not same_bits(dict(module.target.state_dict()), dict(module.online.state_dict()))
     method.restore(module, {})
     assert same_bits(dict(module.target.state_dict()), dict(module.online.state_dict()))
     method.restore(module, kept.kept[0])
