@@ -45,9 +45,9 @@ class Ran:
     dropped: int = 0
 
 
-def run(*overrides, hook=None):
-    """Run to the end; `hook(backend, phase)` is called before each phase."""
-    assembly = assemble(compose(*SMALL, *overrides))
+def run(*overrides, hook=None, base=SMALL):
+    """Run `base` to the end; `hook(backend, phase)` is called before each phase."""
+    assembly = assemble(compose(*base, *overrides))
     backend = make_backend(assembly.workload, lambda: None)
     try:
         state = RunState(server=assembly.server)

@@ -59,6 +59,16 @@ METHODS = {
         "method.rounds=3",
         "method.learning_rate=0.5",
     ),
+    **{
+        name: (
+            f"experiment={name}_digits",
+            "data.limit=320",
+            "method.rounds=3",
+            "method.epochs=1",
+            "method.hidden=32",
+        )
+        for name in ("fedsimclr", "fedbyol", "fedsimsiam")
+    },
 }
 
 

@@ -211,10 +211,14 @@ OWN_DATA = {"class_folders", "client_folders", "image_folder", "manifest", "npz"
 
 
 @pytest.mark.parametrize(("group", "choice"), CHOICES)
-def test_every_yaml_composes_and_survives_a_dump(group: str, choice: str) -> None:
+def test_every_yaml_composes_and_survives_a_dump(
+    group: str, choice: str, request: pytest.FixtureRequest
+) -> None:
     experiment = choice if group == "experiment" else "fedmcc_digits"
     path = [f"{group}.path=somewhere"] if choice in {*OWN_DATA, "file"} else []
     path += ["data.clients={a: here, b: there}"] if choice == "silos" else []
+    if choice == "pretrained":
+        path = [f"encoder.path={request.getfixturevalue('finished_run').run_dir}"]
     config = compose(f"experiment={experiment}", f"{group}={choice}", *path)
     assert isinstance(config, RunConfig)
     assert config.experiment == experiment
@@ -226,6 +230,7 @@ def test_every_yaml_composes_and_survives_a_dump(group: str, choice: str) -> Non
 
 
 FEDERATED = {"fedmcc": 5, "fedcc": 5, "mcc": 1, "cc": 1, "fedavg": 5}
+FEDERATED |= {"fedsimclr": 5, "fedbyol": 5, "fedsimsiam": 5, "simclr": 1, "byol": 1, "simsiam": 1}
 
 
 @pytest.mark.parametrize("name", experiments())

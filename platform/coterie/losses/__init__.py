@@ -3,6 +3,7 @@
 from coterie.losses.contrastive import cluster_contrastive_loss, contrastive_loss, nt_xent
 from coterie.losses.entropy import cluster_entropy
 from coterie.losses.gradients import contrastive_gradients, entropy_gradient
+from coterie.losses.prediction import negative_cosine, normalised_error
 
 __all__ = [
     "cluster_contrastive_loss",
@@ -10,5 +11,7 @@ __all__ = [
     "contrastive_gradients",
     "contrastive_loss",
     "entropy_gradient",
+    "negative_cosine",
+    "normalised_error",
     "nt_xent",
 ]

@@ -1,5 +1,6 @@
 """What a run leaves behind: an encoder and, when the method clusters, a head or centroids."""
 
+from itertools import chain
 from typing import NamedTuple
 
 import torch
@@ -30,9 +31,12 @@ def to_unit(samples: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
 
 
 def parameter_dtype(module: nn.Module) -> torch.dtype:
-    """The floating type that a module computes in; float32 without parameters."""
-    first = next(module.parameters(), None)
-    return torch.float32 if first is None else first.dtype
+    """The floating type that a module computes in; float32 if it holds no numbers.
+
+    That of its parameters or, where all are frozen into buffers, of these.
+    """
+    numbers = chain(module.parameters(), module.buffers())
+    return next((t.dtype for t in numbers if t.is_floating_point()), torch.float32)
 
 
 class Clusterer(LightningModule):
