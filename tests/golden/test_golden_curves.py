@@ -59,6 +59,13 @@ METHODS = {
         "method.rounds=3",
         "method.learning_rate=0.5",
     ),
+    "ccfc": (
+        "experiment=ccfc_digits",
+        "data.limit=480",
+        "method.warmup_rounds=1",
+        "method.rounds=2",
+        "method.hidden=32",
+    ),
 }
 
 
@@ -69,6 +76,8 @@ def curve(overrides: tuple[str, ...]) -> list[dict[str, Any]]:
     rounds: list[dict[str, Any]] = []
 
     def commit(_: RunState, done: Any) -> None:
+        if not done.phase.metrics:  # it trained nothing
+            return
         turns = [turn.metrics for turn in done.result.turns]
         means = {name: float(np.mean([t[name] for t in turns])) for name in sorted(turns[0])}
         rounds.append({"round": done.phase.round, "stage": done.phase.stage, **means})
