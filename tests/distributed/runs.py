@@ -21,6 +21,17 @@ SMALL = (
     "method.clustering_epochs=1",
     "method.batch_size=32",
 )
+CCFC = (
+    "experiment=ccfc_digits",
+    "data.limit=200",
+    "encoder=mlp",
+    "encoder.hidden=[32]",
+    "encoder.features=16",
+    "method.warmup_rounds=1",
+    "method.rounds=2",
+    "method.batch_size=16",
+    "method.keep_optimizer=true",
+)
 
 
 class Silent:
@@ -45,9 +56,9 @@ class Ran:
     dropped: int = 0
 
 
-def run(*overrides, hook=None):
+def run(*overrides, hook=None, small=SMALL):
     """Run to the end; `hook(backend, phase)` is called before each phase."""
-    assembly = assemble(compose(*SMALL, *overrides))
+    assembly = assemble(compose(*small, *overrides))
     backend = make_backend(assembly.workload, lambda: None)
     try:
         state = RunState(server=assembly.server)
