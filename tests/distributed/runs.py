@@ -21,6 +21,17 @@ SMALL = (
     "method.clustering_epochs=1",
     "method.batch_size=32",
 )
+CCFC = (
+    "experiment=ccfc_digits",
+    "data.limit=200",
+    "encoder=mlp",
+    "encoder.hidden=[32]",
+    "encoder.features=16",
+    "method.warmup_rounds=1",
+    "method.rounds=2",
+    "method.batch_size=16",
+    "method.keep_optimizer=true",
+)
 
 
 class Silent:

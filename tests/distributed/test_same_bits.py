@@ -10,7 +10,7 @@ import pytest
 import ray
 
 from coterie.distributed.actors import ClientActor
-from tests.distributed.runs import assert_same, run
+from tests.distributed.runs import CCFC, assert_same, run
 
 pytestmark = pytest.mark.ray
 
@@ -41,6 +41,11 @@ def test_updates_that_the_driver_sees_one_by_one_give_the_serial_backends_bits(c
     keys = ("aggregation.rule=median", "aggregation.optimizer=adam")
     keys += ("participation.dropout_rate=0.2", "participation.straggler_rate=0.5")
     assert_same(run("cluster.num_actors=2", *keys), run("cluster=serial", *keys))
+
+
+def test_k_means_on_clients_and_server_gives_the_serial_backends_bits(cluster):
+    on_actors = run("cluster.num_actors=2", base=CCFC)
+    assert_same(on_actors, run("cluster=serial", base=CCFC))
 
 
 def test_another_seed_gives_other_bits(serial):

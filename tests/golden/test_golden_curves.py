@@ -69,6 +69,13 @@ METHODS = {
         )
         for name in ("fedsimclr", "fedbyol", "fedsimsiam")
     },
+    "ccfc": (
+        "experiment=ccfc_digits",
+        "data.limit=480",
+        "method.warmup_rounds=1",
+        "method.rounds=2",
+        "method.hidden=32",
+    ),
 }
 
 
@@ -79,6 +86,8 @@ def curve(overrides: tuple[str, ...]) -> list[dict[str, Any]]:
     rounds: list[dict[str, Any]] = []
 
     def commit(_: RunState, done: Any) -> None:
+        if not done.phase.metrics:  # it trained nothing
+            return
         turns = [turn.metrics for turn in done.result.turns]
         means = {name: float(np.mean([t[name] for t in turns])) for name in sorted(turns[0])}
         rounds.append({"round": done.phase.round, "stage": done.phase.stage, **means})
@@ -102,7 +111,8 @@ def test_the_losses_are_those_of_the_golden_run(method: str) -> None:
     assert len(found) == ROUNDS
     for ours, theirs in zip(found, golden["rounds"], strict=True):
         assert (ours.pop("round"), ours.pop("stage")) == (theirs.pop("round"), theirs.pop("stage"))
-        assert ours == pytest.approx(theirs, rel=TOLERANCE, abs=0.0)
+        # A mean of cosines can be near zero, whatever the rounding of its terms.
+        assert ours == pytest.approx(theirs, rel=TOLERANCE, abs=0.1 * TOLERANCE)
 
 
 def test_every_golden_file_belongs_to_a_method() -> None:

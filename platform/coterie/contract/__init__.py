@@ -2,6 +2,7 @@
 
 from coterie.contract.client import Client, ClientData, Fit, Plan
 from coterie.contract.method import Method, Task
+from coterie.contract.optimizers import load_optimizer, optimizer_tensors
 from coterie.contract.phase import Mean, Outcome, Phase, ServerState, Slots, Tensors
 from coterie.contract.rules import Entry, Rule, StateRules, load_slots, load_tensors
 from coterie.contract.seeds import derive_seed, seeded
@@ -23,7 +24,9 @@ __all__ = [
     "Task",
     "Tensors",
     "derive_seed",
+    "load_optimizer",
     "load_slots",
     "load_tensors",
+    "optimizer_tensors",
     "seeded",
 ]

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from lightning import LightningModule
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from coterie.contract.data import Indices
 from coterie.contract.phase import Tensors
@@ -157,3 +157,6 @@ class Client(Protocol):
 
     def fit(self, module: LightningModule, plan: Plan) -> Fit:
         """Train the module in place on the client's data."""
+
+    def embed(self, network: nn.Module) -> Tensor:
+        """What the network, in eval mode, gives for each of the client's samples: (size, …)."""

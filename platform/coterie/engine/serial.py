@@ -54,6 +54,7 @@ def build_worker(
         labels=workload.labels,
         trainer=local_trainer(config, has_gpu=has_gpu, stop=deadline.check),
         pool=ModulePool(derive_seed(config.seed, "init")),
+        device=torch.device("cuda" if has_gpu else "cpu"),
         deadline=deadline,
         resolve=resolve,
         local=None if workload.local is None else LocalData(config, workload.local),

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from lightning import LightningModule
 from numpy.typing import NDArray
+from torch import Tensor, nn
 
 from coterie.contract.client import ClientData, Fit, LocalTrainer, ModuleT, Plan
 from coterie.contract.data import Indices
@@ -18,6 +19,7 @@ from coterie.contract.phase import Outcome, Slots, Tensors
 from coterie.contract.seeds import seeded
 from coterie.engine.batches import SeededBatches
 from coterie.engine.deadline import Deadline
+from coterie.engine.embedding import embed
 from coterie.engine.events import (
     CallDone,
     Event,
@@ -98,6 +100,7 @@ class TurnClient:
     needs_labels: bool
     trainer: LocalTrainer
     pool: ModulePool
+    device: torch.device
     work: float = 1.0
 
     def module(self, kind: str, build: Callable[[], ModuleT]) -> ModuleT:
@@ -111,6 +114,10 @@ class TurnClient:
         )
         return self.trainer.fit(module, batches, self.seed)
 
+    def embed(self, network: nn.Module) -> Tensor:
+        """The network's outputs for the client's samples, in their order, on the CPU."""
+        return embed(network, self.data, self.device)
+
 
 @dataclass(kw_only=True)
 class Worker:
@@ -123,6 +130,7 @@ class Worker:
         labels: Their classes, only if the method is supervised.
         trainer: What trains locally.
         pool: Models kept between turns.
+        device: Where samples are embedded; the trainer has one of its own, the same.
         deadline: The time limit of a turn, which the trainer checks too.
         resolve: Turns a handle into what it refers to.
         local: The clients' own data, where it stays with them; `samples` is empty then.
@@ -134,6 +142,7 @@ class Worker:
     labels: NDArray[np.int64] | None
     trainer: LocalTrainer
     pool: ModulePool
+    device: torch.device
     deadline: Deadline
     resolve: Resolve = field(default=lambda handle: handle)
     local: LocalData | None = None
@@ -176,6 +185,7 @@ class Worker:
             needs_labels=self.method.needs_labels,
             trainer=self.trainer,
             pool=self.pool,
+            device=self.device,
             work=turn.work,
         )
 

@@ -1,11 +1,13 @@
 """Losses as pure functions of projections and soft assignments, and their closed-form gradients."""
 
+from coterie.losses.cluster_contrast import cluster_contrast
 from coterie.losses.contrastive import cluster_contrastive_loss, contrastive_loss, nt_xent
 from coterie.losses.entropy import cluster_entropy
 from coterie.losses.gradients import contrastive_gradients, entropy_gradient
 from coterie.losses.prediction import negative_cosine, normalised_error
 
 __all__ = [
+    "cluster_contrast",
     "cluster_contrastive_loss",
     "cluster_entropy",
     "contrastive_gradients",

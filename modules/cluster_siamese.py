@@ -1,0 +1,185 @@
+"""CCFC's and SCFC's network and loss, in the stage that compares samples or clusters.
+
+Yan et al., "CCFC: Bridging Federated Clustering and Contrastive Learning", section 3. A local
+network is trained beside the frozen global one, which it is not to leave behind.
+"""
+
+from collections import OrderedDict
+from copy import deepcopy
+from typing import Annotated, Any, Literal
+
+import torch
+from lightning import LightningModule
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+from coterie.clustering.kmeans import Metric, assign
+from coterie.config.component import Component
+from coterie.contract import Task, Tensors, load_optimizer, optimizer_tensors
+from coterie.losses.cluster_contrast import Pairs, cluster_contrast
+from coterie.losses.prediction import negative_cosine
+from coterie.networks.branch import cluster_count
+from coterie.networks.clusterer import parameter_dtype, to_unit
+from coterie.networks.heads import Predictor, Projector
+from coterie.networks.views import two_views
+
+Stage = Literal["samples", "clusters"]
+"""What is compared: two views of a sample (SimSiam, SCFC), or the samples of a cluster (CCFC)."""
+
+METRICS = frozenset({"loss", "contrast", "model"})
+
+
+class SiameseConfig(Component):
+    """What CCFC and SCFC share; where the paper is silent, the authors' code for MNIST."""
+
+    clusters: PositiveInt | None = None
+    """Number of clusters k, on each client and in all; by default the data's number of classes."""
+    model_weight: Annotated[float, Field(ge=0.0)] = 0.001
+    """λ of the model-contrastive term: 0.001 for MNIST, 1 for Fashion-MNIST, 0.1 for CIFAR-10 and
+    STL-10. Without the term, 0, it is the ablation † (Table 3)."""
+    alone: NonNegativeInt | None = None
+    """Ablation ‡ (Table 3): this client trains and clusters alone, and without the term R."""
+    metric: Literal["euclidean", "cosine"] = "euclidean"
+    """Which centroid is nearest: eq. (3), or by cosine among representations of unit length, as in
+    the authors' code."""
+    projection: PositiveInt = 256
+    """Width of the projector's output z, in which samples are clustered; 64 for Fashion-MNIST."""
+    hidden: PositiveInt = 256
+    """Width of the projector's hidden layer."""
+    bottleneck: PositiveInt = 16
+    """Width of the predictor's hidden layer."""
+    learning_rate: PositiveFloat = 1e-3
+    """Adam's learning rate."""
+    keep_optimizer: bool = False
+    """Whether a client keeps Adam's moments from round to round of a stage, as in the authors'
+    code; otherwise Adam starts afresh in each."""
+    restarts: PositiveInt = 10
+    """Starts of each k-means, of which the best is taken."""
+    participation: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
+    """Share of the clients in each round."""
+    epochs: PositiveInt = 1
+    """Local epochs a round."""
+    batch_size: Annotated[int, Field(ge=2)] = 128
+    """Samples a batch."""
+
+
+class Siamese(nn.Module):
+    """Encoder f (backbone and projector) and predictor h, both projectors with BatchNorm.
+
+    The projector ends in a BatchNorm without parameters, as in SimSiam.
+    """
+
+    def __init__(self, config: SiameseConfig, task: Task) -> None:
+        super().__init__()
+        backbone = task.encoder.build(task.shape)
+        width: int = backbone.features  # type: ignore[assignment]  # an int, not a submodule
+        projector = nn.Sequential(
+            Projector(width, config.hidden, config.projection, batch_norm=True),
+            nn.BatchNorm1d(config.projection, affine=False),
+        )
+        self.encoder = nn.Sequential(OrderedDict(backbone=backbone, projector=projector))
+        sizes = (config.projection, config.bottleneck, config.projection)
+        self.predictor = Predictor(*sizes, batch_norm=True)
+
+    def forward(self, samples: Tensor) -> tuple[Tensor, Tensor]:
+        """Representations z and predictions p of samples in [0, 1], both (n, projection)."""
+        z = self.encoder(samples)
+        return z, self.predictor(z)
+
+
+class ClusterSiamese(LightningModule):
+    """The local network w^l, the frozen global one w^g, and the loss of one stage.
+
+    Args:
+        config: Sizes, λ, optimiser.
+        task: Shapes, encoder and augmentation.
+        stage: Which term joins the model-contrastive one.
+        pairs: Which pairs of a cluster's samples count, in stage "clusters".
+    """
+
+    centroids: Tensor
+
+    def __init__(
+        self, config: SiameseConfig, task: Task, stage: Stage, pairs: Pairs = "exclude_self"
+    ) -> None:
+        super().__init__()
+        self.config, self.stage, self.pairs = config, stage, pairs
+        self.model_weight = 0.0 if config.alone is not None else config.model_weight
+        self.online = Siamese(config, task)
+        self.world = deepcopy(self.online).requires_grad_(False)
+        count = cluster_count(config.clusters, task)
+        self.register_buffer("centroids", torch.zeros(count, config.projection))
+        self.augment = task.augmentation.build(task.shape)
+        self.to(task.dtype)
+        self._remembered: Tensors = {}
+        self._adam: torch.optim.Adam | None = None
+
+    def start(self, remembered: Tensors) -> None:
+        """The global network is what the local one is now; Adam goes on from what it remembers."""
+        self.world.load_state_dict(self.online.state_dict())
+        self._remembered = remembered
+
+    def remember(self) -> dict[str, Tensor]:
+        """Adam's state after training."""
+        return {} if self._adam is None else optimizer_tensors(self.online, self._adam)
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """Adam over the local network."""
+        self._adam = torch.optim.Adam(self.online.parameters(), lr=self.config.learning_rate)
+        load_optimizer(self.online, self._adam, self._remembered)
+        return self._adam
+
+    def on_train_epoch_start(self) -> None:
+        """Train mode for the local network, eval mode for the global one."""
+        self.train()
+        self.world.eval()
+
+    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        """Two views of each sample where samples are compared, else the samples themselves."""
+        dtype = parameter_dtype(self)
+        if self.stage == "samples":
+            return two_views(self.augment, batch["samples"], batch["seed"], dtype)
+        return (to_unit(batch["samples"], dtype),)
+
+    def training_step(self, views: tuple[Tensor, ...], batch_idx: int) -> dict[str, Tensor]:
+        """Eq. (4) of one batch, or SCFC's loss of one batch of view pairs, and both terms."""
+        local = [self.online(view) for view in views]
+        with torch.no_grad():
+            world = [self.world(view) for view in views]
+        if self.stage == "samples":
+            contrast = self._sample_contrast(local)
+        else:
+            contrast = self._cluster_contrast(local[0], world[0][0])
+        matches = [negative_cosine(p, q) for (_, p), (_, q) in zip(local, world, strict=True)]
+        model = torch.stack(matches).mean()
+        loss = contrast + self.model_weight * model
+        return {"loss": loss, "contrast": contrast, "model": model}
+
+    def _sample_contrast(self, local: list[tuple[Tensor, Tensor]]) -> Tensor:
+        """SimSiam, the mean of both directions."""
+        (z_a, p_a), (z_b, p_b) = local
+        return 0.5 * (negative_cosine(p_a, z_b) + negative_cosine(p_b, z_a))
+
+    def _cluster_contrast(self, local: tuple[Tensor, Tensor], z_world: Tensor) -> Tensor:
+        """Eq. (2), among samples of the nearest global centroid, eq. (3).
+
+        The global network stands still, so a sample's label is the same all turn, and the forward
+        pass that R needs gives it too.
+        """
+        z, p = local
+        labels = assign(z_world, self.centroids, self.config.metric)
+        return cluster_contrast(p, z, labels, len(self.centroids), self.pairs)
+
+
+def in_metric(points: Tensor, metric: Metric) -> Tensor:
+    """Representations as k-means is to see them: of unit length for "cosine"."""
+    return normalize(points, dim=1) if metric == "cosine" else points
+
+
+class UnitLength(nn.Module):
+    """Representations scaled to unit length, so that the nearest centroid is so by cosine."""
+
+    def forward(self, representations: Tensor) -> Tensor:
+        """Map (n, d) to (n, d)."""
+        return normalize(representations, dim=1)

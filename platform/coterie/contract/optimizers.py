@@ -1,0 +1,32 @@
+"""An optimiser's state as named tensors, for clients that keep it from turn to turn."""
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from coterie.contract.phase import Tensors
+
+
+def optimizer_tensors(module: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
+    """What the optimiser remembers of each parameter that it has stepped, on the CPU.
+
+    Returns:
+        "<parameter>/<entry>" to tensor: "encoder.weight/exp_avg", "encoder.weight/step" of Adam.
+    """
+    return {
+        f"{name}/{key}": value.detach().cpu().clone()
+        for name, parameter in module.named_parameters()
+        for key, value in optimizer.state.get(parameter, {}).items()
+    }
+
+
+def load_optimizer(module: nn.Module, optimizer: Optimizer, tensors: Tensors) -> None:
+    """Let an optimiser of the same parameters go on from these tensors; none starts it afresh."""
+    names = {parameter: name for name, parameter in module.named_parameters()}
+    kept: dict[str, dict[str, Tensor]] = {}
+    for name, value in tensors.items():
+        parameter, _, key = name.rpartition("/")
+        kept.setdefault(parameter, {})[key] = value.clone()  # what a client keeps is read-only
+    order = [names[p] for group in optimizer.param_groups for p in group["params"]]
+    state = {index: kept[name] for index, name in enumerate(order) if name in kept}
+    # The optimiser's own way puts each tensor where its parameter is.
+    optimizer.load_state_dict({**optimizer.state_dict(), "state": state})

@@ -1,0 +1,211 @@
+"""CCFC and SCFC: their identities, schedule, centroids, ablations and what clients keep."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from coterie.clustering.kmeans import assign, kmeans
+from coterie.contract import Phase
+from coterie.contract.seeds import derive_seed
+from coterie.errors import ConfigError
+from modules.ccfc import CCFC, SCFC
+from modules.cluster_siamese import Siamese
+from tests.small_federation import (
+    SIZES,
+    Federated,
+    SpiedTurn,
+    federate,
+    same_bits,
+    slow_mean,
+    tiny_task,
+    tiny_workload,
+)
+
+SHORT = {"projection": 5, "hidden": 7, "bottleneck": 4, "batch_size": 8, "restarts": 2}
+CLUSTERS = 3
+
+
+def short(**changes: object) -> CCFC.Config:
+    return CCFC.Config(**SHORT | {"warmup_rounds": 1, "rounds": 2} | changes)
+
+
+def turns_of(ran: Federated, phase: Phase) -> list[SpiedTurn]:
+    at = (phase.round, phase.step)
+    return [turn for turn in ran.spy.turns if (turn.phase.round, turn.phase.step) == at]
+
+
+@pytest.fixture(scope="module")
+def ran() -> Federated:
+    return federate(tiny_workload(short(keep_optimizer=True)))
+
+
+def phases_of(method: CCFC | SCFC) -> list[tuple[object, ...]]:
+    """Every phase, the server half being fed centroids as clients would give them."""
+    state, phases = method.init(dict(enumerate(SIZES)), 0), []
+    while (phase := method.next(state)) is not None:
+        assert phase == method.next(state)
+        records = {0: {"centroids": torch.randn(CLUSTERS, 5)}} if phase.records else {}
+        state = method.server(state, phase, {}, records)
+        phases.append((phase.name, phase.round, phase.step, sorted(phase.down), phase.cohort))
+    assert state.round == method.rounds
+    return phases
+
+
+NETWORKS = ["encoder", "predictor"]
+
+
+def test_schedule_with_a_warm_up() -> None:
+    assert phases_of(CCFC(short(participation=0.5), tiny_task())) == [
+        ("samples", 1, 0, NETWORKS, 0.5),
+        ("centroids", 2, 0, ["encoder"], 0.5),
+        ("clusters", 2, 1, ["centroids", *NETWORKS], 0.5),
+        ("clusters", 3, 0, ["centroids", *NETWORKS], 0.5),
+    ]
+
+
+def test_without_one_the_initial_network_gives_the_first_centroids() -> None:
+    assert phases_of(CCFC(short(warmup_rounds=0, rounds=1), tiny_task())) == [
+        ("centroids", 1, 0, ["encoder"], 1.0),
+        ("clusters", 1, 1, ["centroids", *NETWORKS], 1.0),
+    ]
+
+
+def test_scfc_mines_centroids_in_every_round() -> None:
+    method = SCFC(SCFC.Config(**SHORT, rounds=2, alone=1), tiny_task())
+    assert phases_of(method) == [
+        ("samples", 1, 0, NETWORKS, (1,)),
+        ("samples", 2, 0, NETWORKS, (1,)),
+    ]
+    assert method.next(method.init(dict(enumerate(SIZES)), 0)).records == {"centroids"}
+
+
+def test_a_round_in_which_nobody_finds_centroids_ends_and_the_next_one_tries_again() -> None:
+    method = CCFC(short(warmup_rounds=0, rounds=2), tiny_task())
+    state, tried = method.init(dict(enumerate(SIZES)), 0), []
+    while (phase := method.next(state)) is not None:
+        tried.append((phase.name, phase.round, phase.step, phase.ends_round))
+        state = state.advance(phase, {})
+    assert tried == [
+        ("centroids", 1, 0, False),
+        ("centroids", 1, 1, True),
+        ("centroids", 2, 0, False),
+        ("centroids", 2, 1, True),
+    ]
+
+
+def test_defaults_are_those_of_the_paper_and_of_its_code() -> None:
+    ccfc, scfc = CCFC.Config(), SCFC.Config()
+    assert (ccfc.pairs, ccfc.warmup_rounds, ccfc.rounds) == ("exclude_self", 0, 30)
+    assert scfc.rounds == 100
+    for config in (ccfc, scfc):
+        assert (config.metric, config.model_weight, config.alone) == ("euclidean", 0.001, None)
+        assert (config.projection, config.hidden, config.bottleneck) == (256, 256, 16)
+        assert (config.learning_rate, config.batch_size, config.epochs) == (1e-3, 128, 1)
+        assert config.keep_optimizer is False
+
+
+@pytest.mark.parametrize("metric", ["euclidean", "cosine"])
+def test_the_result_is_the_nearest_global_centroid_of_the_global_network(metric: str) -> None:
+    ran = federate(tiny_workload(short(metric=metric)))
+    model = ran.spy.model_for(ran.state.server, None).eval()
+    found = model(torch.from_numpy(ran.backend._worker.samples["train"]))
+    centroids = ran.state.server.slots["centroids"]["centroids"]
+    nearest = assign(found.embedding, centroids, metric)
+    assert torch.equal(found.probabilities.argmax(dim=1), nearest)
+    assert len(nearest.unique()) > 1
+    assert ran.spy.model_for(ran.start, None).head is None
+
+
+@pytest.mark.parametrize("metric", ["euclidean", "cosine"])
+def test_centroids_are_mined_in_the_local_latents_and_clustered_again(metric: str) -> None:
+    ran = federate(tiny_workload(short(metric=metric)))
+    for before, phase, means, records, after in ran.spy.served:
+        if not phase.records:
+            assert "centroids" not in after.slots
+            continue
+        turns = turns_of(ran, phase)
+        for turn in turns:
+            network = Siamese(short(), tiny_task()).double()
+            slots = {k: m.tensors for k, m in turn.outcome.up.items()} or turn.slots
+            given = {n.removeprefix("online."): v for s in slots.values() for n, v in s.items()}
+            network.load_state_dict(given, strict=False)
+            latent = turn.client.embed(network.encoder)
+            if metric == "cosine":
+                latent = torch.nn.functional.normalize(latent)
+            draw = derive_seed(turn.client.seed, "kmeans")
+            expected = kmeans(latent, CLUSTERS, seed=draw, restarts=2).centroids
+            assert torch.equal(turn.outcome.records["centroids"], expected)
+        stacked = torch.cat([records[c]["centroids"] for c in sorted(records)])
+        draw = derive_seed(before.facts["seed"], "kmeans", phase.round, phase.step)
+        again = kmeans(stacked, CLUSTERS, seed=draw, restarts=2).centroids
+        assert torch.equal(after.slots["centroids"]["centroids"], again)
+        assert set(means) == phase.up
+
+
+def test_the_first_centroids_leave_the_network_to_the_bit(ran: Federated) -> None:
+    before, phase, _, _, after = ran.spy.served[1]
+    assert phase.name == "centroids"
+    for slot in NETWORKS:
+        assert same_bits(before.slots[slot], after.slots[slot])
+        assert same_bits(before.slots[slot], ran.spy.served[2][0].slots[slot])
+
+
+def test_the_server_averages_by_the_numbers_of_samples(ran: Federated) -> None:
+    for _, phase, _, _, after in ran.spy.served:
+        turns = turns_of(ran, phase)
+        for slot in phase.up:
+            assert [turn.outcome.up[slot].weight for turn in turns] == list(SIZES)
+            for name, value in slow_mean([turn.outcome.up[slot] for turn in turns]).items():
+                torch.testing.assert_close(after.slots[slot][name], value, rtol=0, atol=1e-14)
+
+
+def test_adam_is_kept_from_round_to_round_of_a_stage_and_reset_between(ran: Federated) -> None:
+    def count(kept: dict[str, Tensor]) -> set[int]:
+        return {int(value) for name, value in kept.items() if name.endswith("/step")}
+
+    for client, batches in enumerate((2, 3, 1)):
+        turns = [turn for turn in ran.spy.turns if turn.client.id == client]
+        assert [turn.phase.name for turn in turns] == [
+            "samples",
+            "centroids",
+            "clusters",
+            "clusters",
+        ]
+        steps = [count(turn.outcome.state) for turn in turns]
+        assert steps == [{batches}, {batches}, {batches}, {2 * batches}]
+        stages = [{name.split("/")[0] for name in turn.outcome.state} for turn in turns]
+        assert stages == [{"samples"}, {"samples"}, {"clusters"}, {"clusters"}]
+
+
+def test_nothing_is_kept_by_default() -> None:
+    ran = federate(tiny_workload(short()))
+    assert ran.state.states == {}
+
+
+def test_alone_a_client_gets_its_own_network_and_its_own_centroids() -> None:
+    ran = federate(tiny_workload(short(alone=1)))
+    assert {turn.client.id for turn in ran.spy.turns} == {1}
+    last, slots = ran.spy.turns[-1].outcome, ran.state.server.slots
+    for slot in NETWORKS:
+        for name, value in last.up[slot].tensors.items():  # sums are exact to 2^-60
+            torch.testing.assert_close(slots[slot][name], value, rtol=0, atol=2.0**-59)
+    assert torch.equal(slots["centroids"]["centroids"], last.records["centroids"])
+
+
+def test_failed_devices_take_no_part_in_any_phase() -> None:
+    ran = federate(tiny_workload(short(), participation={"device_failure_rate": 0.34}))
+    there = [
+        {t.client.id for t in ran.spy.turns if (t.phase.round, t.phase.step) == at}
+        for at in ((1, 0), (2, 0), (2, 1), (3, 0))
+    ]
+    assert len(there[0]) == 2
+    assert there == [there[0]] * 4
+
+
+def test_impossible_values_are_refused_before_anything_runs() -> None:
+    method = CCFC(short(clusters=10), tiny_task())
+    with pytest.raises(ConfigError, match="clusters=10: client 2 has 9 samples, and each client"):
+        method.init(dict(enumerate(SIZES)), 0)
+    method = CCFC(short(alone=3), tiny_task())
+    with pytest.raises(ConfigError, match=r"alone=3: there are 3 clients; choose 0 to 2\."):
+        method.init(dict(enumerate(SIZES)), 0)
