@@ -172,7 +172,7 @@ class Recorder:
             "failures": len(result.failures),
             "dropped": len(result.dropped) + simulated.get("dropped", 0),
             "seconds": committed.seconds,
-            **{f"{self.evaluator.group}/{name}": value for name, value in (scores or {}).items()},
+            **{self._grouped(name): value for name, value in (scores or {}).items()},
         }
         self.tracker.log(_row(phase, values, None))
         for turn in result.turns[: self.config.tracking.client_rows]:
@@ -182,6 +182,10 @@ class Recorder:
                 "bytes/up": sum(turn.bytes_up.values()),
             }
             self.tracker.log(_row(phase, own, turn.client))
+
+    def _grouped(self, name: str) -> str:
+        """A score's name with its group, which is the evaluator's unless it has one of its own."""
+        return name if "/" in name else f"{self.evaluator.group}/{name}"
 
     def _extend_curves(self, phase: Phase, values: Mapping[str, float]) -> None:
         for name in _CURVES:
