@@ -22,7 +22,7 @@ from coterie.engine.packing import digest, pack
 from coterie.networks.clusterer import Clusterer
 from tests.small_federation import SIZES, Federated, federate, tiny_task, tiny_workload
 
-CAPS = {"rounds": 2, "epochs": 1, "batch_size": 8}
+CAPS = {"rounds": 2, "epochs": 1, "batch_size": 8, "global_steps": 10}
 
 
 def discover() -> list[type]:
@@ -69,7 +69,9 @@ def bits(state: ServerState) -> dict[str, Any]:
 
 
 def test_the_known_methods_are_found() -> None:
-    assert {"FedMCC", "MCC", "CC", "FedCC", "FedAvg"} <= {kind.__name__ for kind in METHODS}
+    assert {"FedMCC", "MCC", "CC", "FedCC", "FedAvg", "Orchestra"} <= {
+        kind.__name__ for kind in METHODS
+    }
 
 
 def test_the_config_is_a_frozen_component_that_names_its_method(kind: Any) -> None:
