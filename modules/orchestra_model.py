@@ -17,7 +17,6 @@ from coterie.contract import Task, derive_seed
 from coterie.errors import ConfigError
 from coterie.networks.clusterer import Prediction, parameter_dtype, to_unit
 from coterie.networks.ema import update_ema
-from coterie.networks.heads import Projector
 from coterie.networks.views import two_views
 
 TURNS = 4
@@ -58,13 +57,23 @@ class OrchestraConfig(Component):
 
 
 class ProjectedEncoder(nn.Module):
-    """Encoder and projector; its output is not normalised."""
+    """Encoder and projector; its output has no unit length yet.
+
+    The projector ends in a BatchNorm without parameters, as in Orchestra's code: projections that
+    are not centred crowd in a narrow cone, where Sinkhorn tells no clusters apart.
+    """
 
     def __init__(self, config: OrchestraConfig, task: Task) -> None:
         super().__init__()
         self.encoder = task.encoder.build(task.shape)
         width: int = self.encoder.features  # type: ignore[assignment]  # an int, not a submodule
-        self.projector = Projector(width, config.hidden, config.projection, batch_norm=True)
+        self.projector = nn.Sequential(
+            nn.Linear(width, config.hidden, bias=False),
+            nn.BatchNorm1d(config.hidden),
+            nn.ReLU(),
+            nn.Linear(config.hidden, config.projection, bias=False),
+            nn.BatchNorm1d(config.projection, affine=False),
+        )
 
     def forward(self, samples: Tensor) -> Tensor:
         """Map samples (n, …) to projections (n, projection)."""

@@ -17,13 +17,14 @@ BRANCH = {
     "encoder.network.2.running_var": (8,),
     "encoder.network.4.weight": (6, 8),
     "encoder.network.4.bias": (6,),
-    "projector.layers.0.weight": (H, 6),
-    "projector.layers.1.weight": (H,),
-    "projector.layers.1.bias": (H,),
-    "projector.layers.1.running_mean": (H,),
-    "projector.layers.1.running_var": (H,),
-    "projector.layers.3.weight": (D, H),
-    "projector.layers.3.bias": (D,),
+    "projector.0.weight": (H, 6),
+    "projector.1.weight": (H,),
+    "projector.1.bias": (H,),
+    "projector.1.running_mean": (H,),
+    "projector.1.running_var": (H,),
+    "projector.3.weight": (D, H),
+    "projector.4.running_mean": (D,),
+    "projector.4.running_var": (D,),
 }
 NETWORKS = {
     "online": {f"online.{name}": shape for name, shape in BRANCH.items()},
@@ -93,7 +94,7 @@ def test_every_state_entry_has_a_rule_and_the_memory_belongs_to_no_slot() -> Non
 
 
 def test_bytes_are_those_counted_by_hand(ran: Federated) -> None:
-    branch = 64 * 8 + 4 * 8 + 6 * 9 + H * 6 + 4 * H + D * (H + 1)
+    branch = 64 * 8 + 4 * 8 + 6 * 9 + H * 6 + 4 * H + D * H + 2 * D
     size = {"online": 8 * branch, "target": 8 * branch, "rotation": 8 * 4 * (D + 1)}
     first, second, third = (commit.traffic for commit in ran.commits)
     clients, centroids = len(SIZES), 8 * L * D
