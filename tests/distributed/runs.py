@@ -45,9 +45,9 @@ class Ran:
     dropped: int = 0
 
 
-def run(*overrides, hook=None):
+def run(*overrides, hook=None, small=SMALL):
     """Run to the end; `hook(backend, phase)` is called before each phase."""
-    assembly = assemble(compose(*SMALL, *overrides))
+    assembly = assemble(compose(*small, *overrides))
     backend = make_backend(assembly.workload, lambda: None)
     try:
         state = RunState(server=assembly.server)
