@@ -76,6 +76,18 @@ METHODS = {
         "method.rounds=2",
         "method.hidden=32",
     ),
+    "orchestra": (
+        "experiment=orchestra_digits",
+        "data.limit=320",
+        "partition=iid",
+        "partition.clients=5",
+        "method.rounds=2",
+        "method.epochs=1",
+        "method.hidden=32",
+        "method.memory=32",
+        "method.local_clusters=4",
+        "method.global_clusters=8",
+    ),
 }
 
 

@@ -22,7 +22,7 @@ from coterie.engine.packing import digest, pack
 from coterie.networks.clusterer import Clusterer
 from tests.small_federation import SIZES, Federated, federate, tiny_task, tiny_workload
 
-CAPS = {"rounds": 2, "epochs": 1, "batch_size": 8}
+CAPS = {"rounds": 2, "epochs": 1, "batch_size": 8, "global_steps": 10}
 
 
 def discover() -> list[type]:
@@ -80,6 +80,7 @@ def test_the_known_methods_are_found() -> None:
         "FedSimSiam",
         "CCFC",
         "SCFC",
+        "Orchestra",
     }
     assert known <= {kind.__name__ for kind in METHODS}
 

@@ -61,7 +61,12 @@ class Fleet:
         places_server = server_needs_actor(self._config)
         self._names = client_names(workload.config) if workload.local is not None else None
         free = slots(self._config) - places_server
-        wanted = self._config.num_actors or max(1, free)
+        if free < 1:
+            raise ConfigError(
+                f"cluster.server={self._config.server}: the server's actor takes the only slot, "
+                "and none is left for clients; use cluster.server=driver or add a node."
+            )
+        wanted = self._config.num_actors or free
         self.size = min(wanted, len(workload.parts)) if self._names is None else len(self._names)
         if places_server:
             self.server = self._start(ServerActor, self._stored)

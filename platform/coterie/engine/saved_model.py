@@ -76,7 +76,9 @@ def describe(model: Clusterer, server: ServerState, data: DataArrays) -> dict[st
 
 def with_head(model: Clusterer, head: nn.Module | None) -> Clusterer:
     """The model with this head, where it has none of its own."""
-    return model if head is None or model.head is not None else Clusterer(model.encoder, head)
+    if head is None or model.head is not None:
+        return model
+    return Clusterer(model.encoder, head, projection=model.projection)
 
 
 def model_folder(path: str | Path) -> Path:
