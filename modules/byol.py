@@ -30,7 +30,7 @@ class BYOLConfig(PredictionConfig):
 
     momentum: Annotated[float, Field(ge=0.0, le=1.0)] = 0.9
     """EMA of the target network, β."""
-    target: Literal["kept", "averaged"] = "kept"
+    target_network: Literal["kept", "averaged"] = "kept"
     """`kept`: each client's own, equal to the global online network at its first turn;
     `averaged`: sent and averaged with the online network, for clients that keep nothing."""
 
@@ -67,7 +67,7 @@ class BYOL(PredictedPretraining[BYOLConfig, Bootstrap]):
     """BYOL, as a rule on one client that has all data.
 
     Encoder, projector and predictor are averaged, their running statistics as well. Of the target
-    network `config.target` decides. Under `predictor_threshold` clients whose encoder moved far
+    network `target_network` decides. Under `predictor_threshold` clients whose encoder moved far
     keep their own predictor for their next turn; it is sent and averaged all the same. The
     optimiser is reset.
     """
@@ -84,11 +84,13 @@ class BYOL(PredictedPretraining[BYOLConfig, Bootstrap]):
         """The target's rule is the config's."""
         kept = Entry(pattern="target.*", rule=Rule.KEEP)
         averaged = Entry(pattern="target.*", rule=Rule.AVERAGE, slot="target")
-        return StateRules(*ONLINE, PREDICTOR, kept if self._config.target == "kept" else averaged)
+        return StateRules(
+            *ONLINE, PREDICTOR, kept if self._config.target_network == "kept" else averaged
+        )
 
     def restore(self, module: Bootstrap, kept: Tensors) -> None:
         """The target starts as the global online network and goes on as the client kept it."""
-        if self._config.target == "kept":
+        if self._config.target_network == "kept":
             module.start_target()
         super().restore(module, kept)
 

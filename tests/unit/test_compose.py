@@ -8,7 +8,7 @@ import pytest
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 
-from coterie.config import Component, RunConfig, dump_config, load_config, target_of
+from coterie.config import Component, dump_config, load_config, target_of
 from coterie.errors import ConfigError
 from ray_jobs import compose as compose_module
 from ray_jobs.compose import compose, config_dir, describe, experiments, groups, read_choice
@@ -206,26 +206,21 @@ def test_the_working_directory_does_not_matter(
 
 
 CHOICES = [(group, choice) for group, names in groups().items() for choice in names]
-PLAIN = {"cluster", "tracking", "experiment"}
 OWN_DATA = {"class_folders", "client_folders", "image_folder", "manifest", "npz"}
 
 
 @pytest.mark.parametrize(("group", "choice"), CHOICES)
-def test_every_yaml_composes_and_survives_a_dump(
-    group: str, choice: str, request: pytest.FixtureRequest
-) -> None:
+def test_every_yaml_composes_and_survives_a_dump(group: str, choice: str, finished_run) -> None:
     experiment = choice if group == "experiment" else "fedmcc_digits"
     path = [f"{group}.path=somewhere"] if choice in {*OWN_DATA, "file"} else []
     path += ["data.clients={a: here, b: there}"] if choice == "silos" else []
-    if choice == "pretrained":
-        path = [f"encoder.path={request.getfixturevalue('finished_run').run_dir}"]
+    path += [f"encoder.path={finished_run.run_dir}"] if choice == "pretrained" else []
     config = compose(f"experiment={experiment}", f"{group}={choice}", *path)
-    assert isinstance(config, RunConfig)
     assert config.experiment == experiment
     assert load_config(dump_config(config)) == config
     assert describe(group, choice).endswith(".")
     section = dump_config(config)[group] if group != "experiment" else {}
-    for key, value in read_choice(group, choice).items() if group not in PLAIN else ():
+    for key, value in read_choice(group, choice).items() if group in SECTIONS else ():
         assert section[key] == value
 
 

@@ -95,6 +95,7 @@ def test_the_config_is_a_frozen_component_that_names_its_method(kind: Any) -> No
     with pytest.raises(ValidationError):
         kind.Config(no_such_key=1)
     assert config_model(target_of(config)) is kind.Config
+    assert "target" not in kind.Config.model_fields, "in YAML that key names the class"
     assert not [n for n, field in kind.Config.model_fields.items() if not field.description]
 
 

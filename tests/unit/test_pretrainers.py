@@ -154,7 +154,7 @@ def test_a_latecomers_target_starts_as_the_global_model_of_its_round(kept: Feder
 
 def test_an_averaged_target_is_part_of_the_message() -> None:
     ran = federate(
-        tiny_workload(FedBYOL.Config(**SHORT, target="averaged", predictor_threshold=None))
+        tiny_workload(FedBYOL.Config(**SHORT, target_network="averaged", predictor_threshold=None))
     )
     assert ran.state.states == {}
     for turn in ran.spy.turns:
@@ -217,4 +217,4 @@ def test_the_defaults_are_those_of_the_papers(central, federated) -> None:
         assert (alone.bottleneck, alone.predictor_threshold) == (64, None)
         assert silos.predictor_threshold == 0.4
     if central is BYOL:
-        assert (alone.momentum, silos.momentum, alone.target) == (0.9, 0.99, "kept")
+        assert (alone.momentum, silos.momentum, alone.target_network) == (0.9, 0.99, "kept")

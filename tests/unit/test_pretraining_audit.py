@@ -22,7 +22,7 @@ CASES = {
     "FedSimSiam": (FedSimSiam.Config(**SMALL, bottleneck=3), NUMBERS),
     "FedBYOL": (FedBYOL.Config(**SMALL, bottleneck=3), NUMBERS),
     "FedBYOL, target averaged": (
-        FedBYOL.Config(**SMALL, bottleneck=3, target="averaged"),
+        FedBYOL.Config(**SMALL, bottleneck=3, target_network="averaged"),
         {**NUMBERS, "target": NUMBERS["encoder"] + NUMBERS["projector"]},
     ),
 }
