@@ -75,6 +75,7 @@ METHODS = {
         "method.warmup_rounds=1",
         "method.rounds=2",
         "method.hidden=32",
+        "method.learning_rate=1e-4",
     ),
     "orchestra": (
         "experiment=orchestra_digits",
