@@ -4,7 +4,6 @@ Li et al., "Contrastive Clustering"; FedMCC's baselines, eq. (2). One network, b
 instance and the cluster level at once. Fed + CC averages the encoder and both projectors.
 """
 
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 import torch
@@ -12,34 +11,19 @@ from lightning import LightningModule
 from pydantic import Field, PositiveFloat, PositiveInt
 from torch import Tensor
 
-from coterie.config.component import Component
-from coterie.contract import (
-    Client,
-    Entry,
-    Mean,
-    Outcome,
-    Phase,
-    Plan,
-    Rule,
-    ServerState,
-    Slots,
-    StateRules,
-    Task,
-    Tensors,
-    load_slots,
-    seeded,
-)
+from coterie.contract import Entry, Rule, ServerState, StateRules, Task
 from coterie.losses.contrastive import cluster_contrastive_loss, contrastive_loss, nt_xent
 from coterie.losses.entropy import cluster_entropy
 from coterie.networks.branch import ContrastiveBranch, cluster_count
 from coterie.networks.clusterer import Clusterer, parameter_dtype
 from coterie.networks.views import two_views
+from modules.averaging import Averaging, AveragingConfig
 
 PARTS = ("encoder", "instance", "cluster")
 METRICS = frozenset({"loss", "instance", "cluster", "entropy"})
 
 
-class CCConfig(Component):
+class CCConfig(AveragingConfig):
     """What CC and Fed + CC share."""
 
     clusters: PositiveInt | None = None
@@ -60,14 +44,6 @@ class CCConfig(Component):
     """Width of the instance projector's output, d1."""
     hidden: PositiveInt | None = None
     """Width of the heads' hidden layer; by default that of the representation, as in CC."""
-    participation: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
-    """Share of the clients in each round."""
-    rounds: PositiveInt
-    """Rounds; the optimiser starts afresh in each."""
-    epochs: PositiveInt
-    """Local epochs a round."""
-    batch_size: Annotated[int, Field(ge=2)]
-    """Samples a batch, n."""
 
 
 class ContrastiveClustering(LightningModule):
@@ -130,10 +106,12 @@ RULES = StateRules(
 """Everything that is learned is averaged; clients keep nothing."""
 
 
-class CC:
+class CC(Averaging[CCConfig, ContrastiveClustering]):
     """Contrastive clustering, as a rule on one client that has all data."""
 
-    needs_labels = False
+    stage = "joint"
+    metrics = METRICS
+    rules = RULES
 
     class Config(CCConfig):
         """CC's configuration; 50 rounds of 20 epochs are its 1,000 epochs."""
@@ -145,57 +123,14 @@ class CC:
         batch_size: Annotated[int, Field(ge=2)] = 256
         """Samples a batch, n."""
 
-    def __init__(self, config: CCConfig, task: Task) -> None:
-        self._config, self._task = config, task
-        self.rounds = config.rounds
-
-    def init(self, sizes: Mapping[int, int], seed: int) -> ServerState:
-        """A freshly initialised global model."""
-        with seeded(seed):
-            module = ContrastiveClustering(self._config, self._task)
-        RULES.check(module)
-        return ServerState(slots=RULES.slots(module, frozenset(PARTS)))
-
-    def next(self, server: ServerState) -> Phase | None:
-        """The next round."""
-        if server.round >= self.rounds:
-            return None
-        parts = frozenset(PARTS)
-        return Phase(
-            name="joint", stage="joint", round=server.round + 1, down=parts, up=parts,
-            metrics=METRICS, cohort=self._config.participation,
-        )  # fmt: skip
-
-    def offer(self, server: ServerState, phase: Phase) -> Slots:
-        """The global model."""
-        return {slot: server.slots[slot] for slot in phase.down}
-
-    def client(self, client: Client, phase: Phase, slots: Slots) -> Outcome:
-        """Local training from the global model."""
-        module = client.module("joint", lambda: ContrastiveClustering(self._config, self._task))
-        load_slots(module, slots)
-        plan = Plan(batch_size=self._config.batch_size, epochs=self._config.epochs)
-        fit = client.fit(module, plan)
-        size = len(client.data)
-        up = {slot: Mean(weight=size, tensors=RULES.slot(module, slot)) for slot in phase.up}
-        return Outcome(up=up, metrics=fit.metrics)
-
-    def server(
-        self,
-        server: ServerState,
-        phase: Phase,
-        means: Mapping[str, Mean],
-        records: Mapping[int, Tensors],
-    ) -> ServerState:
-        """Federated averaging, weighted by the clients' numbers of samples."""
-        return server.advance(phase, {slot: mean.tensors for slot, mean in means.items()})
+    def build(self) -> ContrastiveClustering:
+        """The network and its loss."""
+        return ContrastiveClustering(self._config, self._task)
 
     def model_for(self, server: ServerState, client: int | None) -> Clusterer:
         """The global encoder and cluster projector."""
-        with seeded(0):  # every drawn value is replaced; the global generator stays as it was
-            module = ContrastiveClustering(self._config, self._task)
-        load_slots(module, server.slots)
-        return Clusterer(module.online.encoder, module.online.cluster)
+        online = self.global_module(server).online
+        return Clusterer(online.encoder, online.cluster)
 
 
 class FedCC(CC):

@@ -17,7 +17,8 @@ from torch.nn.functional import normalize
 from coterie.clustering.kmeans import Metric, assign
 from coterie.config.component import Component
 from coterie.contract import Task, Tensors, load_optimizer, optimizer_tensors
-from coterie.losses.cluster_contrast import Pairs, cluster_contrast, negative_cosine
+from coterie.losses.cluster_contrast import Pairs, cluster_contrast
+from coterie.losses.prediction import negative_cosine
 from coterie.networks.branch import cluster_count
 from coterie.networks.clusterer import parameter_dtype, to_unit
 from coterie.networks.heads import Predictor, Projector

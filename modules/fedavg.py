@@ -4,7 +4,6 @@ McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentra
 (arXiv:1602.05629), Algorithm 1: the supervised yardstick of the other methods.
 """
 
-from collections.abc import Mapping
 from typing import Annotated, Any
 
 import torch
@@ -13,29 +12,13 @@ from pydantic import Field, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 from torch.nn import functional
 
-from coterie.config.component import Component
-from coterie.contract import (
-    Client,
-    Entry,
-    Mean,
-    Outcome,
-    Phase,
-    Plan,
-    Rule,
-    ServerState,
-    Slots,
-    StateRules,
-    Task,
-    Tensors,
-    load_slots,
-    seeded,
-)
+from coterie.contract import Entry, Rule, ServerState, StateRules, Task
 from coterie.errors import ConfigError
 from coterie.networks.clusterer import Clusterer, to_unit
 from coterie.networks.views import seeded_view
+from modules.averaging import Averaging, AveragingConfig
 
 PARTS = frozenset({"encoder", "classifier"})
-METRICS = frozenset({"loss"})
 
 
 class Classification(LightningModule):
@@ -88,12 +71,14 @@ RULES = StateRules(
 """Everything that is learned is averaged; clients keep nothing."""
 
 
-class FedAvg:
+class FedAvg(Averaging["FedAvg.Config", Classification]):
     """Federated averaging of a classifier."""
 
     needs_labels = True
+    stage = "supervised"
+    rules = RULES
 
-    class Config(Component):
+    class Config(AveragingConfig):
         """FedAvg's configuration, in the paper's terms: η, E, B and C."""
 
         learning_rate: PositiveFloat = 0.1
@@ -111,54 +96,12 @@ class FedAvg:
         batch_size: Annotated[int, Field(ge=2)] = 32
         """Samples a batch, B."""
 
-    def __init__(self, config: "FedAvg.Config", task: Task) -> None:
-        self._config, self._task = config, task
-        self.rounds = config.rounds
-
-    def init(self, sizes: Mapping[int, int], seed: int) -> ServerState:
-        """A freshly initialised global model."""
-        with seeded(seed):
-            module = Classification(self._config, self._task)
-        RULES.check(module)
-        return ServerState(slots=RULES.slots(module, PARTS))
-
-    def next(self, server: ServerState) -> Phase | None:
-        """The next round."""
-        if server.round >= self.rounds:
-            return None
-        return Phase(
-            name="supervised", stage="supervised", round=server.round + 1, down=PARTS, up=PARTS,
-            metrics=METRICS, cohort=self._config.participation,
-        )  # fmt: skip
-
-    def offer(self, server: ServerState, phase: Phase) -> Slots:
-        """The global model."""
-        return {slot: server.slots[slot] for slot in phase.down}
-
-    def client(self, client: Client, phase: Phase, slots: Slots) -> Outcome:
-        """Local training from the global model."""
-        module = client.module("classification", lambda: Classification(self._config, self._task))
-        load_slots(module, slots)
-        plan = Plan(batch_size=self._config.batch_size, epochs=self._config.epochs)
-        fit = client.fit(module, plan)
-        size = len(client.data)
-        up = {slot: Mean(weight=size, tensors=RULES.slot(module, slot)) for slot in phase.up}
-        return Outcome(up=up, metrics=fit.metrics)
-
-    def server(
-        self,
-        server: ServerState,
-        phase: Phase,
-        means: Mapping[str, Mean],
-        records: Mapping[int, Tensors],
-    ) -> ServerState:
-        """Federated averaging, weighted by the clients' numbers of samples."""
-        return server.advance(phase, {slot: mean.tensors for slot, mean in means.items()})
+    def build(self) -> Classification:
+        """The classifier and its loss."""
+        return Classification(self._config, self._task)
 
     def model_for(self, server: ServerState, client: int | None) -> Clusterer:
         """The global encoder and classifier, whose probabilities are those of the classes."""
-        with seeded(0):  # every drawn value is replaced; the global generator stays as it was
-            module = Classification(self._config, self._task)
-        load_slots(module, server.slots)
+        module = self.global_module(server)
         head = nn.Sequential(module.classifier, nn.Softmax(dim=1))
         return Clusterer(module.encoder, head, classifies=True)

@@ -56,9 +56,9 @@ class Ran:
     dropped: int = 0
 
 
-def run(*overrides, hook=None, small=SMALL):
-    """Run to the end; `hook(backend, phase)` is called before each phase."""
-    assembly = assemble(compose(*small, *overrides))
+def run(*overrides, hook=None, base=SMALL):
+    """Run `base` to the end; `hook(backend, phase)` is called before each phase."""
+    assembly = assemble(compose(*base, *overrides))
     backend = make_backend(assembly.workload, lambda: None)
     try:
         state = RunState(server=assembly.server)

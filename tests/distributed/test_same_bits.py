@@ -44,8 +44,23 @@ def test_updates_that_the_driver_sees_one_by_one_give_the_serial_backends_bits(c
 
 
 def test_k_means_on_clients_and_server_gives_the_serial_backends_bits(cluster):
-    on_actors = run("cluster.num_actors=2", small=CCFC)
-    assert_same(on_actors, run("cluster=serial", small=CCFC))
+    on_actors = run("cluster.num_actors=2", base=CCFC)
+    assert_same(on_actors, run("cluster=serial", base=CCFC))
+
+
+ORCHESTRA = (
+    "experiment=orchestra_digits", "data.limit=200", "partition=iid", "partition.clients=5",
+    "encoder.width=8", "encoder.features=16", "method.rounds=2", "method.epochs=1",
+    "method.hidden=16", "method.projection=8", "method.global_steps=20", "method.memory=24",
+    "method.participation=0.6",
+)  # fmt: skip
+
+
+def test_orchestra_on_two_actors_gives_the_serial_backends_bits(cluster):
+    alone = run("cluster=serial", "executor=loop", base=ORCHESTRA)
+    assert_same(run("cluster.num_actors=2", base=ORCHESTRA), alone)
+    assert alone.states == {}
+    assert set(alone.server) == {"online", "target", "rotation", "centroids", "schedule"}
 
 
 def test_another_seed_gives_other_bits(serial):

@@ -59,6 +59,16 @@ METHODS = {
         "method.rounds=3",
         "method.learning_rate=0.5",
     ),
+    **{
+        name: (
+            f"experiment={name}_digits",
+            "data.limit=320",
+            "method.rounds=3",
+            "method.epochs=1",
+            "method.hidden=32",
+        )
+        for name in ("fedsimclr", "fedbyol", "fedsimsiam")
+    },
     "ccfc": (
         "experiment=ccfc_digits",
         "data.limit=480",
@@ -66,6 +76,18 @@ METHODS = {
         "method.rounds=2",
         "method.hidden=32",
         "method.learning_rate=1e-4",
+    ),
+    "orchestra": (
+        "experiment=orchestra_digits",
+        "data.limit=320",
+        "partition=iid",
+        "partition.clients=5",
+        "method.rounds=2",
+        "method.epochs=1",
+        "method.hidden=32",
+        "method.memory=32",
+        "method.local_clusters=4",
+        "method.global_clusters=8",
     ),
 }
 

@@ -50,6 +50,12 @@ def test_every_epoch_is_a_permutation_and_each_another(size, batch_size):
     assert len(set(map(tuple, epochs))) > 1
 
 
+def test_a_batch_says_where_its_samples_lie_in_the_clients_data():
+    for batch in flat(batches(11, batch_size=4, epochs=2)):
+        assert batch["positions"].tolist() == ids(batch)
+        assert batch["positions"].dtype == torch.int64
+
+
 @pytest.mark.parametrize(
     ("size", "batch_size", "lengths"),
     [(9, 4, [4, 4]), (10, 4, [4, 4, 2]), (8, 4, [4, 4]), (3, 8, [3]), (5, 2, [2, 2])],
@@ -108,7 +114,8 @@ def test_another_seed_gives_another_order_and_other_augmentations():
 
 
 def test_labels_come_only_if_asked_for_and_fit_their_samples():
-    assert all(set(b) == {"samples", "seed"} for b in flat(batches(6, batch_size=3, epochs=1)))
+    unlabelled = flat(batches(6, batch_size=3, epochs=1))
+    assert all(set(b) == {"samples", "positions", "seed"} for b in unlabelled)
     for batch in flat(batches(6, with_labels=True, batch_size=3, epochs=2)):
         assert batch["labels"].dtype == torch.int64
         assert batch["labels"].tolist() == [(i + 100) % 3 for i in ids(batch)]

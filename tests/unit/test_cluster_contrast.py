@@ -144,7 +144,7 @@ def test_memory_grows_with_n_not_with_its_square() -> None:
 
 def test_shapes_that_do_not_fit_are_refused() -> None:
     p, z = draw(4)
-    with pytest.raises(ContractError, match=r"predictions of shape \(4, 5\) for \(3, 5\)"):
+    with pytest.raises(ContractError, match=r"shapes \(4, 5\) and \(3, 5\)"):
         negative_cosine(p, z[:3])
     with pytest.raises(ContractError, match=r"labels of shape \(3,\) for 4 samples"):
         cluster_contrast(p, z, torch.arange(3), 3, "all")

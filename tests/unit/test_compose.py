@@ -8,7 +8,7 @@ import pytest
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 
-from coterie.config import Component, RunConfig, dump_config, load_config, target_of
+from coterie.config import Component, dump_config, load_config, target_of
 from coterie.errors import ConfigError
 from ray_jobs import compose as compose_module
 from ray_jobs.compose import compose, config_dir, describe, experiments, groups, read_choice
@@ -206,41 +206,44 @@ def test_the_working_directory_does_not_matter(
 
 
 CHOICES = [(group, choice) for group, names in groups().items() for choice in names]
-PLAIN = {"cluster", "tracking", "experiment"}
 OWN_DATA = {"class_folders", "client_folders", "image_folder", "manifest", "npz"}
 
 
 @pytest.mark.parametrize(("group", "choice"), CHOICES)
-def test_every_yaml_composes_and_survives_a_dump(group: str, choice: str) -> None:
+def test_every_yaml_composes_and_survives_a_dump(group: str, choice: str, finished_run) -> None:
     experiment = choice if group == "experiment" else "fedmcc_digits"
     path = [f"{group}.path=somewhere"] if choice in {*OWN_DATA, "file"} else []
     path += ["data.clients={a: here, b: there}"] if choice == "silos" else []
+    path += [f"encoder.path={finished_run.run_dir}"] if choice == "pretrained" else []
     config = compose(f"experiment={experiment}", f"{group}={choice}", *path)
-    assert isinstance(config, RunConfig)
     assert config.experiment == experiment
     assert load_config(dump_config(config)) == config
     assert describe(group, choice).endswith(".")
     section = dump_config(config)[group] if group != "experiment" else {}
-    for key, value in read_choice(group, choice).items() if group not in PLAIN else ():
+    for key, value in read_choice(group, choice).items() if group in SECTIONS else ():
         assert section[key] == value
 
 
-FEDERATED = {"fedmcc": 5, "fedcc": 5, "mcc": 1, "cc": 1, "fedavg": 5, "ccfc": 10}
+FEDERATED = {"fedmcc": 5, "fedcc": 5, "mcc": 1, "cc": 1, "fedavg": 5}
+FEDERATED |= {"fedsimclr": 5, "fedbyol": 5, "fedsimsiam": 5, "simclr": 1, "byol": 1, "simsiam": 1}
+FEDERATED |= {"ccfc": 10}
+FEDERATED |= {"orchestra": 10, "orchestra_cifar10": 100, "orchestra_fashionmnist": 20}
 
 
 @pytest.mark.parametrize("name", experiments())
 def test_every_experiment_is_what_its_name_says(name: str) -> None:
-    method, data = name.split("_")
+    method, data, *_ = name.split("_")
+    clients = FEDERATED.get(name, FEDERATED[method])
     values = dump_config(compose(f"experiment={name}"))
     assert values["method"]["target"].lower().endswith(f":{method}")
     assert values["data"]["target"].lower().endswith(f":{data}")
-    assert values["partition"]["clients"] == FEDERATED[method]
+    assert values["partition"]["clients"] == clients
     resized = data in ("mnist", "fashionmnist") and method not in ("fedavg", "ccfc")
     assert values["data"]["size"] == (32 if resized else None)
     assert values["data"]["root"] is None
     if data == "cifar10":
-        depth = 34 if FEDERATED[method] == 1 else 18
-        split = "all" if FEDERATED[method] == 1 or method == "ccfc" else "train"
+        depth = 34 if clients == 1 else 18
+        split = "all" if clients == 1 or method == "ccfc" else "train"
         assert (values["encoder"]["depth"], values["encoder"]["stem"]) == (depth, "small")
         assert values["data"]["split"] == split
 

@@ -178,7 +178,7 @@ def test_training_sees_no_label(executor: str, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(SerialBackend, "__init__", init)
     federate(tiny_workload(config(), executor=executor))
     assert len(steps) == len(watching[0].batches) == 5 * (2 + 3 + 1)
-    assert all(set(batch) == {"samples", "seed"} for batch in watching[0].batches)
+    assert all(set(batch) == {"samples", "positions", "seed"} for batch in watching[0].batches)
     for views in steps:
         assert isinstance(views, tuple)
         assert [view.shape[1:] for view in views] == [SHAPE, SHAPE]

@@ -22,7 +22,7 @@ from coterie.engine.packing import digest, pack
 from coterie.networks.clusterer import Clusterer
 from tests.small_federation import SIZES, Federated, federate, tiny_task, tiny_workload
 
-CAPS = {"rounds": 2, "epochs": 1, "batch_size": 8}
+CAPS = {"rounds": 2, "epochs": 1, "batch_size": 8, "global_steps": 10}
 
 
 def discover() -> list[type]:
@@ -69,9 +69,20 @@ def bits(state: ServerState) -> dict[str, Any]:
 
 
 def test_the_known_methods_are_found() -> None:
-    assert {"FedMCC", "MCC", "CC", "FedCC", "FedAvg", "CCFC", "SCFC"} <= {
-        kind.__name__ for kind in METHODS
+    known = {
+        "FedMCC",
+        "MCC",
+        "CC",
+        "FedCC",
+        "FedAvg",
+        "SimCLR",
+        "FedBYOL",
+        "FedSimSiam",
+        "CCFC",
+        "SCFC",
+        "Orchestra",
     }
+    assert known <= {kind.__name__ for kind in METHODS}
 
 
 def test_the_config_is_a_frozen_component_that_names_its_method(kind: Any) -> None:
@@ -84,6 +95,7 @@ def test_the_config_is_a_frozen_component_that_names_its_method(kind: Any) -> No
     with pytest.raises(ValidationError):
         kind.Config(no_such_key=1)
     assert config_model(target_of(config)) is kind.Config
+    assert "target" not in kind.Config.model_fields, "in YAML that key names the class"
     assert not [n for n, field in kind.Config.model_fields.items() if not field.description]
 
 

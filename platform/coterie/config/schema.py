@@ -74,6 +74,9 @@ class EvaluationConfig(Component):
     """Classify by weighted nearest neighbours at the end."""
     kmeans_baseline: bool = True
     """Compare with k-means on the raw samples at the end."""
+    unsupervised: bool = False
+    """Score without labels in every evaluation: alignment, uniformity, inter-cluster mixing, on at
+    most `max_samples`; not where data stays with its clients."""
     figures: bool = True
     """Draw curves, confusion and t-SNE at the end."""
 

@@ -15,7 +15,8 @@ from coterie.contract.phase import Tensors
 from coterie.errors import ContractError
 
 Batch = dict[str, Any]
-"""{"samples": (batch, …) uint8 or float32, "seed": int} and, for supervised methods, "labels"."""
+"""{"samples": (batch, …) uint8 or float32, "positions": int64 (batch,), "seed": int} and, for
+supervised methods, "labels". Positions are those of the samples in the client's own data."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -50,6 +50,11 @@ class StateRules:
         bookkeeping = Entry(pattern="*num_batches_tracked", rule=Rule.NOBODY)
         self._entries = (bookkeeping, *entries)
 
+    @property
+    def averaged(self) -> frozenset[str]:
+        """The slots that the entries under `Rule.AVERAGE` belong to."""
+        return frozenset(e.slot for e in self._entries if e.rule is Rule.AVERAGE)
+
     def of(self, key: str) -> Entry:
         """The rule of a state entry.
 

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 import ray
 
 from coterie.config.schema import ClusterConfig
+from coterie.distributed.early import EarlyStart
 from coterie.errors import ConfigError, RunError
 
 _logger = logging.getLogger(__name__)
@@ -32,6 +33,13 @@ def connect(config: ClusterConfig) -> bool:
     Raises:
         RunError: If there is no cluster at the address.
     """
+    if EarlyStart.pending is not None:
+        return EarlyStart.pending.take()
+    return join_or_start(config)
+
+
+def join_or_start(config: ClusterConfig) -> bool:
+    """Do what `connect` says, here and now."""
     if ray.is_initialized():
         return False
     address = config.address or os.environ.get("RAY_ADDRESS") or "local"

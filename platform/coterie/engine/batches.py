@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator
 
 import numpy as np
+import torch
 
 from coterie.contract.client import Batch, ClientData, Plan
 from coterie.contract.data import Indices
@@ -85,6 +86,7 @@ class SeededBatches:
             # Copies: where a tensor begins in memory may decide how a product of it is rounded.
             batch: Batch = {"samples": samples[start : start + size].clone()}
             batch["seed"] = derive_seed(self._seed, "step", self._step)
+            batch["positions"] = torch.from_numpy(positions[start : start + size])
             if labels is not None:
                 batch["labels"] = labels[start : start + size].clone()
             self._step += 1

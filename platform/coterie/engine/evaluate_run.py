@@ -6,31 +6,26 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor
 
 from coterie.checkpoints.checkpoint import load_checkpoint
 from coterie.config.component import target_of
 from coterie.config.schema import RunConfig
-from coterie.contract.data import Indices
 from coterie.contract.phase import ServerState
 from coterie.contract.seeds import derive_seed
 from coterie.engine.backend import Backend
 from coterie.engine.interrupts import Interrupts
 from coterie.engine.outputs import draw_evaluation
-from coterie.engine.setup import Assembly, assemble, make_backend, make_evaluator
-from coterie.evaluation.representation_scores import (
-    alignment,
-    mixing,
-    selection_score,
-    uniformity,
+from coterie.engine.setup import (
+    Assembly,
+    assemble,
+    make_backend,
+    make_evaluator,
+    make_unsupervised_evaluator,
 )
 from coterie.evaluation.result import Evaluation
-from coterie.evaluation.runner import Evaluator
+from coterie.evaluation.runner import UNSUPERVISED, Evaluator
 from coterie.evaluation.semi_supervised import fine_tune
-from coterie.networks.clusterer import parameter_dtype, to_unit
-from coterie.networks.views import seeded_view
 from coterie.tracking.metrics_log import finite
 from coterie.tracking.run_directory import RunDirectory, write_text_atomically
 
@@ -94,7 +89,8 @@ class RunEvaluation:
         for share in self.shares if evaluator.labelled else ():
             interrupts.check("nothing was written")
             metrics[f"labels_{100 * share:g}%"] = self._fine_tuned(server, evaluator, share)
-        metrics["unsupervised"] = self._unsupervised(server, evaluation)
+        blind = make_unsupervised_evaluator(self.config, self._assembly, backend)
+        metrics[UNSUPERVISED] = blind.scores(server)
         folder = self.directory.path / f"evaluation-{loaded.path.name.strip('.')}"
         return self._write(folder, server, metrics, evaluation)
 
@@ -121,46 +117,6 @@ class RunEvaluation:
             device=self._device,
         )
         return asdict(scores)
-
-    def _unsupervised(self, server: ServerState, evaluation: Evaluation) -> dict[str, float]:
-        """Orchestra's scores of the encoder's representation, over at most `max_samples`."""
-        rows = self._sampled_parts()
-        embeddings = [evaluation.embedding[torch.from_numpy(part)] for part in rows]
-        views = [self._embedded_views(server, part, number) for number, part in enumerate(rows)]
-        align = alignment(list(zip(embeddings, views, strict=True)))
-        unif = uniformity(embeddings)
-        scores = {"align": align, "unif": unif, "selection": selection_score(align, unif)}
-        if evaluation.assignments is not None:
-            every = np.concatenate(rows)
-            scores["mixing"] = mixing(torch.cat(embeddings), evaluation.assignments[every])
-        return scores
-
-    def _sampled_parts(self) -> list[Indices]:
-        """Each client's rows, of all clients alike so many fewer that `max_samples` is kept."""
-        parts, most = self._assembly.workload.parts, self.config.evaluation.max_samples
-        total = sum(len(part) for part in parts)
-        if most is None or total <= most:
-            return list(parts)
-        draw = np.random.default_rng(self._seed("sample"))
-        sizes = [max(1, len(part) * most // total) for part in parts]
-        return [
-            np.sort(draw.choice(part, size, replace=False))
-            for part, size in zip(parts, sizes, strict=True)
-        ]
-
-    def _embedded_views(self, server: ServerState, rows: Indices, client: int) -> Tensor:
-        """Representations of one random view of each sample, by the run's augmentation."""
-        task, size = self._assembly.workload.task, self.config.evaluation.batch_size
-        augment = task.augmentation.build(task.shape).to(self._device)
-        encoder = self._assembly.method.model_for(server, None).eval().to(self._device).encoder
-        parts = []
-        with torch.inference_mode():
-            for start in range(0, len(rows), size):
-                samples = torch.from_numpy(self._assembly.data.samples[rows[start : start + size]])
-                seed = self._seed("views", client, start)
-                view = seeded_view(augment, to_unit(samples.to(self._device)), seed)
-                parts.append(encoder(view.to(parameter_dtype(encoder))).cpu())
-        return torch.cat(parts)
 
     def _write(
         self,

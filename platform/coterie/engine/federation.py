@@ -88,8 +88,7 @@ class Federation:
         session = Session(self._config, self._assembly, directory, self._view)
         with Interrupts() as interrupts:
             try:
-                self._begin(directory, begins=begins)
-                self._introduce(directory)
+                self._begin(session, begins=begins)
                 finished = session.run(interrupts)
             except BaseException as error:
                 session.seconds["total"] = time.perf_counter() - started
@@ -120,13 +119,17 @@ class Federation:
             return RunDirectory.open(config.run_dir)
         return RunDirectory.create(config.run_dir, config.experiment, job=under_submitted_job())
 
-    def _begin(self, directory: RunDirectory, *, begins: bool) -> None:
-        """Write a new run's config; see that it is that of the run which goes on."""
-        values = dump_config(self._config)
-        if begins:
-            directory.write_config(values)
-        else:
-            check_same_run(directory.read_config(), values)
+    def _begin(self, session: Session, *, begins: bool) -> None:
+        """Write a new run's config, or see that it is that of the run which goes on."""
+        values, directory = dump_config(self._config), session.directory
+        try:
+            if begins:
+                directory.write_config(values)
+            else:
+                check_same_run(directory.read_config(), values)
+            self._introduce(directory)
+        except OSError as error:
+            raise session.refused_by_system(error, "nothing was trained") from error
 
     def _introduce(self, directory: RunDirectory) -> None:
         """Say what runs, and how the classes are spread, before anything is trained."""

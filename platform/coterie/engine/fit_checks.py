@@ -17,6 +17,8 @@ def check_fit(config: RunConfig, task: Task, data: DataArrays) -> None:
             checkpoint is to be kept by a metric that needs labels and there are none, or the
             encoder's output is not as wide as it says.
     """
+    if config.accelerator == "cuda" and config.cluster.backend == "ray":
+        _check_slice(config)
     count, clusters = len(data.samples), getattr(config.method, "clusters", 0)
     clusters = len(data.classes) if clusters is None else clusters
     if clusters > count:
@@ -36,6 +38,15 @@ def check_fit(config: RunConfig, task: Task, data: DataArrays) -> None:
             "out."
         )
     _check_encoder(task)
+
+
+def _check_slice(config: RunConfig) -> None:
+    """Ray hides every GPU from an actor that has reserved none."""
+    if not config.cluster.gpus_per_client:
+        raise ConfigError(
+            "accelerator=cuda: cluster.gpus_per_client=0 gives no actor a GPU; set it, for example "
+            "to 0.25, or use accelerator=cpu."
+        )
 
 
 def _check_encoder(task: Task) -> None:

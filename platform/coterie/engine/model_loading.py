@@ -24,6 +24,7 @@ from coterie.engine.saved_model import (
 )
 from coterie.errors import ConfigError, DataError
 from coterie.networks.clusterer import Clusterer
+from coterie.networks.encoders import EncoderConfig
 from coterie.networks.heads import Centroids
 
 
@@ -60,12 +61,14 @@ def load_model(path: str | Path) -> Clusterer:
 
 def _build(folder: Path, described: Mapping[str, Any]) -> Clusterer:
     """The network as the method builds it for a state of these shapes; its values mean nothing."""
-    sections = _read_sections(folder / CONFIG)
+    # The sections that make the network; those of the data need not be there.
+    names = ("method", "encoder", "augmentation")
+    sections = {name: read_section(folder / CONFIG, name) for name in names}
     try:
         task = Task(
             shape=tuple(described["input"]["shape"]),
             classes=len(described["classes"]),
-            encoder=sections["encoder"],  # type: ignore[arg-type]  # checked when it is called
+            encoder=self_contained(sections["encoder"]),  # type: ignore[arg-type]  # checked when it is called
             augmentation=sections["augmentation"],  # type: ignore[arg-type]
             dtype=getattr(torch, described["dtype"]),
         )
@@ -85,22 +88,29 @@ def _build(folder: Path, described: Mapping[str, Any]) -> Clusterer:
     return with_head(model, Centroids(torch.zeros(clusters, features)))
 
 
-def _read_sections(path: Path) -> dict[str, Component]:
-    """The sections of the run's config that make the network; the others need not be there."""
+def self_contained(encoder: Component) -> Component:
+    """The encoder's config without files that it starts from: a model brings its own weights."""
+    return encoder.architecture() if isinstance(encoder, EncoderConfig) else encoder
+
+
+def read_section(path: Path, name: str) -> Component:
+    """One section of the config that lies with a model.
+
+    Raises:
+        DataError: If the file is missing, or the section is not this version's.
+        ConfigError: If the class that it names cannot be imported.
+    """
     if not path.is_file():
         raise DataError(f"{path}: it is missing; copy the whole model/ folder.")
     values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    sections = {}
-    for name in ("method", "encoder", "augmentation"):
-        try:
-            sections[name] = parse_component(values[name])
-        except ConfigError as error:
-            raise ConfigError(f"{path}: {name}.{error}") from error
-        except (ValidationError, KeyError, TypeError) as error:
-            raise DataError(
-                f"{path}: its {name} section is not this version's; use the version it names."
-            ) from error
-    return sections
+    try:
+        return parse_component(values[name])
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {name}.{error}") from error
+    except (ValidationError, KeyError, TypeError) as error:
+        raise DataError(
+            f"{path}: its {name} section is not this version's; use the version it names."
+        ) from error
 
 
 def _read_weights(path: Path) -> dict[str, Tensor]:

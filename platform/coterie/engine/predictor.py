@@ -1,67 +1,122 @@
 """Embeds and assigns samples with the model of a server state."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import count
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from coterie.contract.data import Indices
 from coterie.contract.method import Method
 from coterie.contract.phase import ServerState
-from coterie.networks.clusterer import Clusterer, Prediction
+from coterie.contract.seeds import derive_seed
+from coterie.networks.clusterer import Clusterer, Prediction, to_unit
+from coterie.networks.views import seeded_view
+
+_CHUNK_BATCHES = 4
 
 
 @dataclass(frozen=True, kw_only=True)
 class Chunk:
-    """Samples to predict: these rows of "train" or "test", so many at a time."""
+    """Samples to predict: these rows of "train" or "test", so many at a time.
+
+    Attributes:
+        split: "train" or "test".
+        rows: Rows of it.
+        batch_size: Samples at a time.
+        client: Whose model; None is the server's.
+        projected: Whether to go on to where the method compares samples, see `Clusterer.project`.
+        view: A seed: predict one random view of each sample, by the run's augmentation.
+    """
 
     split: str
     rows: Indices
     batch_size: int
     client: int | None = None
+    projected: bool = False
+    view: int | None = None
+
+
+def split_rows(
+    split: str, rows: Indices, batch_size: int, *, projected: bool = False, view: int | None = None
+) -> list[Chunk]:
+    """Chunks of a few batches; they do not depend on the number of actors, so neither do bits."""
+    step = batch_size * _CHUNK_BATCHES
+    return [
+        Chunk(
+            split=split,
+            rows=rows[start : start + step],
+            batch_size=batch_size,
+            projected=projected,
+            view=None if view is None else derive_seed(view, start),
+        )
+        for start in range(0, len(rows), step)
+    ]
 
 
 @dataclass(kw_only=True)
 class Predictor:
-    """Predicts chunks in one process, keeping the last model."""
+    """Predicts chunks in one process, keeping the last model.
+
+    Attributes:
+        method: Makes the model of a server state.
+        samples: "train" and "test" samples, where they are at hand.
+        device: Where to predict.
+        augmentation: Builds the run's random views.
+    """
 
     method: Method
     samples: Mapping[str, NDArray[np.generic]]
     device: torch.device
+    augmentation: Callable[[], nn.Module]
     _key: tuple[str, int | None] | None = None
     _model: Clusterer | None = field(default=None, repr=False)
 
     def predict(self, server: ServerState, key: str, chunk: Chunk) -> Prediction:
         """Embedding and probabilities of the chunk's samples, on the CPU, in their order."""
         model = self._load(server, key, chunk.client)
-        return self._run(model, self.samples[chunk.split], chunk.rows, chunk.batch_size)
+        given = self._viewed(chunk.view)
+        predict = model.project if chunk.projected else model
+        samples = self.samples[chunk.split]
+        return _run(lambda x: predict(given(x)), samples, chunk.rows, chunk.batch_size, self.device)
 
     def predict_samples(
         self, server: ServerState, key: str, samples: NDArray[np.generic], batch_size: int
     ) -> Prediction:
         """The same of samples (n, …) that are at hand."""
         rows = np.arange(len(samples), dtype=np.int64)
-        return self._run(self._load(server, key, None), samples, rows, batch_size)
+        return _run(self._load(server, key, None), samples, rows, batch_size, self.device)
 
-    def _run(
-        self, model: Clusterer, samples: NDArray[np.generic], rows: Indices, batch_size: int
-    ) -> Prediction:
-        starts = range(0, len(rows), batch_size)
-        with torch.inference_mode():
-            parts = [
-                model(torch.from_numpy(samples[rows[start : start + batch_size]]).to(self.device))
-                for start in starts
-            ]
-        return join(Prediction(p.embedding.cpu(), _cpu(p.probabilities)) for p in parts)
+    def _viewed(self, seed: int | None) -> Callable[[Tensor], Tensor]:
+        """What a batch is turned into: itself, or random views of a seed, batch after batch."""
+        if seed is None:
+            return lambda batch: batch
+        augment, seeds = self.augmentation().to(self.device), count()
+        return lambda batch: seeded_view(augment, to_unit(batch), derive_seed(seed, next(seeds)))
 
     def _load(self, server: ServerState, key: str, client: int | None) -> Clusterer:
         if self._model is None or self._key != (key, client):
             model = self.method.model_for(server, client).eval().to(self.device)
             self._key, self._model = (key, client), model
         return self._model
+
+
+def _run(
+    predict: Callable[[Tensor], Prediction],
+    samples: NDArray[np.generic],
+    rows: Indices,
+    batch_size: int,
+    device: torch.device,
+) -> Prediction:
+    with torch.inference_mode():
+        parts = [
+            predict(torch.from_numpy(samples[rows[start : start + batch_size]]).to(device))
+            for start in range(0, len(rows), batch_size)
+        ]
+    return join(Prediction(p.embedding.cpu(), _cpu(p.probabilities)) for p in parts)
 
 
 def join(parts: Iterable[Prediction]) -> Prediction:

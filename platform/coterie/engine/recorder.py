@@ -172,7 +172,7 @@ class Recorder:
             "failures": len(result.failures),
             "dropped": len(result.dropped) + simulated.get("dropped", 0),
             "seconds": committed.seconds,
-            **{f"{self.evaluator.group}/{name}": value for name, value in (scores or {}).items()},
+            **{self._grouped(name): value for name, value in (scores or {}).items()},
         }
         self.tracker.log(_row(phase, values, None))
         for turn in result.turns[: self.config.tracking.client_rows]:
@@ -185,6 +185,10 @@ class Recorder:
         for failure in result.failures:
             row = _row(phase, {}, failure.client)
             self.tracker.log_failure(replace(row, failure=str(failure)))
+
+    def _grouped(self, name: str) -> str:
+        """A score's name with its group, which is the evaluator's unless it has one of its own."""
+        return name if "/" in name else f"{self.evaluator.group}/{name}"
 
     def _extend_curves(self, phase: Phase, values: Mapping[str, float]) -> None:
         for name in _CURVES:

@@ -73,11 +73,11 @@ class Session:
         try:
             state, recorder = self._train(interrupts)
         except OSError as error:
-            raise self._refused_by_system(error, "the run stopped") from error
+            raise self.refused_by_system(error, "the run stopped") from error
         try:
             return self._finish(recorder, state)
         except OSError as error:
-            raise self._refused_by_system(error, "training is done") from error
+            raise self.refused_by_system(error, "training is done") from error
 
     def _train(self, interrupts: Interrupts) -> tuple[RunState, Recorder]:
         begun = time.perf_counter()
@@ -96,7 +96,8 @@ class Session:
         ).run(self.state)  # fmt: skip
         return self.state, self._recorder
 
-    def _refused_by_system(self, error: OSError, so_far: str) -> RunError:
+    def refused_by_system(self, error: OSError, so_far: str) -> RunError:
+        """What to say of a full disk or of missing access, after so much of the run."""
         return RunError(
             f"{error.filename or self.directory.path}: cannot write or read "
             f"({error.strerror or error}); {so_far}, so make room or mend access and go on with "
@@ -110,6 +111,8 @@ class Session:
         try:
             if status == "interrupted" and self._recorder is not None and self.state is not None:
                 self._recorder.checkpoint(self.state)
+            elif self._recorder is not None:
+                self._recorder.writer.wait()  # the one under way is worth having
             self._summary(status, metrics, error).write(self.directory.summary)
         except OSError as problem:
             self._warn(f"{self.directory.summary}: cannot write ({problem.strerror}); make room.")

@@ -16,9 +16,10 @@ from coterie.engine.data_checks import check_data
 from coterie.engine.fit_checks import check_fit
 from coterie.engine.local_setup import ask_clients, described, keeps_data_local
 from coterie.engine.participation import Participation
-from coterie.engine.serial import SerialBackend, build_method
-from coterie.errors import ConfigError, DataError
+from coterie.engine.serial import SerialBackend, build_method, check_device
+from coterie.errors import DataError
 from coterie.evaluation.runner import Evaluator
+from coterie.evaluation.unsupervised import UnsupervisedEvaluator
 
 _DTYPES = {"64-true": torch.float64, "bf16-true": torch.bfloat16}
 
@@ -101,10 +102,7 @@ def make_backend(workload: Workload, stop: Callable[[], None]) -> Backend:
     """The backend that the config names; Ray is imported only for Ray's."""
     config = workload.config
     if config.cluster.backend == "serial":
-        if config.accelerator == "cuda" and not torch.cuda.is_available():
-            raise ConfigError(
-                "accelerator=cuda: there is no CUDA device here; use accelerator=cpu."
-            )
+        check_device(config.accelerator)
         return SerialBackend(workload, stop)
     from coterie.distributed.backend import RayBackend
 
@@ -113,13 +111,29 @@ def make_backend(workload: Workload, stop: Callable[[], None]) -> Backend:
 
 def make_evaluator(config: RunConfig, assembly: Assembly, backend: Backend) -> Evaluator:
     """What scores the run's server states."""
+    blind = make_unsupervised_evaluator(config, assembly, backend)
     return Evaluator(
         config=config.evaluation,
         data=assembly.data,
         backend=backend,
-        clusters=getattr(config.method, "clusters", None) or len(assembly.data.classes),
+        clusters=blind.clusters,
         seed=config.seed,
         classifies=assembly.method.model_for(assembly.server, None).classifies,
+        unsupervised=blind if config.evaluation.unsupervised else None,
+    )
+
+
+def make_unsupervised_evaluator(
+    config: RunConfig, assembly: Assembly, backend: Backend
+) -> UnsupervisedEvaluator:
+    """What scores them without labels."""
+    return UnsupervisedEvaluator(
+        backend=backend,
+        parts=assembly.workload.parts,
+        clusters=getattr(config.method, "clusters", None) or len(assembly.data.classes),
+        seed=derive_seed(config.seed, "unsupervised"),
+        batch_size=config.evaluation.batch_size,
+        max_samples=config.evaluation.max_samples,
     )
 
 

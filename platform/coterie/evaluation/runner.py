@@ -14,17 +14,19 @@ from coterie.contract.data import DataArrays, Indices
 from coterie.contract.phase import ServerState
 from coterie.contract.seeds import derive_seed
 from coterie.engine.backend import Backend
-from coterie.engine.predictor import Chunk, join
+from coterie.engine.predictor import join, split_rows
 from coterie.errors import ContractError
 from coterie.evaluation.clustering_metrics import ClusteringScores
 from coterie.evaluation.matching import contingency
 from coterie.evaluation.neighbours import knn_accuracy
 from coterie.evaluation.probes import classification_scores, linear_probe
 from coterie.evaluation.result import Evaluation
+from coterie.evaluation.unsupervised import UnsupervisedEvaluator
 from coterie.networks.clusterer import Prediction
 from coterie.networks.heads import Centroids
 
-_CHUNK_BATCHES = 4
+UNSUPERVISED = "unsupervised"
+"""The group of the scores without labels."""
 _PROBE_SHARE = 0.8
 _ROWS = 16384
 _LEAST_LABELS = 2
@@ -42,6 +44,7 @@ class Evaluator:
         clusters: How many clusters k-means makes where the model has none; 0 for no clustering.
         seed: The run's seed.
         classifies: Whether the model predicts the data's classes; then it is scored by them.
+        unsupervised: Scores without labels besides, where the config asks for them.
     """
 
     config: EvaluationConfig
@@ -50,6 +53,7 @@ class Evaluator:
     clusters: int
     seed: int
     classifies: bool = False
+    unsupervised: UnsupervisedEvaluator | None = None
     sent: int = 0  # all data is at hand
     _baseline: dict[str, float] | None = field(default=None, repr=False)
 
@@ -65,10 +69,16 @@ class Evaluator:
         return "train" if self.data.test_samples is None else "test"
 
     def quick(self, server: ServerState) -> dict[str, float]:
-        """Scores on a fixed sample: "acc", "nmi", "ari", "kappa"; {} without labels.
+        """Scores on a fixed sample: "acc", "nmi", "ari", "kappa"; none of them without labels.
 
-        Of a classifier "acc" and "f1_macro", on held-out samples if there are any.
+        Of a classifier "acc" and "f1_macro", on held-out samples if there are any. Scores without
+        labels, where the config asks for them, are called "unsupervised/align" and so on.
         """
+        found = {} if self.unsupervised is None else self.unsupervised.scores(server)
+        blind = {f"{UNSUPERVISED}/{name}": value for name, value in found.items()}
+        return {**self._quick_labelled(server), **blind}
+
+    def _quick_labelled(self, server: ServerState) -> dict[str, float]:
         if self.classifies:
             return self._quick_classification(server)
         if not self.labelled or not self.clusters:
@@ -93,6 +103,8 @@ class Evaluator:
             if self.config.kmeans_baseline:
                 metrics["kmeans_raw"] = self.kmeans_baseline()
         metrics |= self._held_out(server, prediction)
+        if self.unsupervised is not None:
+            metrics[UNSUPERVISED] = self.unsupervised.scores(server)
         return Evaluation(
             metrics=metrics,
             embedding=prediction.embedding,
@@ -226,10 +238,4 @@ class Evaluator:
         return rows[np.sort(rng.choice(len(rows), size=most, replace=False))]
 
     def _predict(self, server: ServerState, split: str, rows: Indices) -> Prediction:
-        # Chunks do not depend on the number of actors, so neither do the bits.
-        step = self.config.batch_size * _CHUNK_BATCHES
-        chunks = [
-            Chunk(split=split, rows=rows[i : i + step], batch_size=self.config.batch_size)
-            for i in range(0, len(rows), step)
-        ]
-        return join(self.backend.predict(server, chunks))
+        return join(self.backend.predict(server, split_rows(split, rows, self.config.batch_size)))

@@ -1,9 +1,10 @@
 """Losses as pure functions of projections and soft assignments, and their closed-form gradients."""
 
-from coterie.losses.cluster_contrast import cluster_contrast, negative_cosine
+from coterie.losses.cluster_contrast import cluster_contrast
 from coterie.losses.contrastive import cluster_contrastive_loss, contrastive_loss, nt_xent
 from coterie.losses.entropy import cluster_entropy
 from coterie.losses.gradients import contrastive_gradients, entropy_gradient
+from coterie.losses.prediction import negative_cosine, normalised_error
 
 __all__ = [
     "cluster_contrast",
@@ -13,5 +14,6 @@ __all__ = [
     "contrastive_loss",
     "entropy_gradient",
     "negative_cosine",
+    "normalised_error",
     "nt_xent",
 ]

@@ -12,25 +12,6 @@ Pairs = Literal["exclude_self", "all"]
 """Whether a sample is compared with its own representation too."""
 
 
-def negative_cosine(p: Tensor, z: Tensor) -> Tensor:
-    """−mean_i cos(p_i, z_i): SimSiam's D, and CCFC's R, eq. (5), averaged over the batch.
-
-    No gradient flows into z.
-
-    Args:
-        p: Predictions (n, d).
-        z: What they are to match (n, d), a constant.
-
-    Returns:
-        The loss in [−1, 1], a scalar.
-
-    Raises:
-        ContractError: If the shapes differ.
-    """
-    _check(p, z)
-    return -functional.cosine_similarity(p, z.detach(), dim=1).mean()
-
-
 def cluster_contrast(p: Tensor, z: Tensor, labels: Tensor, clusters: int, pairs: Pairs) -> Tensor:
     """Cluster-contrastive loss of CCFC, eq. (1) and (2), in O(n d).
 

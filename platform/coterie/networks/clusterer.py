@@ -1,5 +1,6 @@
 """What a run leaves behind: an encoder and, when the method clusters, a head or centroids."""
 
+from itertools import chain
 from typing import NamedTuple
 
 import torch
@@ -30,9 +31,12 @@ def to_unit(samples: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
 
 
 def parameter_dtype(module: nn.Module) -> torch.dtype:
-    """The floating type that a module computes in; float32 without parameters."""
-    first = next(module.parameters(), None)
-    return torch.float32 if first is None else first.dtype
+    """The floating type that a module computes in; float32 if it holds no numbers.
+
+    That of its parameters or, where all are frozen into buffers, of these.
+    """
+    numbers = chain(module.parameters(), module.buffers())
+    return next((t.dtype for t in numbers if t.is_floating_point()), torch.float32)
 
 
 class Clusterer(LightningModule):
@@ -43,20 +47,33 @@ class Clusterer(LightningModule):
         head: Representations to cluster probabilities; None while there are no clusters.
         classifies: Whether the head's outputs are the data's classes, learned from labels, so that
             they need no matching to be scored.
+        projection: Representations to a `Prediction` where the method compares samples, if that is
+            not the representation itself: its scores without labels are taken there.
     """
 
     def __init__(
-        self, encoder: nn.Module, head: nn.Module | None = None, *, classifies: bool = False
+        self,
+        encoder: nn.Module,
+        head: nn.Module | None = None,
+        *,
+        classifies: bool = False,
+        projection: nn.Module | None = None,
     ) -> None:
         super().__init__()
         self.encoder = encoder
         self.head = head
+        self.projection = projection
         self.classifies = classifies
 
     def forward(self, samples: Tensor) -> Prediction:
         """Embed and assign samples (n, …), uint8 or float."""
         embedding = self.encoder(to_unit(samples, parameter_dtype(self)))
         return Prediction(embedding, None if self.head is None else self.head(embedding))
+
+    def project(self, samples: Tensor) -> Prediction:
+        """What the method compares of samples (n, …): by default the same as `forward`."""
+        found: Prediction = self(samples)
+        return found if self.projection is None else self.projection(found.embedding)
 
     def predict_step(self, batch: Tensor, batch_idx: int = 0) -> Prediction:
         """Lightning's prediction on a batch of samples."""

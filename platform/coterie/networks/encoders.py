@@ -58,6 +58,10 @@ class EncoderConfig(Component, ABC):
             ConfigError: If the encoder cannot take samples of this shape.
         """
 
+    def architecture(self) -> "EncoderConfig":
+        """A config of the same network, whatever its weights, that needs nothing but itself."""
+        return self
+
 
 class ConvNet2(EncoderConfig):
     """Two convolutions with pooling and a linear layer, a small network for federated averaging.

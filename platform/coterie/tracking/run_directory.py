@@ -169,6 +169,9 @@ def write_text_atomically(path: Path, text: str) -> None:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
+    except OSError as error:
+        error.filename = str(path)  # a write that fails does not say where
+        raise
     finally:
         temporary.unlink(missing_ok=True)
     _sync_folder(path.parent)

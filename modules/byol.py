@@ -1,0 +1,120 @@
+"""BYOL and FedBYOL: a target network's projection of one view predicted from the other view.
+
+Grill et al., "Bootstrap Your Own Latent: A New Approach to Self-Supervised Learning"; CP-CFL's
+second pretrainer (section 3.3.2) and Orchestra's baseline f-BYOL. No gradient reaches the target
+network, which follows the online one by EMA.
+"""
+
+from typing import Annotated, Any, Literal
+
+import torch
+from pydantic import Field, PositiveFloat, PositiveInt
+from torch import Tensor
+
+from coterie.contract import Entry, Rule, StateRules, Task, Tensors
+from coterie.losses.prediction import normalised_error
+from coterie.networks.ema import update_ema
+from modules.pretraining import (
+    ONLINE,
+    PREDICTOR,
+    Branch,
+    PredictedPretraining,
+    PredictionConfig,
+    TwoViewsPredicted,
+    Views,
+)
+
+
+class BYOLConfig(PredictionConfig):
+    """What BYOL and FedBYOL share."""
+
+    momentum: Annotated[float, Field(ge=0.0, le=1.0)] = 0.9
+    """EMA of the target network, β."""
+    target_network: Literal["kept", "averaged"] = "kept"
+    """`kept`: each client's own, equal to the global online network at its first turn;
+    `averaged`: sent and averaged with the online network, for clients that keep nothing."""
+
+
+class Bootstrap(TwoViewsPredicted):
+    """The online network with its predictor, and the target network that it predicts."""
+
+    config: BYOLConfig
+
+    def __init__(self, config: BYOLConfig, task: Task) -> None:
+        super().__init__(config, task)
+        self.target = Branch(task, config, batch_norm=True)
+        self.start_target()
+        self.target.requires_grad_(False)
+        self.to(task.dtype)
+
+    def start_target(self) -> None:
+        """The target becomes equal to the online network."""
+        self.target.load_state_dict(self.online.state_dict())
+
+    def training_step(self, batch: Views, batch_idx: int) -> Tensor:
+        """‖p̄_a − z̄'_b‖² + ‖p̄_b − z̄'_a‖² of unit vectors, eq. (2) and its mirror image."""
+        p_a, p_b = (self.predictor(self.online(view)) for view in batch)
+        with torch.no_grad():
+            z_a, z_b = (self.target(view) for view in batch)
+        return normalised_error(p_a, z_b) + normalised_error(p_b, z_a)
+
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """ξ ← β ξ + (1 − β) θ, over the parameters; the target's running statistics are its own."""
+        update_ema(self.target, self.online, self.config.momentum)
+
+
+class BYOL(PredictedPretraining[BYOLConfig, Bootstrap]):
+    """BYOL, as a rule on one client that has all data.
+
+    Encoder, projector and predictor are averaged, their running statistics as well. Of the target
+    network `target_network` decides. Under `predictor_threshold` clients whose encoder moved far
+    keep their own predictor for their next turn; it is sent and averaged all the same. The
+    optimiser is reset.
+    """
+
+    class Config(BYOLConfig):
+        """BYOL's configuration, as CP-CFL pretrains with it."""
+
+    def build(self) -> Bootstrap:
+        """The networks and their loss."""
+        return Bootstrap(self._config, self._task)
+
+    @property
+    def rules(self) -> StateRules:
+        """The target's rule is the config's."""
+        kept = Entry(pattern="target.*", rule=Rule.KEEP)
+        averaged = Entry(pattern="target.*", rule=Rule.AVERAGE, slot="target")
+        return StateRules(
+            *ONLINE, PREDICTOR, kept if self._config.target_network == "kept" else averaged
+        )
+
+    def restore(self, module: Bootstrap, kept: Tensors) -> None:
+        """The target starts as the global online network and goes on as the client kept it."""
+        if self._config.target_network == "kept":
+            module.start_target()
+        super().restore(module, kept)
+
+
+class FedBYOL(BYOL):
+    """BYOL by federated averaging of the online network and its predictor."""
+
+    class Config(BYOLConfig):
+        """FedBYOL's configuration: the cross-silo setting of Orchestra's baselines."""
+
+        optimizer: Literal["adam", "sgd"] = "sgd"
+        """SGD with momentum (Orchestra's baselines) or Adam (CP-CFL)."""
+        learning_rate: PositiveFloat = 0.03
+        """The optimiser's learning rate; 0.01 across devices."""
+        weight_decay: Annotated[float, Field(ge=0.0)] = 1e-4
+        """The optimiser's weight decay."""
+        momentum: Annotated[float, Field(ge=0.0, le=1.0)] = 0.99
+        """EMA of the target network, β; 0.996 across devices."""
+        predictor_threshold: Annotated[float, Field(ge=0.0)] | None = 0.4
+        """FedU's rule: a client whose encoder moved at least this far in its last turn goes on with
+        its own predictor; null: all take the global one."""
+        rounds: PositiveInt = 100
+        """Rounds; the optimiser starts afresh in each."""
+        epochs: PositiveInt = 10
+        """Local epochs a round."""
+        batch_size: Annotated[int, Field(ge=2)] = 256
+        """Samples a batch, n; 16 across devices."""

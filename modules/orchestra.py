@@ -1,0 +1,197 @@
+"""Orchestra: clients and server cluster together, and clients learn to predict the clusters.
+
+Lubana et al., "Orchestra: Unsupervised Federated Learning via Globally Consistent Clustering"
+(ICML 2022), algorithms 1 and 2. A client sends its networks and the centroids of its own clusters;
+the server averages the networks, clusters the centroids into global ones, and offers both. Before
+the first round a phase only clusters, with the initial networks. Clients keep nothing.
+"""
+
+import logging
+from collections.abc import Mapping
+from typing import Literal
+
+import torch
+from pydantic import PositiveInt
+
+from coterie.clustering.sinkhorn import global_centroids, local_centroids
+from coterie.contract import (
+    Client,
+    Entry,
+    Mean,
+    Outcome,
+    Phase,
+    Plan,
+    Rule,
+    ServerState,
+    Slots,
+    StateRules,
+    Task,
+    Tensors,
+    derive_seed,
+    load_slots,
+    seeded,
+)
+from coterie.networks.clusterer import Clusterer
+from modules.orchestra_model import GlobalClusters, OrchestraConfig, OrchestraModel
+
+NETWORKS = frozenset({"online", "target", "rotation"})
+METRICS = frozenset({"loss", "cluster", "rotation", "smallest_cluster"})
+"""`smallest_cluster`: of a client's own clusters; each of its samples hides among so many."""
+
+_logger = logging.getLogger(__name__)
+
+RULES = StateRules(
+    *(Entry(pattern=f"{part}.*", rule=Rule.AVERAGE, slot=part) for part in sorted(NETWORKS)),
+    Entry(pattern="centroids", rule=Rule.AVERAGE, slot="centroids"),
+    Entry(pattern="memory", rule=Rule.RESET),
+    Entry(pattern="remembered", rule=Rule.RESET),
+    Entry(pattern="augment.*", rule=Rule.RESET),
+)
+"""Networks are averaged, centroids come from the server alone, the memory begins anew each turn."""
+
+
+class Orchestra:
+    """Unsupervised federated learning by globally consistent clustering."""
+
+    needs_labels = False
+
+    class Config(OrchestraConfig):
+        """Orchestra's configuration."""
+
+        rounds: PositiveInt = 100
+        """Rounds, without the phase that only clusters."""
+        epochs: PositiveInt = 10
+        """Local epochs a round, E."""
+        base_clients: PositiveInt | None = None
+        """Number of clients K that `epochs` was tuned for: K_new clients take E·K_new/K, so that
+        each round has as many steps (appendix C.4). By default `epochs` is taken as it is."""
+        local_clusters: PositiveInt = 8
+        """A client's own clusters, L; 16 for CIFAR-100."""
+        assignment: Literal["balanced", "argmax"] = "balanced"
+        """`balanced`: a client's clusters have equal size ±1, which is what hides a sample among
+        others; `argmax`: the likeliest cluster, as in Orchestra's code, whose sizes differ."""
+        privacy: Literal["k_anonymity", "none"] = "k_anonymity"
+        """`k_anonymity`: clients send centroids; `none`: the representations themselves, the
+        paper's idealised setting, for comparison only."""
+        weighting: Literal["samples", "clients"] = "samples"
+        """What a client's networks count in the average: its samples, or 1 as in algorithm 2."""
+        global_steps: PositiveInt = 500
+        """The server's gradient steps on the global centroids."""
+
+    def __init__(self, config: Config, task: Task) -> None:
+        self._config, self._task = config, task
+        self.rounds = config.rounds
+
+    def init(self, sizes: Mapping[int, int], seed: int) -> ServerState:
+        """Fresh networks, the target equal to the online one, and random centroids."""
+        with seeded(seed):
+            module = self._build()
+        RULES.check(module)
+        epochs = scaled_epochs(self._config.epochs, len(sizes), self._config.base_clients)
+        slots: dict[str, Tensors] = {**RULES.slots(module, NETWORKS | {"centroids"})}
+        return ServerState(slots=slots | {"schedule": {"epochs": torch.tensor([epochs])}})
+
+    def next(self, server: ServerState) -> Phase | None:
+        """The phase that only clusters, then the rounds."""
+        if server.round >= self.rounds:
+            return None
+        shared = {"k_anonymity": "centroids", "none": "representations"}[self._config.privacy]
+        cohort, records = self._config.participation, frozenset({shared})
+        if server.round == 0 and server.step == 0:
+            return Phase(
+                name="clustering", stage="clustering", round=1, cohort=cohort, ends_round=False,
+                down=frozenset({"target"}), records=records, metrics=METRICS,
+            )  # fmt: skip
+        return Phase(
+            name="training", stage="training", round=server.round + 1, step=server.step,
+            cohort=cohort, down=NETWORKS | {"centroids", "schedule"}, up=NETWORKS,
+            records=records, metrics=METRICS,
+        )  # fmt: skip
+
+    def offer(self, server: ServerState, phase: Phase) -> Slots:
+        """The networks and, to train on, the global centroids."""
+        return {slot: server.slots[slot] for slot in phase.down}
+
+    def client(self, client: Client, phase: Phase, slots: Slots) -> Outcome:
+        """Algorithm 1; before the first round, its lines 4, 5 and 18 alone."""
+        module = client.module("orchestra", self._build)
+        load_slots(module, {slot: slots[slot] for slot in slots if slot != "schedule"})
+        if not phase.up:
+            self._encode(client, module)
+            records, smallest = self._shared(client, module)
+            return Outcome(records=records, metrics={"smallest_cluster": smallest})
+        epochs = int(slots["schedule"]["epochs"])
+        fit = client.fit(module, Plan(batch_size=self._config.batch_size, epochs=epochs))
+        records, smallest = self._shared(client, module)
+        weight = len(client.data) if self._config.weighting == "samples" else 1
+        return Outcome(
+            up={slot: Mean(weight=weight, tensors=RULES.slot(module, slot)) for slot in phase.up},
+            records=records,
+            metrics={**fit.metrics, "smallest_cluster": smallest},
+        )
+
+    def server(
+        self,
+        server: ServerState,
+        phase: Phase,
+        means: Mapping[str, Mean],
+        records: Mapping[int, Tensors],
+    ) -> ServerState:
+        """Algorithm 2: average the networks, and cluster what the clients sent."""
+        points = torch.cat([value for record in records.values() for value in record.values()])
+        before = server.slots["centroids"]["centroids"]
+        steps, temperature = self._config.global_steps, self._config.temperature
+        found = global_centroids(points, before, steps=steps, temperature=temperature)
+        slots: dict[str, Tensors] = {slot: mean.tensors for slot, mean in means.items()}
+        return server.advance(phase, slots | {"centroids": {"centroids": found.to(before.dtype)}})
+
+    def model_for(self, server: ServerState, client: int | None) -> Clusterer:
+        """The target encoder; its projections lie among the global clusters.
+
+        The encoder itself has no clusters: G is a multiple of the classes, and what is compared
+        with other methods is its representation.
+        """
+        with seeded(0):  # every drawn value is replaced; the global generator stays as it was
+            module = self._build()
+        load_slots(module, {slot: server.slots[slot] for slot in NETWORKS | {"centroids"}})
+        target = module.target
+        clusters = GlobalClusters(target.projector, module.centroids, self._config.temperature)
+        return Clusterer(target.encoder, projection=clusters)
+
+    def _build(self) -> OrchestraModel:
+        return OrchestraModel(self._config, self._task)
+
+    def _encode(self, client: Client, module: OrchestraModel) -> None:
+        """Fill the memory with views of randomly chosen samples; nothing is trained."""
+        module.on_train_epoch_start()
+        draw = torch.Generator().manual_seed(derive_seed(client.seed, "order"))
+        chosen = torch.randperm(len(client.data), generator=draw)[: self._config.memory]
+        for step, positions in enumerate(torch.split(chosen, self._config.batch_size)):
+            if len(positions) < 2:
+                continue  # as in training: batch norm needs two
+            samples, seed = client.data.take(positions.numpy()), derive_seed(client.seed, step)
+            batch = {"samples": samples, "positions": positions, "seed": seed}
+            views, *_ = module.on_after_batch_transfer(batch, 0)
+            module.remember(views, positions)
+
+    def _shared(self, client: Client, module: OrchestraModel) -> tuple[Tensors, float]:
+        """What the server is to cluster, and the size of the smallest cluster behind it."""
+        z, wanted = module.recollect(), self._config.local_clusters
+        if self._config.privacy == "none":
+            return {"representations": z}, 1.0
+        if len(z) < wanted:
+            _logger.warning(
+                "Client %d has %d samples in memory, fewer than local_clusters=%d: each is a "
+                "cluster of its own.", client.id, len(z), wanted,
+            )  # fmt: skip
+        seed, balanced = derive_seed(client.seed, "clusters"), self._config.assignment == "balanced"
+        found, assigned = local_centroids(z, min(wanted, len(z)), seed=seed, balanced=balanced)
+        return {"centroids": found}, float(assigned.bincount(minlength=len(found)).min())
+
+
+def scaled_epochs(epochs: int, clients: int, base: int | None) -> int:
+    """Local epochs E·K_new/K for K_new clients in place of K, rounded, at least 1.
+
+    Appendix C.4, after Zhuang et al. (2021).
+    """
+    return epochs if base is None else max(1, round(epochs * clients / base))

@@ -1,0 +1,222 @@
+"""Orchestra's online and target networks, its loss, and the memory of a turn's projections.
+
+Lubana et al., "Orchestra: Unsupervised Federated Learning via Globally Consistent Clustering",
+section 4 and algorithm 1.
+"""
+
+from typing import Annotated, Any, Literal
+
+import torch
+from lightning import LightningModule
+from pydantic import Field, PositiveFloat, PositiveInt
+from torch import Tensor, nn
+from torch.nn import functional
+
+from coterie.config.component import Component
+from coterie.contract import Task, derive_seed
+from coterie.errors import ConfigError
+from coterie.networks.clusterer import Prediction, parameter_dtype, to_unit
+from coterie.networks.ema import update_ema
+from coterie.networks.views import two_views
+
+TURNS = 4
+"""Rotations by 0°, 90°, 180° and 270°."""
+
+
+class OrchestraConfig(Component):
+    """What a client trains with; the defaults are the paper's for 100 devices (appendix C)."""
+
+    batch_size: Annotated[int, Field(ge=2)] = 16
+    """Samples a batch."""
+    learning_rate: PositiveFloat = 0.003
+    """SGD's learning rate η; 0.01 with 10 silos."""
+    base_participation: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
+    """Participation ρ that `learning_rate` was tuned for: another ρ_new scales it by √(ρ_new/ρ)
+    (appendix C.4). By default it is taken as it is."""
+    sgd_momentum: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.9
+    """SGD's momentum, which starts from zero in each turn of a client."""
+    weight_decay: Annotated[float, Field(ge=0.0)] = 1e-4
+    """SGD's weight decay."""
+    momentum: Annotated[float, Field(ge=0.0, le=1.0)] = 0.996
+    """EMA of the target network, m; 0.99 with 10 silos."""
+    temperature: PositiveFloat = 0.1
+    """Of the softmax over the global centroids."""
+    teacher_view: Literal["augmented", "plain"] = "augmented"
+    """What the target network sees and what is rotated: `augmented`, a view of its own, as in
+    Orchestra's code; `plain`, the sample itself, as in algorithm 1."""
+    projection: PositiveInt = 512
+    """Width of the projector's output."""
+    hidden: PositiveInt = 512
+    """Width of the projector's hidden layer."""
+    global_clusters: Annotated[int, Field(ge=2)] = 32
+    """Global clusters G, a few times the number of classes; 256 for CIFAR-100."""
+    memory: Annotated[int, Field(ge=2)] = 128
+    """The target's last projections that a client clusters."""
+    participation: Annotated[float, Field(gt=0.0, le=1.0)] = 0.5
+    """Share of the clients in each round, ρ."""
+
+
+class ProjectedEncoder(nn.Module):
+    """Encoder and projector; its output has no unit length yet.
+
+    The projector ends in a BatchNorm without parameters, as in Orchestra's code: projections that
+    are not centred crowd in a narrow cone, where Sinkhorn tells no clusters apart.
+    """
+
+    def __init__(self, config: OrchestraConfig, task: Task) -> None:
+        super().__init__()
+        self.encoder = task.encoder.build(task.shape)
+        width: int = self.encoder.features  # type: ignore[assignment]  # an int, not a submodule
+        self.projector = nn.Sequential(
+            nn.Linear(width, config.hidden, bias=False),
+            nn.BatchNorm1d(config.hidden),
+            nn.ReLU(),
+            nn.Linear(config.hidden, config.projection, bias=False),
+            nn.BatchNorm1d(config.projection, affine=False),
+        )
+
+    def forward(self, samples: Tensor) -> Tensor:
+        """Map samples (n, …) to projections (n, projection)."""
+        projections: Tensor = self.projector(self.encoder(samples))
+        return projections
+
+
+class GlobalClusters(nn.Module):
+    """Where the clusters lie: representations to unit projections and cluster probabilities."""
+
+    centroids: Tensor
+
+    def __init__(self, projector: nn.Module, centroids: Tensor, temperature: float) -> None:
+        super().__init__()
+        self.projector, self.temperature = projector, temperature
+        self.register_buffer("centroids", centroids)
+
+    def forward(self, representations: Tensor) -> Prediction:
+        """Map (n, features) to projections (n, projection) and probabilities (n, G)."""
+        z = functional.normalize(self.projector(representations), dim=1)
+        return Prediction(z, cluster_logits(z, self.centroids, self.temperature).softmax(dim=1))
+
+
+class OrchestraModel(LightningModule):
+    """The online and the target network of one client, and the loss of eq. (3) and (4).
+
+    Attributes:
+        centroids: The global centroids (G, projection), unit rows; nothing here trains them.
+        memory: The target's last projections (memory, projection), unit rows, newest first.
+        remembered: Whose they are, int64 (memory,), positions in the client's data; −1 where
+            nothing was written yet.
+    """
+
+    centroids: Tensor
+    memory: Tensor
+    remembered: Tensor
+
+    def __init__(self, config: OrchestraConfig, task: Task) -> None:
+        super().__init__()
+        check_rotatable(task.shape)
+        self.online, self.target = ProjectedEncoder(config, task), ProjectedEncoder(config, task)
+        self.target.load_state_dict(self.online.state_dict())
+        self.target.requires_grad_(False)
+        self.rotation = nn.Linear(config.projection, TURNS)
+        drawn = torch.randn(config.global_clusters, config.projection)
+        self.register_buffer("centroids", functional.normalize(drawn, dim=1))
+        self.register_buffer("memory", torch.zeros(config.memory, config.projection))
+        self.register_buffer("remembered", torch.full((config.memory,), -1))
+        self.augment = task.augmentation.build(task.shape)
+        self.config = config
+        self.to(task.dtype)
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """SGD over the online network and the rotation head."""
+        config = self.config
+        return torch.optim.SGD(
+            [p for p in self.parameters() if p.requires_grad],
+            lr=scaled_rate(config.learning_rate, config.participation, config.base_participation),
+            momentum=config.sgd_momentum,
+            weight_decay=config.weight_decay,
+        )
+
+    def on_train_epoch_start(self) -> None:
+        """Train mode for both networks."""
+        self.train()
+
+    @torch.no_grad()
+    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        """Draw the teacher's view, the student's and, of the former, a rotation of each image."""
+        samples, seed, dtype = batch["samples"], batch["seed"], parameter_dtype(self)
+        teacher, student = two_views(self.augment, samples, seed, dtype)
+        if self.config.teacher_view == "plain":
+            teacher = to_unit(samples, dtype)
+        draw = torch.Generator().manual_seed(derive_seed(seed, "rotation"))
+        turns = torch.randint(TURNS, (len(samples),), generator=draw).to(teacher.device)
+        return teacher, student, rotated(teacher, turns), turns, batch["positions"]
+
+    def training_step(self, batch: tuple[Tensor, ...], batch_idx: int) -> dict[str, Tensor]:
+        """The loss of one batch, and its terms."""
+        teacher, student, turned, turns, positions = batch
+        with torch.no_grad():
+            z = self.remember(teacher, positions)
+            wanted = self._logits(z).softmax(dim=1)
+        z = functional.normalize(self.online(student), dim=1)
+        # Eq. (4); algorithm 1 writes a minus before H, which is positive already.
+        cluster = functional.cross_entropy(self._logits(z), wanted)
+        # Eq. (3) prints an accuracy; the cross-entropy is meant.
+        rotation = functional.cross_entropy(self.rotation(self.online(turned)), turns)
+        return {"loss": cluster + rotation, "cluster": cluster, "rotation": rotation}
+
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """T ← m T + (1 − m) O."""
+        update_ema(self.target, self.online, self.config.momentum)
+
+    @torch.no_grad()
+    def remember(self, views: Tensor, positions: Tensor) -> Tensor:
+        """Project views with the target network, and keep the last of these projections.
+
+        Returns:
+            Unit projections (batch, projection).
+        """
+        z = functional.normalize(self.target(views), dim=1)
+        size = len(self.memory)
+        kept = torch.cat([z.flip(0).to(self.memory.dtype), self.memory])
+        self.memory.copy_(kept[:size])
+        self.remembered.copy_(torch.cat([positions.flip(0), self.remembered])[:size])
+        return z
+
+    def recollect(self) -> Tensor:
+        """The rows of the memory that were written, of each sample the newest, on the CPU."""
+        newest: dict[int, int] = {}
+        for row, position in enumerate(self.remembered.tolist()):
+            newest.setdefault(position, row)
+        newest.pop(-1, None)
+        return self.memory[list(newest.values())].detach().cpu()
+
+    def _logits(self, z: Tensor) -> Tensor:
+        return cluster_logits(z, self.centroids, self.config.temperature)
+
+
+def cluster_logits(z: Tensor, centroids: Tensor, temperature: float) -> Tensor:
+    """Similarities of unit rows z (n, d) to unit centroids (G, d), over the temperature: (n, G)."""
+    return z @ centroids.T / temperature
+
+
+def rotated(images: Tensor, turns: Tensor) -> Tensor:
+    """Images (n, channels, side, side), each turned by so many times 90°; `turns` int64 (n,)."""
+    every = torch.stack([images.rot90(turn, dims=(2, 3)) for turn in range(TURNS)])
+    return every[turns, torch.arange(len(images), device=images.device)]
+
+
+def scaled_rate(rate: float, participation: float, base: float | None) -> float:
+    """The learning rate η √(ρ_new / ρ) for another participation than it was tuned for.
+
+    Appendix C.4, after Charles et al. (2021).
+    """
+    return rate if base is None else rate * (participation / base) ** 0.5
+
+
+def check_rotatable(shape: tuple[int, ...]) -> None:
+    """Raise a ConfigError unless samples of this shape are square images."""
+    if len(shape) != 3 or shape[1] != shape[2]:
+        raise ConfigError(
+            f"method=Orchestra: samples of shape {shape} cannot be rotated by 90°; "
+            "choose data of square images."
+        )

@@ -1,0 +1,153 @@
+"""FedSimCLR, FedBYOL and FedSimSiam against their formulas written down once more, in loops."""
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from coterie.contract import Plan
+from coterie.contract.client import ClientData
+from coterie.contract.seeds import derive_seed
+from coterie.engine.batches import SeededBatches
+from coterie.networks.views import two_views
+from datamodules.augmentations import DigitsAugmentation
+from modules.byol import FedBYOL
+from modules.simclr import FedSimCLR
+from modules.simsiam import FedSimSiam
+from tests.small_federation import SHAPE, SIZES, TinyEncoder, federate, tiny_workload
+
+ROUNDS, EPOCHS, BATCH, RATE, DECAY, VELOCITY, EMA, TAU = 2, 2, 8, 0.05, 0.01, 0.8, 0.7, 0.4
+KINDS = {"simclr": FedSimCLR, "byol": FedBYOL, "simsiam": FedSimSiam}
+PLACES = {
+    "encoder": "online.encoder.",
+    "projector": "online.projector.layers.",
+    "predictor": "predictor.layers.",
+}
+
+
+def cosine(a: Tensor, b: Tensor) -> Tensor:
+    return (a * b).sum() / (a.norm() * b.norm())
+
+
+def info_nce(z_a: Tensor, z_b: Tensor) -> Tensor:
+    """Each of the 2n views against all others, its partner among them."""
+    every, n = [*z_a, *z_b], len(z_a)
+    total = torch.zeros((), dtype=z_a.dtype)
+    for i, anchor in enumerate(every):
+        others = [(cosine(anchor, z) / TAU).exp() for j, z in enumerate(every) if j != i]
+        partner = (cosine(anchor, every[(i + n) % (2 * n)]) / TAU).exp()
+        total = total - torch.log(partner / sum(others))
+    return total / (2 * n)
+
+
+def mean_cosine(p: Tensor, z: Tensor) -> Tensor:
+    return sum(cosine(a, b) for a, b in zip(p, z.detach(), strict=True)) / len(p)
+
+
+def networks(name: str) -> nn.ModuleDict:
+    """Encoder, projector and, but for SimCLR, predictor."""
+    first, last = nn.Linear(6, 7, bias=name == "simclr"), nn.Linear(7, 5)
+    norm = () if name == "simclr" else (nn.BatchNorm1d(7),)
+    parts = {
+        "encoder": TinyEncoder().build(SHAPE),
+        "projector": nn.Sequential(first, *norm, nn.ReLU(), last),
+    }
+    if name != "simclr":
+        layers = [nn.Linear(5, 3, bias=False), nn.BatchNorm1d(3), nn.ReLU(), nn.Linear(3, 5)]
+        parts["predictor"] = nn.Sequential(*layers)
+    return nn.ModuleDict(parts).double()
+
+
+def step_loss(name: str, net: nn.ModuleDict, target: nn.ModuleDict, a: Tensor, b: Tensor) -> Tensor:
+    z_a, z_b = (net["projector"](net["encoder"](view)) for view in (a, b))
+    if name == "simclr":
+        return info_nce(z_a, z_b)
+    p_a, p_b = net["predictor"](z_a), net["predictor"](z_b)
+    if name == "simsiam":
+        return -0.5 * (mean_cosine(p_a, z_b) + mean_cosine(p_b, z_a))
+    t_a, t_b = (target["projector"](target["encoder"](view)) for view in (a, b))
+    return (2 - 2 * mean_cosine(p_a, t_b)) + (2 - 2 * mean_cosine(p_b, t_a))
+
+
+def local_training(name: str, net: nn.ModuleDict, target: nn.ModuleDict, batches: list) -> None:
+    """SGD with momentum and weight decay by hand; the target's EMA after each step."""
+    net.train()
+    target.train()
+    velocity = [torch.zeros_like(p) for p in net.parameters()]
+    augment = DigitsAugmentation().build(SHAPE)
+    for batch in batches:
+        a, b = two_views(augment, batch["samples"], batch["seed"], torch.float64)
+        gradients = torch.autograd.grad(step_loss(name, net, target, a, b), list(net.parameters()))
+        with torch.no_grad():
+            for v, p, g in zip(velocity, net.parameters(), gradients, strict=True):
+                v.mul_(VELOCITY).add_(g + DECAY * p)
+                p.sub_(RATE * v)
+            for part in ("encoder", "projector"):
+                pairs = zip(target[part].parameters(), net[part].parameters(), strict=True)
+                for t, o in pairs:
+                    t.copy_(EMA * t + (1 - EMA) * o)
+
+
+def batches_of(workload, number: int, client: int) -> list:
+    data = ClientData(samples=workload.samples["train"], rows=workload.parts[client])
+    seed = derive_seed(5, "client", number, 0, client)
+    batches = SeededBatches(data, Plan(batch_size=BATCH, epochs=EPOCHS), seed)
+    return [batch for _ in range(EPOCHS) for batch in batches]
+
+
+def reference(name: str, workload, world: nn.ModuleDict, *, own_predictor: bool) -> dict:
+    """The rounds; each client's target network and, if it keeps one, its predictor."""
+    targets, predictors = {}, {}
+    for number in range(1, ROUNDS + 1):
+        clients = []
+        for client in range(len(SIZES)):
+            net = copy.deepcopy(world)
+            if client in predictors:
+                net["predictor"] = copy.deepcopy(predictors[client])
+            target = targets.get(client) or copy.deepcopy(world)
+            local_training(name, net, target, batches_of(workload, number, client))
+            clients.append(net)
+            targets[client] = target
+            if own_predictor:
+                predictors[client] = net["predictor"]
+        states = [net.state_dict() for net in clients]
+        for key, value in world.state_dict().items():
+            if value.is_floating_point():
+                shares = [n / sum(SIZES) * s[key] for n, s in zip(SIZES, states, strict=True)]
+                value.copy_(sum(shares))
+    return targets
+
+
+def compare(found: dict[str, Tensor], module: nn.Module, prefix: str) -> None:
+    expected = {k: v for k, v in module.state_dict().items() if "num_batches" not in k}
+    assert {prefix + key for key in expected} == set(found)
+    for key, value in expected.items():
+        torch.testing.assert_close(found[prefix + key], value, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("name", "threshold"), [("simclr", None), ("simsiam", 0.0), ("byol", None), ("byol", 0.0)]
+)
+def test_two_rounds_are_those_of_the_formulas(name: str, threshold: float | None) -> None:
+    heads = {} if name == "simclr" else {"bottleneck": 3, "predictor_threshold": threshold}
+    heads |= {"temperature": TAU} if name == "simclr" else {}
+    heads |= {"momentum": EMA} if name == "byol" else {}
+    config = KINDS[name].Config(
+        hidden=7, projection=5, batch_size=BATCH, epochs=EPOCHS, rounds=ROUNDS,
+        learning_rate=RATE, weight_decay=DECAY, sgd_momentum=VELOCITY, **heads,
+    )  # fmt: skip
+    workload = tiny_workload(config)
+    ran = federate(workload)
+    world = networks(name)
+    for part, network in world.items():
+        start = {k.removeprefix(PLACES[part]): v for k, v in ran.start.slots[part].items()}
+        network.load_state_dict(start, strict=False)
+    targets = reference(name, workload, world, own_predictor=threshold is not None)
+    for part, network in world.items():
+        compare(ran.state.server.slots[part], network, PLACES[part])
+    for client, kept in ran.kept.items():
+        mine = {k: v for k, v in kept.items() if k.startswith("target.encoder.")}
+        assert bool(mine) is (name == "byol")
+        if mine:
+            compare(mine, targets[client]["encoder"], "target.encoder.")
