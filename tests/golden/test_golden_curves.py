@@ -125,7 +125,7 @@ def test_the_losses_are_those_of_the_golden_run(method: str) -> None:
     for ours, theirs in zip(found, golden["rounds"], strict=True):
         assert (ours.pop("round"), ours.pop("stage")) == (theirs.pop("round"), theirs.pop("stage"))
         # A mean of cosines can be near zero, whatever the rounding of its terms.
-        assert ours == pytest.approx(theirs, rel=TOLERANCE, abs=0.1 * TOLERANCE)
+        assert ours == pytest.approx(theirs, rel=TOLERANCE, abs=TOLERANCE)
 
 
 def test_every_golden_file_belongs_to_a_method() -> None:

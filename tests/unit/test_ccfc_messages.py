@@ -130,7 +130,7 @@ def test_training_sees_no_label(ran: Federated, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(ClusterSiamese, "on_after_batch_transfer", watch)
     federate(tiny_workload(CONFIG))
     assert len(batches) == 3 * (2 + 3 + 1)
-    assert all(keys == {"samples", "seed"} for keys in batches)
+    assert all(keys == {"samples", "positions", "seed"} for keys in batches)
     assert all(turn.client.data.labels is None for turn in ran.spy.turns)
 
 
