@@ -3,11 +3,12 @@
 import logging
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from rich.console import Console
 from rich.logging import RichHandler
 
-from coterie.errors import CoterieError
+from coterie.errors import CoterieError, RunError
 
 _HELP = {"-h", "--help"}
 
@@ -34,6 +35,7 @@ def run_command(
         format="%(message)s",
         handlers=[RichHandler(console=errors, show_path=False)],
     )
+    show = partial(errors.print, style="red", highlight=False, markup=False, emoji=False)
     try:
         if _HELP & set(arguments):
             rest = [argument for argument in arguments if argument not in _HELP]
@@ -42,5 +44,10 @@ def run_command(
         return command(arguments)
     except CoterieError as error:
         if not error.reported:
-            errors.print(str(error), style="red", highlight=False, markup=False)
+            show(str(error))
         return error.exit_code
+    except OSError as error:  # what the system refuses before or after the run itself
+        reason = error.strerror or " ".join(str(error).split()) or type(error).__name__
+        where = f"{error.filename}: " if error.filename else ""
+        show(f"{where}the system refused it ({reason}); make room or mend access, and start again.")
+        return RunError.exit_code

@@ -37,6 +37,11 @@ def compose(*overrides: str) -> RunConfig:
     Raises:
         ConfigError: In one sentence, at the first thing that is wrong.
     """
+    return load_config(compose_plain(*overrides))
+
+
+def compose_plain(*overrides: str) -> dict[str, Any]:
+    """The same as plain values that nothing has judged yet; it does not import PyTorch."""
     choices, values = _sort(overrides)
     if "experiment" not in choices:
         names = ", ".join(experiments())
@@ -49,7 +54,7 @@ def compose(*overrides: str) -> RunConfig:
     except (HydraException, OmegaConfBaseException, YAMLError) as error:
         reason = str(error).strip().splitlines()[0].rstrip(".")
         raise ConfigError(f"{' '.join(overrides)}: the YAML does not compose: {reason}.") from error
-    return load_config({**plain, "experiment": choices["experiment"]})
+    return {**plain, "experiment": choices["experiment"]}
 
 
 def config_dir() -> Path:

@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from coterie.config.component import Component
 from coterie.config.loading import load_component
-from coterie.config.schema import ClusterConfig
+from coterie.config.schema import ClusterConfig, Threads
 from ray_jobs.arguments import backend_at_hand, read_values
 from ray_jobs.command import run_command
 from ray_jobs.help_text import command_help
@@ -41,7 +41,7 @@ class WorkersConfig(Component):
     """CPUs that Ray reserves for an actor."""
     gpus_per_client: Annotated[float, Field(ge=0.0)] = 0.0
     """GPU slice of an actor; 0 gives each a whole one where the cluster has any."""
-    threads_per_client: PositiveInt = 1
+    threads_per_client: Threads = 1
     """CPU threads of PyTorch; another number, other bits."""
     max_actor_restarts: NonNegativeInt = 3
     """Actors replaced before the prediction fails."""

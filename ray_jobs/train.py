@@ -3,8 +3,11 @@
 import sys
 from collections.abc import Sequence
 
+from coterie.config.loading import load_component, load_config
+from coterie.config.schema import ClusterConfig
+from coterie.distributed.early import early_start
 from ray_jobs.command import run_command
-from ray_jobs.compose import compose
+from ray_jobs.compose import compose_plain
 from ray_jobs.help_text import help_text
 
 
@@ -19,11 +22,13 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _train(arguments: Sequence[str]) -> int:
-    config = compose(*arguments)
-    # Imported only now: a mistyped key is answered at once, not after PyTorch has loaded.
-    from coterie.engine.federation import Federation
+    plain = compose_plain(*arguments)
+    # What follows imports PyTorch, and Ray starts meanwhile.
+    with early_start(load_component(ClusterConfig, plain.get("cluster") or {}, "cluster.")):
+        config = load_config(plain)
+        from coterie.engine.federation import Federation
 
-    return Federation(config).run().exit_code
+        return Federation(config).run().exit_code
 
 
 if __name__ == "__main__":

@@ -46,6 +46,9 @@ class Misbehaves(FedMCC):
     def _memory(self):
         raise MemoryError
 
+    def _gpu_memory(self):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nGPU 0 has")
+
     def _spoiled(self, up):
         wrong = {"not_finite": float("nan"), "infinite": float("inf"), "huge": 1e30}
         if self._config.how in wrong:

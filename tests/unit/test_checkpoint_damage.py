@@ -124,7 +124,7 @@ def test_one_that_was_asked_for_is_not_replaced_by_another(two, backend, tmp_pat
     with pytest.raises(DataError) as caught:
         load_checkpoint(folder, backend, 7)
     assert str(caught.value) == (
-        f"checkpoint=7: {folder} has none; those there are of rounds 2, 1."
+        f"checkpoint=7: {folder} has none; those there are of rounds 1, 2."
     )
 
 

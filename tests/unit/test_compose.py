@@ -225,27 +225,23 @@ def test_every_yaml_composes_and_survives_a_dump(group: str, choice: str) -> Non
         assert section[key] == value
 
 
-FEDERATED = {
-    "fedmcc": 5, "fedcc": 5, "mcc": 1, "cc": 1, "fedavg": 5,
-    "orchestra": 10, "orchestra_cifar10": 100, "orchestra_fashionmnist": 20,
-}  # fmt: skip
+FEDERATED = {"fedmcc": 5, "fedcc": 5, "mcc": 1, "cc": 1, "fedavg": 5, "orchestra": 10}
+MORE = {"orchestra_cifar10": 100, "orchestra_fashionmnist": 20}
 
 
 @pytest.mark.parametrize("name", experiments())
 def test_every_experiment_is_what_its_name_says(name: str) -> None:
     method, data, *_ = name.split("_")
-    clients = FEDERATED.get(name, FEDERATED[method])
+    clients = MORE.get(name, FEDERATED[method])
     values = dump_config(compose(f"experiment={name}"))
     assert values["method"]["target"].lower().endswith(f":{method}")
     assert values["data"]["target"].lower().endswith(f":{data}")
     assert values["partition"]["clients"] == clients
-    resized = data in ("mnist", "fashionmnist") and method != "fedavg"
-    assert values["data"]["size"] == (32 if resized else None)
+    assert values["data"]["size"] == (32 if data.endswith("mnist") and method != "fedavg" else None)
     assert values["data"]["root"] is None
     if data == "cifar10":
-        depth, split = (34, "all") if clients == 1 else (18, "train")
-        assert (values["encoder"]["depth"], values["encoder"]["stem"]) == (depth, "small")
-        assert values["data"]["split"] == split
+        found = values["encoder"]["depth"], values["encoder"]["stem"], values["data"]["split"]
+        assert found == ((34, "small", "all") if clients == 1 else (18, "small", "train"))
 
 
 def test_another_partition_brings_its_own_keys() -> None:

@@ -151,7 +151,7 @@ def test_too_few_clients_fail_the_run(share, enough):
         gather(play, **policy)
     assert str(caught.value) == (
         "Round 4: 2 of 4 clients succeeded, under faults.min_participation=0.51 "
-        "(first failure: first)."
+        "(first failure: first); mend what fails, or lower it, and go on with resume=true."
     )
 
 

@@ -23,7 +23,8 @@ RUN = (
 )  # fmt: skip
 REASONS = {
     "raise": "ValueError: its disk is broken",
-    "memory": "MemoryError: no message",
+    "memory": "out of memory: MemoryError; lower method.batch_size or give each client more",
+    "gpu_memory": "out of memory: CUDA out of memory. Tried to allocate 2.00 GiB; lower method",
     "not_finite": "is not finite; lower the learning rate or drop the client.",
     "infinite": "is not finite; lower the learning rate or drop the client.",
     "huge": "has a value of 1e+30; training diverged, lower its rate.",
@@ -37,6 +38,11 @@ def run(run_dir, *overrides):
     result = Federation(compose(*RUN, f"run_dir={run_dir}", *overrides), view).run()
     rows = [json.loads(line) for line in (run_dir / "metrics.jsonl").open()]
     server = [row for row in rows if row["scope"] == "server"]
+    events = [row for row in rows if row["scope"] == "event"]
+    assert [row["failure"] for row in events] == json.loads((run_dir / "summary.json").read_text())[
+        "failures"
+    ]
+    assert {row["client"] for row in events} <= {1}
     return result, json.loads((run_dir / "summary.json").read_text()), server
 
 

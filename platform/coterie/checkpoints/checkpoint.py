@@ -163,7 +163,7 @@ def _named(folder: Path, which: str | int) -> str:
         name = checkpoint_name(which, 0)
     names = checkpoints_in(folder)
     if name not in names or name is None:
-        there = ", ".join(str(int(n[6:12])) for n in names if "step" not in n) or "none"
+        there = ", ".join(str(int(n[6:12])) for n in reversed(names) if "step" not in n)
         more = " and best" if pointed_to(folder, "best") in names else ""
         raise DataError(
             f"checkpoint={which}: {folder} has none; those there are of rounds {there}{more}."

@@ -23,10 +23,14 @@ from coterie.errors import ConfigError
 
 
 class Component(BaseModel):
-    """Base of every config model: frozen, strict types, no unknown keys."""
+    """Base of every config model: frozen, strict types, finite numbers, no unknown keys."""
 
     model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True
+        frozen=True,
+        extra="forbid",
+        strict=True,
+        use_attribute_docstrings=True,
+        allow_inf_nan=False,
     )
 
     @field_validator("*", mode="before")

@@ -35,13 +35,18 @@ def load_config(values: Mapping[str, Any]) -> RunConfig:
     return _validate(RunConfig, {**values, **sections}, fields, "")
 
 
-def load_component(model: type[ModelT], values: Mapping[str, Any]) -> ModelT:
+def load_component(model: type[ModelT], values: Mapping[str, Any], prefix: str = "") -> ModelT:
     """Validate plain values by a config model that stands for itself, such as a command's.
+
+    Args:
+        model: The config model.
+        values: What is given.
+        prefix: What stands before its keys in errors, such as "cluster.".
 
     Raises:
         ConfigError: As `load_config`.
     """
-    return _validate(model, values, dotted_fields(model), "")
+    return _validate(model, values, dotted_fields(model, prefix), prefix)
 
 
 def dump_config(config: RunConfig) -> dict[str, Any]:

@@ -9,6 +9,8 @@ from coterie.config.aggregation import AggregationConfig
 from coterie.config.component import Component
 from coterie.config.participation import Fraction, ParticipationConfig
 
+Threads = Annotated[int, Field(ge=1, le=1024)]
+"""CPU threads; OpenMP ends the process where it cannot make them."""
 Precision = Literal["32-true", "64-true", "bf16-mixed", "16-mixed", "bf16-true"]
 
 
@@ -27,7 +29,7 @@ class ClusterConfig(Component):
     """GPU slice of an actor; 0.25 puts four actors on one GPU."""
     gpu_memory_fraction: Fraction | None = None
     """Cap on an actor's share of its GPU's memory; by default its slice."""
-    threads_per_client: PositiveInt = 1
+    threads_per_client: Threads = 1
     """CPU threads of PyTorch and FAISS in actors and driver alike; another number, other bits."""
     server: Literal["auto", "driver", "actor"] = "auto"
     """Where the method's server half runs; `auto`: an actor if only the cluster has GPUs."""
@@ -124,7 +126,7 @@ class RunConfig(Component):
     """A name for tables, trackers and the run directory."""
     seed: NonNegativeInt = 0
     """All randomness of the run derives from it."""
-    run_dir: str | None = None
+    run_dir: Annotated[str, Field(min_length=1)] | None = None
     """Where to write; by default `$COTERIE_RUNS` or `runs`, then experiment and time."""
     resume: bool = False
     """Go on from the last checkpoint in `run_dir`, if there is one."""

@@ -16,7 +16,7 @@ from coterie.engine.events import CallDone, Event, Handle, Order, TurnDone, Turn
 from coterie.engine.local_data import LocalData, Tally
 from coterie.engine.packing import Packed, PackedServer, pack_server, unpack, unpack_server
 from coterie.engine.predictor import Chunk
-from coterie.engine.serial import build_method, build_predictor, build_worker
+from coterie.engine.serial import build_method, build_predictor, build_worker, check_device
 from coterie.errors import ContractError, StateLostError
 from coterie.networks.clusterer import Prediction
 
@@ -72,6 +72,7 @@ class ClientActor:
         self._predictor = build_predictor(self._worker, workload)
         for client in clients:
             self._local.arrays(client)
+        self._accelerator = workload.config.accelerator
         warm_up()
 
     @property
@@ -85,7 +86,12 @@ class ClientActor:
         return self._local.tally(self._predictor, unpack_server(server), key, client)
 
     def ready(self) -> int:
-        """The id of the actor's process, once it is set up."""
+        """The id of the actor's process, once it is set up.
+
+        Raises:
+            ConfigError: If it lacks the device that the config asks for.
+        """
+        check_device(self._accelerator)
         return os.getpid()
 
     def execute(self, order: Order, call: int) -> Iterator[Report | Packed]:

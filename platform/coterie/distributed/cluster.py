@@ -3,13 +3,21 @@
 import json
 import logging
 import os
+import socket
+from collections.abc import Mapping
+from urllib.parse import urlsplit
 
 import ray
 
 from coterie.config.schema import ClusterConfig
+from coterie.distributed.early import EarlyStart
 from coterie.errors import ConfigError, RunError
 
 _logger = logging.getLogger(__name__)
+
+_ANSWER_S = 10.0
+_CLIENT_PORT = 10001
+_LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 
 
 def connect(config: ClusterConfig) -> bool:
@@ -25,38 +33,88 @@ def connect(config: ClusterConfig) -> bool:
     Raises:
         RunError: If there is no cluster at the address.
     """
+    if EarlyStart.pending is not None:
+        return EarlyStart.pending.take()
+    return join_or_start(config)
+
+
+def join_or_start(config: ClusterConfig) -> bool:
+    """Do what `connect` says, here and now."""
     if ray.is_initialized():
         return False
     address = config.address or os.environ.get("RAY_ADDRESS") or "local"
+    if address not in {"local", "auto"}:
+        _check_answers(address)
     # With local clusters Ray would overwrite this for every process under the driver.
     os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
     try:
         options = {"include_dashboard": False} if address == "local" else {}
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **options)
     except ConnectionError as error:
-        raise RunError(
-            f"cluster.address={address}: no Ray cluster answers there; start one or leave it out."
-        ) from error
+        raise _no_answer(address) from error
     return True
 
 
+def _check_answers(address: str) -> None:
+    """Raise a RunError if nobody listens at an address: Ray would try again for many minutes."""
+    parts = urlsplit(address if "://" in address else f"//{address}")
+    try:
+        host, port = parts.hostname, parts.port or (_CLIENT_PORT if parts.scheme else None)
+    except ValueError:
+        host = port = None
+    if not host or not port:
+        raise ConfigError(
+            f"cluster.address={address}: it is no address; write it as host:port, or auto."
+        )
+    # Ray takes a loopback address for the node's own, on which alone it may listen.
+    hosts = {host, ray.util.get_node_ip_address()} if host in _LOOPBACK else {host}
+    for candidate in sorted(hosts):
+        try:
+            socket.create_connection((candidate, port), timeout=_ANSWER_S).close()
+        except OSError:
+            continue
+        return
+    raise _no_answer(address)
+
+
+def _no_answer(address: str) -> RunError:
+    return RunError(
+        f"cluster.address={address}: no Ray cluster answers there; start one or leave it out."
+    )
+
+
 def slots(config: ClusterConfig) -> int:
-    """How many actors the cluster holds at once, by CPUs and GPUs.
+    """How many actors the cluster holds at once, by CPUs and GPUs; none spans two nodes.
 
     Raises:
         ConfigError: If not even one fits.
     """
-    resources = ray.cluster_resources()
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     wanted = {"CPU": config.cpus_per_client, "GPU": config.gpus_per_client}
-    fits = {k: int(resources.get(k, 0.0) / v + 1e-9) for k, v in wanted.items() if v > 0}
-    for kind, count in fits.items():
-        if count < 1:
-            key = f"cluster.{kind.lower()}s_per_client"
-            has = f"{resources.get(kind, 0.0):g}"
+    held = sum(_held(node, wanted) for node in nodes)
+    if held:
+        return held
+    most = {kind: max((node.get(kind, 0.0) for node in nodes), default=0.0) for kind in wanted}
+    for kind, amount in wanted.items():
+        if amount > most[kind]:
             raise ConfigError(
-                f"{key}={wanted[kind]:g}: the cluster has {has} {kind}; ask for less or add a node."
+                f"cluster.{kind.lower()}s_per_client={amount:g}: the largest node of the cluster "
+                f"has {most[kind]:g} {kind}; ask for less or add a node."
             )
-    return min(fits.values())
+    raise ConfigError(
+        f"cluster.gpus_per_client={wanted['GPU']:g}: no node with as many GPUs has "
+        f"cluster.cpus_per_client={wanted['CPU']:g} CPUs as well; ask for less or add a node."
+    )
+
+
+def _held(node: Mapping[str, float], wanted: Mapping[str, float]) -> int:
+    """How many actors one node holds."""
+    fits = [int(node.get("CPU", 0.0) / wanted["CPU"] + 1e-9)]
+    if 0 < wanted["GPU"] < 1:  # a slice lies on one GPU: two GPUs hold four of 0.4, not five
+        fits.append(int(node.get("GPU", 0.0)) * int(1 / wanted["GPU"] + 1e-9))
+    elif wanted["GPU"]:
+        fits.append(int(node.get("GPU", 0.0) / wanted["GPU"] + 1e-9))
+    return min(fits)
 
 
 def cluster_has_gpu() -> bool:

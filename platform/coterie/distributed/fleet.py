@@ -46,19 +46,29 @@ class Fleet:
 
     def __init__(self, workload: Workload, stop: Callable[[], None]) -> None:
         self._config = workload.config.cluster
+        self.actors: list[Any] = []
+        self.server: Any | None = None
         self._owns_cluster = connect(self._config)
+        try:
+            self._start_all(workload)
+            self._wait(stop)
+        except BaseException:
+            self.close()
+            raise
+
+    def _start_all(self, workload: Workload) -> None:
         self._stored = _place(workload)
         places_server = server_needs_actor(self._config)
         self._names = client_names(workload.config) if workload.local is not None else None
         free = slots(self._config) - places_server
         wanted = self._config.num_actors or max(1, free)
         self.size = min(wanted, len(workload.parts)) if self._names is None else len(self._names)
-        self.server = self._start(ServerActor, self._stored) if places_server else None
+        if places_server:
+            self.server = self._start(ServerActor, self._stored)
         homes = range(self.size) if self._names else [None] * self.size
         self._homes = {self._new(home): home for home in homes}
         self.actors = list(self._homes)
         self._starting: dict[Any, tuple[Any, float]] = {}
-        self._wait(stop)
 
     def replace(self, actor: Any) -> Any | None:
         """Put a new actor in the place of one that died, if the cluster still has room for it.

@@ -14,9 +14,10 @@ from coterie.config.loading import dump_config
 from coterie.config.schema import RunConfig
 from coterie.contract.observer import Observer, Status
 from coterie.engine.interrupts import Interrupts
+from coterie.engine.recovery import check_same_run
 from coterie.engine.session import Finished, Session
 from coterie.engine.setup import assemble
-from coterie.errors import CoterieError, InterruptedRunError
+from coterie.errors import ConfigError, CoterieError, DataError, InterruptedRunError
 from coterie.evaluation.heterogeneity import (
     class_spread,
     class_table,
@@ -24,6 +25,7 @@ from coterie.evaluation.heterogeneity import (
     label_distribution_figure,
 )
 from coterie.networks.clusterer import Clusterer
+from coterie.tracking.claim import claimed
 from coterie.tracking.console import ConsoleView
 from coterie.tracking.run_directory import RunDirectory
 
@@ -76,36 +78,58 @@ class Federation:
             RunError: If the run cannot go on; summary.json then says "failed".
             InterruptedRunError: After a checkpoint, if Ctrl-C or SIGTERM came.
         """
-        started = time.perf_counter()
         directory = self._directory()
+        with claimed(directory.path):
+            return self._run(directory)
+
+    def _run(self, directory: RunDirectory) -> RunResult:
+        started = time.perf_counter()
+        begins = not directory.config.exists()
         session = Session(self._config, self._assembly, directory, self._view)
         with Interrupts() as interrupts:
-            self._introduce(directory)
             try:
+                self._begin(session, begins=begins)
                 finished = session.run(interrupts)
             except BaseException as error:
-                interrupted = isinstance(error, InterruptedRunError)
-                sentence = str(error) if isinstance(error, CoterieError) else repr(error)
                 session.seconds["total"] = time.perf_counter() - started
-                status: Status = "interrupted" if interrupted else "failed"
-                session.conclude(status, {}, None if interrupted else sentence)
-                self._view.finish(status, error=sentence)
-                if isinstance(error, CoterieError):
-                    error.reported = True
+                self._end(session, error)
+                if begins and _refused(session, error):
+                    directory.discard()
                 raise
             session.seconds["total"] = time.perf_counter() - started
             session.conclude("completed", finished.evaluation.metrics)
         return self._result(session, finished, directory)
 
+    def _end(self, session: Session, error: BaseException) -> None:
+        """Close a run that did not complete, and say why."""
+        interrupted = isinstance(error, InterruptedRunError)
+        sentence = str(error) if isinstance(error, CoterieError) else repr(error)
+        status: Status = "interrupted" if interrupted else "failed"
+        if _refused(session, error):
+            session.close(status)
+        else:
+            session.conclude(status, {}, None if interrupted else sentence)
+        self._view.finish(status, error=sentence)
+        if isinstance(error, CoterieError):
+            error.reported = self._config.tracking.progress != "none"
+
     def _directory(self) -> RunDirectory:
         config = self._config
         if config.resume and config.run_dir and RunDirectory.exists(config.run_dir):
             return RunDirectory.open(config.run_dir)
-        directory = RunDirectory.create(
-            config.run_dir, config.experiment, job=under_submitted_job()
-        )
-        directory.write_config(dump_config(config))
-        return directory
+        return RunDirectory.create(config.run_dir, config.experiment, job=under_submitted_job())
+
+    def _begin(self, session: Session, *, begins: bool) -> None:
+        """Write a new run's config, or see that it is that of the run which goes on."""
+        values, directory = dump_config(self._config), session.directory
+        try:
+            if begins:
+                directory.write_config(values)
+            else:
+                check_same_run(directory.read_config(), values)
+            self._introduce(directory)
+        except OSError as error:
+            raise session.refused_by_system(error, "nothing was trained") from error
 
     def _introduce(self, directory: RunDirectory) -> None:
         """Say what runs, and how the classes are spread, before anything is trained."""
@@ -159,6 +183,11 @@ class Federation:
             failures=session.failures,
             exit_code=_DROPPED_EXIT_CODE if session.dropped else 0,
         )
+
+
+def _refused(session: Session, error: BaseException) -> bool:
+    """Whether nothing was run: then nothing is left of it, nor of an earlier run overwritten."""
+    return isinstance(error, ConfigError | DataError) and not session.phases
 
 
 def under_submitted_job() -> bool:

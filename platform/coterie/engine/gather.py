@@ -152,5 +152,5 @@ def _apply_policy(gather: Gather, order: Order, faults: FaultsConfig) -> None:
         raise RunError(
             f"Round {order.phase.round}: {len(gather.done)} of {len(order.turns)} clients "
             f"succeeded, under faults.min_participation={faults.min_participation} "
-            f"(first failure: {first})."
+            f"(first failure: {first}); mend what fails, or lower it, and go on with resume=true."
         )

@@ -3,7 +3,7 @@
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from coterie.checkpoints.writer import CheckpointWriter
@@ -182,6 +182,9 @@ class Recorder:
                 "bytes/up": sum(turn.bytes_up.values()),
             }
             self.tracker.log(_row(phase, own, turn.client))
+        for failure in result.failures:
+            row = _row(phase, {}, failure.client)
+            self.tracker.log_failure(replace(row, failure=str(failure)))
 
     def _grouped(self, name: str) -> str:
         """A score's name with its group, which is the evaluator's unless it has one of its own."""

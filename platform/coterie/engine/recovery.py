@@ -129,7 +129,7 @@ def check_same_run(stored: Mapping[str, Any], given: Mapping[str, Any]) -> None:
         ConfigError: Naming the first key that differs.
     """
     then, now = _flat(stored), _flat(given)
-    for key in sorted(then.keys() | now.keys(), key=lambda key: (not key.endswith("target"), key)):
+    for key in sorted(then.keys() | now.keys(), key=lambda key: (not key.endswith(".target"), key)):
         if then.get(key, _MISSING) != now.get(key, _MISSING):
             was, is_ = (f"{key}={d[key]}" if key in d else f"no {key}" for d in (then, now))
             raise ConfigError(

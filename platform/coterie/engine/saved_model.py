@@ -4,12 +4,14 @@
 state that it was built from (without the tensors' values), `config.yaml` the run's config.
 """
 
+import errno
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
@@ -31,7 +33,10 @@ def write_model(
     """Write `model/`: the weights as safetensors, and what it takes to build the network again."""
     directory.model.mkdir(parents=True, exist_ok=True)
     weights = {key: value.contiguous() for key, value in model.cpu().state_dict().items()}
-    save_file(weights, directory.model / WEIGHTS)
+    try:
+        save_file(weights, directory.model / WEIGHTS)
+    except SafetensorError as error:  # all that it says of a full disk
+        raise OSError(errno.EIO, str(error), str(directory.model / WEIGHTS)) from error
     text = json.dumps(describe(model, server, data), indent=2, ensure_ascii=False, allow_nan=False)
     write_text_atomically(directory.model / CONFIG, directory.config.read_text(encoding="utf-8"))
     write_text_atomically(directory.model / DESCRIPTION, text + "\n")

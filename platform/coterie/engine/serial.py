@@ -17,7 +17,7 @@ from coterie.engine.packing import Packed
 from coterie.engine.predictor import Chunk, Predictor
 from coterie.engine.trainer import local_trainer
 from coterie.engine.worker import ModulePool, Resolve, Worker
-from coterie.errors import ContractError
+from coterie.errors import ConfigError, ContractError
 from coterie.networks.clusterer import Prediction
 
 
@@ -60,14 +60,20 @@ def build_worker(
     )
 
 
+def check_device(accelerator: str) -> None:
+    """Raise a ConfigError if this process lacks the device that the config asks for."""
+    if accelerator == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("accelerator=cuda: there is no CUDA device here; use accelerator=cpu.")
+
+
 def build_predictor(worker: Worker, workload: Workload) -> Predictor:
     """A predictor over a worker's data, on the same device."""
-    task, has_gpu = workload.task, torch.cuda.is_available()
-    cuda = has_gpu and workload.config.accelerator != "cpu"
+    has_gpu = workload.config.accelerator != "cpu" and torch.cuda.is_available()
+    task = workload.task
     return Predictor(
         method=worker.method,
         samples=worker.samples,
-        device=torch.device("cuda" if cuda else "cpu"),
+        device=torch.device("cuda" if has_gpu else "cpu"),
         augmentation=lambda: task.augmentation.build(task.shape),
     )
 

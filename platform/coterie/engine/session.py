@@ -65,7 +65,21 @@ class Session:
     _tracker: Tracker | None = None
 
     def run(self, interrupts: Interrupts) -> Finished:
-        """Start the backend, run the method's phases, evaluate, write the outputs."""
+        """Start the backend, run the method's phases, evaluate, write the outputs.
+
+        Raises:
+            RunError: If the run cannot go on, for instance because the disk is full.
+        """
+        try:
+            state, recorder = self._train(interrupts)
+        except OSError as error:
+            raise self.refused_by_system(error, "the run stopped") from error
+        try:
+            return self._finish(recorder, state)
+        except OSError as error:
+            raise self.refused_by_system(error, "training is done") from error
+
+    def _train(self, interrupts: Interrupts) -> tuple[RunState, Recorder]:
         begun = time.perf_counter()
         self._tracker = self._make_tracker()
         self._backend = make_backend(self.assembly.workload, interrupts.check)
@@ -80,35 +94,48 @@ class Session:
             self.assembly.method, self._backend, self.assembly.workload, self.view,
             self._recorder.commit, recovery.recover,
         ).run(self.state)  # fmt: skip
-        try:
-            return self._finish(self._recorder, self.state)
-        except OSError as error:
-            raise RunError(
-                f"{error.filename or self.directory.path}: cannot write "
-                f"({error.strerror or error}); training is done, so make room and go on with "
-                f"resume=true run_dir={self.directory.path}."
-            ) from error
+        return self.state, self._recorder
+
+    def refused_by_system(self, error: OSError, so_far: str) -> RunError:
+        """What to say of a full disk or of missing access, after so much of the run."""
+        return RunError(
+            f"{error.filename or self.directory.path}: cannot write or read "
+            f"({error.strerror or error}); {so_far}, so make room or mend access and go on with "
+            f"resume=true run_dir={self.directory.path}."
+        )
 
     def conclude(
         self, status: Status, metrics: Mapping[str, Mapping[str, float]], error: str | None = None
     ) -> None:
-        """Checkpoint if the run did not complete, write summary.json, end what was started."""
+        """Checkpoint if the run was interrupted, write summary.json, end what was started."""
         try:
             if status == "interrupted" and self._recorder is not None and self.state is not None:
                 self._recorder.checkpoint(self.state)
+            elif self._recorder is not None:
+                self._recorder.writer.wait()  # the one under way is worth having
             self._summary(status, metrics, error).write(self.directory.summary)
         except OSError as problem:
             self._warn(f"{self.directory.summary}: cannot write ({problem.strerror}); make room.")
         finally:
-            if self._tracker is not None:
-                self._tracker.finish("success" if status == "completed" else "failed")
-            if self._backend is not None:
-                self._backend.close()
+            self.close(status)
+
+    def close(self, status: Status) -> None:
+        """End what was started."""
+        if self._tracker is not None:
+            self._tracker.finish("success" if status == "completed" else "failed")
+        if self._backend is not None:
+            self._backend.close()
+
+    @property
+    def phases(self) -> int:
+        """Phases that were completed, before a resume too."""
+        return self.state.phases if self.state else 0
 
     @property
     def failures(self) -> tuple[str, ...]:
         """What failed so far, as sentences."""
-        return tuple(self.state.failures) if self.state else ()
+        own = self.state.failures if self.state else []
+        return (*own, *(self._tracker.problems if self._tracker else []))
 
     @property
     def dropped(self) -> int:

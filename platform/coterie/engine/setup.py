@@ -13,10 +13,11 @@ from coterie.contract.phase import ServerState
 from coterie.contract.seeds import derive_seed
 from coterie.engine.backend import Backend, Workload
 from coterie.engine.data_checks import check_data
+from coterie.engine.fit_checks import check_fit
 from coterie.engine.local_setup import ask_clients, described, keeps_data_local
 from coterie.engine.participation import Participation
-from coterie.engine.serial import SerialBackend, build_method
-from coterie.errors import ConfigError, DataError
+from coterie.engine.serial import SerialBackend, build_method, check_device
+from coterie.errors import DataError
 from coterie.evaluation.runner import Evaluator
 from coterie.evaluation.unsupervised import UnsupervisedEvaluator
 
@@ -63,6 +64,7 @@ def assemble(config: RunConfig) -> Assembly:
         labels=data.labels if method_type.needs_labels else None,
         local=data.classes if local else None,
     )
+    check_fit(config, workload.task, data)
     method = build_method(workload)
     sizes = {client: len(rows) for client, rows in enumerate(parts)}
     # Now, so that networks which do not fit the data are refused before anything has started.
@@ -100,10 +102,7 @@ def make_backend(workload: Workload, stop: Callable[[], None]) -> Backend:
     """The backend that the config names; Ray is imported only for Ray's."""
     config = workload.config
     if config.cluster.backend == "serial":
-        if config.accelerator == "cuda" and not torch.cuda.is_available():
-            raise ConfigError(
-                "accelerator=cuda: there is no CUDA device here; use accelerator=cpu."
-            )
+        check_device(config.accelerator)
         return SerialBackend(workload, stop)
     from coterie.distributed.backend import RayBackend
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import cast
 
 import numpy as np
+import torch
 from lightning import LightningModule
 from numpy.typing import NDArray
 
@@ -207,4 +208,9 @@ def _done(call: int, client: int, outcome: Outcome, seconds: float) -> TurnDone:
 
 def _sentence(error: Exception) -> str:
     first = str(error).strip().splitlines()
+    if isinstance(error, MemoryError | torch.OutOfMemoryError) or "allocate memory" in str(error):
+        return (
+            f"out of memory: {first[0].rstrip('.') if first else type(error).__name__}; lower "
+            "method.batch_size or give each client more"
+        )
     return f"{type(error).__name__}: {first[0] if first else 'no message'}"

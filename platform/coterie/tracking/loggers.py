@@ -72,12 +72,16 @@ class Tracker:
         loggers: Lightning loggers; they are started at once.
         client_rows: Rows of clients 0 to `client_rows` - 1 are tracked, the same clients all along,
             so that series are not cut up and a logger's columns stay few.
+
+    Attributes:
+        problems: One sentence for each logger that was left out.
     """
 
     def __init__(self, metrics: MetricsLog, loggers: Sequence[Logger], client_rows: int) -> None:
         self._metrics = metrics
         self._loggers = list(loggers)
         self._client_rows = client_rows
+        self.problems: list[str] = []
         self._phases = 0
         self._last = (-1, -1)
         for logger in loggers:
@@ -113,6 +117,10 @@ class Tracker:
             "step": last_step,
         }
 
+    def log_failure(self, row: MetricsRow) -> None:
+        """Write an event to `metrics.jsonl`, whichever client it is about; loggers take numbers."""
+        self._metrics.append(row)
+
     def server_rows(self) -> list[dict[str, Any]]:
         """The server's rows so far, as `metrics.jsonl` has them."""
         return [row for row in self._metrics.rows() if row["scope"] == "server"]
@@ -137,9 +145,10 @@ class Tracker:
             action()
         except Exception as error:  # noqa: BLE001 - trackers raise whatever their libraries do
             self._loggers.remove(logger)
-            name = type(logger).__name__
-            _log.warning(
-                "%s is left out from here on (%s: %s): the run goes on and metrics.jsonl has "
-                "everything; mend it, or take it out of tracking.loggers, before the next run.",
-                name, type(error).__name__, " ".join(str(error).split()),
-            )  # fmt: skip
+            reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            self.problems.append(
+                f"{type(logger).__name__} is left out from here on ({reason}): the run goes on and "
+                "metrics.jsonl has everything; mend it, or take it out of tracking.loggers, before "
+                "the next run"
+            )
+            _log.warning("%s.", self.problems[-1])

@@ -13,7 +13,7 @@ from coterie.errors import ContractError
 
 _log = logging.getLogger(__name__)
 
-RESERVED = ("round", "stage", "phase", "step", "scope", "client")
+RESERVED = ("round", "stage", "phase", "step", "scope", "client", "failure")
 """Keys of a line that say where it belongs, and so cannot be a metric's name."""
 
 
@@ -28,6 +28,7 @@ class MetricsRow:
         step: The phase's number within its round, from 0.
         values: The metrics by name.
         client: The client they belong to; None for the server.
+        failure: What failed, as a sentence; the row then is an event and has no metrics.
     """
 
     round: int
@@ -36,10 +37,13 @@ class MetricsRow:
     step: int
     values: Mapping[str, float]
     client: int | None = None
+    failure: str | None = None
 
     @property
-    def scope(self) -> Literal["server", "client"]:
+    def scope(self) -> Literal["server", "client", "event"]:
         """Whose metrics they are."""
+        if self.failure is not None:
+            return "event"
         return "server" if self.client is None else "client"
 
     def to_json(self) -> str:
@@ -53,6 +57,8 @@ class MetricsRow:
         place = {name: getattr(self, name) for name in RESERVED[:5]}
         if self.client is not None:
             place["client"] = self.client
+        if self.failure is not None:
+            place["failure"] = self.failure
         metrics = {name: finite(value) for name, value in self.values.items()}
         return json.dumps({**place, **metrics}, ensure_ascii=False, allow_nan=False)
 

@@ -5,12 +5,11 @@ Layout (other tools read it): `config.yaml`, `metrics.jsonl`, `summary.json`, `c
 """
 
 import os
-import platform
+import shutil
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -18,15 +17,13 @@ from urllib.parse import unquote, urlsplit
 import yaml
 
 from coterie.errors import ConfigError
+from coterie.tracking.claim import LOCK, check_unclaimed
+from coterie.tracking.environment import ENVIRONMENT_KEYS, environment
 
 ROOT_VARIABLE = "COTERIE_RUNS"
 """Environment variable with the folder under which runs are written by default."""
 
-_PACKAGES = (
-    "torch", "lightning", "ray", "torchvision", "kornia", "faiss-cpu", "faiss-gpu-cu12",
-    "scikit-learn", "scipy", "numpy", "pydantic", "hydra-core", "safetensors", "wandb",
-)  # fmt: skip
-_ENVIRONMENT_KEYS = ("version", "python", "platform", "packages")
+_OTHER = "restore it, or choose another run_dir"
 
 
 @dataclass(frozen=True)
@@ -35,9 +32,11 @@ class RunDirectory:
 
     Attributes:
         path: The folder itself, absolute.
+        made: Whether `create` has made it; else it was there, empty.
     """
 
     path: Path
+    made: bool = field(default=False, compare=False)
 
     @classmethod
     def create(cls, run_dir: str | None, experiment: str, *, job: bool) -> "RunDirectory":
@@ -53,7 +52,7 @@ class RunDirectory:
             ConfigError: If the path is relative under a job, not empty, or cannot be written.
         """
         if run_dir is None:
-            return cls(_make_default(_default_root(job=job), experiment))
+            return cls(_make_default(_default_root(job=job), experiment), made=True)
         path = _local_path("run_dir", run_dir)
         if job and not path.is_absolute():
             raise ConfigError(
@@ -61,13 +60,15 @@ class RunDirectory:
                 "so give an absolute path on storage that outlives the job."
             )
         path = path.absolute()
+        made = not path.exists()
         _make_writable("run_dir", path)
-        if any(path.iterdir()):
+        check_unclaimed(path)
+        if any(child.name != LOCK for child in path.iterdir()):
             raise ConfigError(
                 f"run_dir={run_dir}: the folder is not empty; choose another one, or resume the "
                 "run that is in it."
             )
-        return cls(path)
+        return cls(path, made=made)
 
     @classmethod
     def exists(cls, run_dir: str) -> bool:
@@ -87,6 +88,13 @@ class RunDirectory:
                 f"run_dir={run_dir}: no config.yaml in it; give the folder of an earlier run."
             )
         return directory
+
+    def discard(self) -> None:
+        """Take away what a refused run has made, in a folder that `create` gave."""
+        for child in self.path.iterdir():
+            shutil.rmtree(child) if child.is_dir() else child.unlink()
+        if self.made:
+            self.path.rmdir()
 
     @property
     def config(self) -> Path:
@@ -133,20 +141,18 @@ class RunDirectory:
         write_text_atomically(self.config, text)
 
     def read_config(self) -> dict[str, Any]:
-        """The config that `write_config` wrote, without the versions."""
-        values = yaml.safe_load(self.config.read_text(encoding="utf-8"))
-        return {key: value for key, value in values.items() if key not in _ENVIRONMENT_KEYS}
+        """The config that `write_config` wrote, without the versions.
 
-
-def environment() -> dict[str, Any]:
-    """What a run depends on besides its config: versions of Coterie, Python and packages."""
-    versions = {name: _version(name) for name in _PACKAGES}
-    return {
-        "version": _version("coterie") or "unknown",
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "packages": {name: version for name, version in versions.items() if version},
-    }
+        Raises:
+            ConfigError: If the file is of something else.
+        """
+        try:
+            values = yaml.safe_load(self.config.read_text(encoding="utf-8"))
+        except (UnicodeDecodeError, yaml.YAMLError) as error:
+            raise ConfigError(f"{self.config}: it is not YAML; {_OTHER}.") from error
+        if not (isinstance(values, dict) and isinstance(values.get("method"), dict)):
+            raise ConfigError(f"{self.config}: it is not the config of a run; {_OTHER}.")
+        return {key: value for key, value in values.items() if key not in ENVIRONMENT_KEYS}
 
 
 def write_text_atomically(path: Path, text: str) -> None:
@@ -163,6 +169,9 @@ def write_text_atomically(path: Path, text: str) -> None:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
+    except OSError as error:
+        error.filename = str(path)  # a write that fails does not say where
+        raise
     finally:
         temporary.unlink(missing_ok=True)
     _sync_folder(path.parent)
@@ -175,14 +184,6 @@ def _sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _version(package: str) -> str | None:
-    """The installed version of a package, or None."""
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def _local_path(key: str, given: str) -> Path:

@@ -22,7 +22,8 @@ Mode = Literal["online", "offline", "disabled"]
 _ENVIRONMENT_MODES: Mapping[str, Mode] = {
     "offline": "offline", "dryrun": "offline", "disabled": "disabled",
 }  # fmt: skip
-_START_TIMEOUT_S = 60.0
+_START_TIMEOUT_S = 20.0
+"""How much an unreachable server may delay the start of a run, which then goes on without it."""
 
 
 class WandbRunLogger(WandbLogger):

@@ -1,0 +1,68 @@
+"""What is checked of a config against its data, before anything has started."""
+
+import torch
+
+from coterie.config.schema import RunConfig
+from coterie.contract.data import DataArrays
+from coterie.contract.method import Task
+from coterie.contract.seeds import seeded
+from coterie.errors import ConfigError
+
+
+def check_fit(config: RunConfig, task: Task, data: DataArrays) -> None:
+    """Refuse a config that asks for what its data or its encoder cannot give.
+
+    Raises:
+        ConfigError: If there are more clusters than samples, in all or to evaluate on, the best
+            checkpoint is to be kept by a metric that needs labels and there are none, or the
+            encoder's output is not as wide as it says.
+    """
+    if config.accelerator == "cuda" and config.cluster.backend == "ray":
+        _check_slice(config)
+    count, clusters = len(data.samples), getattr(config.method, "clusters", 0)
+    clusters = len(data.classes) if clusters is None else clusters
+    if clusters > count:
+        raise ConfigError(
+            f"method.clusters={clusters}: data={data.name} has {count} samples; choose at most as "
+            "many clusters."
+        )
+    most = config.evaluation.max_samples
+    if config.evaluation.every and most is not None and most < clusters:
+        raise ConfigError(
+            f"evaluation.max_samples={most}: that is less than the {clusters} clusters; raise it."
+        )
+    best = config.checkpoint.best
+    if best is not None and (data.labels is None or not (data.labels >= 0).any()):
+        raise ConfigError(
+            f"checkpoint.best={best}: data={data.name} has no labels to measure it by; leave it "
+            "out."
+        )
+    _check_encoder(task)
+
+
+def _check_slice(config: RunConfig) -> None:
+    """Ray hides every GPU from an actor that has reserved none."""
+    if not config.cluster.gpus_per_client:
+        raise ConfigError(
+            "accelerator=cuda: cluster.gpus_per_client=0 gives no actor a GPU; set it, for example "
+            "to 0.25, or use accelerator=cpu."
+        )
+
+
+def _check_encoder(task: Task) -> None:
+    """Encode two blank samples: a network of one's own may say one width and have another."""
+    with seeded(0), torch.no_grad():
+        encoder = task.encoder.build(task.shape)
+        try:
+            shape = tuple(encoder(torch.zeros(2, *task.shape)).shape)
+        except (RuntimeError, ValueError, TypeError) as error:
+            reason = str(error).strip().splitlines()[0].rstrip(".")
+            raise ConfigError(
+                f"encoder: {type(encoder).__name__} cannot take samples of shape {task.shape} "
+                f"({reason}); mend its build, or choose another."
+            ) from error
+    if shape != (2, encoder.features):
+        raise ConfigError(
+            f"encoder: {type(encoder).__name__} gives {shape} for 2 samples, but says "
+            f"features={encoder.features}; make it (2, {encoder.features})."
+        )

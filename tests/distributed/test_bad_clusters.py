@@ -1,0 +1,56 @@
+"""Clusters that cannot give what is asked for: one sentence, the right exit code, nothing left."""
+
+import time
+
+import pytest
+import ray
+from ray.cluster_utils import Cluster
+
+from ray_jobs.train import main
+from tests.unit.test_bad_input import SMALL
+
+pytestmark = pytest.mark.ray
+
+ON_RAY = (*SMALL, "cluster=local")
+
+
+@pytest.fixture(scope="module")
+def nodes():
+    """Two nodes of 2 CPUs; the second has a GPU by its own account."""
+    cluster = Cluster(
+        initialize_head=True,
+        head_node_args={"num_cpus": 2, "num_gpus": 0, "include_dashboard": False},
+    )
+    cluster.add_node(num_cpus=2, num_gpus=1)
+    ray.init(address=cluster.address, log_to_driver=False)
+    cluster.wait_for_nodes()
+    yield
+    ray.shutdown()
+    cluster.shutdown()
+
+
+@pytest.fixture
+def refused(nodes, tmp_path, capsys):
+    def run(*arguments, code=2):
+        assert main([*ON_RAY, f"run_dir={tmp_path / 'run'}", *arguments]) == code
+        error = capsys.readouterr().err
+        assert error.count("\n") == 1
+        assert (tmp_path / "run").exists() == (code == 1)
+        deadline = time.monotonic() + 20  # Ray tells of what an actor gives back after a while
+        while ray.available_resources().get("CPU") != 4:
+            assert time.monotonic() < deadline, "an actor is left"
+            time.sleep(0.1)
+        return error.strip()
+
+    return run
+
+
+def test_more_than_any_node_has(refused):
+    assert refused("cluster.gpus_per_client=2") == (
+        "cluster.gpus_per_client=2: the largest node of the cluster has 1 GPU; ask for less or add "
+        "a node."
+    )
+    assert refused("cluster.cpus_per_client=3") == (
+        "cluster.cpus_per_client=3: the largest node of the cluster has 2 CPU; ask for less or add "
+        "a node."
+    )

@@ -1,0 +1,41 @@
+"""Ray is started beside the driver's imports: taken over by the run, or ended without it."""
+
+import pytest
+import ray
+
+from coterie.config.schema import ClusterConfig
+from coterie.distributed.cluster import connect
+from coterie.distributed.early import EarlyStart, early_start
+from coterie.errors import RunError
+from ray_jobs.train import main
+
+pytestmark = pytest.mark.ray
+
+
+def test_who_connects_takes_it_over():
+    with early_start(ClusterConfig()):
+        assert connect(ClusterConfig()) is True  # and it is theirs to end
+        assert EarlyStart.pending is None
+        assert connect(ClusterConfig()) is False
+    assert ray.is_initialized()
+    ray.shutdown()
+
+
+def test_a_run_that_is_refused_leaves_no_ray(capsys):
+    assert main(["experiment=fedmcc_digits", "method.momentun=1"]) == 2
+    assert not ray.is_initialized()
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_its_error_is_raised_where_ray_is_needed():
+    config = ClusterConfig(address="127.0.0.1:1")
+    with early_start(config), pytest.raises(RunError, match=r"cluster.address=127.0.0.1:1"):
+        connect(config)
+    with early_start(config):
+        pass  # nobody needed it
+    assert not ray.is_initialized()
+
+
+def test_the_serial_backend_starts_none():
+    with early_start(ClusterConfig(backend="serial")):
+        assert EarlyStart.pending is None
