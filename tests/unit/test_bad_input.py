@@ -22,9 +22,11 @@ import torch
 from torch import nn
 
 from coterie.networks.encoders import Encoder, EncoderConfig
+from ray_jobs.compose import groups
 from ray_jobs.train import main
 
 HERE = __name__
+METHODS = ", ".join(groups()["method"])
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = (
     "experiment=fedmcc_digits", "cluster=serial", "executor=loop", "data.limit=100", "encoder=mlp",
@@ -98,7 +100,7 @@ REFUSED = [
     ("tracking.loggers=[wandbb]", "tracking.loggers[0]=wandbb: must be one of csv, tensorboard, wandb; did you mean wandb?"),
     ("method.momentun=1", "method.momentun=1: there is no such key; did you mean method.momentum?"),
     # choices and targets
-    ("method=fedmccc", "method=fedmccc: must be one of cc, fedavg, fedcc, fedmcc, mcc; did you mean fedmcc?"),
+    ("method=fedmccc", f"method=fedmccc: must be one of {METHODS}; did you mean fedmcc?"),
     ("method.target=no.such:X", "method.target=no.such:X: no module 'no'; check the path."),
     ("method.target=modules.fedmcc:FedMC", "method.target=modules.fedmcc:FedMC: 'modules.fedmcc' has no 'FedMC'; did you mean modules.fedmcc:FedMCC?"),
     ("method.target=json:loads", "method.target=json:loads: it has no config model; give it a nested class Config."),

@@ -69,12 +69,12 @@ def check_device(accelerator: str) -> None:
 
 def build_predictor(worker: Worker, workload: Workload) -> Predictor:
     """A predictor over a worker's data, on the same device."""
-    task, has_gpu = workload.task, torch.cuda.is_available()
-    cuda = has_gpu and workload.config.accelerator != "cpu"
+    has_gpu = workload.config.accelerator != "cpu" and torch.cuda.is_available()
+    task = workload.task
     return Predictor(
         method=worker.method,
         samples=worker.samples,
-        device=torch.device("cuda" if cuda else "cpu"),
+        device=torch.device("cuda" if has_gpu else "cpu"),
         augmentation=lambda: task.augmentation.build(task.shape),
     )
 
