@@ -25,7 +25,8 @@ demo: install  ## FedMCC on handwritten digits: 5 clients, about 2 minutes on 2 
 	$(BIN)/python -m ray_jobs.train experiment=fedmcc_digits
 
 test: install  ## Every test but the slow ones.
-	$(BIN)/python -m pytest -m 'not slow'
+	$(BIN)/python -m pytest -n 2 -m 'not slow and not ray'
+	$(BIN)/python -m pytest -m 'ray and not slow'
 
 test-all: install  ## Every test.
 	$(BIN)/python -m pytest

@@ -1,5 +1,6 @@
 """Clusters that cannot give what is asked for: one sentence, the right exit code, nothing left."""
 
+import re
 import time
 
 import pytest
@@ -53,4 +54,16 @@ def test_more_than_any_node_has(refused):
     assert refused("cluster.cpus_per_client=3") == (
         "cluster.cpus_per_client=3: the largest node of the cluster has 2 CPU; ask for less or add "
         "a node."
+    )
+
+
+@pytest.mark.slow  # it waits for its time limit
+def test_actors_that_are_never_granted(refused):
+    sentence = refused(
+        "cluster.num_actors=5", "cluster.cpus_per_client=2", "cluster.start_timeout_s=20", code=1
+    )  # fmt: skip
+    assert re.fullmatch(
+        r"failed: cluster.start_timeout_s=20: [345] of 5 actors \(2 CPU, 0 GPU each\) were not "
+        r"granted, free are .*; lower cluster.num_actors or add nodes.",
+        sentence,
     )

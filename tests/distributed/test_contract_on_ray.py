@@ -41,7 +41,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("actors", [1, 3])
+@pytest.mark.parametrize("actors", [pytest.param(1, marks=pytest.mark.slow), 3])
 @pytest.mark.parametrize("case", CASES)
 def test_any_method_of_the_contract_runs_on_actors(cluster, case, actors):
     workload = make_workload(CASES[case][0], CASES[case][1])

@@ -145,6 +145,7 @@ def test_a_missing_node_is_named(nodes, silos, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_is_refused(nodes, silos, tmp_path):
     with pytest.raises(ConfigError, match=r"client_resources.silo_c: .*silo_a"):
         run(silos, tmp_path / "run", "cluster.client_resources={silo_c: 1}")

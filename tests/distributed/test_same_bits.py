@@ -20,7 +20,7 @@ def serial():
     return run("cluster=serial")
 
 
-@pytest.mark.parametrize("actors", [1, 2, 5])
+@pytest.mark.parametrize("actors", [pytest.param(1, marks=pytest.mark.slow), 2, 5])
 def test_any_number_of_actors_gives_the_serial_backends_bits(cluster, serial, actors):
     assert_same(run(f"cluster.num_actors={actors}"), serial)
 
@@ -33,6 +33,7 @@ def test_the_server_half_on_an_actor_gives_the_drivers_bits(cluster, serial):
     assert_same(run("cluster.num_actors=2", "cluster.server=actor"), serial)
 
 
+@pytest.mark.slow
 def test_five_actors_share_two_cpus(cluster, serial):
     assert_same(run("cluster.num_actors=5", "cluster.cpus_per_client=0.4"), serial)
 
@@ -73,7 +74,7 @@ def pids(backend):
     return [ray.get(actor.ready.remote()) for actor in backend._fleet.actors]
 
 
-@pytest.mark.parametrize("phase", [0, 2])
+@pytest.mark.parametrize("phase", [0, pytest.param(2, marks=pytest.mark.slow)])
 def test_an_actor_killed_before_a_phase_is_replaced(cluster, serial, phase):
     def kill(backend, done):
         if done == phase:
