@@ -95,20 +95,28 @@ class ClientActor:
         return os.getpid()
 
     def execute(self, order: Order, call: int) -> Iterator[Report | Packed]:
-        """Stream the order's turns: reports, each followed by its states and mail; sums last."""
+        """Stream the order's turns: reports, each followed by its states and mail; sums last.
+
+        The end of the call is a report of its own, behind all objects: a driver that has it has
+        them too, whenever this process dies.
+        """
         events: list[Event] = []
         objects: list[tuple[ObjectKey, Packed]] = []
         flushed = time.monotonic()
         for event in self._worker.run(order, call):
-            light, heavy = _split(event)
-            events.append(light)
-            objects += heavy
-            at_once = isinstance(event, CallDone | TurnStarted)
-            if at_once or time.monotonic() - flushed >= FLUSH_S:
+            last = isinstance(event, CallDone)
+            if not last:
+                light, heavy = _split(event)
+                events.append(light)
+                objects += heavy
+            at_once = last or isinstance(event, TurnStarted)
+            if events and (at_once or time.monotonic() - flushed >= FLUSH_S):
                 yield Report(tuple(events), tuple(key for key, _ in objects))
                 for _, packed in objects:
                     yield packed
                 events, objects, flushed = [], [], time.monotonic()
+            if last:
+                yield Report((event,), ())
 
     def predict(self, server: PackedServer, key: str, chunk: Chunk) -> Prediction:
         """Embedding and probabilities of a chunk's samples."""
