@@ -44,14 +44,7 @@ class SVHN(DownloadedDataModule[DownloadConfig]):
         try:
             content = loadmat(path)
             images, labels = content["X"], content["y"].reshape(-1).astype(np.int64)
-        except (
-            OSError,
-            ValueError,
-            TypeError,
-            KeyError,
-            NotImplementedError,
-            MatReadError,
-        ) as error:
+        except _BROKEN as error:
             raise DataError(f"{path} cannot be read ({error}); fetch it again.") from error
         if images.shape != (32, 32, 3, len(labels)) or images.dtype != np.uint8:
             raise DataError(
