@@ -1,4 +1,4 @@
-"""A method whose clients do nothing, and rows of zeros for them to hold: all that is left is us."""
+"""A method whose clients do nothing, and rows of numbers for them to hold: all else is us."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ from coterie.networks.encoders import MLP
 
 
 class Rows:
-    """Vectors of zeros, without labels."""
+    """Vectors of one number each, all different, without labels."""
 
     class Config(Component):
         samples: PositiveInt
@@ -23,7 +23,8 @@ class Rows:
         self.config = config
 
     def arrays(self):
-        return DataArrays(name="zeros", samples=np.zeros((self.config.samples, 1), np.float32))
+        rows = np.arange(self.config.samples, dtype=np.float32)[:, None]
+        return DataArrays(name="rows", samples=rows)
 
 
 class Pairs(Component):
@@ -31,8 +32,8 @@ class Pairs(Component):
 
     clients: PositiveInt
 
-    def split(self, labels, size, seed) -> Sequence[np.ndarray]:
-        return np.arange(size).reshape(self.clients, 2)
+    def split(self, data, seed) -> Sequence[np.ndarray]:
+        return np.arange(len(data.samples)).reshape(self.clients, 2)
 
 
 class NoOp:
