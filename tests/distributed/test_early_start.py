@@ -1,10 +1,12 @@
 """Ray is started beside the driver's imports: taken over by the run, or ended without it."""
 
+import sys
+
 import pytest
 import ray
 
 from coterie.config.schema import ClusterConfig
-from coterie.distributed.cluster import connect
+from coterie.distributed.cluster import connect, local_options
 from coterie.distributed.early import EarlyStart, early_start
 from coterie.errors import RunError
 from ray_jobs.train import main
@@ -19,6 +21,25 @@ def test_who_connects_takes_it_over():
         assert connect(ClusterConfig()) is False
     assert ray.is_initialized()
     ray.shutdown()
+
+
+def test_actors_begin_with_what_they_need_imported(monkeypatch):
+    monkeypatch.setattr("os.cpu_count", lambda: 4)
+    assert connect(ClusterConfig()) is True
+    actor = ray.remote(num_cpus=1)(Imported).remote()
+    assert ray.get(actor.has.remote("coterie.distributed.actors"))
+    ray.shutdown()
+
+
+def test_with_many_more_cpus_than_actors_nothing_is_imported_ahead(monkeypatch):
+    monkeypatch.setattr("os.cpu_count", lambda: 64)
+    assert "_system_config" not in local_options(ClusterConfig(num_actors=31))
+    assert "_system_config" in local_options(ClusterConfig(num_actors=32))
+
+
+class Imported:
+    def has(self, module):
+        return module in sys.modules
 
 
 def test_a_run_that_is_refused_leaves_no_ray(capsys):
