@@ -5,6 +5,7 @@ from coterie.losses.contrastive import cluster_contrastive_loss, contrastive_los
 from coterie.losses.entropy import cluster_entropy
 from coterie.losses.gradients import contrastive_gradients, entropy_gradient
 from coterie.losses.prediction import negative_cosine, normalised_error
+from coterie.losses.tiled import tiled_contrastive_loss
 
 __all__ = [
     "cluster_contrast",
@@ -16,4 +17,5 @@ __all__ = [
     "negative_cosine",
     "normalised_error",
     "nt_xent",
+    "tiled_contrastive_loss",
 ]
