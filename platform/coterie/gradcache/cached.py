@@ -51,24 +51,29 @@ class Part:
             the part is passed twice.
         samples: The batch.
         micro_batch_size: Samples whose graph is in memory at a time, at most; the batch is cut into
-            pieces as equal as can be.
+            pieces as equal as can be. By default the whole batch.
     """
 
     apply: Callable[[Tensor], Any]
     modules: Sequence[nn.Module]
     samples: Rows
-    micro_batch_size: int
+    micro_batch_size: int | None = None
 
     def __post_init__(self) -> None:
-        if self.micro_batch_size < 1:
+        if self.micro_batch_size is not None and self.micro_batch_size < 1:
             raise ConfigError(f"micro_batch_size={self.micro_batch_size}: it must be positive.")
 
     def pieces(self) -> list[slice]:
         """The micro-batches."""
         n = len(self.samples)
-        count = max(1, -(-n // self.micro_batch_size))
+        count = max(1, -(-n // (self.micro_batch_size or n)))
         bounds = [n * i // count for i in range(count + 1)]
         return [slice(a, b) for a, b in itertools.pairwise(bounds)]
+
+    @property
+    def trained(self) -> bool:
+        """Whether any parameter requires a gradient."""
+        return any(p.requires_grad for module in self.modules for p in module.parameters())
 
     def parameters(self) -> list[nn.Parameter]:
         """Those that require a gradient, each once."""

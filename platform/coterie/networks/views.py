@@ -1,5 +1,8 @@
 """Random views of a batch, drawn from a seed."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -31,7 +34,8 @@ def seeded_view(augment: nn.Module, images: Tensor, seed: int) -> Tensor:
         torch.default_generator.manual_seed(seed)
         for device in devices:
             torch.cuda.default_generators[device].manual_seed(seed)
-        views: Tensor = augment(images)
+        with torch.autocast(images.device.type, enabled=False):
+            views: Tensor = augment(images)
     return views
 
 
@@ -98,3 +102,11 @@ def two_views(
     """The whole of both views of `view_pair`."""
     a, b = view_pair(augment, samples, seed, dtype)
     return a[:], b[:]
+
+
+def batch_views(
+    augment: nn.Module, batch: Mapping[str, Any], dtype: torch.dtype, *, whole: bool
+) -> tuple[Tensor, Tensor] | tuple[Views, Views]:
+    """Two views of a batch's samples: whole, or drawn as micro-batches of them are asked for."""
+    draw = two_views if whole else view_pair
+    return draw(augment, batch["samples"], batch["seed"], dtype)
