@@ -48,6 +48,18 @@ def test_the_type_changes_no_draw():
     assert torch.equal(views(300, dtype=torch.float64)[:], views(300)[:].double())
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_the_precision_of_a_training_step_changes_no_draw(dtype):
+    wanted = views(300)[:]
+    torch.set_default_dtype(dtype)
+    try:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            found = views(300)[:]
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert torch.equal(found, wanted)
+
+
 def test_without_augmentation_views_are_the_samples():
     plain = Views(nn.Identity(), samples(300), 7, torch.float32)
     assert torch.equal(plain[250:270], to_unit(samples(300))[250:270])

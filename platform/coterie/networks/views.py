@@ -1,6 +1,7 @@
 """Random views of a batch, drawn from a seed."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -26,7 +27,8 @@ def seeded_view(augment: nn.Module, images: Tensor, seed: int) -> Tensor:
     """
     if isinstance(augment, nn.Identity):  # it draws nothing, and setting the generators takes time
         return images
-    # kornia draws in the type that its module was cast to: a run's precision must not change views.
+    # A run's precision must not change views: kornia draws in the type that its module was cast to
+    # and in the default one, and within a training step both follow the precision.
     augment.float()
     devices = [images.get_device()] if images.is_cuda else []
     with torch.random.fork_rng(devices=devices):
@@ -34,9 +36,19 @@ def seeded_view(augment: nn.Module, images: Tensor, seed: int) -> Tensor:
         torch.default_generator.manual_seed(seed)
         for device in devices:
             torch.cuda.default_generators[device].manual_seed(seed)
-        with torch.autocast(images.device.type, enabled=False):
+        with torch.autocast(images.device.type, enabled=False), _default_float32():
             views: Tensor = augment(images)
     return views
+
+
+@contextmanager
+def _default_float32() -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 class Views:
