@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from coterie.losses.contrastive import anchor_logits, check_views
 from coterie.losses.entropy import cluster_sizes, floored
+from coterie.losses.plain import anchor_logits, check_views
 
 _SMALLEST_NORM = 1e-12  # what functional.normalize divides by at least
 

@@ -17,8 +17,8 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from coterie.errors import ConfigError
-from coterie.losses.contrastive import check_views
 from coterie.losses.gradients import on_sphere
+from coterie.losses.plain import check_views
 
 TILE = 1024
 """Rows and columns of a block: 4 MB in float32, which a CPU's cache holds."""
@@ -27,7 +27,7 @@ TILE = 1024
 def tiled_contrastive_loss(
     u: Tensor, v: Tensor, temperature: float, include_positive: bool = False, tile: int = TILE
 ) -> Tensor:
-    """The same as `contrastive_loss`, to rounding, in memory O(n d + tile²).
+    """The same as `plain_contrastive_loss`, to rounding, in memory O(n d + tile²).
 
     It computes in float32 at least, under autocast and for half-precision inputs too, and in
     float64 where exponentials of similarities over τ would leave float32's range.
@@ -36,7 +36,7 @@ def tiled_contrastive_loss(
         u: One view's projections (n, d), the anchors, n ≥ 2.
         v: The other view's (n, d), row i of both being sample i.
         temperature: τ, at least 0.003.
-        include_positive: As in `contrastive_loss`.
+        include_positive: Whether ξ also holds the positive pair.
         tile: Anchors and partners of a block.
 
     Returns:
