@@ -20,6 +20,13 @@ class MicroBatched(Component):
     cost of one more forward pass. By default the whole batch's."""
 
 
+UNCOUPLED = (
+    "its loss is a mean over samples that do not see each other, so that a smaller batch_size "
+    "needs less memory for the same gradient"
+)
+"""Why a method has no `micro_batch_size`."""
+
+
 def batch_loss(
     parts: Mapping[str, Part],
     loss: Callable[[Mapping[str, Any]], Terms],
