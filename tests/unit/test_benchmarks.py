@@ -1,6 +1,7 @@
 """The benchmarks still run: small versions of what `make bench` measures."""
 
 import pytest
+
 from tests.benchmarks import large_batches, rounds, small_clients
 
 
