@@ -79,7 +79,7 @@ def _compare(arguments: Sequence[str]) -> int:
         PlannedRun(
             variant=variant,
             seed=seed,
-            folder=out / "runs" / variant.folder / f"seed-{seed}",
+            folder=out / "runs" / f"{variant.folder},seed={seed}",
             config=configs[variant].model_copy(update={"seed": seed}),
         )
         for variant in variants
@@ -123,7 +123,7 @@ def _write_plan(out: Path, options: CompareConfig, variants: Sequence[Variant]) 
     plan = {
         "experiments": {
             variant.label: {
-                "folder": f"runs/{variant.folder}",
+                "folders": [f"runs/{variant.folder},seed={seed}" for seed in options.seeds],
                 "arguments": [f"experiment={variant.experiment}", *variant.overrides],
             }
             for variant in variants
@@ -153,7 +153,7 @@ def _run(options: CompareConfig, runs: Sequence["PlannedRun"], view: "View", out
             ) from error
         finally:
             view.close()
-    _report(options, records, runs, view, out)
+        _report(options, records, runs, view, out)
     if not all(record.completed for record in records):
         return _FAILED
     return _DROPPED if any(record.dropped for record in records) else 0

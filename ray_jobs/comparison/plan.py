@@ -41,10 +41,10 @@ class CompareConfig(Component):
     """Runs at a time; `auto`: as many as the cluster's or the machine's CPUs and GPUs hold."""
     metrics: _Names = ()
     """Columns of the table and panels of the figures, such as [clustering/acc]; by default all
-    final metrics and the bytes, and up to four panels."""
+    final metrics and what was used of bytes, and up to four panels."""
     axes: _Names = ()
-    """Figures to draw, by x-axis: round, bytes, or a column of metrics.jsonl to be summed over the
-    phases; by default round, bytes, and every column of steps or of modelled seconds."""
+    """Figures to draw, by x-axis: round, bytes, or columns of metrics.jsonl to be summed over the
+    phases; by default round and all there are of bytes, steps and modelled seconds."""
 
     @field_validator("experiments", mode="before")
     @classmethod
@@ -84,7 +84,7 @@ class Variant:
 
     @property
     def folder(self) -> str:
-        """A folder's name for its runs; two labels never share one."""
+        """What its runs' folders begin with; two labels never share it."""
         plain = re.sub(r"[^\w.=+,-]", "_", self.label.replace(" ", ","), flags=re.ASCII)
         if plain == self.label.replace(" ", ","):
             return plain

@@ -1,5 +1,6 @@
 """What a comparison leaves in its folder: tables and figures."""
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,6 +10,8 @@ from coterie.tracking.finished import RunRecord
 from coterie.tracking.run_directory import write_text_atomically
 from coterie.tracking.series import axes_of, band, metrics_of, points
 from ray_jobs.comparison.plan import CompareConfig
+
+_log = logging.getLogger(__name__)
 
 
 def write_report(
@@ -28,6 +31,9 @@ def write_report(
     for name, text in texts.items():
         write_text_atomically(out / name, text)
     done = [record for record in records if record.completed]
+    for name in options.metrics:
+        if done and not any(name in record.numbers for record in done):
+            _log.warning("metrics=[%s]: no run has it; runs.csv has all that there are.", name)
     return comparison, [out / "table.md", out / "table.csv", *_draw(options, done, out / "figures")]
 
 
@@ -42,6 +48,8 @@ def _draw(options: CompareConfig, done: Sequence[RunRecord], folder: Path) -> li
         if panels:
             path = folder / f"{axis.replace('/', '_')}.png"
             drawn.append(comparison_figure(panels, axis, path, note))
+        elif axis in options.axes and done:
+            _log.warning("axes=[%s]: no run has such a column in its metrics.jsonl.", axis)
     return drawn
 
 

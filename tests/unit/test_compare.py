@@ -58,12 +58,12 @@ def until(condition, seconds=90):
 
 
 def rounds_done(out, label="fedmcc_digits", seed=0):
-    latest = out / "runs" / label / f"seed-{seed}" / "checkpoints" / "latest"
+    latest = run_of(out, label, seed) / "checkpoints" / "latest"
     return int(latest.read_text()[6:12]) if latest.exists() else 0
 
 
 def run_of(out, label, seed):
-    return out / "runs" / label / f"seed-{seed}"
+    return out / "runs" / f"{label},seed={seed}"
 
 
 def alive(run):
@@ -107,7 +107,7 @@ def test_each_run_is_one_of_ray_jobs_train(compared):
     assert {"config.yaml", "metrics.jsonl", "summary.json", "checkpoints", "model"} <= {
         path.name for path in run.iterdir()
     }
-    assert "round 3/3" in run.with_name("seed-1.log").read_text()
+    assert "round 3/3" in run.with_name(f"{run.name}.log").read_text()
     plan = (compared / "comparison.yaml").read_text()
     assert "experiment=fedavg_digits" in plan
     assert "method.rounds=3" in plan
@@ -143,7 +143,7 @@ def test_wandb_has_the_table(compared):
 
 
 def test_finished_runs_are_not_repeated_and_seeds_can_be_added(compared, capsys, tmp_path):
-    before = {p: p.stat().st_mtime_ns for p in compared.glob("runs/*/*/summary.json")}
+    before = {p: p.stat().st_mtime_ns for p in compared.glob("runs/*/summary.json")}
     table = (compared / "table.md").read_text()
     assert main([*TINY, f"out={compared}", "resume=true"]) == 0
     assert {p: p.stat().st_mtime_ns for p in before} == before

@@ -14,10 +14,11 @@ from ray_jobs.comparison.view import View, comparison_table
 
 def record(label, seed, status="completed", error="", **numbers):
     numbers = {name.replace("__", "/"): value for name, value in numbers.items()}
-    scores = tuple(name for name in numbers if not name.startswith("bytes"))
+    used = tuple(name for name in numbers if name.startswith("bytes"))
     return RunRecord(
-        label=label, seed=seed, status=status, error=error, numbers=numbers, scores=scores
-    )
+        label=label, seed=seed, status=status, error=error, numbers=numbers, accounts=used,
+        scores=tuple(name for name in numbers if name not in used),
+    )  # fmt: skip
 
 
 ACC = (0.9, 0.7, 0.8)

@@ -14,7 +14,8 @@ def run(accs, *, final=None, up=10, link=0.5, label="a", seed=0):
     rows = []
     for number, acc in enumerate(accs, start=1):
         row = {"round": number, "seconds": 9.0, "bytes/up": up, "bytes/down": 1, "loss": 1.0}
-        row |= {"link/seconds": link, "clustering/acc": acc} if acc is not None else {}
+        row |= {"bytes/up/encoder": up, "modelled_seconds/up": link, "modelled_seconds/peer": 1.0}
+        row |= {"clustering/acc": acc} if acc is not None else {}
         rows.append(row)
     return RunRecord(
         label=label, seed=seed, status="completed", rows=tuple(rows),
@@ -24,7 +25,7 @@ def run(accs, *, final=None, up=10, link=0.5, label="a", seed=0):
 
 
 def test_axes_are_rounds_bytes_and_columns_of_modelled_seconds_or_steps():
-    assert axes_of([run([0.1])]) == ["round", "bytes", "link/seconds"]
+    assert axes_of([run([0.1])]) == ["round", "bytes", "modelled_seconds"]
     other = RunRecord(
         label="b",
         seed=0,
@@ -33,6 +34,7 @@ def test_axes_are_rounds_bytes_and_columns_of_modelled_seconds_or_steps():
     )
     assert axes_of([other]) == ["round", "local_steps"]
     assert axes_of([]) == ["round"]
+    assert axes_of([run([0.1], up=0, link=0.0)]) == ["round", "bytes", "modelled_seconds"]
 
 
 def test_the_final_score_ends_the_curve_in_place_of_one_of_a_sample():
@@ -41,9 +43,12 @@ def test_the_final_score_ends_the_curve_in_place_of_one_of_a_sample():
     # Row 2 has no score, but its bytes count.
     found = points(run([0.1, None, 0.3], final=0.4), "clustering/acc", "bytes")
     np.testing.assert_array_equal(found, [[11, 33], [0.1, 0.4]])
-    found = points(run([0.1, None, 0.3]), "clustering/acc", "link/seconds")
-    np.testing.assert_array_equal(found, [[0.5, 1.0], [0.1, 0.3]])
+    found = points(run([0.1, None, 0.3]), "clustering/acc", "modelled_seconds")
+    np.testing.assert_array_equal(found, [[1.5, 4.5], [0.1, 0.3]])
+    found = points(run([0.1, None, 0.3]), "clustering/acc", "modelled_seconds/up")
+    np.testing.assert_array_equal(found, [[0.5, 1.5], [0.1, 0.3]])
     assert points(run([None]), "clustering/acc", "round").shape == (2, 0)
+    assert points(run([0.1]), "clustering/acc", "no such column").shape == (2, 0)
 
 
 def test_the_band_is_one_sample_deviation_around_the_mean():

@@ -10,8 +10,6 @@ from itertools import zip_longest
 from coterie.tracking.finished import RunRecord
 from coterie.tracking.tables import format_bytes
 
-BYTES = ("bytes/down", "bytes/up", "bytes/peer")
-
 
 @dataclass(frozen=True)
 class Spread:
@@ -75,7 +73,8 @@ class Comparison:
 
         Args:
             records: Runs, those of a label with different seeds.
-            columns: Which numbers; by default every final metric and the bytes that crossed.
+            columns: Which numbers; by default every final metric, and the bytes and modelled
+                seconds that any run used.
         """
         records = tuple(records)
         done = [record for record in records if record.completed]
@@ -150,15 +149,15 @@ def cell_text(name: str, cell: Spread | None) -> str:
     """A cell for people: `0.929 ± 0.012`, bytes in their units, a dash where there is nothing."""
     if cell is None:
         return "–"
-    show = format_bytes if name in BYTES else _short
-    spread = cell.deviation
-    if spread is None or (name in BYTES and spread == 0):
+    sizes = name.startswith("bytes/")
+    show, spread = format_bytes if sizes else _short, cell.deviation
+    if spread is None or (sizes and spread == 0):
         return show(cell.mean)
     return f"{show(cell.mean)} ± {show(spread)}"
 
 
 def foremost(comparison: Comparison) -> list[str]:
-    """The metrics' columns, those in front that most rows have.
+    """The final metrics among the columns, those in front that most rows have.
 
     Among these the first of each group ("clustering", "linear") comes before the second of each.
     """
@@ -166,8 +165,9 @@ def foremost(comparison: Comparison) -> list[str]:
         name: sum(row.cells[place] is None for row in comparison.rows)
         for place, name in enumerate(comparison.columns)
     }
-    scores = [name for name in comparison.columns if name not in BYTES]
-    return sorted(alternating(scores), key=missing.__getitem__)
+    used = {name for record in comparison.records for name in record.accounts}
+    scores = alternating(name for name in comparison.columns if name not in used)
+    return sorted(scores, key=missing.__getitem__)
 
 
 def alternating(names: Iterable[str]) -> list[str]:
@@ -180,8 +180,8 @@ def alternating(names: Iterable[str]) -> list[str]:
 
 def _default_columns(done: Sequence[RunRecord]) -> tuple[str, ...]:
     scores = dict.fromkeys(name for record in done for name in record.scores)
-    crossed = [name for name in BYTES if any(record.numbers.get(name) for record in done)]
-    return (*scores, *crossed)
+    used = dict.fromkeys(name for record in done for name in record.accounts)
+    return (*scores, *(name for name in used if any(record.numbers.get(name) for record in done)))
 
 
 def _short(number: float) -> str:

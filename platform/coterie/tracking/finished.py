@@ -24,6 +24,8 @@ class RunRecord:
         error: Why it failed, as a sentence; "" unless it did.
         numbers: Every finite number of summary.json by its path: "clustering/acc", "bytes/up".
         scores: Which of them are final metrics, in the order of summary.json.
+        accounts: Which say what the run used: bytes by direction, modelled seconds; not the
+            wall-clock time, which depends on the machine and on what else it did.
         rows: The server's rows of metrics.jsonl, in order.
     """
 
@@ -33,6 +35,7 @@ class RunRecord:
     error: str = ""
     numbers: Mapping[str, float] = field(default_factory=dict)
     scores: tuple[str, ...] = ()
+    accounts: tuple[str, ...] = ()
     rows: tuple[Mapping[str, Any], ...] = ()
 
     @property
@@ -64,15 +67,17 @@ def read_run(label: str, seed: int, folder: Path, failure: str = "") -> RunRecor
         return RunRecord(
             label=label, seed=seed, status="interrupted" if begun else status, error=failure
         )
-    scores = _flat(summary.get("metrics", {}))
-    rest = {name: summary.get(name, {}) for name in ("bytes", "seconds", "simulated")}
+    groups = {name: value for name, value in summary.items() if isinstance(value, Mapping)}
+    scores, seconds = _flat(groups.pop("metrics", {})), {"seconds": groups.pop("seconds", {})}
+    accounts = _flat(groups)
     return RunRecord(
         label=label,
         seed=seed,
         status=summary["status"],
         error=summary.get("error", ""),
-        numbers={**scores, **_flat(rest), "rounds": summary["rounds"]},
+        numbers={**scores, **accounts, **_flat(seconds), "rounds": summary["rounds"]},
         scores=tuple(scores),
+        accounts=tuple(accounts),
         rows=tuple(_server_rows(directory.metrics)),
     )
 

@@ -1,4 +1,4 @@
-"""A run's scores along any axis: rounds, bytes, or a column of metrics.jsonl that adds up."""
+"""A run's scores along any axis: rounds, or columns of metrics.jsonl that add up."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -7,29 +7,32 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.tracking.comparison import BYTES, alternating
+from coterie.tracking.comparison import alternating
 from coterie.tracking.finished import RunRecord
 
 Points = NDArray[np.float64]
 """(2, n): places on the axis, ascending, and values there."""
 
-ROUND, ALL_BYTES = "round", "bytes"
-_ADDS_UP = re.compile(r"(^|[/_])(steps|seconds)($|[/_])")
-_WALL_CLOCK = "seconds"
+ROUND, WALL_CLOCK = "round", "seconds"
+_ADDS_UP = re.compile(r"(^|_)(bytes|steps|seconds)(_|$)")
 _LARGEST = 4
 
 
 def axes_of(records: Iterable[RunRecord]) -> list[str]:
-    """The axes that these runs have: rounds, bytes, and columns of steps or modelled seconds.
+    """The axes that these runs have: rounds, and what was used of bytes, steps, modelled seconds.
 
-    A column counts if "steps" or "seconds" is one of the words of its name. The wall-clock
-    `seconds` of a phase do not: they depend on the machine and on what runs beside it.
+    What counts is a column with one of these words in the first part of its name, which is the
+    axis: `modelled_seconds/up` and `modelled_seconds/peer` add up to `modelled_seconds`. The wall
+    clock's `seconds` do not count: they depend on the machine and on what runs beside it.
     """
-    rows = [row for record in records for row in record.rows]
-    names = dict.fromkeys(name for row in rows for name in row)
-    crossed = any(row.get(name) for row in rows for name in BYTES)
-    own = [name for name in names if name != _WALL_CLOCK and _ADDS_UP.search(name)]
-    return [ROUND, *([ALL_BYTES] if crossed else []), *own]
+    used = dict.fromkeys(
+        name.partition("/")[0]
+        for record in records
+        for row in record.rows
+        for name, value in row.items()
+        if value and _ADDS_UP.search(name.partition("/")[0])
+    )
+    return [ROUND, *(name for name in used if name != WALL_CLOCK)]
 
 
 def metrics_of(records: Iterable[RunRecord]) -> list[str]:
@@ -50,9 +53,13 @@ def points(record: RunRecord, metric: str, axis: str) -> Points:
     Args:
         record: The run.
         metric: A column of metrics.jsonl; its final value is that of summary.json.
-        axis: `round`; `bytes`, all that crossed so far; or a column, summed over the phases so far.
+        axis: `round`; or a column, summed over the phases so far; or what stands before the slash
+            of several columns, all of them summed: `bytes` is `bytes/down`, `bytes/up` and
+            `bytes/peer`.
     """
-    places, at, found = _places(record.rows, axis), 0.0, []
+    places, at, found = _places(record.rows, axis), 0.0, list[tuple[float, float]]()
+    if not places:
+        return np.empty((2, 0))
     for place, row in zip(places, record.rows, strict=True):
         at = place
         if row.get(metric) is not None:
@@ -87,9 +94,13 @@ def band(curves: Sequence[Points]) -> tuple[Points, Points | None]:
 
 
 def _places(rows: Sequence[Mapping[str, Any]], axis: str) -> list[float]:
-    """Where each row lies on the axis."""
+    """Where each row lies on the axis; nowhere if the run has no such column."""
     if axis == ROUND:
         return [float(row["round"]) for row in rows]
-    columns = BYTES if axis == ALL_BYTES else (axis,)
+    names = {name for row in rows for name in row}
+    ways = {name for name in names if re.fullmatch(rf"{re.escape(axis)}/[^/]+", name)}
+    columns = sorted({axis} if axis in names else ways)
+    if not columns:
+        return []
     added = [sum(float(row.get(column) or 0.0) for column in columns) for row in rows]
     return [float(place) for place in np.cumsum(added)]
