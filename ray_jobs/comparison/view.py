@@ -41,7 +41,7 @@ class View:
         auto = "live" if live and not os.environ.get("CI") else "lines"
         self._mode = auto if mode == "auto" else mode
         self._clock = clock
-        self._began = 0.0
+        self._began = self._last = 0.0
         self._total = self._todo = self._done = 0
         self._live: Live | None = None
 
@@ -62,6 +62,7 @@ class View:
     def ended(self, name: str, record: RunRecord, seconds: float) -> None:
         """A run's process has ended."""
         self._done += 1
+        self._last = self._clock()
         number = self._total - self._todo + self._done
         took = tables.format_seconds(seconds)
         self.line(f"[{number}/{self._total}] {name}: {record.status} after {took}")
@@ -109,8 +110,8 @@ class View:
         """The runs that remain, at the pace of those that have ended."""
         if not self._done:
             return "ETA -"
-        pace = (self._clock() - self._began) / self._done
-        return f"ETA {tables.format_seconds(pace * (self._todo - self._done))}"
+        left = (self._last - self._began) / self._done * (self._todo - self._done)
+        return f"ETA {tables.format_seconds(max(left - (self._clock() - self._last), 0.0))}"
 
 
 def comparison_table(comparison: Comparison) -> Table:

@@ -119,5 +119,7 @@ def test_the_view_says_how_each_run_ended_and_draws_no_line_over_80_columns():
     progress = {"a label of " + 60 * "x": "round 3/68 representation  loss 3.1  clients 5/5  ETA 9"}
     drawn = [text.plain for text in view.panel(progress, 2).renderables]
     assert drawn[0] == "1 running, 2 waiting  ETA 15.0 s"
+    now[0] = 34.0
+    assert view.panel({}, 0).renderables[0].plain == "0 running, 0 waiting  ETA 11.0 s"
     assert max(map(len, drawn)) <= 80
     assert "round 3/68" in drawn[1]
