@@ -39,7 +39,9 @@ class RunDirectory:
     made: bool = field(default=False, compare=False)
 
     @classmethod
-    def create(cls, run_dir: str | None, experiment: str, *, job: bool) -> "RunDirectory":
+    def create(
+        cls, run_dir: str | None, experiment: str, *, job: bool, key: str = "run_dir"
+    ) -> "RunDirectory":
         """Make the folder of a new run.
 
         Args:
@@ -47,26 +49,27 @@ class RunDirectory:
                 `<$COTERIE_RUNS or runs>/<experiment>/<UTC time>`.
             experiment: The experiment's name, one path component.
             job: Whether this is a submitted Ray job, whose working directory is thrown away.
+            key: What the path is called in errors.
 
         Raises:
             ConfigError: If the path is relative under a job, not empty, or cannot be written.
         """
         if run_dir is None:
             return cls(_make_default(_default_root(job=job), experiment), made=True)
-        path = _local_path("run_dir", run_dir)
+        path = _local_path(key, run_dir)
         if job and not path.is_absolute():
             raise ConfigError(
-                f"run_dir={run_dir}: a submitted job's working directory is thrown away, "
+                f"{key}={run_dir}: a submitted job's working directory is thrown away, "
                 "so give an absolute path on storage that outlives the job."
             )
         path = path.absolute()
         made = not path.exists()
-        _make_writable("run_dir", path)
+        _make_writable(key, path)
         check_unclaimed(path)
         if any(child.name != LOCK for child in path.iterdir()):
             raise ConfigError(
-                f"run_dir={run_dir}: the folder is not empty; choose another one, or resume the "
-                "run that is in it."
+                f"{key}={run_dir}: the folder is not empty; choose another one, or resume "
+                "what is in it."
             )
         return cls(path, made=made)
 
