@@ -81,6 +81,8 @@ def test_the_known_methods_are_found() -> None:
         "CCFC",
         "SCFC",
         "Orchestra",
+        "CPCFL",
+        "IFCA",
     }
     assert known <= {kind.__name__ for kind in METHODS}
 

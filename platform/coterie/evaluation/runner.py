@@ -17,6 +17,7 @@ from coterie.engine.backend import Backend
 from coterie.engine.predictor import join, split_rows
 from coterie.errors import ContractError
 from coterie.evaluation.clustering_metrics import ClusteringScores
+from coterie.evaluation.local_tests import GROUP, LocalTests
 from coterie.evaluation.matching import contingency
 from coterie.evaluation.neighbours import knn_accuracy
 from coterie.evaluation.probes import classification_scores, linear_probe
@@ -45,6 +46,7 @@ class Evaluator:
         seed: The run's seed.
         classifies: Whether the model predicts the data's classes; then it is scored by them.
         unsupervised: Scores without labels besides, where the config asks for them.
+        local: Scores of each client's model on its own test set, where the config asks for them.
     """
 
     config: EvaluationConfig
@@ -54,6 +56,7 @@ class Evaluator:
     seed: int
     classifies: bool = False
     unsupervised: UnsupervisedEvaluator | None = None
+    local: LocalTests | None = None
     sent: int = 0  # all data is at hand
     _baseline: dict[str, float] | None = field(default=None, repr=False)
 
@@ -64,6 +67,8 @@ class Evaluator:
     @property
     def group(self) -> str:
         """What scores between rounds are about: "clustering" or, of a classifier, the samples."""
+        if self.local is not None:
+            return GROUP
         if not self.classifies:
             return "clustering"
         return "train" if self.data.test_samples is None else "test"
@@ -71,14 +76,16 @@ class Evaluator:
     def quick(self, server: ServerState) -> dict[str, float]:
         """Scores on a fixed sample: "acc", "nmi", "ari", "kappa"; none of them without labels.
 
-        Of a classifier "acc" and "f1_macro", on held-out samples if there are any. Scores without
-        labels, where the config asks for them, are called "unsupervised/align" and so on.
+        Of a classifier "acc" and "f1_macro", on held-out samples if there are any; or its local
+        scores. Scores without labels are called "unsupervised/align" and so on.
         """
         found = {} if self.unsupervised is None else self.unsupervised.scores(server)
         blind = {f"{UNSUPERVISED}/{name}": value for name, value in found.items()}
         return {**self._quick_labelled(server), **blind}
 
     def _quick_labelled(self, server: ServerState) -> dict[str, float]:
+        if self.local is not None:
+            return self.local.scores(server)
         if self.classifies:
             return self._quick_classification(server)
         if not self.labelled or not self.clusters:
@@ -103,6 +110,8 @@ class Evaluator:
             if self.config.kmeans_baseline:
                 metrics["kmeans_raw"] = self.kmeans_baseline()
         metrics |= self._held_out(server, prediction)
+        if self.local is not None:
+            metrics[GROUP] = self.local.scores(server)
         if self.unsupervised is not None:
             metrics[UNSUPERVISED] = self.unsupervised.scores(server)
         return Evaluation(

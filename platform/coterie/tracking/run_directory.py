@@ -130,6 +130,11 @@ class RunDirectory:
         return self.path / "assignments.parquet"
 
     @property
+    def client_groups(self) -> Path:
+        """`client_groups.csv`: round, client, group."""
+        return self.path / "client_groups.csv"
+
+    @property
     def figures(self) -> Path:
         """`figures/`: drawings of the run."""
         return self.path / "figures"
