@@ -6,7 +6,6 @@ from dataclasses import asdict, dataclass, field
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from coterie.clustering.kmeans import kmeans
 from coterie.config.schema import EvaluationConfig
@@ -18,8 +17,8 @@ from coterie.engine.predictor import join, split_rows
 from coterie.errors import ContractError
 from coterie.evaluation.clustering_metrics import ClusteringScores
 from coterie.evaluation.matching import contingency
-from coterie.evaluation.neighbours import knn_accuracy
-from coterie.evaluation.probes import classification_scores, linear_probe
+from coterie.evaluation.probe_runner import Probes
+from coterie.evaluation.probes import classification_scores
 from coterie.evaluation.result import Evaluation
 from coterie.evaluation.unsupervised import UnsupervisedEvaluator
 from coterie.networks.clusterer import Prediction
@@ -72,11 +71,24 @@ class Evaluator:
         """Scores on a fixed sample: "acc", "nmi", "ari", "kappa"; none of them without labels.
 
         Of a classifier "acc" and "f1_macro", on held-out samples if there are any. Scores without
-        labels, where the config asks for them, are called "unsupervised/align" and so on.
+        labels, where the config asks for them, are called "unsupervised/align" and so on; those of
+        a linear probe, "linear/acc".
         """
         found = {} if self.unsupervised is None else self.unsupervised.scores(server)
         blind = {f"{UNSUPERVISED}/{name}": value for name, value in found.items()}
-        return {**self._quick_labelled(server), **blind}
+        wanted = self.config.linear_probe_between and self.labelled
+        probe = self._quick_probe(server) if wanted else {}
+        linear = {f"linear/{name}": value for name, value in probe.items()}
+        return {**self._quick_labelled(server), **linear, **blind}
+
+    def _quick_probe(self, server: ServerState) -> dict[str, float]:
+        """The linear probe's scores on a fixed sample."""
+        fit, held, test_labels = self.held_out()
+        fit, held = self._at_most(fit), self._at_most(held)
+        split, labels = ("train", self._labels) if test_labels is None else ("test", test_labels)
+        train, test = self._predict(server, "train", fit), self._predict(server, split, held)
+        features = train.embedding, test.embedding
+        return self._probes.linear(features, (self._labels[fit], labels[held]))
 
     def _quick_labelled(self, server: ServerState) -> dict[str, float]:
         if self.classifies:
@@ -157,7 +169,7 @@ class Evaluator:
                 metrics["clustering_test"] = self._scores(found, test_labels)
             features = train.embedding[fit], test.embedding[held]
             targets = labels[fit], test_labels[held]
-        return metrics | self._probes(features, targets)
+        return metrics | self._probes.scores(features, targets)
 
     def held_out(self) -> tuple[Indices, Indices, NDArray[np.int64] | None]:
         """What probes learn from and are scored on; only samples of known class.
@@ -173,19 +185,9 @@ class Evaluator:
             return order[:cut], order[cut:], None
         return known, np.flatnonzero(test_labels >= 0), test_labels
 
-    def _probes(
-        self, features: tuple[Tensor, Tensor], targets: tuple[NDArray[np.int64], NDArray[np.int64]]
-    ) -> dict[str, Mapping[str, float]]:
-        train_y, test_y = (torch.from_numpy(y) for y in targets)
-        classes = len(self.data.classes)
-        metrics: dict[str, Mapping[str, float]] = {}
-        every = (features[0], train_y, features[1], test_y)
-        if self.config.linear_probe:
-            probe = linear_probe(*every, classes=classes, seed=self._seed)
-            metrics["linear"] = asdict(probe)
-        if self.config.knn:
-            metrics["knn"] = {"acc": knn_accuracy(*every, classes=classes)}
-        return metrics
+    @property
+    def _probes(self) -> Probes:
+        return Probes(config=self.config, classes=len(self.data.classes), seed=self._seed)
 
     def _assign(
         self, prediction: Prediction
@@ -231,7 +233,11 @@ class Evaluator:
         return self._class_scores(self._predict(server, self.group, rows), labels[rows])
 
     def _labelled_sample(self, labels: NDArray[np.int64]) -> Indices:
-        rows, most = np.flatnonzero(labels >= 0), self.config.max_samples
+        return self._at_most(np.flatnonzero(labels >= 0))
+
+    def _at_most(self, rows: Indices) -> Indices:
+        """As many of the rows as an evaluation between rounds takes, the same each time."""
+        most = self.config.max_samples
         if most is None or most >= len(rows):
             return rows
         rng = np.random.default_rng(self._seed)
