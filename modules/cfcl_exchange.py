@@ -4,6 +4,7 @@ Wagle et al., "Unsupervised Federated Optimization at the Edge: D2D-Enabled Lear
 Labels", Algorithms 2 and 3. All of it draws from streams of its own, so that it changes no batch.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -129,7 +130,10 @@ class Sender:
         losses = crossed_losses(anchors, positives, self._seen, self.config.margin).mean(dim=0)
         labels = self._clusters(torch.cat([self._seen, anchors]), "clusters", receiver)
         own, foreign = labels[: len(losses)], labels[len(losses) :]
-        return sample_importance(losses, own, foreign, self.config.temperature)
+        temperature = self.config.temperature
+        return sample_importance(
+            losses, own, foreign, math.inf if temperature is None else temperature
+        )
 
     def _weigh_embeddings(self, reserve: Tensor, receiver: int) -> Tensor:
         """Implicit importance, eq. (22), for the receiver's reserve embeddings."""

@@ -68,8 +68,8 @@ class CFCLConfig(Component):
     importance: Literal["global", "local"] = "global"
     """Whose model importance is computed with: the last global one, or the sender's own. What is
     sent in implicit exchange is the global model's embedding in any case."""
-    temperature: Annotated[float, Field(ge=0.0)] = 1.0
-    """λ of explicit importance, eq. (11); ∞ takes a cluster's maximisers alone (ours)."""
+    temperature: Annotated[float, Field(ge=0.0)] | None = 1.0
+    """λ of explicit importance, eq. (11) (ours); null is ∞, a cluster's maximisers alone."""
     score: Score = "intent"
     """`intent`: near the centroid and near the reserve is important, as the paper says; `literal`:
     the opposite, as its eq. (16) is printed."""
