@@ -54,6 +54,7 @@ class Ran:
     ledger: tuple
     failures: list = field(default_factory=list)
     dropped: int = 0
+    phases: int = 0
 
 
 def run(*overrides, hook=None, base=SMALL):
@@ -68,8 +69,10 @@ def run(*overrides, hook=None, base=SMALL):
         Loop(assembly.method, backend, assembly.workload, Silent(), commit).run(state)
         kept = {c: unpack(backend.fetch(h)) for c, h in sorted(state.states.items())}
         states = {c: {k: v.clone() for k, v in t.items()} for c, t in kept.items()}
-        ledger = (state.ledger.down, state.ledger.up, state.ledger.peer)
-        return Ran(state.server.slots, states, ledger, state.failures, state.dropped)
+        ledger = (state.ledger.down, state.ledger.up, state.ledger.peer, state.ledger.items)
+        return Ran(
+            state.server.slots, states, ledger, state.failures, state.dropped, state.phases
+        )
     finally:
         backend.close()
 

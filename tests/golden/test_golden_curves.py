@@ -40,7 +40,7 @@ SMALL = (
     "method.batch_size=32",
     "method.projection=16",
 )
-SUPERVISED = tuple(key for key in SMALL if key != "method.projection=16")
+UNPROJECTED = tuple(key for key in SMALL if key != "method.projection=16")
 METHODS = {
     "fedmcc": (
         "experiment=fedmcc_digits",
@@ -89,6 +89,18 @@ METHODS = {
         "method.local_clusters=4",
         "method.global_clusters=8",
     ),
+    **{
+        name: (
+            f"experiment={name.replace('cfcl', 'cfcl_digits')}",
+            "data.limit=320",
+            "method.total_steps=5",
+            "method.aggregate_every=2",
+            "method.pull_every=2",
+            "method.clusters=5",
+            "method.regulariser=1.0",
+        )
+        for name in ("cfcl", "cfcl_implicit")
+    },
 }
 
 
@@ -113,7 +125,8 @@ def curve(overrides: tuple[str, ...]) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("method", list(METHODS))
 def test_the_losses_are_those_of_the_golden_run(method: str) -> None:
-    overrides = (*METHODS[method], *(SUPERVISED if method == "fedavg" else SMALL))
+    projects = method not in ("fedavg", "cfcl", "cfcl_implicit")
+    overrides = (*METHODS[method], *(SMALL if projects else UNPROJECTED))
     found = curve(overrides)
     path = FOLDER / f"{method}.json"
     if os.environ.get("COTERIE_REGOLD") == "1":
