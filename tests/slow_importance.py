@@ -37,9 +37,8 @@ def centroid(points):
 
 def groups(points, labels):
     """Cluster to points, in the order of the clusters; none is empty."""
-    return {
-        c: [p for p, l in zip(points, labels, strict=True) if l == c] for c in sorted(set(labels))
-    }
+    pairs = list(zip(points, labels, strict=True))
+    return {cluster: [p for p, own in pairs if own == cluster] for cluster in sorted(set(labels))}
 
 
 def implicit(z, own, reserve, foreign, form, mean, deviation):
@@ -55,7 +54,8 @@ def implicit(z, own, reserve, foreign, form, mean, deviation):
             scores.append(r * sum(squared(q, point) for q in reserve))
         else:
             edge = max(squared(other, centres[cluster]) for other in clusters[cluster])
-            scores.append((edge - r) * sum(farthest - squared(q, point) for q in reserve))
+            inwards = edge - r if r < edge * (1 - 1e-12) else 0.0  # else it is rounding
+            scores.append(inwards * sum(farthest - squared(q, point) for q in reserve))
     overlap = {}
     for c in clusters:
         to_reserve = sum(squared(centres[c], q) for q in there) / len(there)
@@ -66,7 +66,7 @@ def implicit(z, own, reserve, foreign, form, mean, deviation):
         deviation = math.sqrt(sum((b - middle) ** 2 for b in overlap.values()) / len(overlap))
     weight = {}
     for c in clusters:
-        own_scores = [s for s, l in zip(scores, own, strict=True) if l == c]
+        own_scores = [s for s, of in zip(scores, own, strict=True) if of == c]
         density = 1.0
         if deviation > 0:
             density = math.exp(-((overlap[c] - mean) ** 2) / (2 * deviation**2))
@@ -75,7 +75,7 @@ def implicit(z, own, reserve, foreign, form, mean, deviation):
         weight = {c: len(points) for c, points in clusters.items()}
     probabilities = []
     for score, cluster in zip(scores, own, strict=True):
-        total = sum(s for s, l in zip(scores, own, strict=True) if l == cluster)
+        total = sum(s for s, of in zip(scores, own, strict=True) if of == cluster)
         micro = score / total if total > 0 else 1 / len(clusters[cluster])
         probabilities.append(weight[cluster] / sum(weight.values()) * micro)
     return scores, overlap, probabilities

@@ -70,9 +70,7 @@ def run(*overrides, hook=None, base=SMALL):
         kept = {c: unpack(backend.fetch(h)) for c, h in sorted(state.states.items())}
         states = {c: {k: v.clone() for k, v in t.items()} for c, t in kept.items()}
         ledger = (state.ledger.down, state.ledger.up, state.ledger.peer, state.ledger.items)
-        return Ran(
-            state.server.slots, states, ledger, state.failures, state.dropped, state.phases
-        )
+        return Ran(state.server.slots, states, ledger, state.failures, state.dropped, state.phases)
     finally:
         backend.close()
 

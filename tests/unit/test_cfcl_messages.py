@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from modules.cfcl import RULES, CFCL
+from modules.cfcl import CFCL, RULES
 from modules.cfcl_model import TripletModel
 from tests.small_cfcl import letters, ran, short, turns
 from tests.small_federation import SHAPE, SIZES, Federated, tiny_task

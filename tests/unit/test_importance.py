@@ -85,6 +85,14 @@ def test_single_points_have_no_score_and_count_by_their_clusters() -> None:
     torch.testing.assert_close(same, torch.full((5,), 0.2, dtype=torch.float64), rtol=0, atol=1e-15)
 
 
+def test_pairs_are_as_far_from_their_centroids_whatever_the_rounding() -> None:
+    z, reserve, _, foreign = some(8, 3, 2, 1)
+    pairs = torch.arange(8) // 2
+    assert embedding_scores(z, pairs, reserve, "intent").tolist() == [0.0] * 8
+    p = embedding_importance(z, pairs, reserve, foreign, form="intent")
+    torch.testing.assert_close(p, torch.full((8,), 0.125, dtype=torch.float64), rtol=0, atol=1e-15)
+
+
 def test_the_two_forms_rank_the_other_way_round() -> None:
     """On a line: the reserve at 0, a cluster at 1, 2, 3 with its centroid at 2."""
     z, own = torch.tensor([[1.0], [2.0], [3.0]]), torch.zeros(3, dtype=torch.int64)

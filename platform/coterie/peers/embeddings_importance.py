@@ -11,6 +11,9 @@ from torch import Tensor
 
 from coterie.peers.clusters import maxima, means, sizes, squared_distances
 
+_ROUNDING = 1e-12
+"""Relative to a cluster's radius: points within this of the farthest count as the farthest."""
+
 Score = Literal["intent", "literal"]
 """Whether nearness to the centroid and to the reserve adds to an embedding's score, as the text
 says, or takes from it, as eq. (16) is printed."""
@@ -73,7 +76,9 @@ def embedding_scores(candidates: Tensor, labels: Tensor, reserve: Tensor, form: 
     distances = squared_distances(candidates, reserve)
     if form == "literal":
         return radii * distances.sum(dim=1)
-    inwards = maxima(radii, labels, count)[labels] - radii
+    edges = maxima(radii, labels, count)[labels]
+    # Both points of a pair are equally far from its centroid, but for rounding.
+    inwards = torch.where(radii < edges * (1 - _ROUNDING), edges - radii, 0.0)
     return inwards * (distances.max() - distances).sum(dim=1)
 
 
