@@ -91,7 +91,9 @@ class CFCL:
             down=frozenset({SETUP} if aggregates else {MODEL, SETUP}),
             up=frozenset({MODEL}) if aggregates else frozenset(),
             mail=frozenset({mail[self._config.sends_embeddings]}) if mail else frozenset(),
-            metrics=METRICS if event.kind == "train" else frozenset(),
+            metrics={"train": METRICS, "aggregate": frozenset({"time_step"})}.get(
+                event.kind, frozenset()
+            ),
             ends_round=aggregates,
         )  # fmt: skip
 
@@ -185,7 +187,9 @@ class CFCL:
         if device.round == phase.round and device.exposure:
             weight = max(1, round(device.exposure / unit))
             up = {MODEL: Mean(weight=weight, tensors=device.network)}
-        return Outcome(up=up, state=device.tensors())
+        trained = self._timeline[phase.round - 1][phase.step - 1]
+        metrics = {"time_step": float(trained.step + trained.steps - 1)}
+        return Outcome(up=up, state=device.tensors(), metrics=metrics)
 
 
 def weight_unit(samples: int, steps: int) -> int:

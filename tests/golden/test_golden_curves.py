@@ -111,7 +111,7 @@ def curve(overrides: tuple[str, ...]) -> list[dict[str, Any]]:
     rounds: list[dict[str, Any]] = []
 
     def commit(_: RunState, done: Any) -> None:
-        if not done.phase.metrics:  # it trained nothing
+        if "loss" not in done.phase.metrics:  # it trained nothing
             return
         turns = [turn.metrics for turn in done.result.turns]
         means = {name: float(np.mean([t[name] for t in turns])) for name in sorted(turns[0])}

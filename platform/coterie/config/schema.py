@@ -83,7 +83,7 @@ class EvaluationConfig(Component):
     """Train a linear classifier on the frozen representation at the end."""
     linear_probe_between: bool = False
     """Train the linear classifier in the evaluations between rounds too, on at most `max_samples`
-    training samples."""
+    training samples; not where data stays with its clients."""
     knn: bool = True
     """Classify by weighted nearest neighbours at the end."""
     kmeans_baseline: bool = True
