@@ -54,7 +54,6 @@ class Classification(LightningModule):
     @torch.no_grad()
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
         """Draw one view of each sample, on the device."""
-        self.augment.float()  # kornia draws in this type: a run's precision must not change views
         views = seeded_view(self.augment, to_unit(batch["samples"]), batch["seed"])
         return views.to(self.classifier.weight.dtype), batch["labels"]
 

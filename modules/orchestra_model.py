@@ -38,12 +38,16 @@ class OrchestraConfig(Component):
     weight_decay: Annotated[float, Field(ge=0.0)] = 1e-4
     """SGD's weight decay."""
     momentum: Annotated[float, Field(ge=0.0, le=1.0)] = 0.996
-    """EMA of the target network, m; 0.99 with 10 silos."""
+    """EMA of the target network, m; 0.99 with 10 silos. With 0 the target is the online network
+    itself, after each step: "no target model" of table 6."""
     temperature: PositiveFloat = 0.1
     """Of the softmax over the global centroids."""
     teacher_view: Literal["augmented", "plain"] = "augmented"
     """What the target network sees and what is rotated: `augmented`, a view of its own, as in
     Orchestra's code; `plain`, the sample itself, as in algorithm 1."""
+    rotation_task: bool = True
+    """Whether the student also learns to tell rotations; without it (table 6) only `momentum` and
+    the clusters' balance stand against collapse."""
     projection: PositiveInt = 512
     """Width of the projector's output."""
     hidden: PositiveInt = 512
@@ -160,6 +164,8 @@ class OrchestraModel(LightningModule):
         z = functional.normalize(self.online(student), dim=1)
         # Eq. (4); algorithm 1 writes a minus before H, which is positive already.
         cluster = functional.cross_entropy(self._logits(z), wanted)
+        if not self.config.rotation_task:
+            return {"loss": cluster, "cluster": cluster}
         # Eq. (3) prints an accuracy; the cross-entropy is meant.
         rotation = functional.cross_entropy(self.rotation(self.online(turned)), turns)
         return {"loss": cluster + rotation, "cluster": cluster, "rotation": rotation}

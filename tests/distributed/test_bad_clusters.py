@@ -57,13 +57,31 @@ def test_more_than_any_node_has(refused):
     )
 
 
+def test_the_servers_actor_leaves_room_for_clients(refused):
+    assert refused(
+        "cluster.server=actor",
+        "cluster.cpus_per_client=2",
+        "cluster.gpus_per_client=1",
+        "accelerator=cpu",
+    ) == (
+        "cluster.server=actor: the server's actor takes the only slot, and none is left for "
+        "clients; use cluster.server=driver or add a node."
+    )
+
+
+def test_a_device_that_the_actors_lack(refused, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)  # the driver's, not the actors'
+    sentence = refused("cluster.num_actors=1", "cluster.gpus_per_client=1", "accelerator=cuda")
+    assert sentence.startswith("accelerator=cuda: ")
+
+
 @pytest.mark.slow  # it waits for its time limit
 def test_actors_that_are_never_granted(refused):
     sentence = refused(
         "cluster.num_actors=5", "cluster.cpus_per_client=2", "cluster.start_timeout_s=20", code=1
     )  # fmt: skip
     assert re.fullmatch(
-        r"failed: cluster.start_timeout_s=20: [345] of 5 actors \(2 CPU, 0 GPU each\) were not "
-        r"granted, free are .*; lower cluster.num_actors or add nodes.",
+        r"cluster.start_timeout_s=20: [345] of 5 actors \(2 CPU, 0 GPU each\) were not granted or "
+        r"not ready in time, free are .*; lower cluster.num_actors or add nodes.",
         sentence,
     )

@@ -1,13 +1,16 @@
 """Ray is started beside the driver's imports: taken over by the run, or ended without it."""
 
+import sys
+
 import pytest
 import ray
 
 from coterie.config.schema import ClusterConfig
-from coterie.distributed.cluster import connect
+from coterie.distributed.cluster import connect, local_options
 from coterie.distributed.early import EarlyStart, early_start
 from coterie.errors import RunError
 from ray_jobs.train import main
+from tests.unit.test_bad_input import SMALL
 
 pytestmark = pytest.mark.ray
 
@@ -21,10 +24,36 @@ def test_who_connects_takes_it_over():
     ray.shutdown()
 
 
+def test_actors_begin_with_what_they_need_imported(monkeypatch):
+    monkeypatch.setattr("os.cpu_count", lambda: 4)
+    assert connect(ClusterConfig()) is True
+    actor = ray.remote(num_cpus=1)(Imported).remote()
+    assert ray.get(actor.has.remote("coterie.distributed.actors"))
+    ray.shutdown()
+
+
+def test_with_many_more_cpus_than_actors_nothing_is_imported_ahead(monkeypatch):
+    monkeypatch.setattr("os.cpu_count", lambda: 64)
+    assert "_system_config" not in local_options(ClusterConfig(num_actors=31))
+    assert "_system_config" in local_options(ClusterConfig(num_actors=32))
+
+
+class Imported:
+    def has(self, module):
+        return module in sys.modules
+
+
 def test_a_run_that_is_refused_leaves_no_ray(capsys):
     assert main(["experiment=fedmcc_digits", "method.momentun=1"]) == 2
     assert not ray.is_initialized()
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_run_whose_actors_are_late_leaves_no_ray(tmp_path, capsys):
+    late = (*SMALL, "cluster=local", "cluster.start_timeout_s=0.01", f"run_dir={tmp_path / 'run'}")
+    assert main(late) == 1
+    assert not ray.is_initialized()
+    assert capsys.readouterr().err.startswith("cluster.start_timeout_s=0.01: ")
 
 
 def test_its_error_is_raised_where_ray_is_needed():

@@ -39,6 +39,24 @@ def test_a_rotation_head_of_zeros_leaves_log_4() -> None:
     assert terms["rotation"].item() == pytest.approx(math.log(4), rel=1e-12)
 
 
+def test_without_the_rotation_task_the_loss_is_that_of_the_clusters_alone() -> None:
+    built, whole = model(rotation_task=False), model()
+    terms, both = (one.training_step(batch_of(one), 0) for one in (built, whole))
+    assert set(terms) == {"loss", "cluster"}
+    assert terms["loss"] == terms["cluster"] == both["cluster"]
+    terms["loss"].backward()
+    assert all(p.grad is None for p in built.rotation.parameters())
+
+
+def test_with_momentum_0_the_target_is_the_online_network_after_each_step() -> None:
+    built = model(momentum=0.0)
+    with torch.no_grad():
+        built.online.projector[0].weight.add_(1.0)
+    built.on_train_batch_end({}, None, 0)
+    pairs = zip(built.online.parameters(), built.target.parameters(), strict=True)
+    assert all(torch.equal(a, b) for a, b in pairs)
+
+
 def test_images_are_turned_by_multiples_of_90_degrees() -> None:
     images = torch.rand(4, 1, 3, 3)
     found = rotated(images, torch.tensor([0, 1, 2, 3]))

@@ -17,8 +17,11 @@ def derive_seed(seed: int, *parts: Part) -> int:
     Returns:
         An integer in [0, 2^63), spread evenly and independent between different parts.
     """
-    # Quoted, so that ("a/str:b",) and ("a", "b") differ.
-    text = "/".join(f"{type(part).__name__}:{quote(str(part), safe='')}" for part in (seed, *parts))
+    text = "/".join(
+        # Quoted, so that ("a/str:b",) and ("a", "b") differ.
+        f"int:{part}" if type(part) is int else f"{type(part).__name__}:{quote(str(part), safe='')}"
+        for part in (seed, *parts)
+    )
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
 
 

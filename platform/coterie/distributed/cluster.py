@@ -5,6 +5,7 @@ import logging
 import os
 import socket
 from collections.abc import Mapping
+from typing import Any
 from urllib.parse import urlsplit
 
 import ray
@@ -47,12 +48,25 @@ def join_or_start(config: ClusterConfig) -> bool:
         _check_answers(address)
     # With local clusters Ray would overwrite this for every process under the driver.
     os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
+    options = local_options(config) if address == "local" else {}
     try:
-        options = {"include_dashboard": False} if address == "local" else {}
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **options)
     except ConnectionError as error:
         raise _no_answer(address) from error
     return True
+
+
+def local_options(config: ClusterConfig) -> dict[str, Any]:
+    """How to start a local cluster: without a dashboard, and with processes that are ready.
+
+    Ray starts an idle process for each CPU at once, and makes actors of them. Those that bring
+    PyTorch and Lightning with them have them imported while the driver still prepares the run. With
+    many more CPUs than actors that would be memory for nothing.
+    """
+    options: dict[str, Any] = {"include_dashboard": False}
+    if (os.cpu_count() or 1) <= 2 * (config.num_actors or 2):
+        options["_system_config"] = {"preload_python_modules": ["coterie.distributed.actors"]}
+    return options
 
 
 def _check_answers(address: str) -> None:

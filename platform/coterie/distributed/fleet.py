@@ -201,7 +201,7 @@ class Fleet:
         free = {k: v for k, v in ray.available_resources().items() if k in {"CPU", "GPU"}}
         return (
             f"cluster.start_timeout_s={self._config.start_timeout_s:g}: {waiting} of {self.size} "
-            f"actors ({each} each) were not granted, free are {free}; "
+            f"actors ({each} each) were not granted or not ready in time, free are {free}; "
             "lower cluster.num_actors or add nodes."
         )
 

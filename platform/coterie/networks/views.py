@@ -20,6 +20,8 @@ def seeded_view(augment: nn.Module, images: Tensor, seed: int) -> Tensor:
     """
     if isinstance(augment, nn.Identity):  # it draws nothing, and setting the generators takes time
         return images
+    # kornia draws in the type that its module was cast to: a run's precision must not change views.
+    augment.float()
     devices = [images.get_device()] if images.is_cuda else []
     with torch.random.fork_rng(devices=devices):
         # Not torch.manual_seed, which would reseed every other CUDA device for good.
@@ -43,8 +45,6 @@ def two_views(
         dtype: The model's type; views are drawn in float32 whatever it is.
     """
     unit = to_unit(samples)
-    # kornia draws in the type that its module was cast to: a run's precision must not change views.
-    augment.float()
     a = seeded_view(augment, unit, derive_seed(seed, "view", 0))
     b = seeded_view(augment, unit, derive_seed(seed, "view", 1))
     return a.to(dtype), b.to(dtype)
