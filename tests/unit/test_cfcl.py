@@ -224,3 +224,21 @@ def test_the_pull_uses_the_last_global_model(implicit: Federated) -> None:
                     sent = letter["embeddings"]
                     near = squared_distances(sent, embedded).min(dim=1).values
                     assert near.max().item() < 1e-20
+
+
+@pytest.mark.parametrize("exchange", ["explicit", "implicit"])
+def test_the_senders_own_model_chooses_otherwise_in_the_middle_of_a_round(exchange: str) -> None:
+    """At step 2 devices have their own models; at 3, right after an aggregation, the global one."""
+    key = {"explicit": "samples", "implicit": "embeddings"}[exchange]
+
+    def first_pull(importance: str, **changes: Any) -> list[Tensor]:
+        own = {"approx_size": 20, "learning_rate": 0.3, **changes}
+        done = ran(exchange=exchange, importance=importance, **own)
+        sent = [turn.outcome.mail for turn in turns(done, "pull")[: len(SIZES)]]
+        return [mail[to][key] for mail in sent for to in sorted(mail)]
+
+    def same(a: list[Tensor], b: list[Tensor]) -> bool:
+        return all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+
+    assert not same(first_pull("local"), first_pull("global"))
+    assert same(first_pull("local", pull_every=3), first_pull("global", pull_every=3))
