@@ -5,7 +5,8 @@ al., "Contrastive encoder pre-training-based clustered federated learning for he
 (CP-CFL), eq. (4) and section 4.4: heads of up to three hidden layers.
 """
 
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from lightning import LightningModule
@@ -16,6 +17,7 @@ from torch.nn import functional
 from coterie.config.component import target_of
 from coterie.contract import Entry, Rule, StateRules, Task
 from coterie.errors import ConfigError
+from coterie.gradcache import UNCOUPLED
 from coterie.networks.clusterer import Clusterer, to_unit
 from coterie.networks.encoders import dense
 from coterie.networks.views import seeded_view
@@ -27,6 +29,8 @@ HIDDEN = (256, 128, 64)
 
 class ClassificationConfig(AveragingConfig):
     """The head and its optimiser."""
+
+    absent: ClassVar[Mapping[str, str]] = {"micro_batch_size": UNCOUPLED}
 
     optimizer: Literal["sgd", "adam"]
     """SGD or Adam; its state starts afresh in each turn of a client."""

@@ -55,6 +55,7 @@ class Ran:
     failures: list = field(default_factory=list)
     dropped: int = 0
     mail: dict = field(default_factory=dict)
+    phases: int = 0
 
 
 def run(*overrides, hook=None, base=SMALL):
@@ -73,8 +74,9 @@ def run(*overrides, hook=None, base=SMALL):
             for to, letters in state.mail.items()
             for by, letter in fetched(backend, letters).items()
         }
-        ledger = (state.ledger.down, state.ledger.up, state.ledger.peer)
-        return Ran(state.server.slots, states, ledger, state.failures, state.dropped, mail)
+        ledger = (state.ledger.down, state.ledger.up, state.ledger.peer, state.ledger.items)
+        known = state.failures, state.dropped
+        return Ran(state.server.slots, states, ledger, *known, mail, state.phases)
     finally:
         backend.close()
 

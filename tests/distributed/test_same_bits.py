@@ -10,6 +10,7 @@ import pytest
 import ray
 
 from coterie.distributed.actors import ClientActor
+from coterie.distributed.backend import RayBackend
 from tests.distributed.runs import CCFC, assert_same, run
 
 pytestmark = pytest.mark.ray
@@ -75,6 +76,36 @@ def test_a_pool_of_models_on_two_actors_gives_the_serial_backends_bits(cluster):
     assert_same(run("cluster.num_actors=2", base=CPCFL), alone)
     assert alone.states == {}
     assert set(alone.server) == {f"{part}/{n}" for part in ("encoder", "head") for n in range(3)}
+
+
+CFCL = (
+    "data.limit=200", "encoder.width=8", "method.total_steps=12", "method.aggregate_every=5",
+    "method.pull_every=4", "method.batch_size=8", "method.approx_size=15", "method.clusters=4",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("actors", [pytest.param(1, marks=pytest.mark.slow), 2])
+@pytest.mark.parametrize("name", ["cfcl_digits", "cfcl_digits_implicit"])
+def test_what_devices_exchange_on_actors_gives_the_serial_backends_bits(
+    cluster, monkeypatch, name, actors
+):
+    """And it goes from actor to actor: during the run the driver reads no object."""
+    base, read = (f"experiment={name}", *CFCL), []
+    alone = run("cluster=serial", "executor=loop", base=base)
+    fetched = RayBackend.fetch
+
+    def fetch(backend, handle):
+        assert read == ["over"], "the driver read what a device keeps or sends"
+        return fetched(backend, handle)
+
+    def over(backend, done):
+        if done == alone.phases:
+            read.append("over")
+
+    monkeypatch.setattr(RayBackend, "fetch", fetch)
+    assert_same(run(f"cluster.num_actors={actors}", base=base, hook=over), alone)
+    pulled = {key for kept in alone.states.values() for key in kept if key.startswith("pulled/")}
+    assert len(pulled) > 5
 
 
 def test_another_seed_gives_other_bits(serial):

@@ -98,6 +98,8 @@ REFUSED = [
     ("participation.count=6", "participation.count=6: there are 5 clients; choose 1 to 5."),
     ("aggregation.rule=mean", "aggregation.rule=mean: must be one of weighted, equal, median, trimmed_mean; did you mean median?"),
     ("tracking.loggers=[wandbb]", "tracking.loggers[0]=wandbb: must be one of csv, tensorboard, wandb; did you mean wandb?"),
+    ("experiment=orchestra_digits method.micro_batch_size=8", "method: micro_batch_size=8 is not for it: its loss is a mean over samples that do not see each other, so that a smaller batch_size needs less memory for the same gradient."),
+    ("experiment=fedavg_digits method.micro_batch_size=8", "method: micro_batch_size=8 is not for it: its loss is a mean over samples that do not see each other, so that a smaller batch_size needs less memory for the same gradient."),
     ("method.momentun=1", "method.momentun=1: there is no such key; did you mean method.momentum?"),
     # choices and targets
     ("method=fedmccc", f"method=fedmccc: must be one of {METHODS}; did you mean fedmcc?"),

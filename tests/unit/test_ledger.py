@@ -1,5 +1,7 @@
 """The ledger: a version is sent to a client once, and what crosses is added up by key."""
 
+from dataclasses import replace
+
 import torch
 
 from coterie.engine.events import TurnDone
@@ -73,3 +75,14 @@ def test_totals_and_rows():
         "bytes/peer/letter": 6,
     }
     assert (ledger.down, ledger.up, ledger.peer) == (20, 44, 10)
+
+
+def test_rows_that_clients_send_each_other_are_counted_by_key():
+    ledger = Ledger()
+    turns = [replace(done(c, {}, {"letter": 8}), items_peer={"letter": 2}) for c in (0, 1)]
+    traffic = ledger.collect({}, turns)
+    assert traffic.rows()["items/peer/letter"] == 4
+    ledger.collect({}, [replace(turns[0], items_peer={"card": 1, "letter": 1})])
+    assert ledger.items == {"card": 1, "letter": 5}
+    assert traffic.totals == {"down": 0, "up": 0, "peer": 16}
+    assert ledger.totals == {"down": 0, "up": 0, "peer": 24}

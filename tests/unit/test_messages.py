@@ -5,7 +5,13 @@ import torch
 
 from coterie.contract.phase import Mean, Outcome, Phase, ServerState
 from coterie.engine.exact import Layout
-from coterie.engine.messages import bytes_peer, bytes_up, check_offer, check_outcome
+from coterie.engine.messages import (
+    bytes_peer,
+    bytes_up,
+    check_offer,
+    check_outcome,
+    items_peer,
+)
 from coterie.errors import ContractError
 
 PHASE = Phase(
@@ -52,6 +58,8 @@ def test_bytes_are_exact():
     half = Outcome(up={"encoder": Mean(weight=1, tensors={"w": torch.zeros(5).bfloat16()})})
     assert bytes_up(half) == {"encoder": 10 + 8}
     assert (bytes_up(Outcome()), bytes_peer(Outcome())) == ({}, {})
+    assert items_peer(GOOD) == {"note": 5 + 1}
+    assert items_peer(Outcome(mail={1: {"note": torch.tensor(3.0)}})) == {"note": 1}
 
 
 def test_what_a_client_keeps_is_no_message():

@@ -23,6 +23,7 @@ from coterie.networks.clusterer import Clusterer
 from tests.small_federation import SIZES, Federated, federate, tiny_task, tiny_workload
 
 CAPS = {"rounds": 2, "epochs": 1, "batch_size": 8, "global_steps": 10}
+CAPS |= {"total_steps": 5, "_every": 2, "_size": 8}
 
 
 def discover() -> list[type]:
@@ -83,6 +84,7 @@ def test_the_known_methods_are_found() -> None:
         "Orchestra",
         "CPCFL",
         "IFCA",
+        "CFCL",
     }
     assert known <= {kind.__name__ for kind in METHODS}
 

@@ -130,3 +130,5 @@ def test_a_line_keeps_the_first_parts_and_what_still_fits():
     assert shorten("abcdef", 6) == "abcdef"
     assert shorten("abcdefg", 6) == "abc..."
     assert score_texts({"clustering/acc": 0.91249, "nmi": math.nan}) == ["acc 0.912", "nmi -"]
+    both = score_texts({"acc": 0.5, "linear/acc": 0.96, "linear/f1_macro": 0.95})
+    assert both == ["acc 0.500", "linear acc 0.960", "f1_macro 0.950"]

@@ -59,6 +59,17 @@ class FaultsConfig(Component):
     """Share of the cohort that has to succeed; a phase below it fails the run."""
 
 
+class LinksConfig(Component):
+    """Rates of slow links, to say how long messages would take; they change nothing else."""
+
+    down_mbit_s: PositiveFloat | None = None
+    """From server to client, in Mbit/s; by default not modelled."""
+    up_mbit_s: PositiveFloat | None = None
+    """From client to server, in Mbit/s; by default not modelled."""
+    peer_mbit_s: PositiveFloat | None = None
+    """From client to client, in Mbit/s; by default not modelled."""
+
+
 class EvaluationConfig(Component):
     """What is measured, and when."""
 
@@ -70,6 +81,9 @@ class EvaluationConfig(Component):
     """Samples embedded at a time."""
     linear_probe: bool = True
     """Train a linear classifier on the frozen representation at the end."""
+    linear_probe_between: bool = False
+    """Train the linear classifier in the evaluations between rounds too, on at most `max_samples`
+    training samples; not where data stays with its clients."""
     knn: bool = True
     """Classify by weighted nearest neighbours at the end."""
     kmeans_baseline: bool = True
@@ -157,6 +171,7 @@ class RunConfig(Component):
     aggregation: AggregationConfig = AggregationConfig()
     participation: ParticipationConfig = ParticipationConfig()
     faults: FaultsConfig = FaultsConfig()
+    links: LinksConfig = LinksConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     tracking: TrackingConfig = TrackingConfig()

@@ -1,7 +1,7 @@
 """What a method's client half is given: data, state, mail, a seed, and a trainer."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -23,24 +23,39 @@ supervised methods, "labels". Positions are those of the samples in the client's
 class ClientData:
     """A client's own rows of the data set, viewed and never copied as a whole.
 
+    Behind its own samples may come some that it received from others.
+
     Attributes:
         samples: The whole data set's samples (n, …), shared and read-only.
         rows: int64 (size,), the client's rows of it.
         labels: The whole data set's classes (n,), only if the method is supervised.
+        received: Samples from others (m, …), whose positions follow those of its own; or None.
     """
 
     samples: NDArray[np.generic]
     rows: Indices
     labels: NDArray[np.int64] | None = None
+    received: NDArray[np.generic] | None = None
 
     def __len__(self) -> int:
-        """How many samples the client has."""
-        return len(self.rows)
+        """How many samples the client has, those from others included."""
+        return len(self.rows) + (0 if self.received is None else len(self.received))
+
+    def joined(self, samples: Tensor) -> "ClientData":
+        """The same data with these samples (m, …) from others behind it, in place of any before."""
+        return replace(self, received=samples.numpy() if len(samples) else None)
 
     def take(self, positions: Indices | None = None) -> Tensor:
         """A copy of the samples at these positions of the client's data; all by default."""
-        rows = self.rows if positions is None else self.rows[positions]
-        return torch.from_numpy(self.samples[rows])
+        if self.received is None:
+            rows = self.rows if positions is None else self.rows[positions]
+            return torch.from_numpy(self.samples[rows])
+        places = np.arange(len(self)) if positions is None else positions
+        foreign = places >= len(self.rows)
+        taken = np.empty((len(places), *self.samples.shape[1:]), self.samples.dtype)
+        taken[~foreign] = self.samples[self.rows[places[~foreign]]]
+        taken[foreign] = self.received[places[foreign] - len(self.rows)]
+        return torch.from_numpy(taken)
 
     def take_labels(self, positions: Indices | None = None) -> Tensor:
         """The classes at these positions, int64.
@@ -67,12 +82,15 @@ class Plan:
         epochs: Passes over the client's data; or
         steps: Batches to train on, in place of epochs.
         first_step: The step to begin at, counted over all epochs.
+        seed: What the batches follow from, for training that goes on from turn to turn; by default
+            the turn's own seed.
     """
 
     batch_size: int
     epochs: int | None = None
     steps: int | None = None
     first_step: int = 0
+    seed: int | None = None
 
     def __post_init__(self) -> None:
         if (self.epochs is None) == (self.steps is None):
@@ -156,8 +174,16 @@ class Client(Protocol):
     def module(self, kind: str, build: Callable[[], ModuleT]) -> ModuleT:
         """The model in its initial state; a process builds each `kind` once and reuses it."""
 
-    def fit(self, module: LightningModule, plan: Plan) -> Fit:
-        """Train the module in place on the client's data."""
+    def fit(self, module: LightningModule, plan: Plan, data: ClientData | None = None) -> Fit:
+        """Train the module in place, by default on the client's own data."""
 
-    def embed(self, network: nn.Module) -> Tensor:
-        """What the network, in eval mode, gives for each of the client's samples: (size, …)."""
+    def embed(self, network: nn.Module, samples: Tensor | None = None) -> Tensor:
+        """What the network, in eval mode, gives for each sample, by default of the client's own.
+
+        Args:
+            network: Takes samples in [0, 1].
+            samples: uint8 or floating samples (n, …).
+
+        Returns:
+            Outputs (n, …), in the samples' order, on the CPU.
+        """

@@ -56,6 +56,7 @@ class TurnDone:
         metrics: Scalars of its training.
         bytes_up: Slot or record to bytes that it sent.
         bytes_peer: Bytes that it sent to other clients.
+        items_peer: Rows of what it sent to other clients: samples, embeddings.
         seconds: How long its turn took.
         state: What it keeps, or None.
         mail: Recipient to message.
@@ -71,6 +72,7 @@ class TurnDone:
     seconds: float
     state: Handle | None = None
     mail: Mapping[int, Handle] = field(default_factory=dict)
+    items_peer: Mapping[str, int] = field(default_factory=dict)
     updates: Mapping[str, Handle] = field(default_factory=dict)
 
 

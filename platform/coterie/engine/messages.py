@@ -86,6 +86,18 @@ def bytes_peer(outcome: Outcome) -> dict[str, int]:
     return sizes
 
 
+def items_peer(outcome: Outcome) -> dict[str, int]:
+    """How much other clients are sent: key to rows of its tensor, over all recipients.
+
+    A row is a sample or an embedding; a tensor without rows is one item.
+    """
+    counts: dict[str, int] = {}
+    for message in outcome.mail.values():
+        for key, value in message.items():
+            counts[key] = counts.get(key, 0) + (len(value) if value.ndim else 1)
+    return counts
+
+
 def size_of(tensors: Tensors) -> int:
     """Bytes of named tensors."""
     return sum(value.nbytes for value in tensors.values())

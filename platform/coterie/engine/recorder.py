@@ -17,6 +17,7 @@ from coterie.engine.client_groups import GROUP, ClientGroups
 from coterie.engine.events import TurnDone
 from coterie.engine.loop import Committed, RunState
 from coterie.evaluation.result import Evaluation
+from coterie.peers.links import modelled_seconds
 from coterie.tracking.loggers import Position, Tracker
 from coterie.tracking.metrics_log import MetricsRow
 
@@ -96,9 +97,9 @@ class Recorder:
                 failures=failures,
                 loss=means.get("loss"),
                 metrics=means,
-                bytes_down=sum(committed.traffic.down.values()),
-                bytes_up=sum(committed.traffic.up.values()),
-                bytes_peer=sum(committed.traffic.peer.values()),
+                bytes_down=committed.traffic.totals["down"],
+                bytes_up=committed.traffic.totals["up"],
+                bytes_peer=committed.traffic.totals["peer"],
                 seconds=committed.seconds,
                 simulated=committed.simulated,
                 evaluation=evaluation,
@@ -173,9 +174,11 @@ class Recorder:
     ) -> None:
         phase, result = committed.phase, committed.result
         simulated = committed.simulated
+        modelled = modelled_seconds(committed.traffic.totals, self.config.links)
         values = {
             **means,
             **committed.traffic.rows(),
+            **{f"modelled_seconds/{way}": value for way, value in modelled.items()},
             **{name: count for name, count in simulated.items() if name != "dropped"},
             **({"dropped/simulated": simulated["dropped"]} if "dropped" in simulated else {}),
             "participants": len(result.turns),

@@ -15,6 +15,7 @@ from coterie.contract.seeds import derive_seed
 from coterie.engine.backend import Backend
 from coterie.engine.client_groups import ClientGroups
 from coterie.engine.interrupts import Interrupts
+from coterie.engine.ledger import Ledger
 from coterie.engine.loop import Loop, RunState
 from coterie.engine.outputs import draw_figures, write_assignments
 from coterie.engine.recorder import Recorder, Scorer
@@ -25,6 +26,7 @@ from coterie.errors import RunError
 from coterie.evaluation.local_runner import LocalEvaluator
 from coterie.evaluation.result import Evaluation
 from coterie.networks.clusterer import Clusterer
+from coterie.peers.links import modelled_seconds
 from coterie.tracking.loggers import Tracker, build_loggers
 from coterie.tracking.metrics_log import MetricsLog
 from coterie.tracking.run_directory import RunDirectory
@@ -213,6 +215,7 @@ class Session:
         self, status: Status, metrics: Mapping[str, Mapping[str, float]], error: str | None
     ) -> Summary:
         state = self.state
+        ledger = state.ledger if state else Ledger()
         seconds = dict(self.seconds)
         if self._recorder is not None:
             seconds |= self._recorder.seconds
@@ -225,10 +228,12 @@ class Session:
             clients=len(self.assembly.workload.parts),
             seed=self.config.seed,
             metrics=metrics,
-            bytes_down=state.ledger.down if state else 0,
-            bytes_up=state.ledger.up if state else 0,
-            bytes_peer=state.ledger.peer if state else 0,
-            bytes_evaluation=state.ledger.evaluation if state else 0,
+            bytes_down=ledger.down,
+            bytes_up=ledger.up,
+            bytes_peer=ledger.peer,
+            bytes_evaluation=ledger.evaluation,
+            items_peer=ledger.items,
+            modelled_seconds=modelled_seconds(ledger.totals, self.config.links),
             simulated=state.simulated if state else {},
             failures=self.failures,
             seconds=seconds,

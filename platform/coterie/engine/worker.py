@@ -16,7 +16,7 @@ from coterie.contract.client import ClientData, Fit, LocalTrainer, ModuleT, Plan
 from coterie.contract.data import Indices
 from coterie.contract.method import Method
 from coterie.contract.phase import Outcome, Slots, Tensors
-from coterie.contract.seeds import seeded
+from coterie.contract.seeds import derive_seed, seeded
 from coterie.engine.batches import SeededBatches
 from coterie.engine.deadline import Deadline
 from coterie.engine.embedding import embed
@@ -32,7 +32,7 @@ from coterie.engine.events import (
 )
 from coterie.engine.exact import ExactMeans
 from coterie.engine.local_data import LocalData
-from coterie.engine.messages import bytes_peer, bytes_up, check_outcome
+from coterie.engine.messages import bytes_peer, bytes_up, check_outcome, items_peer
 from coterie.engine.packing import Packed, pack, unpack
 from coterie.engine.robust import sent_whole, summed
 from coterie.errors import ConfigError, InterruptedRunError, RunError, StateLostError
@@ -107,16 +107,18 @@ class TurnClient:
         """The model in its initial state."""
         return self.pool.fresh(kind, build)
 
-    def fit(self, module: LightningModule, plan: Plan) -> Fit:
-        """Train the module in place on the client's data."""
-        batches = SeededBatches(
-            self.data, plan, self.seed, with_labels=self.needs_labels, work=self.work
-        )
-        return self.trainer.fit(module, batches, self.seed)
+    def fit(self, module: LightningModule, plan: Plan, data: ClientData | None = None) -> Fit:
+        """Train the module in place, by default on the client's own data."""
+        data = self.data if data is None else data
+        seed = self.seed if plan.seed is None else plan.seed
+        batches = SeededBatches(data, plan, seed, with_labels=self.needs_labels, work=self.work)
+        # What a network draws itself must not repeat where training goes on from an earlier turn.
+        own = seed if plan.seed is None else derive_seed(seed, "turn", plan.first_step)
+        return self.trainer.fit(module, batches, own)
 
-    def embed(self, network: nn.Module) -> Tensor:
-        """The network's outputs for the client's samples, in their order, on the CPU."""
-        return embed(network, self.data, self.device)
+    def embed(self, network: nn.Module, samples: Tensor | None = None) -> Tensor:
+        """The network's outputs for samples, by default its own, in their order, on the CPU."""
+        return embed(network, self.data if samples is None else samples, self.device)
 
 
 @dataclass(kw_only=True)
@@ -210,6 +212,7 @@ def _done(call: int, client: int, outcome: Outcome, seconds: float) -> TurnDone:
         metrics=dict(outcome.metrics),
         bytes_up=bytes_up(outcome),
         bytes_peer=bytes_peer(outcome),
+        items_peer=items_peer(outcome),
         seconds=seconds,
         state=None if outcome.state is None else pack(outcome.state),
         mail={recipient: pack(message) for recipient, message in outcome.mail.items()},

@@ -6,7 +6,6 @@ from dataclasses import asdict, dataclass, field
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from coterie.clustering.kmeans import kmeans
 from coterie.config.schema import EvaluationConfig
@@ -16,20 +15,19 @@ from coterie.contract.seeds import derive_seed
 from coterie.engine.backend import Backend
 from coterie.engine.predictor import join, split_rows
 from coterie.errors import ContractError
+from coterie.evaluation.assignment import assign
 from coterie.evaluation.clustering_metrics import ClusteringScores
 from coterie.evaluation.local_tests import GROUP, LocalTests
 from coterie.evaluation.matching import contingency
-from coterie.evaluation.neighbours import knn_accuracy
-from coterie.evaluation.probes import classification_scores, linear_probe
+from coterie.evaluation.probe_runner import Probes
+from coterie.evaluation.probes import classification_scores
 from coterie.evaluation.result import Evaluation
 from coterie.evaluation.unsupervised import UnsupervisedEvaluator
 from coterie.networks.clusterer import Prediction
-from coterie.networks.heads import Centroids
 
 UNSUPERVISED = "unsupervised"
 """The group of the scores without labels."""
 _PROBE_SHARE = 0.8
-_ROWS = 16384
 _LEAST_LABELS = 2
 """Known labels below which nothing is scored: a probe needs one to fit and one to hold out."""
 
@@ -77,11 +75,24 @@ class Evaluator:
         """Scores on a fixed sample: "acc", "nmi", "ari", "kappa"; none of them without labels.
 
         Of a classifier "acc" and "f1_macro", on held-out samples if there are any; or its local
-        scores. Scores without labels are called "unsupervised/align" and so on.
+        scores. Scores without labels are called "unsupervised/align" and so on, those of a linear
+        probe "linear/acc".
         """
         found = {} if self.unsupervised is None else self.unsupervised.scores(server)
         blind = {f"{UNSUPERVISED}/{name}": value for name, value in found.items()}
-        return {**self._quick_labelled(server), **blind}
+        wanted = self.config.linear_probe_between and self.labelled
+        probe = self._quick_probe(server) if wanted else {}
+        linear = {f"linear/{name}": value for name, value in probe.items()}
+        return {**self._quick_labelled(server), **linear, **blind}
+
+    def _quick_probe(self, server: ServerState) -> dict[str, float]:
+        """The linear probe's scores on a fixed sample."""
+        fit, held, test_labels = self.held_out()
+        fit, held = self._at_most(fit), self._at_most(held)
+        split, labels = ("train", self._labels) if test_labels is None else ("test", test_labels)
+        train, test = self._predict(server, "train", fit), self._predict(server, split, held)
+        features = train.embedding, test.embedding
+        return self._probes.linear(features, (self._labels[fit], labels[held]))
 
     def _quick_labelled(self, server: ServerState) -> dict[str, float]:
         if self.local is not None:
@@ -92,7 +103,7 @@ class Evaluator:
             return {}
         rows = self._labelled_sample(self._labels)
         prediction = self._predict(server, "train", rows)
-        assignments, _, _ = self._assign(prediction)
+        assignments, _, _ = assign(prediction, self.clusters, self._seed)
         return self._scores(assignments, self._labels[rows])
 
     def final(self, server: ServerState) -> Evaluation:
@@ -103,7 +114,7 @@ class Evaluator:
         if self.classifies and self.labelled:
             metrics["train"] = self._class_scores(prediction, self._labels)
         elif self.clusters:
-            assignments, confidence, centroids = self._assign(prediction)
+            assignments, confidence, centroids = assign(prediction, self.clusters, self._seed)
         if assignments is not None and self.labelled:
             table = self._table(assignments, self._labels)
             metrics["clustering"] = asdict(ClusteringScores.from_table(table))
@@ -166,7 +177,7 @@ class Evaluator:
                 metrics["clustering_test"] = self._scores(found, test_labels)
             features = train.embedding[fit], test.embedding[held]
             targets = labels[fit], test_labels[held]
-        return metrics | self._probes(features, targets)
+        return metrics | self._probes.scores(features, targets)
 
     def held_out(self) -> tuple[Indices, Indices, NDArray[np.int64] | None]:
         """What probes learn from and are scored on; only samples of known class.
@@ -182,32 +193,9 @@ class Evaluator:
             return order[:cut], order[cut:], None
         return known, np.flatnonzero(test_labels >= 0), test_labels
 
-    def _probes(
-        self, features: tuple[Tensor, Tensor], targets: tuple[NDArray[np.int64], NDArray[np.int64]]
-    ) -> dict[str, Mapping[str, float]]:
-        train_y, test_y = (torch.from_numpy(y) for y in targets)
-        classes = len(self.data.classes)
-        metrics: dict[str, Mapping[str, float]] = {}
-        every = (features[0], train_y, features[1], test_y)
-        if self.config.linear_probe:
-            probe = linear_probe(*every, classes=classes, seed=self._seed)
-            metrics["linear"] = asdict(probe)
-        if self.config.knn:
-            metrics["knn"] = {"acc": knn_accuracy(*every, classes=classes)}
-        return metrics
-
-    def _assign(
-        self, prediction: Prediction
-    ) -> tuple[NDArray[np.int64], NDArray[np.float32], Centroids | None]:
-        """The likeliest clusters and their probabilities; without a head, k-means makes one."""
-        found, centroids = prediction.probabilities, None
-        if found is None:
-            result = kmeans(prediction.embedding, self.clusters, seed=self._seed)
-            centroids = Centroids(result.centroids)
-            blocks = torch.split(prediction.embedding, _ROWS)
-            found = torch.cat([centroids(block) for block in blocks])
-        confidence, assigned = found.max(dim=1)
-        return assigned.numpy(), confidence.float().numpy(), centroids
+    @property
+    def _probes(self) -> Probes:
+        return Probes(config=self.config, classes=len(self.data.classes), seed=self._seed)
 
     def _scores(
         self, assignments: NDArray[np.int64], labels: NDArray[np.int64]
@@ -240,7 +228,11 @@ class Evaluator:
         return self._class_scores(self._predict(server, self.group, rows), labels[rows])
 
     def _labelled_sample(self, labels: NDArray[np.int64]) -> Indices:
-        rows, most = np.flatnonzero(labels >= 0), self.config.max_samples
+        return self._at_most(np.flatnonzero(labels >= 0))
+
+    def _at_most(self, rows: Indices) -> Indices:
+        """As many of the rows as an evaluation between rounds takes, the same each time."""
+        most = self.config.max_samples
         if most is None or most >= len(rows):
             return rows
         rng = np.random.default_rng(self._seed)

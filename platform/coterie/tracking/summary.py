@@ -27,6 +27,10 @@ class Summary:
         bytes_up: Bytes sent from clients to the server.
         bytes_peer: Bytes sent from clients to clients.
         bytes_evaluation: Bytes sent for evaluation, where data stays with its clients.
+        items_peer: Rows sent from clients to clients by key: {"samples": 700}; in the file only
+            where there are any.
+        modelled_seconds: How long messages would take over the config's links, by direction; in
+            the file only where the config has any.
         simulated: Turns simulated over the whole run: {"dropped": 12, "stragglers": 30}, in the
             file only where the config simulates any.
         failures: One sentence per client that was dropped or actor that was lost.
@@ -45,6 +49,8 @@ class Summary:
     bytes_up: int = 0
     bytes_peer: int = 0
     bytes_evaluation: int = 0
+    items_peer: Mapping[str, int] = field(default_factory=dict)
+    modelled_seconds: Mapping[str, float] = field(default_factory=dict)
     simulated: Mapping[str, int] = field(default_factory=dict)
     failures: tuple[str, ...] = ()
     seconds: Mapping[str, float] = field(default_factory=dict)
@@ -73,8 +79,12 @@ class Summary:
             "failures": list(self.failures),
             "seconds": _plain(self.seconds),
         }
-        if self.simulated:
-            summary["simulated"] = dict(self.simulated)
+        where_any = {
+            "items_peer": self.items_peer,
+            "modelled_seconds": self.modelled_seconds,
+            "simulated": self.simulated,
+        }
+        summary |= {name: _plain(values) for name, values in where_any.items() if values}
         return summary if self.error is None else {**summary, "error": self.error}
 
     def write(self, path: Path) -> None:

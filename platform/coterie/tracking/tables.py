@@ -1,6 +1,7 @@
 """Text for people: the final comparison, scores, sizes, durations, paths, lines that fit."""
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -71,8 +72,19 @@ def display_path(path: Path) -> str:
 
 
 def score_texts(scores: Mapping[str, float]) -> list[str]:
-    """Scores by the last part of their names: `clustering/acc` is `acc 0.912`."""
-    return [f"{name.rpartition('/')[2]} {_score(value)}" for name, value in scores.items()]
+    """Scores by the last part of their names: `clustering/acc` is `acc 0.912`.
+
+    Where two have the same, the one with a group is called by its whole name: `linear acc 0.960`.
+    """
+    short = Counter(name.rpartition("/")[2] for name in scores)
+    return [
+        f"{_plain_name(name, unique=short[name.rpartition('/')[2]] == 1)} {_score(value)}"
+        for name, value in scores.items()
+    ]
+
+
+def _plain_name(name: str, *, unique: bool) -> str:
+    return name.rpartition("/")[2] if unique else name.replace("/", " ")
 
 
 def shorten(text: str, width: int) -> str:

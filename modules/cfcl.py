@@ -1,0 +1,202 @@
+"""CF-CL: federated triplet learning in which devices exchange samples or embeddings.
+
+Wagle et al., "Unsupervised Federated Optimization at the Edge: D2D-Enabled Learning without
+Labels", Algorithm 1. Between aggregations devices take gradient steps; every so often each pulls a
+few samples (explicit) or embeddings (implicit) from its neighbours in a graph, chosen there by how
+much they would teach it. The messages go from device to device; the server sees models alone.
+"""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from coterie.contract import (
+    Client,
+    Entry,
+    Mean,
+    Outcome,
+    Phase,
+    Plan,
+    Rule,
+    ServerState,
+    Slots,
+    StateRules,
+    Task,
+    Tensors,
+    derive_seed,
+    load_tensors,
+    seeded,
+)
+from coterie.networks.clusterer import Clusterer
+from coterie.peers.topology import (
+    Edges,
+    complete_graph,
+    geometric_graph,
+    listed_graph,
+    neighbours,
+    ring,
+)
+from modules.cfcl_device import PULLED, RESERVE, Device
+from modules.cfcl_exchange import Sender
+from modules.cfcl_model import Local, TripletModel
+from modules.cfcl_timeline import CFCLConfig, Event, timeline
+
+MODEL, SETUP = "encoder", "setup"
+METRICS = frozenset({"loss", "triplet", "regulariser", "set_size", "time_step"})
+"""`set_size`: samples a device trains on, pulled ones included; `time_step`: the last one done."""
+RULES = StateRules(
+    Entry(pattern="encoder.*", rule=Rule.AVERAGE, slot=MODEL),
+    Entry(pattern="augment.*", rule=Rule.RESET),
+)
+"""The encoder is averaged. What else a device keeps is no part of the model: see `Device`."""
+
+
+class CFCL:
+    """Cooperative federated unsupervised contrastive learning."""
+
+    needs_labels = False
+
+    class Config(CFCLConfig):
+        """CF-CL's configuration."""
+
+    def __init__(self, config: Config, task: Task) -> None:
+        self._config, self._task = config, task
+        self._timeline = timeline(config)
+        self.rounds = len(self._timeline)
+
+    def init(self, sizes: Mapping[int, int], seed: int) -> ServerState:
+        """A fresh encoder, the graph of devices, and the seed of their batches."""
+        with seeded(seed):
+            module = self._build()
+        RULES.check(module)
+        edges = self._graph(len(sizes), derive_seed(seed, "graph"))
+        setup = {
+            "edges": torch.tensor(edges, dtype=torch.int64).reshape(-1, 2),
+            "seed": torch.tensor([derive_seed(seed, "batches")]),
+            "unit": torch.tensor([weight_unit(sum(sizes.values()), self._config.aggregate_every)]),
+        }
+        return ServerState(slots={MODEL: RULES.slot(module, MODEL), SETUP: setup})
+
+    def next(self, server: ServerState) -> Phase | None:
+        """The next event; a round ends with its aggregation."""
+        if server.round >= self.rounds:
+            return None
+        event = self._timeline[server.round][server.step]
+        mail = {"push": RESERVE, "pull": PULLED}.get(event.kind)
+        aggregates = event.kind == "aggregate"
+        return Phase(
+            name=event.kind, stage="training", round=server.round + 1, step=server.step,
+            cohort=self._config.participation if aggregates else 1.0,
+            down=frozenset({SETUP} if aggregates else {MODEL, SETUP}),
+            up=frozenset({MODEL}) if aggregates else frozenset(),
+            mail=frozenset({mail[self._config.sends_embeddings]}) if mail else frozenset(),
+            metrics={"train": METRICS, "aggregate": frozenset({"time_step"})}.get(
+                event.kind, frozenset()
+            ),
+            ends_round=aggregates,
+        )  # fmt: skip
+
+    def offer(self, server: ServerState, phase: Phase) -> Slots:
+        """The last global model, which devices have but once a round; the set-up, once."""
+        return {slot: server.slots[slot] for slot in phase.down}
+
+    def client(self, client: Client, phase: Phase, slots: Slots) -> Outcome:
+        """One device's part in an event."""
+        device = Device.read(client.state, client.mail)
+        event = self._timeline[phase.round - 1][phase.step]
+        if event.kind == "aggregate":
+            return self._send_up(device, phase, int(slots[SETUP]["unit"]))
+        if event.kind == "train":
+            return self._train(client, device, phase, slots)
+        setup = slots[SETUP]
+        around = neighbours([(int(i), int(j)) for i, j in setup["edges"]], client.id)
+        current = device.round == phase.round
+        sender = Sender(
+            config=self._config, client=client, device=device, neighbours=around,
+            module=client.module("cfcl", self._build), world=slots[MODEL],
+            local=device.network if current else slots[MODEL],
+        )  # fmt: skip
+        mail = sender.push() if event.kind == "push" else sender.pull()
+        return Outcome(state=device.tensors(), mail=mail)
+
+    def server(
+        self,
+        server: ServerState,
+        phase: Phase,
+        means: Mapping[str, Mean],
+        records: Mapping[int, Tensors],
+    ) -> ServerState:
+        """Eq. (5): the mean of the models, weighted by the time-averaged sizes of their sets."""
+        return server.advance(phase, {slot: mean.tensors for slot, mean in means.items()})
+
+    def model_for(self, server: ServerState, client: int | None) -> Clusterer:
+        """The global encoder."""
+        with seeded(0):  # every drawn value is replaced; the global generator stays as it was
+            module = self._build()
+        load_tensors(module, server.slots[MODEL])
+        return Clusterer(module.encoder)
+
+    def _build(self) -> TripletModel:
+        return TripletModel(self._config, self._task)
+
+    def _graph(self, clients: int, seed: int) -> Edges:
+        topology = self._config.topology
+        if topology == "geometric":
+            return geometric_graph(clients, self._config.degree, seed)
+        if topology == "edges":
+            return listed_graph(clients, self._config.edges)
+        return ring(clients) if topology == "ring" else complete_graph(clients)
+
+    def _train(self, client: Client, device: Device, phase: Phase, slots: Slots) -> Outcome:
+        """Gradient steps, eq. (4), from the global model where a round begins."""
+        event = self._timeline[phase.round - 1][phase.step]
+        if device.round != phase.round:
+            device.round, device.exposure, device.network = phase.round, 0, slots[MODEL]
+            device.adam = {} if self._config.reset_optimizer else device.adam
+        module = client.module("cfcl", self._build)
+        load_tensors(module, device.network)
+        local = self._local(client, device, event)
+        module.begin(local)
+        seed = derive_seed(int(slots[SETUP]["seed"]), client.id)
+        plan = Plan(
+            batch_size=self._config.batch_size, steps=event.steps, first_step=event.step - 1,
+            seed=seed,
+        )  # fmt: skip
+        fit = client.fit(module, plan, local.data)
+        size = len(local.data)
+        device.exposure += fit.steps * size
+        device.network, device.adam = RULES.slot(module, MODEL), module.remember()
+        reached = event.step + fit.steps - 1
+        metrics = {**fit.metrics, "set_size": float(size), "time_step": float(reached)}
+        return Outcome(state=device.tensors(), metrics=metrics)
+
+    def _local(self, client: Client, device: Device, event: Event) -> Local:
+        """Samples join the device's own; embeddings join the loss."""
+        received: Tensor | None = device.received
+        if received is None or self._config.sends_embeddings:
+            return Local(
+                data=client.data, step=event.step, adam=device.adam, received=received,
+                margin=device.margin,
+            )  # fmt: skip
+        return Local(data=client.data.joined(received), step=event.step, adam=device.adam)
+
+    def _send_up(self, device: Device, phase: Phase, unit: int) -> Outcome:
+        """The device's model, unless it took no step since the last aggregation."""
+        up = {}
+        if device.round == phase.round and device.exposure:
+            weight = max(1, round(device.exposure / unit))
+            up = {MODEL: Mean(weight=weight, tensors=device.network)}
+        trained = self._timeline[phase.round - 1][phase.step - 1]
+        metrics = {"time_step": float(trained.step + trained.steps - 1)}
+        return Outcome(up=up, state=device.tensors(), metrics=metrics)
+
+
+def weight_unit(samples: int, steps: int) -> int:
+    """What weights are counted in, 1 but for huge data: exact sums hold weights up to 2²³.
+
+    Args:
+        samples: All devices' samples; as many again may be received.
+        steps: T_a. A weight is the size of a device's training set, summed over so many steps.
+    """
+    return -(-2 * samples * steps // 2**23)

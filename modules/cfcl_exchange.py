@@ -1,0 +1,186 @@
+"""What a device of CF-CL sends to its neighbours: reserve data, and what they pull from it.
+
+Wagle et al., "Unsupervised Federated Optimization at the Edge: D2D-Enabled Learning without
+Labels", Algorithms 2 and 3. All of it draws from streams of its own, so that it changes no batch.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from coterie.clustering.kmeans import kmeans
+from coterie.contract import Client, Tensors, derive_seed, load_tensors
+from coterie.losses.triplet import crossed_losses
+from coterie.networks.clusterer import to_unit
+from coterie.networks.views import seeded_view
+from coterie.peers.choosing import draw, draw_uniformly, nearest_to_centroids
+from coterie.peers.clusters import mean_squared_radius
+from coterie.peers.embeddings_importance import embedding_importance
+from coterie.peers.samples_importance import sample_importance
+from modules.cfcl_device import Device
+from modules.cfcl_model import TripletModel
+from modules.cfcl_timeline import CFCLConfig
+
+Mail = dict[int, Tensors]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sender:
+    """One device as a transmitter, in one event.
+
+    Attributes:
+        config: What is exchanged.
+        client: The device, with its data, its seed for this event, and what embeds.
+        device: What it keeps; changed in place.
+        neighbours: Whom it sends to.
+        module: The model, into which the global and the local one are loaded in turn.
+        world: The last global model.
+        local: The device's own model at this time; the global one right after an aggregation.
+    """
+
+    config: CFCLConfig
+    client: Client
+    device: Device
+    neighbours: Sequence[int]
+    module: TripletModel
+    world: Tensors
+    local: Tensors
+
+    def push(self) -> Mail:
+        """Reserve samples, eq. (6), or the global model's embeddings of them, eq. (13)."""
+        if self.device.reserve is None:
+            self.device.reserve = self._choose_reserve()
+        samples = self.client.data.take(self.device.reserve.numpy())
+        if self.config.sends_embeddings:
+            self.device.reserves = {}  # those of an earlier global model
+            letter = {"reserve_embeddings": self._embed(self.world, samples)}
+        else:
+            letter = {"reserve_samples": samples}
+        return dict.fromkeys(self.neighbours, letter)
+
+    def pull(self) -> Mail:
+        """What each neighbour pulls from this device, which purges what it pulled itself."""
+        self.device.pulled = {}
+        if self._budget == 0:
+            return {}
+        if self.config.sends_embeddings:
+            self.device.margin = self.config.margin_scale * self._mean_radius()
+        chosen = {receiver: self._choose(receiver) for receiver in self.neighbours}
+        return {receiver: self._letter(positions) for receiver, positions in chosen.items()}
+
+    def _letter(self, positions: Tensor) -> Tensors:
+        if self.config.sends_embeddings:
+            return {"embeddings": self._embeddings[positions]}
+        return {"samples": self._samples[positions]}
+
+    @property
+    def _pulls(self) -> int:
+        """How many pulls this one stands for: in bulk, for all of the run's."""
+        config = self.config
+        return config.total_steps // config.pull_every if config.exchange == "bulk" else 1
+
+    @property
+    def _budget(self) -> int:
+        """Items for a neighbour."""
+        return self.config.budget * self._pulls
+
+    @cached_property
+    def _samples(self) -> Tensor:
+        """Candidates, eq. (7): random own samples, so that foreign ones are never passed on."""
+        size, count = len(self.client.data), self.config.approx_size * self._pulls
+        chosen = draw_uniformly(size, count, self._stream("candidates"))
+        return self.client.data.take(chosen.numpy())
+
+    @cached_property
+    def _embeddings(self) -> Tensor:
+        """The candidates in the last global model's eyes, eq. (14)."""
+        return self._embed(self.world, self._samples)
+
+    @cached_property
+    def _seen(self) -> Tensor:
+        """The candidates as importance is computed with them."""
+        if self.config.importance == "global":
+            return self._embeddings
+        return self._embed(self.local, self._samples)
+
+    def _choose(self, receiver: int) -> Tensor:
+        """Which candidates a neighbour gets: positions among them."""
+        exchange, count = self.config.exchange, len(self._samples)
+        stream = self._stream("draw", receiver)
+        if exchange == "kmeans":
+            return self._central
+        if exchange == "uniform" or receiver not in self.device.reserves:
+            return draw_uniformly(count, self._budget, stream)
+        reserve = self.device.reserves[receiver]
+        by_embeddings = self.config.sends_embeddings
+        weigh = self._weigh_embeddings if by_embeddings else self._weigh_samples
+        return draw(weigh(reserve, receiver), self._budget, stream)
+
+    def _weigh_samples(self, reserve: Tensor, receiver: int) -> Tensor:
+        """Explicit importance, eq. (12), for the receiver's reserve samples."""
+        network = self.world if self.config.importance == "global" else self.local
+        self.module.augment.float()
+        seed = derive_seed(self.client.seed, "views", receiver)
+        views = seeded_view(self.module.augment, to_unit(reserve), seed)
+        anchors, positives = self._embed(network, reserve), self._embed(network, views)
+        losses = crossed_losses(anchors, positives, self._seen, self.config.margin).mean(dim=0)
+        labels = self._clusters(torch.cat([self._seen, anchors]), "clusters", receiver)
+        own, foreign = labels[: len(losses)], labels[len(losses) :]
+        temperature = self.config.temperature
+        return sample_importance(
+            losses, own, foreign, math.inf if temperature is None else temperature
+        )
+
+    def _weigh_embeddings(self, reserve: Tensor, receiver: int) -> Tensor:
+        """Implicit importance, eq. (22), for the receiver's reserve embeddings."""
+        groups = min(self.config.reserve_groups, len(reserve))
+        seed = self._seed("reserve clusters", receiver)
+        foreign = kmeans(reserve, groups, seed=seed, restarts=self.config.restarts).assignments
+        return embedding_importance(
+            self._seen, self._labels, reserve, foreign, form=self.config.score,
+            mean=self.config.overlap_mean, deviation=self.config.overlap_deviation,
+        )  # fmt: skip
+
+    @cached_property
+    def _labels(self) -> Tensor:
+        """The candidates' clusters, H of eq. (15)."""
+        return self._clusters(self._seen, "clusters")
+
+    @cached_property
+    def _central(self) -> Tensor:
+        """The candidates nearest to the device's own centroids."""
+        seed, restarts = self._seed("central"), self.config.restarts
+        return nearest_to_centroids(self._embeddings, self._budget, seed=seed, restarts=restarts)
+
+    def _mean_radius(self) -> float:
+        """Of the receiver's own clusters, as it is one too, in the last global model's eyes."""
+        shared = self.config.importance == "global"
+        labels = self._labels if shared else self._clusters(self._embeddings, "radius")
+        return mean_squared_radius(self._embeddings, labels)
+
+    def _choose_reserve(self) -> Tensor:
+        """Positions of the samples that stand for this device's data."""
+        size, count = len(self.client.data), self.config.reserve_size
+        if self.config.reserve == "random":
+            return draw_uniformly(size, count, self._stream("reserve"))
+        points = to_unit(self.client.data.take()).flatten(start_dim=1)
+        seed, restarts = self._seed("reserve"), self.config.restarts
+        return nearest_to_centroids(points, count, seed=seed, restarts=restarts)
+
+    def _clusters(self, points: Tensor, *purpose: str | int) -> Tensor:
+        count, seed = min(self.config.clusters, len(points)), self._seed(*purpose)
+        return kmeans(points, count, seed=seed, restarts=self.config.restarts).assignments
+
+    def _embed(self, network: Tensors, samples: Tensor) -> Tensor:
+        load_tensors(self.module, network)
+        return self.client.embed(self.module.encoder, samples)
+
+    def _seed(self, *purpose: str | int) -> int:
+        return derive_seed(self.client.seed, "exchange", *purpose)
+
+    def _stream(self, *purpose: str | int) -> torch.Generator:
+        return torch.Generator().manual_seed(self._seed(*purpose))

@@ -1,0 +1,129 @@
+"""CF-CL's LightningModule: the triplet loss, and the regulariser on received embeddings.
+
+Wagle et al., "Unsupervised Federated Optimization at the Edge: D2D-Enabled Learning without
+Labels", eq. (1), (4) and (23).
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from lightning import LightningModule
+from torch import Tensor
+
+from coterie.contract import (
+    ClientData,
+    Task,
+    Tensors,
+    derive_seed,
+    load_optimizer,
+    optimizer_tensors,
+)
+from coterie.losses.triplet import received_loss, staleness_weight, triplet_losses
+from coterie.networks.clusterer import parameter_dtype, to_unit
+from coterie.networks.views import seeded_view
+from modules.cfcl_timeline import CFCLConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class Local:
+    """What a device trains with from one event to the next.
+
+    Attributes:
+        data: D_i^t, from which negatives are drawn.
+        step: The first time step t.
+        adam: What Adam remembers.
+        received: Embeddings from neighbours (k, d), constants.
+        margin: m_reg.
+    """
+
+    data: ClientData
+    step: int
+    adam: Tensors = field(default_factory=dict)
+    received: Tensor | None = None
+    margin: float = 0.0
+
+
+class TripletModel(LightningModule):
+    """One device's encoder φ.
+
+    Anchors, positives and negatives pass the encoder as one batch, so a BatchNorm sees them all.
+    """
+
+    def __init__(self, config: CFCLConfig, task: Task) -> None:
+        super().__init__()
+        self.encoder = task.encoder.build(task.shape)
+        self.augment = task.augmentation.build(task.shape)
+        self.config = config
+        self.to(task.dtype)
+        self._local: Local | None = None
+        self._done = 0
+        self._adam: torch.optim.Adam | None = None
+
+    def begin(self, local: Local) -> None:
+        """What the next fit trains with."""
+        self._local, self._done, self._adam = local, 0, None
+
+    def remember(self) -> dict[str, Tensor]:
+        """Adam's state after training."""
+        return {} if self._adam is None else optimizer_tensors(self, self._adam)
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """Adam, which goes on from where it was."""
+        self._adam = torch.optim.Adam(self.encoder.parameters(), lr=self.config.learning_rate)
+        load_optimizer(self, self._adam, self._given.adam)
+        return self._adam
+
+    def on_train_epoch_start(self) -> None:
+        """Train mode, whatever the model was used for before."""
+        self.train()
+
+    def on_before_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        """Draw a negative for each anchor, uniformly from the device's other samples."""
+        data, positions = self._given.data, batch["positions"]
+        draw = torch.Generator().manual_seed(derive_seed(batch["seed"], "negatives"))
+        others = torch.randint(len(data) - 1, (len(positions),), generator=draw)
+        others += others >= positions
+        return {**batch, "negatives": data.take(others.numpy())}
+
+    @torch.no_grad()
+    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        """Anchors as they are, one view of each, and negatives as they are."""
+        dtype = parameter_dtype(self)
+        self.augment.float()  # kornia draws in this type: a run's precision must not change views
+        seed = derive_seed(batch["seed"], "view", 0)
+        views = seeded_view(self.augment, to_unit(batch["samples"]), seed).to(dtype)
+        return to_unit(batch["samples"], dtype), views, to_unit(batch["negatives"], dtype)
+
+    def training_step(self, batch: tuple[Tensor, ...], batch_idx: int) -> dict[str, Tensor]:
+        """Eq. (23) of one batch of triplets, and its two terms."""
+        anchors, positives, negatives = self.encoder(torch.cat(batch)).chunk(3)
+        triplet = triplet_losses(anchors, positives, negatives, self.config.margin).mean()
+        weight = self.weight
+        if weight == 0:  # the same bits as without the term
+            return {"loss": triplet, "triplet": triplet, "regulariser": torch.zeros_like(triplet)}
+        received, margin = self._given.received, self._given.margin
+        assert received is not None
+        z = received.to(anchors)
+        extra = weight * received_loss(anchors, positives, z, margin, self.config.reduction)
+        return {"loss": triplet + extra, "triplet": triplet, "regulariser": extra}
+
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """On to the next time step."""
+        self._done += 1
+
+    @property
+    def weight(self) -> float:
+        """W_t of the present step; 0 if no embeddings were received."""
+        local, config = self._given, self.config
+        if local.received is None or len(local.received) == 0:
+            return 0.0
+        return staleness_weight(
+            local.step + self._done, total=config.total_steps, interval=config.aggregate_every,
+            scale=config.regulariser, rho_zeta=config.rho_zeta,
+        )  # fmt: skip
+
+    @property
+    def _given(self) -> Local:
+        assert self._local is not None, "call begin() before each fit"
+        return self._local

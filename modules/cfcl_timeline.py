@@ -1,0 +1,165 @@
+"""CF-CL's configuration, and what happens at which of its time steps.
+
+Wagle et al., "Unsupervised Federated Optimization at the Edge: D2D-Enabled Learning without
+Labels", section III-A. Its Algorithm 1 pulls, trains, then aggregates, which contradicts its eq.
+(5) and gives the stalest embeddings the largest weight; here step t is: aggregate if T_a | t, purge
+and pull if T_p | t, then the gradient step. After step T the models are aggregated once more.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
+
+from coterie.config.component import Component
+from coterie.gradcache import UNCOUPLED
+from coterie.losses.triplet import Reduction
+from coterie.peers.embeddings_importance import Score
+
+Exchange = Literal["explicit", "implicit", "none", "uniform", "bulk", "kmeans"]
+
+
+class CFCLConfig(Component):
+    """Defaults are the paper's for Fashion-MNIST; where it is silent, they say "ours"."""
+
+    absent: ClassVar[Mapping[str, str]] = {"micro_batch_size": UNCOUPLED}
+
+    exchange: Exchange = "explicit"
+    """What devices exchange. `explicit`: samples by importance; `implicit`: embeddings by
+    importance; baselines: `none` (FedAvg), `uniform` (at random), `kmeans` (nearest to the sender's
+    own centroids), `bulk` (by importance, the whole budget before the first step)."""
+    medium: Literal["samples", "embeddings"] = "samples"
+    """What the baselines `uniform`, `kmeans` and `bulk` exchange."""
+    total_steps: PositiveInt = 2000
+    """Gradient steps of each device, T; 1500 for USPS, 4000 for SVHN."""
+    aggregate_every: PositiveInt = 25
+    """Steps between aggregations, T_a; 10 for USPS."""
+    pull_every: PositiveInt = 25
+    """Steps between pulls, T_p; there is none at step 0, except for `bulk`."""
+    budget: NonNegativeInt = 5
+    """Samples or embeddings of a pull from each neighbour (ours)."""
+    participation: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
+    """Share of the devices whose models are averaged in each aggregation; all train, exchange and
+    take the global model."""
+    topology: Literal["geometric", "ring", "complete", "edges"] = "geometric"
+    """Who exchanges with whom: a random geometric graph, a ring, all with all, or `edges`."""
+    degree: PositiveFloat = 7.0
+    """Mean number of neighbours in a random geometric graph; 2 or 8 in the paper's Fig. 11."""
+    edges: Annotated[tuple[tuple[NonNegativeInt, NonNegativeInt], ...], Field(strict=False)] = ()
+    """Pairs of clients, for `topology=edges`."""
+    batch_size: Annotated[int, Field(ge=2)] = 64
+    """Triplets a step (ours)."""
+    learning_rate: PositiveFloat = 1e-4
+    """Adam's learning rate; 1e-3 for USPS."""
+    reset_optimizer: bool = False
+    """Whether Adam starts afresh after each aggregation; else its moments stay on the device."""
+    margin: PositiveFloat = 1.0
+    """m of the triplet loss (ours)."""
+    reserve: Literal["kmeans", "random"] = "kmeans"
+    """Which samples a device is judged by: those nearest to its centroids, or random ones."""
+    reserve_size: PositiveInt = 20
+    """How many these are, K_reserve; 10 for USPS, 25 for SVHN."""
+    approx_size: PositiveInt = 100
+    """Random own samples among which a device chooses, K_approx; 200 for SVHN."""
+    clusters: PositiveInt = 20
+    """Clusters of embeddings; 10 for USPS, 25 for SVHN."""
+    reserve_clusters: PositiveInt | None = None
+    """Clusters of reserve embeddings in implicit exchange; by default the smaller of `clusters` and
+    half of `reserve_size`."""
+    restarts: PositiveInt = 1
+    """Starts of each k-means, of which the best is taken."""
+    importance: Literal["global", "local"] = "global"
+    """Whose model importance is computed with: the last global one, or the sender's own. What is
+    sent in implicit exchange is the global model's embedding in any case."""
+    temperature: Annotated[float, Field(ge=0.0)] | None = 1.0
+    """λ of explicit importance, eq. (11) (ours); null is ∞, a cluster's maximisers alone."""
+    score: Score = "intent"
+    """`intent`: near the centroid and near the reserve is important, as the paper says; `literal`:
+    the opposite, as its eq. (16) is printed."""
+    overlap_mean: float = 0.0
+    """μ̂ of the normal density of a cluster's overlap, eq. (18) (ours)."""
+    overlap_deviation: PositiveFloat | None = None
+    """σ̂ of it; by default the standard deviation over the clusters (ours)."""
+    regulariser: Annotated[float, Field(ge=0.0)] = 0.1
+    """λ_w, by which W_t of eq. (25) scales the loss on received embeddings (ours)."""
+    rho_zeta: float = 1.0
+    """ρζ in W_t, which the paper does not define (ours)."""
+    margin_scale: Annotated[float, Field(ge=0.0)] = 1.0
+    """k of the margin m_reg, times the mean squared radius of the receiver's clusters (ours)."""
+    reduction: Reduction = "mean"
+    """Over received embeddings: `mean`, or `sum` as the paper writes, which scales with the budget
+    and the number of neighbours."""
+
+    @property
+    def sends_embeddings(self) -> bool:
+        """Whether embeddings are pulled, and no sample ever leaves a device."""
+        baseline = self.exchange in ("uniform", "bulk", "kmeans")
+        return self.exchange == "implicit" or (baseline and self.medium == "embeddings")
+
+    @property
+    def by_importance(self) -> bool:
+        """Whether what is sent depends on the receiver, which pushes reserve data for that."""
+        return self.exchange in ("explicit", "implicit", "bulk")
+
+    @property
+    def reserve_groups(self) -> int:
+        """Clusters of reserve embeddings."""
+        return self.reserve_clusters or max(1, min(self.clusters, self.reserve_size // 2))
+
+
+@dataclass(frozen=True)
+class Event:
+    """What all devices do at once.
+
+    Attributes:
+        kind: `push` reserve data, `pull` (each device sends to its neighbours), `train`, or
+            `aggregate`, which ends a round.
+        step: The time step t at which it takes place, or begins.
+        steps: How many gradient steps; only of `train`.
+    """
+
+    kind: Literal["push", "pull", "train", "aggregate"]
+    step: int
+    steps: int = 0
+
+
+def timeline(config: CFCLConfig) -> tuple[tuple[Event, ...], ...]:
+    """The events of each round, in order; a round ends with its aggregation."""
+    rounds: list[tuple[Event, ...]] = []
+    events = _beforehand(config)
+    begun = 1
+    for step in range(1, config.total_steps + 1):
+        aggregates, pulls = step % config.aggregate_every == 0, _pulls_at(config, step)
+        if (aggregates or pulls) and step > begun:
+            events.append(Event("train", begun, step - begun))
+            begun = step
+        if aggregates and any(event.kind == "train" for event in events):
+            rounds.append((*events, Event("aggregate", step)))
+            events = []
+        if aggregates and _pushes_again(config, step):
+            events.append(Event("push", step))
+        if pulls:
+            events.append(Event("pull", step))
+    events.append(Event("train", begun, config.total_steps + 1 - begun))
+    rounds.append((*events, Event("aggregate", config.total_steps)))
+    return tuple(rounds)
+
+
+def _beforehand(config: CFCLConfig) -> list[Event]:
+    """Before the first step: reserve samples once and for all; of `bulk`, the only pull."""
+    if config.exchange == "bulk":
+        return [Event("push", 0), Event("pull", 0)]
+    embedded_early = config.pull_every < config.aggregate_every
+    pushes = config.exchange == "explicit" or (config.exchange == "implicit" and embedded_early)
+    return [Event("push", 0)] if pushes and config.pull_every <= config.total_steps else []
+
+
+def _pulls_at(config: CFCLConfig, step: int) -> bool:
+    return config.exchange not in ("none", "bulk") and step % config.pull_every == 0
+
+
+def _pushes_again(config: CFCLConfig, step: int) -> bool:
+    """Reserve embeddings are the global model's: new ones, as long as there are pulls to come."""
+    last_pull = config.total_steps // config.pull_every * config.pull_every
+    return config.exchange == "implicit" and step <= last_pull

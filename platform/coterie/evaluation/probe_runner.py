@@ -1,0 +1,56 @@
+"""The probes that the config asks for, on a representation and its classes."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from coterie.config.schema import EvaluationConfig
+from coterie.evaluation.neighbours import knn_accuracy
+from coterie.evaluation.probes import linear_probe
+
+
+@dataclass(frozen=True, kw_only=True)
+class Probes:
+    """Classifiers on frozen features.
+
+    Attributes:
+        config: Which are wanted.
+        classes: The number of classes.
+        seed: Of the linear probe.
+    """
+
+    config: EvaluationConfig
+    classes: int
+    seed: int
+
+    def scores(
+        self, features: tuple[Tensor, Tensor], targets: tuple[NDArray[np.int64], NDArray[np.int64]]
+    ) -> dict[str, Mapping[str, float]]:
+        """Scores by probe: "linear" and "knn", where the config asks for them.
+
+        Args:
+            features: To learn from (n, d), and to score (m, d).
+            targets: Their classes (n,) and (m,).
+        """
+        metrics: dict[str, Mapping[str, float]] = {}
+        if self.config.linear_probe:
+            metrics["linear"] = self.linear(features, targets)
+        if self.config.knn:
+            train_y, test_y = (torch.from_numpy(y) for y in targets)
+            accuracy = knn_accuracy(features[0], train_y, features[1], test_y, classes=self.classes)
+            metrics["knn"] = {"acc": accuracy}
+        return metrics
+
+    def linear(
+        self, features: tuple[Tensor, Tensor], targets: tuple[NDArray[np.int64], NDArray[np.int64]]
+    ) -> dict[str, float]:
+        """The linear probe's scores; arguments as of `scores`."""
+        train_y, test_y = (torch.from_numpy(y) for y in targets)
+        x = features
+        return asdict(
+            linear_probe(x[0], train_y, x[1], test_y, classes=self.classes, seed=self.seed)
+        )

@@ -1,0 +1,110 @@
+"""The triplet losses of CF-CL, and the weight of those on received embeddings.
+
+Wagle et al., "Unsupervised Federated Optimization at the Edge: D2D-Enabled Learning without
+Labels", eq. (1), (23) and (25).
+"""
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from coterie.errors import ContractError
+
+Reduction = Literal["mean", "sum"]
+"""Over the received embeddings."""
+
+
+def triplet_losses(anchors: Tensor, positives: Tensor, negatives: Tensor, margin: float) -> Tensor:
+    """Eq. (1): max{0, ‖a − p‖² − ‖a − n‖² + m} of each triplet of rows.
+
+    Args:
+        anchors: φ(d), (n, d).
+        positives: φ(d̃), the augmented anchors, (n, d).
+        negatives: φ(d̂), other samples, (n, d).
+        margin: m.
+
+    Returns:
+        Losses (n,), in float32 at least.
+
+    Raises:
+        ContractError: If the shapes differ.
+    """
+    _check(anchors, positives)
+    _check(anchors, negatives)
+    a, p, n = (_wide(rows) for rows in (anchors, positives, negatives))
+    near, far = (a - p).square().sum(dim=1), (a - n).square().sum(dim=1)
+    return (near - far + margin).clamp_min(0)
+
+
+def crossed_losses(anchors: Tensor, positives: Tensor, others: Tensor, margin: float) -> Tensor:
+    """Eq. (1) of each anchor with each of some other embeddings as its negative.
+
+    Args:
+        anchors: φ(d), (n, d).
+        positives: φ(d̃), (n, d).
+        others: Embeddings (k, d).
+        margin: m.
+
+    Returns:
+        Losses (n, k), in float32 at least.
+    """
+    _check(anchors, positives)
+    a, p, z = _wide(anchors), _wide(positives), _wide(others)
+    far = (a[:, None] - z[None]).square().sum(dim=2)
+    near = (a - p).square().sum(dim=1)
+    return (near[:, None] - far + margin).clamp_min(0)
+
+
+def received_loss(
+    anchors: Tensor, positives: Tensor, received: Tensor, margin: float, reduction: Reduction
+) -> Tensor:
+    """The regulariser of eq. (23) without its weight: received embeddings as negatives.
+
+    Args:
+        anchors: φ(d), (n, d).
+        positives: φ(d̃), (n, d).
+        received: Constants z (k, d); none give 0.
+        margin: m_reg.
+        reduction: The sum over z as in the paper, which grows with the number of neighbours and
+            of what each sends, or the mean.
+
+    Returns:
+        The mean over the anchors, a scalar.
+    """
+    if len(received) == 0:
+        return _wide(anchors).new_zeros(())
+    per_anchor = crossed_losses(anchors, positives, received.detach(), margin).sum(dim=1)
+    return per_anchor.mean() / (len(received) if reduction == "mean" else 1)
+
+
+def staleness_weight(
+    step: int, *, total: int, interval: int, scale: float, rho_zeta: float
+) -> float:
+    """W_t, eq. (25): high while received embeddings are fresh, and rising over the run.
+
+        W_t = λ_w (exp(−(t mod T_a)/(T_a − 1)) + exp(t/T − ρζ))
+
+    Args:
+        step: t, from 1.
+        total: T.
+        interval: T_a; with 1 every step is fresh, and the first term is 1.
+        scale: λ_w.
+        rho_zeta: ρζ, which the paper leaves undefined.
+    """
+    age = step % interval / (interval - 1) if interval > 1 else 0.0
+    return scale * (math.exp(-age) + math.exp(step / total - rho_zeta))
+
+
+def _wide(rows: Tensor) -> Tensor:
+    """In float32 at least: under autocast squares would be rounded."""
+    return rows.to(torch.promote_types(rows.dtype, torch.float32))
+
+
+def _check(a: Tensor, b: Tensor) -> None:
+    if a.shape != b.shape or a.ndim != 2:
+        raise ContractError(
+            f"A triplet loss got embeddings of shape {tuple(a.shape)} and {tuple(b.shape)}; "
+            "give it matrices of one shape."
+        )
