@@ -1,7 +1,7 @@
 """The partitions as components: `partition: {target: datamodules.partition_configs:IID, …}`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import Field
@@ -116,13 +116,25 @@ class Grouped(_Clients):
     counts: Counts = (20, 20, 5, 5)
     """A client's samples of its group's classes; which class gets which is random per client."""
 
+    merge: Literal["none", "groups", "all"] = "none"
+    """`groups` gathers the clients of a group in one, `all` gathers everybody: the same samples,
+    for centralised references."""
+
     def split(self, data: DataArrays, seed: int) -> list[Indices]:
-        """Each client's rows; see `partitions.grouped`."""
+        """Each client's rows, or those of the clients gathered; see `partitions.grouped`."""
         known = self._labels(data)
-        return partitions.grouped(known, self.clients, self.groups, self.counts, seed)
+        parts = partitions.grouped(known, self.clients, self.groups, self.counts, seed)
+        if self.merge == "none":
+            return parts
+        return partitions.merged(parts, self._members() if self.merge == "groups" else None)
 
     def membership(self) -> Indices:
         """Each client's true group (clients,), to compare a clustering of the clients with."""
+        if self.merge == "all":
+            return np.zeros(1, np.int64)
+        return self._members() if self.merge == "none" else np.arange(len(self.groups))
+
+    def _members(self) -> Indices:
         return partitions.client_groups(self.clients, len(self.groups))
 
 
@@ -160,3 +172,25 @@ class FromFile(Component):
     def split(self, data: DataArrays, seed: int) -> list[Indices]:
         """Each client's rows; see `partition_files.read_partition`. The seed has no effect."""
         return read_partition(Path(self.path).expanduser(), data)
+
+
+class Rest(FromFile):
+    """One client with the samples that no client of the file has: unlabelled data to pretrain on.
+
+    The rest of what `python -m ray_jobs.partition` wrote for the run that is to follow.
+    """
+
+    def split(self, data: DataArrays, seed: int) -> list[Indices]:
+        """All that is left, as one client's rows. The seed has no effect.
+
+        Raises:
+            DataError: If the file does not fit the data, or leaves nothing.
+        """
+        held = np.concatenate(super().split(data, seed))
+        left = np.setdiff1d(np.arange(len(data.samples)), held)
+        if not len(left):
+            raise DataError(
+                f"partition.path={self.path}: its clients have all {len(data.samples)} samples of "
+                f"data={data.name}, so nothing is left; give one that leaves some."
+            )
+        return [left.astype(np.int64)]

@@ -169,6 +169,19 @@ def grouped(
     return _sorted([np.concatenate(own) for own in parts])
 
 
+def merged(parts: Sequence[Indices], members: NDArray[np.int64] | None = None) -> list[Indices]:
+    """The clients of each group as one, the groups in ascending order; None puts all in one."""
+    owner = np.zeros(len(parts), np.int64) if members is None else members
+    return _sorted(
+        [
+            np.concatenate(
+                [part for part, group in zip(parts, owner, strict=True) if group == number]
+            )
+            for number in np.unique(owner)
+        ]
+    )
+
+
 def client_groups(clients: int, groups: int) -> NDArray[np.int64]:
     """Each client's group (clients,), in consecutive runs whose lengths differ by at most one.
 

@@ -5,13 +5,14 @@ second pretrainer (section 3.3.2) and Orchestra's baseline f-BYOL. No gradient r
 network, which follows the online one by EMA.
 """
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-import torch
 from pydantic import Field, PositiveFloat, PositiveInt
 from torch import Tensor
 
 from coterie.contract import Entry, Rule, StateRules, Task, Tensors
+from coterie.gradcache import Part, Terms, batch_loss
 from coterie.losses.prediction import normalised_error
 from coterie.networks.ema import update_ema
 from modules.pretraining import (
@@ -51,12 +52,24 @@ class Bootstrap(TwoViewsPredicted):
         """The target becomes equal to the online network."""
         self.target.load_state_dict(self.online.state_dict())
 
-    def training_step(self, batch: Views, batch_idx: int) -> Tensor:
+    def training_step(self, batch: Views, batch_idx: int) -> dict[str, Tensor]:
         """‖p̄_a − z̄'_b‖² + ‖p̄_b − z̄'_a‖² of unit vectors, eq. (2) and its mirror image."""
-        p_a, p_b = (self.predictor(self.online(view)) for view in batch)
-        with torch.no_grad():
-            z_a, z_b = (self.target(view) for view in batch)
-        return normalised_error(p_a, z_b) + normalised_error(p_b, z_a)
+        online = [self.online, self.predictor]
+        parts = {
+            "p_a": Part(self._predict, online, batch[0]),
+            "p_b": Part(self._predict, online, batch[1]),
+            "z_a": Part(self.target, [self.target], batch[0]),
+            "z_b": Part(self.target, [self.target], batch[1]),
+        }
+        return batch_loss(parts, self._terms, self.config.micro_batch_size)
+
+    def _predict(self, view: Tensor) -> Tensor:
+        predicted: Tensor = self.predictor(self.online(view))
+        return predicted
+
+    def _terms(self, of: Mapping[str, Tensor]) -> Terms:
+        loss = normalised_error(of["p_a"], of["z_b"]) + normalised_error(of["p_b"], of["z_a"])
+        return {"loss": loss}
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
         """ξ ← β ξ + (1 − β) θ, over the parameters; the target's running statistics are its own."""

@@ -4,6 +4,7 @@ Li et al., "Contrastive Clustering"; FedMCC's baselines, eq. (2). One network, b
 instance and the cluster level at once. Fed + CC averages the encoder and both projectors.
 """
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 import torch
@@ -12,18 +13,19 @@ from pydantic import Field, PositiveFloat, PositiveInt
 from torch import Tensor
 
 from coterie.contract import Entry, Rule, ServerState, StateRules, Task
+from coterie.gradcache import MicroBatched, Part, Rows, Terms, batch_loss
 from coterie.losses.contrastive import cluster_contrastive_loss, contrastive_loss, nt_xent
 from coterie.losses.entropy import cluster_entropy
 from coterie.networks.branch import ContrastiveBranch, cluster_count
 from coterie.networks.clusterer import Clusterer, parameter_dtype
-from coterie.networks.views import two_views
+from coterie.networks.views import batch_views
 from modules.averaging import Averaging, AveragingConfig
 
 PARTS = ("encoder", "instance", "cluster")
 METRICS = frozenset({"loss", "instance", "cluster", "entropy"})
 
 
-class CCConfig(AveragingConfig):
+class CCConfig(AveragingConfig, MicroBatched):
     """What CC and Fed + CC share."""
 
     clusters: PositiveInt | None = None
@@ -68,13 +70,23 @@ class ContrastiveClustering(LightningModule):
 
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
         """Draw two views of each sample, on the device."""
-        return two_views(self.augment, batch["samples"], batch["seed"], parameter_dtype(self))
+        whole = self.config.micro_batch_size is None
+        return batch_views(self.augment, batch, parameter_dtype(self), whole=whole)
 
-    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> dict[str, Tensor]:
+    def training_step(self, batch: tuple[Rows, Rows], batch_idx: int) -> dict[str, Tensor]:
         """The loss of one batch of view pairs, and its terms."""
-        hidden_a, hidden_b = (self.online.encoder(view) for view in batch)
-        z_a, z_b = self.online.instance(hidden_a), self.online.instance(hidden_b)
-        c_a, c_b = self.online.cluster(hidden_a), self.online.cluster(hidden_b)
+        parts = {
+            name: Part(self._represent, [self.online], view)
+            for name, view in zip("ab", batch, strict=True)
+        }
+        return batch_loss(parts, self._terms, self.config.micro_batch_size)
+
+    def _represent(self, view: Tensor) -> tuple[Tensor, Tensor]:
+        hidden = self.online.encoder(view)
+        return self.online.instance(hidden), self.online.cluster(hidden)
+
+    def _terms(self, represented: Mapping[str, tuple[Tensor, Tensor]]) -> Terms:
+        (z_a, c_a), (z_b, c_b) = represented["a"], represented["b"]
         entropy = cluster_entropy(c_a) + cluster_entropy(c_b)
         instance, cluster = cc_terms(self.config, (z_a, z_b), (c_a, c_b))
         loss = instance + cluster - entropy

@@ -5,6 +5,7 @@ network is trained beside the frozen global one, which it is not to leave behind
 """
 
 from collections import OrderedDict
+from collections.abc import Mapping
 from copy import deepcopy
 from typing import Annotated, Any, Literal
 
@@ -15,14 +16,14 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from coterie.clustering.kmeans import Metric, assign
-from coterie.config.component import Component
 from coterie.contract import Task, Tensors, load_optimizer, optimizer_tensors
+from coterie.gradcache import MicroBatched, Part, Rows, Terms, batch_loss
 from coterie.losses.cluster_contrast import Pairs, cluster_contrast
 from coterie.losses.prediction import negative_cosine
 from coterie.networks.branch import cluster_count
-from coterie.networks.clusterer import parameter_dtype, to_unit
+from coterie.networks.clusterer import parameter_dtype
 from coterie.networks.heads import Predictor, Projector
-from coterie.networks.views import two_views
+from coterie.networks.views import Views, batch_views
 
 Stage = Literal["samples", "clusters"]
 """What is compared: two views of a sample (SimSiam, SCFC), or the samples of a cluster (CCFC)."""
@@ -30,7 +31,7 @@ Stage = Literal["samples", "clusters"]
 METRICS = frozenset({"loss", "contrast", "model"})
 
 
-class SiameseConfig(Component):
+class SiameseConfig(MicroBatched):
     """What CCFC and SCFC share; where the paper is silent, the authors' code for MNIST."""
 
     clusters: PositiveInt | None = None
@@ -138,15 +139,27 @@ class ClusterSiamese(LightningModule):
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
         """Two views of each sample where samples are compared, else the samples themselves."""
         dtype = parameter_dtype(self)
+        whole = self.config.micro_batch_size is None
         if self.stage == "samples":
-            return two_views(self.augment, batch["samples"], batch["seed"], dtype)
-        return (to_unit(batch["samples"], dtype),)
+            return batch_views(self.augment, batch, dtype, whole=whole)
+        samples = Views(nn.Identity(), batch["samples"], batch["seed"], dtype)
+        return (samples[:] if whole else samples,)
 
-    def training_step(self, views: tuple[Tensor, ...], batch_idx: int) -> dict[str, Tensor]:
+    def training_step(self, views: tuple[Rows, ...], batch_idx: int) -> dict[str, Tensor]:
         """Eq. (4) of one batch, or SCFC's loss of one batch of view pairs, and both terms."""
-        local = [self.online(view) for view in views]
-        with torch.no_grad():
-            world = [self.world(view) for view in views]
+        networks = {"local": self.online, "world": self.world}
+        parts = {
+            f"{name} {number}": Part(network, [network], view)
+            for name, network in networks.items()
+            for number, view in enumerate(views)
+        }
+        return batch_loss(parts, self._terms, self.config.micro_batch_size)
+
+    def _terms(self, represented: Mapping[str, tuple[Tensor, Tensor]]) -> Terms:
+        local, world = (
+            [pair for name, pair in represented.items() if name.startswith(network)]
+            for network in ("local", "world")
+        )
         if self.stage == "samples":
             contrast = self._sample_contrast(local)
         else:

@@ -4,7 +4,7 @@ Miao and Koyuncu, "Federated Momentum Contrastive Clustering", section II-B. Bot
 pass both networks; no gradient reaches the target network, which follows the online one by EMA.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import torch
@@ -12,14 +12,14 @@ from lightning import LightningModule
 from pydantic import Field, PositiveFloat, PositiveInt
 from torch import Tensor
 
-from coterie.config.component import Component
 from coterie.contract import Task, Tensors, load_tensors
+from coterie.gradcache import MicroBatched, Part, Rows, Terms, batch_loss
 from coterie.losses.contrastive import cluster_contrastive_loss, contrastive_loss
 from coterie.losses.entropy import cluster_entropy
 from coterie.networks.branch import ContrastiveBranch, cluster_count
 from coterie.networks.clusterer import parameter_dtype
 from coterie.networks.ema import update_ema
-from coterie.networks.views import two_views
+from coterie.networks.views import batch_views
 
 Stage = Literal["representation", "clustering", "joint"]
 
@@ -30,14 +30,14 @@ PARTS: Mapping[Stage, tuple[str, ...]] = {
 }
 """What each stage trains; the slots of the same names come back to the server."""
 
-Heads = Sequence[Mapping[str, Tensor]]
+Heads = Sequence[Mapping[str, Any]]
 """Per view a network saw, the outputs of its heads by name."""
 
 HEAD_LOSS = "head_loss/"
 METRICS = frozenset({"loss", "instance", "cluster", "entropy"})
 
 
-class MomentumConfig(Component):
+class MomentumConfig(MicroBatched):
     """What MCC and FedMCC share; the defaults are the paper's (section IV)."""
 
     clusters: PositiveInt | None = None
@@ -113,24 +113,49 @@ class MomentumContrast(LightningModule):
 
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
         """Draw two views of each sample, on the device."""
-        return two_views(self.augment, batch["samples"], batch["seed"], parameter_dtype(self))
+        whole = self.config.micro_batch_size is None
+        return batch_views(self.augment, batch, parameter_dtype(self), whole=whole)
 
-    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> dict[str, Tensor]:
+    def training_step(self, batch: tuple[Rows, Rows], batch_idx: int) -> dict[str, Tensor]:
         """The stage's loss of one batch of view pairs, and its terms."""
-        zero = batch[0].new_zeros(())
-        terms = {"instance": zero, "cluster": zero, "entropy": zero}
         # Section V's ablation: view a for the online network alone, view b for the target network.
         two = self.config.representations == "two"
         to_online, to_target = (batch[:1], batch[1:]) if two else (batch, batch)
-        hidden = [self.online.encoder(view) for view in to_online]
-        online = [self._project(self.online, h) for h in hidden]
+        if self.stage == "clustering" and not two:
+            both = [self.online, self.target]
+            parts = {f"both {i}": Part(self._both, both, view) for i, view in enumerate(batch)}
+        else:
+            online, target = self._of(self.online), self._of(self.target)
+            parts = {
+                **{f"online {i}": Part(online, [self.online], v) for i, v in enumerate(to_online)},
+                **{f"target {i}": Part(target, [self.target], v) for i, v in enumerate(to_target)},
+            }
+        return batch_loss(parts, self._terms, self.config.micro_batch_size)
+
+    def _of(self, network: ContrastiveBranch) -> Callable[[Tensor], dict[str, Any]]:
+        """Views to projections by one network."""
+        # Stage 2's frozen global encoder serves both networks (Algorithm 2).
+        encoder = (self.online if self.stage == "clustering" else network).encoder
+        return lambda view: self._project(network, encoder(view))
+
+    def _both(self, view: Tensor) -> dict[str, dict[str, Any]]:
+        """Projections by both networks, of what the one frozen encoder gives."""
+        hidden = self.online.encoder(view)
+        online = self._project(self.online, hidden)
         with torch.no_grad():
-            # Stage 2's frozen global encoder serves both networks (Algorithm 2).
-            if self.stage != "clustering":
-                hidden = [self.target.encoder(view) for view in to_target]
-            elif two:
-                hidden = [self.online.encoder(view) for view in to_target]
-            target = [self._project(self.target, h) for h in hidden]
+            return {"online": online, "target": self._project(self.target, hidden)}
+
+    def _terms(self, represented: Mapping[str, Any]) -> Terms:
+        online, target = (
+            [
+                z[network] if name.startswith("both") else z
+                for name, z in represented.items()
+                if name.startswith((network, "both"))
+            ]
+            for network in ("online", "target")
+        )
+        zero = torch.zeros((), device=self.device)
+        terms = {"instance": zero, "cluster": zero, "entropy": zero}
         if self.stage != "clustering":
             terms["instance"] = self._instance_loss(online, target)
         if self.stage != "representation":
@@ -143,9 +168,12 @@ class MomentumContrast(LightningModule):
             target, online = self.target.get_submodule(part), self.online.get_submodule(part)
             update_ema(target, online, self.config.momentum)
 
-    def _project(self, network: ContrastiveBranch, hidden: Tensor) -> dict[str, Tensor]:
+    def _project(self, network: ContrastiveBranch, hidden: Tensor) -> dict[str, Any]:
         heads = [part for part in PARTS[self.stage] if part != "encoder"]
-        return {head: network.get_submodule(head)(hidden) for head in heads}
+        projected = {head: network.get_submodule(head)(hidden) for head in heads}
+        if "cluster" in projected and self.config.cluster_heads > 1:
+            projected["cluster"] = projected["cluster"].unbind()
+        return projected
 
     def _instance_loss(self, online: Heads, target: Heads) -> Tensor:
         """L_I of eq. (8)."""

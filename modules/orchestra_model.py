@@ -4,7 +4,8 @@ Lubana et al., "Orchestra: Unsupervised Federated Learning via Globally Consiste
 section 4 and algorithm 1.
 """
 
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from lightning import LightningModule
@@ -15,6 +16,7 @@ from torch.nn import functional
 from coterie.config.component import Component
 from coterie.contract import Task, derive_seed
 from coterie.errors import ConfigError
+from coterie.gradcache import UNCOUPLED
 from coterie.networks.clusterer import Prediction, parameter_dtype, to_unit
 from coterie.networks.ema import update_ema
 from coterie.networks.views import two_views
@@ -25,6 +27,8 @@ TURNS = 4
 
 class OrchestraConfig(Component):
     """What a client trains with; the defaults are the paper's for 100 devices (appendix C)."""
+
+    absent: ClassVar[Mapping[str, str]] = {"micro_batch_size": UNCOUPLED}
 
     batch_size: Annotated[int, Field(ge=2)] = 16
     """Samples a batch."""

@@ -23,15 +23,16 @@ from coterie.contract import (
     Tensors,
     load_tensors,
 )
+from coterie.gradcache import MicroBatched, Rows
 from coterie.networks.clusterer import Clusterer, parameter_dtype
 from coterie.networks.heads import Predictor, Projector
-from coterie.networks.views import two_views
+from coterie.networks.views import batch_views
 from modules.averaging import Averaging, AveragingConfig
 
-Views = tuple[Tensor, Tensor]
+Views = tuple[Rows, Rows]
 
 
-class PretrainingConfig(AveragingConfig):
+class PretrainingConfig(AveragingConfig, MicroBatched):
     """What the pretrainers share; the defaults are CP-CFL's, on one client that has all data."""
 
     optimizer: Literal["adam", "sgd"] = "adam"
@@ -113,7 +114,8 @@ class TwoViews(LightningModule):
 
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
         """Draw two views of each sample, on the device."""
-        return two_views(self.augment, batch["samples"], batch["seed"], parameter_dtype(self))
+        whole = self.config.micro_batch_size is None
+        return batch_views(self.augment, batch, parameter_dtype(self), whole=whole)
 
 
 class TwoViewsPredicted(TwoViews):

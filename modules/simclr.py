@@ -4,12 +4,14 @@ Chen et al., "A Simple Framework for Contrastive Learning of Visual Representati
 first pretrainer (section 3.3.1) and Orchestra's baseline f-SimCLR.
 """
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt
 from torch import Tensor
 
 from coterie.contract import StateRules, Task
+from coterie.gradcache import Part, Terms, batch_loss
 from coterie.losses.contrastive import nt_xent
 from modules.pretraining import ONLINE, Pretraining, PretrainingConfig, TwoViews, Views
 
@@ -34,10 +36,16 @@ class Contrast(TwoViews):
         super().__init__(config, task, batch_norm=False)
         self.to(task.dtype)
 
-    def training_step(self, batch: Views, batch_idx: int) -> Tensor:
+    def training_step(self, batch: Views, batch_idx: int) -> dict[str, Tensor]:
         """NT-Xent over the 2n views: self excluded, positive included, mean over all anchors."""
-        z_a, z_b = (self.online(view) for view in batch)
-        return nt_xent(z_a, z_b, self.config.temperature)
+        parts = {
+            name: Part(self.online, [self.online], view)
+            for name, view in zip("ab", batch, strict=True)
+        }
+        return batch_loss(parts, self._terms, self.config.micro_batch_size)
+
+    def _terms(self, z: Mapping[str, Tensor]) -> Terms:
+        return {"loss": nt_xent(z["a"], z["b"], self.config.temperature)}
 
 
 class SimCLR(Pretraining[SimCLRConfig, Contrast]):

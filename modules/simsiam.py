@@ -4,12 +4,14 @@ Chen and He, "Exploring Simple Siamese Representation Learning"; CP-CFL's third 
 3.3.3) and Orchestra's baseline f-SimSiam. The stop-gradient alone keeps it from collapsing.
 """
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt
 from torch import Tensor
 
 from coterie.contract import StateRules, Task
+from coterie.gradcache import Part, Terms, batch_loss
 from coterie.losses.prediction import negative_cosine
 from modules.pretraining import (
     ONLINE,
@@ -28,11 +30,21 @@ class Siamese(TwoViewsPredicted):
         super().__init__(config, task)
         self.to(task.dtype)
 
-    def training_step(self, batch: Views, batch_idx: int) -> Tensor:
+    def training_step(self, batch: Views, batch_idx: int) -> dict[str, Tensor]:
         """½ D(p_a, z_b) + ½ D(p_b, z_a), eq. (2), with no gradient through z."""
-        z_a, z_b = (self.online(view) for view in batch)
-        p_a, p_b = self.predictor(z_a), self.predictor(z_b)
-        return 0.5 * (negative_cosine(p_a, z_b) + negative_cosine(p_b, z_a))
+        parts = {
+            name: Part(self._represent, [self.online, self.predictor], view)
+            for name, view in zip("ab", batch, strict=True)
+        }
+        return batch_loss(parts, self._terms, self.config.micro_batch_size)
+
+    def _represent(self, view: Tensor) -> tuple[Tensor, Tensor]:
+        z = self.online(view)
+        return z, self.predictor(z)
+
+    def _terms(self, represented: Mapping[str, tuple[Tensor, Tensor]]) -> Terms:
+        (z_a, p_a), (z_b, p_b) = represented["a"], represented["b"]
+        return {"loss": 0.5 * (negative_cosine(p_a, z_b) + negative_cosine(p_b, z_a))}
 
 
 class SimSiam(PredictedPretraining[PredictionConfig, Siamese]):

@@ -106,11 +106,15 @@ def _check_choice(group: str, choice: str) -> None:
         raise ConfigError(f"{group}={choice}: {one_of(choice, known)}")
 
 
-def parse(overrides: Sequence[str]) -> list[Override]:
+def parse(overrides: Sequence[str], *, sweeps: bool = False) -> list[Override]:
     """Read overrides by Hydra's grammar.
 
+    Args:
+        overrides: Such as `method.lr=1e-3`.
+        sweeps: Whether one may have several values, as `method.lr=1e-3,1e-2`.
+
     Raises:
-        ConfigError: At the first that cannot be read, or gives several values.
+        ConfigError: At the first that cannot be read, or has several values where it may not.
     """
     parser = OverridesParser.create()
     parsed = []
@@ -128,7 +132,7 @@ def parse(overrides: Sequence[str]) -> list[Override]:
             raise ConfigError(
                 f"{text}: a section cannot be renamed; leave @{override.package} out."
             )
-        if override.is_sweep_override():
+        if override.is_sweep_override() and not sweeps:
             value = override.get_value_string()
             hint = f"give one, or a list as {override.key_or_group}=[{value}]"
             raise ConfigError(f"{text}: these are several values; {hint}.")

@@ -14,6 +14,7 @@ from coterie.config.loading import load_component, load_config
 from coterie.config.schema import RunConfig
 from coterie.errors import ConfigError
 from coterie.tracking.run_directory import RunDirectory
+from coterie.tracking.tables import shown
 from ray_jobs.arguments import backend_at_hand, read_values
 from ray_jobs.command import run_command
 from ray_jobs.help_text import command_help
@@ -138,13 +139,14 @@ def _tables(
         "linear": "linear probe",
         "knn": "nearest neighbours",
         "unsupervised": "without labels",
+        "local": "clients' own models and tests",
     }
     tables: list[dict[str, Mapping[str, float]]] = [{}, {}, {}]
     for group, scores in metrics.items():
         share = group.removeprefix("labels_")
         name = names.get(group, f"fine-tuned, {share} of labels" if share != group else group)
         number = 2 if group == "unsupervised" else 0 if "nmi" in scores else 1
-        tables[number][name] = scores
+        tables[number][name] = shown(scores)
     return tables
 
 

@@ -1,6 +1,7 @@
 """What `python -m ray_jobs.train --help` says, from the YAML groups and the config models."""
 
 import textwrap
+from collections.abc import Mapping
 from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel
@@ -60,25 +61,29 @@ def help_text(*overrides: str) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def command_help(about: str, usage: str, model: type[BaseModel]) -> str:
+def command_help(
+    about: str, usage: str, model: type[BaseModel], exit_codes: Mapping[str, str] | None = None
+) -> str:
     """The help of a command that composes no experiment, at most 80 columns wide.
 
     Args:
         about: What it does, in a sentence or more.
         usage: Its usage line.
         model: The config model of its keys.
+        exit_codes: Code to meaning; by default done, failed, refused, interrupted.
     """
     fields = {
         name: field
         for name, field in dotted_fields(model).items()
         if model_in(field.annotation) is None
     }
-    codes = {code: text for code, text in _EXIT_CODES.items() if code in ("1", "2")}
+    shared = {code: text for code, text in _EXIT_CODES.items() if code in ("1", "2")}
+    codes = exit_codes or {"0": "done", **shared, "130": "interrupted"}
     parts = [
         textwrap.fill(about, _WIDTH),
         usage,
         _key_list("Keys (KEY=VALUE) with their defaults:", fields),
-        _table("Exit codes:", {"0": "done", **codes, "130": "interrupted"}),
+        _table("Exit codes:", dict(codes)),
     ]
     return "\n\n".join(parts) + "\n"
 

@@ -54,6 +54,7 @@ class Ran:
     ledger: tuple
     failures: list = field(default_factory=list)
     dropped: int = 0
+    mail: dict = field(default_factory=dict)
     phases: int = 0
 
 
@@ -67,17 +68,29 @@ def run(*overrides, hook=None, base=SMALL):
             hook(backend, 0)
         commit = (lambda s, c: hook(backend, s.phases)) if hook else (lambda s, c: None)
         Loop(assembly.method, backend, assembly.workload, Silent(), commit).run(state)
-        kept = {c: unpack(backend.fetch(h)) for c, h in sorted(state.states.items())}
-        states = {c: {k: v.clone() for k, v in t.items()} for c, t in kept.items()}
+        states = fetched(backend, state.states)
+        mail = {
+            f"{by} to {to}": letter
+            for to, letters in state.mail.items()
+            for by, letter in fetched(backend, letters).items()
+        }
         ledger = (state.ledger.down, state.ledger.up, state.ledger.peer, state.ledger.items)
-        return Ran(state.server.slots, states, ledger, state.failures, state.dropped, state.phases)
+        return Ran(
+            state.server.slots, states, ledger, state.failures, state.dropped, mail, state.phases
+        )
     finally:
         backend.close()
 
 
+def fetched(backend, handles):
+    """The tensors behind handles, copied."""
+    found = {key: unpack(backend.fetch(handle)) for key, handle in sorted(handles.items())}
+    return {key: {k: v.clone() for k, v in tensors.items()} for key, tensors in found.items()}
+
+
 def assert_same(a, b):
     assert a.ledger == b.ledger
-    for one, other in ((a.server, b.server), (a.states, b.states)):
+    for one, other in ((a.server, b.server), (a.states, b.states), (a.mail, b.mail)):
         assert one.keys() == other.keys()
         for key in one:
             assert one[key].keys() == other[key].keys()

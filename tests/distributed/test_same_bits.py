@@ -95,6 +95,19 @@ def test_what_devices_exchange_on_actors_gives_the_serial_backends_bits(
     assert len(pulled) > 5
 
 
+CPCFL = (
+    "experiment=cpcfl_digits", "encoder.width=8", "encoder.features=16", "partition.clients=6",
+    "method.rounds=4", "method.explore_rounds=2", "method.epochs=1", "method.participation=0.8",
+)  # fmt: skip
+
+
+def test_a_pool_of_models_on_two_actors_gives_the_serial_backends_bits(cluster):
+    alone = run("cluster=serial", "executor=loop", base=CPCFL)
+    assert_same(run("cluster.num_actors=2", base=CPCFL), alone)
+    assert alone.states == {}
+    assert set(alone.server) == {f"{part}/{n}" for part in ("encoder", "head") for n in range(3)}
+
+
 def test_another_seed_gives_other_bits(serial):
     other = run("cluster=serial", "seed=1")
     with pytest.raises(AssertionError):

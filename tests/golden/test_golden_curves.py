@@ -41,6 +41,7 @@ SMALL = (
     "method.projection=16",
 )
 UNPROJECTED = tuple(key for key in SMALL if key != "method.projection=16")
+WITHOUT_PROJECTOR = ("fedavg", "cpcfl", "ifca", "cfcl", "cfcl_implicit")
 METHODS = {
     "fedmcc": (
         "experiment=fedmcc_digits",
@@ -58,6 +59,23 @@ METHODS = {
         "data.limit=320",
         "method.rounds=3",
         "method.learning_rate=0.5",
+    ),
+    "cpcfl": (
+        "experiment=cpcfl_digits",
+        "encoder.width=8",
+        "method.rounds=3",
+        "method.explore_rounds=1",
+        "method.epochs=1",
+        "method.head_layers=1",
+    ),
+    "ifca": (
+        "experiment=ifca_digits",
+        "encoder.width=8",
+        "method.rounds=3",
+        "method.epochs=1",
+        "method.learning_rate=1e-4",
+        "method.restart_after=1",
+        "method.max_restarts=0",
     ),
     **{
         name: (
@@ -125,8 +143,7 @@ def curve(overrides: tuple[str, ...]) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("method", list(METHODS))
 def test_the_losses_are_those_of_the_golden_run(method: str) -> None:
-    projects = method not in ("fedavg", "cfcl", "cfcl_implicit")
-    overrides = (*METHODS[method], *(SMALL if projects else UNPROJECTED))
+    overrides = (*METHODS[method], *(UNPROJECTED if method in WITHOUT_PROJECTOR else SMALL))
     found = curve(overrides)
     path = FOLDER / f"{method}.json"
     if os.environ.get("COTERIE_REGOLD") == "1":

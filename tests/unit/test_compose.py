@@ -212,7 +212,7 @@ OWN_DATA = {"class_folders", "client_folders", "image_folder", "manifest", "npz"
 @pytest.mark.parametrize(("group", "choice"), CHOICES)
 def test_every_yaml_composes_and_survives_a_dump(group: str, choice: str, finished_run) -> None:
     experiment = choice if group == "experiment" else "fedmcc_digits"
-    path = [f"{group}.path=somewhere"] if choice in {*OWN_DATA, "file"} else []
+    path = [f"{group}.path=somewhere"] if choice in {*OWN_DATA, "file", "rest"} else []
     path += ["data.clients={a: here, b: there}"] if choice == "silos" else []
     path += [f"encoder.path={finished_run.run_dir}"] if choice == "pretrained" else []
     config = compose(f"experiment={experiment}", f"{group}={choice}", *path)

@@ -13,29 +13,28 @@ from safetensors.torch import load_file
 from coterie.engine.federation import Federation
 from ray_jobs.compose import compose
 from tests.distributed.runs import SMALL, Silent
+from tests.every_method import CHOICES, small
 
-RUN = (
-    *SMALL,
+EVERY = (
     "cluster=serial",
     "executor=loop",
-    "method.representation_rounds=3",
-    "method.clustering_rounds=3",
     "checkpoint.every=1",
     "evaluation.every=2",
     "evaluation.figures=false",
     "evaluation.linear_probe=false",
     "evaluation.knn=false",
 )
+RUN = (*SMALL, *EVERY, "method.representation_rounds=3", "method.clustering_rounds=3")
 FORK = multiprocessing.get_context("fork")  # no second import of PyTorch, so many can be killed
 
 
-def train(run_dir):
-    Federation(compose(*RUN, f"run_dir={run_dir}", "resume=true"), Silent()).run()
+def train(run_dir, keys):
+    Federation(compose(*keys, f"run_dir={run_dir}", "resume=true"), Silent()).run()
 
 
-def in_a_process(run_dir, seconds=None):
+def in_a_process(run_dir, seconds=None, keys=RUN):
     """Run, killed after so many seconds; whether it got to its end."""
-    process = FORK.Process(target=train, args=(run_dir,))
+    process = FORK.Process(target=train, args=(run_dir, keys))
     process.start()
     process.join(seconds)
     if process.is_alive():
@@ -53,7 +52,9 @@ def gave(run_dir):
     model = load_file(run_dir / "model" / "model.safetensors")
     bits = {name: value.numpy().tobytes() for name, value in model.items()}
     timeless = [{k: v for k, v in row.items() if k != "seconds"} for row in rows]
-    return bits, (run_dir / "assignments.parquet").read_bytes(), timeless, summary
+    assignments = run_dir / "assignments.parquet"
+    clusters = assignments.read_bytes() if assignments.exists() else None  # FedAvg has none
+    return bits, clusters, timeless, summary
 
 
 @pytest.fixture(scope="module")
@@ -64,13 +65,13 @@ def undisturbed(tmp_path_factory):
     return gave(run_dir), time.perf_counter() - started
 
 
-def kill_until_done(run_dir, seconds, generator, kills):
+def kill_until_done(run_dir, seconds, generator, kills, keys=RUN):
     """Kill it at random moments; how many rounds were done at each kill."""
     done = []
-    while len(done) < kills and not in_a_process(run_dir, generator.uniform(0.1, seconds)):
+    while len(done) < kills and not in_a_process(run_dir, generator.uniform(0.1, seconds), keys):
         latest = run_dir / "checkpoints" / "latest"
         done.append(int(latest.read_text()[6:12]) if latest.exists() else 0)
-    assert in_a_process(run_dir)
+    assert in_a_process(run_dir, keys=keys)
     return done
 
 
@@ -79,6 +80,17 @@ def test_killed_a_few_times(undisturbed, tmp_path, seed):
     expected, seconds = undisturbed
     kill_until_done(tmp_path / "run", seconds / 2, random.Random(seed), kills=3)
     assert gave(tmp_path / "run") == expected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("choice", CHOICES)
+def test_every_method_killed_a_few_times(tmp_path, choice):
+    keys = (*small(choice), *EVERY)
+    started = time.perf_counter()
+    assert in_a_process(tmp_path / "whole", keys=keys)
+    seconds = time.perf_counter() - started
+    kill_until_done(tmp_path / "run", seconds, random.Random(choice), kills=3, keys=keys)
+    assert gave(tmp_path / "run") == gave(tmp_path / "whole")
 
 
 @pytest.mark.slow

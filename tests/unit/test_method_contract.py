@@ -83,6 +83,8 @@ def test_the_known_methods_are_found() -> None:
         "SCFC",
         "Orchestra",
         "CFCL",
+        "CPCFL",
+        "IFCA",
     }
     assert known <= {kind.__name__ for kind in METHODS}
 

@@ -104,3 +104,20 @@ def test_files_that_are_no_partition(tmp_path, samples, clients, reason):
         read_partition(path, data())
     with pytest.raises(DataError, match="it cannot be read as parquet; write it with"):
         read_partition(tmp_path / "gone.parquet", data())
+
+
+def test_the_rest_of_a_partition_is_what_no_client_has(tmp_path, capsys):
+    grouped = ("experiment=cpcfl_digits", "seed=4")
+    assert main([*grouped, f"out={tmp_path}"]) == 0
+    file = f"partition.path={tmp_path}/partition.parquet"
+    data, parts = read_and_split(compose(*grouped))
+    rest = ("experiment=simclr_digits", "data.split=train", "partition=rest", file)
+    again, (left,) = read_and_split(compose(*rest))
+    assert sorted(np.concatenate([*parts, left])) == list(range(len(data.samples)))
+    np.testing.assert_array_equal(again.samples, data.samples)
+    iid = ("experiment=fedmcc_digits", "data.split=train")
+    assert main([*iid, f"out={tmp_path}"]) == 0
+    with pytest.raises(DataError, match="have all 1438 samples of data=digits, so nothing is left"):
+        read_and_split(compose(*rest))
+    with pytest.raises(DataError, match="it was made for other data"):
+        read_and_split(compose("experiment=simclr_digits", "partition=rest", file))

@@ -56,6 +56,20 @@ def test_iid_needs_no_labels():
     assert [len(part) for part in IID(clients=3).split(data_with(None, 8), 0)] == [3, 3, 2]
 
 
+def test_merged_groups_have_the_same_samples():
+    apart = Grouped(clients=7).split(data_with(LABELS), 3)
+    groups = Grouped(clients=7, merge="groups")
+    members = Grouped(clients=7).membership()
+    for group, part in enumerate(groups.split(data_with(LABELS), 3)):
+        own = np.concatenate([apart[c] for c in np.flatnonzero(members == group)])
+        np.testing.assert_array_equal(part, np.sort(own))
+    assert groups.membership().tolist() == [0, 1, 2]
+    everybody = Grouped(clients=7, merge="all")
+    [part] = everybody.split(data_with(LABELS), 3)
+    np.testing.assert_array_equal(part, np.sort(np.concatenate(apart)))
+    assert everybody.membership().tolist() == [0]
+
+
 def test_lists_as_yaml_gives_them_are_accepted():
     section = {"clients": 6, "groups": [[0, 1], [1, 2], [2, 3]], "counts": [4, 1]}
     component = parse_component({"target": "datamodules.partition_configs:Grouped", **section})

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coterie.errors import ConfigError
-from coterie.tracking import run_directory
+from coterie.tracking import paths, run_directory
 from coterie.tracking.run_directory import RunDirectory, write_text_atomically
 
 
@@ -121,7 +121,7 @@ def test_a_folder_without_permission_is_refused(tmp_path, monkeypatch):
     def deny(dir):  # noqa: A002 - as a folder does to everybody but the superuser
         raise PermissionError(13, "Permission denied", str(dir))
 
-    monkeypatch.setattr(run_directory.tempfile, "TemporaryFile", deny)
+    monkeypatch.setattr(paths.tempfile, "TemporaryFile", deny)
     with pytest.raises(ConfigError, match=r"cannot write there \(Permission denied\)") as refusal:
         RunDirectory.create("locked", "a", job=False)
     assert f"run_dir={tmp_path / 'locked'}" in one_sentence(refusal)

@@ -7,7 +7,7 @@ method or encoder is used like ours: by its path, without a registry.
 
 import importlib
 from collections.abc import Mapping
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -16,9 +16,10 @@ from pydantic import (
     PlainSerializer,
     ValidationError,
     field_validator,
+    model_validator,
 )
 
-from coterie.config.explain import nearest
+from coterie.config.explain import nearest, show
 from coterie.errors import ConfigError
 
 
@@ -32,6 +33,17 @@ class Component(BaseModel):
         use_attribute_docstrings=True,
         allow_inf_nan=False,
     )
+
+    absent: ClassVar[Mapping[str, str]] = {}
+    """Keys that others of its kind have and it has not, and why: the end of a sentence."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_absent(cls, values: Any) -> Any:
+        """Say why, which is more than that there is no such key."""
+        for key in cls.absent.keys() & set(values if isinstance(values, Mapping) else ()):
+            raise ValueError(f"{key}={show(values[key])} is not for it: {cls.absent[key]}")
+        return values
 
     @field_validator("*", mode="before")
     @classmethod

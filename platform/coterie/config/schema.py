@@ -88,6 +88,11 @@ class EvaluationConfig(Component):
     """Classify by weighted nearest neighbours at the end."""
     kmeans_baseline: bool = True
     """Compare with k-means on the raw samples at the end."""
+    local_tests: bool = False
+    """Score every client's model on a test set of its own that has the client's class proportions,
+    instead of one model on one test set between rounds; for classifiers."""
+    local_test_ratio: PositiveFloat = 1.0
+    """Test samples for each training sample of a client; fewer where the test set has too few."""
     unsupervised: bool = False
     """Score without labels in every evaluation: alignment, uniformity, inter-cluster mixing, on at
     most `max_samples`; not where data stays with its clients."""

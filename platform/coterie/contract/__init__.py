@@ -1,7 +1,8 @@
 """The contract between engine, methods and data."""
 
 from coterie.contract.client import Client, ClientData, Fit, Plan
-from coterie.contract.method import Method, Task
+from coterie.contract.data import KnowsGroups
+from coterie.contract.method import GroupsClients, Method, Task
 from coterie.contract.optimizers import load_optimizer, optimizer_tensors
 from coterie.contract.phase import Mean, Outcome, Phase, ServerState, Slots, Tensors
 from coterie.contract.rules import Entry, Rule, StateRules, load_slots, load_tensors
@@ -12,6 +13,8 @@ __all__ = [
     "ClientData",
     "Entry",
     "Fit",
+    "GroupsClients",
+    "KnowsGroups",
     "Mean",
     "Method",
     "Outcome",

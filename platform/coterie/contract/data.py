@@ -113,6 +113,14 @@ class DataModule(Protocol):
         """
 
 
+@runtime_checkable
+class KnowsGroups(Protocol):
+    """A partition whose clients belong to groups, such as those with the same classes."""
+
+    def membership(self) -> Indices:
+        """Each client's true group (clients,), from 0."""
+
+
 class Partition(Protocol):
     """Spreads a data set's rows over clients."""
 

@@ -1,8 +1,8 @@
 """What a method is: a client half, a server half, and the phases that join them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import nn
@@ -93,3 +93,11 @@ class Method(Protocol):
 
     def model_for(self, server: ServerState, client: int | None) -> Clusterer:
         """The model to evaluate and take away: the server's, or the one a client would use."""
+
+
+@runtime_checkable
+class GroupsClients(Protocol):
+    """A method that puts clients into groups: what it finds is tracked, drawn and compared."""
+
+    def client_groups(self, server: ServerState) -> Mapping[int, Sequence[int]]:
+        """Round to the group of each client in it, from 0; −1 for those that were absent. Pure."""

@@ -24,10 +24,12 @@ from coterie.evaluation.heterogeneity import (
     client_names,
     label_distribution_figure,
 )
+from coterie.evaluation.local_tests import GROUP
 from coterie.networks.clusterer import Clusterer
 from coterie.tracking.claim import claimed
 from coterie.tracking.console import ConsoleView
 from coterie.tracking.run_directory import RunDirectory
+from coterie.tracking.tables import shown
 
 _DROPPED_EXIT_CODE = 3
 _JOB_VARIABLE = "RAY_JOB_CONFIG_JSON_ENV_VAR"
@@ -171,8 +173,9 @@ class Federation:
             "kmeans_raw": "k-means on raw samples",
             "train": f"{self._name}, training set",
             "test": f"{self._name}, test set",
+            GROUP: f"{self._name}, own test sets",
         }
-        scores = {row: metrics[group] for group, row in rows.items() if group in metrics}
+        scores = {row: shown(metrics[group]) for group, row in rows.items() if group in metrics}
         outputs = (*finished.figures, directory.summary)
         self._view.finish("completed", scores=scores, outputs=outputs)
         return RunResult(

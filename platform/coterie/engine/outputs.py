@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from coterie.contract.data import DataArrays, Indices
+from coterie.contract.phase import ServerState
 from coterie.engine.recorder import Recorder
 from coterie.evaluation.figures import confusion_figure, curves_figure, embedding_figure
 from coterie.evaluation.result import Evaluation
@@ -33,14 +34,23 @@ def write_assignments(path: Path, evaluation: Evaluation, parts: Sequence[Indice
 
 
 def draw_figures(
-    folder: Path, evaluation: Evaluation, data: DataArrays, recorder: Recorder, seed: int
+    folder: Path,
+    evaluation: Evaluation,
+    data: DataArrays,
+    recorder: Recorder,
+    server: ServerState,
+    *,
+    seed: int,
 ) -> list[Path]:
-    """Draw curves, confusion after matching, and t-SNE of a sample."""
+    """Draw curves, groups of clients, confusion after matching, and t-SNE of a sample."""
     folder.mkdir(parents=True, exist_ok=True)
     drawn = []
     curves: Mapping[str, Sequence[tuple[int, float]]] = recorder.curves
     if any(curves.values()):
         drawn.append(curves_figure(curves, folder / "curves.png", recorder.stages))
+    if recorder.groups is not None:
+        groups = recorder.groups.draw(folder / "client_groups.png", server)
+        drawn += [] if groups is None else [groups]
     return [*drawn, *draw_evaluation(folder, evaluation, data, seed)]
 
 

@@ -13,6 +13,7 @@ from coterie.contract.method import Method
 from coterie.contract.observer import Observer, PhaseRecord
 from coterie.contract.phase import Phase, ServerState
 from coterie.engine.backend import Backend
+from coterie.engine.client_groups import GROUP, ClientGroups
 from coterie.engine.events import TurnDone
 from coterie.engine.loop import Committed, RunState
 from coterie.evaluation.result import Evaluation
@@ -59,6 +60,7 @@ class Recorder:
         observer: Is told how each phase went.
         parts: Client to its rows, for the weights of means.
         writer: Writes the checkpoints.
+        groups: Scores the groups that the method puts clients into, if it does.
         seconds: Wall-clock seconds by what they went into.
         curves: Name to (round, value), for the figure of curves.
         stages: Stage to its first round.
@@ -72,6 +74,7 @@ class Recorder:
     observer: Observer
     parts: Sequence[Indices]
     writer: CheckpointWriter
+    groups: ClientGroups | None = None
     seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     curves: dict[str, list[tuple[int, float]]] = field(default_factory=lambda: defaultdict(list))
     stages: dict[str, int] = field(default_factory=dict)
@@ -85,7 +88,7 @@ class Recorder:
         evaluation = self._evaluate(state, phase)
         self.stages.setdefault(phase.stage, phase.round)
         self._extend_curves(phase, {**means, **(evaluation or {})})
-        self._track(committed, means, evaluation)
+        self._track(committed, {**means, **self._group_scores(state)}, evaluation)
         failures = tuple(str(failure) for failure in committed.result.failures)
         self.observer.phase_finished(
             PhaseRecord(
@@ -127,7 +130,7 @@ class Recorder:
         for row in self.tracker.server_rows():
             self.stages.setdefault(row["stage"], row["round"])
             for name in _CURVES:
-                for key in (name, f"clustering/{name}"):
+                for key in (name, self._grouped(name)):
                     if row.get(key) is not None:
                         self.curves[name].append((row["round"], row[key]))
 
@@ -135,7 +138,14 @@ class Recorder:
         """The last evaluation."""
         evaluation = self.evaluator.final(state.server)
         self._count_bytes(state)
-        return evaluation
+        if self.groups is None:
+            return evaluation
+        scores = self.groups.scores(state.server)
+        return replace(evaluation, metrics={**evaluation.metrics, GROUP: scores})
+
+    def _group_scores(self, state: RunState) -> dict[str, float]:
+        found = {} if self.groups is None else self.groups.scores(state.server)
+        return {f"{GROUP}/{name}": value for name, value in found.items()}
 
     def _count_bytes(self, state: RunState) -> None:
         state.ledger.evaluation += self.evaluator.sent

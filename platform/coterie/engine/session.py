@@ -13,6 +13,7 @@ from coterie.config.schema import RunConfig
 from coterie.contract.observer import Observer, Status
 from coterie.contract.seeds import derive_seed
 from coterie.engine.backend import Backend
+from coterie.engine.client_groups import ClientGroups
 from coterie.engine.interrupts import Interrupts
 from coterie.engine.ledger import Ledger
 from coterie.engine.loop import Loop, RunState
@@ -156,12 +157,15 @@ class Session:
         data, parts = self.assembly.data, self.assembly.workload.parts
         write_model(self.directory, model, state.server, data)
         write_assignments(self.directory.assignments, evaluation, parts)
+        if recorder.groups is not None:
+            recorder.groups.write(self.directory.client_groups, state.server)
         recorder.close_curves(state.server.round, evaluation)
         self.seconds["final_evaluation"] = time.perf_counter() - started
         figures: tuple[Path, ...] = ()
         if self.config.evaluation.figures:
             seed = derive_seed(self.config.seed, "figures") % 2**31
-            drawn = draw_figures(self.directory.figures, evaluation, data, recorder, seed)
+            folder, server = self.directory.figures, state.server
+            drawn = draw_figures(folder, evaluation, data, recorder, server, seed=seed)
             figures = tuple(sorted({*drawn, *self.directory.figures.glob("*.png")}))
         self.seconds["outputs"] = time.perf_counter() - started - self.seconds["final_evaluation"]
         return Finished(evaluation=evaluation, model=model, figures=figures)
@@ -182,6 +186,7 @@ class Session:
             tracker=tracker,
             observer=self.view,
             parts=self.assembly.workload.parts,
+            groups=ClientGroups.of(self.config, self.assembly.method),
             writer=CheckpointWriter(
                 self.directory.checkpoints,
                 backend,

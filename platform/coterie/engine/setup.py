@@ -1,6 +1,6 @@
 """From a config to what a run needs: data, partition, task, method, backend."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -17,7 +17,8 @@ from coterie.engine.fit_checks import check_fit
 from coterie.engine.local_setup import ask_clients, described, keeps_data_local
 from coterie.engine.participation import Participation
 from coterie.engine.serial import SerialBackend, build_method, check_device
-from coterie.errors import DataError
+from coterie.errors import ConfigError, DataError
+from coterie.evaluation.local_tests import LocalTests, local_test_rows
 from coterie.evaluation.runner import Evaluator
 from coterie.evaluation.unsupervised import UnsupervisedEvaluator
 
@@ -69,6 +70,9 @@ def assemble(config: RunConfig) -> Assembly:
     sizes = {client: len(rows) for client, rows in enumerate(parts)}
     # Now, so that networks which do not fit the data are refused before anything has started.
     server = method.init(sizes, derive_seed(config.seed, "init"))
+    if config.evaluation.local_tests:
+        _local_rows(config, data, parts)
+        _check_classifies(method.model_for(server, None).classifies, config)
     return Assembly(data=data, workload=workload, method=method, server=server)
 
 
@@ -120,6 +124,21 @@ def make_evaluator(config: RunConfig, assembly: Assembly, backend: Backend) -> E
         seed=config.seed,
         classifies=assembly.method.model_for(assembly.server, None).classifies,
         unsupervised=blind if config.evaluation.unsupervised else None,
+        local=make_local_tests(config, assembly, backend),
+    )
+
+
+def make_local_tests(config: RunConfig, assembly: Assembly, backend: Backend) -> LocalTests | None:
+    """What scores each client's own model on its own test set, where the config asks for that."""
+    if not config.evaluation.local_tests:
+        return None
+    labels = assembly.data.test_labels
+    assert labels is not None  # else the run was refused
+    return LocalTests(
+        backend=backend,
+        rows=_local_rows(config, assembly.data, assembly.workload.parts),
+        labels=labels,
+        batch_size=config.evaluation.batch_size,
     )
 
 
@@ -135,6 +154,21 @@ def make_unsupervised_evaluator(
         batch_size=config.evaluation.batch_size,
         max_samples=config.evaluation.max_samples,
     )
+
+
+def _local_rows(config: RunConfig, data: DataArrays, parts: Sequence[Indices]) -> list[Indices]:
+    """Each client's own rows of the test set."""
+    seed = derive_seed(config.seed, "local tests")
+    return local_test_rows(data, parts, config.evaluation.local_test_ratio, seed)
+
+
+def _check_classifies(classifies: bool, config: RunConfig) -> None:
+    if not classifies:
+        name = target_of(config.method).rpartition(":")[2]
+        raise ConfigError(
+            f"evaluation.local_tests=true: method={name} learns no classes to be tested on; leave "
+            "it out, or choose a supervised method."
+        )
 
 
 def _check_parts(parts: list[Indices]) -> None:

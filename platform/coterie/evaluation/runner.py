@@ -16,6 +16,8 @@ from coterie.engine.backend import Backend
 from coterie.engine.predictor import join, split_rows
 from coterie.errors import ContractError
 from coterie.evaluation.clustering_metrics import ClusteringScores
+from coterie.evaluation.fixed_sample import fixed_sample
+from coterie.evaluation.local_tests import GROUP, LocalTests
 from coterie.evaluation.matching import contingency
 from coterie.evaluation.probe_runner import Probes
 from coterie.evaluation.probes import classification_scores
@@ -44,6 +46,7 @@ class Evaluator:
         seed: The run's seed.
         classifies: Whether the model predicts the data's classes; then it is scored by them.
         unsupervised: Scores without labels besides, where the config asks for them.
+        local: Scores of each client's model on its own test set, where the config asks for them.
     """
 
     config: EvaluationConfig
@@ -53,6 +56,7 @@ class Evaluator:
     seed: int
     classifies: bool = False
     unsupervised: UnsupervisedEvaluator | None = None
+    local: LocalTests | None = None
     sent: int = 0  # all data is at hand
     _baseline: dict[str, float] | None = field(default=None, repr=False)
 
@@ -63,6 +67,8 @@ class Evaluator:
     @property
     def group(self) -> str:
         """What scores between rounds are about: "clustering" or, of a classifier, the samples."""
+        if self.local is not None:
+            return GROUP
         if not self.classifies:
             return "clustering"
         return "train" if self.data.test_samples is None else "test"
@@ -70,9 +76,8 @@ class Evaluator:
     def quick(self, server: ServerState) -> dict[str, float]:
         """Scores on a fixed sample: "acc", "nmi", "ari", "kappa"; none of them without labels.
 
-        Of a classifier "acc" and "f1_macro", on held-out samples if there are any. Scores without
-        labels, where the config asks for them, are called "unsupervised/align" and so on; those of
-        a linear probe, "linear/acc".
+        Of a classifier "acc" and "f1_macro", on held-out samples if there are any; or its local
+        scores. Without labels "unsupervised/align" and so on; of a linear probe "linear/acc".
         """
         found = {} if self.unsupervised is None else self.unsupervised.scores(server)
         blind = {f"{UNSUPERVISED}/{name}": value for name, value in found.items()}
@@ -84,13 +89,16 @@ class Evaluator:
     def _quick_probe(self, server: ServerState) -> dict[str, float]:
         """The linear probe's scores on a fixed sample."""
         fit, held, test_labels = self.held_out()
-        fit, held = self._at_most(fit), self._at_most(held)
+        most, seed = self.config.max_samples, self._seed
+        fit, held = fixed_sample(fit, most, seed), fixed_sample(held, most, seed)
         split, labels = ("train", self._labels) if test_labels is None else ("test", test_labels)
         train, test = self._predict(server, "train", fit), self._predict(server, split, held)
         features = train.embedding, test.embedding
         return self._probes.linear(features, (self._labels[fit], labels[held]))
 
     def _quick_labelled(self, server: ServerState) -> dict[str, float]:
+        if self.local is not None:
+            return self.local.scores(server)
         if self.classifies:
             return self._quick_classification(server)
         if not self.labelled or not self.clusters:
@@ -115,6 +123,8 @@ class Evaluator:
             if self.config.kmeans_baseline:
                 metrics["kmeans_raw"] = self.kmeans_baseline()
         metrics |= self._held_out(server, prediction)
+        if self.local is not None:
+            metrics[GROUP] = self.local.scores(server)
         if self.unsupervised is not None:
             metrics[UNSUPERVISED] = self.unsupervised.scores(server)
         return Evaluation(
@@ -233,15 +243,7 @@ class Evaluator:
         return self._class_scores(self._predict(server, self.group, rows), labels[rows])
 
     def _labelled_sample(self, labels: NDArray[np.int64]) -> Indices:
-        return self._at_most(np.flatnonzero(labels >= 0))
-
-    def _at_most(self, rows: Indices) -> Indices:
-        """As many of the rows as an evaluation between rounds takes, the same each time."""
-        most = self.config.max_samples
-        if most is None or most >= len(rows):
-            return rows
-        rng = np.random.default_rng(self._seed)
-        return rows[np.sort(rng.choice(len(rows), size=most, replace=False))]
+        return fixed_sample(np.flatnonzero(labels >= 0), self.config.max_samples, self._seed)
 
     def _predict(self, server: ServerState, split: str, rows: Indices) -> Prediction:
         return join(self.backend.predict(server, split_rows(split, rows, self.config.batch_size)))

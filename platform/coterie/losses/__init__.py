@@ -4,7 +4,9 @@ from coterie.losses.cluster_contrast import cluster_contrast
 from coterie.losses.contrastive import cluster_contrastive_loss, contrastive_loss, nt_xent
 from coterie.losses.entropy import cluster_entropy
 from coterie.losses.gradients import contrastive_gradients, entropy_gradient
+from coterie.losses.plain import plain_contrastive_loss
 from coterie.losses.prediction import negative_cosine, normalised_error
+from coterie.losses.tiled import tiled_contrastive_loss
 
 __all__ = [
     "cluster_contrast",
@@ -16,4 +18,6 @@ __all__ = [
     "negative_cosine",
     "normalised_error",
     "nt_xent",
+    "plain_contrastive_loss",
+    "tiled_contrastive_loss",
 ]

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from coterie.losses.contrastive import anchor_logits, check_views
 from coterie.losses.entropy import cluster_sizes, floored
+from coterie.losses.plain import anchor_logits, check_views
 
 _SMALLEST_NORM = 1e-12  # what functional.normalize divides by at least
 
@@ -49,7 +49,7 @@ def contrastive_gradients(
     towards_u = (among + among.T) @ unit_u + across @ unit_v - unit_v
     towards_v = across.T @ unit_u - unit_u
     scale = 1.0 / (len(u) * temperature)
-    return _on_sphere(towards_u, u, unit_u, scale), _on_sphere(towards_v, v, unit_v, scale)
+    return on_sphere(towards_u, u, unit_u, scale), on_sphere(towards_v, v, unit_v, scale)
 
 
 @torch.no_grad()
@@ -71,7 +71,7 @@ def entropy_gradient(c: Tensor) -> Tensor:
     return -(log_p + entropy) * c.sign() / c.abs().sum()
 
 
-def _on_sphere(direction: Tensor, rows: Tensor, unit: Tensor, scale: float) -> Tensor:
+def on_sphere(direction: Tensor, rows: Tensor, unit: Tensor, scale: float) -> Tensor:
     """Apply s' for a weighted sum of unit vectors: (g − ⟨g, û⟩ û) / ‖u‖, times `scale`."""
     tangent = direction - (direction * unit).sum(dim=1, keepdim=True) * unit
     norm: Tensor = torch.linalg.vector_norm(rows, dim=1, keepdim=True).clamp_min(_SMALLEST_NORM)

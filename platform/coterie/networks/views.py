@@ -1,10 +1,17 @@
 """Random views of a batch, drawn from a seed."""
 
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
 from coterie.contract.seeds import derive_seed
 from coterie.networks.clusterer import to_unit
+
+BLOCK = 256
+"""Samples whose views are drawn together; a batch of no more is drawn as a whole."""
 
 
 def seeded_view(augment: nn.Module, images: Tensor, seed: int) -> Tensor:
@@ -20,7 +27,8 @@ def seeded_view(augment: nn.Module, images: Tensor, seed: int) -> Tensor:
     """
     if isinstance(augment, nn.Identity):  # it draws nothing, and setting the generators takes time
         return images
-    # kornia draws in the type that its module was cast to: a run's precision must not change views.
+    # A run's precision must not change views: kornia draws in the type that its module was cast to
+    # and in the default one, and within a training step both follow the precision.
     augment.float()
     devices = [images.get_device()] if images.is_cuda else []
     with torch.random.fork_rng(devices=devices):
@@ -28,23 +36,89 @@ def seeded_view(augment: nn.Module, images: Tensor, seed: int) -> Tensor:
         torch.default_generator.manual_seed(seed)
         for device in devices:
             torch.cuda.default_generators[device].manual_seed(seed)
-        views: Tensor = augment(images)
+        with torch.autocast(images.device.type, enabled=False), _default_float32():
+            views: Tensor = augment(images)
     return views
 
 
-@torch.no_grad()
-def two_views(
-    augment: nn.Module, samples: Tensor, seed: int, dtype: torch.dtype
-) -> tuple[Tensor, Tensor]:
-    """Two independent views of each sample, in `dtype`.
+@contextmanager
+def _default_float32() -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+class Views:
+    """One view of each sample of a batch, drawn when it is asked for.
+
+    A draw of a library for a whole batch depends on the batch's size. Views are drawn in blocks of
+    `BLOCK` samples instead, each from a seed of its own: what is asked for at a time, and how
+    often, changes nothing. The block drawn last is kept.
 
     Args:
         augment: Maps float samples in [0, 1] to one random view of each.
         samples: uint8 or floating samples (batch, …).
-        seed: The batch's seed.
+        seed: The view's seed.
         dtype: The model's type; views are drawn in float32 whatever it is.
     """
-    unit = to_unit(samples)
-    a = seeded_view(augment, unit, derive_seed(seed, "view", 0))
-    b = seeded_view(augment, unit, derive_seed(seed, "view", 1))
-    return a.to(dtype), b.to(dtype)
+
+    def __init__(self, augment: nn.Module, samples: Tensor, seed: int, dtype: torch.dtype) -> None:
+        self._augment, self._samples, self._seed, self._dtype = augment, samples, seed, dtype
+        self._kept: tuple[int, Tensor] | None = None
+
+    def __len__(self) -> int:
+        """Samples of the batch."""
+        return len(self._samples)
+
+    @torch.no_grad()
+    def __getitem__(self, rows: slice) -> Tensor:
+        """These samples' views, in `dtype`; rows one after the other."""
+        start, stop, _ = rows.indices(len(self))
+        pieces = []
+        for number in range(start // BLOCK, -(-stop // BLOCK)):
+            first = number * BLOCK
+            pieces.append(self._block(number)[max(start - first, 0) : stop - first])
+        return (pieces[0] if len(pieces) == 1 else torch.cat(pieces)).to(self._dtype)
+
+    def _block(self, number: int) -> Tensor:
+        if self._kept is None or self._kept[0] != number:
+            samples = to_unit(self._samples[number * BLOCK : (number + 1) * BLOCK])
+            seed = derive_seed(self._seed, "block", number) if number else self._seed
+            self._kept = number, seeded_view(self._augment, samples, seed)
+        return self._kept[1]
+
+
+def view_pair(
+    augment: nn.Module, samples: Tensor, seed: int, dtype: torch.dtype
+) -> tuple[Views, Views]:
+    """Two independent views of each sample, drawn as they are asked for.
+
+    Args:
+        augment: See `Views`.
+        samples: See `Views`.
+        seed: The batch's seed.
+        dtype: See `Views`.
+    """
+    a, b = (
+        Views(augment, samples, derive_seed(seed, "view", number), dtype) for number in range(2)
+    )
+    return a, b
+
+
+def two_views(
+    augment: nn.Module, samples: Tensor, seed: int, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """The whole of both views of `view_pair`."""
+    a, b = view_pair(augment, samples, seed, dtype)
+    return a[:], b[:]
+
+
+def batch_views(
+    augment: nn.Module, batch: Mapping[str, Any], dtype: torch.dtype, *, whole: bool
+) -> tuple[Tensor, Tensor] | tuple[Views, Views]:
+    """Two views of a batch's samples: whole, or drawn as micro-batches of them are asked for."""
+    draw = two_views if whole else view_pair
+    return draw(augment, batch["samples"], batch["seed"], dtype)

@@ -95,7 +95,7 @@ class MetricsLog:
     def rows(self) -> list[dict[str, Any]]:
         """The rows so far, as written; a line that a crash cut short is left out."""
         lines = self.path.read_text(encoding="utf-8", errors="replace").splitlines()
-        return [row for line in lines if (row := _row(line)) is not None]
+        return [row for line in lines if (row := parse_row(line)) is not None]
 
     def append(self, row: MetricsRow) -> None:
         """Write one line.
@@ -147,7 +147,8 @@ class MetricsLog:
         self._file.close()
 
 
-def _row(line: str) -> dict[str, Any] | None:
+def parse_row(line: str) -> dict[str, Any] | None:
+    """A line as the object that it holds; None if a crash cut it short."""
     try:
         row = json.loads(line)
     except ValueError:

@@ -6,22 +6,18 @@ Layout (other tools read it): `config.yaml`, `metrics.jsonl`, `summary.json`, `c
 
 import os
 import shutil
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 import yaml
 
 from coterie.errors import ConfigError
 from coterie.tracking.claim import LOCK, check_unclaimed
 from coterie.tracking.environment import ENVIRONMENT_KEYS, environment
-
-ROOT_VARIABLE = "COTERIE_RUNS"
-"""Environment variable with the folder under which runs are written by default."""
+from coterie.tracking.paths import default_root, local_path, make_writable
 
 _OTHER = "restore it, or choose another run_dir"
 
@@ -39,7 +35,9 @@ class RunDirectory:
     made: bool = field(default=False, compare=False)
 
     @classmethod
-    def create(cls, run_dir: str | None, experiment: str, *, job: bool) -> "RunDirectory":
+    def create(
+        cls, run_dir: str | None, experiment: str, *, job: bool, key: str = "run_dir"
+    ) -> "RunDirectory":
         """Make the folder of a new run.
 
         Args:
@@ -47,33 +45,34 @@ class RunDirectory:
                 `<$COTERIE_RUNS or runs>/<experiment>/<UTC time>`.
             experiment: The experiment's name, one path component.
             job: Whether this is a submitted Ray job, whose working directory is thrown away.
+            key: What the path is called in errors.
 
         Raises:
             ConfigError: If the path is relative under a job, not empty, or cannot be written.
         """
         if run_dir is None:
-            return cls(_make_default(_default_root(job=job), experiment), made=True)
-        path = _local_path("run_dir", run_dir)
+            return cls(_make_default(default_root(job=job), experiment), made=True)
+        path = local_path(key, run_dir)
         if job and not path.is_absolute():
             raise ConfigError(
-                f"run_dir={run_dir}: a submitted job's working directory is thrown away, "
+                f"{key}={run_dir}: a submitted job's working directory is thrown away, "
                 "so give an absolute path on storage that outlives the job."
             )
         path = path.absolute()
         made = not path.exists()
-        _make_writable("run_dir", path)
+        make_writable(key, path)
         check_unclaimed(path)
         if any(child.name != LOCK for child in path.iterdir()):
             raise ConfigError(
-                f"run_dir={run_dir}: the folder is not empty; choose another one, or resume the "
-                "run that is in it."
+                f"{key}={run_dir}: the folder is not empty; choose another one, or resume "
+                "what is in it."
             )
         return cls(path, made=made)
 
     @classmethod
     def exists(cls, run_dir: str) -> bool:
         """Whether an earlier run is in this folder."""
-        return cls(_local_path("run_dir", run_dir).absolute()).config.is_file()
+        return cls(local_path("run_dir", run_dir).absolute()).config.is_file()
 
     @classmethod
     def open(cls, run_dir: str) -> "RunDirectory":
@@ -82,7 +81,7 @@ class RunDirectory:
         Raises:
             ConfigError: If there is no run in it.
         """
-        directory = cls(_local_path("run_dir", run_dir).absolute())
+        directory = cls(local_path("run_dir", run_dir).absolute())
         if not directory.config.is_file():
             raise ConfigError(
                 f"run_dir={run_dir}: no config.yaml in it; give the folder of an earlier run."
@@ -125,6 +124,11 @@ class RunDirectory:
     def assignments(self) -> Path:
         """`assignments.parquet`: sample, client, cluster, confidence."""
         return self.path / "assignments.parquet"
+
+    @property
+    def client_groups(self) -> Path:
+        """`client_groups.csv`: round, client, group."""
+        return self.path / "client_groups.csv"
 
     @property
     def figures(self) -> Path:
@@ -186,36 +190,12 @@ def _sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _local_path(key: str, given: str) -> Path:
-    """A path from a path or file:// URI."""
-    if "://" not in given:
-        return Path(given).expanduser()
-    parts = urlsplit(given)
-    if parts.scheme != "file" or parts.netloc not in {"", "localhost"}:
-        raise ConfigError(f"{key}={given}: give a path or a file:///… URI; mount remote storage.")
-    return Path(unquote(parts.path))
-
-
-def _default_root(*, job: bool) -> Path:
-    """`$COTERIE_RUNS` or `runs`; a job must have the first, as an absolute path."""
-    given = os.environ.get(ROOT_VARIABLE, "")
-    if not job:
-        return _local_path(ROOT_VARIABLE, given or "runs").absolute()
-    root = _local_path(ROOT_VARIABLE, given) if given else Path()
-    if not root.is_absolute():
-        raise ConfigError(
-            f"{ROOT_VARIABLE}={given}: a submitted job's working directory is thrown away, so set "
-            f"{ROOT_VARIABLE} in the runtime environment, or run_dir, to an absolute path."
-        )
-    return root
-
-
 def _make_default(root: Path, experiment: str) -> Path:
     """Make `<root>/<experiment>/<UTC time>`, with a number behind it if that is taken."""
     if experiment in {"", ".", ".."} or Path(experiment).name != experiment:
         raise ConfigError(f"experiment={experiment}: use a plain name without slashes.")
     parent, stamp, number = root / experiment, _timestamp(), 1
-    _make_writable("run_dir", parent)
+    make_writable("run_dir", parent)
     while True:
         path = parent / (stamp if number == 1 else f"{stamp}-{number}")
         try:
@@ -229,16 +209,3 @@ def _make_default(root: Path, experiment: str) -> Path:
 def _timestamp() -> str:
     """The time in UTC, to the second, sortable and fit for a file name."""
     return datetime.now(UTC).strftime("%Y-%m-%d_%H-%M-%S")
-
-
-def _make_writable(key: str, path: Path) -> None:
-    """Make a folder and try to write in it, so that a run of hours does not fail at its end."""
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=path):
-            pass
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise ConfigError(
-            f"{key}={path}: cannot write there ({reason}); choose a folder you may write to."
-        ) from error

@@ -41,6 +41,11 @@ def scores_table(rows: Mapping[str, Mapping[str, float]]) -> Table:
     return table
 
 
+def shown(scores: Mapping[str, float]) -> dict[str, float]:
+    """The scores that a table has room for: all but areas under ROC curves."""
+    return {name: value for name, value in scores.items() if not name.startswith("auroc")}
+
+
 def format_bytes(count: float) -> str:
     """A size in decimal units with three significant digits: 999 B, 1.23 MB, 45.6 GB."""
     for unit in _UNITS[:-1]:

@@ -1,0 +1,130 @@
+"""A classifier that clients train on their labels: what FedAvg, CP-CFL and IFCA share.
+
+An encoder with a head on top, the cross-entropy of one view of each sample, SGD or Adam. Tun et
+al., "Contrastive encoder pre-training-based clustered federated learning for heterogeneous data"
+(CP-CFL), eq. (4) and section 4.4: heads of up to three hidden layers.
+"""
+
+from typing import Annotated, Any, Literal
+
+import torch
+from lightning import LightningModule
+from pydantic import Field, PositiveFloat
+from torch import Tensor, nn
+from torch.nn import functional
+
+from coterie.config.component import target_of
+from coterie.contract import Entry, Rule, StateRules, Task
+from coterie.errors import ConfigError
+from coterie.networks.clusterer import Clusterer, to_unit
+from coterie.networks.encoders import dense
+from coterie.networks.views import seeded_view
+from modules.averaging import AveragingConfig
+
+HIDDEN = (256, 128, 64)
+"""Widths of a head's hidden layers: the first so many of these."""
+
+
+class ClassificationConfig(AveragingConfig):
+    """The head and its optimiser."""
+
+    optimizer: Literal["sgd", "adam"]
+    """SGD or Adam; its state starts afresh in each turn of a client."""
+    learning_rate: PositiveFloat
+    """The optimiser's learning rate η."""
+    momentum: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
+    """SGD's momentum; Adam has none to set."""
+    weight_decay: Annotated[float, Field(ge=0.0)] = 0.0
+    """The optimiser's weight decay."""
+    head_layers: Annotated[int, Field(ge=0, le=len(HIDDEN))] = 0
+    """Hidden layers of the head, with ReLU: none, 256, 256-128 or 256-128-64 units (θ_c to θ_c-3 in
+    CP-CFL, which leaves the widths open)."""
+
+
+class Classification(LightningModule):
+    """An encoder, a head of one logit per class, and the cross-entropy of a view of each sample.
+
+    Args:
+        config: Head and optimiser.
+        task: Shapes, encoder and augmentation.
+
+    Raises:
+        ConfigError: If the data has fewer than two classes.
+    """
+
+    def __init__(self, config: ClassificationConfig, task: Task) -> None:
+        super().__init__()
+        if task.classes < 2:
+            name = target_of(config).rpartition(":")[2]
+            raise ConfigError(
+                f"method={name}: the data has {task.classes} classes; choose data with two or more."
+            )
+        self.encoder = task.encoder.build(task.shape)
+        width: int = self.encoder.features  # type: ignore[assignment]  # an int, not a submodule
+        self.classifier = head(width, task.classes, config.head_layers)
+        self.augment = task.augmentation.build(task.shape)
+        self.config = config
+        self._encoder_epochs: int | None = None
+        self._epoch = 0
+        self.to(task.dtype)
+
+    def start(self, encoder_epochs: int | None) -> None:
+        """Before a turn: train the encoder in its first epochs only; None stands for all.
+
+        After them it is frozen: no gradient, eval mode, so running statistics stay as well.
+        """
+        self._encoder_epochs, self._epoch = encoder_epochs, 0
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """SGD or Adam over everything; what has no gradient is not stepped."""
+        config = self.config
+        rate, decay = config.learning_rate, config.weight_decay
+        if config.optimizer == "adam":
+            return torch.optim.Adam(self.parameters(), lr=rate, weight_decay=decay)
+        momentum = config.momentum
+        return torch.optim.SGD(self.parameters(), lr=rate, momentum=momentum, weight_decay=decay)
+
+    def on_train_epoch_start(self) -> None:
+        """Train mode, whatever the model was used for before; eval mode for a frozen encoder."""
+        self.train()
+        if self._encoder_epochs is not None and self._epoch >= self._encoder_epochs:
+            self.encoder.eval().requires_grad_(False)
+        self._epoch += 1
+
+    @torch.no_grad()
+    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        """Draw one view of each sample, on the device."""
+        views = seeded_view(self.augment, to_unit(batch["samples"]), batch["seed"])
+        return views.to(next(self.classifier.parameters()).dtype), batch["labels"]
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        """The cross-entropy of one batch of views and classes."""
+        views, labels = batch
+        return functional.cross_entropy(self.classifier(self.encoder(views)), labels)
+
+    def clusterer(self) -> Clusterer:
+        """Encoder and head, whose probabilities are those of the classes."""
+        probabilities = nn.Sequential(self.classifier, nn.Softmax(dim=1))
+        return Clusterer(self.encoder, probabilities, classifies=True)
+
+
+PARTS = frozenset({"encoder", "classifier"})
+
+RULES = StateRules(
+    *(Entry(pattern=f"{part}.*", rule=Rule.AVERAGE, slot=part) for part in sorted(PARTS)),
+    Entry(pattern="augment.*", rule=Rule.RESET),
+)
+"""Everything that is learned is averaged; clients keep nothing."""
+
+
+def head(width: int, classes: int, layers: int) -> nn.Module:
+    """A classifier of representations (n, width): logits (n, classes).
+
+    Args:
+        width: Of the representation.
+        classes: How many there are.
+        layers: Hidden layers, at most three.
+    """
+    if not layers:
+        return nn.Linear(width, classes)
+    return nn.Sequential(*dense(width, list(HIDDEN[:layers]), classes))

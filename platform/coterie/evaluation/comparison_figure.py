@@ -1,0 +1,90 @@
+"""The figure of a comparison: each variant's mean over the seeds as a line, with a band."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+from numpy.typing import NDArray
+
+from coterie.errors import DataError
+from coterie.evaluation.canvas import COLOURS, MARKERS, blank, save
+from coterie.tracking.tables import format_bytes
+
+Line = tuple[NDArray[np.float64], NDArray[np.float64] | None]
+"""A mean curve (2, n), places and values, and the edges (2, n) of its band, if it has one."""
+
+
+def comparison_figure(
+    panels: Mapping[str, Mapping[str, Line]], axis: str, path: Path, note: str = ""
+) -> Path:
+    """Draw a panel per metric, in it a line per variant.
+
+    Args:
+        panels: Metric to label to line; labels have the same colour in all panels.
+        axis: What the x-axis is; sizes are shown in bytes' units if it is "bytes".
+        path: Where to write the PNG; folders are made as needed.
+        note: What the bands are, under the figure.
+
+    Returns:
+        Path: `path`.
+
+    Raises:
+        DataError: If there is nothing to draw.
+    """
+    drawn = {metric: lines for metric, lines in panels.items() if _points(lines)}
+    if not drawn:
+        raise DataError(f"axis {axis}: no run has a point to draw; let the runs evaluate.")
+    labels = list(dict.fromkeys(label for lines in drawn.values() for label in lines))
+    figure = blank(8.0, 0.9 + 2.4 * len(drawn))
+    grid = figure.subplots(len(drawn), 1, sharex=True, squeeze=False)[:, 0]
+    for axes, (metric, lines) in zip(grid, drawn.items(), strict=True):
+        for label, line in lines.items():
+            _line(axes, label, line, labels.index(label))
+        axes.set_ylabel(metric)
+        axes.grid(alpha=0.25, linewidth=0.6)
+        axes.spines[["top", "right"]].set_visible(False)
+    handles = {name: handle for axes in grid for handle, name in zip(*_legend(axes), strict=True)}
+    grid[0].legend(
+        [handles[label] for label in labels if label in handles],
+        [label for label in labels if label in handles],
+        loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False, fontsize=9,
+    )  # fmt: skip
+    _label_axis(grid[-1], axis, note)
+    return save(figure, path)
+
+
+def _points(lines: Mapping[str, Line]) -> int:
+    return sum(mean.shape[1] for mean, _ in lines.values())
+
+
+def _line(axes: Axes, label: str, line: Line, number: int) -> None:
+    (places, values), edges = line
+    if not len(places):
+        return
+    colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
+    every = max(1, len(places) // 10)
+    axes.plot(
+        places, values, label=label, color=colour, marker=marker, markevery=every,
+        markersize=4, lw=1.4,
+    )  # fmt: skip
+    if edges is None:
+        return
+    axes.fill_between(places, *edges, color=colour, alpha=0.18, linewidth=0)
+    if len(places) == 1:  # a band without width cannot be seen
+        half = (edges[1] - edges[0]) / 2
+        axes.errorbar(places, values, yerr=half, color=colour, capsize=3, lw=1.2)
+
+
+def _legend(axes: Axes) -> tuple[Sequence[object], Sequence[str]]:
+    handles, labels = axes.get_legend_handles_labels()
+    return handles, labels
+
+
+def _label_axis(axes: Axes, axis: str, note: str) -> None:
+    axes.set_xlabel(f"{axis}\n{note}" if note else axis)
+    if axis == "round":
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    elif axis == "bytes":
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda count, _: format_bytes(count)))

@@ -1,0 +1,69 @@
+"""The figure of the groups that clients are in, round by round."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib.colors import BoundaryNorm, ListedColormap
+from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
+
+from coterie.evaluation.canvas import COLOURS, blank, save
+
+_ABSENT = "#ffffff"
+_MOST = 12
+"""Groups that the legend names."""
+
+
+def group_figure(
+    history: Mapping[int, Sequence[int]], truth: NDArray[np.int64] | None, path: Path
+) -> Path:
+    """Draw each client's group (colour) over the rounds (across); after CP-CFL, figure 5.
+
+    Clients that are absent are white. Where their true groups are known, clients are sorted by them
+    and lines part them.
+
+    Args:
+        history: Round to each client's group, −1 for the absent; at least one round.
+        truth: Each client's true group.
+        path: Where to write the PNG; folders are made as needed.
+
+    Returns:
+        Path: `path`.
+    """
+    rounds, table = list(history), np.array(list(history.values())).T
+    clients, groups = len(table), int(table.max()) + 1
+    order = np.arange(clients) if truth is None else np.argsort(truth, kind="stable")
+    colours = [_ABSENT, *(COLOURS[group % len(COLOURS)] for group in range(groups))]
+    figure = blank(float(np.clip(3 + 0.08 * len(rounds), 5, 14)), _height(clients))
+    axes = figure.add_subplot()
+    edges = (rounds[0] - 0.5, rounds[-1] + 0.5, clients - 0.5, -0.5)
+    axes.imshow(
+        _by_round(rounds, table)[order], cmap=ListedColormap(colours),
+        norm=BoundaryNorm(np.arange(-1.5, groups + 0.5), groups + 1),
+        aspect="auto", interpolation="nearest", extent=edges,
+    )  # fmt: skip
+    if truth is not None:
+        for cut in np.flatnonzero(np.diff(truth[order])):
+            axes.axhline(cut + 0.5, color="black", linewidth=1.2)
+    if clients <= 30:
+        axes.set_yticks(range(clients), [str(client) for client in order])
+    axes.set(xlabel="round", ylabel="client" if truth is None else "client, by true group")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    named = [Patch(color=colours[group + 1], label=str(group)) for group in range(groups)][:_MOST]
+    axes.legend(
+        handles=named, title="group", loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False
+    )
+    return save(figure, path)
+
+
+def _height(clients: int) -> float:
+    return float(np.clip(1.2 + 0.09 * clients, 2.8, 12))
+
+
+def _by_round(rounds: Sequence[int], table: NDArray[np.int64]) -> NDArray[np.int64]:
+    """A column for every round from the first to the last; one in which nobody took part is −1."""
+    every = np.full((len(table), rounds[-1] - rounds[0] + 1), -1)
+    every[:, np.array(rounds) - rounds[0]] = table
+    return every

@@ -1,0 +1,110 @@
+"""Scores of each client's own model on a test set of its own, with the client's class proportions.
+
+CP-CFL's measure (Tun et al., section 4.1): "local testing sets that follow each client's data
+distribution by sampling from the testing portion of the dataset"; the test accuracy is the mean of
+the clients' own.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from coterie.contract.data import DataArrays, Indices
+from coterie.contract.phase import ServerState
+from coterie.engine.backend import Backend
+from coterie.engine.predictor import Chunk, join
+from coterie.errors import ContractError, DataError
+from coterie.evaluation.classification_metrics import classification_report
+
+GROUP = "local"
+"""The group of these scores."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalTests:
+    """Scores every client's model on the client's test set.
+
+    Attributes:
+        backend: Where samples are predicted.
+        rows: Each client's rows of the test set.
+        labels: The test set's classes.
+        batch_size: Samples predicted at a time.
+    """
+
+    backend: Backend
+    rows: Sequence[Indices]
+    labels: NDArray[np.int64]
+    batch_size: int
+
+    def scores(self, server: ServerState) -> dict[str, float]:
+        """Mean of the clients' accuracies, "acc"; over all predictions in one pool F1 and AUROC.
+
+        See `classification_report` for the latter. A client without a test sample does not count.
+        """
+        clients = [client for client, own in enumerate(self.rows) if len(own)]
+        found = self.backend.predict(server, [self._chunk(client) for client in clients])
+        labels = [self.labels[self.rows[client]] for client in clients]
+        probabilities = join(found).probabilities
+        if probabilities is None:
+            raise ContractError("A classifier gave no probabilities; give its Clusterer a head.")
+        pooled = probabilities.float().numpy()
+        each = torch.split(probabilities.argmax(dim=1), [len(own) for own in labels])
+        hits = [np.mean(ours.numpy() == own) for ours, own in zip(each, labels, strict=True)]
+        return {
+            "acc": float(np.mean(hits)),
+            **classification_report(pooled, np.concatenate(labels)),
+        }
+
+    def _chunk(self, client: int) -> Chunk:
+        rows = self.rows[client]
+        return Chunk(split="test", rows=rows, batch_size=self.batch_size, client=client)
+
+
+def local_test_rows(
+    data: DataArrays, parts: Sequence[Indices], ratio: float, seed: int
+) -> list[Indices]:
+    """Deal the test set out: to each client `ratio` test samples of a class for each of its own.
+
+    Where the test set has too few of some class for that, all counts shrink by one factor, so that
+    the clients' proportions stay. The sets are disjoint and drawn at random.
+
+    Args:
+        data: Classes of the training and the test samples; those of class −1 are left out.
+        parts: Each client's training rows.
+        ratio: Test samples for each training sample.
+        seed: Of the draw.
+
+    Returns:
+        Each client's rows of the test set, sorted.
+
+    Raises:
+        DataError: If nothing is held out, or there are no labels.
+    """
+    labels, test_labels = data.labels, data.test_labels
+    if labels is None or test_labels is None:
+        raise DataError(
+            f"evaluation.local_tests=true: data={data.name} has no labelled test samples; use "
+            "data.split=train, or data that has a test set."
+        )
+    rng, classes = np.random.default_rng(seed), np.unique(labels[labels >= 0])
+    held = {c: np.flatnonzero(test_labels == c) for c in classes}
+    own = {c: np.array([np.count_nonzero(labels[part] == c) for part in parts]) for c in classes}
+    wanted = [c for c in classes if own[c].sum()]
+    factor = min([ratio, *(len(held[c]) / own[c].sum() for c in wanted)])
+    if not factor:
+        missing = next(c for c in wanted if not len(held[c]))
+        raise DataError(
+            f"evaluation.local_tests=true: the test set of data={data.name} has no sample of class "
+            f"{missing}, which clients have; choose data whose test set has every class."
+        )
+    rows: list[list[Indices]] = [[] for _ in parts]
+    for c in wanted:
+        # Rounded sums, so that a class's shares add up whatever the factor.
+        ends = np.floor(np.cumsum(own[c]) * factor + 0.5).astype(np.int64)
+        shares = np.split(rng.permutation(held[c]), np.minimum(ends, len(held[c])))
+        for client, share in enumerate(shares[:-1]):
+            rows[client].append(share)
+    return [np.sort(np.concatenate(own_rows)).astype(np.int64) for own_rows in rows]

@@ -1,0 +1,49 @@
+"""A batch's loss over representations: at once, or in micro-batches where a config asks for it."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from pydantic import PositiveInt
+from torch import Tensor
+
+from coterie.config.component import Component
+from coterie.gradcache.cached import Part, Terms, cached_loss
+
+
+class MicroBatched(Component):
+    """Of a method whose loss couples the samples of a batch, and that declares representations."""
+
+    micro_batch_size: PositiveInt | None = None
+    """Samples whose graph is in memory at a time: gradients of the whole batch are cached, at the
+    cost of one more forward pass. By default the whole batch's."""
+
+
+UNCOUPLED = (
+    "its loss is a mean over samples that do not see each other, so that a smaller batch_size "
+    "needs less memory for the same gradient"
+)
+"""Why a method has no `micro_batch_size`."""
+
+
+def batch_loss(
+    parts: Mapping[str, Part],
+    loss: Callable[[Mapping[str, Any]], Terms],
+    micro_batch_size: int | None,
+) -> dict[str, Tensor]:
+    """The terms of a loss over all representations of a batch, ready to be back-propagated.
+
+    Args:
+        parts: Name to what is represented.
+        loss: Name to representations, to the terms; see `cached_loss`.
+        micro_batch_size: None for the plain step, with the whole batch's graph in memory.
+    """
+    if micro_batch_size is not None:
+        sized = {n: replace(p, micro_batch_size=micro_batch_size) for n, p in parts.items()}
+        return cached_loss(sized, loss)
+    represented = {}
+    for name, part in parts.items():
+        with torch.set_grad_enabled(torch.is_grad_enabled() and part.trained):
+            represented[name] = part.apply(part.samples[:])
+    return dict(loss(represented))

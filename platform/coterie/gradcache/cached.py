@@ -1,0 +1,225 @@
+"""Gradient caching: the exact gradient of a batch-coupled loss, one micro-batch's graph at a time.
+
+FedMCC, section VI, after Gao et al., "Scaling Deep Contrastive Learning Batch Size under Memory
+Limited Setup" (arXiv:2101.06983). Pass 1 represents the batch in micro-batches without a graph. The
+loss over all representations gives α = ∂L/∂representation. Pass 2 represents each micro-batch
+again, from the same random state, and back-propagates ⟨α, representation⟩.
+
+Pass 2 is the backward of an autograd function, so that whoever calls `backward` on the loss —
+Lightning, with gradient scaling or clipping, or a plain loop — gets parameters' gradients as ever.
+
+What couples samples inside the networks is not cached: BatchNorm in train mode takes its statistics
+from the micro-batch, and the gradient is, exactly, that of L(cat(net(micro-batch))).
+"""
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from coterie.errors import ConfigError, ContractError
+from coterie.gradcache.replay import Generators, Sums, autocast_now, check_leaves
+
+Terms = Mapping[str, Tensor]
+"""A loss under "loss", and other scalars to watch."""
+
+
+class Rows(Protocol):
+    """What micro-batches are cut from: a tensor (n, …), or views that are drawn as needed."""
+
+    def __len__(self) -> int:
+        """Samples, n."""
+
+    def __getitem__(self, rows: slice, /) -> Tensor:
+        """These rows, the same whenever they are asked for."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Representations of a batch: what some networks make of it.
+
+    Attributes:
+        apply: Maps a micro-batch to its representations: tensors (micro-batch, …), or dicts, lists
+            and tuples of them.
+        modules: The networks that `apply` uses. If any of their parameters requires a gradient,
+            the part is passed twice.
+        samples: The batch.
+        micro_batch_size: Samples whose graph is in memory at a time, at most; the batch is cut into
+            pieces as equal as can be. By default the whole batch.
+    """
+
+    apply: Callable[[Tensor], Any]
+    modules: Sequence[nn.Module]
+    samples: Rows
+    micro_batch_size: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.micro_batch_size is not None and self.micro_batch_size < 1:
+            raise ConfigError(f"micro_batch_size={self.micro_batch_size}: it must be positive.")
+
+    def pieces(self) -> list[slice]:
+        """The micro-batches."""
+        n = len(self.samples)
+        count = max(1, -(-n // (self.micro_batch_size or n)))
+        bounds = [n * i // count for i in range(count + 1)]
+        return [slice(a, b) for a, b in itertools.pairwise(bounds)]
+
+    @property
+    def trained(self) -> bool:
+        """Whether any parameter requires a gradient."""
+        return any(p.requires_grad for module in self.modules for p in module.parameters())
+
+    def parameters(self) -> list[nn.Parameter]:
+        """Those that require a gradient, each once."""
+        found = (p for module in self.modules for p in module.parameters() if p.requires_grad)
+        return list(dict.fromkeys(found))
+
+
+def cached_loss(
+    parts: Mapping[str, Part], loss: Callable[[Mapping[str, Any]], Terms]
+) -> dict[str, Tensor]:
+    """The loss over all representations, whose `backward` needs one micro-batch's graph at a time.
+
+    The random state and autocast of pass 1 are replayed in pass 2; buffers, such as running
+    statistics, move once.
+
+    Args:
+        parts: Name to what is represented.
+        loss: Name to representations of the whole batch, as `apply` structures them, to the terms.
+            It may use no parameters of its own that require a gradient.
+
+    Returns:
+        The terms; "loss" can be back-propagated once, the others are detached.
+
+    Raises:
+        ContractError: If the loss itself trains parameters.
+    """
+    run = _Run([_Pass(part) for part in parts.values()], torch.is_grad_enabled())
+    leaves = dict(zip(parts, (one.represent() for one in run.passes), strict=True))
+    with torch.set_grad_enabled(run.trains):
+        terms = dict(loss(leaves))
+    if run.trains and terms["loss"].requires_grad:
+        run.differentiate(terms["loss"])
+        attached: Tensor = _Cached.apply(run, terms["loss"].detach(), *run.parameters)
+        return {name: term.detach() for name, term in terms.items()} | {"loss": attached}
+    return {name: term.detach() for name, term in terms.items()}
+
+
+@dataclass
+class _Pass:
+    """One part, what is needed to pass it again, and α."""
+
+    part: Part
+    leaves: list[Tensor] = field(default_factory=list)
+    alphas: list[Tensor | None] = field(default_factory=list)
+    generators: list[Generators] = field(default_factory=list)
+    buffers: list[Tensor] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.trained = self.part.parameters()
+
+    @torch.no_grad()
+    def represent(self) -> Any:
+        """Pass 1: representations of the whole batch, as leaves of a graph to come."""
+        if self.trained:
+            self.buffers = [buffer.clone() for buffer in self._buffers()]
+        rows, structure = [], None
+        for piece in self.part.pieces():
+            samples = self.part.samples[piece]
+            self.generators.append(Generators.now(samples))
+            flat, structure = tree_flatten(self.part.apply(samples))
+            rows.append(flat)
+        # Autocast keeps its copies of weights, and these know of no gradient.
+        torch.clear_autocast_cache()
+        self.leaves = [torch.cat(pieces) for pieces in zip(*rows, strict=True)]
+        if self.trained:
+            self.leaves = [
+                leaf.requires_grad_() if leaf.is_floating_point() else leaf for leaf in self.leaves
+            ]
+        assert structure is not None  # there is one piece at least
+        return tree_unflatten(self.leaves, structure)
+
+    def again(self, upstream: Tensor) -> Iterator[tuple[Tensor | None, ...]]:
+        """Pass 2: the gradients of each micro-batch."""
+        for buffer, value in zip(self._buffers(), self.buffers, strict=True):
+            buffer.copy_(value)
+        for piece, generators in zip(self.part.pieces(), self.generators, strict=True):
+            samples = self.part.samples[piece]
+            with generators.replayed(), torch.enable_grad():
+                flat, _ = tree_flatten(self.part.apply(samples))
+            pairs = [
+                (output, alpha[piece] * upstream)
+                for output, alpha in zip(flat, self.alphas, strict=True)
+                if alpha is not None and output.requires_grad
+            ]
+            if pairs:
+                outputs, weights = zip(*pairs, strict=True)
+                yield torch.autograd.grad(outputs, self.trained, weights, allow_unused=True)
+
+    def _buffers(self) -> list[Tensor]:
+        return [buffer for module in self.part.modules for buffer in module.buffers()]
+
+
+class _Run:
+    """A batch between its two passes."""
+
+    def __init__(self, passes: Sequence[_Pass], grad: bool) -> None:
+        self.passes = passes
+        self.parameters = list(dict.fromkeys(p for one in passes for p in one.trained))
+        self.trains = grad and bool(self.parameters)
+        self._autocast = autocast_now()
+        self._done = False
+
+    def differentiate(self, loss: Tensor) -> None:
+        """α of every representation."""
+        leaves = [leaf for one in self.passes for leaf in one.leaves if leaf.requires_grad]
+        check_leaves(loss, leaves)
+        alphas = iter(torch.autograd.grad(loss, leaves, allow_unused=True))
+        for one in self.passes:
+            one.alphas = [next(alphas) if leaf.requires_grad else None for leaf in one.leaves]
+            one.leaves = []
+
+    def gradients(self, upstream: Tensor) -> list[Tensor | None]:
+        """Pass 2: each parameter's gradient."""
+        if self._done:
+            raise ContractError("A cached loss was back-propagated twice; compute it again.")
+        self._done = True
+        sums = Sums()
+        with self._buffers_kept(), self._autocast():
+            for one in self.passes:
+                if one.trained:
+                    for gradients in one.again(upstream):
+                        sums.add(zip(one.trained, gradients, strict=True))
+        return [sums.totals().get(parameter) for parameter in self.parameters]
+
+    @contextmanager
+    def _buffers_kept(self) -> Iterator[None]:
+        """Buffers are where pass 1 left them, whatever pass 2 does to them."""
+        modules = dict.fromkeys(module for one in self.passes for module in one.part.modules)
+        buffers = [buffer for module in modules for buffer in module.buffers()]
+        values = [buffer.clone() for buffer in buffers]
+        try:
+            yield
+        finally:
+            for buffer, value in zip(buffers, values, strict=True):
+                buffer.copy_(value)
+
+
+class _Cached(torch.autograd.Function):
+    """A loss whose backward is pass 2."""
+
+    @staticmethod
+    def forward(ctx: Any, run: _Run, value: Tensor, *parameters: Tensor) -> Tensor:
+        ctx.run = run
+        return value.clone()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+        return None, None, *ctx.run.gradients(upstream)

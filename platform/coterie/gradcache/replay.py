@@ -1,0 +1,94 @@
+"""What the second pass of gradient caching needs to be like the first."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from coterie.errors import ContractError
+
+
+@dataclass(frozen=True)
+class Generators:
+    """The state of the generators that a network draws from."""
+
+    cpu: Tensor
+    device: torch.device
+    cuda: Tensor | None
+
+    @classmethod
+    def now(cls, samples: Tensor) -> "Generators":
+        """The state before samples on their device are passed."""
+        cuda = torch.cuda.get_rng_state(samples.device) if samples.is_cuda else None
+        return cls(torch.get_rng_state(), samples.device, cuda)
+
+    @contextmanager
+    def replayed(self) -> Iterator[None]:
+        """Set the generators to this state, and put them back after it."""
+        devices = [self.device] if self.cuda is not None else []
+        with torch.random.fork_rng(devices=devices):
+            torch.set_rng_state(self.cpu)
+            if self.cuda is not None:
+                torch.cuda.set_rng_state(self.cuda, self.device)
+            yield
+
+
+class Sums:
+    """Sums of gradients in two levels: a thousand small ones added one by one would lose digits."""
+
+    _TOGETHER = 16
+
+    def __init__(self) -> None:
+        self._recent: dict[nn.Parameter, Tensor] = {}
+        self._totals: dict[nn.Parameter, Tensor] = {}
+        self._added = 0
+
+    def add(self, gradients: Iterable[tuple[nn.Parameter, Tensor | None]]) -> None:
+        """Add one micro-batch's gradients."""
+        _add(self._recent, ((p, g.clone()) for p, g in gradients if g is not None))
+        self._added += 1
+        if self._added % self._TOGETHER == 0:
+            self.totals()
+
+    def totals(self) -> dict[nn.Parameter, Tensor]:
+        """The sums so far."""
+        _add(self._totals, self._recent.items())
+        self._recent = {}
+        return self._totals
+
+
+def _add(
+    sums: dict[nn.Parameter, Tensor], gradients: Iterable[tuple[nn.Parameter, Tensor]]
+) -> None:
+    for parameter, gradient in gradients:
+        if parameter in sums:
+            sums[parameter] += gradient
+        else:
+            sums[parameter] = gradient
+
+
+def autocast_now() -> Callable[[], AbstractContextManager[Any]]:
+    """Makes the autocast that is in force now, for later."""
+    kind = "cuda" if torch.cuda.is_available() and torch.is_autocast_enabled("cuda") else "cpu"
+    enabled, dtype = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
+    return lambda: torch.autocast(kind, dtype=dtype, enabled=enabled)
+
+
+def check_leaves(loss: Tensor, leaves: Sequence[Tensor]) -> None:
+    """Raise a ContractError if the loss depends on other leaves: their gradient would be lost."""
+    known, seen, waiting = {id(leaf) for leaf in leaves}, set(), [loss.grad_fn]
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        variable = getattr(node, "variable", None)
+        if variable is not None and id(variable) not in known:
+            raise ContractError(
+                f"The cached loss trains parameters of shape {tuple(variable.shape)} itself; "
+                "put their network into a part."
+            )
+        waiting += [following for following, _ in node.next_functions]

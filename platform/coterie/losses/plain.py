@@ -1,0 +1,59 @@
+"""The contrastive loss as its formula reads, and what its other forms share with it."""
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from coterie.errors import ConfigError, ContractError
+
+
+def plain_contrastive_loss(
+    u: Tensor, v: Tensor, temperature: float, include_positive: bool = False
+) -> Tensor:
+    """`contrastive_loss` by its formula, with all n × n similarities in memory: the reference."""
+    check_views(u, v, temperature)
+    u, v = functional.normalize(u, dim=1), functional.normalize(v, dim=1)
+    among, across = anchor_logits(u, v, temperature, include_positive)
+    log_xi = torch.logaddexp(among.logsumexp(dim=1), across.logsumexp(dim=1))
+    return (log_xi - (u * v).sum(dim=1) / temperature).mean()
+
+
+def anchor_logits(
+    u: Tensor, v: Tensor, temperature: float, include_positive: bool
+) -> tuple[Tensor, Tensor]:
+    """The logits whose exponentials sum to ξ: s(u_i, u_j)/τ and s(u_i, v_j)/τ.
+
+    Args:
+        u: Rows of unit length (n, d), the anchors.
+        v: Rows of unit length (n, d).
+        temperature: τ.
+        include_positive: Whether the second block keeps its diagonal.
+
+    Returns:
+        Two matrices (n, n); what ξ leaves out is −∞.
+    """
+    anchors = u / temperature
+    among = (anchors @ u.T).fill_diagonal_(-torch.inf)
+    across = anchors @ v.T
+    return among, across if include_positive else across.fill_diagonal_(-torch.inf)
+
+
+def check_views(u: Tensor, v: Tensor, temperature: float) -> None:
+    """Refuse what the loss is not defined for.
+
+    Raises:
+        ConfigError: If the temperature is not positive.
+        ContractError: If the shapes differ or there are fewer than two rows.
+    """
+    if not temperature > 0.0:
+        raise ConfigError(f"temperature={temperature}: it must be positive; 0.5 is usual.")
+    if u.shape != v.shape or u.ndim != 2:
+        raise ContractError(
+            f"The contrastive loss got views of shapes {tuple(u.shape)} and {tuple(v.shape)}; "
+            "give it two matrices of one shape."
+        )
+    if len(u) < 2:
+        raise ContractError(
+            f"The contrastive loss got {len(u)} sample or cluster to tell apart; "
+            "give it at least two."
+        )

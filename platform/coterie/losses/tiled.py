@@ -1,0 +1,144 @@
+"""The contrastive loss in tiles: its value and gradient without an n × n matrix.
+
+Both passes go over square blocks of anchors and partners. The forward pass sums each anchor's
+denominator ξ block by block; the backward pass computes each block again. Memory beside the inputs
+and their gradients is a few blocks, whatever n is. Similarities of unit vectors are at most 1, so
+1/τ is a bound of all logits that is known beforehand: exponentials are taken relative to it, and no
+running maximum is needed. Within a view similarities are symmetric, and half the blocks do.
+"""
+
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn import functional
+
+from coterie.errors import ConfigError
+from coterie.losses.gradients import on_sphere
+from coterie.losses.plain import check_views
+
+TILE = 1024
+"""Rows and columns of a block: 4 MB in float32, which a CPU's cache holds."""
+
+
+def tiled_contrastive_loss(
+    u: Tensor, v: Tensor, temperature: float, include_positive: bool = False, tile: int = TILE
+) -> Tensor:
+    """The same as `plain_contrastive_loss`, to rounding, in memory O(n d + tile²).
+
+    It computes in float32 at least, under autocast and for half-precision inputs too, and in
+    float64 where exponentials of similarities over τ would leave float32's range.
+
+    Args:
+        u: One view's projections (n, d), the anchors, n ≥ 2.
+        v: The other view's (n, d), row i of both being sample i.
+        temperature: τ, at least 0.003.
+        include_positive: Whether ξ also holds the positive pair.
+        tile: Anchors and partners of a block.
+
+    Returns:
+        The loss, a scalar; it can be differentiated once.
+
+    Raises:
+        ConfigError: If τ is too small or `tile` is not positive.
+        ContractError: If the shapes differ or there are fewer than two rows.
+    """
+    check_views(u, v, temperature)
+    if tile < 1:
+        raise ConfigError(f"tile={tile}: a block has one row or more; {TILE} is usual.")
+    if not _in_range(temperature, torch.float64):
+        raise ConfigError(f"temperature={temperature}: the tiled loss needs 0.003 or more.")
+    loss: Tensor = _Tiled.apply(u, v, _Options(temperature, include_positive, tile))
+    return loss
+
+
+class _Options(NamedTuple):
+    temperature: float
+    include_positive: bool
+    tile: int
+
+
+class _Tiled(torch.autograd.Function):
+    """Forward: ξ, relative to e^{1/τ}. Backward: FedMCC's eq. (15) and (16), corrected."""
+
+    @staticmethod
+    def forward(ctx: Any, u: Tensor, v: Tensor, options: _Options) -> Tensor:
+        with torch.autocast(u.device.type, enabled=False):
+            unit_u, unit_v = _unit(u, options), _unit(v, options)
+            xi = unit_u.new_zeros(len(u))
+            for rows, columns in _pairs(len(u), options.tile):
+                block = _exponentials(unit_u, unit_u, rows, columns, options)
+                xi[rows] += block.sum(dim=1)
+                if rows != columns:
+                    xi[columns] += block.sum(dim=0)
+            for rows, columns in _all(len(u), options.tile):
+                block = _exponentials(unit_u, unit_v, rows, columns, options)
+                xi[rows] += block.sum(dim=1)
+            similarities = (unit_u * unit_v).sum(dim=1)
+            loss = (xi.log() + (1.0 - similarities) / options.temperature).mean()
+        ctx.save_for_backward(u, v, xi)
+        ctx.options = options
+        return loss.to(torch.promote_types(u.dtype, torch.float32))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, Tensor, None]:
+        u, v, xi = ctx.saved_tensors
+        options = ctx.options
+        with torch.autocast(u.device.type, enabled=False):
+            unit_u, unit_v = _unit(u, options), _unit(v, options)
+            weights = xi.reciprocal()
+            towards_u, towards_v = -unit_v, -unit_u
+            for rows, columns in _pairs(len(u), options.tile):
+                block = _exponentials(unit_u, unit_u, rows, columns, options)
+                block.mul_(weights[rows, None] + weights[columns])
+                towards_u[rows].addmm_(block, unit_u[columns])
+                if rows != columns:
+                    towards_u[columns].addmm_(block.T, unit_u[rows])
+            for rows, columns in _all(len(u), options.tile):
+                block = _exponentials(unit_u, unit_v, rows, columns, options)
+                block.mul_(weights[rows, None])
+                towards_u[rows].addmm_(block, unit_v[columns])
+                towards_v[columns].addmm_(block.T, unit_u[rows])
+            scale = upstream.to(xi.dtype) / (len(u) * options.temperature)
+            of_u = on_sphere(towards_u, u.to(xi.dtype), unit_u, scale)
+            of_v = on_sphere(towards_v, v.to(xi.dtype), unit_v, scale)
+        return of_u.to(u.dtype), of_v.to(v.dtype), None
+
+
+def _exponentials(
+    unit_u: Tensor, partners: Tensor, rows: slice, columns: slice, options: _Options
+) -> Tensor:
+    """e^{(s(u_i, w_j) − 1)/τ} of a block; 0 for i = j unless that pair counts."""
+    scale = 1.0 / options.temperature
+    bound = unit_u.new_full((1, 1), -scale)
+    block = torch.addmm(bound, unit_u[rows], partners[columns].T, alpha=scale).exp_()
+    if rows == columns and (partners is unit_u or not options.include_positive):
+        block.fill_diagonal_(0.0)
+    return block
+
+
+def _all(n: int, tile: int) -> Iterator[tuple[slice, slice]]:
+    """Every block's anchors and partners."""
+    slices = [slice(first, min(first + tile, n)) for first in range(0, n, tile)]
+    return ((rows, columns) for rows in slices for columns in slices)
+
+
+def _pairs(n: int, tile: int) -> Iterator[tuple[slice, slice]]:
+    """The blocks on and above the diagonal."""
+    return ((rows, columns) for rows, columns in _all(n, tile) if rows.start <= columns.start)
+
+
+def _unit(rows: Tensor, options: _Options) -> Tensor:
+    """Rows of unit length, in the type that the loss computes in."""
+    dtype = torch.promote_types(rows.dtype, torch.float32)
+    dtype = dtype if _in_range(options.temperature, dtype) else torch.float64
+    return functional.normalize(rows.to(dtype), dim=1)
+
+
+def _in_range(temperature: float, dtype: torch.dtype) -> bool:
+    """Whether e^{−2/τ}, the smallest exponential, and its inverse are in a type's range."""
+    return 2.0 / temperature < -0.95 * math.log(torch.finfo(dtype).tiny)

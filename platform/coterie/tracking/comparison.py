@@ -1,0 +1,200 @@
+"""One table of many runs: mean ± standard deviation over the seeds, as Markdown and CSV."""
+
+import csv
+import io
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+
+from coterie.tracking.finished import RunRecord
+from coterie.tracking.tables import format_bytes
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A number over the seeds.
+
+    Attributes:
+        mean: The mean of the runs that have it.
+        deviation: The sample standard deviation, over n - 1; None for a single run.
+    """
+
+    mean: float
+    deviation: float | None
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "Spread | None":
+        """The spread of one value or more, None of none."""
+        if not values:
+            return None
+        return cls(statistics.fmean(values), statistics.stdev(values) if values[1:] else None)
+
+
+@dataclass(frozen=True)
+class ComparisonRow:
+    """A row: one variant over its seeds.
+
+    Attributes:
+        label: The variant.
+        completed: How many of its runs completed.
+        runs: How many there are.
+        cells: A spread per column, None where no completed run has the number.
+    """
+
+    label: str
+    completed: int
+    runs: int
+    cells: tuple[Spread | None, ...]
+
+    @property
+    def count(self) -> str:
+        """How many runs the numbers are of: "3", or "2 of 3" if one is missing."""
+        return str(self.runs) if self.completed == self.runs else f"{self.completed} of {self.runs}"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The table; only completed runs count in it.
+
+    Attributes:
+        columns: Names as in `RunRecord.numbers`.
+        rows: One per variant, in the order of the comparison.
+        records: The runs behind it, in order.
+    """
+
+    columns: tuple[str, ...]
+    rows: tuple[ComparisonRow, ...]
+    records: tuple[RunRecord, ...]
+
+    @classmethod
+    def of(cls, records: Iterable[RunRecord], columns: Sequence[str] = ()) -> "Comparison":
+        """The table of these runs.
+
+        Args:
+            records: Runs, those of a label with different seeds.
+            columns: Which numbers; by default every final metric, and the bytes and modelled
+                seconds that any run used.
+        """
+        records = tuple(records)
+        done = [record for record in records if record.completed]
+        names = tuple(columns) or _default_columns(done)
+        rows = []
+        for label in dict.fromkeys(record.label for record in records):
+            own = [record for record in done if record.label == label]
+            cells = tuple(
+                Spread.of([record.numbers[name] for record in own if name in record.numbers])
+                for name in names
+            )
+            runs = sum(record.label == label for record in records)
+            rows.append(ComparisonRow(label, len(own), runs, cells))
+        return cls(names, tuple(rows), records)
+
+    @property
+    def problems(self) -> list[str]:
+        """A sentence for each run that is missing in the table."""
+        return [
+            f"{record.label}, seed {record.seed}: {record.status}"
+            + (f": {record.error}" if record.error else ".")
+            for record in self.records
+            if not record.completed
+        ]
+
+    def markdown(self) -> str:
+        """The table for people, and below it the runs that are missing in it."""
+        head = ["experiment", "runs", *self.columns]
+        lines = [head, ["---"] * len(head)]
+        lines += [[row.label, row.count, *self.texts(row)] for row in self.rows]
+        table = "\n".join(f"| {' | '.join(map(_escape, line))} |" for line in lines)
+        problems = "".join(f"- {problem}\n" for problem in self.problems)
+        return f"{table}\n\n{problems}" if problems else f"{table}\n"
+
+    def texts(self, row: ComparisonRow) -> list[str]:
+        """A row's cells for people."""
+        pairs = zip(self.columns, row.cells, strict=True)
+        return [cell_text(name, cell) for name, cell in pairs]
+
+    @property
+    def head(self) -> list[str]:
+        """The names of the entries of `lines`."""
+        parts = [f"{name} {part}" for name in self.columns for part in ("mean", "std")]
+        return ["experiment", "completed", "runs", *parts]
+
+    @property
+    def lines(self) -> list[list[str | int | float | None]]:
+        """Every row's label and counts, then mean and deviation of each column."""
+        lines: list[list[str | int | float | None]] = []
+        for row in self.rows:
+            lines.append([row.label, row.completed, row.runs])
+            for cell in row.cells:
+                lines[-1] += [cell.mean, cell.deviation] if cell else [None, None]
+        return lines
+
+    def csv(self) -> str:
+        """The table for programs, in full precision."""
+        return _csv([self.head, *self.lines])
+
+    def runs_csv(self) -> str:
+        """Every run with every number of its summary.json, in full precision."""
+        names = list(dict.fromkeys(name for record in self.records for name in record.numbers))
+        head = ["experiment", "seed", "status", "error", *names]
+        lines = [
+            [run.label, run.seed, run.status, run.error, *map(run.numbers.get, names)]
+            for run in self.records
+        ]
+        return _csv([head, *lines])
+
+
+def cell_text(name: str, cell: Spread | None) -> str:
+    """A cell for people: `0.929 ± 0.012`, bytes in their units, a dash where there is nothing."""
+    if cell is None:
+        return "–"
+    sizes = name.startswith("bytes/")
+    show, spread = format_bytes if sizes else _short, cell.deviation
+    if spread is None or (sizes and spread == 0):
+        return show(cell.mean)
+    return f"{show(cell.mean)} ± {show(spread)}"
+
+
+def foremost(comparison: Comparison) -> list[str]:
+    """The final metrics among the columns, those in front that most rows have.
+
+    Among these the first of each group ("clustering", "linear") comes before the second of each.
+    """
+    missing = {
+        name: sum(row.cells[place] is None for row in comparison.rows)
+        for place, name in enumerate(comparison.columns)
+    }
+    used = {name for record in comparison.records for name in record.accounts}
+    scores = alternating(name for name in comparison.columns if name not in used)
+    return sorted(scores, key=missing.__getitem__)
+
+
+def alternating(names: Iterable[str]) -> list[str]:
+    """The first of each group, which is what stands before the slash, then the second of each."""
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        groups.setdefault(name.partition("/")[0], []).append(name)
+    return [name for rank in zip_longest(*groups.values()) for name in rank if name is not None]
+
+
+def _default_columns(done: Sequence[RunRecord]) -> tuple[str, ...]:
+    scores = dict.fromkeys(name for record in done for name in record.scores)
+    used = dict.fromkeys(name for record in done for name in record.accounts)
+    return (*scores, *(name for name in used if any(record.numbers.get(name) for record in done)))
+
+
+def _short(number: float) -> str:
+    """Three decimals, or five digits of what is large."""
+    return f"{number:.3f}" if abs(number) < 100 else f"{number:.5g}"
+
+
+def _escape(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def _csv(lines: Sequence[Sequence[object]]) -> str:
+    """Floats with all their digits, so that reading them gives the same numbers; None is empty."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(lines)
+    return text.getvalue()

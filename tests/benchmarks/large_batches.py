@@ -1,0 +1,143 @@
+"""SimCLR's step with and without cached gradients: peak memory of a fresh process, and time.
+
+Each row is a process of its own with random images: it takes one step of 64 without caching, which
+brings in what any step needs, then steps of the batch in question. Peak memory is the resident
+set's; what the representations and the uint8 images take is told beside it.
+"""
+
+import json
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+from coterie.contract.method import Task
+from coterie.networks.encoders import ConvNet3
+from coterie.networks.resnet import ResNet
+from datamodules.augmentations import NaturalAugmentation, NoAugmentation
+from modules.simclr import Contrast, SimCLR
+
+TITLE = "Cached gradients: SimCLR's step at growing batch sizes, micro-batches of 64"
+SHAPES = {"conv3": (1, 28, 28), "resnet18": (3, 32, 32)}
+SIZES = {"conv3": (64, 256, 1024, 4096, 16_384), "resnet18": (64, 256, 1024)}
+PLAIN = {"conv3": (64, 256, 1024, 4096), "resnet18": (64, 256)}
+MICRO = 64
+
+
+def build(net, micro, views):
+    encoder = {"conv3": ConvNet3, "resnet18": ResNet}[net]()
+    augmentation = {"natural": NaturalAugmentation, "none": NoAugmentation}[views]()
+    task = Task(shape=SHAPES[net], classes=10, encoder=encoder, augmentation=augmentation)
+    torch.manual_seed(0)
+    module = Contrast(SimCLR.Config(micro_batch_size=micro), task)
+    module.on_train_epoch_start()
+    return module, module.configure_optimizers()
+
+
+def step(module, optimizer, images, seed):
+    batch = module.on_after_batch_transfer({"samples": images, "seed": seed}, 0)
+    loss = module.training_step(batch, 0)["loss"]
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+
+
+def one(net, size, micro, views, steps):
+    """Take the steps in this process: its peak memory in MB and the seconds of each step."""
+    torch.set_num_threads(1)
+    module, optimizer = build(net, micro or None, views)
+    draw = torch.Generator().manual_seed(1)
+    images = torch.randint(0, 256, (size, *SHAPES[net]), dtype=torch.uint8, generator=draw)
+    module_64, optimizer_64 = build(net, None, views)
+    step(module_64, optimizer_64, images[:MICRO], 0)
+    del module_64, optimizer_64
+    seconds = []
+    for number in range(steps):
+        started = time.perf_counter()
+        step(module, optimizer, images, number)
+        seconds.append(time.perf_counter() - started)
+    status = Path("/proc/self/status").read_text()
+    peak = next(line for line in status.splitlines() if line.startswith("VmHWM")).split()[1]
+    projection = module.config.projection
+    return {
+        "peak": int(peak) / 1024,
+        "seconds": seconds,
+        "images": images.nbytes / 2**20,
+        "representations": 2 * size * projection * 4 / 2**20,
+    }
+
+
+def fresh(net, size, micro, views="natural", steps=2):
+    """`one` in a process of its own."""
+    command = [sys.executable, "-m", "tests.benchmarks.large_batches", net, str(size), str(micro)]
+    out = subprocess.run(
+        [*command, views, str(steps)], check=True, capture_output=True, text=True
+    ).stdout
+    return json.loads(out)
+
+
+def memory():
+    """Peak memory by batch size, as a Markdown table."""
+    rows = [
+        "| net | batch | plain, MB | cached, MB | of these images and representations "
+        "| the rest over the plain 64 |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for net, sizes in SIZES.items():
+        base = fresh(net, MICRO, 0)["peak"]
+        for size in sizes:
+            plain = f"{fresh(net, size, 0, steps=1)['peak']:.0f}" if size in PLAIN[net] else "–"
+            cached = fresh(net, size, MICRO, steps=1)
+            own = cached["images"] + cached["representations"]
+            rows.append(
+                f"| {net} | {size:,} | {plain} | {cached['peak']:.0f} | {own:.0f} "
+                f"| {(cached['peak'] - own) / base:.2f} |"
+            )
+    return "\n".join(rows)
+
+
+def timing():
+    """Time of a cached step over a plain one's, in turns, as a Markdown table."""
+    rows = [
+        "| net | batch | views | plain, ms a sample | cached, ms a sample | ratio |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    torch.set_num_threads(1)
+    for net, size in (("conv3", 512), ("resnet18", 128)):
+        for views in ("none", "natural"):
+            draw = torch.Generator().manual_seed(1)
+            images = torch.randint(0, 256, (size, *SHAPES[net]), dtype=torch.uint8, generator=draw)
+            built = [build(net, micro, views) for micro in (None, MICRO)]
+            seconds = [[], []]
+            for number in range(8):
+                for own, made in zip(seconds, built, strict=True):
+                    started = time.perf_counter()
+                    step(*made, images, number)
+                    own.append(time.perf_counter() - started)
+            ratios = [c / p for p, c in zip(*seconds, strict=True)][1:]
+            plain, cached = (statistics.median(own[1:]) * 1e3 / size for own in seconds)
+            rows.append(
+                f"| {net} | {size} | {views} | {plain:.2f} | {cached:.2f} "
+                f"| {statistics.median(ratios):.2f} |"
+            )
+    return "\n".join(rows)
+
+
+def table():
+    """Both tables."""
+    return f"{memory()}\n\n{timing()}"
+
+
+def main(arguments):
+    if arguments:
+        net, size, micro, views, steps = arguments
+        sys.stdout.write(json.dumps(one(net, int(size), int(micro), views, int(steps))))
+    else:
+        sys.stdout.write(f"## {TITLE}\n\n{table()}\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,25 @@
+"""The benchmarks still run: small versions of what `make bench` measures."""
+
+import pytest
+
+from tests.benchmarks import large_batches, rounds, small_clients
+
+
+def test_large_batches_take_both_kinds_of_step():
+    for micro in (0, 4):
+        seen = large_batches.one("conv3", 10, micro, "natural", 1)
+        assert len(seen["seconds"]) == 1
+        assert seen["peak"] > 100
+
+
+def test_small_clients_take_turns():
+    seconds = small_clients.measure(2)
+    assert {name: len(values) for name, values in seconds.items()} == dict.fromkeys(seconds, 2)
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_rounds_that_do_nothing():
+    seen = rounds.measure(clients=4, rounds=2)
+    assert len(seen.seconds) == len(seen.actors) == 2
+    assert min(seen.actors) > 100

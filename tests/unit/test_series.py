@@ -1,0 +1,88 @@
+"""Scores along rounds, bytes and modelled seconds; their mean and band; the figure."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from coterie.errors import DataError
+from coterie.evaluation.comparison_figure import comparison_figure
+from coterie.tracking.finished import RunRecord
+from coterie.tracking.series import axes_of, band, metrics_of, points
+
+
+def run(accs, *, final=None, up=10, link=0.5, label="a", seed=0):
+    rows = []
+    for number, acc in enumerate(accs, start=1):
+        row = {"round": number, "seconds": 9.0, "bytes/up": up, "bytes/down": 1, "loss": 1.0}
+        row |= {"bytes/up/encoder": up, "modelled_seconds/up": link, "modelled_seconds/peer": 1.0}
+        row |= {"clustering/acc": acc} if acc is not None else {}
+        rows.append(row)
+    return RunRecord(
+        label=label, seed=seed, status="completed", rows=tuple(rows),
+        numbers={} if final is None else {"clustering/acc": final},
+        scores=() if final is None else ("clustering/acc",),
+    )  # fmt: skip
+
+
+def test_axes_are_rounds_bytes_and_columns_of_modelled_seconds_or_steps():
+    assert axes_of([run([0.1])]) == ["round", "bytes", "modelled_seconds"]
+    other = RunRecord(
+        label="b",
+        seed=0,
+        status="completed",
+        rows=({"round": 1, "seconds": 1.0, "local_steps": 4},),
+    )
+    assert axes_of([other]) == ["round", "local_steps"]
+    assert axes_of([]) == ["round"]
+    assert axes_of([run([0.1], up=0, link=0.0)]) == ["round", "bytes", "modelled_seconds"]
+
+
+def test_the_final_score_ends_the_curve_in_place_of_one_of_a_sample():
+    found = points(run([0.1, None, 0.3], final=0.4), "clustering/acc", "round")
+    np.testing.assert_array_equal(found, [[1, 3], [0.1, 0.4]])
+    # Row 2 has no score, but its bytes count.
+    found = points(run([0.1, None, 0.3], final=0.4), "clustering/acc", "bytes")
+    np.testing.assert_array_equal(found, [[11, 33], [0.1, 0.4]])
+    found = points(run([0.1, None, 0.3]), "clustering/acc", "modelled_seconds")
+    np.testing.assert_array_equal(found, [[1.5, 4.5], [0.1, 0.3]])
+    found = points(run([0.1, None, 0.3]), "clustering/acc", "modelled_seconds/up")
+    np.testing.assert_array_equal(found, [[0.5, 1.5], [0.1, 0.3]])
+    assert points(run([None]), "clustering/acc", "round").shape == (2, 0)
+    assert points(run([0.1]), "clustering/acc", "no such column").shape == (2, 0)
+
+
+def test_the_band_is_one_sample_deviation_around_the_mean():
+    curves = [np.array([[1.0, 2.0], [0.1, 0.5]]), np.array([[1.0, 2.0], [0.3, 0.9]])]
+    mean, edges = band(curves)
+    np.testing.assert_allclose(mean, [[1, 2], [0.2, 0.7]])
+    half = np.array([np.std([0.1, 0.3], ddof=1), np.std([0.5, 0.9], ddof=1)])
+    np.testing.assert_allclose(edges, [mean[1] - half, mean[1] + half])
+    assert band(curves[:1])[1] is None
+    assert band([])[0].shape == (2, 0)
+
+
+def test_curves_with_other_places_are_joined_linearly_where_all_reach():
+    mean, _ = band([np.array([[0.0, 4.0], [0.0, 4.0]]), np.array([[1.0, 3.0], [3.0, 3.0]])])
+    np.testing.assert_allclose(mean, [[1, 3], [2, 3]])
+
+
+def test_panels_are_final_metrics_that_were_tracked_else_the_loss():
+    assert metrics_of([run([0.1], final=0.2)]) == ["clustering/acc"]
+    assert metrics_of([run([0.1])]) == ["loss"]
+    names = ["clustering/acc", "clustering/nmi", "test/acc", "knn/acc"]
+    both = RunRecord(
+        label="c", seed=0, status="completed", scores=tuple(names),
+        rows=({"round": 1, "clustering/acc": 1.0, "clustering/nmi": 1.0, "test/acc": 1.0},),
+    )  # fmt: skip
+    assert metrics_of([both]) == ["clustering/acc", "test/acc", "clustering/nmi"]
+
+
+def test_the_figure_has_a_line_and_a_band_for_each_in_its_own_colour(tmp_path):
+    steep = band([np.array([[1.0, 2.0], [0.1, y]]) for y in (0.5, 0.9)])
+    path = comparison_figure({"acc": {"a": steep, "b": steep}}, "bytes", tmp_path / "f" / "x.png")
+    with Image.open(path) as image:
+        pixels = np.asarray(image.convert("RGB")).reshape(-1, 3)
+    for colour in ((0x3F, 0x90, 0xDA), (0xFF, 0xA9, 0x0E)):
+        assert (pixels == colour).all(axis=1).sum() > 50
+    with pytest.raises(DataError, match=r"axis bytes: no run has a point to draw"):
+        comparison_figure({"acc": {"a": band([])}}, "bytes", tmp_path / "y.png")
