@@ -17,6 +17,7 @@ from coterie.engine.predictor import join, split_rows
 from coterie.errors import ContractError
 from coterie.evaluation.assignment import assign
 from coterie.evaluation.clustering_metrics import ClusteringScores
+from coterie.evaluation.fixed_sample import fixed_sample
 from coterie.evaluation.local_tests import GROUP, LocalTests
 from coterie.evaluation.matching import contingency
 from coterie.evaluation.probe_runner import Probes
@@ -75,8 +76,7 @@ class Evaluator:
         """Scores on a fixed sample: "acc", "nmi", "ari", "kappa"; none of them without labels.
 
         Of a classifier "acc" and "f1_macro", on held-out samples if there are any; or its local
-        scores. Scores without labels are called "unsupervised/align" and so on, those of a linear
-        probe "linear/acc".
+        scores. Without labels "unsupervised/align" and so on; of a linear probe "linear/acc".
         """
         found = {} if self.unsupervised is None else self.unsupervised.scores(server)
         blind = {f"{UNSUPERVISED}/{name}": value for name, value in found.items()}
@@ -88,7 +88,8 @@ class Evaluator:
     def _quick_probe(self, server: ServerState) -> dict[str, float]:
         """The linear probe's scores on a fixed sample."""
         fit, held, test_labels = self.held_out()
-        fit, held = self._at_most(fit), self._at_most(held)
+        most, seed = self.config.max_samples, self._seed
+        fit, held = fixed_sample(fit, most, seed), fixed_sample(held, most, seed)
         split, labels = ("train", self._labels) if test_labels is None else ("test", test_labels)
         train, test = self._predict(server, "train", fit), self._predict(server, split, held)
         features = train.embedding, test.embedding
@@ -228,15 +229,7 @@ class Evaluator:
         return self._class_scores(self._predict(server, self.group, rows), labels[rows])
 
     def _labelled_sample(self, labels: NDArray[np.int64]) -> Indices:
-        return self._at_most(np.flatnonzero(labels >= 0))
-
-    def _at_most(self, rows: Indices) -> Indices:
-        """As many of the rows as an evaluation between rounds takes, the same each time."""
-        most = self.config.max_samples
-        if most is None or most >= len(rows):
-            return rows
-        rng = np.random.default_rng(self._seed)
-        return rows[np.sort(rng.choice(len(rows), size=most, replace=False))]
+        return fixed_sample(np.flatnonzero(labels >= 0), self.config.max_samples, self._seed)
 
     def _predict(self, server: ServerState, split: str, rows: Indices) -> Prediction:
         return join(self.backend.predict(server, split_rows(split, rows, self.config.batch_size)))
