@@ -23,7 +23,7 @@ from coterie.losses.prediction import negative_cosine
 from coterie.networks.branch import cluster_count
 from coterie.networks.clusterer import parameter_dtype
 from coterie.networks.heads import Predictor, Projector
-from coterie.networks.views import Views, batch_views
+from coterie.networks.views import Plain, batch_views
 
 Stage = Literal["samples", "clusters"]
 """What is compared: two views of a sample (SimSiam, SCFC), or the samples of a cluster (CCFC)."""
@@ -142,7 +142,7 @@ class ClusterSiamese(LightningModule):
         whole = self.config.micro_batch_size is None
         if self.stage == "samples":
             return batch_views(self.augment, batch, dtype, whole=whole)
-        samples = Views(nn.Identity(), batch["samples"], batch["seed"], dtype)
+        samples = Plain(batch["samples"], dtype)
         return (samples[:] if whole else samples,)
 
     def training_step(self, views: tuple[Rows, ...], batch_idx: int) -> dict[str, Tensor]:

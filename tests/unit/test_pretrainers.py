@@ -45,14 +45,14 @@ def byol(**config) -> Bootstrap:
 def test_simclr_is_the_cross_entropy_over_all_views() -> None:
     built, batch = module(SimCLR, temperature=0.3), views()
     expected = slow_losses.nt_xent(*projections(built.online, batch), 0.3)
-    assert built.training_step(batch, 0).item() == pytest.approx(expected, rel=1e-12)
+    assert built.training_step(batch, 0)["loss"].item() == pytest.approx(expected, rel=1e-12)
 
 
 def test_simclr_of_equal_projections_is_the_log_of_all_others() -> None:
     built = module(SimCLR)
     nn.init.zeros_(built.online.projector.layers[-1].weight)
     nn.init.ones_(built.online.projector.layers[-1].bias)
-    assert built.training_step(views(7), 0).item() == pytest.approx(math.log(13), rel=1e-12)
+    assert built.training_step(views(7), 0)["loss"].item() == pytest.approx(math.log(13), rel=1e-12)
 
 
 def test_byol_sums_and_simsiam_averages_both_directions() -> None:
@@ -66,21 +66,21 @@ def test_byol_sums_and_simsiam_averages_both_directions() -> None:
             for i in (0, 1)
         ]
         expected = 4 - 2 * sum(terms) if kind is BYOL else -0.5 * sum(terms)
-        assert built.training_step(batch, 0).item() == pytest.approx(expected, rel=1e-12)
+        assert built.training_step(batch, 0)["loss"].item() == pytest.approx(expected, rel=1e-12)
 
 
 def test_with_equal_networks_byol_is_four_and_four_times_simsiam() -> None:
     batch, one, other = views(), module(BYOL), module(SimSiam)
     other.online.load_state_dict(one.online.state_dict())
     other.predictor.load_state_dict(one.predictor.state_dict())
-    expected = 4 + 4 * other.training_step(batch, 0).item()
-    assert one.training_step(batch, 0).item() == pytest.approx(expected, rel=1e-12)
+    expected = 4 + 4 * other.training_step(batch, 0)["loss"].item()
+    assert one.training_step(batch, 0)["loss"].item() == pytest.approx(expected, rel=1e-12)
 
 
 @pytest.mark.parametrize("kind", CENTRAL)
 def test_everything_but_the_target_is_trained(kind) -> None:
     built = module(kind)
-    built.training_step(views(), 0).backward()
+    built.training_step(views(), 0)["loss"].backward()
     trained = {n for n, p in built.named_parameters() if p.grad is not None and p.grad.any()}
     everything = {n for n, _ in built.named_parameters() if not n.startswith("target.")}
     assert trained == everything

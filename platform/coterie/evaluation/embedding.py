@@ -8,8 +8,6 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.patheffects import withStroke
 from numpy.typing import NDArray
-from sklearn.decomposition import PCA
-from sklearn.manifold import TSNE
 
 from coterie.errors import DataError
 from coterie.evaluation.canvas import blank, save, style
@@ -91,6 +89,10 @@ def _check_embedding(
 
 def _map(vectors: NDArray[Any], seed: int) -> NDArray[np.float64]:
     """t-SNE coordinates (n, 2)."""
+    # Half a second, which a run without figures need not wait for.
+    from sklearn.decomposition import PCA
+    from sklearn.manifold import TSNE
+
     samples, features = vectors.shape
     parts = min(50, samples, features)
     reduced = PCA(parts, svd_solver="full").fit_transform(vectors.astype(np.float64))

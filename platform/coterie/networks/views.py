@@ -91,6 +91,26 @@ class Views:
         return self._kept[1]
 
 
+class Plain:
+    """The samples of a batch themselves, brought into [0, 1] when they are asked for.
+
+    Args:
+        samples: uint8 or floating samples (batch, …).
+        dtype: The model's type.
+    """
+
+    def __init__(self, samples: Tensor, dtype: torch.dtype) -> None:
+        self._samples, self._dtype = samples, dtype
+
+    def __len__(self) -> int:
+        """Samples of the batch."""
+        return len(self._samples)
+
+    def __getitem__(self, rows: slice) -> Tensor:
+        """These samples, in `dtype`."""
+        return to_unit(self._samples[rows], self._dtype)
+
+
 def view_pair(
     augment: nn.Module, samples: Tensor, seed: int, dtype: torch.dtype
 ) -> tuple[Views, Views]:
