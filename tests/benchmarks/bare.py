@@ -63,6 +63,9 @@ class Bare:
         y = [torch.from_numpy(data.labels[rows]) for rows in order]
         context = multiprocessing.get_context("fork")
         self._clients, self._workers = clients, []
+        torch.manual_seed(0)
+        self._generator = np.random.default_rng(0)
+        self._state = [value.detach().numpy() for value in network().parameters()]
         for _ in range(2):
             ours, theirs = context.Pipe()
             process = context.Process(target=_work, args=(theirs, x, y), daemon=True)
@@ -71,19 +74,22 @@ class Bare:
 
     def run(self, cohort, rounds):
         """Seconds of each round."""
-        torch.manual_seed(0)
-        generator = np.random.default_rng(0)
-        state = [value.detach().numpy() for value in network().parameters()]
-        seconds = []
-        for _ in range(rounds):
-            started = time.perf_counter()
-            chosen = generator.choice(self._clients, cohort, replace=False)
-            for (pipe, _), share in zip(self._workers, np.array_split(chosen, 2), strict=True):
-                pipe.send((share, state))
-            sums = zip(*(pipe.recv() for pipe, _ in self._workers), strict=True)
-            state = [(one + other) / cohort for one, other in sums]
-            seconds.append(time.perf_counter() - started)
+        seconds = [self.round(cohort) for _ in range(rounds)]
+        self.close()
+        return seconds
+
+    def round(self, cohort):
+        """Seconds of one round."""
+        started = time.perf_counter()
+        chosen = self._generator.choice(self._clients, cohort, replace=False)
+        for (pipe, _), share in zip(self._workers, np.array_split(chosen, 2), strict=True):
+            pipe.send((share, self._state))
+        sums = zip(*(pipe.recv() for pipe, _ in self._workers), strict=True)
+        self._state = [(one + other) / cohort for one, other in sums]
+        return time.perf_counter() - started
+
+    def close(self):
+        """End the processes."""
         for pipe, process in self._workers:
             pipe.send(None)
             process.join()
-        return seconds

@@ -3,8 +3,9 @@
 Both train the two-convolution net by SGD 0.1 on batches of 10, one epoch a round, one thread each,
 and average the clients' models. The bare loop's processes are started once, hold their clients'
 images as float tensors, and send each round the sum of their clients' models. The two take turns,
-run by run; a ratio is the median over the pairs. Memory and CPU time are of one more run: reading
-a process's proportional memory stops it for tens of milliseconds.
+round by round in one run: while one trains, the other's processes wait. A ratio is the median over
+a run's rounds but the first, and then over the runs. The whole command is timed by itself; its
+memory and CPU time are of one more run, since reading a process's proportional memory stops it.
 """
 
 import json
@@ -12,103 +13,109 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from pathlib import Path
 
+from coterie import Federation
+from coterie.config.loading import load_config
+from ray_jobs.compose import compose_plain
 from tests.benchmarks.bare import Bare
-from tests.benchmarks.processes import cpu_seconds, descendants, pss_mb
+from tests.benchmarks.processes import Peak
 
 TITLE = "FedAvg on Fashion-MNIST, 2 processes of one thread"
-PAIRS = 5
+RUNS = 5
 SETTINGS = {
     "100 clients of 100 images, 10 a round": (100, 100, 10, 20),
     "10 clients of 6,000 images": (10, 6_000, 10, 2),
 }
-COMMAND = (
-    sys.executable, "-m", "ray_jobs.train", "experiment=fedavg_fashionmnist", "executor=loop",
+OPTIONS = (
+    "experiment=fedavg_fashionmnist", "executor=loop",
     "cluster.num_actors=2", "method.batch_size=10", "method.learning_rate=0.1",
     "evaluation.every=0", "evaluation.linear_probe=false", "evaluation.knn=false",
     "evaluation.figures=false", "checkpoint.every=0", "tracking.progress=none",
 )  # fmt: skip
 
 
-def coterie(clients, images, cohort, rounds, watched=False):
-    """Seconds of each round and of the whole command, accuracy; if watched, memory and CPU too."""
+class Turns:
+    """An observer that lets the bare loop do a round after each of ours."""
+
+    def __init__(self, bare, cohort):
+        self._bare, self._cohort = bare, cohort
+        self.ours, self.theirs, self._begun = [], [], None
+
+    def __getattr__(self, name):
+        return lambda *args, **kwargs: None
+
+    def phase_started(self, *_):
+        self._begun = time.perf_counter()
+
+    def phase_finished(self, *_):
+        self.ours.append(time.perf_counter() - self._begun)
+        self.theirs.append(self._bare.round(self._cohort))
+
+
+def overrides(clients, images, cohort, rounds, run_dir):
+    return (
+        *OPTIONS, f"partition.clients={clients}", f"data.limit={clients * images}",
+        f"method.participation={cohort / clients}", f"method.rounds={rounds}",
+        f"run_dir={run_dir}",
+    )  # fmt: skip
+
+
+def in_turns(clients, images, cohort, rounds):
+    """Seconds of our rounds and of theirs in one run."""
+    bare = Bare(clients, images)  # forks before Ray is there
+    turns = Turns(bare, cohort)
+    with tempfile.TemporaryDirectory() as folder:
+        options = overrides(clients, images, cohort, rounds, Path(folder) / "run")
+        Federation(load_config(compose_plain(*options)), turns).run()
+    bare.close()
+    return turns
+
+
+def command(*setting, watched=False):
+    """Seconds of the whole command, test accuracy; if watched, memory in MB and CPU seconds."""
     with tempfile.TemporaryDirectory() as folder:
         run_dir = Path(folder) / "run"
-        own = (
-            f"partition.clients={clients}", f"data.limit={clients * images}",
-            f"method.participation={cohort / clients}", f"method.rounds={rounds}",
-            f"run_dir={run_dir}",
-        )  # fmt: skip
         started = time.perf_counter()
-        process = subprocess.Popen([*COMMAND, *own])
+        process = subprocess.Popen(
+            [sys.executable, "-m", "ray_jobs.train", *overrides(*setting, run_dir)]
+        )
         peak = Peak(process.pid) if watched else None
         if process.wait():
             raise RuntimeError(f"the run exited with {process.returncode}")
         whole = time.perf_counter() - started
         if peak is not None:
             peak.stop()
-        rows = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
         summary = json.loads((run_dir / "summary.json").read_text())
-    seconds = [row["seconds"] for row in rows if row["scope"] == "server"]
-    accuracy = summary["metrics"]["test"]["acc"]
     seen = {} if peak is None else {"peak": peak.mb, "cpu": peak.cpu}
-    return {"rounds": seconds, "whole": whole, "acc": accuracy, **seen}
-
-
-class Peak:
-    """Most memory and CPU seconds of a process and its descendants, looked at twice a second."""
-
-    def __init__(self, pid):
-        self.mb = self.cpu = 0.0
-        self._pid, self._over = pid, threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-        self._thread.start()
-
-    def _watch(self):
-        while not self._over.wait(0.5):
-            pids = descendants(self._pid)
-            self.mb = max(self.mb, pss_mb(pids))
-            self.cpu = max(self.cpu, cpu_seconds(pids))
-
-    def stop(self):
-        self._over.set()
-        self._thread.join()
-
-
-def measure(name, pairs):
-    """Runs of both, in turns: two lists of what `coterie` and `Bare.run` give."""
-    clients, images, cohort, rounds = SETTINGS[name]
-    ours, bare = [], []
-    for _ in range(pairs):
-        bare.append(Bare(clients, images).run(cohort, rounds))
-        ours.append(coterie(clients, images, cohort, rounds))
-    return ours, bare
+    return {"whole": whole, "acc": summary["metrics"]["test"]["acc"], **seen}
 
 
 def table():
     """Seconds of a round and of the whole, memory and accuracy, as a Markdown table."""
     rows = [
-        "| setting | bare, s a round | Coterie, s a round | ratio (min–max) | first round / later "
-        "| whole command, s | its CPU s | peak memory (PSS), GB | test acc |",
+        "| setting | bare, s a round | Coterie, s a round | ratio (of the runs) "
+        "| first round / later | whole command, s | its CPU s | peak memory (PSS), GB | test acc |",
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for name, setting in SETTINGS.items():
-        ours, bare = measure(name, PAIRS)
-        later = [statistics.median(run["rounds"][1:]) for run in ours]
-        plain = [statistics.median(run[1:]) for run in bare]
-        ratios = [a / b for a, b in zip(later, plain, strict=True)]
-        firsts = [run["rounds"][0] / one for run, one in zip(ours, later, strict=True)]
-        whole = statistics.median(run["whole"] for run in ours)
-        watched = coterie(*setting, watched=True)
+        runs = [in_turns(*setting) for _ in range(RUNS)]
+        ours, theirs = (
+            [statistics.median(getattr(r, k)[1:]) for r in runs] for k in ("ours", "theirs")
+        )
+        ratios = sorted(
+            statistics.median(a / b for a, b in zip(r.ours[1:], r.theirs[1:], strict=True))
+            for r in runs
+        )
+        first = statistics.median(r.ours[0] / own for r, own in zip(runs, ours, strict=True))
+        whole = statistics.median(command(*setting)["whole"] for _ in range(RUNS))
+        watched = command(*setting, watched=True)
         rows.append(
-            f"| {name} | {statistics.median(plain):.3f} | {statistics.median(later):.3f} "
-            f"| {statistics.median(ratios):.2f} ({min(ratios):.2f}–{max(ratios):.2f}) "
-            f"| {statistics.median(firsts):.1f} "
-            f"| {whole:.1f} | {watched['cpu']:.1f} | {watched['peak'] / 1e3:.2f} "
-            f"| {ours[0]['acc']:.3f} |"
+            f"| {name} | {statistics.median(theirs):.3f} | {statistics.median(ours):.3f} "
+            f"| {statistics.median(ratios):.2f} ({', '.join(f'{r:.2f}' for r in ratios)}) "
+            f"| {first:.1f} | {whole:.1f} | {watched['cpu']:.1f} | {watched['peak'] / 1e3:.2f} "
+            f"| {watched['acc']:.3f} |"
         )
     return "\n".join(rows)
 

@@ -1,6 +1,7 @@
 """What processes take, from /proc: CPU seconds, memory as proportional set size (PSS)."""
 
 import os
+import threading
 from pathlib import Path
 
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -47,3 +48,23 @@ def _read(pid, name):
         return (Path("/proc") / str(pid) / name).read_text(errors="replace")
     except OSError:  # it has ended
         return ""
+
+
+class Peak:
+    """Most memory and CPU seconds of a process and its descendants, looked at twice a second."""
+
+    def __init__(self, pid):
+        self.mb = self.cpu = 0.0
+        self._pid, self._over = pid, threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+
+    def _watch(self):
+        while not self._over.wait(0.5):
+            pids = descendants(self._pid)
+            self.mb = max(self.mb, pss_mb(pids))
+            self.cpu = max(self.cpu, cpu_seconds(pids))
+
+    def stop(self):
+        self._over.set()
+        self._thread.join()
