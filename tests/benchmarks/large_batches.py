@@ -6,6 +6,7 @@ set's; what the representations and the uint8 images take is told beside it.
 """
 
 import json
+import resource
 import statistics
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from pathlib import Path
 import torch
 
 from coterie.contract.method import Task
+from coterie.losses import plain_contrastive_loss, tiled_contrastive_loss
 from coterie.networks.encoders import ConvNet3
 from coterie.networks.resnet import ResNet
 from datamodules.augmentations import NaturalAugmentation, NoAugmentation
@@ -25,6 +27,7 @@ SHAPES = {"conv3": (1, 28, 28), "resnet18": (3, 32, 32)}
 SIZES = {"conv3": (64, 256, 1024, 4096, 16_384), "resnet18": (64, 256, 1024)}
 PLAIN = {"conv3": (64, 256, 1024, 4096), "resnet18": (64, 256)}
 MICRO = 64
+FITS = 8_192
 
 
 def build(net, micro, views):
@@ -126,13 +129,46 @@ def timing():
     return "\n".join(rows)
 
 
+def contrast(n):
+    """Seconds of CPU of the tiled and, if it fits, the plain loss of n pairs, and the MB it took."""
+    torch.set_num_threads(1)
+    draw = torch.Generator().manual_seed(1)
+    u, v = (torch.randn(n, 128, generator=draw).requires_grad_() for _ in range(2))
+    tiled_contrastive_loss(u[:MICRO], v[:MICRO], 0.5).backward()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    seconds = []
+    for form in (tiled_contrastive_loss, *([plain_contrastive_loss] if n <= FITS else [])):
+        started = time.process_time()
+        form(u, v, 0.5).backward()
+        seconds.append(time.process_time() - started)
+        if len(seconds) == 1:
+            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return {"seconds": seconds, "extra": (peak - before) / 1024}
+
+
+def tiles():
+    """The contrastive loss in tiles, forward and backward, as a Markdown table."""
+    rows = [
+        "| n, d = 128 | tiled, CPU s | plain, CPU s | tiled, extra MB |",
+        "| --- | --- | --- | --- |",
+    ]
+    for n in (FITS, 65_536):
+        command = [sys.executable, "-m", "tests.benchmarks.large_batches", "contrast", str(n)]
+        found = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+        tiled, plain = (*found["seconds"], None)[:2]
+        rows.append(f"| {n:,} | {tiled:.1f} | {plain or '–'} | {found['extra']:.0f} |")
+    return "\n".join(rows)
+
+
 def table():
-    """Both tables."""
-    return f"{memory()}\n\n{timing()}"
+    """All tables."""
+    return f"{memory()}\n\n{timing()}\n\n{tiles()}"
 
 
 def main(arguments):
-    if arguments:
+    if arguments[:1] == ["contrast"]:
+        sys.stdout.write(json.dumps(contrast(int(arguments[1]))))
+    elif arguments:
         net, size, micro, views, steps = arguments
         sys.stdout.write(json.dumps(one(net, int(size), int(micro), views, int(steps))))
     else:
