@@ -130,7 +130,7 @@ def timing():
 
 
 def contrast(n):
-    """Seconds of CPU of the tiled and, if it fits, the plain loss of n pairs, and the MB it took."""
+    """CPU seconds of the tiled and, if it fits, the plain loss of n pairs; the MB it took."""
     torch.set_num_threads(1)
     draw = torch.Generator().manual_seed(1)
     u, v = (torch.randn(n, 128, generator=draw).requires_grad_() for _ in range(2))
