@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Sequence
 
+from coterie.collector import paused_collector
 from coterie.config.loading import load_component, load_config
 from coterie.config.schema import ClusterConfig
 from coterie.distributed.early import early_start
@@ -25,8 +26,9 @@ def _train(arguments: Sequence[str]) -> int:
     plain = compose_plain(*arguments)
     # What follows imports PyTorch, and Ray starts meanwhile.
     with early_start(load_component(ClusterConfig, plain.get("cluster") or {}, "cluster.")):
-        config = load_config(plain)
-        from coterie.engine.federation import Federation
+        with paused_collector():
+            config = load_config(plain)
+            from coterie.engine.federation import Federation
 
         return Federation(config).run().exit_code
 

@@ -65,7 +65,7 @@ def local_options(config: ClusterConfig) -> dict[str, Any]:
     """
     options: dict[str, Any] = {"include_dashboard": False}
     if (os.cpu_count() or 1) <= 2 * (config.num_actors or 2):
-        options["_system_config"] = {"preload_python_modules": ["coterie.distributed.actors"]}
+        options["_system_config"] = {"preload_python_modules": ["coterie.distributed.preload"]}
     return options
 
 
