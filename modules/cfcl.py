@@ -43,8 +43,9 @@ from modules.cfcl_model import Local, TripletModel
 from modules.cfcl_timeline import CFCLConfig, Event, timeline
 
 MODEL, SETUP = "encoder", "setup"
-METRICS = frozenset({"loss", "triplet", "regulariser", "set_size", "time_step"})
-"""`set_size`: samples a device trains on, pulled ones included; `time_step`: the last one done."""
+METRICS = frozenset({"loss", "triplet", "regulariser", "set_size", "steps", "time_step"})
+"""`set_size`: samples a device trains on, pulled ones included; `steps`: those taken in the phase,
+and `time_step`: the last one done."""
 RULES = StateRules(
     Entry(pattern="encoder.*", rule=Rule.AVERAGE, slot=MODEL),
     Entry(pattern="augment.*", rule=Rule.RESET),
@@ -168,7 +169,8 @@ class CFCL:
         device.exposure += fit.steps * size
         device.network, device.adam = RULES.slot(module, MODEL), module.remember()
         reached = event.step + fit.steps - 1
-        metrics = {**fit.metrics, "set_size": float(size), "time_step": float(reached)}
+        counts = {"set_size": size, "steps": fit.steps, "time_step": reached}
+        metrics = {**fit.metrics, **{name: float(count) for name, count in counts.items()}}
         return Outcome(state=device.tensors(), metrics=metrics)
 
     def _local(self, client: Client, device: Device, event: Event) -> Local:

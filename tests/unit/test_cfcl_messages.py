@@ -135,7 +135,7 @@ def test_bytes_and_items_are_those_counted_by_hand(
         # Each of the three global models but the last, and the set-up once.
         assert ledger.down == clients * (3 * size + setup)
         trained = len(turns(done, "train"))
-        assert ledger.up == clients * 3 * (size + 8 + 8) + trained * 8 * 5
+        assert ledger.up == clients * 3 * (size + 8 + 8) + trained * 8 * 6
         for commit in done.commits:
             flat = commit.traffic.rows()
             counted = {k: v for k, v in flat.items() if k.startswith("items/")}

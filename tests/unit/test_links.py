@@ -58,6 +58,7 @@ def test_a_run_says_what_went_between_devices_and_scores_its_representation(tmp_
     assert [0 <= row.get("linear/acc", -1) <= 1 for row in ends] == [True, True, False]
     assert 0 <= summary["metrics"]["linear"]["acc"] <= 1
     assert [row["time_step"] for row in rows if row["phase"] == "train"] == [3, 7, 8]
+    assert [row["steps"] for row in rows if row["phase"] == "train"] == [3, 4, 1]
     assert [row["time_step"] for row in ends] == [3, 7, 8]
 
 
