@@ -1,9 +1,12 @@
 """What every command shares: help, how refusals are shown, exit codes."""
 
+import atexit
 import logging
+import os
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import NoReturn
 
 from rich.console import Console
 from rich.logging import RichHandler
@@ -51,3 +54,34 @@ def run_command(
         where = f"{error.filename}: " if error.filename else ""
         show(f"{where}the system refused it ({reason}); make room or mend access, and start again.")
         return RunError.exit_code
+
+
+def run_program(main: Callable[[Sequence[str]], int]) -> NoReturn:
+    """Run a command as all that this process does, and end the process with its exit code.
+
+    Python ends by taking every module apart. With PyTorch and Lightning that takes some two
+    seconds, in which the user waits for nothing. Threads are waited for and exit handlers run as
+    ever; the process ends after the last of them. A command that raises ends in Python's own way.
+
+    Args:
+        main: Takes the command line behind the module's name and gives the exit code. What it needs
+            at the end of the process must register its exit handler later than this call.
+    """
+    ending = _Ending()
+    atexit.register(ending)  # handlers run last in, first out
+    ending.exit_code = main(sys.argv[1:])
+    sys.exit(ending.exit_code)
+
+
+class _Ending:
+    """The last exit handler."""
+
+    exit_code: int | None = None
+
+    def __call__(self) -> None:
+        if self.exit_code is None:
+            return
+        logging.shutdown()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(self.exit_code)

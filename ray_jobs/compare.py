@@ -1,6 +1,5 @@
 """Compare experiments over seeds: `python -m ray_jobs.compare experiments=[…] seeds=[…]`."""
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +12,7 @@ from coterie.errors import ConfigError, InterruptedRunError
 from coterie.tracking.claim import claimed
 from coterie.tracking.environment import environment
 from coterie.tracking.run_directory import RunDirectory, write_text_atomically
-from ray_jobs.command import run_command
+from ray_jobs.command import run_command, run_program
 from ray_jobs.comparison.plan import CompareConfig, Variant, read_comparison
 from ray_jobs.compose import compose_plain
 from ray_jobs.help_text import command_help
@@ -182,4 +181,4 @@ def _report(
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run_program(main)

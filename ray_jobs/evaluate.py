@@ -1,6 +1,5 @@
 """Evaluate a run's checkpoint: `python -m ray_jobs.evaluate run=DIR [checkpoint=best] …`."""
 
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -16,7 +15,7 @@ from coterie.errors import ConfigError
 from coterie.tracking.run_directory import RunDirectory
 from coterie.tracking.tables import shown
 from ray_jobs.arguments import backend_at_hand, read_values
-from ray_jobs.command import run_command
+from ray_jobs.command import run_command, run_program
 from ray_jobs.help_text import command_help
 
 if TYPE_CHECKING:
@@ -151,4 +150,4 @@ def _tables(
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run_program(main)

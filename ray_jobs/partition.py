@@ -1,13 +1,12 @@
 """Show and keep a split without training: `python -m ray_jobs.partition experiment=NAME`."""
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 
 from coterie.errors import DataError
-from ray_jobs.command import run_command
+from ray_jobs.command import run_command, run_program
 from ray_jobs.compose import compose
 
 _OUT = "out="
@@ -61,4 +60,4 @@ def _partition(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run_program(main)

@@ -1,6 +1,5 @@
 """Assign new samples: `python -m ray_jobs.predict model=RUN/model input=PATH [key=value …]`."""
 
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +13,7 @@ from coterie.config.component import Component
 from coterie.config.loading import load_component
 from coterie.config.schema import ClusterConfig, Threads
 from ray_jobs.arguments import backend_at_hand, read_values
-from ray_jobs.command import run_command
+from ray_jobs.command import run_command, run_program
 from ray_jobs.help_text import command_help
 
 if TYPE_CHECKING:
@@ -150,4 +149,4 @@ def _shown(predictions: Iterable["Predicted"], total: int | None) -> Iterator["P
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run_program(main)

@@ -1,12 +1,11 @@
 """Pretrain an encoder: `python -m ray_jobs.pretrain experiment=simclr_fashionmnist out=DIR`."""
 
-import sys
 from collections.abc import Sequence
 
 from rich.console import Console
 
 from coterie.errors import ConfigError
-from ray_jobs.command import run_command
+from ray_jobs.command import run_command, run_program
 from ray_jobs.compose import compose
 
 _OUT = "out="
@@ -47,4 +46,4 @@ def _pretrain(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run_program(main)

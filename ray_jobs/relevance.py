@@ -1,6 +1,5 @@
 """Relevance of pretraining data: `python -m ray_jobs.relevance pretrained=DIR experiment=NAME`."""
 
-import sys
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -13,7 +12,7 @@ from coterie.config.schema import RunConfig
 from coterie.errors import DataError
 from coterie.tracking.run_directory import RunDirectory
 from ray_jobs.arguments import read_values
-from ray_jobs.command import run_command
+from ray_jobs.command import run_command, run_program
 from ray_jobs.compose import compose
 
 _HELP = """\
@@ -84,4 +83,4 @@ def _measure(options: RelevanceConfig, earlier: RunConfig, clients: RunConfig) -
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run_program(main)

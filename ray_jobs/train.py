@@ -1,13 +1,12 @@
 """Train an experiment: `python -m ray_jobs.train experiment=fedmcc_digits [key=value …]`."""
 
-import sys
 from collections.abc import Sequence
 
 from coterie.collector import paused_collector
 from coterie.config.loading import load_component, load_config
 from coterie.config.schema import ClusterConfig
 from coterie.distributed.early import early_start
-from ray_jobs.command import run_command
+from ray_jobs.command import run_command, run_program
 from ray_jobs.compose import compose_plain
 from ray_jobs.help_text import help_text
 
@@ -34,4 +33,4 @@ def _train(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run_program(main)

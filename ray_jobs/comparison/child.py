@@ -7,10 +7,10 @@ checkpoint. So no run goes on unwatched, and none stands in the way of a compari
 
 import os
 import signal
-import sys
 import threading
 from types import FrameType
 
+from ray_jobs.command import run_program
 from ray_jobs.train import main
 
 _INTERRUPTED = 130
@@ -37,4 +37,4 @@ if __name__ == "__main__":
     for caught in (signal.SIGINT, signal.SIGTERM):
         signal.signal(caught, _leave)
     follow_parent()
-    sys.exit(main(sys.argv[1:]))
+    run_program(main)

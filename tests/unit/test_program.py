@@ -1,0 +1,65 @@
+"""How a command's process ends: at once, but with all that must happen."""
+
+import subprocess
+import sys
+import textwrap
+
+
+def _program(body):
+    """What a process gave whose command is this body."""
+    code = (
+        "import atexit, logging, sys, threading, time\nfrom ray_jobs.command import run_program\n"
+    )
+    code += textwrap.dedent(body) + "\nrun_program(main)\n"
+    return subprocess.run(
+        [sys.executable, "-c", code, "a", "b"],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def test_the_exit_code_is_the_commands():
+    done = _program("def main(arguments): return len(arguments) + 1")
+    assert (done.returncode, done.stdout, done.stderr) == (3, "", "")
+
+
+def test_threads_handlers_logs_and_streams_are_finished_in_their_order():
+    done = _program("""
+        def main(arguments):
+            logging.getLogger().addHandler(Late())
+            atexit.register(lambda: sys.stdout.write("handler "))
+            threading.Thread(target=late).start()
+            sys.stdout.write("main ")
+            return 0
+
+        def late():
+            time.sleep(0.3)
+            sys.stdout.write("thread ")
+
+        class Late(logging.Handler):
+            def close(self):
+                sys.stdout.write("log")
+                super().close()
+    """)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "main thread handler log", "")
+
+
+def test_modules_are_not_taken_apart():
+    done = _program("""
+        class Slow:
+            def __del__(self):
+                sys.stdout.write("taken apart")
+
+        slow = Slow()
+        sys.modules["slow"] = slow
+        def main(arguments): return 0
+    """)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_an_error_ends_the_process_as_ever():
+    done = _program("def main(arguments): raise ValueError('broken')")
+    assert done.returncode == 1
+    assert "ValueError: broken" in done.stderr
