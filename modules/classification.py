@@ -99,7 +99,7 @@ class Classification(LightningModule):
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
         """Draw one view of each sample, on the device."""
         views = seeded_view(self.augment, to_unit(batch["samples"]), batch["seed"])
-        return views.to(next(self.classifier.parameters()).dtype), batch["labels"]
+        return views.to(self.dtype), batch["labels"]
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
         """The cross-entropy of one batch of views and classes."""

@@ -119,3 +119,32 @@ def test_the_determinism_setting_of_before_is_put_back():
         PlainLoop(deterministic=not setting).fit(fresh(Everything), batches(), seed=1)
         assert torch.are_deterministic_algorithms_enabled() is setting
     torch.use_deterministic_algorithms(before)
+
+
+def test_the_filling_of_new_tensors_is_put_back():
+    assert torch.utils.deterministic.fill_uninitialized_memory
+    PlainLoop().fit(fresh(Everything), batches(), seed=1)
+    assert torch.utils.deterministic.fill_uninitialized_memory
+
+
+class Clearing(torch.optim.SGD):
+    """An optimiser that does more than clear gradients when it is asked to clear them."""
+
+    cleared = 0
+
+    def zero_grad(self, set_to_none=True):
+        self.cleared += 1
+        super().zero_grad(set_to_none)
+
+
+class OwnOptimizer(Everything):
+    def configure_optimizers(self):
+        self.clearing = Clearing(self.parameters(), lr=0.1)
+        return self.clearing
+
+
+@pytest.mark.parametrize("trainer", [LightningTrainer, PlainLoop])
+def test_an_optimizers_own_clearing_is_used(trainer):
+    module = fresh(OwnOptimizer)
+    fit = trainer().fit(module, batches(), seed=1)
+    assert module.clearing.cleared == fit.steps

@@ -18,11 +18,16 @@ def derive_seed(seed: int, *parts: Part) -> int:
         An integer in [0, 2^63), spread evenly and independent between different parts.
     """
     text = "/".join(
-        # Quoted, so that ("a/str:b",) and ("a", "b") differ.
-        f"int:{part}" if type(part) is int else f"{type(part).__name__}:{quote(str(part), safe='')}"
+        f"int:{part}" if type(part) is int else _quoted(type(part).__name__, str(part))
         for part in (seed, *parts)
     )
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
+
+
+@functools.lru_cache
+def _quoted(kind: str, text: str) -> str:
+    """Quoted, so that ("a/str:b",) and ("a", "b") differ."""
+    return f"{kind}:{quote(text, safe='')}"
 
 
 @contextlib.contextmanager

@@ -25,7 +25,8 @@ class Meter:
         """Take one step's outputs: a loss, or a mapping with "loss" and other scalars."""
         scalars = outputs if isinstance(outputs, Mapping) else {"loss": outputs}
         for name, scalar in scalars.items():
-            self._waiting[name].append(torch.as_tensor(scalar).detach().reshape(()))
+            value = torch.as_tensor(scalar).detach()
+            self._waiting[name].append(value if value.dim() == 0 else value.reshape(()))
         self.steps += 1
         if self.steps % _MOST_WAITING == 0:
             self._sum_up()

@@ -27,7 +27,8 @@ _register_namedtuple(Prediction, serialized_type_name=f"{__name__}.Prediction")
 
 def to_unit(samples: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
     """uint8 samples in [0, 1]; floating ones (feature vectors) as they are, in `dtype`."""
-    return samples.to(dtype) / 255.0 if samples.dtype == torch.uint8 else samples.to(dtype)
+    as_float = samples.to(dtype)  # a new tensor where the type differs
+    return as_float.div_(255.0) if samples.dtype == torch.uint8 else as_float
 
 
 def parameter_dtype(module: nn.Module) -> torch.dtype:
