@@ -1,16 +1,22 @@
 """The closed-form gradients against autograd, in float64."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor
 
 from coterie.errors import ContractError
 from coterie.losses import (
+    cluster_contrastive_loss,
     cluster_entropy,
     contrastive_gradients,
     contrastive_loss,
     entropy_gradient,
 )
+from coterie.losses.contrastive import PLAIN_UP_TO
+
+Loss = Callable[..., torch.Tensor]
 
 
 def assert_equal_to_rounding(found: Tensor, expected: Tensor) -> None:
@@ -68,3 +74,32 @@ def test_entropy_with_an_empty_cluster() -> None:
 def test_refuses_one_sample() -> None:
     with pytest.raises(ContractError, match="got 1 sample"):
         contrastive_gradients(torch.ones(1, 2), torch.ones(1, 2), 0.5)
+
+
+@pytest.mark.parametrize("loss", [contrastive_loss, cluster_contrastive_loss])
+def test_a_loss_by_its_closed_form_is_the_loss_by_autograd(loss: Loss) -> None:
+    u, v = torch.randn(2, 9, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    u, v = u.clone().requires_grad_(), v.clone().requires_grad_()
+    given = [loss(u, v, 0.1, True, closed_form) for closed_form in (True, False)]
+    assert [type(value.grad_fn).__name__ for value in given] == ["_TiledBackward", "MeanBackward0"]
+    assert_equal_to_rounding(*given)
+    ours, autograd = (torch.autograd.grad(3.0 * value, (u, v)) for value in given)
+    for one, other in zip(ours, autograd, strict=True):
+        assert_equal_to_rounding(one, other)
+
+
+def test_many_rows_take_the_closed_form() -> None:
+    for rows, function in ((PLAIN_UP_TO, "MeanBackward0"), (PLAIN_UP_TO + 1, "_TiledBackward")):
+        u = torch.randn(rows, 2).requires_grad_()
+        assert type(contrastive_loss(u, u, 0.5).grad_fn).__name__ == function
+
+
+def test_the_entropy_by_its_closed_form_is_the_entropy_by_autograd() -> None:
+    c = torch.randn(12, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    c.requires_grad_()
+    ours, autograd = (cluster_entropy(c, closed_form) for closed_form in (True, False))
+    assert type(ours.grad_fn).__name__ == "_EntropyBackward"
+    assert_equal_to_rounding(ours, autograd)
+    assert_equal_to_rounding(
+        torch.autograd.grad(-2.0 * ours, c)[0], torch.autograd.grad(-2.0 * autograd, c)[0]
+    )

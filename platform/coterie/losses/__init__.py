@@ -2,8 +2,8 @@
 
 from coterie.losses.cluster_contrast import cluster_contrast
 from coterie.losses.contrastive import cluster_contrastive_loss, contrastive_loss, nt_xent
-from coterie.losses.entropy import cluster_entropy
-from coterie.losses.gradients import contrastive_gradients, entropy_gradient
+from coterie.losses.entropy import cluster_entropy, entropy_gradient
+from coterie.losses.gradients import contrastive_gradients
 from coterie.losses.plain import plain_contrastive_loss
 from coterie.losses.prediction import negative_cosine, normalised_error
 from coterie.losses.tiled import tiled_contrastive_loss

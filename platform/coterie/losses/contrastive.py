@@ -10,21 +10,27 @@ PLAIN_UP_TO = 2048
 
 
 def contrastive_loss(
-    u: Tensor, v: Tensor, temperature: float, include_positive: bool = False
+    u: Tensor,
+    v: Tensor,
+    temperature: float,
+    include_positive: bool = False,
+    closed_form: bool | None = None,
 ) -> Tensor:
     """L(u, v; τ) of FedMCC, eq. (1) at the instance level.
 
         L = (1/n) Σ_i −log( exp(s(u_i, v_i)/τ) / ξ_i ),
         ξ_i = Σ_{j≠i} [ exp(s(u_i, u_j)/τ) + exp(s(u_i, v_j)/τ) ],
 
-    with s the cosine similarity. It is not symmetric: the rows of u are the anchors. Many rows are
-    compared in tiles, which takes less time and hardly any memory, and agrees to rounding.
+    with s the cosine similarity. It is not symmetric: the rows of u are the anchors.
 
     Args:
         u: One view's projections (n, d), n ≥ 2.
         v: The other view's (n, d), row i of both being sample i.
         temperature: τ > 0.
         include_positive: Whether ξ_i also holds exp(s(u_i, v_i)/τ), as in CC's published code.
+        closed_form: Whether to take the gradient from the corrected eq. (15) and (16), in tiles and
+            without a graph, in place of autograd; both agree to rounding. By default it is taken
+            where it needs less time and memory, above `PLAIN_UP_TO` rows.
 
     Returns:
         The loss, a scalar.
@@ -33,7 +39,8 @@ def contrastive_loss(
         ConfigError: If τ is not positive.
         ContractError: If the shapes differ or there are fewer than two rows.
     """
-    form = plain_contrastive_loss if len(u) <= PLAIN_UP_TO else tiled_contrastive_loss
+    closed_form = len(u) > PLAIN_UP_TO if closed_form is None else closed_form
+    form = tiled_contrastive_loss if closed_form else plain_contrastive_loss
     return form(u, v, temperature, include_positive)
 
 
@@ -55,7 +62,11 @@ def nt_xent(u: Tensor, v: Tensor, temperature: float) -> Tensor:
 
 
 def cluster_contrastive_loss(
-    c_a: Tensor, c_b: Tensor, temperature: float, include_positive: bool = False
+    c_a: Tensor,
+    c_b: Tensor,
+    temperature: float,
+    include_positive: bool = False,
+    closed_form: bool | None = None,
 ) -> Tensor:
     """L over the columns of two soft-assignment matrices, FedMCC's cluster level, eq. (13).
 
@@ -66,8 +77,9 @@ def cluster_contrastive_loss(
         c_b: The other view's (n, clusters).
         temperature: τ > 0.
         include_positive: As in `contrastive_loss`.
+        closed_form: As in `contrastive_loss`.
 
     Returns:
         The loss, a scalar.
     """
-    return contrastive_loss(c_a.T, c_b.T, temperature, include_positive)
+    return contrastive_loss(c_a.T, c_b.T, temperature, include_positive, closed_form)

@@ -1,13 +1,12 @@
-"""Closed forms of the losses' gradients, FedMCC's eq. (14) to (17), corrected.
+"""The closed form of the contrastive loss's gradients, FedMCC's eq. (14) to (16), corrected.
 
-They need no graph, which is what caching a batch-coupled gradient over micro-batches needs.
+It needs no graph, which is what caching a batch-coupled gradient over micro-batches needs.
 """
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from coterie.losses.entropy import cluster_sizes, floored
 from coterie.losses.plain import anchor_logits, check_views
 
 _SMALLEST_NORM = 1e-12  # what functional.normalize divides by at least
@@ -50,25 +49,6 @@ def contrastive_gradients(
     towards_v = across.T @ unit_u - unit_u
     scale = 1.0 / (len(u) * temperature)
     return on_sphere(towards_u, u, unit_u, scale), on_sphere(towards_v, v, unit_v, scale)
-
-
-@torch.no_grad()
-def entropy_gradient(c: Tensor) -> Tensor:
-    """∂H/∂c of `cluster_entropy`, eq. (17): −(log p_l + H) sign(c_{r,l}) / ‖c‖₁.
-
-    Args:
-        c: Soft assignments (n, clusters).
-
-    Returns:
-        The gradient (n, clusters), of +H.
-
-    Raises:
-        ContractError: If c is not a matrix.
-    """
-    p = cluster_sizes(c)
-    log_p = floored(p).log()
-    entropy = -(p * log_p).sum()
-    return -(log_p + entropy) * c.sign() / c.abs().sum()
 
 
 def on_sphere(direction: Tensor, rows: Tensor, unit: Tensor, scale: float) -> Tensor:
