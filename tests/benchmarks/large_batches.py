@@ -2,7 +2,9 @@
 
 Each row is a process of its own with random images: it takes one step of 64 without caching, which
 brings in what any step needs, then steps of the batch in question. Peak memory is the resident
-set's; what the representations and the uint8 images take is told beside it.
+set's; what the representations and the uint8 images take is told beside it. Seconds are CPU time of
+one thread, which other work on the machine disturbs least. With the arguments `figure FILE` the
+sweep over batch sizes is drawn too.
 """
 
 import json
@@ -21,6 +23,7 @@ from coterie.networks.encoders import ConvNet3
 from coterie.networks.resnet import ResNet
 from datamodules.augmentations import NaturalAugmentation, NoAugmentation
 from modules.simclr import Contrast, SimCLR
+from tests.benchmarks.large_batches_figure import draw_costs
 
 TITLE = "Cached gradients: SimCLR's step at growing batch sizes, micro-batches of 64"
 SHAPES = {"conv3": (1, 28, 28), "resnet18": (3, 32, 32)}
@@ -49,7 +52,7 @@ def step(module, optimizer, images, seed):
 
 
 def one(net, size, micro, views, steps):
-    """Take the steps in this process: its peak memory in MB and the seconds of each step."""
+    """Take the steps in this process: its peak memory in MB and the CPU seconds of each step."""
     torch.set_num_threads(1)
     module, optimizer = build(net, micro or None, views)
     draw = torch.Generator().manual_seed(1)
@@ -59,9 +62,9 @@ def one(net, size, micro, views, steps):
     del module_64, optimizer_64
     seconds = []
     for number in range(steps):
-        started = time.perf_counter()
+        started = time.process_time()
         step(module, optimizer, images, number)
-        seconds.append(time.perf_counter() - started)
+        seconds.append(time.process_time() - started)
     status = Path("/proc/self/status").read_text()
     peak = next(line for line in status.splitlines() if line.startswith("VmHWM")).split()[1]
     projection = module.config.projection
@@ -82,24 +85,42 @@ def fresh(net, size, micro, views="natural", steps=2):
     return json.loads(out)
 
 
-def memory():
-    """Peak memory by batch size, as a Markdown table."""
-    rows = [
-        "| net | batch | plain, MB | cached, MB | of these images and representations "
-        "| the rest over the plain 64 |",
-        "| --- | --- | --- | --- | --- | --- |",
-    ]
+def sweep():
+    """What each batch size took, plain and cached: rows of net, batch, micro-batch and figures."""
+    rows = []
     for net, sizes in SIZES.items():
-        base = fresh(net, MICRO, 0)["peak"]
         for size in sizes:
-            plain = f"{fresh(net, size, 0, steps=1)['peak']:.0f}" if size in PLAIN[net] else "–"
-            cached = fresh(net, size, MICRO, steps=1)
-            own = cached["images"] + cached["representations"]
-            rows.append(
-                f"| {net} | {size:,} | {plain} | {cached['peak']:.0f} | {own:.0f} "
-                f"| {(cached['peak'] - own) / base:.2f} |"
-            )
-    return "\n".join(rows)
+            steps = 2 if size <= max(PLAIN[net]) else 1
+            for micro in (0, MICRO) if size in PLAIN[net] else (MICRO,):
+                seen = fresh(net, size, micro, steps=steps)
+                own = seen["images"] + seen["representations"]
+                per_sample = min(seen["seconds"]) * 1e3 / size
+                row = {"net": net, "size": size, "micro": micro, "own": own}
+                rows.append({**row, "peak": seen["peak"], "per_sample": per_sample})
+    return rows
+
+
+def costs(rows):
+    """The sweep as a Markdown table."""
+    lines = [
+        "| net | batch | plain, MB | cached, MB | of these images and representations "
+        "| the rest over the plain 64 | plain, CPU ms a sample | cached |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    found = {(row["net"], row["size"], row["micro"]): row for row in rows}
+    for (net, size, micro), cached in found.items():
+        if micro != MICRO:
+            continue
+        plain = found.get((net, size, 0))
+        peak, per_sample = (
+            (f"{plain['peak']:.0f}", f"{plain['per_sample']:.2f}") if plain else ("–", "–")
+        )
+        rest = (cached["peak"] - cached["own"]) / found[net, MICRO, 0]["peak"]
+        lines.append(
+            f"| {net} | {size:,} | {peak} | {cached['peak']:.0f} | {cached['own']:.0f} "
+            f"| {rest:.2f} | {per_sample} | {cached['per_sample']:.2f} |"
+        )
+    return "\n".join(lines)
 
 
 def timing():
@@ -117,9 +138,9 @@ def timing():
             seconds = [[], []]
             for number in range(8):
                 for own, made in zip(seconds, built, strict=True):
-                    started = time.perf_counter()
+                    started = time.process_time()
                     step(*made, images, number)
-                    own.append(time.perf_counter() - started)
+                    own.append(time.process_time() - started)
             ratios = [c / p for p, c in zip(*seconds, strict=True)][1:]
             plain, cached = (statistics.median(own[1:]) * 1e3 / size for own in seconds)
             rows.append(
@@ -160,14 +181,19 @@ def tiles():
     return "\n".join(rows)
 
 
-def table():
-    """All tables."""
-    return f"{memory()}\n\n{timing()}\n\n{tiles()}"
+def table(figure=None):
+    """All tables; the sweep is drawn into a file if one is given."""
+    rows = sweep()
+    if figure is not None:
+        draw_costs(rows, figure)
+    return f"{costs(rows)}\n\n{timing()}\n\n{tiles()}"
 
 
 def main(arguments):
     if arguments[:1] == ["contrast"]:
         sys.stdout.write(json.dumps(contrast(int(arguments[1]))))
+    elif arguments[:1] == ["figure"]:
+        sys.stdout.write(f"## {TITLE}\n\n{table(Path(arguments[1]))}\n")
     elif arguments:
         net, size, micro, views, steps = arguments
         sys.stdout.write(json.dumps(one(net, int(size), int(micro), views, int(steps))))
