@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from coterie.collector import paused_collector
-from coterie.config.loading import load_component, load_config
+from coterie.config.loading import check_engine_keys, load_component, load_config
 from coterie.config.schema import ClusterConfig
 from coterie.distributed.early import early_start
 from ray_jobs.command import run_command, run_program
@@ -23,6 +23,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _train(arguments: Sequence[str]) -> int:
     plain = compose_plain(*arguments)
+    check_engine_keys(plain)
     # What follows imports PyTorch, and Ray starts meanwhile.
     with early_start(load_component(ClusterConfig, plain.get("cluster") or {}, "cluster.")):
         with paused_collector():

@@ -22,6 +22,7 @@ from coterie.config import (
     target_of,
 )
 from coterie.config.explain import show
+from coterie.config.loading import check_engine_keys
 from coterie.errors import ConfigError
 
 
@@ -227,3 +228,15 @@ def test_loading_a_dump_gives_an_equal_config(
 def test_values_are_shown_as_on_the_command_line() -> None:
     assert show([1, None, True, {"a": 0.5}]) == "[1,null,true,{a:0.5}]"
     assert len(show("x" * 100)) == 60
+
+
+def test_the_engines_keys_are_refused_alike_without_the_components():
+    for key, bad in (("tracking", {"progress": "plain"}), ("seed", -1), ("sead", 1)):
+        values = mapping() | {key: bad}
+        with pytest.raises(ConfigError) as whole:
+            load_config(values)
+        with pytest.raises(ConfigError) as engine:
+            check_engine_keys(values)
+        assert str(engine.value) == str(whole.value)
+    check_engine_keys(mapping())
+    check_engine_keys({"seed": 1})

@@ -1,4 +1,4 @@
-"""How a command's process ends: at once, but with all that must happen."""
+"""How a command's process begins and ends: without waiting for what is not needed."""
 
 import subprocess
 import sys
@@ -63,3 +63,14 @@ def test_an_error_ends_the_process_as_ever():
     done = _program("def main(arguments): raise ValueError('broken')")
     assert done.returncode == 1
     assert "ValueError: broken" in done.stderr
+
+
+def test_the_engines_keys_are_answered_before_pytorch_is_imported():
+    code = (
+        "import sys\nfrom ray_jobs.train import main\n"
+        "code = main(['experiment=fedavg_digits', 'tracking.progress=plain'])\n"
+        "sys.exit(code + 10 * ('torch' in sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "did you mean lines?" in done.stderr

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ValidationError, create_model
 
 from coterie.config.component import Component, config_model, target_of
 from coterie.config.explain import Fields, dotted_fields, explain, show
@@ -11,6 +11,13 @@ from coterie.config.schema import COMPONENTS, RunConfig
 from coterie.errors import ConfigError
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
+
+_own: dict[str, Any] = {
+    name: (field.annotation, field)
+    for name, field in RunConfig.model_fields.items()
+    if name not in COMPONENTS
+}
+_Engine = create_model("_Engine", __base__=Component, **_own)
 
 
 def load_config(values: Mapping[str, Any]) -> RunConfig:
@@ -33,6 +40,19 @@ def load_config(values: Mapping[str, Any]) -> RunConfig:
         for name, model in models.items()
     }
     return _validate(RunConfig, {**values, **sections}, fields, "")
+
+
+def check_engine_keys(values: Mapping[str, Any]) -> None:
+    """Validate the keys that the engine reads itself, without importing methods, data or PyTorch.
+
+    Args:
+        values: As for `load_config`, which validates all of them.
+
+    Raises:
+        ConfigError: As `load_config`.
+    """
+    engine = {key: value for key, value in values.items() if key not in COMPONENTS}
+    _validate(_Engine, engine, dotted_fields(RunConfig), "")
 
 
 def load_component(model: type[ModelT], values: Mapping[str, Any], prefix: str = "") -> ModelT:
