@@ -4,10 +4,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from coterie.evaluation.canvas import COLOURS, MARKERS, blank, save
 
-PANELS = {
-    "peak": ("peak memory of the process, MB", "log"),
-    "per_sample": ("CPU ms a sample", "log"),
-}
+PANELS = {"peak": "peak memory of the process, MB", "per_sample": "CPU ms a sample"}
 
 
 def draw_costs(rows, path):
