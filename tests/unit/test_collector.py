@@ -1,6 +1,7 @@
 """The garbage collector is paused while a process imports, and works again after it."""
 
 import gc
+import weakref
 
 import pytest
 
@@ -28,3 +29,25 @@ def test_it_stays_off_if_it_was():
         assert not gc.isenabled()
     finally:
         gc.enable()
+
+
+def test_what_the_body_made_is_old_after_it():
+    with paused_collector():
+        made = [[] for _ in range(10_000)]
+    assert any(one is made for one in gc.get_objects(generation=2))
+    assert gc.get_freeze_count() == 0
+
+
+def test_rubbish_that_the_body_left_is_still_collected():
+    with paused_collector():
+        rubbish = Rubbish()
+        rubbish.itself = rubbish
+        there = weakref.ref(rubbish)
+        del rubbish
+    assert there() is not None
+    gc.collect()
+    assert there() is None
+
+
+class Rubbish:
+    pass
