@@ -121,12 +121,6 @@ def test_the_determinism_setting_of_before_is_put_back():
     torch.use_deterministic_algorithms(before)
 
 
-def test_the_filling_of_new_tensors_is_put_back():
-    assert torch.utils.deterministic.fill_uninitialized_memory
-    PlainLoop().fit(fresh(Everything), batches(), seed=1)
-    assert torch.utils.deterministic.fill_uninitialized_memory
-
-
 class Clearing(torch.optim.SGD):
     """An optimiser that does more than clear gradients when it is asked to clear them."""
 

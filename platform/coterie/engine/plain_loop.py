@@ -115,16 +115,11 @@ class PlainLoop:
     @contextlib.contextmanager
     def _determinism(self) -> Iterator[None]:
         before = torch.are_deterministic_algorithms_enabled()
-        switches: Any = torch.utils.deterministic
-        filled = switches.fill_uninitialized_memory
         torch.use_deterministic_algorithms(self.deterministic)
-        # Filling each new tensor before it is written takes a fortieth of a small client's turn.
-        switches.fill_uninitialized_memory = False
         try:
             yield
         finally:
             torch.use_deterministic_algorithms(before)
-            switches.fill_uninitialized_memory = filled
 
 
 def check_supported(module: LightningModule, precision: str) -> None:
