@@ -1,5 +1,6 @@
 """How a command's process begins and ends: without waiting for what is not needed."""
 
+import os
 import subprocess
 import sys
 import textwrap
@@ -11,8 +12,11 @@ def _program(body):
         "import atexit, logging, sys, threading, time\nfrom ray_jobs.command import run_program\n"
     )
     code += textwrap.dedent(body) + "\nrun_program(main)\n"
+    # What an unbuffered stream wrote would be there without a flush.
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"}
     return subprocess.run(
         [sys.executable, "-c", code, "a", "b"],
+        env=environment,
         check=False,
         capture_output=True,
         text=True,
