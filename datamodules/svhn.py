@@ -12,7 +12,7 @@ from datamodules.base import HALVES, ROOT_VARIABLE, Half
 from datamodules.downloaded import DownloadConfig, DownloadedDataModule
 from datamodules.source import Source, source_from_arrays
 
-_BROKEN = (OSError, ValueError, TypeError, KeyError, NotImplementedError, MatReadError)
+_BROKEN = (OSError, ValueError, TypeError, KeyError, RuntimeError, MatReadError)
 """What scipy raises at files that are corrupt, or no MATLAB files of version 5, as SVHN's are."""
 
 

@@ -140,7 +140,8 @@ def test_svhn_counts_its_digits_from_one(tmp_path):
     assert "holds labels beyond 1..10; fetch it again." in refusal(SVHN, tmp_path)
     savemat(path, {"X": images})
     assert "train_32x32.mat cannot be read ('y'); fetch it again." in refusal(SVHN, tmp_path)
-    for content in (b"", b"junk" * 100):
+    version_7_3 = b"MATLAB 7.3 MAT-file".ljust(124) + b"\x00\x02IM" + bytes(512)
+    for content in (b"", b"junk" * 100, version_7_3):
         path.write_bytes(content)
         assert "train_32x32.mat cannot be read (" in refusal(SVHN, tmp_path)
 
