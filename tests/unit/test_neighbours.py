@@ -6,9 +6,11 @@ import torch
 from sklearn.datasets import load_digits
 from sklearn.neighbors import KNeighborsClassifier
 
+from coterie.config.schema import EvaluationConfig
 from coterie.errors import DataError
 from coterie.evaluation import neighbours
 from coterie.evaluation.neighbours import knn_accuracy
+from coterie.evaluation.probe_runner import Probes
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +36,26 @@ def test_uniform_votes_are_scikit_learns(data, k):
     ours = knn_accuracy(*data, classes=10, k=k, weighting="uniform")
     assert 0.3 < ours < 0.98
     assert ours == pytest.approx(scikit_learns(data, k, "uniform"), abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {},
+        {"k": 3},
+        {"k": 20, "weighting": "uniform"},
+        {"weighting": "exp", "temperature": 2.0},
+    ],
+)
+def test_the_config_says_how_neighbours_vote(data, keys):
+    config = EvaluationConfig(linear_probe=False, **{f"knn_{key}": keys[key] for key in keys})
+    x, y, test_x, test_y = data
+    scores = Probes(config=config, classes=10, seed=0).scores(
+        (x, test_x), (y.numpy(), test_y.numpy())
+    )
+    assert scores == {"knn": {"acc": knn_accuracy(*data, classes=10, **keys)}}
+    if keys:
+        assert scores["knn"]["acc"] != knn_accuracy(*data, classes=10)
 
 
 @pytest.mark.parametrize(("k", "temperature"), [(20, 0.1), (200, 0.1), (200, 0.5)])

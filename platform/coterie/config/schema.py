@@ -70,6 +70,10 @@ class LinksConfig(Component):
     """From client to client, in Mbit/s; by default not modelled."""
 
 
+KnnWeighting = Literal["exp", "uniform"]
+"""How a neighbour votes: exp(cosine/temperature), or one vote each (plain kNN, CCFC Table 4)."""
+
+
 class EvaluationConfig(Component):
     """What is measured, and when."""
 
@@ -85,7 +89,13 @@ class EvaluationConfig(Component):
     """Train the linear classifier in the evaluations between rounds too, on at most `max_samples`
     training samples; not where data stays with its clients."""
     knn: bool = True
-    """Classify by weighted nearest neighbours at the end."""
+    """Classify by nearest neighbours at the end."""
+    knn_k: PositiveInt = 200
+    """Neighbours; many for small data, where fewer may score higher."""
+    knn_weighting: KnnWeighting = "exp"
+    """How a neighbour votes: exp(cosine/temperature), or one vote each, plain kNN."""
+    knn_temperature: PositiveFloat = 0.1
+    """Temperature of `exp`."""
     kmeans_baseline: bool = True
     """Compare with k-means on the raw samples at the end."""
     local_tests: bool = False

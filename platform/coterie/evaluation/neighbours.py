@@ -1,16 +1,12 @@
 """Classification by the nearest neighbours in a frozen embedding."""
 
-from typing import Literal
-
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from coterie.config.schema import KnnWeighting
 from coterie.errors import DataError
 from coterie.evaluation.probes import check_features
-
-Weighting = Literal["exp", "uniform"]
-"""How a neighbour votes: exp(cosine/temperature), or one vote each (plain kNN, CCFC Table 4)."""
 
 _BLOCK = 2**24
 """Similarities held at once: 64 MiB of float32."""
@@ -24,7 +20,7 @@ def knn_accuracy(
     *,
     classes: int,
     k: int = 200,
-    weighting: Weighting = "exp",
+    weighting: KnnWeighting = "exp",
     temperature: float = 0.1,
 ) -> float:
     """Accuracy of the k nearest training features by cosine similarity.

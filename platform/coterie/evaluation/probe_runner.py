@@ -40,9 +40,7 @@ class Probes:
         if self.config.linear_probe:
             metrics["linear"] = self.linear(features, targets)
         if self.config.knn:
-            train_y, test_y = (torch.from_numpy(y) for y in targets)
-            accuracy = knn_accuracy(features[0], train_y, features[1], test_y, classes=self.classes)
-            metrics["knn"] = {"acc": accuracy}
+            metrics["knn"] = {"acc": self._knn(features, targets)}
         return metrics
 
     def linear(
@@ -53,4 +51,19 @@ class Probes:
         x = features
         return asdict(
             linear_probe(x[0], train_y, x[1], test_y, classes=self.classes, seed=self.seed)
+        )
+
+    def _knn(
+        self, features: tuple[Tensor, Tensor], targets: tuple[NDArray[np.int64], NDArray[np.int64]]
+    ) -> float:
+        train_y, test_y = (torch.from_numpy(y) for y in targets)
+        return knn_accuracy(
+            features[0],
+            train_y,
+            features[1],
+            test_y,
+            classes=self.classes,
+            k=self.config.knn_k,
+            weighting=self.config.knn_weighting,
+            temperature=self.config.knn_temperature,
         )
