@@ -122,7 +122,7 @@ def measure(rounds):
 def table():
     """Milliseconds of a turn, and the ratio to the bare loop, as a Markdown table."""
     torch.set_num_threads(1)
-    torch.utils.deterministic.fill_uninitialized_memory = False  # as in our actors
+    torch.utils.deterministic.fill_uninitialized_memory = False  # as in every worker
     seconds = {name: np.array(values) for name, values in measure(ROUNDS).items()}
     rows = [
         "| turn by | CPU, ms | wall, ms | CPU ratio | wall ratio |",

@@ -67,8 +67,6 @@ class ClientActor:
     ) -> None:
         if memory_fraction is not None and torch.cuda.is_available():
             torch.cuda.set_per_process_memory_fraction(memory_fraction)
-        # Deterministic PyTorch fills each new tensor first, a fortieth of a small client's turn.
-        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
         workload = stored.load()
         self._worker = build_worker(workload, stop=_never, resolve=_resolve)
         self._predictor = build_predictor(self._worker, workload)

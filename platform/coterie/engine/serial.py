@@ -41,7 +41,8 @@ def build_worker(
     """A worker on the device that this process has, its threads as configured."""
     config = workload.config
     torch.set_num_threads(config.cluster.threads_per_client)
-    # Deterministic algorithms otherwise fill all new memory, so that reading it would show.
+    # Deterministic algorithms otherwise fill all new memory, so that reading it would show: a
+    # fortieth of a small client's turn.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     # cuBLAS is deterministic only with a fixed workspace, set before CUDA starts.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
