@@ -129,15 +129,19 @@ class _Pass:
         """Pass 1: representations of the whole batch, as leaves of a graph to come."""
         if self.trained:
             self.buffers = [buffer.clone() for buffer in self._buffers()]
-        rows, structure = [], None
+        structure = None
         for piece in self.part.pieces():
             samples = self.part.samples[piece]
-            self.generators.append(Generators.now(samples))
+            self.generators.append(Generators.now(samples).shared(self.generators))
             flat, structure = tree_flatten(self.part.apply(samples))
-            rows.append(flat)
+            # Whole from the start: small tensors kept of each piece would fragment the memory.
+            if not self.leaves:
+                n = len(self.part.samples)
+                self.leaves = [rows.new_empty(n, *rows.shape[1:]) for rows in flat]
+            for leaf, rows in zip(self.leaves, flat, strict=True):
+                leaf[piece] = rows
         # Autocast keeps its copies of weights, and these know of no gradient.
         torch.clear_autocast_cache()
-        self.leaves = [torch.cat(pieces) for pieces in zip(*rows, strict=True)]
         if self.trained:
             self.leaves = [
                 leaf.requires_grad_() if leaf.is_floating_point() else leaf for leaf in self.leaves

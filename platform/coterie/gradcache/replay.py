@@ -25,6 +25,16 @@ class Generators:
         cuda = torch.cuda.get_rng_state(samples.device) if samples.is_cuda else None
         return cls(torch.get_rng_state(), samples.device, cuda)
 
+    def shared(self, others: "Sequence[Generators]") -> "Generators":
+        """The last of the others if it is the same state: networks that draw nothing keep one."""
+        if not others or not torch.equal(others[-1].cpu, self.cpu):
+            return self
+        before = others[-1].cuda
+        same = before is self.cuda or (
+            before is not None and self.cuda is not None and torch.equal(before, self.cuda)
+        )
+        return others[-1] if same else self
+
     @contextmanager
     def replayed(self) -> Iterator[None]:
         """Set the generators to this state, and put them back after it."""

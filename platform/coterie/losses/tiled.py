@@ -7,6 +7,7 @@ and their gradients is a few blocks, whatever n is. Similarities of unit vectors
 running maximum is needed. Within a view similarities are symmetric, and half the blocks do.
 """
 
+import itertools
 import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -104,9 +105,12 @@ class _Tiled(torch.autograd.Function):
                 towards_u[rows].addmm_(block, unit_v[columns])
                 towards_v[columns].addmm_(block.T, unit_u[rows])
             scale = upstream.to(xi.dtype) / (len(u) * options.temperature)
-            of_u = on_sphere(towards_u, u.to(xi.dtype), unit_u, scale)
-            of_v = on_sphere(towards_v, v.to(xi.dtype), unit_v, scale)
-        return of_u.to(u.dtype), of_v.to(v.dtype), None
+            for rows in _slices(len(u), options.tile):  # in place: whole ones would cost n d each
+                for towards, x, unit in ((towards_u, u, unit_u), (towards_v, v, unit_v)):
+                    towards[rows] = on_sphere(
+                        towards[rows], x[rows].to(xi.dtype), unit[rows], scale
+                    )
+        return towards_u.to(u.dtype), towards_v.to(v.dtype), None
 
 
 def _exponentials(
@@ -123,8 +127,11 @@ def _exponentials(
 
 def _all(n: int, tile: int) -> Iterator[tuple[slice, slice]]:
     """Every block's anchors and partners."""
-    slices = [slice(first, min(first + tile, n)) for first in range(0, n, tile)]
-    return ((rows, columns) for rows in slices for columns in slices)
+    return itertools.product(_slices(n, tile), _slices(n, tile))
+
+
+def _slices(n: int, tile: int) -> list[slice]:
+    return [slice(first, min(first + tile, n)) for first in range(0, n, tile)]
 
 
 def _pairs(n: int, tile: int) -> Iterator[tuple[slice, slice]]:
