@@ -1,5 +1,8 @@
 """The contrastive loss in tiles against the plain one: value, gradient, extremes, memory."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -106,6 +109,29 @@ def test_many_rows_go_in_tiles_and_few_do_not():
         found = with_gradients(contrastive_loss, *views(n, 3), 0.5)
         for one, other in zip(found, with_gradients(form, *views(n, 3), 0.5), strict=True):
             assert torch.equal(one, other)
+
+
+COPIES = """
+import torch
+from coterie.losses import tiled_contrastive_loss
+from tests.benchmarks.large_batches import peak_mb
+
+torch.set_num_threads(1)
+u, v = (torch.randn(2048, 4096).requires_grad_() for _ in range(2))
+tiled_contrastive_loss(u[:64], v[:64], 0.5).backward()
+u.grad = v.grad = None
+before = peak_mb()
+tiled_contrastive_loss(u, v, 0.5).backward()
+print((peak_mb() - before) * 2**20 / u.nbytes)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_both_views_in_unit_length_and_both_gradients_are_all_that_is_held():
+    done = subprocess.run(
+        [sys.executable, "-c", COPIES], check=True, capture_output=True, text=True, timeout=300
+    )
+    assert 4.0 < float(done.stdout) < 5.75  # and a few blocks
 
 
 def test_refused():
