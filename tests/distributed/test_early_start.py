@@ -1,9 +1,7 @@
 """Ray is started beside the driver's imports: taken over by the run, or ended without it."""
 
-import subprocess
 import sys
 
-import psutil
 import pytest
 import ray
 
@@ -32,42 +30,6 @@ def test_actors_begin_with_what_they_need_imported(monkeypatch):
     actor = ray.remote(num_cpus=1)(Imported).remote()
     assert ray.get(actor.has.remote("coterie.distributed.actors"))
     ray.shutdown()
-
-
-ENDS = """
-import psutil, ray
-from coterie.config.schema import ClusterConfig
-from coterie.distributed.cluster import connect, disconnect
-from ray_jobs.command import run_program
-
-def main(arguments):
-    connect(ClusterConfig())
-    children = psutil.Process().children(recursive=True)
-    (monitor,) = (p for p in children if any("autoscaler" in part for part in p.cmdline()))
-    shutdown = ray.shutdown
-
-    def late():
-        print(*([] if psutil.wait_procs([monitor], timeout=5)[1] else ["killed"]))
-        print(*(p.pid for p in children))
-        shutdown()
-
-    ray.shutdown = late
-    disconnect()
-    return 0
-
-run_program(main)
-"""
-
-
-def test_a_command_leaves_nothing_of_its_ray_and_does_not_wait_for_the_monitor():
-    done = subprocess.run(
-        [sys.executable, "-c", ENDS], check=True, capture_output=True, text=True, timeout=120
-    )
-    killed, pids = done.stdout.splitlines()
-    assert killed == "killed"
-    assert len(pids.split()) > 5
-    left = [psutil.Process(int(pid)) for pid in pids.split() if psutil.pid_exists(int(pid))]
-    assert not psutil.wait_procs(left, timeout=20)[1]
 
 
 def test_with_many_more_cpus_than_actors_nothing_is_imported_ahead(monkeypatch):

@@ -1,6 +1,5 @@
 """Joins a running Ray cluster or starts a local one."""
 
-import contextlib
 import json
 import logging
 import os
@@ -9,22 +8,17 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-import psutil
 import ray
 
 from coterie.config.schema import ClusterConfig
 from coterie.distributed.early import EarlyStart
 from coterie.errors import ConfigError, RunError
-from coterie.process import ends_with_command
 
 _logger = logging.getLogger(__name__)
 
 _ANSWER_S = 10.0
 _CLIENT_PORT = 10001
 _LOOPBACK = {"127.0.0.1", "localhost", "::1"}
-
-_monitors: list[psutil.Process] = []
-"""Of the local Ray that this process started."""
 
 
 def connect(config: ClusterConfig) -> bool:
@@ -59,34 +53,7 @@ def join_or_start(config: ClusterConfig) -> bool:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **options)
     except ConnectionError as error:
         raise _no_answer(address) from error
-    if address == "local":
-        _monitors.extend(child for child in psutil.Process().children() if _is_monitor(child))
     return True
-
-
-def disconnect() -> None:
-    """End the connection, and Ray itself if `join_or_start` started it here.
-
-    Ray's monitor for autoscaling has nothing to do on a local cluster, but does not end when asked:
-    Ray waits a second and kills it then. A command that is at its end kills it at once. Elsewhere
-    that second has to be waited: what follows it at once, another `ray.init` or the end of Python,
-    can meet threads of the connection that are still ending.
-    """
-    if ends_with_command():
-        for monitor in _monitors:
-            with contextlib.suppress(psutil.Error):
-                monitor.kill()
-    _monitors.clear()
-    ray.shutdown()
-
-
-def _is_monitor(process: psutil.Process) -> bool:
-    try:
-        return any(
-            part.endswith("monitor.py") and "autoscaler" in part for part in process.cmdline()
-        )
-    except psutil.Error:  # it has ended meanwhile
-        return False
 
 
 def local_options(config: ClusterConfig) -> dict[str, Any]:

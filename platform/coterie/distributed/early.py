@@ -43,12 +43,12 @@ class EarlyStart:
 
     def abandon(self) -> None:
         """End Ray again, for nobody took it."""
-        from coterie.distributed.cluster import disconnect
+        import ray
 
         EarlyStart.pending = None
         self._ready.wait()
         if self._ours:
-            disconnect()
+            ray.shutdown()
 
     def _run(self) -> None:
         self._connect()
