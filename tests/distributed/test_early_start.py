@@ -1,6 +1,9 @@
 """Ray is started beside the driver's imports: taken over by the run, or ended without it."""
 
+import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
 import ray
@@ -30,6 +33,48 @@ def test_actors_begin_with_what_they_need_imported(monkeypatch):
     actor = ray.remote(num_cpus=1)(Imported).remote()
     assert ray.get(actor.has.remote("coterie.distributed.actors"))
     ray.shutdown()
+
+
+ENDS = """
+import ray
+from coterie.config.schema import ClusterConfig
+from coterie.distributed.cluster import connect, disconnect
+from ray_jobs.command import run_program
+
+def main(arguments):
+    connect(ClusterConfig())
+    processes = ray._private.worker._global_node.all_processes
+    pids = {kind: infos[0].process.pid for kind, infos in processes.items()}
+    shutdown = ray.shutdown
+
+    def late():
+        print(*(kind for kind in pids if kind not in processes))
+        print(*pids.values())
+        shutdown()
+
+    ray.shutdown = late
+    disconnect()
+    return 0
+
+if COMMAND:
+    run_program(main)
+main(())
+"""
+
+
+@pytest.mark.parametrize(("is_command", "killed"), [(True, "monitor"), (False, "")])
+def test_a_command_does_not_wait_for_the_monitor_and_leaves_nothing_of_its_ray(is_command, killed):
+    program = ENDS.replace("COMMAND", str(is_command))
+    done = subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=120
+    )
+    before, pids = done.stdout.splitlines()
+    assert before == killed
+    assert len(pids.split()) > 3
+    ending = time.monotonic() + 20
+    while left := [pid for pid in pids.split() if Path("/proc", pid).exists()]:
+        assert time.monotonic() < ending, left
+        time.sleep(0.1)
 
 
 def test_with_many_more_cpus_than_actors_nothing_is_imported_ahead(monkeypatch):

@@ -43,12 +43,12 @@ class EarlyStart:
 
     def abandon(self) -> None:
         """End Ray again, for nobody took it."""
-        import ray
+        from coterie.distributed.cluster import disconnect
 
         EarlyStart.pending = None
         self._ready.wait()
         if self._ours:
-            ray.shutdown()
+            disconnect()
 
     def _run(self) -> None:
         self._connect()

@@ -16,6 +16,7 @@ from coterie.distributed.calls import Placed, pack_longest_first
 from coterie.distributed.cluster import (
     cluster_has_gpu,
     connect,
+    disconnect,
     has_own_resources,
     own_resources,
     slots,
@@ -158,7 +159,7 @@ class Fleet:
         for actor in [*self.actors, *([self.server] if self.server else [])]:
             ray.kill(actor)
         if self._owns_cluster:
-            ray.shutdown()
+            disconnect()
 
     def _new(self, home: int | None = None) -> Any:
         slice_ = self._config.gpus_per_client % 1.0 or 1.0

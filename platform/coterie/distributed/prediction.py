@@ -9,7 +9,7 @@ from ray.exceptions import ObjectLostError, RayActorError, RayTaskError
 
 from coterie.config.schema import ClusterConfig
 from coterie.contract.data import SampleBatch
-from coterie.distributed.cluster import cluster_has_gpu, connect, slots
+from coterie.distributed.cluster import cluster_has_gpu, connect, disconnect, slots
 from coterie.engine.streaming import Accelerator, BatchPredictor, Predicted
 from coterie.errors import ConfigError, RunError
 from coterie.networks.clusterer import Clusterer, Prediction
@@ -75,7 +75,7 @@ class ActorPool:
         for actor in self._actors:
             ray.kill(actor)
         if self._owns_cluster:
-            ray.shutdown()
+            disconnect()
 
     def _start(self) -> Any:
         options = ray.remote(PredictionActor).options(

@@ -32,14 +32,14 @@ def capacity(cluster: ClusterConfig) -> Resources:
         return {"CPU": float(_cpus()), "GPU": float(torch.cuda.device_count())}
     import ray
 
-    from coterie.distributed.cluster import connect
+    from coterie.distributed.cluster import connect, disconnect
 
     ours = connect(cluster)
     try:
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     finally:
         if ours:
-            ray.shutdown()
+            disconnect()
     return {kind: sum(node.get(kind, 0.0) for node in nodes) for kind in ("CPU", "GPU")}
 
 

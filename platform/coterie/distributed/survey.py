@@ -8,7 +8,13 @@ from ray.exceptions import RayTaskError
 from coterie.config.component import load_target, target_of
 from coterie.config.schema import RunConfig
 from coterie.contract.data import LocalDataModule, Survey
-from coterie.distributed.cluster import connect, has_own_resources, own_resources, without_node
+from coterie.distributed.cluster import (
+    connect,
+    disconnect,
+    has_own_resources,
+    own_resources,
+    without_node,
+)
 from coterie.errors import RunError
 
 
@@ -39,7 +45,7 @@ def survey(config: RunConfig, names: tuple[str, ...]) -> list[Survey]:
         return [_result(reference) for reference in references]
     finally:
         if ours:
-            ray.shutdown()
+            disconnect()
 
 
 def _look(config: RunConfig, client: int) -> Survey:
