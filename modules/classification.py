@@ -12,7 +12,6 @@ import torch
 from lightning import LightningModule
 from pydantic import Field, PositiveFloat
 from torch import Tensor, nn
-from torch.nn import functional
 
 from coterie.config.component import target_of
 from coterie.contract import Entry, Rule, StateRules, Task
@@ -21,6 +20,7 @@ from coterie.gradcache import UNCOUPLED
 from coterie.networks.clusterer import Clusterer, to_unit
 from coterie.networks.encoders import dense
 from coterie.networks.views import seeded_view
+from coterie.precision import cross_entropy
 from modules.averaging import AveragingConfig
 
 HIDDEN = (256, 128, 64)
@@ -104,7 +104,7 @@ class Classification(LightningModule):
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
         """The cross-entropy of one batch of views and classes."""
         views, labels = batch
-        return functional.cross_entropy(self.classifier(self.encoder(views)), labels)
+        return cross_entropy(self.classifier(self.encoder(views)), labels)
 
     def clusterer(self) -> Clusterer:
         """Encoder and head, whose probabilities are those of the classes."""

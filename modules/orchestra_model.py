@@ -11,7 +11,6 @@ import torch
 from lightning import LightningModule
 from pydantic import Field, PositiveFloat, PositiveInt
 from torch import Tensor, nn
-from torch.nn import functional
 
 from coterie.config.component import Component
 from coterie.contract import Task, derive_seed
@@ -20,6 +19,7 @@ from coterie.gradcache import UNCOUPLED
 from coterie.networks.clusterer import Prediction, parameter_dtype, to_unit
 from coterie.networks.ema import update_ema
 from coterie.networks.views import two_views
+from coterie.precision import cross_entropy, in_float32, unit_rows
 
 TURNS = 4
 """Rotations by 0°, 90°, 180° and 270°."""
@@ -101,7 +101,7 @@ class GlobalClusters(nn.Module):
 
     def forward(self, representations: Tensor) -> Prediction:
         """Map (n, features) to projections (n, projection) and probabilities (n, G)."""
-        z = functional.normalize(self.projector(representations), dim=1)
+        z = unit_rows(self.projector(representations))
         return Prediction(z, cluster_logits(z, self.centroids, self.temperature).softmax(dim=1))
 
 
@@ -127,7 +127,7 @@ class OrchestraModel(LightningModule):
         self.target.requires_grad_(False)
         self.rotation = nn.Linear(config.projection, TURNS)
         drawn = torch.randn(config.global_clusters, config.projection)
-        self.register_buffer("centroids", functional.normalize(drawn, dim=1))
+        self.register_buffer("centroids", unit_rows(drawn))
         self.register_buffer("memory", torch.zeros(config.memory, config.projection))
         self.register_buffer("remembered", torch.full((config.memory,), -1))
         self.augment = task.augmentation.build(task.shape)
@@ -165,13 +165,13 @@ class OrchestraModel(LightningModule):
         with torch.no_grad():
             z = self.remember(teacher, positions)
             wanted = self._logits(z).softmax(dim=1)
-        z = functional.normalize(self.online(student), dim=1)
+        z = unit_rows(self.online(student))
         # Eq. (4); algorithm 1 writes a minus before H, which is positive already.
-        cluster = functional.cross_entropy(self._logits(z), wanted)
+        cluster = cross_entropy(self._logits(z), wanted)
         if not self.config.rotation_task:
             return {"loss": cluster, "cluster": cluster}
         # Eq. (3) prints an accuracy; the cross-entropy is meant.
-        rotation = functional.cross_entropy(self.rotation(self.online(turned)), turns)
+        rotation = cross_entropy(self.rotation(self.online(turned)), turns)
         return {"loss": cluster + rotation, "cluster": cluster, "rotation": rotation}
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
@@ -185,7 +185,7 @@ class OrchestraModel(LightningModule):
         Returns:
             Unit projections (batch, projection).
         """
-        z = functional.normalize(self.target(views), dim=1)
+        z = unit_rows(self.target(views))
         size = len(self.memory)
         kept = torch.cat([z.flip(0).to(self.memory.dtype), self.memory])
         self.memory.copy_(kept[:size])
@@ -204,6 +204,7 @@ class OrchestraModel(LightningModule):
         return cluster_logits(z, self.centroids, self.config.temperature)
 
 
+@in_float32
 def cluster_logits(z: Tensor, centroids: Tensor, temperature: float) -> Tensor:
     """Similarities of unit rows z (n, d) to unit centroids (G, d), over the temperature: (n, G)."""
     return z @ centroids.T / temperature

@@ -1,5 +1,6 @@
 """The contrastive loss in tiles against the plain one: value, gradient, extremes, memory."""
 
+import os
 import subprocess
 import sys
 
@@ -112,6 +113,7 @@ def test_many_rows_go_in_tiles_and_few_do_not():
 
 
 COPIES = """
+from pathlib import Path
 import torch
 from coterie.losses import tiled_contrastive_loss
 from tests.benchmarks.large_batches import peak_mb
@@ -120,6 +122,7 @@ torch.set_num_threads(1)
 u, v = (torch.randn(2048, 4096).requires_grad_() for _ in range(2))
 tiled_contrastive_loss(u[:64], v[:64], 0.5).backward()
 u.grad = v.grad = None
+Path("/proc/self/clear_refs").write_text("5")  # the peak is what is held now
 before = peak_mb()
 tiled_contrastive_loss(u, v, 0.5).backward()
 print((peak_mb() - before) * 2**20 / u.nbytes)
@@ -129,9 +132,10 @@ print((peak_mb() - before) * 2**20 / u.nbytes)
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_both_views_in_unit_length_and_both_gradients_are_all_that_is_held():
     done = subprocess.run(
-        [sys.executable, "-c", COPIES], check=True, capture_output=True, text=True, timeout=300
-    )
-    assert 4.0 < float(done.stdout) < 5.75  # and a few blocks
+        [sys.executable, "-c", COPIES], check=True, capture_output=True, text=True, timeout=300,
+        env={**os.environ, "MALLOC_MMAP_THRESHOLD_": "1000000"},  # freed memory is given back
+    )  # fmt: skip
+    assert 4.0 < float(done.stdout) < 6.5  # 4 and a few blocks; in one piece it is 8.2
 
 
 def test_refused():

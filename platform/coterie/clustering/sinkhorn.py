@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from coterie.errors import DataError
+from coterie.precision import widened
 
 EPSILON = 0.04
 """Entropic regularisation ε of the transport."""
@@ -95,7 +96,7 @@ def local_centroids(
     _check_matrix(z, "z")
     if not 1 <= clusters <= len(z):
         raise DataError(f"{clusters} clusters for {len(z)} rows: give 1 to {len(z)}.")
-    z, draw = _at_least_single(z), torch.Generator().manual_seed(seed)
+    z, draw = widened(z), torch.Generator().manual_seed(seed)
     centroids = z[torch.randperm(len(z), generator=draw)[:clusters].to(z.device)]
     assignment = torch.zeros(len(z), dtype=torch.int64, device=z.device)
     for _ in range(_LOCAL_ITERATIONS):
@@ -143,7 +144,7 @@ def global_centroids(
     if points.shape[1] != start.shape[1]:
         widths = f"{points.shape[1]} and {start.shape[1]}"
         raise DataError(f"points and centroids of widths {widths}: give them the same.")
-    z, centroids = _at_least_single(points), normalize(_at_least_single(start), dim=1)
+    z, centroids = widened(points), normalize(widened(start), dim=1)
     velocity = torch.zeros_like(centroids)
     for _ in range(steps):
         logits = z @ centroids.T
@@ -151,10 +152,6 @@ def global_centroids(
         velocity = momentum * velocity + error.T @ z / (len(z) * temperature)
         centroids = normalize(centroids - learning_rate * velocity, dim=1)
     return centroids
-
-
-def _at_least_single(x: Tensor) -> Tensor:
-    return x if x.dtype == torch.float64 else x.float()
 
 
 def _check_matrix(x: Tensor, name: str) -> None:

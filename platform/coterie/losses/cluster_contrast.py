@@ -2,11 +2,10 @@
 
 from typing import Literal
 
-import torch
 from torch import Tensor
-from torch.nn import functional
 
 from coterie.errors import ContractError
+from coterie.precision import unit_rows
 
 Pairs = Literal["exclude_self", "all"]
 """Whether a sample is compared with its own representation too."""
@@ -41,7 +40,7 @@ def cluster_contrast(p: Tensor, z: Tensor, labels: Tensor, clusters: int, pairs:
             f"The cluster-contrastive loss got labels of shape {tuple(labels.shape)} for {len(p)} "
             "samples; give it one cluster per sample."
         )
-    unit_p, unit_z = _unit(p), _unit(z.detach())
+    unit_p, unit_z = unit_rows(p), unit_rows(z.detach())
     counts = unit_p.new_zeros(clusters).index_add(0, labels, unit_p.new_ones(len(p)))
     sums = unit_z.new_zeros(clusters, z.shape[1]).index_add(0, labels, unit_z)
     others = sums[labels] if pairs == "all" else sums[labels] - unit_z
@@ -50,11 +49,6 @@ def cluster_contrast(p: Tensor, z: Tensor, labels: Tensor, clusters: int, pairs:
     # Each pair counts by its sample's partners, samples in its cluster and such clusters.
     share = paired / (partners * counts).clamp_min(1) / paired.sum().clamp_min(1)
     return -((unit_p * others).sum(dim=1) * share[labels]).sum()
-
-
-def _unit(rows: Tensor) -> Tensor:
-    """Rows of unit length, in float32 at least: under autocast counts would be rounded."""
-    return functional.normalize(rows.to(torch.promote_types(rows.dtype, torch.float32)), dim=1)
 
 
 def _check(p: Tensor, z: Tensor) -> None:

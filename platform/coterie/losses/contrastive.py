@@ -4,6 +4,7 @@ from torch import Tensor
 
 from coterie.losses.plain import plain_contrastive_loss
 from coterie.losses.tiled import tiled_contrastive_loss
+from coterie.precision import in_float32
 
 PLAIN_UP_TO = 2048
 """Rows whose n × n similarities, 16 MB in float32, are computed at once; more go in tiles."""
@@ -44,6 +45,7 @@ def contrastive_loss(
     return form(u, v, temperature, include_positive)
 
 
+@in_float32
 def nt_xent(u: Tensor, v: Tensor, temperature: float) -> Tensor:
     """Symmetric loss with the positive, ½ [L(u, v; τ) + L(v, u; τ)]: SimCLR's and CC's code.
 

@@ -7,8 +7,10 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from coterie.errors import ContractError
+from coterie.precision import in_float32
 
 
+@in_float32
 def cluster_entropy(c: Tensor, closed_form: bool = False) -> Tensor:
     """H(c) = −Σ_i p_i log p_i with p_i = ‖c_i‖₁ / ‖c‖₁ over the columns c_i, in nats.
 

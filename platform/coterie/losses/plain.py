@@ -5,8 +5,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from coterie.errors import ConfigError, ContractError
+from coterie.precision import in_float32
 
 
+@in_float32
 def plain_contrastive_loss(
     u: Tensor, v: Tensor, temperature: float, include_positive: bool = False
 ) -> Tensor:

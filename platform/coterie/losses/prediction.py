@@ -1,9 +1,9 @@
 """The losses of BYOL and SimSiam: one view's projection predicted from the other's."""
 
 from torch import Tensor
-from torch.nn import functional
 
 from coterie.errors import ContractError
+from coterie.precision import unit_rows
 
 
 def negative_cosine(p: Tensor, z: Tensor) -> Tensor:
@@ -25,8 +25,7 @@ def negative_cosine(p: Tensor, z: Tensor) -> Tensor:
             f"The prediction's loss got shapes {tuple(p.shape)} and {tuple(z.shape)}; "
             "give it two matrices of one shape."
         )
-    unit_p, unit_z = functional.normalize(p, dim=1), functional.normalize(z.detach(), dim=1)
-    return -(unit_p * unit_z).sum(dim=1).mean()
+    return -(unit_rows(p) * unit_rows(z.detach())).sum(dim=1).mean()
 
 
 def normalised_error(p: Tensor, z: Tensor) -> Tensor:

@@ -7,10 +7,10 @@ Labels", eq. (1), (23) and (25).
 import math
 from typing import Literal
 
-import torch
 from torch import Tensor
 
 from coterie.errors import ContractError
+from coterie.precision import widened
 
 Reduction = Literal["mean", "sum"]
 """Over the received embeddings."""
@@ -33,7 +33,7 @@ def triplet_losses(anchors: Tensor, positives: Tensor, negatives: Tensor, margin
     """
     _check(anchors, positives)
     _check(anchors, negatives)
-    a, p, n = (_wide(rows) for rows in (anchors, positives, negatives))
+    a, p, n = (widened(rows) for rows in (anchors, positives, negatives))
     near, far = (a - p).square().sum(dim=1), (a - n).square().sum(dim=1)
     return (near - far + margin).clamp_min(0)
 
@@ -51,7 +51,7 @@ def crossed_losses(anchors: Tensor, positives: Tensor, others: Tensor, margin: f
         Losses (n, k), in float32 at least.
     """
     _check(anchors, positives)
-    a, p, z = _wide(anchors), _wide(positives), _wide(others)
+    a, p, z = widened(anchors), widened(positives), widened(others)
     far = (a[:, None] - z[None]).square().sum(dim=2)
     near = (a - p).square().sum(dim=1)
     return (near[:, None] - far + margin).clamp_min(0)
@@ -74,7 +74,7 @@ def received_loss(
         The mean over the anchors, a scalar.
     """
     if len(received) == 0:
-        return _wide(anchors).new_zeros(())
+        return widened(anchors).new_zeros(())
     per_anchor = crossed_losses(anchors, positives, received.detach(), margin).sum(dim=1)
     return per_anchor.mean() / (len(received) if reduction == "mean" else 1)
 
@@ -95,11 +95,6 @@ def staleness_weight(
     """
     age = step % interval / (interval - 1) if interval > 1 else 0.0
     return scale * (math.exp(-age) + math.exp(step / total - rho_zeta))
-
-
-def _wide(rows: Tensor) -> Tensor:
-    """In float32 at least: under autocast squares would be rounded."""
-    return rows.to(torch.promote_types(rows.dtype, torch.float32))
 
 
 def _check(a: Tensor, b: Tensor) -> None:

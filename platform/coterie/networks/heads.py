@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor, nn
 
+from coterie.precision import widened
+
 
 class _TwoLayers(nn.Module):
     """Linear, optional BatchNorm, ReLU, Linear."""
@@ -70,7 +72,7 @@ class ClusterHead(_TwoLayers):
 
     def forward(self, representations: Tensor) -> Tensor:
         """Map (n, inputs) to probabilities (n, clusters)."""
-        return super().forward(representations).softmax(dim=1)
+        return widened(super().forward(representations)).softmax(dim=1)
 
 
 class Centroids(nn.Module):
