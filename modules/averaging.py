@@ -33,6 +33,8 @@ from coterie.networks.clusterer import Clusterer
 class AveragingConfig(Component):
     """How long and on how much a client trains."""
 
+    extensible: ClassVar[frozenset[str]] = frozenset({"rounds"})
+
     participation: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
     """Share of the clients in each round."""
     rounds: PositiveInt

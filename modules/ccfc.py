@@ -7,6 +7,7 @@ has SimSiam's loss in place of the clusters'; as in the authors' code it can war
 """
 
 from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 import torch
 from pydantic import NonNegativeInt, PositiveInt
@@ -199,6 +200,8 @@ class CCFC(_Siamese):
     class Config(SiameseConfig):
         """CCFC's configuration."""
 
+        extensible: ClassVar[frozenset[str]] = frozenset({"rounds"})
+
         pairs: Pairs = "exclude_self"
         """`exclude_self`: eq. (1); `all`: a sample is also compared with itself, as in the authors'
         code."""
@@ -218,6 +221,8 @@ class SCFC(_Siamese):
 
     class Config(SiameseConfig):
         """SCFC's configuration."""
+
+        extensible: ClassVar[frozenset[str]] = frozenset({"rounds"})
 
         rounds: PositiveInt = 100
         """Rounds."""

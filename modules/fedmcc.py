@@ -9,7 +9,7 @@ client. MCC optimises both levels at once (eq. (6)), as a rule on one client tha
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 import torch
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
@@ -165,6 +165,8 @@ class FedMCC(_Momentum):
     class Config(MomentumConfig):
         """FedMCC's configuration."""
 
+        extensible: ClassVar[frozenset[str]] = frozenset({"clustering_rounds"})
+
         representation_rounds: PositiveInt = 100
         """Rounds R of stage 1."""
         clustering_rounds: NonNegativeInt = 10
@@ -205,6 +207,8 @@ class MCC(_Momentum):
 
     class Config(MomentumConfig):
         """MCC's configuration; 50 rounds of 10 epochs are the 500 epochs of fig. 5."""
+
+        extensible: ClassVar[frozenset[str]] = frozenset({"rounds"})
 
         rounds: PositiveInt = 50
         """Rounds; the optimiser starts afresh in each."""

@@ -8,7 +8,7 @@ the first round a phase only clusters, with the initial networks. Clients keep n
 
 import logging
 from collections.abc import Mapping
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import PositiveInt
@@ -57,6 +57,8 @@ class Orchestra:
 
     class Config(OrchestraConfig):
         """Orchestra's configuration."""
+
+        extensible: ClassVar[frozenset[str]] = frozenset({"rounds"})
 
         rounds: PositiveInt = 100
         """Rounds, without the phase that only clusters."""

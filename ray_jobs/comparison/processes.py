@@ -9,7 +9,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from coterie.config.loading import dump_config
 from coterie.config.schema import RunConfig
 from coterie.distributed.room import Room
 from coterie.engine.recovery import check_same_run
@@ -129,17 +128,20 @@ class RunProcess:
         return [line.strip() for line in text.splitlines() if line.strip()]
 
 
-def check_finished(run: PlannedRun) -> None:
+def check_finished(run: PlannedRun) -> str:
     """See that a run which is there is one of this comparison.
+
+    Returns:
+        What makes it longer than what is there; "" if nothing does.
 
     Raises:
         ConfigError: If it was trained with another config.
     """
     directory = RunDirectory(run.folder)
     if not directory.config.is_file():
-        return
+        return ""
     try:
-        check_same_run(directory.read_config(), dump_config(run.config))
+        return check_same_run(directory.read_config(), run.config)
     except ConfigError as error:
         raise ConfigError(f"{run.name}: {error}") from error
 
@@ -150,7 +152,7 @@ def run_all(
     """Run them, in their order, as many at a time as there is room for.
 
     Args:
-        runs: What to run; those that have completed are not run again.
+        runs: What to run; those that have completed are not run again, unless to be longer.
         limit: Runs at a time; None goes by what each needs.
         view: Is told.
         check: Raises when a signal has come; then all stop after a checkpoint.
@@ -159,7 +161,9 @@ def run_all(
         What became of each, in their order.
     """
     records = {number: run.record() for number, run in enumerate(runs)}
-    waiting = [number for number, record in records.items() if not record.completed]
+    waiting = [
+        n for n, record in records.items() if not record.completed or check_finished(runs[n])
+    ]
     running: dict[int, RunProcess] = {}
     room = Room(limit)
     view.begin(len(runs), len(waiting))

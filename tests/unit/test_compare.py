@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import shutil
 import signal
 import statistics
 import subprocess
@@ -149,12 +150,27 @@ def test_finished_runs_are_not_repeated_and_seeds_can_be_added(compared, capsys,
     assert {p: p.stat().st_mtime_ns for p in before} == before
     assert (compared / "table.md").read_text() == table
     assert "4 runs, 4 of them completed before" in capsys.readouterr().out
-    other = [key.replace("method.rounds=3", "method.rounds=4") for key in TINY]
+    other = [key.replace("method.rounds=3", "method.rounds=2") for key in TINY]
     assert main([*other, f"out={compared}", "resume=true"]) == 2
     shown = capsys.readouterr().err
     assert shown.startswith("fedavg_digits seed 0: resume=true: the checkpoint's run had ")
     assert main([*TINY, f"out={compared}"]) == 2
     assert f"out={compared}: the folder is not empty" in capsys.readouterr().err
+
+
+def test_runs_can_be_made_longer(compared, capsys, tmp_path):
+    out = tmp_path / "c"
+    shutil.copytree(compared, out)
+    assert main([*TINY, "fedavg_digits:method.rounds=4", f"out={out}", "resume=true"]) == 0
+    assert "4 runs, 2 of them completed before" in capsys.readouterr().out
+    for seed in (0, 1):
+        folder = run_of(out, "fedavg_digits", seed)
+        assert json.loads((folder / "summary.json").read_text())["rounds"] == 4
+        assert "Longer than before: method.rounds rises from 3 to 4." in log_of(folder)
+
+
+def log_of(folder):
+    return folder.with_name(f"{folder.name}.log").read_text()
 
 
 def test_killed_in_the_middle_and_resumed_it_gives_the_same_table(compared, tmp_path):

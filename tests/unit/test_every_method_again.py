@@ -71,3 +71,26 @@ def test_a_run_that_crashed_resumes_to_the_same_bits(
         assert state.phases == moment
         Loop(again._worker.method, again, given, Silent(), lambda *_: None).run(state)
         assert plain(state) == plain(whole.state)
+
+
+def test_what_may_be_raised_gives_the_bits_of_a_run_that_had_it_from_the_start(
+    kind: Any, tmp_path: Any
+) -> None:
+    config = small(kind)
+    for key in config.extensible:
+        shorter = federate(workload(kind))
+        backend = SerialBackend(workload(kind), lambda: None)
+        save(tmp_path, shorter.state, backend, keep=1)
+        raised = config.model_copy(update={key: getattr(config, key) + 1})
+        given = tiny_workload(raised, needs_labels=kind.needs_labels)
+        longer = federate(given)
+        assert longer.state.phases > shorter.state.phases
+        again = SerialBackend(given, lambda: None)
+        state = load_checkpoint(tmp_path, again).state
+        Loop(again._worker.method, again, given, Silent(), lambda *_: None).run(state)
+        assert plain(state) == plain(longer.state)
+
+
+def test_every_method_but_one_can_be_made_longer() -> None:
+    fixed = {kind.__name__ for kind in METHODS if not kind.Config.extensible}  # type: ignore[attr-defined]
+    assert fixed == {"CFCL"}  # its weights know how many steps there are in all

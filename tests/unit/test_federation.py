@@ -136,6 +136,26 @@ def test_a_run_that_stops_half_way_resumes_to_the_same_bits(ran, tmp_path):
     ]
 
 
+def test_a_finished_run_can_be_made_longer(ran, tmp_path):
+    run_dir = tmp_path / "run"
+    shorter = (*SMALL, "method.clustering_rounds=1", f"run_dir={run_dir}")
+    Federation(compose(*shorter)).run()
+    resumed = Federation(compose(*SMALL, f"run_dir={run_dir}", "resume=true")).run()
+    one, other = (load_file(run.run_dir / "model" / "model.safetensors") for run in (resumed, ran))
+    assert one.keys() == other.keys()
+    assert all(torch.equal(one[key], other[key]) for key in other)
+    ours, theirs = (
+        [{k: v for k, v in row.items() if k != "seconds"} for row in rows(run.run_dir)]
+        for run in (resumed, ran)
+    )
+    assert ours == theirs
+    assert "clustering_rounds: 2" in (run_dir / "config.yaml").read_text()
+    summary = json.loads((run_dir / "summary.json").read_text())
+    assert (summary["status"], summary["rounds"]) == ("completed", 4)
+    with pytest.raises(ConfigError, match=r"had method.clustering_rounds=2, this one has .*=1; "):
+        Federation(compose(*shorter, "resume=true")).run()
+
+
 def test_a_failing_run_says_so_in_its_summary(tmp_path):
     run_dir = tmp_path / "run"
     overrides = ("method.learning_rate=1e30", "faults.on_client_failure=fail")

@@ -37,6 +37,10 @@ class Component(BaseModel):
     absent: ClassVar[Mapping[str, str]] = {}
     """Keys that others of its kind have and it has not, and why: the end of a sentence."""
 
+    extensible: ClassVar[frozenset[str]] = frozenset()
+    """Of a method's config: numbers that a resumed run may raise. Nothing but the end depends on
+    them, so that it goes on to the bits of a run that had them from the start."""
+
     @model_validator(mode="before")
     @classmethod
     def _refuse_absent(cls, values: Any) -> Any:

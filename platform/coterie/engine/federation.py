@@ -128,7 +128,7 @@ class Federation:
             if begins:
                 directory.write_config(values)
             else:
-                check_same_run(directory.read_config(), values)
+                session.longer = check_same_run(directory.read_config(), self._config)
             self._introduce(directory)
         except OSError as error:
             raise session.refused_by_system(error, "nothing was trained") from error

@@ -118,24 +118,42 @@ class Recovery:
         loaded = load_checkpoint(self.checkpoints, self.backend)
         for sentence in loaded.damaged:
             self.view.note(sentence)
-        check_same_run(loaded.config, dump_config(self.config))
+        check_same_run(loaded.config, self.config)
         return loaded
 
 
-def check_same_run(stored: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+def check_same_run(stored: Mapping[str, Any], config: RunConfig) -> str:
     """Refuse to resume a checkpoint of a run that would have given other bits.
+
+    Args:
+        stored: The run's config as plain values.
+        config: The one it is to go on with. It may be longer, by the keys that its method says.
+
+    Returns:
+        What makes it longer, as a sentence; "" if nothing does.
 
     Raises:
         ConfigError: Naming the first key that differs.
     """
-    then, now = _flat(stored), _flat(given)
+    then, now = _flat(stored), _flat(dump_config(config))
+    longer = []
     for key in sorted(then.keys() | now.keys(), key=lambda key: (not key.endswith(".target"), key)):
         if then.get(key, _MISSING) != now.get(key, _MISSING):
+            if _raised(key, then, now, config):
+                longer.append(f"{key} rises from {then[key]} to {now[key]}")
+                continue
             was, is_ = (f"{key}={d[key]}" if key in d else f"no {key}" for d in (then, now))
             raise ConfigError(
                 f"resume=true: the checkpoint's run had {was}, this one has {is_}; give the same "
                 "config, or another run_dir."
             )
+    return f"{', '.join(longer)}." if longer else ""
+
+
+def _raised(key: str, then: Mapping[str, Any], now: Mapping[str, Any], config: RunConfig) -> bool:
+    section, _, name = key.partition(".")
+    extends = section == "method" and name in config.method.extensible
+    return extends and now[key] > then.get(key, now[key])
 
 
 def _flat(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -53,6 +53,7 @@ class Session:
         assembly: Its data, partition and method.
         directory: Where it writes.
         view: Shows progress.
+        longer: Why it goes on longer than the run that is in the folder, as a sentence.
         state: All that changes, once it has begun.
         seconds: Wall-clock seconds by what they went into.
     """
@@ -61,6 +62,7 @@ class Session:
     assembly: Assembly
     directory: RunDirectory
     view: Observer
+    longer: str = ""
     state: RunState | None = None
     seconds: dict[str, float] = field(default_factory=dict)
     _backend: Backend | None = None
@@ -92,12 +94,20 @@ class Session:
             self._recorder, self.view,
         )  # fmt: skip
         self.state = recovery.begin()
+        if self.longer:
+            self._go_on_longer()
         self.seconds["start"] = time.perf_counter() - begun
         Loop(
             self.assembly.method, self._backend, self.assembly.workload, self.view,
             self._recorder.commit, recovery.recover,
         ).run(self.state)  # fmt: skip
         return self.state, self._recorder
+
+    def _go_on_longer(self) -> None:
+        """From here on the folder is that of the longer run, which has not ended."""
+        self.directory.summary.unlink(missing_ok=True)
+        self.directory.write_config(dump_config(self.config))
+        self.view.note(f"Longer than before: {self.longer}")
 
     def refused_by_system(self, error: OSError, so_far: str) -> RunError:
         """What to say of a full disk or of missing access, after so much of the run."""
