@@ -181,11 +181,11 @@ class Session:
         return Finished(evaluation=evaluation, model=model, figures=figures)
 
     def _make_tracker(self) -> Tracker:
-        resolved = dump_config(self.config)
-        name = f"{self.config.experiment}-{self.directory.path.name}"
-        loggers = build_loggers(self.config.tracking, self.directory.path, name, resolved)
+        config, path = self.config, self.directory.path
+        name = f"{config.experiment}-{path.name}"
+        loggers = build_loggers(config.tracking, path, name, dump_config(config))
         log = MetricsLog(self.directory.metrics)
-        return Tracker(log, loggers, self.config.tracking.client_rows)
+        return Tracker(log, loggers, config.tracking.client_rows)
 
     def _make_recorder(self, backend: Backend, tracker: Tracker) -> Recorder:
         return Recorder(
@@ -211,9 +211,8 @@ class Session:
         evaluator = make_evaluator(self.config, self.assembly, backend)
         if workload.local is None:
             return evaluator
-        return LocalEvaluator(
-            self.config.evaluation, backend, len(workload.parts), evaluator.classifies
-        )
+        clients, classifies = len(workload.parts), evaluator.classifies
+        return LocalEvaluator(self.config.evaluation, backend, clients, classifies)
 
     def _warn(self, sentence: str) -> None:
         """Say it, and remember it for the summary."""
