@@ -6,7 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
+from safetensors.torch import load_file
 from sklearn.metrics import adjusted_rand_score
 
 from coterie import Federation, load_model
@@ -16,6 +18,7 @@ from coterie.evaluation.canvas import COLOURS
 from coterie.evaluation.group_figure import group_figure
 from modules.cc import CC
 from ray_jobs.compose import compose
+from ray_jobs.predict import main as predict
 
 HISTORY = {1: [0, 2, 2, -1, 0, 1], 3: [1, 1, 1, 0, 0, -1]}
 TRUTH = np.array([0, 0, 1, 1, 2, 2])
@@ -34,6 +37,12 @@ def test_scores_are_of_the_last_round_over_who_took_part() -> None:
     wanted = adjusted_rand_score(TRUTH[:5], HISTORY[3][:5])
     assert found == {"used": 2, "largest": 0.6, "ari": pytest.approx(wanted, abs=1e-12)}
     assert set(ClientGroups(method=Grouping(), truth=None).scores(SERVER)) == {"used", "largest"}
+
+
+def test_members_are_those_who_were_last_in_a_group() -> None:
+    found = ClientGroups(method=Grouping(), truth=None).members(SERVER)
+    assert found == {0: [3, 4], 1: [0, 1, 2, 5]}
+    assert list(found) == [0, 1]
 
 
 def test_the_table_has_a_row_for_each_client_that_took_part(tmp_path) -> None:
@@ -99,6 +108,27 @@ def test_a_run_leaves_scores_table_figure_and_model(run) -> None:
     }  # fmt: skip
     assert (run.run_dir / "figures" / "client_groups.png").stat().st_size > 5000
     assert load_model(run.run_dir).classifies
+
+
+def test_each_group_has_its_model(run, tmp_path) -> None:
+    with (run.run_dir / "client_groups.csv").open() as file:
+        last = [int(line["group"]) for line in csv.DictReader(file) if line["round"] == "4"]
+    folder = run.run_dir / "model" / "groups"
+    assert sorted(path.name for path in folder.iterdir()) == sorted(map(str, set(last)))
+    pool = load_file(run.run_dir / "checkpoints" / "round-000004" / "server.safetensors")
+    samples = torch.randint(0, 256, (4, 1, 8, 8), dtype=torch.uint8)
+    for group in set(last):
+        model = load_model(folder / str(group))
+        stored = pool[json.dumps([f"encoder/{group}", "encoder.network.0.weight"])]
+        assert torch.equal(model.encoder.network[0].weight, stored)
+        same = torch.equal(model(samples).probabilities, run.model(samples).probabilities)
+        assert same == (group == np.bincount(last).argmax())
+    np.save(tmp_path / "digits.npy", samples[:, 0].numpy())
+    keys = (f"model={folder / str(last[0])}", f"input={tmp_path / 'digits.npy'}")
+    assert (
+        predict([*keys, f"output={tmp_path / 'assignments.parquet'}", "cluster.backend=serial"])
+        == 0
+    )
 
 
 def test_a_resumed_run_has_the_whole_table(run, tmp_path) -> None:

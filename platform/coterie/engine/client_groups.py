@@ -64,6 +64,16 @@ class ClientGroups:
         table = contingency(last[here], truth, len(counts), int(self.truth.max()) + 1)
         return {**found, "ari": ari(table)}
 
+    def members(self, server: ServerState) -> dict[int, list[int]]:
+        """Group to the clients that were in it when they last took part, groups in order."""
+        latest: dict[int, int] = {}
+        for _, row in sorted(self._history(server).items()):
+            latest |= {client: group for client, group in enumerate(row) if group >= 0}
+        found: dict[int, list[int]] = {group: [] for group in sorted(set(latest.values()))}
+        for client, group in sorted(latest.items()):
+            found[group].append(client)
+        return found
+
     def write(self, path: Path, server: ServerState) -> None:
         """Write the table `round,client,group`, and `true_group` where it is known."""
         text = io.StringIO()

@@ -1,5 +1,6 @@
-"""What a finished run leaves in its directory besides the model: assignments and figures."""
+"""What a finished run leaves in its directory: models, assignments and figures."""
 
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -10,8 +11,37 @@ import pyarrow.parquet as pq
 from coterie.contract.data import DataArrays, Indices
 from coterie.contract.phase import ServerState
 from coterie.engine.recorder import Recorder
+from coterie.engine.saved_model import write_model
 from coterie.evaluation.figures import confusion_figure, curves_figure, embedding_figure
 from coterie.evaluation.result import Evaluation
+from coterie.networks.clusterer import Clusterer
+from coterie.tracking.run_directory import RunDirectory
+
+
+def write_models(
+    directory: RunDirectory,
+    model: Clusterer,
+    recorder: Recorder,
+    server: ServerState,
+    data: DataArrays,
+) -> None:
+    """Write `model/`, and where the method groups clients, each group's to `model/groups/<group>/`.
+
+    Args:
+        directory: The run's.
+        model: What the run gives as its model.
+        recorder: Knows the method and its groups of clients.
+        server: The method's final state.
+        data: What was trained on.
+    """
+    groups = directory.model / "groups"
+    shutil.rmtree(groups, ignore_errors=True)  # of the run when it was shorter
+    write_model(directory.model, model, directory.config, server, data)
+    if recorder.groups is None:
+        return
+    for group, clients in recorder.groups.members(server).items():
+        own = recorder.method.model_for(server, clients[0]).eval()
+        write_model(groups / str(group), own, directory.config, server, data)
 
 
 def write_assignments(path: Path, evaluation: Evaluation, parts: Sequence[Indices]) -> None:

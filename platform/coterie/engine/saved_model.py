@@ -21,25 +21,33 @@ from coterie.contract.phase import ServerState
 from coterie.errors import DataError
 from coterie.networks.clusterer import Clusterer, Prediction, parameter_dtype
 from coterie.networks.heads import Centroids
-from coterie.tracking.run_directory import RunDirectory, write_text_atomically
+from coterie.tracking.run_directory import write_text_atomically
 
 FORMAT = 1
 WEIGHTS, DESCRIPTION, CONFIG = "model.safetensors", "model.json", "config.yaml"
 
 
 def write_model(
-    directory: RunDirectory, model: Clusterer, server: ServerState, data: DataArrays
+    folder: Path, model: Clusterer, config: Path, server: ServerState, data: DataArrays
 ) -> None:
-    """Write `model/`: the weights as safetensors, and what it takes to build the network again."""
-    directory.model.mkdir(parents=True, exist_ok=True)
+    """Write `model/`: the weights as safetensors, and what it takes to build the network again.
+
+    Args:
+        folder: Where to; made if it is not there.
+        model: Goes to the CPU.
+        config: The run's `config.yaml`, of which a copy lies with the model.
+        server: What the method built the model from.
+        data: What it was trained on.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
     weights = {key: value.contiguous() for key, value in model.cpu().state_dict().items()}
     try:
-        save_file(weights, directory.model / WEIGHTS)
+        save_file(weights, folder / WEIGHTS)
     except SafetensorError as error:  # all that it says of a full disk
-        raise OSError(errno.EIO, str(error), str(directory.model / WEIGHTS)) from error
+        raise OSError(errno.EIO, str(error), str(folder / WEIGHTS)) from error
     text = json.dumps(describe(model, server, data), indent=2, ensure_ascii=False, allow_nan=False)
-    write_text_atomically(directory.model / CONFIG, directory.config.read_text(encoding="utf-8"))
-    write_text_atomically(directory.model / DESCRIPTION, text + "\n")
+    write_text_atomically(folder / CONFIG, config.read_text(encoding="utf-8"))
+    write_text_atomically(folder / DESCRIPTION, text + "\n")
 
 
 def describe(model: Clusterer, server: ServerState, data: DataArrays) -> dict[str, Any]:

@@ -17,10 +17,10 @@ from coterie.engine.client_groups import ClientGroups
 from coterie.engine.interrupts import Interrupts
 from coterie.engine.ledger import Ledger
 from coterie.engine.loop import Loop, RunState
-from coterie.engine.outputs import draw_figures, write_assignments
+from coterie.engine.outputs import draw_figures, write_assignments, write_models
 from coterie.engine.recorder import Recorder, Scorer
 from coterie.engine.recovery import Recovery
-from coterie.engine.saved_model import with_head, write_model
+from coterie.engine.saved_model import with_head
 from coterie.engine.setup import Assembly, make_backend, make_evaluator
 from coterie.errors import RunError
 from coterie.evaluation.local_runner import LocalEvaluator
@@ -165,7 +165,7 @@ class Session:
             self.assembly.method.model_for(state.server, None), evaluation.centroids
         ).eval()
         data, parts = self.assembly.data, self.assembly.workload.parts
-        write_model(self.directory, model, state.server, data)
+        write_models(self.directory, model, recorder, state.server, data)
         write_assignments(self.directory.assignments, evaluation, parts)
         if recorder.groups is not None:
             recorder.groups.write(self.directory.client_groups, state.server)
