@@ -151,9 +151,11 @@ def check_same_run(stored: Mapping[str, Any], config: RunConfig) -> str:
 
 
 def _raised(key: str, then: Mapping[str, Any], now: Mapping[str, Any], config: RunConfig) -> bool:
+    """Whether a key is a number that makes the run longer, and is larger now."""
     section, _, name = key.partition(".")
+    before = then.get(key)
     extends = section == "method" and name in config.method.extensible
-    return extends and now[key] > then.get(key, now[key])
+    return extends and isinstance(before, int) and now[key] > before
 
 
 def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
