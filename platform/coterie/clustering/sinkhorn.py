@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from coterie.errors import DataError
-from coterie.precision import widened
+from coterie.precision import unit_rows, widened
 
 EPSILON = 0.04
 """Entropic regularisation ε of the transport."""
@@ -144,7 +144,7 @@ def global_centroids(
     if points.shape[1] != start.shape[1]:
         widths = f"{points.shape[1]} and {start.shape[1]}"
         raise DataError(f"points and centroids of widths {widths}: give them the same.")
-    z, centroids = widened(points), normalize(widened(start), dim=1)
+    z, centroids = widened(points), unit_rows(start)
     velocity = torch.zeros_like(centroids)
     for _ in range(steps):
         logits = z @ centroids.T
