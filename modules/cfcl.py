@@ -75,7 +75,7 @@ class CFCL:
         setup = {
             "edges": torch.tensor(edges, dtype=torch.int64).reshape(-1, 2),
             "seed": torch.tensor([derive_seed(seed, "batches")]),
-            "unit": torch.tensor([weight_unit(sum(sizes.values()), self._config.aggregate_every)]),
+            "unit": torch.tensor([self._weight_unit(sizes, len(edges))]),
         }
         return ServerState(slots={MODEL: RULES.slot(module, MODEL), SETUP: setup})
 
@@ -84,14 +84,13 @@ class CFCL:
         if server.round >= self.rounds:
             return None
         event = self._timeline[server.round][server.step]
-        mail = {"push": RESERVE, "pull": PULLED}.get(event.kind)
         aggregates = event.kind == "aggregate"
         return Phase(
             name=event.kind, stage="training", round=server.round + 1, step=server.step,
             cohort=self._config.participation if aggregates else 1.0,
             down=frozenset({SETUP} if aggregates else {MODEL, SETUP}),
             up=frozenset({MODEL}) if aggregates else frozenset(),
-            mail=frozenset({mail[self._config.sends_embeddings]}) if mail else frozenset(),
+            mail=self._letters(event),
             metrics={"train": METRICS, "aggregate": frozenset({"time_step"})}.get(
                 event.kind, frozenset()
             ),
@@ -141,6 +140,17 @@ class CFCL:
     def _build(self) -> TripletModel:
         return TripletModel(self._config, self._task)
 
+    def _letters(self, event: Event) -> frozenset[str]:
+        """What devices may send each other in an event."""
+        reserve, pulled = (keys[self._config.sends_embeddings] for keys in (RESERVE, PULLED))
+        late = {reserve} if self._config.pushes_late else set()
+        return frozenset({"push": {reserve}, "pull": {pulled} | late}.get(event.kind, ()))
+
+    def _weight_unit(self, sizes: Mapping[int, int], edges: int) -> int:
+        received = 0 if self._config.sends_embeddings else 2 * edges * self._config.pull_size
+        samples = sum(sizes.values()) + received
+        return weight_unit(samples, self._config.aggregate_every, len(sizes))
+
     def _graph(self, clients: int, seed: int) -> Edges:
         topology = self._config.topology
         if topology == "geometric":
@@ -187,18 +197,19 @@ class CFCL:
         """The device's model, unless it took no step since the last aggregation."""
         up = {}
         if device.round == phase.round and device.exposure:
-            weight = max(1, round(device.exposure / unit))
+            weight = max(1, device.exposure // unit)
             up = {MODEL: Mean(weight=weight, tensors=device.network)}
         trained = self._timeline[phase.round - 1][phase.step - 1]
         metrics = {"time_step": float(trained.step + trained.steps - 1)}
         return Outcome(up=up, state=device.tensors(), metrics=metrics)
 
 
-def weight_unit(samples: int, steps: int) -> int:
+def weight_unit(samples: int, steps: int, devices: int) -> int:
     """What weights are counted in, 1 but for huge data: exact sums hold weights up to 2²³.
 
     Args:
-        samples: All devices' samples; as many again may be received.
+        samples: All devices' samples, and the most that they can have received.
         steps: T_a. A weight is the size of a device's training set, summed over so many steps.
+        devices: How many there are; none weighs less than 1.
     """
-    return -(-2 * samples * steps // 2**23)
+    return -(-samples * steps // (2**23 - devices))

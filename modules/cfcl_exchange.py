@@ -65,33 +65,25 @@ class Sender:
     def pull(self) -> Mail:
         """What each neighbour pulls from this device, which purges what it pulled itself."""
         self.device.pulled = {}
-        if self._budget == 0:
+        if self.config.pull_size == 0:
             return {}
         if self.config.sends_embeddings:
             self.device.margin = self.config.margin_scale * self._mean_radius()
+        missed = self.config.pushes_late and self.device.reserve is None
+        late = self.push() if missed else {}
         chosen = {receiver: self._choose(receiver) for receiver in self.neighbours}
-        return {receiver: self._letter(positions) for receiver, positions in chosen.items()}
+        letters = {receiver: self._letter(positions) for receiver, positions in chosen.items()}
+        return {receiver: {**letters[receiver], **late.get(receiver, {})} for receiver in letters}
 
     def _letter(self, positions: Tensor) -> Tensors:
         if self.config.sends_embeddings:
             return {"embeddings": self._embeddings[positions]}
         return {"samples": self._samples[positions]}
 
-    @property
-    def _pulls(self) -> int:
-        """How many pulls this one stands for: in bulk, for all of the run's."""
-        config = self.config
-        return config.total_steps // config.pull_every if config.exchange == "bulk" else 1
-
-    @property
-    def _budget(self) -> int:
-        """Items for a neighbour."""
-        return self.config.budget * self._pulls
-
     @cached_property
     def _samples(self) -> Tensor:
         """Candidates, eq. (7): random own samples, so that foreign ones are never passed on."""
-        size, count = len(self.client.data), self.config.approx_size * self._pulls
+        size, count = len(self.client.data), self.config.approx_size * self.config.pulls_at_once
         chosen = draw_uniformly(size, count, self._stream("candidates"))
         return self.client.data.take(chosen.numpy())
 
@@ -114,11 +106,11 @@ class Sender:
         if exchange == "kmeans":
             return self._central
         if exchange == "uniform" or receiver not in self.device.reserves:
-            return draw_uniformly(count, self._budget, stream)
+            return draw_uniformly(count, self.config.pull_size, stream)
         reserve = self.device.reserves[receiver]
         by_embeddings = self.config.sends_embeddings
         weigh = self._weigh_embeddings if by_embeddings else self._weigh_samples
-        return draw(weigh(reserve, receiver), self._budget, stream)
+        return draw(weigh(reserve, receiver), self.config.pull_size, stream)
 
     def _weigh_samples(self, reserve: Tensor, receiver: int) -> Tensor:
         """Explicit importance, eq. (12), for the receiver's reserve samples."""
@@ -153,8 +145,10 @@ class Sender:
     @cached_property
     def _central(self) -> Tensor:
         """The candidates nearest to the device's own centroids."""
-        seed, restarts = self._seed("central"), self.config.restarts
-        return nearest_to_centroids(self._embeddings, self._budget, seed=seed, restarts=restarts)
+        config, seed = self.config, self._seed("central")
+        return nearest_to_centroids(
+            self._embeddings, config.pull_size, seed=seed, restarts=config.restarts
+        )
 
     def _mean_radius(self) -> float:
         """Of the receiver's own clusters, as it is one too, in the last global model's eyes."""

@@ -104,7 +104,7 @@ class TripletModel(LightningModule):
             return {"loss": triplet, "triplet": triplet, "regulariser": torch.zeros_like(triplet)}
         received, margin = self._given.received, self._given.margin
         assert received is not None
-        z = received.to(anchors)
+        z = received.to(anchors.device)  # in the type it came in, which autocast is not to narrow
         extra = weight * received_loss(anchors, positives, z, margin, self.config.reduction)
         return {"loss": triplet + extra, "triplet": triplet, "regulariser": extra}
 

@@ -103,6 +103,21 @@ class CFCLConfig(Component):
         return self.exchange in ("explicit", "implicit", "bulk")
 
     @property
+    def pushes_late(self) -> bool:
+        """Whether a device that missed the only push makes up for it at its first pull."""
+        return self.exchange == "explicit"
+
+    @property
+    def pulls_at_once(self) -> int:
+        """How many pulls one stands for: in bulk, for all of the run's."""
+        return self.total_steps // self.pull_every if self.exchange == "bulk" else 1
+
+    @property
+    def pull_size(self) -> int:
+        """Items of one pull from each neighbour."""
+        return self.budget * self.pulls_at_once
+
+    @property
     def reserve_groups(self) -> int:
         """Clusters of reserve embeddings."""
         return self.reserve_clusters or max(1, min(self.clusters, self.reserve_size // 2))

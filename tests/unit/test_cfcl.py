@@ -133,8 +133,8 @@ def test_models_are_weighted_by_their_sets_summed_over_the_steps(explicit: Feder
 
 
 def test_weights_of_huge_data_are_counted_in_a_larger_unit() -> None:
-    assert weight_unit(60_000, 25) == 1
-    assert weight_unit(10**9, 25) == 5961  # 2 · 25 · 10⁹ / 2²³, rounded up
+    assert weight_unit(60_000, 25, 10) == 1
+    assert weight_unit(10**9, 25, 10) == 2981  # 25 · 10⁹ / (2²³ − 10), rounded up
 
 
 def test_all_devices_take_the_global_model_whoever_was_averaged() -> None:

@@ -40,18 +40,23 @@ def test_ids_are_taken_as_they_are_once_each_and_sorted():
     assert choose_cohort(phase((4, 1, 4, 0)), range(5), 0) == (0, 1, 4)
 
 
-def test_a_draw_is_sorted_without_repetition_and_depends_on_seed_round_and_step():
+def test_a_draw_is_sorted_without_repetition_and_depends_on_seed_and_round():
     draws = {
-        (seed, number, step): choose_cohort(phase(10, number, step), range(100), seed)
+        (seed, number): choose_cohort(phase(10, number), range(100), seed)
         for seed in (0, 1)
         for number in (1, 2)
-        for step in (0, 1)
     }
-    for (seed, number, step), chosen in draws.items():
+    for (seed, number), chosen in draws.items():
         assert list(chosen) == sorted(set(chosen))
         assert all(type(client) is int for client in chosen)
-        assert choose_cohort(phase(10, number, step), range(100), seed) == chosen
-    assert len(set(draws.values())) == 8
+        assert choose_cohort(phase(10, number), range(100), seed) == chosen
+    assert len(set(draws.values())) == 4
+
+
+def test_who_is_called_to_one_phase_of_a_round_is_called_to_the_others():
+    for number in range(1, 20):
+        first, *later = (choose_cohort(phase(0.5, number, step), range(9), 0) for step in range(4))
+        assert later == [first] * 3
 
 
 def test_over_many_rounds_every_client_is_drawn_as_often():

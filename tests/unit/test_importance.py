@@ -111,6 +111,25 @@ def test_overlap_far_beyond_what_a_density_can_hold() -> None:
     assert p[2:].sum() == 1  # nearer to b = 0 by far, although both densities underflow
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_overlaps_that_differ_by_rounding_alone_are_the_same(seed: int) -> None:
+    """A cluster and its reflection at a point, from a reserve that is its own reflection."""
+    g = torch.Generator().manual_seed(seed)
+    half, r = torch.randn(6, 16, generator=g) + 1, torch.randn(3, 16, generator=g)
+    point = torch.randn(16, generator=g)
+    z, own = torch.cat([half, -half]) + point, torch.arange(12) // 6
+    foreign = torch.zeros(6, dtype=torch.int64)
+    p = embedding_importance(z, own, torch.cat([r, -r]) + point, foreign, form="intent")
+    torch.testing.assert_close(p[:6].sum(), p[6:].sum(), rtol=1e-4, atol=0)
+
+
+def test_a_denormal_probability_is_none() -> None:
+    """`torch.multinomial` divides by draws that underflow, and returns what cannot be."""
+    p = torch.tensor([1.0, 5e-324, 0.0, 0.0], dtype=torch.float64)
+    for seed in range(50):
+        assert draw(p, 2, torch.Generator().manual_seed(seed)).tolist() == [0]
+
+
 @given(n=st.integers(1, 20), count=st.integers(0, 25), seed=SEEDS)
 def test_never_more_are_drawn_than_can_be(n: int, count: int, seed: int) -> None:
     g = torch.Generator().manual_seed(seed)

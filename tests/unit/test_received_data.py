@@ -85,3 +85,18 @@ def test_negatives_are_uniform_over_the_other_samples() -> None:
     # 210 cells of mean 400/14 = 28.6: χ² has mean 195 (15 rows of 13 degrees), std 20
     chi = ((others - 400 / 14) ** 2 / (400 / 14)).sum()
     assert chi < 195 + 5 * 20
+
+
+def test_under_autocast_received_embeddings_keep_their_digits() -> None:
+    module = TripletModel(short(exchange="implicit"), tiny_task(torch.float32))
+    samples = [torch.rand(8, *SHAPE, generator=torch.Generator().manual_seed(n)) for n in range(3)]
+    received = torch.randn(4, 6, generator=torch.Generator().manual_seed(3))
+
+    def regulariser(embeddings: torch.Tensor) -> float:
+        module.begin(Local(data=own(), step=1, received=embeddings, margin=30.0))
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return module.training_step(tuple(samples), 0)["regulariser"].item()
+
+    rounded = received.bfloat16().float()
+    assert regulariser(received) != regulariser(rounded)
+    assert regulariser(received) == pytest.approx(regulariser(rounded), rel=0.1)

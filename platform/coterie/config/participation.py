@@ -14,7 +14,8 @@ class ParticipationConfig(Component):
     """Cohorts, absent clients, dropouts and stragglers; they follow from the run's seed alone."""
 
     fraction: Fraction | None = None
-    """Share of the clients present that is drawn, rounded up; by default as the method says."""
+    """Share of the clients present that is drawn for each round, rounded up; by default as the
+    method says."""
     count: PositiveInt | None = None
     """Clients that are drawn, or all that are present if they are fewer; instead of a fraction."""
     availability: str | tuple[tuple[int, ...], ...] | None = None
@@ -25,7 +26,7 @@ class ParticipationConfig(Component):
     dropout_rate: Rate = 0.0
     """Probability that a chosen client fails in a phase before it has sent anything."""
     straggler_rate: Rate = 0.0
-    """Share of each phase's clients that trains for only a part of its steps."""
+    """Share of each round's clients that trains for only a part of its steps."""
     straggler_work: Fraction = 0.5
     """The part of their local steps that stragglers do, rounded down, at least one."""
 

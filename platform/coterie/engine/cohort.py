@@ -9,11 +9,17 @@ from coterie.contract.phase import Phase
 from coterie.contract.seeds import derive_seed
 from coterie.errors import ContractError
 
+_WHOLE_ROUND = 0
+"""In place of a phase's step where one draw holds for all phases of a round."""
+
 
 def choose_cohort(
     phase: Phase, clients: Sequence[int], seed: int, present: Collection[int] | None = None
 ) -> tuple[int, ...]:
     """The phase's clients, sorted; drawn without replacement when only some take part.
+
+    There is one draw a round: who is called to one phase is called to all phases of that size, and
+    how many phases a method has, which may depend on its options, changes no cohort.
 
     Args:
         phase: Its cohort is a fraction of the clients present (rounded up), a count of them (all,
@@ -43,7 +49,7 @@ def choose_cohort(
             f"cohort={cohort}: {count} of {len(clients)} clients; choose one or more."
         )
     count = _share(cohort, len(here)) if isinstance(cohort, float) else min(cohort, len(here))
-    generator = np.random.default_rng(derive_seed(seed, "cohort", phase.round, phase.step))
+    generator = np.random.default_rng(derive_seed(seed, "cohort", phase.round, _WHOLE_ROUND))
     return tuple(sorted(int(c) for c in generator.choice(here, size=count, replace=False)))
 
 
@@ -71,11 +77,11 @@ def dropouts(cohort: Collection[int], rate: float, seed: int, phase: Phase) -> f
 
 
 def stragglers(cohort: Collection[int], rate: float, seed: int, phase: Phase) -> frozenset[int]:
-    """The clients of a cohort that do less work in this phase: that share, to the nearest client.
+    """The clients of a cohort that do less work in this round: that share, to the nearest client.
 
     Li et al., "Federated Optimization in Heterogeneous Networks" (MLSys 2020), section 5.2.
     """
-    generator = np.random.default_rng(derive_seed(seed, "stragglers", phase.round, phase.step))
+    generator = np.random.default_rng(derive_seed(seed, "stragglers", phase.round, _WHOLE_ROUND))
     drawn = generator.permutation(sorted(cohort))[: _nearest(rate, len(cohort))]
     return frozenset(int(client) for client in drawn)
 

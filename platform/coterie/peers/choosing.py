@@ -10,7 +10,8 @@ from coterie.peers.clusters import squared_distances
 def draw(probabilities: Tensor, count: int, generator: torch.Generator) -> Tensor:
     """Draw points without replacement, at most as many as have a positive probability.
 
-    Beyond these `torch.multinomial` would return others without a word.
+    Beyond these `torch.multinomial` would return others without a word, and before those whose
+    probability is denormal, which counts as 0 here.
 
     Args:
         probabilities: float64 (n,), on the CPU.
@@ -20,10 +21,12 @@ def draw(probabilities: Tensor, count: int, generator: torch.Generator) -> Tenso
     Returns:
         Different positions, int64 (at most count,).
     """
-    number = min(count, int((probabilities > 0).sum()))
+    possible = probabilities >= torch.finfo(probabilities.dtype).tiny
+    number = min(count, int(possible.sum()))
     if number == 0:
         return torch.zeros(0, dtype=torch.int64)
-    return torch.multinomial(probabilities, number, replacement=False, generator=generator)
+    weights = torch.where(possible, probabilities, 0.0)
+    return torch.multinomial(weights, number, replacement=False, generator=generator)
 
 
 def draw_uniformly(size: int, count: int, generator: torch.Generator) -> Tensor:

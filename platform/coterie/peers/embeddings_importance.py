@@ -14,6 +14,9 @@ from coterie.peers.clusters import maxima, means, sizes, squared_distances
 _ROUNDING = 1e-12
 """Relative to a cluster's radius: points within this of the farthest count as the farthest."""
 
+_SAME = 1e-6
+"""Relative to the largest overlap: a deviation below this is rounding of float32 embeddings."""
+
 Score = Literal["intent", "literal"]
 """Whether nearness to the centroid and to the reserve adds to an embedding's score, as the text
 says, or takes from it, as eq. (16) is printed."""
@@ -111,7 +114,7 @@ def _macro(
 ) -> Tensor:
     """Mean score × normal density, normalised; in logarithms, for densities underflow."""
     here = members > 0
-    spread = float(overlaps[here].std(correction=0)) if deviation is None else deviation
+    spread = _spread(overlaps[here]) if deviation is None else deviation
     logs = mean_scores.log()
     if spread > 0:  # without any spread all densities are the same
         logs = logs - (overlaps - mean).square() / (2 * spread**2)
@@ -119,3 +122,9 @@ def _macro(
     if bool(torch.isneginf(logs).all()):
         return members / members.sum()
     return logs.softmax(dim=0)
+
+
+def _spread(overlaps: Tensor) -> float:
+    """σ̂, their standard deviation; 0 if they differ by rounding alone, which it would magnify."""
+    spread = float(overlaps.std(correction=0))
+    return spread if spread > _SAME * float(overlaps.abs().max()) else 0.0
