@@ -140,8 +140,8 @@ def grouped(
         seed: Seeds both the order of the counts and the samples.
 
     Raises:
-        DataError: If a group's size differs from the number of counts, if there are fewer clients
-            than groups, or if a class runs out of samples.
+        DataError: If a group's size differs from the number of counts or it names a class twice,
+            if there are fewer clients than groups, or if a class runs out of samples.
     """
     wrong = next((list(group) for group in groups if len(group) != len(counts)), None)
     if wrong is not None:
@@ -149,6 +149,8 @@ def grouped(
             f"grouped: the group {wrong} has {len(wrong)} classes, but counts={list(counts)} has "
             f"{len(counts)} entries; give one count per class."
         )
+    if (twice := next((list(g) for g in groups if len(set(g)) < len(g)), None)) is not None:
+        raise DataError(f"grouped: the group {twice} names a class twice; name each once.")
     rng = np.random.default_rng(seed)
     member_of = client_groups(clients, len(groups))
     wanted: list[dict[int, int]] = [

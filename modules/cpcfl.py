@@ -7,7 +7,6 @@ all of it. Ghosh et al., "An Efficient Framework for Clustered Federated Learnin
 same with N random models and T_c = 0. The server averages per model; clients keep nothing.
 """
 
-import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Literal
@@ -35,19 +34,16 @@ from coterie.networks.clusterer import Clusterer
 from modules.classification import RULES, Classification
 from modules.cpcfl_config import CPCFLConfig, check_pool
 from modules.model_choice import (
-    ABSENT,
     chosen_at_random,
     chosen_by_loss,
     favourite,
     history,
     latest_choices,
     remember,
-    smallest_share,
 )
+from modules.pool_restarts import has_failed, is_due, whole
 
 EXPLORATION, EXPLOITATION = "exploration", "exploitation"
-
-_logger = logging.getLogger(__name__)
 
 
 class CPCFL:
@@ -77,6 +73,7 @@ class CPCFL:
             "seed": seed,
             "clients": len(sizes),
             "began": 0,
+            "looked": False,
             "restarts": 0,
             "choices": {},
         }
@@ -86,7 +83,7 @@ class CPCFL:
 
     def next(self, server: ServerState) -> Phase | None:
         """A round of exploration or of exploitation."""
-        config, done = self._config, server.round - _whole(server, "began")
+        config, done = self._config, server.round - whole(server, "began")
         if done >= config.rounds:
             return None
         explores = done < config.explore_rounds
@@ -140,20 +137,26 @@ class CPCFL:
         records: Mapping[int, Tensors],
     ) -> ServerState:
         """Algorithm 2, lines 13 and 14; a model that nobody chose keeps its values."""
-        choices = remember(server, phase.round, records, _whole(server, "clients"))
+        choices = remember(server, phase.round, records, whole(server, "clients"))
         slots = {slot: mean.tensors for slot, mean in means.items()}
         after = server.advance(phase, slots, {"choices": choices})
-        if not self._has_failed(after):
+        if not is_due(after, self._config):
             return after
-        return self._restarted(after)
+        if has_failed(after, self._config):
+            return self._restarted(after)
+        return replace(after, facts={**after.facts, "looked": True})
 
     def client_groups(self, server: ServerState) -> Mapping[int, list[int]]:
         """Round to the model of each client, −1 for the absent."""
         return history(server)
 
+    def members(self, server: ServerState) -> Mapping[int, int]:
+        """Client to the model of the present pool that it chose last."""
+        return latest_choices(server, after=whole(server, "began"))
+
     def model_for(self, server: ServerState, client: int | None) -> Clusterer:
         """The model that a client chose last; for others the one that most clients chose last."""
-        chosen = latest_choices(server)
+        chosen = self.members(server)
         choice = favourite(chosen.values()) if client is None else chosen.get(client)
         choice = favourite(chosen.values()) if choice is None else choice
         with seeded(0):  # every drawn value is replaced; the global generator stays as it was
@@ -191,30 +194,15 @@ class CPCFL:
         """Whether no encoder is ever trained: by the config, or because it has no parameters."""
         return self._config.encoder_epochs == 0 or server.facts["fixed_encoder"] is True
 
-    def _has_failed(self, server: ServerState) -> bool:
-        """Whether now is the time to look, and a model is chosen by too few of the last cohort."""
-        due = server.round - _whole(server, "began") == self._config.restart_after
-        if not due or not self._config.min_share:
-            return False
-        last = list(history(server).values())[-1]
-        share = smallest_share([n for n in last if n != ABSENT], self._config.clusters)
-        if share >= self._config.min_share:
-            return False
-        if _whole(server, "restarts") < self._config.max_restarts:
-            return True
-        _logger.warning(
-            "Round %d: a model has %.1f %% of the clients, less than method.min_share, and "
-            "method.max_restarts=%d is used up; training goes on as it is.",
-            server.round, 100 * share, self._config.max_restarts,
-        )  # fmt: skip
-        return False
-
     def _restarted(self, server: ServerState) -> ServerState:
         """Other random models, and rounds counted from here."""
-        count = _whole(server, "restarts") + 1
-        pool = self._pool(derive_seed(_whole(server, "seed"), "restart", count))
+        count = whole(server, "restarts") + 1
+        pool = self._pool(derive_seed(whole(server, "seed"), "restart", count))
         facts: dict[str, Fact] = {"restarts": count, "began": server.round}
-        return replace(server, slots={**server.slots, **pool}, facts={**server.facts, **facts})
+        return replace(
+            server, slots={**server.slots, **pool}, facts={**server.facts, **facts},
+            renewed=frozenset(pool),
+        )  # fmt: skip
 
 
 class IFCA(CPCFL):
@@ -234,8 +222,3 @@ class IFCA(CPCFL):
 
 def _head(n: int) -> str:
     return f"head/{n}"
-
-
-def _whole(server: ServerState, fact: str) -> int:
-    """A whole number among the server's facts."""
-    return int(server.facts[fact])  # type: ignore[arg-type]  # as `init` made it

@@ -1,5 +1,6 @@
 """CP-CFL's and IFCA's options: the pool of models, who takes which, and when to begin again."""
 
+import math
 from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
@@ -22,7 +23,7 @@ class CPCFLConfig(ClassificationConfig):
     batch_size: Annotated[int, Field(ge=2)] = 32
     """Samples a batch."""
     clusters: PositiveInt = 3
-    """Models in the pool, N; one is FedAvg."""
+    """Models in the pool, N; one is FedAvg, where there is no exploration."""
     explore_rounds: NonNegativeInt
     """Rounds T_c in which clients take models at random and train heads alone."""
     initial: Literal["common", "independent"]
@@ -40,7 +41,7 @@ class CPCFLConfig(ClassificationConfig):
     """Share of the clients that each model has to be chosen by; else all begins again with other
     random models. 0: never."""
     restart_after: PositiveInt = 5
-    """Rounds before the shares are looked at, once."""
+    """Rounds of choice by loss after which the shares are looked at, once."""
     max_restarts: NonNegativeInt = 20
     """Restarts at most; after them training goes on as it is, with a warning."""
 
@@ -65,5 +66,5 @@ def check_pool(config: CPCFLConfig, clients: int) -> None:
     if config.min_share * models > 1:
         raise ConfigError(
             f"method.min_share={config.min_share:g}: {models} models cannot all have that share; "
-            f"choose {1 / models:.2g} or less."
+            f"choose {math.floor(1000 / models) / 1000:g} or less."
         )

@@ -5,7 +5,7 @@ The history of choices is a fact of the server: round to one entry per client, â
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 
 from torch import nn
 from torch.nn import functional
@@ -58,11 +58,12 @@ def history(server: ServerState) -> dict[int, list[int]]:
     }
 
 
-def latest_choices(server: ServerState) -> dict[int, int]:
-    """Client to the model that it chose last, of those that have chosen one."""
+def latest_choices(server: ServerState, after: int) -> dict[int, int]:
+    """Client to the model that it chose last, of those that chose one after round `after`."""
     latest: dict[int, int] = {}
-    for row in history(server).values():
-        latest |= {client: n for client, n in enumerate(row) if n != ABSENT}
+    for round_, row in history(server).items():
+        if round_ > after:
+            latest |= {client: n for client, n in enumerate(row) if n != ABSENT}
     return latest
 
 
@@ -72,7 +73,7 @@ def favourite(choices: Iterable[int]) -> int:
     return min(counts, key=lambda n: (-counts[n], n), default=0)
 
 
-def smallest_share(choices: Sequence[int], models: int) -> float:
+def smallest_share(choices: Collection[int], models: int) -> float:
     """The share of these clients that the model with the fewest has."""
     counts = Counter(choices)
     return min(counts[n] for n in range(models)) / max(1, len(choices))

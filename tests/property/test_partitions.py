@@ -141,6 +141,17 @@ def test_grouped_draws_the_classes_of_the_larger_counts_at_random():
     assert len({tuple(row) for row in major}) >= 4
 
 
+def test_a_group_names_a_class_once():
+    with pytest.raises(DataError, match=r"the group \[0, 0, 1\] names a class twice"):
+        grouped(balanced(4, 400), 6, [[1, 2, 3], [0, 0, 1]], (5, 5, 2), 0)
+
+
+def test_p_mixture_of_one_is_a_class_each_whatever_its_size():
+    labels = np.repeat(np.arange(3), [40, 10, 25])
+    parts = p_mixture(labels, 3, 1.0, 0)
+    np.testing.assert_array_equal(counts_of(labels, parts), np.diag([40, 10, 25]))
+
+
 @pytest.mark.parametrize(
     "split",
     [

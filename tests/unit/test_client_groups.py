@@ -31,6 +31,9 @@ class Grouping:
     def client_groups(self, server: Any) -> Any:
         return HISTORY
 
+    def members(self, server: Any) -> Any:
+        return {5: 1, 0: 1, 1: 1, 2: 1, 3: 0, 4: 0}
+
 
 def test_scores_are_of_the_last_round_over_who_took_part() -> None:
     found = ClientGroups(method=Grouping(), truth=TRUTH).scores(SERVER)
@@ -39,7 +42,7 @@ def test_scores_are_of_the_last_round_over_who_took_part() -> None:
     assert set(ClientGroups(method=Grouping(), truth=None).scores(SERVER)) == {"used", "largest"}
 
 
-def test_members_are_those_who_were_last_in_a_group() -> None:
+def test_members_are_those_who_are_in_a_group_now() -> None:
     found = ClientGroups(method=Grouping(), truth=None).members(SERVER)
     assert found == {0: [3, 4], 1: [0, 1, 2, 5]}
     assert list(found) == [0, 1]

@@ -78,7 +78,8 @@ def test_rounds_are_in_order_whatever_the_order_of_the_facts() -> None:
     choices = {"10": [1, -1], "9": [0, 2]}
     server = ServerState(slots={}, facts={"choices": choices})
     assert list(history(server).items()) == [(9, [0, 2]), (10, [1, -1])]
-    assert latest_choices(server) == {0: 1, 1: 2}
+    assert latest_choices(server, after=0) == {0: 1, 1: 2}
+    assert latest_choices(server, after=9) == {0: 1}
 
 
 def test_shares_are_those_of_the_clients_that_took_part() -> None:
@@ -102,7 +103,8 @@ def test_a_model_for_each_client_is_training_alone() -> None:
     ("options", "sentence"),
     [
         ({"choice": "client"}, "clusters=2: choice=client needs a model for each of the 3 clients"),
-        ({"min_share": 0.6}, "min_share=0.6: 2 models cannot all have that share; choose 0.5"),
+        ({"min_share": 0.6}, "min_share=0.6: 2 models cannot all have that share; choose 0.5 or"),
+        ({"min_share": 0.1, "clusters": 11}, "11 models cannot all .* choose 0.09 or less"),
         ({"initial": "independent", "shared_encoder": True}, "initial=independent: models that"),
     ],
 )

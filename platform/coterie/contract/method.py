@@ -101,3 +101,7 @@ class GroupsClients(Protocol):
 
     def client_groups(self, server: ServerState) -> Mapping[int, Sequence[int]]:
         """Round to the group of each client in it, from 0; −1 for those that were absent. Pure."""
+        ...
+
+    def members(self, server: ServerState) -> Mapping[int, int]:
+        """Client to the group that it is in now; of some there may be none yet. Pure."""

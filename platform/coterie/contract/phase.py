@@ -97,12 +97,15 @@ class ServerState:
         step: Phases completed in the round under way.
         slots: Named tensors, as they are offered to clients.
         facts: Anything else the method needs to choose its next phase, as JSON.
+        renewed: Slots that the server half has just drawn anew, so that the server's optimiser
+            forgets what it knew of them; empty again after the next phase.
     """
 
     slots: Slots
     round: int = 0
     step: int = 0
     facts: Mapping[str, Fact] = field(default_factory=dict)
+    renewed: frozenset[str] = frozenset()
 
     def advance(
         self, phase: Phase, slots: Slots, facts: Mapping[str, Fact] | None = None
@@ -114,4 +117,5 @@ class ServerState:
             step=0 if phase.ends_round else phase.step + 1,
             slots={**self.slots, **slots},
             facts={**self.facts, **(facts or {})},
+            renewed=frozenset(),
         )

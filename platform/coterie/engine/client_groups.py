@@ -65,12 +65,10 @@ class ClientGroups:
         return {**found, "ari": ari(table)}
 
     def members(self, server: ServerState) -> dict[int, list[int]]:
-        """Group to the clients that were in it when they last took part, groups in order."""
-        latest: dict[int, int] = {}
-        for _, row in sorted(self._history(server).items()):
-            latest |= {client: group for client, group in enumerate(row) if group >= 0}
-        found: dict[int, list[int]] = {group: [] for group in sorted(set(latest.values()))}
-        for client, group in sorted(latest.items()):
+        """Group to the clients that are in it now, groups in order."""
+        now = self.method.members(server)
+        found: dict[int, list[int]] = {group: [] for group in sorted(set(now.values()))}
+        for client, group in sorted(now.items()):
             found[group].append(client)
         return found
 

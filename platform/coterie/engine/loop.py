@@ -153,7 +153,7 @@ class Loop:
         config = self.workload.config.aggregation
         means, moments = server_step(state.server.slots, result.means, state.optimizer, config)
         state.server = self.backend.serve(state.server, phase, means, result.records)
-        state.optimizer = moments
+        state.optimizer = {s: m for s, m in moments.items() if s not in state.server.renewed}
 
     def _order(
         self, state: RunState, phase: Phase, turnout: Turnout

@@ -104,15 +104,22 @@ class PackedServer:
     step: int
     facts: Mapping[str, Fact]
     slots: Mapping[str, Packed]
+    renewed: frozenset[str]
 
 
 def pack_server(server: ServerState) -> PackedServer:
     """Copy a server state's slots into one buffer each."""
     slots = {name: pack(server.slots[name]) for name in sorted(server.slots)}
-    return PackedServer(round=server.round, step=server.step, facts=server.facts, slots=slots)
+    return PackedServer(
+        round=server.round, step=server.step, facts=server.facts, slots=slots,
+        renewed=server.renewed,
+    )  # fmt: skip
 
 
 def unpack_server(packed: PackedServer) -> ServerState:
     """The server state, its tensors views of the buffers."""
     slots = {name: unpack(slot) for name, slot in packed.slots.items()}
-    return ServerState(round=packed.round, step=packed.step, facts=packed.facts, slots=slots)
+    return ServerState(
+        round=packed.round, step=packed.step, facts=packed.facts, slots=slots,
+        renewed=packed.renewed,
+    )  # fmt: skip
