@@ -115,7 +115,6 @@ class Sender:
     def _weigh_samples(self, reserve: Tensor, receiver: int) -> Tensor:
         """Explicit importance, eq. (12), for the receiver's reserve samples."""
         network = self.world if self.config.importance == "global" else self.local
-        self.module.augment.float()
         seed = derive_seed(self.client.seed, "views", receiver)
         views = seeded_view(self.module.augment, to_unit(reserve), seed)
         anchors, positives = self._embed(network, reserve), self._embed(network, views)

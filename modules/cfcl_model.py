@@ -90,7 +90,6 @@ class TripletModel(LightningModule):
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
         """Anchors as they are, one view of each, and negatives as they are."""
         dtype = parameter_dtype(self)
-        self.augment.float()  # kornia draws in this type: a run's precision must not change views
         seed = derive_seed(batch["seed"], "view", 0)
         views = seeded_view(self.augment, to_unit(batch["samples"]), seed).to(dtype)
         return to_unit(batch["samples"], dtype), views, to_unit(batch["negatives"], dtype)
