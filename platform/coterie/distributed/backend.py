@@ -1,6 +1,6 @@
 """The Ray backend: one streaming call per actor and phase, and actors that may die."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -32,6 +32,7 @@ _POLL_S = 0.2
 _GRACE = 1.25
 """An actor that is over the time limit by this factor, and does not stop by itself, hangs."""
 _GRACE_S = 2.0
+_NO_ROOM = "no node has room for a replacement"
 
 
 class RayBackend:
@@ -50,6 +51,7 @@ class RayBackend:
         self._fleet = Fleet(workload, stop)
         self._method = build_method(workload)
         self._calls = 0
+        self._lost: list[str] = []
 
     @property
     def actors(self) -> int:
@@ -106,30 +108,41 @@ class RayBackend:
         results: dict[int, Prediction] = {}
         waiting: dict[Any, tuple[int, Any]] = {}
 
-        def submit(i: int) -> None:
-            actor = self._fleet.actors[i % self.actors]
-            waiting[actor.predict.remote(stored, key, chunks[i])] = i, actor
+        def submit(numbers: Iterable[int]) -> None:
+            for i in numbers:
+                actor = self._fleet.actors[i % self.actors]
+                waiting[actor.predict.remote(stored, key, chunks[i])] = i, actor
 
-        for i in range(len(chunks)):
-            submit(i)
+        def again(actor: Any, why: str) -> None:
+            """Submit all that an actor had, and remember that it was lost: once, however much."""
+            theirs = [reference for reference, (_, owner) in waiting.items() if owner is actor]
+            self._lost += [why] if theirs else []
+            submit([waiting.pop(reference)[0] for reference in theirs])
+
+        submit(range(len(chunks)))
         lost = 0
         while waiting:
             self._stop()
             ready, _ = ray.wait(list(waiting), num_returns=1, timeout=_POLL_S)
             for reference in ready:
-                i, actor = waiting.pop(reference)
+                i, actor = waiting[reference]
                 try:
                     results[i] = fetch(reference)
                 except LOST as error:
                     lost += not node_died(error)
                     self._check_restarts(lost)
                     self._fleet.replace(actor)
-                    submit(i)
-            gone = self._fleet.give_up()
-            stuck = [reference for reference, (_, actor) in waiting.items() if actor in gone]
-            for reference in stuck:
-                submit(waiting.pop(reference)[0])
+                    again(actor, why_lost(error))
+                else:
+                    del waiting[reference]
+            for actor in self._fleet.give_up():
+                again(actor, _NO_ROOM)
         return [results[i] for i in range(len(chunks))]
+
+    def take_losses(self) -> list[str]:
+        """Why actors were lost while they predicted, since this was last asked."""
+        lost, self._lost = self._lost, []
+        return lost
 
     def tally(self, server: ServerState, clients: Sequence[int]) -> list[Tally | None]:
         """Each client's own counts of clusters and classes, counted where its data is."""
@@ -219,7 +232,7 @@ class RayBackend:
         for stream, call in list(calls.items()):
             if call.actor is actor:
                 del calls[stream]
-                yield CallLost(call=call.id, message="no node has room for a replacement")
+                yield CallLost(call=call.id, message=_NO_ROOM)
                 placed, homeless = self._fleet.assign(call.order.turns)
                 calls |= self._submit_all(call.order, placed)
                 yield from self._fail(homeless)

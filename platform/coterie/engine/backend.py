@@ -69,6 +69,9 @@ class Backend(Protocol):
     def predict(self, server: ServerState, chunks: Sequence[Chunk]) -> list[Prediction]:
         """Predict chunks, in their order."""
 
+    def take_losses(self) -> list[str]:
+        """Why processes were lost while they predicted, since this was last asked."""
+
     def tally(self, server: ServerState, clients: Sequence[int]) -> list[Tally | None]:
         """Each client's own counts of clusters and classes, where data stays with its clients.
 

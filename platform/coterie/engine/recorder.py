@@ -15,6 +15,7 @@ from coterie.contract.phase import Phase, ServerState
 from coterie.engine.backend import Backend
 from coterie.engine.client_groups import GROUP, ClientGroups
 from coterie.engine.events import TurnDone
+from coterie.engine.gather import Failure
 from coterie.engine.loop import Committed, RunState
 from coterie.evaluation.result import Evaluation
 from coterie.peers.links import modelled_seconds
@@ -85,8 +86,8 @@ class Recorder:
         self.seconds["training"] += committed.seconds
         self.seconds.setdefault("first_phase", committed.seconds)
         means = weighted_metrics(turns, self._sizes(turns))
-        evaluation = self._evaluate(state, phase)
         self.stages.setdefault(phase.stage, phase.round)
+        evaluation = self._evaluate(state, phase)
         self._extend_curves(phase, {**means, **(evaluation or {})})
         self._track(committed, {**means, **self._group_scores(state)}, evaluation)
         failures = tuple(str(failure) for failure in committed.result.failures)
@@ -137,7 +138,7 @@ class Recorder:
     def evaluate(self, state: RunState) -> Evaluation:
         """The last evaluation."""
         evaluation = self.evaluator.final(state.server)
-        self._count_bytes(state)
+        self._account(state)
         if self.groups is None:
             return evaluation
         scores = self.groups.scores(state.server)
@@ -147,9 +148,20 @@ class Recorder:
         found = {} if self.groups is None else self.groups.scores(state.server)
         return {f"{GROUP}/{name}": value for name, value in found.items()}
 
-    def _count_bytes(self, state: RunState) -> None:
+    def _account(self, state: RunState) -> None:
+        """Count an evaluation's bytes, and record the actors lost in it as a phase's are."""
         state.ledger.evaluation += self.evaluator.sent
         self.evaluator.sent = 0
+        stage, round_ = next(reversed(self.stages), ""), state.server.round
+        place = Phase(name="evaluation", stage=stage, round=round_)
+        remedy = "replaced, its predictions run again"
+        for why in self.backend.take_losses():
+            failure = str(
+                Failure(round=round_, phase=place.name, client=None, message=why, remedy=remedy)
+            )
+            self.observer.note(f"An actor was lost ({why}); its predictions run again.")
+            state.failures.append(failure)
+            self.tracker.log_failure(replace(_row(place, {}, None), failure=failure))
 
     def _is_best(self, state: RunState, scores: Mapping[str, float] | None) -> bool:
         """Whether this evaluation is the best so far, by the metric that the config names."""
@@ -165,7 +177,7 @@ class Recorder:
             return None
         started = time.perf_counter()
         scores = self.evaluator.quick(state.server)
-        self._count_bytes(state)
+        self._account(state)
         self.seconds["evaluation"] += time.perf_counter() - started
         return scores or None
 

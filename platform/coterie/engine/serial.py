@@ -116,6 +116,10 @@ class SerialBackend:
         self._calls += 1
         return [self._predictor.predict(server, str(self._calls), chunk) for chunk in chunks]
 
+    def take_losses(self) -> list[str]:
+        """None: this process is the only one."""
+        return []
+
     def tally(self, server: ServerState, clients: Sequence[int]) -> list[Tally | None]:
         """Each client's own counts of clusters and classes, where data stays with its clients."""
         self._calls += 1
