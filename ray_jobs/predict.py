@@ -42,6 +42,8 @@ class WorkersConfig(Component):
     """GPU slice of an actor; 0 gives each a whole one where the cluster has any."""
     threads_per_client: Threads = 1
     """CPU threads of PyTorch; another number, other bits."""
+    start_timeout_s: PositiveFloat = 180.0
+    """How long to wait for the cluster to grant the actors."""
     max_actor_restarts: NonNegativeInt = 3
     """Actors replaced before the prediction fails."""
 
@@ -113,16 +115,23 @@ def _predict(arguments: Sequence[str]) -> int:
         clustered=described["clusters"] is not None,
         features=described["features"] if config.embedding else None,
     )
-    with file, Interrupts() as interrupts, _predictor(config, model) as predict:
-        for predicted in _shown(predict(stream.batches), stream.total):
+    with file, Interrupts() as interrupts:
+
+        def stop() -> None:
             interrupts.check("nothing was written")
-            file.write(predicted)
+
+        with _predictor(config, model, stop) as predict:
+            for predicted in _shown(predict(stream.batches), stream.total):
+                stop()
+                file.write(predicted)
     Console(soft_wrap=True).print(f"{file.rows:,} samples in {output}", highlight=False)
     return 0
 
 
 @contextmanager
-def _predictor(config: PredictConfig, model: "Clusterer") -> Iterator["Predict"]:
+def _predictor(
+    config: PredictConfig, model: "Clusterer", stop: Callable[[], None]
+) -> Iterator["Predict"]:
     cluster = config.cluster.as_cluster()
     if cluster.backend == "serial":
         from coterie.engine.streaming import BatchPredictor
@@ -131,7 +140,7 @@ def _predictor(config: PredictConfig, model: "Clusterer") -> Iterator["Predict"]
         return
     from coterie.distributed.prediction import ActorPool
 
-    pool = ActorPool(model, cluster, config.accelerator)
+    pool = ActorPool(model, cluster, config.accelerator, stop)
     try:
         yield pool.predict_all
     finally:

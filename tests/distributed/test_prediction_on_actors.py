@@ -1,17 +1,22 @@
 """Predicting a stream on actors gives this process's bits, also when an actor dies on the way."""
 
 import os
+import re
 import signal
+import threading
+import time
 
 import pytest
 import ray
 import torch
+from torch import nn
 
 from coterie.config.schema import ClusterConfig
 from coterie.contract.data import SampleBatch
 from coterie.distributed.prediction import ActorPool, PredictionActor
+from coterie.engine.interrupts import Interrupts
 from coterie.engine.streaming import BatchPredictor
-from coterie.errors import ConfigError, RunError
+from coterie.errors import ConfigError, InterruptedRunError, RunError
 from coterie.networks.clusterer import Clusterer
 from coterie.networks.encoders import ConvNet3
 from coterie.networks.heads import ClusterHead
@@ -34,7 +39,7 @@ def batches():
 
 
 def pool_of(model, actors, **config):
-    return ActorPool(model, ClusterConfig(num_actors=actors, **config), "auto")
+    return ActorPool(model, ClusterConfig(num_actors=actors, **config), "auto", lambda: None)
 
 
 def assert_same(given, expected):
@@ -63,6 +68,42 @@ def kill(pool, actor):
     os.kill(ray.get(handle.pid.remote()), signal.SIGKILL)
 
 
+def test_actors_that_the_cluster_does_not_grant_are_told_of(cluster, model):
+    with pytest.raises(RunError) as caught:
+        pool_of(model, 2, cpus_per_client=4, start_timeout_s=8)
+    assert re.fullmatch(
+        r"cluster.start_timeout_s=8: [12] of 2 actors \(4 CPU, 0 GPU each\) were not granted or "
+        r"not ready in time, free are .*; lower cluster.num_actors or add nodes.",
+        str(caught.value),
+    )
+    wait_until(lambda: ray.available_resources().get("CPU") == 6)  # no actor is left
+
+
+class Stuck(nn.Module):
+    """A model that takes longer than anyone waits."""
+
+    def forward(self, samples):
+        time.sleep(60)
+
+
+def test_a_signal_is_heeded_while_a_batch_is_waited_for(cluster, batches):
+    interrupts = Interrupts()
+    pool = ActorPool(Stuck(), ClusterConfig(num_actors=1), "auto", interrupts.check)
+    threading.Timer(1, interrupts._handle, (signal.SIGINT, None)).start()
+    began = time.monotonic()
+    with pytest.raises(InterruptedRunError, match="SIGINT came"):
+        next(pool.predict_all(batches))
+    assert time.monotonic() - began < 20
+    pool.close()
+
+
+def wait_until(done):
+    deadline = time.monotonic() + 20
+    while not done():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
 @pytest.mark.slow
 def test_a_dead_actors_batches_run_on_its_replacement(cluster, model, batches, monkeypatch):
     monkeypatch.setattr(PredictionActor, "pid", lambda self: os.getpid(), raising=False)
@@ -83,4 +124,4 @@ def test_a_gpu_that_is_not_there_is_refused(cluster, model):
     if ray.cluster_resources().get("GPU"):
         pytest.skip("there is one")
     with pytest.raises(ConfigError, match="accelerator=cuda: the cluster has no GPU; use"):
-        ActorPool(model, ClusterConfig(num_actors=1), "cuda")
+        ActorPool(model, ClusterConfig(num_actors=1), "cuda", lambda: None)

@@ -18,6 +18,7 @@ from coterie.distributed.calls import (
     why_lost,
 )
 from coterie.distributed.fleet import Fleet
+from coterie.distributed.waiting import wait_for
 from coterie.engine.backend import Workload
 from coterie.engine.deadline import timeout_message
 from coterie.engine.events import CallDone, CallLost, Event, Handle, Order, Turn, TurnFailed
@@ -177,8 +178,7 @@ class RayBackend:
 
     def _told(self, reference: Any) -> Tally | None:
         """A client's tally; None if its actor died, which the next phase finds out."""
-        while not ray.wait([reference], timeout=_POLL_S)[0]:
-            self._stop()
+        wait_for(reference, self._stop)
         try:
             found: Tally = fetch(reference)
         except LOST:

@@ -8,7 +8,6 @@ from typing import Any
 
 import ray
 import torch
-from ray.exceptions import RayActorError, RayTaskError
 
 from coterie.config.schema import ClusterConfig
 from coterie.distributed.actors import ClientActor, ServerActor, StoredWorkload
@@ -21,6 +20,7 @@ from coterie.distributed.cluster import (
     own_resources,
     slots,
 )
+from coterie.distributed.waiting import wait_until_ready
 from coterie.engine.backend import Workload
 from coterie.engine.events import Turn
 from coterie.engine.local_setup import client_names
@@ -52,7 +52,7 @@ class Fleet:
         self._owns_cluster = connect(self._config)
         try:
             self._start_all(workload)
-            self._wait(stop)
+            wait_until_ready(self.actors, self._config, stop)
         except BaseException:
             self.close()
             raise
@@ -180,31 +180,6 @@ class Fleet:
             resources=resources or {},
         )
         return options.remote(*args)
-
-    def _wait(self, stop: Callable[[], None]) -> None:
-        waiting = [actor.ready.remote() for actor in self.actors]
-        deadline = time.monotonic() + self._config.start_timeout_s
-        try:
-            while waiting:
-                stop()
-                ready, waiting = ray.wait(waiting, num_returns=1, timeout=0.5)
-                ray.get(ready)
-                if waiting and time.monotonic() > deadline:
-                    raise RunError(self._missing(len(waiting)))
-        except RayTaskError as error:
-            raise error.cause from None
-        except RayActorError as error:
-            reason = str(error).strip().splitlines()[-1]
-            raise RunError(f"An actor died while it started ({reason}); see Ray's logs.") from error
-
-    def _missing(self, waiting: int) -> str:
-        each = f"{self._config.cpus_per_client:g} CPU, {self._config.gpus_per_client:g} GPU"
-        free = {k: v for k, v in ray.available_resources().items() if k in {"CPU", "GPU"}}
-        return (
-            f"cluster.start_timeout_s={self._config.start_timeout_s:g}: {waiting} of {self.size} "
-            f"actors ({each} each) were not granted or not ready in time, free are {free}; "
-            "lower cluster.num_actors or add nodes."
-        )
 
 
 def server_needs_actor(config: ClusterConfig) -> bool:

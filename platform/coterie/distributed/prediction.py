@@ -1,7 +1,7 @@
 """Predicts a stream of samples on the actors of a Ray cluster."""
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import ray
@@ -10,6 +10,7 @@ from ray.exceptions import ObjectLostError, RayActorError, RayTaskError
 from coterie.config.schema import ClusterConfig
 from coterie.contract.data import SampleBatch
 from coterie.distributed.cluster import cluster_has_gpu, connect, disconnect, slots
+from coterie.distributed.waiting import wait_for, wait_until_ready
 from coterie.engine.streaming import Accelerator, BatchPredictor, Predicted
 from coterie.errors import ConfigError, RunError
 from coterie.networks.clusterer import Clusterer, Prediction
@@ -23,6 +24,9 @@ class PredictionActor:
 
     def __init__(self, model: Clusterer, accelerator: Accelerator, threads: int) -> None:
         self._predictor = BatchPredictor(model, accelerator, threads)
+
+    def ready(self) -> None:
+        """Answers once the actor is set up."""
 
     def predict(self, batch: SampleBatch) -> Prediction:
         """Embedding and probabilities of a batch."""
@@ -38,22 +42,39 @@ class ActorPool:
         model: In eval mode; it is placed once per node.
         config: The cluster and the actors' slices of it.
         accelerator: `cpu` leaves GPUs aside.
+        stop: Called several times a second while waiting; raises when the prediction is to stop.
 
     Raises:
         ConfigError: If not even one actor fits the cluster, or it has no GPU and one is asked for.
-        RunError: If there is no cluster at the address.
+        RunError: If there is no cluster at the address, or it does not grant the actors in time.
     """
 
-    def __init__(self, model: Clusterer, config: ClusterConfig, accelerator: Accelerator) -> None:
+    def __init__(
+        self,
+        model: Clusterer,
+        config: ClusterConfig,
+        accelerator: Accelerator,
+        stop: Callable[[], None],
+    ) -> None:
+        self._stop, self._lost = stop, 0
+        self._actors: list[Any] = []
         self._owns_cluster = connect(config)
+        try:
+            self._start_all(model, config, accelerator)
+        except BaseException:
+            self.close()
+            raise
+
+    def _start_all(self, model: Clusterer, config: ClusterConfig, accelerator: Accelerator) -> None:
         has_gpu = cluster_has_gpu()
         if accelerator == "cuda" and not has_gpu:
             raise ConfigError("accelerator=cuda: the cluster has no GPU; use accelerator=cpu.")
         if accelerator != "cpu" and not config.gpus_per_client and has_gpu:
             config = config.model_copy(update={"gpus_per_client": 1.0})
-        self._config, self._lost = config, 0
+        self._config = config
         self._arguments = (ray.put(model), accelerator, config.threads_per_client)
         self._actors = [self._start() for _ in range(config.num_actors or slots(config))]
+        wait_until_ready(self._actors, config, self._stop)
 
     def predict_all(self, batches: Iterable[SampleBatch]) -> Iterator[Predicted]:
         """Predict in order; only a few batches for each actor are under way at a time.
@@ -89,6 +110,7 @@ class ActorPool:
         """The first batch's prediction; a dead actor's batches go to its replacement."""
         while True:
             actor, batch, reference = waiting[0]
+            wait_for(reference, self._stop)
             try:
                 prediction: Prediction = ray.get(reference)
             except RayTaskError as error:
@@ -112,3 +134,4 @@ class ActorPool:
                 "look for memory running out, or take a smaller batch_size."
             ) from error
         self._actors[actor] = self._start()
+        wait_until_ready([self._actors[actor]], self._config, self._stop)
