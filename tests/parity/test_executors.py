@@ -12,6 +12,7 @@ from coterie.engine.trainer import LightningTrainer, local_trainer
 from modules.fedmcc import FedMCC
 from tests.small_federation import Federated, federate, same_bits, tiny_workload
 
+CPU = torch.device("cpu")
 ROUND = FedMCC.Config(
     projection=5,
     batch_size=8,
@@ -66,10 +67,10 @@ def test_bf16_mixed_rounds_the_loss_but_keeps_float32_weights(
 
 @pytest.mark.parametrize("precision", ["32-true", "64-true", "bf16-mixed", "bf16-true"])
 def test_precision_reaches_the_trainer(precision: str) -> None:
-    trainer = local_trainer(config(executor="lightning", precision=precision), has_gpu=False)
+    trainer = local_trainer(config(executor="lightning", precision=precision), CPU)
     assert isinstance(trainer, LightningTrainer)
     assert trainer.build(1).precision == precision
-    loop = local_trainer(config(executor="loop", precision=precision), has_gpu=False)
+    loop = local_trainer(config(executor="loop", precision=precision), CPU)
     assert isinstance(loop, PlainLoop)
     assert loop.precision == precision
 
@@ -77,9 +78,7 @@ def test_precision_reaches_the_trainer(precision: str) -> None:
 @pytest.mark.parametrize("deterministic", [True, False])
 def test_deterministic_reaches_the_trainer(deterministic: bool) -> None:
     before = torch.are_deterministic_algorithms_enabled()
-    trainer = local_trainer(
-        config(executor="lightning", deterministic=deterministic), has_gpu=False
-    )
+    trainer = local_trainer(config(executor="lightning", deterministic=deterministic), CPU)
     try:
         trainer.build(1)
         assert torch.are_deterministic_algorithms_enabled() is deterministic
@@ -88,20 +87,10 @@ def test_deterministic_reaches_the_trainer(deterministic: bool) -> None:
 
 
 @pytest.mark.parametrize("executor", ["loop", "lightning"])
-@pytest.mark.parametrize(
-    ("accelerator", "has_gpu", "expected"),
-    [
-        ("auto", False, "cpu"),
-        ("auto", True, "cuda"),
-        ("cpu", True, "cpu"),
-        ("cuda", True, "cuda"),
-    ],
-)
-def test_accelerator_is_what_was_asked_for(
-    executor: str, accelerator: str, has_gpu: bool, expected: str
-) -> None:
-    trainer = local_trainer(config(executor=executor, accelerator=accelerator), has_gpu=has_gpu)
-    assert trainer.accelerator == expected
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_the_device_reaches_the_trainer(executor: str, device: str) -> None:
+    trainer = local_trainer(config(executor=executor), torch.device(device))
+    assert trainer.accelerator == device
 
 
 def test_the_trainer_trains_on_the_cpu_and_does_nothing_else() -> None:

@@ -54,9 +54,9 @@ def test_the_server_half_goes_where_the_gpu_is(
 
 def test_config_keys_reach_the_trainer():
     config = compose("experiment=fedmcc_digits", "precision=bf16-mixed", "deterministic=false")
-    trainer = local_trainer(config, has_gpu=False)
+    trainer = local_trainer(config, torch.device("cpu"))
     assert trainer.accelerator == "cpu"
-    assert local_trainer(config, has_gpu=True).accelerator == "cuda"
+    assert local_trainer(config, torch.device("cuda")).accelerator == "cuda"
     built = trainer.build(3)
     assert str(built.precision) == "bf16-mixed"
     assert built.max_epochs == 3

@@ -12,11 +12,12 @@ from ray.exceptions import ObjectLostError
 
 from coterie.contract.phase import Mean, Phase
 from coterie.engine.backend import Workload
+from coterie.engine.device import check_device
 from coterie.engine.events import CallDone, Event, Handle, Order, TurnDone, TurnStarted
 from coterie.engine.local_data import LocalData, Tally
 from coterie.engine.packing import Packed, PackedServer, pack_server, unpack, unpack_server
 from coterie.engine.predictor import Chunk
-from coterie.engine.serial import build_method, build_predictor, build_worker, check_device
+from coterie.engine.serial import build_method, build_predictor, build_worker
 from coterie.errors import ContractError, StateLostError
 from coterie.networks.clusterer import Prediction
 
@@ -91,7 +92,7 @@ class ClientActor:
         Raises:
             ConfigError: If it lacks the device that the config asks for.
         """
-        check_device(self._accelerator)
+        check_device(self._accelerator, self._worker.device)
         return os.getpid()
 
     def execute(self, order: Order, call: int) -> Iterator[Report | Packed]:

@@ -11,7 +11,8 @@ from coterie.config.schema import ClusterConfig
 from coterie.contract.data import SampleBatch
 from coterie.distributed.cluster import cluster_has_gpu, connect, disconnect, slots
 from coterie.distributed.waiting import wait_for, wait_until_ready
-from coterie.engine.streaming import Accelerator, BatchPredictor, Predicted
+from coterie.engine.device import Accelerator
+from coterie.engine.streaming import BatchPredictor, Predicted
 from coterie.errors import ConfigError, RunError
 from coterie.networks.clusterer import Clusterer, Prediction
 
@@ -22,8 +23,10 @@ _AHEAD = 2
 class PredictionActor:
     """Hosts the model on its CPU or GPU slice."""
 
-    def __init__(self, model: Clusterer, accelerator: Accelerator, threads: int) -> None:
-        self._predictor = BatchPredictor(model, accelerator, threads)
+    def __init__(
+        self, model: Clusterer, accelerator: Accelerator, threads: int, gpus: float
+    ) -> None:
+        self._predictor = BatchPredictor(model, accelerator, threads, gpus)
 
     def ready(self) -> None:
         """Answers once the actor is set up."""
@@ -72,7 +75,8 @@ class ActorPool:
         if accelerator != "cpu" and not config.gpus_per_client and has_gpu:
             config = config.model_copy(update={"gpus_per_client": 1.0})
         self._config = config
-        self._arguments = (ray.put(model), accelerator, config.threads_per_client)
+        slice_ = config.threads_per_client, config.gpus_per_client
+        self._arguments = (ray.put(model), accelerator, *slice_)
         self._actors = [self._start() for _ in range(config.num_actors or slots(config))]
         wait_until_ready(self._actors, config, self._stop)
 

@@ -14,6 +14,7 @@ from coterie.config.schema import RunConfig
 from coterie.contract.phase import ServerState
 from coterie.contract.seeds import derive_seed
 from coterie.engine.backend import Backend
+from coterie.engine.device import device_of
 from coterie.engine.interrupts import Interrupts
 from coterie.engine.outputs import draw_evaluation
 from coterie.engine.setup import (
@@ -145,8 +146,7 @@ class RunEvaluation:
 
     @property
     def _device(self) -> torch.device:
-        has_gpu = self.config.accelerator != "cpu" and torch.cuda.is_available()
-        return torch.device("cuda" if has_gpu else "cpu")
+        return device_of(self.config.accelerator)
 
     def _seed(self, *purpose: int | str) -> int:
         return derive_seed(self.config.seed, "evaluate", *purpose)

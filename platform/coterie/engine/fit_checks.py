@@ -41,7 +41,7 @@ def check_fit(config: RunConfig, task: Task, data: DataArrays) -> None:
 
 
 def _check_slice(config: RunConfig) -> None:
-    """Ray hides every GPU from an actor that has reserved none."""
+    """An actor that has reserved no GPU uses none, though Ray hides none from it."""
     if not config.cluster.gpus_per_client:
         raise ConfigError(
             "accelerator=cuda: cluster.gpus_per_client=0 gives no actor a GPU; set it, for example "

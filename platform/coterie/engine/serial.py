@@ -11,13 +11,14 @@ from coterie.contract.phase import Mean, Phase, ServerState, Tensors
 from coterie.contract.seeds import derive_seed
 from coterie.engine.backend import Workload
 from coterie.engine.deadline import Deadline
+from coterie.engine.device import client_device
 from coterie.engine.events import Event, Handle, Order
 from coterie.engine.local_data import LocalData, Tally
 from coterie.engine.packing import Packed
 from coterie.engine.predictor import Chunk, Predictor
 from coterie.engine.trainer import local_trainer
 from coterie.engine.worker import ModulePool, Resolve, Worker
-from coterie.errors import ConfigError, ContractError
+from coterie.errors import ContractError
 from coterie.networks.clusterer import Prediction
 
 
@@ -38,7 +39,7 @@ def same_object(handle: Handle) -> Packed:
 def build_worker(
     workload: Workload, stop: Callable[[], None], resolve: Resolve = same_object
 ) -> Worker:
-    """A worker on the device that this process has, its threads as configured."""
+    """A worker on the device that this process may use, its threads as configured."""
     config = workload.config
     torch.set_num_threads(config.cluster.threads_per_client)
     # Deterministic algorithms otherwise fill all new memory, so that reading it would show: a
@@ -46,36 +47,29 @@ def build_worker(
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     # cuBLAS is deterministic only with a fixed workspace, set before CUDA starts.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    has_gpu = config.accelerator != "cpu" and torch.cuda.is_available()
+    device = client_device(config)
     deadline = Deadline(config.faults.client_timeout_s, stop)
     return Worker(
         method=build_method(workload),
         samples=workload.samples,
         parts=workload.parts,
         labels=workload.labels,
-        trainer=local_trainer(config, has_gpu=has_gpu, stop=deadline.check),
+        trainer=local_trainer(config, device, stop=deadline.check),
         pool=ModulePool(derive_seed(config.seed, "init")),
-        device=torch.device("cuda" if has_gpu else "cpu"),
+        device=device,
         deadline=deadline,
         resolve=resolve,
         local=None if workload.local is None else LocalData(config, workload.local),
     )
 
 
-def check_device(accelerator: str) -> None:
-    """Raise a ConfigError if this process lacks the device that the config asks for."""
-    if accelerator == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("accelerator=cuda: there is no CUDA device here; use accelerator=cpu.")
-
-
 def build_predictor(worker: Worker, workload: Workload) -> Predictor:
     """A predictor over a worker's data, on the same device."""
-    has_gpu = workload.config.accelerator != "cpu" and torch.cuda.is_available()
     task = workload.task
     return Predictor(
         method=worker.method,
         samples=worker.samples,
-        device=torch.device("cuda" if has_gpu else "cpu"),
+        device=worker.device,
         augmentation=lambda: task.augmentation.build(task.shape),
     )
 

@@ -13,10 +13,11 @@ from coterie.contract.phase import ServerState
 from coterie.contract.seeds import derive_seed
 from coterie.engine.backend import Backend, Workload
 from coterie.engine.data_checks import check_data
+from coterie.engine.device import check_device, client_device
 from coterie.engine.fit_checks import check_fit
 from coterie.engine.local_setup import ask_clients, described, keeps_data_local
 from coterie.engine.participation import Participation
-from coterie.engine.serial import SerialBackend, build_method, check_device
+from coterie.engine.serial import SerialBackend, build_method
 from coterie.errors import ConfigError, DataError
 from coterie.evaluation.local_tests import LocalTests, local_test_rows
 from coterie.evaluation.runner import Evaluator
@@ -106,7 +107,7 @@ def make_backend(workload: Workload, stop: Callable[[], None]) -> Backend:
     """The backend that the config names; Ray is imported only for Ray's."""
     config = workload.config
     if config.cluster.backend == "serial":
-        check_device(config.accelerator)
+        check_device(config.accelerator, client_device(config))
         return SerialBackend(workload, stop)
     from coterie.distributed.backend import RayBackend
 

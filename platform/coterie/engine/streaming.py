@@ -1,39 +1,36 @@
 """Predicts a stream of samples with one model, batch by batch."""
 
 from collections.abc import Iterable, Iterator
-from typing import Literal
 
 import torch
 
 from coterie.contract.data import SampleBatch
-from coterie.errors import ConfigError
+from coterie.engine.device import Accelerator, check_device, device_of
 from coterie.networks.clusterer import Clusterer, Prediction
 
-Accelerator = Literal["auto", "cpu", "cuda"]
 Predicted = tuple[SampleBatch, Prediction]
 """A batch and what the model says about it, on the CPU."""
 
 
 class BatchPredictor:
-    """A model on the device that this process has.
+    """A model on the device that this process may use.
 
     Args:
         model: In eval mode.
         accelerator: `auto` takes a GPU if there is one.
         threads: CPU threads; another number, other bits.
+        gpus: What this actor has reserved; None in a process that is no actor.
 
     Raises:
         ConfigError: If a GPU is asked for and there is none.
     """
 
-    def __init__(self, model: Clusterer, accelerator: Accelerator, threads: int) -> None:
-        has_gpu = torch.cuda.is_available()
-        if accelerator == "cuda" and not has_gpu:
-            raise ConfigError(
-                "accelerator=cuda: there is no CUDA device here; use accelerator=cpu."
-            )
+    def __init__(
+        self, model: Clusterer, accelerator: Accelerator, threads: int, gpus: float | None = None
+    ) -> None:
+        self._device = device_of(accelerator, gpus)
+        check_device(accelerator, self._device)
         torch.set_num_threads(threads)
-        self._device = torch.device("cuda" if has_gpu and accelerator != "cpu" else "cpu")
         self._model = model.eval().to(self._device)
 
     def predict(self, batch: SampleBatch) -> Prediction:

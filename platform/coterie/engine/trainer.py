@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from lightning import Callback, LightningModule, Trainer
 from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 
@@ -77,14 +78,13 @@ class LightningTrainer:
         return meter.fit()
 
 
-def local_trainer(config: RunConfig, *, has_gpu: bool, stop: Stop = lambda: None) -> LocalTrainer:
-    """The trainer that a run's config asks for, on the device that this process has."""
-    accelerator = config.accelerator
-    if accelerator == "auto":
-        accelerator = "cuda" if has_gpu else "cpu"
+def local_trainer(
+    config: RunConfig, device: torch.device, stop: Stop = lambda: None
+) -> LocalTrainer:
+    """The trainer that a run's config asks for, on the device that this process may use."""
     kind = LightningTrainer if config.executor == "lightning" else PlainLoop
     return kind(
-        accelerator=accelerator,
+        accelerator=device.type,
         precision=config.precision,
         deterministic=config.deterministic,
         stop=stop,

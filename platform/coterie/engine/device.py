@@ -1,0 +1,36 @@
+"""Which device a process may compute on: decided here alone."""
+
+from typing import Literal
+
+import torch
+
+from coterie.config.schema import RunConfig
+from coterie.errors import ConfigError
+
+Accelerator = Literal["auto", "cpu", "cuda"]
+
+
+def device_of(accelerator: Accelerator, gpus: float | None = None) -> torch.device:
+    """The device of this process: a GPU if it sees one and may use it.
+
+    Ray hides no GPU from an actor that has reserved none, so what it has reserved decides.
+
+    Args:
+        accelerator: `cpu` leaves GPUs aside.
+        gpus: What this actor has reserved; None in a process that is no actor.
+    """
+    may = accelerator != "cpu" and gpus != 0
+    return torch.device("cuda" if may and torch.cuda.is_available() else "cpu")
+
+
+def client_device(config: RunConfig) -> torch.device:
+    """The device of this process, which runs clients."""
+    cluster = config.cluster
+    gpus = cluster.gpus_per_client if cluster.backend == "ray" else None
+    return device_of(config.accelerator, gpus)
+
+
+def check_device(accelerator: Accelerator, device: torch.device) -> None:
+    """Raise a ConfigError if a process lacks the device that the config asks for."""
+    if accelerator == "cuda" and device.type != "cuda":
+        raise ConfigError("accelerator=cuda: there is no CUDA device here; use accelerator=cpu.")
