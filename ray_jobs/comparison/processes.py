@@ -1,10 +1,11 @@
 """The runs of a comparison as processes: side by side where there is room, stopped together."""
 
+import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,9 +67,13 @@ class RunProcess:
 
     Its terminal's signals do not reach it, for its parent passes them on: once, so that it stops
     after a checkpoint, while two would end it at once.
+
+    Args:
+        run: What it runs.
+        environment: What it is told besides this process's own environment.
     """
 
-    def __init__(self, run: PlannedRun) -> None:
+    def __init__(self, run: PlannedRun, environment: Mapping[str, str]) -> None:
         self.run = run
         self.began = time.monotonic()
         run.folder.parent.mkdir(parents=True, exist_ok=True)
@@ -80,6 +85,7 @@ class RunProcess:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                env={**os.environ, **environment},
             )
 
     @property
@@ -172,7 +178,7 @@ def run_all(
             check()
             while waiting and room.take(waiting[0], runs[waiting[0]].config):
                 number = waiting.pop(0)
-                running[number] = RunProcess(runs[number])
+                running[number] = RunProcess(runs[number], room.environment(number))
                 view.started(runs[number].name)
             for number in [number for number, process in running.items() if process.ended]:
                 process = running.pop(number)

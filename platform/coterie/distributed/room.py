@@ -1,5 +1,6 @@
 """How many whole runs fit beside each other, by the CPUs and GPUs that each asks for."""
 
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,9 +10,11 @@ import torch
 from coterie.config.schema import ClusterConfig, RunConfig
 
 Resources = Mapping[str, float]
-"""Amounts of "CPU" and "GPU"."""
+"""Amounts of "CPU" and "GPU", and on this machine of each GPU by its CUDA name."""
 
 HERE = "this machine"
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
+_ROUNDING = 1e-9
 
 
 def place_of(cluster: ClusterConfig) -> str:
@@ -47,7 +50,8 @@ def need(config: RunConfig, held: Resources) -> Resources:
     """What a run takes of what there is; all of it where it would take as much as it can get."""
     cluster = config.cluster
     if cluster.backend == "serial":
-        wanted = {"CPU": float(cluster.threads_per_client), "GPU": 0.0}
+        gpus = float(config.accelerator != "cpu")
+        wanted = {"CPU": float(cluster.threads_per_client), "GPU": gpus}
     else:
         clients = getattr(config.partition, "clients", None)
         actors = cluster.num_actors or (clients if isinstance(clients, int) else None)
@@ -64,9 +68,27 @@ def _cpus() -> int:
     return os.cpu_count() or 1
 
 
+def _names(count: int) -> list[str]:
+    """What CUDA calls the GPUs that this process may use."""
+    visible = os.environ.get(_VISIBLE)
+    return visible.split(",")[:count] if visible else [str(number) for number in range(count)]
+
+
+def _count(cluster: ClusterConfig, gpus: float) -> int:
+    """On how many GPUs so much lies, in slices of which none spans two."""
+    slice_ = cluster.gpus_per_client if cluster.backend == "ray" else 1.0
+    if not 0 < slice_ < 1:
+        return math.ceil(gpus - _ROUNDING)
+    on_each = int(1 / slice_ + _ROUNDING)
+    return math.ceil(gpus / slice_ / on_each - _ROUNDING)
+
+
 @dataclass
 class Room:
     """What is free, place by place.
+
+    A cluster shares its GPUs out itself. On this machine each run would begin with the first GPU,
+    so each is given GPUs of its own here.
 
     Args:
         limit: Runs at a time whatever they need; None goes by what they need.
@@ -83,23 +105,44 @@ class Room:
             run: Its number.
             config: What it runs.
         """
-        if self.limit is not None:
-            if len(self._taken) >= self.limit:
-                return False
-            self._taken[run] = HERE, {}
-            return True
+        limited = self.limit is not None
+        if self.limit is not None and len(self._taken) >= self.limit:
+            return False
         place = place_of(config.cluster)
+        if limited and place != HERE:
+            self._taken[run] = place, {}
+            return True
         if place not in self._held:
             self._held[place] = capacity(config.cluster)
         wanted = need(config, self._held[place])
-        used = [amounts for where, amounts in self._taken.values() if where == place]
-        for kind, amount in wanted.items():
-            free = self._held[place][kind] - sum(amounts.get(kind, 0.0) for amounts in used)
-            if used and amount > free + 1e-9:
-                return False
+        if place == HERE:
+            wanted = {**wanted, **self._shares(config.cluster, wanted["GPU"])}
+        alone = not any(where == place for where, _ in self._taken.values())
+        if not (limited or alone or self._fits(place, wanted)):
+            return False
         self._taken[run] = place, wanted
         return True
+
+    def environment(self, run: int) -> dict[str, str]:
+        """What to set for a run's process: the GPUs that it was given, if it was given any."""
+        _, amounts = self._taken[run]
+        given = [kind for kind in amounts if kind not in {"CPU", "GPU"}]
+        return {_VISIBLE: ",".join(given)} if given else {}
 
     def give_back(self, run: int) -> None:
         """A run has ended."""
         del self._taken[run]
+
+    def _shares(self, cluster: ClusterConfig, gpus: float) -> Resources:
+        """How much a run gets of which of this machine's GPUs: of those with most room."""
+        names = _names(int(self._held[HERE]["GPU"]))
+        names.sort(key=lambda name: -self._free(HERE, name))
+        given = names[: _count(cluster, gpus)]
+        return dict.fromkeys(given, gpus if len(given) == 1 else 1.0)
+
+    def _fits(self, place: str, wanted: Resources) -> bool:
+        return all(amount <= self._free(place, kind) + _ROUNDING for kind, amount in wanted.items())
+
+    def _free(self, place: str, kind: str) -> float:
+        used = (amounts.get(kind, 0.0) for where, amounts in self._taken.values() if where == place)
+        return self._held[place].get(kind, 1.0) - sum(used)
