@@ -1,5 +1,7 @@
 """Config keys that reach the actor: slices, memory caps, precision, threads; no cluster needed."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -20,6 +22,7 @@ class Recorded(fleet.Fleet):
 
     def _start(self, kind, *args):
         self.started.append((kind.__name__, args))
+        return object()
 
 
 @pytest.mark.parametrize(
@@ -34,22 +37,22 @@ def test_an_actors_memory_is_capped_to_its_slice(gpus, fraction, cap):
 
 
 @pytest.mark.parametrize(
-    ("server", "gpus", "driver", "cluster", "expected"),
+    ("server", "slots", "started"),
     [
-        ("auto", 0.5, False, True, True),
-        ("auto", 0.5, True, True, False),
-        ("auto", 0.0, False, True, False),
-        ("driver", 0.5, False, True, False),
-        ("actor", 0.0, True, False, True),
+        ("auto", 1, ["ClientActor"]),
+        ("driver", 1, ["ClientActor"]),
+        ("actor", 2, ["ServerActor", "ClientActor"]),
     ],
 )
-def test_the_server_half_goes_where_the_gpu_is(
-    monkeypatch, server, gpus, driver, cluster, expected
-):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: driver)
-    monkeypatch.setattr(fleet, "cluster_has_gpu", lambda: cluster)
-    config = ClusterConfig(server=server, gpus_per_client=gpus)
-    assert fleet.server_needs_actor(config) is expected
+def test_the_server_half_takes_a_slot_only_if_told_to(monkeypatch, server, slots, started):
+    # The cluster has GPUs and the driver has none: no server half computes on one anyway.
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(fleet, "cluster_has_gpu", lambda: True, raising=False)
+    monkeypatch.setattr(fleet, "slots", lambda config: slots)
+    monkeypatch.setattr(fleet, "_place", lambda workload: "data")
+    recorded = Recorded(ClusterConfig(server=server, gpus_per_client=1.0))
+    recorded._start_all(SimpleNamespace(local=None, parts=[range(2)]))
+    assert [kind for kind, _ in recorded.started] == started
 
 
 def test_config_keys_reach_the_trainer():

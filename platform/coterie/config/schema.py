@@ -32,7 +32,8 @@ class ClusterConfig(Component):
     threads_per_client: Threads = 1
     """CPU threads of PyTorch and FAISS in actors and driver alike; another number, other bits."""
     server: Literal["auto", "driver", "actor"] = "auto"
-    """Where the method's server half runs; `auto`: an actor if only the cluster has GPUs."""
+    """Where the method's server half runs; `auto`: in the driver; `actor`: on an actor with a slice
+    like a client's, GPU included."""
     start_timeout_s: PositiveFloat = 180.0
     """How long to wait for the cluster to grant the actors."""
     client_resources: Mapping[str, PositiveFloat] = {}

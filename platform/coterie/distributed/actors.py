@@ -125,7 +125,7 @@ class ClientActor:
 
 
 class ServerActor:
-    """Runs the method's server half on a GPU that the driver does not have."""
+    """Runs the method's server half on the cluster, with a slice like a client's."""
 
     def __init__(self, stored: StoredWorkload) -> None:
         workload = stored.load()

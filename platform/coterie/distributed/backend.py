@@ -94,7 +94,7 @@ class RayBackend:
         means: Mapping[str, Mean],
         records: Mapping[int, Tensors],
     ) -> ServerState:
-        """Run the server half here, or on its actor when the cluster has the GPU and we do not."""
+        """Run the server half here, or on its actor where the config asks for one."""
         if self._fleet.server is None:
             return self._method.server(server, phase, means, records)
         weighted = {slot: (mean.weight, pack(mean.tensors)) for slot, mean in means.items()}

@@ -7,13 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 import ray
-import torch
 
-from coterie.config.schema import ClusterConfig
 from coterie.distributed.actors import ClientActor, ServerActor, StoredWorkload
 from coterie.distributed.calls import Placed, pack_longest_first
 from coterie.distributed.cluster import (
-    cluster_has_gpu,
     connect,
     disconnect,
     has_own_resources,
@@ -59,13 +56,13 @@ class Fleet:
 
     def _start_all(self, workload: Workload) -> None:
         self._stored = _place(workload)
-        places_server = server_needs_actor(self._config)
+        places_server = self._config.server == "actor"
         self._names = client_names(workload.config) if workload.local is not None else None
         free = slots(self._config) - places_server
         if free < 1:
             raise ConfigError(
-                f"cluster.server={self._config.server}: the server's actor takes the only slot, "
-                "and none is left for clients; use cluster.server=driver or add a node."
+                "cluster.server=actor: the server's actor takes the only slot, and none is left "
+                "for clients; use cluster.server=driver or add a node."
             )
         wanted = self._config.num_actors or free
         self.size = min(wanted, len(workload.parts)) if self._names is None else len(self._names)
@@ -180,14 +177,6 @@ class Fleet:
             resources=resources or {},
         )
         return options.remote(*args)
-
-
-def server_needs_actor(config: ClusterConfig) -> bool:
-    """Whether the server half goes to an actor: as configured, or if only the cluster has GPUs."""
-    if config.server == "auto":
-        wants_gpu = config.gpus_per_client > 0
-        return wants_gpu and not torch.cuda.is_available() and cluster_has_gpu()
-    return config.server == "actor"
 
 
 def _place(workload: Workload) -> StoredWorkload:
