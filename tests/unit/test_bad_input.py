@@ -121,6 +121,7 @@ REFUSED = [
     ("run_dir=/dev/null", "run_dir=/dev/null: cannot write there (File exists); choose a folder you may write to."),
     ("run_dir=/dev/null/x", "run_dir=/dev/null/x: cannot write there (Not a directory); choose a folder you may write to."),
     ("cluster=local accelerator=cuda", "accelerator=cuda: cluster.gpus_per_client=0 gives no actor a GPU; set it, for example to 0.25, or use accelerator=cpu."),
+    ("cluster=local cluster.address='ray://head:10001'", "cluster.address=ray://head:10001: Ray Client cannot stream what actors report; start the command with ray job submit, or on a node of the cluster with cluster.address=auto."),
     ("cluster=local cluster.address=nowhere", "cluster.address=nowhere: it is no address; write it as host:port, or auto."),
 ]  # fmt: skip
 

@@ -18,7 +18,6 @@ from coterie.process import ends_with_command
 _logger = logging.getLogger(__name__)
 
 _ANSWER_S = 10.0
-_CLIENT_PORT = 10001
 _LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 
 
@@ -33,6 +32,7 @@ def connect(config: ClusterConfig) -> bool:
         Whether the connection is ours to end.
 
     Raises:
+        ConfigError: If the address is none, or one of Ray Client.
         RunError: If there is no cluster at the address.
     """
     if EarlyStart.pending is not None:
@@ -86,9 +86,14 @@ def local_options(config: ClusterConfig) -> dict[str, Any]:
 
 def _check_answers(address: str) -> None:
     """Raise a RunError if nobody listens at an address: Ray would try again for many minutes."""
+    if address.startswith("ray://"):
+        raise ConfigError(
+            f"cluster.address={address}: Ray Client cannot stream what actors report; start the "
+            "command with ray job submit, or on a node of the cluster with cluster.address=auto."
+        )
     parts = urlsplit(address if "://" in address else f"//{address}")
     try:
-        host, port = parts.hostname, parts.port or (_CLIENT_PORT if parts.scheme else None)
+        host, port = parts.hostname, parts.port
     except ValueError:
         host = port = None
     if not host or not port:
