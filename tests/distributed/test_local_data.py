@@ -139,8 +139,9 @@ def test_a_missing_node_is_named(nodes, silos, tmp_path):
     with pytest.raises(RunError) as caught:
         run(silos, tmp_path / "run", *overrides)
     assert str(caught.value) == (
-        "cluster.client_resources: no node has {'silo_b': 5.0} for client silo_b; start one with "
-        "ray start --resources='{\"silo_b\": 5.0}'."
+        f"cluster.client_resources: no node of the cluster at {nodes.address} has "
+        f"{{'silo_b': 5.0}} for client silo_b; start one with ray start --address={nodes.address} "
+        "--resources='{\"silo_b\": 5.0}'."
     )
     assert not (tmp_path / "run").exists()
 

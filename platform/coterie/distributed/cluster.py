@@ -65,10 +65,15 @@ def disconnect() -> None:
     that second is waited for, as what follows at once, another `ray.init` or the end of Python, can
     meet threads of the connection that are still ending.
     """
-    node = ray._private.worker._global_node
-    if ends_with_command() and node is not None and node.is_head():
-        node.kill_monitor(check_alive=False)
+    if ends_with_command() and started_here():
+        ray._private.worker._global_node.kill_monitor(check_alive=False)
     ray.shutdown()
+
+
+def started_here() -> bool:
+    """Whether this process has started Ray itself: then no other node will join."""
+    node = ray._private.worker._global_node
+    return node is not None and bool(node.is_head())
 
 
 def local_options(config: ClusterConfig) -> dict[str, Any]:
@@ -178,7 +183,14 @@ def without_node(config: ClusterConfig, name: str) -> str:
             f"cluster.start_timeout_s={config.start_timeout_s:g}: client {name} was not placed in "
             f"time, though a node has {wanted}; look for what else takes it."
         )
+    resources = f"--resources='{json.dumps(wanted)}'"
+    if started_here():
+        return (
+            f"cluster.client_resources: the local Ray that was started here has no {wanted} for "
+            f"client {name}; start Ray with {resources} on its node, and give cluster.address=auto."
+        )
+    address = ray.get_runtime_context().gcs_address
     return (
-        f"cluster.client_resources: no node has {wanted} for client {name}; start one with "
-        f"ray start --resources='{json.dumps(wanted)}'."
+        f"cluster.client_resources: no node of the cluster at {address} has {wanted} for client "
+        f"{name}; start one with ray start --address={address} {resources}."
     )

@@ -13,6 +13,7 @@ from coterie.distributed.cluster import (
     disconnect,
     has_own_resources,
     own_resources,
+    started_here,
     without_node,
 )
 from coterie.errors import RunError
@@ -23,10 +24,13 @@ def survey(config: RunConfig, names: tuple[str, ...]) -> list[Survey]:
 
     Raises:
         DataError: If a client's data is missing or unreadable on its node.
-        RunError: If no node has a client's resource in time.
+        RunError: If no node has a client's resource in time, or a Ray of our own has not.
     """
     ours = connect(config.cluster)
     try:
+        absent = [name for name in names if not has_own_resources(config.cluster, name)]
+        if absent and started_here():
+            raise RunError(without_node(config.cluster, absent[0]))
         task = ray.remote(_look)
         waiting = {
             task.options(

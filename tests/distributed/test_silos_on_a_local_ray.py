@@ -1,0 +1,30 @@
+"""Clients that are tied to nodes, on a local Ray that no node will join: refused at once."""
+
+import time
+
+import pytest
+
+from coterie.engine.federation import Federation
+from coterie.errors import RunError
+from ray_jobs.compose import compose
+from tests.distributed.runs import SMALL, Silent
+
+pytestmark = pytest.mark.ray
+
+
+def test_a_resource_that_a_local_ray_lacks_is_not_waited_for(cluster, tmp_path):
+    config = compose(
+        *SMALL, "data=silos", "~data.limit", f"run_dir={tmp_path / 'run'}",
+        "data.clients={silo_a: /data/a, silo_b: /data/b}",
+        "data.source={target: datamodules.folders:ClassFolders, size: 32}",
+        "cluster.client_resources={silo_a: 1, silo_b: 1}", "cluster.start_timeout_s=20",
+    )  # fmt: skip
+    began = time.monotonic()
+    with pytest.raises(RunError) as caught:
+        Federation(config, Silent()).run()
+    assert str(caught.value) == (
+        "cluster.client_resources: the local Ray that was started here has no {'silo_a': 1.0} for "
+        "client silo_a; start Ray with --resources='{\"silo_a\": 1.0}' on its node, and give "
+        "cluster.address=auto."
+    )
+    assert time.monotonic() - began < 10
