@@ -24,7 +24,7 @@ from coterie.contract import (
     load_tensors,
 )
 from coterie.gradcache import MicroBatched, Rows
-from coterie.networks.clusterer import Clusterer, parameter_dtype
+from coterie.networks.clusterer import Clusterer, UnitProjection, parameter_dtype
 from coterie.networks.heads import Predictor, Projector
 from coterie.networks.views import batch_views
 from modules.averaging import Averaging, AveragingConfig
@@ -147,8 +147,9 @@ class Pretraining(Averaging[ConfigT, ModuleT]):
     stage = "representation"
 
     def model_for(self, server: ServerState, client: int | None) -> Clusterer:
-        """The global encoder."""
-        return Clusterer(self.global_module(server).online.encoder)
+        """The global encoder; its projector's outputs are what the losses compare."""
+        online = self.global_module(server).online
+        return Clusterer(online.encoder, projection=UnitProjection(online.projector))
 
 
 class PredictedPretraining(Pretraining[PredictionT, PredictedT]):

@@ -6,13 +6,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from torch.nn.functional import normalize
 
 from coterie import Federation
 from coterie.engine.model_loading import load_model
 from coterie.engine.predictor import split_rows
 from coterie.engine.setup import assemble, make_backend, make_unsupervised_evaluator
 from coterie.evaluation.representation_scores import alignment, mixing, uniformity
-from coterie.networks.clusterer import Prediction
+from coterie.networks.clusterer import Prediction, to_unit
 from ray_jobs.compose import compose
 from tests.finished_runs import TINY
 
@@ -55,6 +56,23 @@ def test_scores_are_those_of_the_projection_and_its_own_clusters():
     assert scores["mixing"] == mixing(found.embedding, assigned)
     assert scores["selection"] == pytest.approx(scores["align"] + 0.2 * scores["unif"])
     assert blind.scores(server) == scores
+
+
+@pytest.mark.parametrize("name", ["fedsimclr", "fedbyol", "fedsimsiam"])
+def test_scores_of_a_pretrainer_are_those_of_its_projector(name):
+    assembly, backend, blind = built(f"experiment={name}_digits", *ORCHESTRA[1:8])
+    rows, server = assembly.workload.parts, assembly.server
+    sizes, every = [len(part) for part in rows], np.concatenate(rows)
+    found = predicted(backend, server, every, projected=True)
+    online = assembly.method.global_module(server).online.eval()
+    with torch.no_grad():
+        z = online(to_unit(torch.from_numpy(assembly.data.samples[every])))
+    torch.testing.assert_close(found.embedding, normalize(z, dim=1), rtol=0, atol=1e-6)
+    assert (found.embedding.shape, found.probabilities) == ((120, 6), None)
+    assert predicted(backend, server, every).embedding.shape == (120, 16)
+    scores = blind.scores(server)
+    assert scores["unif"] == uniformity(torch.split(found.embedding, sizes))
+    assert scores["mixing"] == mixing(found.embedding, blind._assignments(found))
 
 
 def test_alignment_is_between_samples_and_views_of_the_runs_augmentation():

@@ -8,6 +8,8 @@ from lightning import LightningModule
 from torch import Tensor, nn
 from torch.utils._pytree import _register_namedtuple
 
+from coterie.precision import unit_rows
+
 
 class Prediction(NamedTuple):
     """What the model says about samples.
@@ -38,6 +40,18 @@ def parameter_dtype(module: nn.Module) -> torch.dtype:
     """
     numbers = chain(module.parameters(), module.buffers())
     return next((t.dtype for t in numbers if t.is_floating_point()), torch.float32)
+
+
+class UnitProjection(nn.Module):
+    """Where a method without clusters compares samples by cosine: its projector's unit outputs."""
+
+    def __init__(self, projector: nn.Module) -> None:
+        super().__init__()
+        self.projector = projector
+
+    def forward(self, representations: Tensor) -> Prediction:
+        """Map (n, features) to unit projections (n, projection) in float32 at least."""
+        return Prediction(unit_rows(self.projector(representations)), None)
 
 
 class Clusterer(LightningModule):
