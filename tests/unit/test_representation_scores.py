@@ -33,12 +33,12 @@ def slow_alignment(pairs):
     return sum(means) / len(means)
 
 
-def slow_uniformity(clients, tau):
+def slow_uniformity(clients, tau, anchors=None):
     means = []
-    for x in clients:
+    for x, chosen in zip(clients, anchors or clients, strict=True):
         logs = [
             math.log(sum(math.exp(float(cosine_similarity(a, b, dim=0)) / tau) for b in x) / len(x))
-            for a in x
+            for a in (x if anchors is None else x[chosen])
         ]
         means.append(sum(logs) / len(logs))
     return -sum(means) / len(means)
@@ -64,6 +64,9 @@ def test_parity_with_the_slow_versions(clients, monkeypatch):
     assert uniformity(clients, 1.0) == pytest.approx(slow_uniformity(clients, 1.0), abs=1e-6)
     monkeypatch.setattr(representation_scores, "_BLOCK", 20)  # two rows of nine at a time
     assert uniformity(clients) == pytest.approx(slow_uniformity(clients, TAU), abs=1e-5)
+    chosen = [np.array(rows) for rows in ([0], [3, 1], [0, 5, 8])]
+    expected = slow_uniformity(clients, TAU, chosen)
+    assert uniformity(clients, anchors=chosen) == pytest.approx(expected, abs=1e-5)
     x, assignments = clients[2], np.array([0, 0, 4, 4, 7, 7, 7, 0, 4])
     assert mixing(x, assignments) == pytest.approx(slow_mixing(x, assignments), abs=1e-6)
 

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import torch
 from torch.nn.functional import normalize
 
 from coterie import Federation
+from coterie.checkpoints.checkpoint import load_checkpoint
 from coterie.engine.model_loading import load_model
 from coterie.engine.predictor import split_rows
 from coterie.engine.setup import assemble, make_backend, make_unsupervised_evaluator
@@ -99,12 +101,40 @@ def test_without_a_projection_they_are_those_of_the_representation():
     assert -1 <= scores["mixing"] <= 1
 
 
-def test_at_most_so_many_samples_are_looked_at_of_all_clients_alike():
-    _, _, blind = built(*ORCHESTRA, "evaluation.max_samples=60", "partition.clients=4")
-    parts = blind._sampled_parts()
-    assert [len(part) for part in parts] == [15, 15, 15, 15]
-    whole = [set(part.tolist()) for part in blind.parts]
-    assert all(set(part.tolist()) <= all_ for part, all_ in zip(parts, whole, strict=True))
+def test_between_rounds_fewer_samples_are_compared_with_all_of_their_client():
+    assembly, _, blind = built(*ORCHESTRA, "evaluation.max_samples=60", "partition.clients=4")
+    server, counted = assembly.server, []
+
+    def embedded(server, chunks):
+        counted.append(sum(len(chunk.rows) for chunk in chunks))
+        draw = torch.randn(120, 16, generator=torch.Generator().manual_seed(0))
+        return [Prediction(draw[torch.from_numpy(chunk.rows)], None) for chunk in chunks]
+
+    blind = replace(blind, backend=SimpleNamespace(predict=embedded))
+    whole, quick = blind.scores(server), blind.quick(server)
+    assert counted == [120, 120, 120, 60]
+    every = torch.randn(120, 16, generator=torch.Generator().manual_seed(0))
+    clients = [every[torch.from_numpy(part)] for part in blind.parts]
+    positions = blind._sampled()
+    assert [len(set(own.tolist())) for own in positions] == [15, 15, 15, 15]
+    assert quick["unif"] == uniformity(clients, anchors=positions)
+    # Among 15 others in place of 30 a sample itself would count twice as much.
+    few = [x[torch.from_numpy(own)] for x, own in zip(clients, positions, strict=True)]
+    assert quick["unif"] == pytest.approx(whole["unif"], abs=0.05)
+    assert uniformity(few) < whole["unif"] - 0.3
+    assert blind.quick(server) == quick
+    assert replace(blind, max_samples=120).quick(server) == whole
+
+
+def test_the_last_evaluation_takes_all_samples(tmp_path):
+    keys = (*ORCHESTRA, "evaluation.every=1", "evaluation.max_samples=60", f"run_dir={tmp_path}")
+    ran = Federation(compose(*keys)).run()
+    _, backend, blind = built(*keys)
+    server = load_checkpoint(ran.run_dir / "checkpoints", backend).state.server
+    metrics = json.loads((ran.run_dir / "summary.json").read_text())["metrics"]
+    whole = replace(blind, max_samples=None).scores(server)
+    for name in ("align", "unif", "selection"):
+        assert metrics["unsupervised"][name] == pytest.approx(whole[name], rel=1e-9)
 
 
 @pytest.fixture(scope="module")

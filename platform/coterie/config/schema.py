@@ -105,8 +105,9 @@ class EvaluationConfig(Component):
     local_test_ratio: PositiveFloat = 1.0
     """Test samples for each training sample of a client; fewer where the test set has too few."""
     unsupervised: bool = False
-    """Score without labels in every evaluation: alignment, uniformity, inter-cluster mixing, on at
-    most `max_samples`; not where data stays with its clients."""
+    """Score without labels in every evaluation: alignment, uniformity, inter-cluster mixing; not
+    where data stays with its clients. Between rounds of at most `max_samples`, but for uniformity
+    each is compared with all samples of its client, so all are embedded."""
     figures: bool = True
     """Draw curves, confusion and t-SNE at the end."""
 

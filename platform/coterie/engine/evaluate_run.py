@@ -90,8 +90,9 @@ class RunEvaluation:
         for share in self.shares if evaluator.labelled else ():
             interrupts.check("nothing was written")
             metrics[f"labels_{100 * share:g}%"] = self._fine_tuned(server, evaluator, share)
-        blind = make_unsupervised_evaluator(self.config, self._assembly, backend)
-        metrics[UNSUPERVISED] = blind.scores(server)
+        if UNSUPERVISED not in metrics:
+            blind = make_unsupervised_evaluator(self.config, self._assembly, backend)
+            metrics[UNSUPERVISED] = blind.scores(server)
         folder = self.directory.path / f"evaluation-{loaded.path.name.strip('.')}"
         return self._write(folder, server, metrics, evaluation)
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from coterie.contract.data import Indices
 from coterie.errors import DataError
 
 _BLOCK = 2**24
@@ -42,7 +43,12 @@ def alignment(clients: Sequence[tuple[Tensor, Tensor]]) -> float:
     return _mean([float(cosine.double().mean()) for cosine in cosines])
 
 
-def uniformity(clients: Sequence[Tensor], temperature: float = 0.2) -> float:
+def uniformity(
+    clients: Sequence[Tensor],
+    temperature: float = 0.2,
+    *,
+    anchors: Sequence[Indices] | None = None,
+) -> float:
     """−1 times the mean over clients of E_x log E_y exp(s(x, y)/τ), the higher the better.
 
     y runs over the client's own samples, x included. It is −1/τ if all representations are equal.
@@ -51,6 +57,7 @@ def uniformity(clients: Sequence[Tensor], temperature: float = 0.2) -> float:
     Args:
         clients: Each client's representations (n_k, d).
         temperature: τ, positive.
+        anchors: Each client's rows that x runs over, one or more; None for all.
 
     Raises:
         DataError: If there is no client, one has no sample, or τ is not positive.
@@ -58,7 +65,10 @@ def uniformity(clients: Sequence[Tensor], temperature: float = 0.2) -> float:
     _check(clients)
     if temperature <= 0:
         raise DataError(f"temperature={temperature}: it must be positive.")
-    return -_mean([_log_mean_exp(_unit(x), temperature) for x in clients])
+    every = [np.arange(len(y)) for y in clients] if anchors is None else anchors
+    return -_mean(
+        [_log_mean_exp(_unit(y), x, temperature) for y, x in zip(clients, every, strict=True)]
+    )
 
 
 def selection_score(alignment_: float, uniformity_: float) -> float:
@@ -94,10 +104,10 @@ def mixing(x: Tensor, assignments: NDArray[np.int64]) -> float:
     return float(similarity.max())
 
 
-def _log_mean_exp(unit: Tensor, temperature: float) -> float:
-    """E_x log E_y exp(s(x, y)/τ) of unit rows."""
-    rows = max(1, _BLOCK // len(unit))
-    blocks = (unit[first : first + rows] @ unit.T for first in range(0, len(unit), rows))
+def _log_mean_exp(unit: Tensor, anchors: Indices, temperature: float) -> float:
+    """E_x log E_y exp(s(x, y)/τ) of unit rows y and those x of them that are anchors."""
+    rows, x = max(1, _BLOCK // len(unit)), unit[torch.from_numpy(anchors)]
+    blocks = (x[first : first + rows] @ unit.T for first in range(0, len(x), rows))
     logs = torch.cat([(block / temperature).double().logsumexp(dim=1) for block in blocks])
     return float(logs.mean()) - math.log(len(unit))
 

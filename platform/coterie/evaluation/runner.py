@@ -78,7 +78,7 @@ class Evaluator:
         Of a classifier "acc" and "f1_macro", on held-out samples if there are any; or its local
         scores. Without labels "unsupervised/align" and so on; of a linear probe "linear/acc".
         """
-        found = {} if self.unsupervised is None else self.unsupervised.scores(server)
+        found = {} if self.unsupervised is None else self.unsupervised.quick(server)
         blind = {f"{UNSUPERVISED}/{name}": value for name, value in found.items()}
         wanted = self.config.linear_probe_between and self.labelled
         probe = self._quick_probe(server) if wanted else {}

@@ -34,7 +34,7 @@ class UnsupervisedEvaluator:
             no mixing.
         seed: Of the sample, of the views and of k-means.
         batch_size: Samples embedded at a time.
-        max_samples: Samples looked at; None takes all.
+        max_samples: Samples that `quick` looks at; None takes all.
     """
 
     backend: Backend
@@ -49,13 +49,27 @@ class UnsupervisedEvaluator:
 
         Alignment compares each sample with one random view of it, by the run's augmentation.
         """
-        rows = self._sampled_parts()
-        sizes, every = [len(part) for part in rows], np.concatenate(rows)
-        plain = self._project(server, every, None)
-        views = self._project(server, every, derive_seed(self.seed, "views"))
-        samples = torch.split(plain.embedding, sizes)
-        pairs = zip(samples, torch.split(views.embedding, sizes), strict=True)
-        align, unif = alignment(list(pairs)), uniformity(samples)
+        return self._scores(server, [np.arange(len(part)) for part in self.parts])
+
+    def quick(self, server: ServerState) -> dict[str, float]:
+        """The same of at most `max_samples`, each compared with all samples of its client.
+
+        All are embedded: uniformity counts a sample itself among those that it is compared with,
+        for more the fewer these are.
+        """
+        return self._scores(server, self._sampled())
+
+    def _scores(self, server: ServerState, anchors: Sequence[Indices]) -> dict[str, float]:
+        """Scores of the samples at these positions in the clients' parts."""
+        sizes, every = [len(part) for part in self.parts], np.concatenate(self.parts)
+        counts, starts = [len(own) for own in anchors], np.cumsum([0, *sizes[:-1]])
+        chosen = np.concatenate([own + start for own, start in zip(anchors, starts, strict=True)])
+        whole = self._project(server, every, None)
+        plain = _taken(whole, torch.from_numpy(chosen))
+        views = self._project(server, every[chosen], derive_seed(self.seed, "views"))
+        both = torch.split(plain.embedding, counts), torch.split(views.embedding, counts)
+        align = alignment(list(zip(*both, strict=True)))
+        unif = uniformity(torch.split(whole.embedding, sizes), anchors=anchors)
         found = {"align": align, "unif": unif, "selection": selection_score(align, unif)}
         assignments = self._assignments(plain)
         if assignments is not None:
@@ -73,18 +87,24 @@ class UnsupervisedEvaluator:
             return None
         return np.asarray(assigned.numpy(), dtype=np.int64)
 
-    def _sampled_parts(self) -> list[Indices]:
-        """Each client's rows, of all clients alike so many fewer that `max_samples` is kept."""
-        total, most = sum(len(part) for part in self.parts), self.max_samples
+    def _sampled(self) -> list[Indices]:
+        """Positions in each client's part, of all alike so few that `max_samples` is kept."""
+        sizes, most = [len(part) for part in self.parts], self.max_samples
+        total = sum(sizes)
         if most is None or total <= most:
-            return list(self.parts)
+            return [np.arange(size) for size in sizes]
         draw = np.random.default_rng(derive_seed(self.seed, "sample"))
-        sizes = [max(1, len(part) * most // total) for part in self.parts]
         return [
-            np.sort(draw.choice(part, size, replace=False))
-            for part, size in zip(self.parts, sizes, strict=True)
+            np.sort(draw.choice(size, max(1, size * most // total), replace=False))
+            for size in sizes
         ]
 
     def _project(self, server: ServerState, rows: Indices, view: int | None) -> Prediction:
         chunks = split_rows("train", rows, self.batch_size, projected=True, view=view)
         return join(self.backend.predict(server, chunks))
+
+
+def _taken(found: Prediction, rows: Tensor) -> Prediction:
+    """The predictions of these rows."""
+    p = found.probabilities
+    return Prediction(found.embedding[rows], None if p is None else p[rows])
