@@ -119,7 +119,8 @@ class Orchestra:
         module = client.module("orchestra", self._build)
         load_slots(module, {slot: slots[slot] for slot in slots if slot != "schedule"})
         if not phase.up:
-            self._encode(client, module)
+            with seeded(derive_seed(client.seed, "encode")):  # for dropout and the like, as in fit
+                self._encode(client, module)
             records, smallest = self._shared(client, module)
             return Outcome(records=records, metrics={"smallest_cluster": smallest})
         epochs = int(slots["schedule"]["epochs"])

@@ -1,17 +1,19 @@
 """Orchestra's rounds: first phase, stateless clients, balanced clusters, scaling, resumption."""
 
 import logging
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from coterie.checkpoints.checkpoint import load_checkpoint
 from coterie.clustering.sinkhorn import local_centroids
 from coterie.contract import ServerState
 from coterie.engine.loop import Loop, RunState
 from coterie.engine.serial import SerialBackend
+from coterie.networks.encoders import Encoder
 from modules.orchestra import NETWORKS, Orchestra, scaled_epochs
 from modules.orchestra_model import OrchestraModel, scaled_rate
 from tests.checkpoints import save
@@ -19,6 +21,7 @@ from tests.small_federation import (
     SIZES,
     Federated,
     Silent,
+    TinyEncoder,
     federate,
     same_bits,
     slow_mean,
@@ -66,6 +69,27 @@ def test_the_first_phase_takes_its_samples_at_random_from_all(monkeypatch: Any) 
     assert {client: len(positions) for client, positions in drawn.items()} == {0: 12, 1: 12, 2: 8}
     assert all(len(set(positions)) == len(positions) for positions in drawn.values())
     assert max(drawn[1]) >= 12
+
+
+class WithDropout(TinyEncoder):
+    """The tiny encoder with dropout in front: in train mode its outputs are random."""
+
+    def build(self, shape: tuple[int, ...]) -> Encoder:
+        tiny = super().build(shape)
+        return Encoder(nn.Sequential(nn.Dropout(), tiny.network), tiny.features)
+
+
+def test_a_random_encoder_draws_from_the_clients_seed_alone() -> None:
+    workload = tiny_workload(short(rounds=1))
+    workload = replace(workload, task=replace(workload.task, encoder=WithDropout()))
+    slots, after = [], []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        slots.append(federate(workload).spy.served[0][-1].slots["centroids"])
+        after.append(torch.rand(1).item())
+    assert same_bits(*slots)
+    torch.manual_seed(2)
+    assert after[1] == torch.rand(1).item()  # the caller's draws go on as if nothing had run
 
 
 def test_rounds_follow_the_first_phase() -> None:
