@@ -36,7 +36,8 @@ from modules.orchestra_model import GlobalClusters, OrchestraConfig, OrchestraMo
 
 NETWORKS = frozenset({"online", "target", "rotation"})
 METRICS = frozenset({"loss", "cluster", "rotation", "smallest_cluster"})
-"""`smallest_cluster`: of a client's own clusters; each of its samples hides among so many."""
+MINIMA = frozenset({"smallest_cluster"})
+"""Of a client's own clusters, over all clients; each of its samples hides among so many."""
 
 _logger = logging.getLogger(__name__)
 
@@ -102,12 +103,12 @@ class Orchestra:
         if server.round == 0 and server.step == 0:
             return Phase(
                 name="clustering", stage="clustering", round=1, cohort=cohort, ends_round=False,
-                down=frozenset({"target"}), records=records, metrics=METRICS,
+                down=frozenset({"target"}), records=records, metrics=METRICS, minima=MINIMA,
             )  # fmt: skip
         return Phase(
             name="training", stage="training", round=server.round + 1, step=server.step,
             cohort=cohort, down=NETWORKS | {"centroids", "schedule"}, up=NETWORKS,
-            records=records, metrics=METRICS,
+            records=records, metrics=METRICS, minima=MINIMA,
         )  # fmt: skip
 
     def offer(self, server: ServerState, phase: Phase) -> Slots:
@@ -182,10 +183,11 @@ class Orchestra:
         z, wanted = module.recollect(), self._config.local_clusters
         if self._config.privacy == "none":
             return {"representations": z}, 1.0
-        if len(z) < wanted:
+        if len(z) < 2 * wanted:
             _logger.warning(
-                "Client %d has %d samples in memory, fewer than local_clusters=%d: each is a "
-                "cluster of its own.", client.id, len(z), wanted,
+                "Client %d has %d samples in memory, fewer than two for each of local_clusters=%d: "
+                "a cluster has at most one, and for it a sample's own representation is sent.",
+                client.id, len(z), wanted,
             )  # fmt: skip
         seed, balanced = derive_seed(client.seed, "clusters"), self._config.assignment == "balanced"
         found, assigned = local_centroids(z, min(wanted, len(z)), seed=seed, balanced=balanced)

@@ -12,6 +12,7 @@ from coterie.checkpoints.checkpoint import load_checkpoint
 from coterie.clustering.sinkhorn import local_centroids
 from coterie.contract import ServerState
 from coterie.engine.loop import Loop, RunState
+from coterie.engine.recorder import joined_metrics
 from coterie.engine.serial import SerialBackend
 from coterie.networks.encoders import Encoder
 from modules.orchestra import NETWORKS, Orchestra, scaled_epochs
@@ -152,15 +153,41 @@ def test_balanced_clusters_of_every_client_have_equal_size_but_for_one(
         assert told == [sum(each) // 3 for each in sizes]
 
 
-def test_fewer_samples_than_clusters_are_warned_about(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    ("clusters", "sent", "warned"),
+    [
+        (4, {0: 4, 1: 4, 2: 4}, []),
+        (5, {0: 5, 1: 5, 2: 5}, [2]),
+        (14, {0: 13, 1: 14, 2: 8}, [0, 1, 2]),
+    ],
+)
+def test_clusters_of_one_sample_are_warned_about(
+    clusters: int, sent: dict[int, int], warned: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
     with caplog.at_level(logging.WARNING, logger="modules.orchestra"):
-        ran = federate(tiny_workload(short(local_clusters=14, rounds=1)))
-    shapes = {t.client.id: len(t.outcome.records["centroids"]) for t in ran.spy.turns[:3]}
-    assert shapes == {0: 13, 1: 14, 2: 8}
-    assert caplog.messages[0] == (
-        "Client 0 has 13 samples in memory, fewer than local_clusters=14: each is a cluster of "
-        "its own."
-    )
+        ran = federate(tiny_workload(short(local_clusters=clusters, rounds=1)))
+    turns = ran.spy.turns[:3]
+    assert {t.client.id: len(t.outcome.records["centroids"]) for t in turns} == sent
+    alone = [t.client.id for t in turns if t.outcome.metrics["smallest_cluster"] < 2]
+    assert alone == warned
+    assert caplog.messages[: len(warned)] == [
+        f"Client {client} has {[13, 16, 8][client]} samples in memory, fewer than two for each of "
+        f"local_clusters={clusters}: a cluster has at most one, and for it a sample's own "
+        "representation is sent."
+        for client in warned
+    ]
+
+
+def test_the_runs_smallest_cluster_is_the_smallest_of_all_clients(ran: Federated) -> None:
+    sizes = dict(enumerate(SIZES))
+    for done in ran.commits:
+        turns = done.result.turns
+        own = [turn.metrics["smallest_cluster"] for turn in turns]
+        joined = joined_metrics(done.phase, turns, sizes)
+        assert joined["smallest_cluster"] == min(own) < max(own)
+        if done.phase.up:
+            losses = [n * turn.metrics["loss"] for n, turn in zip(SIZES, turns, strict=True)]
+            assert joined["loss"] == pytest.approx(sum(losses) / sum(SIZES), rel=1e-12)
 
 
 def test_more_clients_take_more_epochs_and_participation_scales_the_rate() -> None:

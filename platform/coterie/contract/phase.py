@@ -37,6 +37,8 @@ class Phase:
         records: Tensors that may come back and are gathered in client order, never averaged.
         mail: Keys that one client may send to another.
         metrics: Scalars about the training that may come back, for people to watch.
+        minima: Those of `metrics` that the run's row has the clients' minimum of; it has the mean
+            of the others, weighted by numbers of samples.
         ends_round: Whether the round ends with it, so that evaluation and checkpoints may follow.
     """
 
@@ -50,6 +52,7 @@ class Phase:
     records: frozenset[str] = frozenset()
     mail: frozenset[str] = frozenset()
     metrics: frozenset[str] = frozenset()
+    minima: frozenset[str] = frozenset()
     ends_round: bool = True
 
 

@@ -85,7 +85,7 @@ class Recorder:
         phase, turns = committed.phase, committed.result.turns
         self.seconds["training"] += committed.seconds
         self.seconds.setdefault("first_phase", committed.seconds)
-        means = weighted_metrics(turns, self._sizes(turns))
+        means = joined_metrics(phase, turns, self._sizes(turns))
         self.stages.setdefault(phase.stage, phase.round)
         evaluation = self._evaluate(state, phase)
         self._extend_curves(phase, {**means, **(evaluation or {})})
@@ -224,15 +224,22 @@ class Recorder:
         return {turn.client: len(self.parts[turn.client]) for turn in turns}
 
 
-def weighted_metrics(turns: tuple[TurnDone, ...], sizes: Mapping[int, int]) -> dict[str, float]:
-    """Means of the clients' metrics, weighted by their numbers of samples, in client order."""
+def joined_metrics(
+    phase: Phase, turns: tuple[TurnDone, ...], sizes: Mapping[int, int]
+) -> dict[str, float]:
+    """Means of the clients' metrics, weighted by their numbers of samples, in client order.
+
+    Of the phase's `minima` it is the smallest.
+    """
     sums: dict[str, float] = defaultdict(float)
     weights: dict[str, int] = defaultdict(int)
     for turn in turns:
         for name, value in turn.metrics.items():
             sums[name] += sizes[turn.client] * value
             weights[name] += sizes[turn.client]
-    return {name: sums[name] / weights[name] for name in sums}
+    means = {name: sums[name] / weights[name] for name in sums}
+    every = {name: [t.metrics[name] for t in turns if name in t.metrics] for name in phase.minima}
+    return {**means, **{name: min(values) for name, values in every.items() if values}}
 
 
 def _row(phase: Phase, values: Mapping[str, float], client: int | None) -> MetricsRow:
