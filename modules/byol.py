@@ -6,7 +6,7 @@ network, which follows the online one by EMA.
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt
 from torch import Tensor
@@ -28,6 +28,8 @@ from modules.pretraining import (
 
 class BYOLConfig(PredictionConfig):
     """What BYOL and FedBYOL share."""
+
+    ema: ClassVar[frozenset[str]] = frozenset({"momentum"})
 
     momentum: Annotated[float, Field(ge=0.0, le=1.0)] = 0.9
     """EMA of the target network, β."""

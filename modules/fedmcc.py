@@ -166,6 +166,7 @@ class FedMCC(_Momentum):
         """FedMCC's configuration."""
 
         extensible: ClassVar[frozenset[str]] = frozenset({"clustering_rounds"})
+        ema: ClassVar[frozenset[str]] = frozenset({"momentum", "clustering_momentum"})
 
         representation_rounds: PositiveInt = 100
         """Rounds R of stage 1."""

@@ -5,7 +5,7 @@ pass both networks; no gradient reaches the target network, which follows the on
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from lightning import LightningModule
@@ -39,6 +39,8 @@ METRICS = frozenset({"loss", "instance", "cluster", "entropy"})
 
 class MomentumConfig(MicroBatched):
     """What MCC and FedMCC share; the defaults are the paper's (section IV)."""
+
+    ema: ClassVar[frozenset[str]] = frozenset({"momentum"})
 
     clusters: PositiveInt | None = None
     """Number of clusters d2; by default the data's number of classes."""

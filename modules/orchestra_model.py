@@ -29,6 +29,7 @@ class OrchestraConfig(Component):
     """What a client trains with; the defaults are the paper's for 100 devices (appendix C)."""
 
     absent: ClassVar[Mapping[str, str]] = {"micro_batch_size": UNCOUPLED}
+    ema: ClassVar[frozenset[str]] = frozenset({"momentum"})
 
     batch_size: Annotated[int, Field(ge=2)] = 16
     """Samples a batch."""

@@ -41,6 +41,10 @@ class Component(BaseModel):
     """Of a method's config: numbers that a resumed run may raise. Nothing but the end depends on
     them, so that it goes on to the bits of a run that had them from the start."""
 
+    ema: ClassVar[frozenset[str]] = frozenset()
+    """Of a method's config: momenta of moving averages of weights. Small steps are lost where
+    weights are kept in bfloat16, so such a precision is refused unless they are 0, 1 or null."""
+
     @model_validator(mode="before")
     @classmethod
     def _refuse_absent(cls, values: Any) -> Any:

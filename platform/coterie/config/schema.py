@@ -164,7 +164,8 @@ class RunConfig(Component):
     executor: Literal["lightning", "loop"] = "lightning"
     """What trains locally: Lightning's Trainer, or a plain loop over the same LightningModule."""
     precision: Precision = "32-true"
-    """Lightning's precision of local training."""
+    """Lightning's precision of local training; `bf16-true` is not for methods with a target network
+    that follows by moving average."""
     deterministic: bool = True
     """Deterministic algorithms on the GPU; slower there, without effect on the CPU."""
     accelerator: Literal["auto", "cpu", "cuda"] = "auto"

@@ -14,8 +14,9 @@ def check_fit(config: RunConfig, task: Task, data: DataArrays) -> None:
 
     Raises:
         ConfigError: If there are more clusters than samples, in all or to evaluate on, the best
-            checkpoint is to be kept by a metric that needs labels and there are none, or the
-            encoder's output is not as wide as it says.
+            checkpoint is to be kept by a metric that needs labels and there are none, a moving
+            average of weights is to be kept in bfloat16, or the encoder's output is not as wide as
+            it says.
     """
     if config.accelerator == "cuda" and config.cluster.backend == "ray":
         _check_slice(config)
@@ -37,6 +38,7 @@ def check_fit(config: RunConfig, task: Task, data: DataArrays) -> None:
             f"checkpoint.best={best}: data={data.name} has no labels to measure it by; leave it "
             "out."
         )
+    _check_ema(config)
     _check_encoder(task)
 
 
@@ -47,6 +49,17 @@ def _check_slice(config: RunConfig) -> None:
             "accelerator=cuda: cluster.gpus_per_client=0 gives no actor a GPU; set it, for example "
             "to 0.25, or use accelerator=cpu."
         )
+
+
+def _check_ema(config: RunConfig) -> None:
+    """bfloat16 has eight bits: a step of less than 2⁻⁹ of a weight leaves it as it is."""
+    for key in sorted(config.method.ema) if config.precision == "bf16-true" else ():
+        momentum = getattr(config.method, key)
+        if momentum not in {None, 0.0, 1.0}:
+            raise ConfigError(
+                "precision=bf16-true: bfloat16 rounds away the small steps of a moving average "
+                f"with method.{key}={momentum}; use bf16-mixed."
+            )
 
 
 def _check_encoder(task: Task) -> None:
