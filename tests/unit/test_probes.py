@@ -1,4 +1,5 @@
 import math
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -9,8 +10,10 @@ from sklearn.metrics import f1_score
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from coterie.config.schema import EvaluationConfig
 from coterie.errors import DataError
 from coterie.evaluation import probes
+from coterie.evaluation.probe_runner import Probes
 from coterie.evaluation.probes import linear_probe
 
 
@@ -91,6 +94,22 @@ def test_steps_and_cosine_rate_of_sgd(digits, recorded):
     assert rates == pytest.approx(expected, rel=1e-9)
     assert settings[0]["kind"] == "SGD"
     assert (settings[0]["momentum"], settings[0]["weight_decay"]) == (0.9, 0)
+
+
+@pytest.mark.parametrize("keys", [{}, {"linear_probe_optimizer": "sgd"}])
+def test_the_config_says_which_protocol(digits, recorded, keys):
+    config = EvaluationConfig(knn=False, **keys)
+    train_x, train_y, test_x, test_y = (x[:60] for x in digits)
+    scores = Probes(config=config, classes=10, seed=0).scores(
+        (train_x, test_x), (train_y.numpy(), test_y.numpy())
+    )
+    _, settings = recorded
+    assert settings[0]["kind"] == ("SGD" if keys else "Adam")
+    assert settings[0]["lr"] == (30 * 512 / 256 if keys else 3e-3)
+    assert scores == {"linear": asdict(linear_probe(
+        train_x, train_y, test_x, test_y, classes=10, seed=0,
+        optimizer=keys.get("linear_probe_optimizer", "adam"),
+    ))}  # fmt: skip
 
 
 def slow_probe(x, y, test_x, *, classes, seed, epochs, batch_size, lr):

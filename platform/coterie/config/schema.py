@@ -71,6 +71,9 @@ class LinksConfig(Component):
     """From client to client, in Mbit/s; by default not modelled."""
 
 
+ProbeOptimizer = Literal["adam", "sgd"]
+"""FedU's protocol (Adam at a constant rate) or Orchestra's (SGD with a cosine schedule)."""
+
 KnnWeighting = Literal["exp", "uniform"]
 """How a neighbour votes: exp(cosine/temperature), or one vote each (plain kNN, CCFC Table 4)."""
 
@@ -86,6 +89,9 @@ class EvaluationConfig(Component):
     """Samples embedded at a time."""
     linear_probe: bool = True
     """Train a linear classifier on the frozen representation at the end."""
+    linear_probe_optimizer: ProbeOptimizer = "adam"
+    """How: Adam at the constant rate 3e-3 (FedU), or SGD from 60 down by a cosine (Orchestra); 200
+    epochs of batches of 512 in either case."""
     linear_probe_between: bool = False
     """Train the linear classifier in the evaluations between rounds too, on at most `max_samples`
     training samples; not where data stays with its clients."""

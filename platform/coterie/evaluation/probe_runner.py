@@ -48,10 +48,16 @@ class Probes:
     ) -> dict[str, float]:
         """The linear probe's scores; arguments as of `scores`."""
         train_y, test_y = (torch.from_numpy(y) for y in targets)
-        x = features
-        return asdict(
-            linear_probe(x[0], train_y, x[1], test_y, classes=self.classes, seed=self.seed)
+        scores = linear_probe(
+            features[0],
+            train_y,
+            features[1],
+            test_y,
+            classes=self.classes,
+            seed=self.seed,
+            optimizer=self.config.linear_probe_optimizer,
         )
+        return asdict(scores)
 
     def _knn(
         self, features: tuple[Tensor, Tensor], targets: tuple[NDArray[np.int64], NDArray[np.int64]]

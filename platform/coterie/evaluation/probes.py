@@ -3,17 +3,14 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import ConstantLR, CosineAnnealingLR, LRScheduler
 from torchmetrics.functional.classification import multiclass_f1_score
 
+from coterie.config.schema import ProbeOptimizer
 from coterie.errors import DataError
-
-Optimizer = Literal["adam", "sgd"]
-"""FedU's protocol (Adam at a constant rate) or Orchestra's (SGD with a cosine schedule)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +35,7 @@ def linear_probe(
     *,
     classes: int,
     seed: int,
-    optimizer: Optimizer = "adam",
+    optimizer: ProbeOptimizer = "adam",
     epochs: int = 200,
     batch_size: int = 512,
     lr: float | None = None,
@@ -145,7 +142,7 @@ def _batches(
 
 
 def _descent(
-    head: nn.Linear, optimizer: Optimizer, batch_size: int, lr: float | None, steps: int
+    head: nn.Linear, optimizer: ProbeOptimizer, batch_size: int, lr: float | None, steps: int
 ) -> tuple[torch.optim.Optimizer, LRScheduler]:
     """The protocol's optimiser and its learning rate over `steps` steps."""
     if optimizer == "adam":
