@@ -114,6 +114,28 @@ def test_local_clusters_are_a_function_of_the_seed() -> None:
     assert not torch.equal(local_centroids(z, 4, seed=2, balanced=True)[0], first)
 
 
+def test_a_cluster_whose_rows_cancel_still_has_a_unit_centroid_and_no_rows_own() -> None:
+    z = torch.cat([unit(1), -unit(1)])
+    for rows in (z, z.repeat(3, 1), z.float(), torch.zeros(4, 5)):
+        centroids, assignment = local_centroids(rows, 1, seed=3, balanced=True)
+        assert assignment.tolist() == [0] * len(rows)
+        norms = centroids.double().norm(dim=1)
+        torch.testing.assert_close(norms, torch.ones_like(norms), rtol=0, atol=1e-6)
+        assert (centroids.double() @ z[0]).abs().item() < 0.99
+        assert torch.equal(local_centroids(rows, 1, seed=3, balanced=True)[0], centroids)
+
+
+def test_in_the_place_of_an_empty_cluster_comes_a_row() -> None:
+    z = unit(2).repeat(3, 1)  # two places in four clusters
+    centroids, assignment = local_centroids(z, 4, seed=5, balanced=False)
+    empty = assignment.bincount(minlength=4) == 0
+    assert empty.any()
+    norms = centroids.norm(dim=1)
+    torch.testing.assert_close(norms, torch.ones_like(norms), **EXACT)
+    nearest = (centroids[empty][:, None] - z[None]).abs().amax(dim=2).amin(dim=1)
+    assert nearest.max() < 1e-12
+
+
 def test_separate_groups_are_found() -> None:
     groups = torch.eye(5, dtype=torch.float64).repeat_interleave(6, dim=0)
     z = normalize(groups + 0.05 * unit(30), dim=1)

@@ -20,6 +20,8 @@ ITERATIONS = 10
 _LOCAL_ITERATIONS = 5
 _FILL = 2.0
 """More than any gain from an entry of the plan, which is at most 1."""
+_CANCELLED = 1e-6
+"""Length of a mean of unit rows below which it is rounding, and has no direction."""
 
 
 def sinkhorn(logits: Tensor, epsilon: float = EPSILON, iterations: int = ITERATIONS) -> Tensor:
@@ -80,10 +82,13 @@ def local_centroids(
 ) -> tuple[Tensor, Tensor]:
     """A client's centroids: five times Sinkhorn, assignment and the clusters' normalised means.
 
+    That of an empty cluster is a row, drawn at random. Where rows cancel, as z and −z do, every
+    direction is as near to them as any other: it is a random one, not a row, which tells a sample.
+
     Args:
         z: Unit rows (n, d), n ≥ `clusters`.
         clusters: L.
-        seed: Of the start, which is L of the rows, and of the rows that take empty clusters' place.
+        seed: Of the start, which is L of the rows, and of what takes the place of a mean.
         balanced: Clusters of equal size ±1; otherwise each row goes where most of its mass does,
             as in Orchestra's code, and sizes differ.
 
@@ -104,8 +109,12 @@ def local_centroids(
         assignment = balanced_assignment(plan) if balanced else plan.argmax(dim=1)
         spare = z[torch.randint(len(z), (clusters,), generator=draw).to(z.device)]
         sums = torch.zeros_like(centroids).index_add_(0, assignment, z)
-        filled = assignment.bincount(minlength=clusters) > 0
-        centroids = normalize(torch.where(filled[:, None], sums, spare), dim=1)
+        sizes = assignment.bincount(minlength=clusters)
+        sums = torch.where(sizes[:, None] > 0, sums, spare)
+        lost = sums.norm(dim=1) <= _CANCELLED * sizes
+        if bool(lost.any()):
+            sums[lost] = torch.randn(int(lost.sum()), z.shape[1], generator=draw).to(sums)
+        centroids = normalize(sums, dim=1)
     return centroids, assignment
 
 
