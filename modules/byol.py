@@ -35,7 +35,8 @@ class BYOLConfig(PredictionConfig):
     """EMA of the target network, β."""
     target_network: Literal["kept", "averaged"] = "kept"
     """`kept`: each client's own, equal to the global online network at its first turn;
-    `averaged`: sent and averaged with the online network, for clients that keep nothing."""
+    `averaged`: sent and averaged with the online network. Clients keep nothing at all with
+    `averaged` and `predictor_threshold=null`."""
 
 
 class Bootstrap(TwoViewsPredicted):
