@@ -3,6 +3,8 @@
 import pytest
 
 from coterie.config import dump_config
+from modules.orchestra import scaled_epochs
+from modules.orchestra_model import scaled_rate
 from ray_jobs.compose import compose, experiments
 
 FEDERATED = {"fedmcc": 5, "fedcc": 5, "mcc": 1, "cc": 1, "fedavg": 5}
@@ -10,6 +12,15 @@ FEDERATED |= {"fedsimclr": 5, "fedbyol": 5, "fedsimsiam": 5, "simclr": 1, "byol"
 FEDERATED |= {"ccfc": 10, "cfcl": 10}
 FEDERATED |= {"cpcfl": 60, "ifca": 60, "cpcfl_digits": 12, "ifca_digits": 12}
 FEDERATED |= {"orchestra": 10, "orchestra_cifar10": 100, "orchestra_fashionmnist": 20}
+
+
+def test_orchestras_silos_are_the_papers() -> None:
+    built = compose("experiment=orchestra_cifar10_silo").method
+    assert (built.learning_rate, built.momentum, built.batch_size) == (0.01, 0.99, 256)
+    assert (built.participation, built.epochs, built.rounds) == (1.0, 10, 100)
+    assert (built.local_clusters, built.global_clusters) == (8, 32)
+    rate = scaled_rate(built.learning_rate, built.participation, built.base_participation)
+    assert (rate, scaled_epochs(built.epochs, 10, built.base_clients)) == (0.01, 10)
 
 
 @pytest.mark.parametrize("name", experiments())

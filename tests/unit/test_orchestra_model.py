@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from coterie.errors import ConfigError
+from modules.orchestra import Orchestra
 from modules.orchestra_model import check_rotatable, rotated
-from tests.small_federation import SHAPE
-from tests.small_orchestra import batch_of, model, rows
+from tests.small_federation import SHAPE, tiny_task
+from tests.small_orchestra import batch_of, model, rows, short
 
 
 def test_a_teacher_like_its_student_leaves_the_entropy_of_its_assignments() -> None:
@@ -22,6 +23,16 @@ def test_a_teacher_like_its_student_leaves_the_entropy_of_its_assignments() -> N
     assert terms["cluster"].item() == pytest.approx(entropy, rel=1e-12)
     assert 0.0 < entropy <= math.log(4)
     assert terms["loss"] == terms["cluster"] + terms["rotation"]
+
+
+def test_the_first_global_centroids_are_random_rows_of_unit_length() -> None:
+    method = Orchestra(short(), tiny_task())
+    first, other = (method.init({0: 10}, seed).slots["centroids"]["centroids"] for seed in (1, 2))
+    for centroids in (first, other):
+        assert centroids.shape == (4, 5)
+        norms = centroids.norm(dim=1)
+        torch.testing.assert_close(norms, torch.ones_like(norms), rtol=0, atol=1e-6)
+    assert not torch.equal(first, other)
 
 
 def test_equal_centroids_leave_log_g() -> None:

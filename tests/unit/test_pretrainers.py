@@ -177,6 +177,28 @@ def test_who_moved_far_goes_on_with_its_own_predictor(kind, threshold: float) ->
     assert same_bits(ours, theirs) is (threshold > 0)
 
 
+@pytest.mark.parametrize("kind", [FedBYOL, FedSimSiam])
+def test_who_moved_far_once_takes_the_global_predictor_again_after_a_near_turn(
+    kind, monkeypatch
+) -> None:
+    moves, original, started = iter([0.5] * 3 + [0.3] * 6), kind.restore, []
+
+    def restore(self, module, kept) -> None:
+        original(self, module, kept)
+        named = module.predictor.named_parameters()
+        started.append({f"predictor.{name}": p.detach().clone() for name, p in named})
+
+    monkeypatch.setattr("modules.pretraining.divergence", lambda *_: next(moves))
+    monkeypatch.setattr(kind, "restore", restore)
+    ran = federate(tiny_workload(kind.Config(**{**SHORT, "rounds": 3}, predictor_threshold=0.4)))
+    for index, turn in enumerate(ran.spy.turns):
+        before, given = ran.spy.turns[index - 3], turn.slots["predictor"]
+        own = given if turn.phase.round == 1 else before.outcome.up["predictor"].tensors
+        wanted = own if turn.phase.round == 2 else given
+        assert same_bits(started[index], {name: wanted[name] for name in started[index]})
+        assert turn.phase.round == 1 or not same_bits(given, own)
+
+
 def test_divergence_is_the_mean_distance_of_kernels() -> None:
     built = module(SimSiam)
     before = {n: t.clone() for n, t in built.state_dict().items()}
