@@ -157,8 +157,7 @@ class Session:
 
     def _finish(self, recorder: Recorder, state: RunState) -> Finished:
         started = time.perf_counter()
-        if self.config.checkpoint.every:
-            recorder.checkpoint(state)
+        recorder.checkpoint(state)
         self.view.note("Evaluating the final model.")
         evaluation = recorder.evaluate(state)
         model = with_head(
