@@ -70,7 +70,7 @@ class ClientActor:
             torch.cuda.set_per_process_memory_fraction(memory_fraction)
         workload = stored.load()
         self._worker = build_worker(workload, stop=_never, resolve=_resolve)
-        self._predictor = build_predictor(self._worker, workload)
+        self._predictor = build_predictor(self._worker, workload, stop=_never)
         for client in clients:
             self._local.arrays(client)
         self._accelerator = workload.config.accelerator

@@ -66,12 +66,14 @@ class Predictor:
         samples: "train" and "test" samples, where they are at hand.
         device: Where to predict.
         augmentation: Builds the run's random views.
+        stop: Called before each batch; raises when the run is to stop.
     """
 
     method: Method
     samples: Mapping[str, NDArray[np.generic]]
     device: torch.device
     augmentation: Callable[[], nn.Module]
+    stop: Callable[[], None]
     _key: tuple[str, int | None] | None = None
     _model: Clusterer | None = field(default=None, repr=False)
 
@@ -81,14 +83,14 @@ class Predictor:
         given = self._viewed(chunk.view)
         predict = model.project if chunk.projected else model
         samples = self.samples[chunk.split]
-        return _run(lambda x: predict(given(x)), samples, chunk.rows, chunk.batch_size, self.device)
+        return self._run(lambda x: predict(given(x)), samples, chunk.rows, chunk.batch_size)
 
     def predict_samples(
         self, server: ServerState, key: str, samples: NDArray[np.generic], batch_size: int
     ) -> Prediction:
         """The same of samples (n, …) that are at hand."""
         rows = np.arange(len(samples), dtype=np.int64)
-        return _run(self._load(server, key, None), samples, rows, batch_size, self.device)
+        return self._run(self._load(server, key, None), samples, rows, batch_size)
 
     def _viewed(self, seed: int | None) -> Callable[[Tensor], Tensor]:
         """What a batch is turned into: itself, or random views of a seed, batch after batch."""
@@ -103,20 +105,20 @@ class Predictor:
             self._key, self._model = (key, client), model
         return self._model
 
-
-def _run(
-    predict: Callable[[Tensor], Prediction],
-    samples: NDArray[np.generic],
-    rows: Indices,
-    batch_size: int,
-    device: torch.device,
-) -> Prediction:
-    with torch.inference_mode():
-        parts = [
-            predict(torch.from_numpy(samples[rows[start : start + batch_size]]).to(device))
-            for start in range(0, len(rows), batch_size)
-        ]
-    return join(Prediction(p.embedding.cpu(), _cpu(p.probabilities)) for p in parts)
+    def _run(
+        self,
+        predict: Callable[[Tensor], Prediction],
+        samples: NDArray[np.generic],
+        rows: Indices,
+        batch_size: int,
+    ) -> Prediction:
+        parts = []
+        with torch.inference_mode():
+            for start in range(0, len(rows), batch_size):
+                self.stop()
+                batch = torch.from_numpy(samples[rows[start : start + batch_size]])
+                parts.append(predict(batch.to(self.device)))
+        return join(Prediction(p.embedding.cpu(), _cpu(p.probabilities)) for p in parts)
 
 
 def join(parts: Iterable[Prediction]) -> Prediction:

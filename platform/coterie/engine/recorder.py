@@ -87,9 +87,12 @@ class Recorder:
         self.seconds.setdefault("first_phase", committed.seconds)
         means = joined_metrics(phase, turns, self._sizes(turns))
         self.stages.setdefault(phase.stage, phase.round)
-        evaluation = self._evaluate(state, phase)
-        self._extend_curves(phase, {**means, **(evaluation or {})})
-        self._track(committed, {**means, **self._group_scores(state)}, evaluation)
+        evaluation = None
+        try:
+            evaluation = self._evaluate(state, phase)
+        finally:  # interrupted or not: the checkpoint that follows holds this phase
+            self._extend_curves(phase, {**means, **(evaluation or {})})
+            self._track(committed, {**means, **self._group_scores(state)}, evaluation)
         failures = tuple(str(failure) for failure in committed.result.failures)
         self.observer.phase_finished(
             PhaseRecord(

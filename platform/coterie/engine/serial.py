@@ -63,7 +63,7 @@ def build_worker(
     )
 
 
-def build_predictor(worker: Worker, workload: Workload) -> Predictor:
+def build_predictor(worker: Worker, workload: Workload, stop: Callable[[], None]) -> Predictor:
     """A predictor over a worker's data, on the same device."""
     task = workload.task
     return Predictor(
@@ -71,6 +71,7 @@ def build_predictor(worker: Worker, workload: Workload) -> Predictor:
         samples=worker.samples,
         device=worker.device,
         augmentation=lambda: task.augmentation.build(task.shape),
+        stop=stop,
     )
 
 
@@ -79,7 +80,7 @@ class SerialBackend:
 
     Args:
         workload: What to run.
-        stop: Called between steps; raises when the run is to stop.
+        stop: Called between steps and batches; raises when the run is to stop.
     """
 
     name = "serial"
@@ -87,7 +88,7 @@ class SerialBackend:
 
     def __init__(self, workload: Workload, stop: Callable[[], None]) -> None:
         self._worker = build_worker(workload, stop)
-        self._predictor = build_predictor(self._worker, workload)
+        self._predictor = build_predictor(self._worker, workload, stop)
         self._calls = 0
 
     def execute(self, order: Order) -> Iterator[Event]:

@@ -123,6 +123,7 @@ class Session:
         """Checkpoint if the run was interrupted, write summary.json, end what was started."""
         try:
             if status == "interrupted" and self._recorder is not None and self.state is not None:
+                self.view.note("Stopping after a checkpoint; a second signal ends the run at once.")
                 self._recorder.checkpoint(self.state)
             elif self._recorder is not None:
                 self._recorder.writer.wait()  # the one under way is worth having
