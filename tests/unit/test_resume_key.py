@@ -1,8 +1,12 @@
 """`resume=true` on a finished run, without a run, and without a folder."""
 
 import json
+import shutil
+
+import pytest
 
 from coterie import Federation
+from coterie.errors import ConfigError
 from ray_jobs.compose import compose
 from tests.distributed.runs import Silent
 from tests.finished_runs import TINY
@@ -24,3 +28,24 @@ def test_a_finished_run_without_checkpoints_between_has_one_at_its_end(tmp_path)
     assert "Resumed after round 4." in notes
     assert (run_dir / "metrics.jsonl").read_text() == rows
     assert json.loads((run_dir / "summary.json").read_text())["rounds"] == 4
+
+
+def test_where_there_is_no_checkpoint_it_starts_and_says_so(tmp_path):
+    run_dir = tmp_path / "run"
+    anew = f"Nothing to resume in {run_dir}/checkpoints: the run starts anew."
+    assert anew in train(run_dir, "resume=true")  # pretrain and compare begin so
+    rows = (run_dir / "metrics.jsonl").read_text().splitlines()
+    shutil.rmtree(run_dir / "checkpoints")  # as if it had been stopped before the first one
+    assert anew in train(run_dir, "resume=true")
+    again = (run_dir / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(row)["loss"] for row in again] == [json.loads(row)["loss"] for row in rows]
+
+
+def test_without_a_folder_it_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv("COTERIE_RUNS", str(tmp_path))
+    with pytest.raises(ConfigError) as caught:
+        Federation(compose(*TINY, "resume=true"), Silent()).run()
+    assert str(caught.value) == (
+        "resume=true: give the folder of the run to go on with as run_dir=DIR."
+    )
+    assert not list(tmp_path.iterdir())

@@ -166,7 +166,7 @@ class RunConfig(Component):
     run_dir: Annotated[str, Field(min_length=1)] | None = None
     """Where to write; by default `$COTERIE_RUNS` or `runs`, then experiment and time."""
     resume: bool = False
-    """Go on from the last checkpoint in `run_dir`, if there is one."""
+    """Go on from the last checkpoint in `run_dir`; if there is none, start there."""
     executor: Literal["lightning", "loop"] = "lightning"
     """What trains locally: Lightning's Trainer, or a plain loop over the same LightningModule."""
     precision: Precision = "32-true"

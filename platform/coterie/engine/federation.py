@@ -117,6 +117,10 @@ class Federation:
 
     def _directory(self) -> RunDirectory:
         config = self._config
+        if config.resume and config.run_dir is None:
+            raise ConfigError(
+                "resume=true: give the folder of the run to go on with as run_dir=DIR."
+            )
         if config.resume and config.run_dir and RunDirectory.exists(config.run_dir):
             return RunDirectory.open(config.run_dir)
         return RunDirectory.create(config.run_dir, config.experiment, job=under_submitted_job())

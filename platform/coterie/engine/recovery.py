@@ -60,8 +60,10 @@ class Recovery:
         if not self.config.resume:
             return RunState(server=self.start)
         state = self._back()
-        done = f"after round {state.server.round}" if state.phases else "from the start"
-        self.view.note(f"Resumed {done}.")
+        if state.phases:
+            self.view.note(f"Resumed after round {state.server.round}.")
+        else:
+            self.view.note(f"Nothing to resume in {self.checkpoints}: the run starts anew.")
         return state
 
     def recover(self, state: RunState, lost: StateLostError) -> None:
