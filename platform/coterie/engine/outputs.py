@@ -99,7 +99,7 @@ def draw_evaluation(
     ):
         drawn.append(
             embedding_figure(
-                evaluation.embedding.numpy(),
+                evaluation.embedding.float().numpy(),  # NumPy has no bfloat16
                 labels,
                 evaluation.assignments,
                 data.classes,
