@@ -15,6 +15,7 @@ class Net(LightningModule):
         self.b = torch.nn.BatchNorm1d(2)
         self.b.eval()
         self.a.bias.requires_grad_(False)
+        self.register_buffer("queue", torch.zeros(2), persistent=False)
 
 
 def test_a_reused_module_is_as_a_new_one():
@@ -26,9 +27,11 @@ def test_a_reused_module_is_as_a_new_one():
     module.b(module.a(torch.randn(8, 2))).sum().backward()
     with torch.no_grad():
         module.a.weight += 1
+        module.queue += 1
     again = pool.fresh("net", Net)
     assert again is module
     assert all(torch.equal(first[key], value) for key, value in again.state_dict().items())
+    assert torch.equal(again.queue, torch.zeros(2))  # not in the state, yet one client's
     assert (again.training, again.a.training, again.b.training) == (True, True, False)
     assert not again.a.bias.requires_grad
     assert again.a.weight.requires_grad

@@ -54,14 +54,14 @@ class _Built:
     @classmethod
     def of(cls, module: LightningModule) -> "_Built":
         """A newly built model."""
-        values = {key: value.clone() for key, value in module.state_dict().items()}
+        values = {key: value.clone() for key, value in _tensors(module).items()}
         modes = {name: part.training for name, part in module.named_modules()}
         trained = {name: value.requires_grad for name, value in module.named_parameters()}
         return cls(module, values, modes, trained)
 
     def reset(self) -> LightningModule:
         """The model as it was built."""
-        for key, value in self.module.state_dict().items():
+        for key, value in _tensors(self.module).items():
             value.copy_(self.values[key])
         self.module.zero_grad(set_to_none=True)
         for name, part in self.module.named_modules():
@@ -202,6 +202,11 @@ class Worker:
             return unpack(self.resolve(handle))
         except StateLostError as error:
             raise StateLostError(turn.client) from error
+
+
+def _tensors(module: LightningModule) -> dict[str, Tensor]:
+    """A model's state, and the buffers that are not part of it because they do not persist."""
+    return {**dict(module.named_buffers()), **module.state_dict()}
 
 
 def _done(call: int, client: int, outcome: Outcome, seconds: float) -> TurnDone:
