@@ -6,6 +6,8 @@ import shutil
 import pytest
 
 from coterie import Federation
+from coterie.config.loading import dump_config
+from coterie.engine.recovery import check_same_run
 from coterie.errors import ConfigError
 from ray_jobs.compose import compose
 from tests.distributed.runs import Silent
@@ -49,3 +51,22 @@ def test_without_a_folder_it_is_refused(tmp_path, monkeypatch):
         "resume=true: give the folder of the run to go on with as run_dir=DIR."
     )
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("changed", "was"),
+    [
+        ("cluster.threads_per_client=2", "cluster.threads_per_client=1"),
+        ("deterministic=false", "deterministic=True"),
+    ],
+)
+def test_what_gives_other_bits_is_refused(changed, was):
+    stored = dump_config(compose(*TINY))
+    with pytest.raises(ConfigError, match=f"run had {was}, this one has "):
+        check_same_run(stored, compose(*TINY, changed))
+
+
+def test_where_it_runs_may_change():
+    elsewhere = ("cluster.backend=ray", "cluster.num_actors=3", "executor=loop", "data.root=/else")
+    changed = compose(*TINY, *elsewhere, "evaluation.every=3", "tracking.client_rows=1")
+    assert check_same_run(dump_config(compose(*TINY)), changed) == ""

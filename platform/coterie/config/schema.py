@@ -30,7 +30,7 @@ class ClusterConfig(Component):
     gpu_memory_fraction: Fraction | None = None
     """Cap on an actor's share of its GPU's memory; by default its slice."""
     threads_per_client: Threads = 1
-    """CPU threads of PyTorch and FAISS in actors and driver alike; another number, other bits."""
+    """CPU threads of PyTorch in actors and driver alike; another number, other bits."""
     server: Literal["auto", "driver", "actor"] = "auto"
     """Where the method's server half runs; `auto`: in the driver; `actor`: on an actor with a slice
     like a client's, GPU included."""

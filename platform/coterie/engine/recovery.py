@@ -19,11 +19,13 @@ from coterie.errors import ConfigError, RunError, StateLostError
 _logger = logging.getLogger(__name__)
 
 _FREE = frozenset({
-    "experiment", "run_dir", "resume", "executor", "accelerator", "deterministic",
+    "experiment", "run_dir", "resume", "executor", "accelerator",
     "cluster", "faults", "evaluation", "checkpoint", "tracking",
+    "data.root", "data.path", "data.download",
 })  # fmt: skip
-"""Sections that a resumed run may change: they decide where and how it runs, not what it gives."""
-_FREE_LEAVES = frozenset({"root", "path", "download"})
+"""What a resumed run may change: it decides where and how it runs, not what it gives."""
+_BOUND = frozenset({"cluster.threads_per_client"})
+"""What it may not change in these sections: with other threads sums round otherwise."""
 _MAX_RECOVERIES = 3
 _MISSING = object()
 
@@ -164,14 +166,11 @@ def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
     """Dotted key to value, of the keys that decide a run's bits."""
     flat: dict[str, Any] = {}
     for section, value in config.items():
-        if section in _FREE:
-            continue
-        if not isinstance(value, Mapping):
-            flat[section] = _plain(value)
-            continue
-        for key, inner in value.items():
-            if not (section == "data" and key in _FREE_LEAVES):
-                flat[f"{section}.{key}"] = _plain(inner)
+        leaves = value if isinstance(value, Mapping) else {"": value}
+        for leaf, inner in leaves.items():
+            key = f"{section}.{leaf}" if leaf else section
+            if key in _BOUND or not {section, key} & _FREE:
+                flat[key] = _plain(inner)
     return flat
 
 
