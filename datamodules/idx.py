@@ -1,6 +1,7 @@
 """Data sets in IDX files, MNIST's format, as torchvision lays them out."""
 
 import gzip
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +28,7 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
     """
     try:
         content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    except (OSError, EOFError, ValueError) as error:
+    except (OSError, EOFError, ValueError, zlib.error) as error:
         raise DataError(f"{path} cannot be read ({error}); fetch it again.") from error
     if len(content) < 4 or content[:2] != b"\0\0" or content[2] != _UINT8:
         raise DataError(f"{path} is no IDX file of unsigned bytes; fetch it again.")

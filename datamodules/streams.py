@@ -1,6 +1,7 @@
 """Samples from a folder, an array file or a table, read batch by batch: none is in memory whole."""
 
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,8 @@ from datamodules.image_files import find_images
 from datamodules.tables import open_csv, open_parquet, table_batches, unreadable
 
 _ARRAYS = ("samples", "x", "images")
+_DAMAGE = (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error)
+"""What reading a damaged .npz file raises."""
 _KINDS = "a folder of pictures, or a .npy, .npz, .parquet or .csv file"
 
 
@@ -86,7 +89,7 @@ def _open_npz(path: Path, fitting: Fitting, size: int) -> SampleStream:
         archive = zipfile.ZipFile(path)
         file = archive.open(f"{_array_name(path, archive)}.npy")
         shape, dtype = _read_header(file)
-    except (OSError, ValueError, zipfile.BadZipFile) as error:
+    except _DAMAGE as error:
         raise unreadable(path, error) from error
     return _array_stream(path, shape, fitting, _chunks(path, file, shape, dtype, size))
 
@@ -151,6 +154,7 @@ def _chunks(
         count = min(size, shape[0] - start)
         try:
             content = file.read(count * each)
-        except (OSError, zipfile.BadZipFile) as error:
+            chunk = np.frombuffer(content, dtype).reshape(count, *shape[1:])
+        except _DAMAGE as error:
             raise unreadable(path, error) from error
-        yield np.frombuffer(content, dtype).reshape(count, *shape[1:])
+        yield chunk

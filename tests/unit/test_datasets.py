@@ -146,6 +146,9 @@ def test_corrupt_idx_files_are_named(tmp_path, content, message):
     zipped.write_bytes(gzip.compress(bytes(100))[:-9])
     with pytest.raises(DataError, match=r"y-ubyte\.gz cannot be read"):
         read_idx(zipped)
+    zipped.write_bytes(gzip.compress(bytes(100))[:10] + b"\xff" * 20)  # a block of no known kind
+    with pytest.raises(DataError, match=r"y-ubyte\.gz cannot be read \(Error -3"):
+        read_idx(zipped)
 
 
 def test_labels_that_do_not_fit_their_images_are_refused(mnist_root):

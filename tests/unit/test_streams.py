@@ -1,6 +1,7 @@
 """Samples from arrays and tables, batch by batch, fitted to what a model takes."""
 
 import tracemalloc
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -87,6 +88,27 @@ def test_damage_shows_where_it_is_read():
     assert np.array_equal(next(batches).samples, rows[:100].astype(np.float32))
     with pytest.raises(DataError, match=r"x\.npz: it cannot be read \(Bad CRC-32"):
         list(batches)
+
+
+def test_a_compressed_array_damaged_anywhere_is_refused_in_a_sentence():
+    np.savez_compressed("x.npz", samples=np.arange(2700.0).reshape(900, 3))
+    whole = Path("x.npz").read_bytes()
+    for place in (60, len(whole) // 2):  # in the header of the array, and in its values
+        damaged = bytearray(whole)
+        damaged[place : place + 40] = b"\xff" * 40
+        Path("x.npz").write_bytes(damaged)
+        with pytest.raises(
+            DataError, match=r"^x\.npz: it cannot be read \([^)]+\); write it again"
+        ):
+            read("x.npz", 100)
+
+
+def test_an_array_shorter_than_its_header_says_is_refused_in_a_sentence():
+    np.save("x.npy", np.zeros((9, 3)))
+    with zipfile.ZipFile("x.npz", "w") as archive:
+        archive.writestr("samples.npy", Path("x.npy").read_bytes()[:-5])
+    with pytest.raises(DataError, match=r"^x\.npz: it cannot be read \(.+\); write it again\.$"):
+        read("x.npz")
 
 
 def test_colours_become_grey_as_pillow_has_it_and_grey_becomes_colour():
