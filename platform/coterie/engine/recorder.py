@@ -23,6 +23,8 @@ from coterie.tracking.loggers import Position, Tracker
 from coterie.tracking.metrics_log import MetricsRow
 
 _CURVES = ("loss", "acc", "nmi", "ari")
+_UNREACHED = "its actor or node is gone", "not in the scores"
+_AGAIN = "replaced, its predictions run again"
 
 
 class Scorer(Protocol):
@@ -30,9 +32,11 @@ class Scorer(Protocol):
 
     Attributes:
         sent: Bytes that crossed for it; the recorder takes them into the ledger.
+        missed: Clients that could not be reached for it; the recorder takes them as failures.
     """
 
     sent: int
+    missed: tuple[int, ...]
 
     @property
     def group(self) -> str:
@@ -152,19 +156,20 @@ class Recorder:
         return {f"{GROUP}/{name}": value for name, value in found.items()}
 
     def _account(self, state: RunState) -> None:
-        """Count an evaluation's bytes, and record the actors lost in it as a phase's are."""
+        """Take in what an evaluation cost: bytes, actors that died, clients out of its reach."""
+        round_, missed = state.server.round, self.evaluator.missed
         state.ledger.evaluation += self.evaluator.sent
-        self.evaluator.sent = 0
-        stage, round_ = next(reversed(self.stages), ""), state.server.round
-        place = Phase(name="evaluation", stage=stage, round=round_)
-        remedy = "replaced, its predictions run again"
-        for why in self.backend.take_losses():
-            failure = str(
-                Failure(round=round_, phase=place.name, client=None, message=why, remedy=remedy)
+        state.dropped += len(missed)
+        lost = [(None, why, _AGAIN) for why in self.backend.take_losses()]
+        for client, why, remedy in (*lost, *((client, *_UNREACHED) for client in missed)):
+            place = Phase(round=round_, stage=next(reversed(self.stages), ""), name="evaluation")
+            sentence = str(
+                Failure(round=round_, phase=place.name, client=client, message=why, remedy=remedy)
             )
-            self.observer.note(f"An actor was lost ({why}); its predictions run again.")
-            state.failures.append(failure)
-            self.tracker.log_failure(replace(_row(place, {}, None), failure=failure))
+            state.failures.append(sentence)
+            self.observer.note(f"{sentence}.")
+            self.tracker.log_failure(replace(_row(place, {}, client), failure=sentence))
+        self.evaluator.sent, self.evaluator.missed = 0, ()
 
     def _is_best(self, state: RunState, scores: Mapping[str, float] | None) -> bool:
         """Whether this evaluation is the best so far, by the metric that the config names."""

@@ -29,6 +29,7 @@ class LocalEvaluator:
         clients: How many there are.
         classifies: Whether the model's head predicts classes; its score is the accuracy then.
         sent: Bytes of models down and of counts up, so far.
+        missed: Clients that could not be reached, so far.
     """
 
     config: EvaluationConfig
@@ -36,6 +37,7 @@ class LocalEvaluator:
     clients: int
     classifies: bool = False
     sent: int = 0
+    missed: tuple[int, ...] = ()
 
     @property
     def group(self) -> str:
@@ -76,6 +78,7 @@ class LocalEvaluator:
         """The sums of the tables of the clients that can be reached."""
         told = self.backend.tally(server, range(self.clients))
         model = sum(slot.nbytes for slot in pack_server(server).slots.values())
+        self.missed += tuple(client for client, tally in enumerate(told) if tally is None)
         self.sent += sum(model + tally.nbytes for tally in told if tally is not None)
         return sum_tables([tally for tally in told if tally is not None])
 

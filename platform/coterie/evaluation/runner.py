@@ -57,6 +57,7 @@ class Evaluator:
     unsupervised: UnsupervisedEvaluator | None = None
     local: LocalTests | None = None
     sent: int = 0  # all data is at hand
+    missed: tuple[int, ...] = ()
     _baseline: dict[str, float] | None = field(default=None, repr=False)
 
     def due(self, round_: int, last: bool) -> bool:
