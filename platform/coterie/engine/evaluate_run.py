@@ -16,6 +16,7 @@ from coterie.contract.seeds import derive_seed
 from coterie.engine.backend import Backend
 from coterie.engine.device import device_of
 from coterie.engine.interrupts import Interrupts
+from coterie.engine.local_setup import keeps_data_local
 from coterie.engine.outputs import draw_evaluation
 from coterie.engine.setup import (
     Assembly,
@@ -24,6 +25,7 @@ from coterie.engine.setup import (
     make_evaluator,
     make_unsupervised_evaluator,
 )
+from coterie.errors import ConfigError
 from coterie.evaluation.result import Evaluation
 from coterie.evaluation.runner import UNSUPERVISED, Evaluator
 from coterie.evaluation.semi_supervised import fine_tune
@@ -69,8 +71,14 @@ class RunEvaluation:
         """Read the checkpoint, score it, write metrics.json and figures.
 
         Raises:
+            ConfigError: If the run's data stays with its clients.
             DataError: If the checkpoint or the data is missing.
         """
+        if keeps_data_local(self.config):
+            raise ConfigError(
+                f"run={self.directory.path}: its data stays with its clients and is scored by the "
+                "run itself; read its summary.json."
+            )
         self._assembly = assemble(self.config)
         with Interrupts() as interrupts:
             backend = make_backend(

@@ -6,6 +6,7 @@ from coterie.config.schema import RunConfig
 from coterie.contract.data import DataArrays
 from coterie.contract.method import Task
 from coterie.contract.seeds import seeded
+from coterie.engine.local_setup import keeps_data_local
 from coterie.errors import ConfigError
 
 
@@ -33,13 +34,20 @@ def check_fit(config: RunConfig, task: Task, data: DataArrays) -> None:
             f"evaluation.max_samples={most}: that is less than the {clusters} clusters; raise it."
         )
     best = config.checkpoint.best
-    if best is not None and (data.labels is None or not (data.labels >= 0).any()):
+    if best is not None and not _labelled(config, data):
         raise ConfigError(
             f"checkpoint.best={best}: data={data.name} has no labels to measure it by; leave it "
             "out."
         )
     _check_ema(config)
     _check_encoder(task)
+
+
+def _labelled(config: RunConfig, data: DataArrays) -> bool:
+    """Whether there is a label; of data that stays with its clients only the classes are known."""
+    if keeps_data_local(config):
+        return bool(data.classes)
+    return data.labels is not None and bool((data.labels >= 0).any())
 
 
 def _check_slice(config: RunConfig) -> None:
