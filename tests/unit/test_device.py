@@ -35,7 +35,7 @@ def test_clients_use_a_gpu_only_if_their_actor_has_one(keys, expected):
     worker = build_worker(workload, stop=lambda: None)
     assert worker.device == expected
     assert worker.trainer.accelerator == expected.type
-    assert build_predictor(worker, workload).device == expected
+    assert build_predictor(worker, workload, stop=lambda: None).device == expected
 
 
 @pytest.mark.parametrize(("accelerator", "expected"), [("auto", CUDA), ("cpu", CPU)])

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from coterie.checkpoints.checkpoint import load_checkpoint
 from coterie.clustering.sinkhorn import local_centroids
 from coterie.contract import ServerState
+from coterie.engine.client_metrics import joined_metrics
 from coterie.engine.loop import Loop, RunState
-from coterie.engine.recorder import joined_metrics
 from coterie.engine.serial import SerialBackend
 from coterie.networks.encoders import Encoder
 from modules.orchestra import NETWORKS, Orchestra, scaled_epochs

@@ -14,6 +14,7 @@ from coterie.contract.observer import Observer, PhaseRecord
 from coterie.contract.phase import Phase, ServerState
 from coterie.engine.backend import Backend
 from coterie.engine.client_groups import GROUP, ClientGroups
+from coterie.engine.client_metrics import joined_metrics
 from coterie.engine.events import TurnDone
 from coterie.engine.gather import Failure
 from coterie.engine.loop import Committed, RunState
@@ -230,24 +231,6 @@ class Recorder:
 
     def _sizes(self, turns: tuple[TurnDone, ...]) -> dict[int, int]:
         return {turn.client: len(self.parts[turn.client]) for turn in turns}
-
-
-def joined_metrics(
-    phase: Phase, turns: tuple[TurnDone, ...], sizes: Mapping[int, int]
-) -> dict[str, float]:
-    """Means of the clients' metrics, weighted by their numbers of samples, in client order.
-
-    Of the phase's `minima` it is the smallest.
-    """
-    sums: dict[str, float] = defaultdict(float)
-    weights: dict[str, int] = defaultdict(int)
-    for turn in turns:
-        for name, value in turn.metrics.items():
-            sums[name] += sizes[turn.client] * value
-            weights[name] += sizes[turn.client]
-    means = {name: sums[name] / weights[name] for name in sums}
-    every = {name: [t.metrics[name] for t in turns if name in t.metrics] for name in phase.minima}
-    return {**means, **{name: min(values) for name, values in every.items() if values}}
 
 
 def _row(phase: Phase, values: Mapping[str, float], client: int | None) -> MetricsRow:
