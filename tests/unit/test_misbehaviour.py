@@ -80,14 +80,14 @@ def test_too_few_left_ends_the_run(tmp_path):
 
 
 def test_slow_training_is_stopped_between_steps(tmp_path):
-    overrides = "faults.client_timeout_s=1", "faults.on_client_failure=drop"
+    overrides = "faults.client_timeout_s=4", "faults.on_client_failure=drop"
     for executor in ("loop", "lightning"):
         result, summary, rows = run(
             tmp_path / executor, "method.how=slow", f"executor={executor}", *overrides
         )
         assert result.exit_code == 3
         (failure,) = summary["failures"]
-        assert "(ClientTimeoutError: took longer than faults.client_timeout_s=1)" in failure
+        assert "(ClientTimeoutError: took longer than faults.client_timeout_s=4)" in failure
         assert [row["participants"] for row in rows] == [4, 5, 5, 5]
 
 

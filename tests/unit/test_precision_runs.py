@@ -18,12 +18,15 @@ SCORED = (
     "evaluation.knn=true",
     "evaluation.unsupervised=true",
 )
+STANDING = ("method.momentum=1", "method.clustering_momentum=1")
+"""Targets that stand still, for bfloat16 loses the steps of those that follow."""
 DTYPES = {"64-true": torch.float64, "bf16-true": torch.bfloat16}
 
 
 @pytest.mark.parametrize("precision", get_args(Precision))
 def test_a_run_in_each_precision_is_scored_and_saved(tmp_path, precision):
-    result = train(tmp_path / "run", f"precision={precision}", *SCORED)
+    standing = STANDING if precision == "bf16-true" else ()
+    result = train(tmp_path / "run", f"precision={precision}", *standing, *SCORED)
     assert {"clustering", "linear", "knn", "unsupervised"} <= result.metrics.keys()
     weights = {w.dtype for w in result.model.parameters()}
     assert weights == {DTYPES.get(precision, torch.float32)}
