@@ -114,8 +114,8 @@ class CFCLConfig(Component):
 
     @property
     def pull_size(self) -> int:
-        """Items of one pull from each neighbour."""
-        return self.budget * self.pulls_at_once
+        """Items of one pull from each neighbour; 0 where nothing is pulled."""
+        return 0 if self.exchange == "none" else self.budget * self.pulls_at_once
 
     @property
     def reserve_groups(self) -> int:

@@ -84,7 +84,7 @@ def test_equal_to_the_plain_step_where_nothing_couples_samples_but_the_loss(kind
     assert not terms["twice"].requires_grad
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(n=st.integers(2, 40), one=st.integers(1, 50), other=st.integers(1, 50))
 def test_equal_for_any_sizes_one_for_each_network(n, one, other):
     net = network("group")

@@ -33,7 +33,7 @@ def assert_equal(u, v, temperature, include_positive, tile, relative=1e-11):
         assert (one - other).abs().max() <= relative * scale
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     n=st.integers(2, 70),
     d=st.integers(1, 9),

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 from sklearn import metrics
@@ -22,7 +22,6 @@ def expand(table):
     return np.repeat(clusters.ravel(), table.ravel()), np.repeat(classes.ravel(), table.ravel())
 
 
-@settings(deadline=None)
 @given(TABLES, st.randoms(use_true_random=False))
 def test_renaming_clusters_and_classes_changes_nothing(table, random):
     rows, columns = list(range(table.shape[0])), list(range(table.shape[1]))
@@ -33,7 +32,6 @@ def test_renaming_clusters_and_classes_changes_nothing(table, random):
     assert values(renamed)[:3] == pytest.approx(values(before)[:3], abs=1e-12)
 
 
-@settings(deadline=None)
 @given(TABLES)
 def test_empty_clusters_and_classes_change_nothing(table):
     padded = np.pad(table, ((0, 2), (0, 1)))
@@ -42,7 +40,6 @@ def test_empty_clusters_and_classes_change_nothing(table):
     assert after.acc == before.acc
 
 
-@settings(deadline=None)
 @given(TABLES)
 def test_scores_are_scikit_learns_and_in_range(table):
     assignments, labels = expand(table)
@@ -58,7 +55,6 @@ def test_scores_are_scikit_learns_and_in_range(table):
     assert -1 <= scores.kappa <= 1
 
 
-@settings(deadline=None)
 @given(st.integers(2, 6), st.integers(1, 20), st.data())
 def test_kappa_of_balanced_classes_is_a_line_in_accuracy(k, per_class, data):
     draws = st.lists(st.integers(0, k - 1), min_size=k * per_class, max_size=k * per_class)
@@ -68,7 +64,6 @@ def test_kappa_of_balanced_classes_is_a_line_in_accuracy(k, per_class, data):
     assert kappa(table) == pytest.approx((k * accuracy(table) - 1) / (k - 1), abs=1e-12)
 
 
-@settings(deadline=None)
 @given(TABLES)
 def test_clusters_and_classes_may_trade_places(table):
     before, after = ClusteringScores.from_table(table), ClusteringScores.from_table(table.T)

@@ -18,7 +18,7 @@ from coterie.losses import (
 
 sizes, widths, seeds = st.integers(2, 20), st.integers(1, 12), st.integers(0, 2**31)
 temperatures = st.floats(0.05, 5.0)
-quick = settings(deadline=None, max_examples=40)
+quick = settings(max_examples=40)
 
 
 def views(n: int, d: int, seed: int, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:

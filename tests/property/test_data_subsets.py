@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from datamodules.partitions import stratified_subset
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     labels=st.lists(st.integers(0, 6), min_size=1, max_size=120),
     share=st.floats(0, 1),

@@ -85,7 +85,7 @@ def test_a_sum_out_of_range_is_an_error_in_every_order_or_in_none(contributions,
     assert found == {refused}
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     st.lists(st.tuples(VALUES, st.integers(1, 2**18)), min_size=2, max_size=5),
     st.randoms(use_true_random=False),

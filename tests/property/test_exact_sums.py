@@ -26,7 +26,6 @@ def rational(contributions, element):
     return sum(Fraction(v[element]) * w for v, w in contributions) / total
 
 
-@settings(deadline=None)
 @given(CONTRIBUTIONS, st.randoms(use_true_random=False), st.integers(1, 5))
 def test_neither_order_nor_grouping_changes_a_bit(contributions, random, workers):
     expected = fold(contributions)
@@ -72,7 +71,6 @@ def test_a_naive_float32_sum_does_depend_on_the_order():
     assert (forth != back).any()
 
 
-@settings(deadline=None)
 @given(VALUES, st.lists(WEIGHTS, min_size=1, max_size=20))
 def test_copies_of_a_value_average_to_just_it(value, weights):
     assume(abs(value) > 2.0**-36 or value == 0)
@@ -80,14 +78,12 @@ def test_copies_of_a_value_average_to_just_it(value, weights):
     assert mean.tolist() == [value, -value, 0.0]
 
 
-@settings(deadline=None)
 @given(st.floats(-(2.0**-36), 2.0**-36, width=32), st.lists(WEIGHTS, min_size=1, max_size=20))
 def test_a_tiny_value_averages_to_itself_but_for_two_to_the_minus_sixty(value, weights):
     mean = mean_of(fold([([value] * 3, weight) for weight in weights]))
     assert all(abs(Fraction(m) - Fraction(value)) <= Fraction(1, 2**60) for m in mean.tolist())
 
 
-@settings(deadline=None)
 @given(CONTRIBUTIONS)
 def test_the_float32_mean_is_within_one_ulp_of_the_rational_one(contributions):
     mean = mean_of(fold(contributions))
@@ -99,7 +95,6 @@ def test_the_float32_mean_is_within_one_ulp_of_the_rational_one(contributions):
         assert abs(float(found) - float(nearest)) <= allowed
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.lists(st.floats(-8, 8), min_size=3, max_size=3), WEIGHTS), min_size=1))
 def test_the_float64_mean_is_the_rational_one_but_for_two_to_the_minus_fifty(contributions):
     mean = mean_of(fold(contributions, torch.float64))
@@ -109,7 +104,6 @@ def test_the_float64_mean_is_the_rational_one_but_for_two_to_the_minus_fifty(con
         assert error <= Fraction(1, 2**61) + Fraction(1, 2**51)
 
 
-@settings(deadline=None)
 @given(st.lists(st.floats(-100, 100, width=16), min_size=1, max_size=9), WEIGHTS)
 def test_bfloat16_is_summed_exactly_and_rounded_once(values, weight):
     tensors = [torch.tensor([v] * 3, dtype=torch.bfloat16) for v in values]
@@ -158,7 +152,7 @@ def test_merging_leaves_the_other_sums_as_they_were():
     assert mean_of(other).tolist() == [1.0] * 3
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     st.lists(st.tuples(st.lists(VALUES, min_size=3, max_size=3), st.integers(1, 2**12)), min_size=1)
 )

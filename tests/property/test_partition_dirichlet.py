@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from datamodules.dirichlet import dirichlet
 
 seeds = st.integers(0, 2**63 - 1)
-quick = settings(max_examples=50, deadline=None)
+quick = settings(max_examples=50)
 
 
 @st.composite

@@ -17,7 +17,7 @@ from datamodules.partitions import (
 )
 
 seeds = st.integers(0, 2**63 - 1)
-quick = settings(max_examples=50, deadline=None)
+quick = settings(max_examples=50)
 
 
 @st.composite

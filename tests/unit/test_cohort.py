@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from coterie.contract.phase import Phase
-from coterie.engine.cohort import choose_cohort
+from coterie.engine.cohort import choose_cohort, stragglers
 from coterie.errors import ContractError
 
 
@@ -57,6 +57,10 @@ def test_who_is_called_to_one_phase_of_a_round_is_called_to_the_others():
     for number in range(1, 20):
         first, *later = (choose_cohort(phase(0.5, number, step), range(9), 0) for step in range(4))
         assert later == [first] * 3
+        slow, *others = (
+            stragglers(range(9), 0.3, 0, phase(1.0, number, step)) for step in range(4)
+        )
+        assert others == [slow] * 3
 
 
 def test_over_many_rounds_every_client_is_drawn_as_often():

@@ -80,7 +80,7 @@ def test_no_escape_codes_without_a_terminal():
 numbers = st.floats(0, 1e12) | st.just(math.nan)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     stage=st.text(st.characters(codec="ascii", categories=["L", "N"]), min_size=1), loss=numbers,
     number=st.integers(1, 10**6), seconds=st.floats(0, 1e6), size=st.integers(0, 10**18),

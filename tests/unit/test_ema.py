@@ -43,7 +43,7 @@ def test_momentum_zero_copies_every_bit() -> None:
         assert target[0].weight.data_ptr() != online[0].weight.data_ptr()
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(st.floats(0.0, 1.0))
 def test_equal_networks_stay_equal(momentum: float) -> None:
     target = network(3)

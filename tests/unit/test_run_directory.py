@@ -158,7 +158,7 @@ def test_config_comes_back_and_carries_the_versions(tmp_path):
     assert isinstance(written["version"], str)
 
 
-@settings(max_examples=20, deadline=None)  # each waits for the disk
+@settings(max_examples=20)  # each waits for the disk
 @given(old=st.text(), new=st.text())
 def test_atomic_write_leaves_just_the_text(tmp_path_factory, old, new):
     path = tmp_path_factory.mktemp("atomic") / "file"
