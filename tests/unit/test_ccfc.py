@@ -113,6 +113,9 @@ def test_the_result_is_the_nearest_global_centroid_of_the_global_network(metric:
     nearest = assign(found.embedding, centroids, metric)
     assert torch.equal(found.probabilities.argmax(dim=1), nearest)
     assert len(nearest.unique()) > 1
+    # By cosine a representation's length tells nothing, of the confidence neither.
+    longer = model.head(3 * found.embedding)
+    assert torch.allclose(longer, found.probabilities) == (metric == "cosine")
     assert ran.spy.model_for(ran.start, None).head is None
 
 
