@@ -82,6 +82,31 @@ def test_killed_a_few_times(undisturbed, tmp_path, seed):
     assert gave(tmp_path / "run") == expected
 
 
+def killed_at_the_disk(name, run_dir):
+    """As `train`, but killed while half a file of this name waits for the disk."""
+    fsync, half = os.fsync, f".{name}.{os.getpid()}.tmp"
+
+    def die(descriptor):
+        if (run_dir / half).exists():
+            os.kill(os.getpid(), signal.SIGKILL)
+        fsync(descriptor)
+
+    os.fsync = die
+    train(run_dir, RUN)
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "summary.json"])
+def test_killed_while_a_file_is_written(undisturbed, tmp_path, name):
+    process = FORK.Process(target=killed_at_the_disk, args=(name, tmp_path / "run"))
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    assert list((tmp_path / "run").glob(f".{name}.*.tmp"))
+    assert in_a_process(tmp_path / "run")
+    assert gave(tmp_path / "run") == undisturbed[0]
+    assert not list((tmp_path / "run").rglob("*.tmp"))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("choice", CHOICES)
 def test_every_method_killed_a_few_times(tmp_path, choice):

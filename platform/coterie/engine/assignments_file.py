@@ -1,6 +1,5 @@
 """`assignments.parquet` of new samples, written as the predictions come."""
 
-import os
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -11,6 +10,7 @@ import pyarrow.parquet as pq
 
 from coterie.engine.streaming import Predicted
 from coterie.errors import ConfigError
+from coterie.tracking.run_directory import temporary_name
 
 _GROUP_ROWS = 8192
 
@@ -38,7 +38,7 @@ class AssignmentsFile:
         fields += [("embedding", pa.list_(pa.float32(), features))] if features else []
         self._schema = pa.schema(fields)
         self._path, self._features = path, features
-        self._temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        self._temporary = temporary_name(path)
         self._held: list[Any] = []
         self.rows = 0
         check_output(path)

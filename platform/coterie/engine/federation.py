@@ -82,6 +82,7 @@ class Federation:
         """
         directory = self._directory()
         with claimed(directory.path):
+            directory.sweep()
             return self._run(directory)
 
     def _run(self, directory: RunDirectory) -> RunResult:

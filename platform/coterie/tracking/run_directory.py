@@ -5,6 +5,7 @@ Layout (other tools read it): `config.yaml`, `metrics.jsonl`, `summary.json`, `c
 """
 
 import os
+import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from coterie.tracking.environment import ENVIRONMENT_KEYS, environment
 from coterie.tracking.paths import default_root, local_path, make_writable
 
 _OTHER = "restore it, or choose another run_dir"
+_LEFT = re.compile(r"\..+\.\d+\.tmp")  # what `temporary_name` gives
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ class RunDirectory:
         made = not path.exists()
         make_writable(key, path)
         check_unclaimed(path)
-        if any(child.name != LOCK for child in path.iterdir()):
+        if any(child.name != LOCK and not _LEFT.fullmatch(child.name) for child in path.iterdir()):
             raise ConfigError(
                 f"{key}={run_dir}: the folder is not empty; choose another one, or resume "
                 "what is in it."
@@ -87,6 +89,12 @@ class RunDirectory:
                 f"run_dir={run_dir}: no config.yaml in it; give the folder of an earlier run."
             )
         return directory
+
+    def sweep(self) -> None:
+        """Take away the halves of files that a killed run left; only for the run that claims it."""
+        for child in self.path.iterdir():
+            if _LEFT.fullmatch(child.name):
+                child.unlink(missing_ok=True)
 
     def discard(self) -> None:
         """Take away what a refused run has made, in a folder that `create` gave."""
@@ -159,6 +167,11 @@ class RunDirectory:
         return {key: value for key, value in values.items() if key not in ENVIRONMENT_KEYS}
 
 
+def temporary_name(path: Path) -> Path:
+    """Where a file is written before it takes its name: beside it, hidden, with the process id."""
+    return path.with_name(f".{path.name}.{os.getpid()}.tmp")
+
+
 def write_text_atomically(path: Path, text: str) -> None:
     """Write a UTF-8 file so that at any moment it has its old content or all of the new one.
 
@@ -166,7 +179,7 @@ def write_text_atomically(path: Path, text: str) -> None:
     Missing parent folders are made.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = temporary_name(path)
     try:
         with temporary.open("w", encoding="utf-8", newline="\n") as file:
             file.write(text)
