@@ -137,3 +137,17 @@ def test_a_run_goes_on_over_a_damaged_one(two, backend, tmp_path):
     save(folder, state_of(2), backend)
     loaded = load_checkpoint(folder, backend)
     assert (plain(loaded.state), loaded.damaged) == (plain(state_of(2)), ())
+
+
+def test_a_damaged_state_is_written_anew(two, backend, tmp_path):
+    """The round that is done again gives the state of the same digest, whose file is there."""
+    folder = shutil.copytree(two, tmp_path / "anew")
+    for name in load_states(folder):
+        path = folder / "states" / name
+        content = bytearray(path.read_bytes())
+        content[-1] ^= 1
+        path.write_bytes(content)
+    check_the_first_is_used(folder, backend)
+    save(folder, state_of(2), backend)
+    loaded = load_checkpoint(folder, backend)
+    assert (plain(loaded.state), loaded.damaged) == (plain(state_of(2)), ())

@@ -111,6 +111,18 @@ def test_a_crash_while_writing_leaves_a_whole_one(tmp_path, backend, monkeypatch
     assert names(tmp_path) == ["latest", f"round-{number:06d}"]
 
 
+def test_a_crash_never_costs_the_best(tmp_path, backend, monkeypatch):
+    """Where the run goes on, `best` has to name the checkpoint whose score the run remembers."""
+    save(tmp_path, state_of(1), backend, marked_best=True)
+    for moment in ("best", "latest"):
+        crash_at(monkeypatch, moment)
+        with pytest.raises(Crash):
+            save(tmp_path, state_of(2, best=0.5), backend, marked_best=True)
+        monkeypatch.undo()
+        went_on_from = load_checkpoint(tmp_path, backend).state
+        assert went_on_from.best is None  # so that round 2 will be the best once more
+
+
 def crash_at(monkeypatch, moment):
     """Leave half a file, or stop before a rename."""
     tensors, text, rename = save_tensors, module.write_text_atomically, module.Path.rename

@@ -82,12 +82,16 @@ def test_killed_a_few_times(undisturbed, tmp_path, seed):
     assert gave(tmp_path / "run") == expected
 
 
-def killed_at_the_disk(name, run_dir):
-    """As `train`, but killed while half a file of this name waits for the disk."""
-    fsync, half = os.fsync, f".{name}.{os.getpid()}.tmp"
+WRITTEN = ["config.yaml", "summary.json", "checkpoints/latest", "model/model.json"]
+
+
+def killed_at_the_disk(run_dir, name):
+    """As `train`, but killed while half of this file of the run directory waits for the disk."""
+    fsync, path = os.fsync, run_dir / name
+    half = path.with_name(f".{path.name}.{os.getpid()}.tmp")
 
     def die(descriptor):
-        if (run_dir / half).exists():
+        if half.exists():
             os.kill(os.getpid(), signal.SIGKILL)
         fsync(descriptor)
 
@@ -95,13 +99,13 @@ def killed_at_the_disk(name, run_dir):
     train(run_dir, RUN)
 
 
-@pytest.mark.parametrize("name", ["config.yaml", "summary.json"])
+@pytest.mark.parametrize("name", WRITTEN)
 def test_killed_while_a_file_is_written(undisturbed, tmp_path, name):
-    process = FORK.Process(target=killed_at_the_disk, args=(name, tmp_path / "run"))
+    process = FORK.Process(target=killed_at_the_disk, args=(tmp_path / "run", name))
     process.start()
     process.join()
     assert process.exitcode == -signal.SIGKILL
-    assert list((tmp_path / "run").glob(f".{name}.*.tmp"))
+    assert list((tmp_path / "run").rglob("*.tmp"))
     assert in_a_process(tmp_path / "run")
     assert gave(tmp_path / "run") == undisturbed[0]
     assert not list((tmp_path / "run").rglob("*.tmp"))

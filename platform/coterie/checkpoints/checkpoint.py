@@ -89,9 +89,7 @@ def save_checkpoint(
         "files": {file: file_digest(partial / file) for file in _FILES},
     }
     write_text_atomically(partial / "run.json", seal(record))
-    _publish(folder, partial, name)
-    if best:
-        write_text_atomically(folder / "best", name + "\n")
+    _publish(folder, partial, name, best=best)
     _prune(folder, name, policy, states)
     return folder / name
 
@@ -162,6 +160,8 @@ def _named(folder: Path, which: str | int) -> str:
     if isinstance(which, int):
         name = checkpoint_name(which, 0)
     names = checkpoints_in(folder)
+    if not names:
+        raise DataError(f"{folder}: no checkpoint in it; start the run afresh.")
     if name not in names or name is None:
         there = ", ".join(str(int(n[6:12])) for n in reversed(names) if "step" not in n)
         more = " and best" if pointed_to(folder, "best") in names else ""
@@ -180,13 +180,19 @@ def _candidates(folder: Path) -> list[str]:
     return [name for name in names if (folder / name).is_dir()]
 
 
-def _publish(folder: Path, partial: Path, name: str) -> None:
-    """Give a checkpoint that is whole its name, in the place of one that has it."""
+def _publish(folder: Path, partial: Path, name: str, *, best: bool) -> None:
+    """Give a checkpoint that is whole its name, in the place of one that has it.
+
+    `latest` comes last: a run that goes on from it remembers a best score, whose checkpoint has to
+    be the one that `best` names.
+    """
     final, former = folder / name, folder / _former(name)
     if final.exists():  # `latest` may name it: until it is replaced, it is found as the former
         shutil.rmtree(former, ignore_errors=True)
         final.rename(former)
     partial.rename(final)
+    if best:
+        write_text_atomically(folder / "best", name + "\n")
     write_text_atomically(folder / "latest", name + "\n")
     shutil.rmtree(former, ignore_errors=True)
 

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from safetensors import SafetensorError
@@ -11,6 +12,7 @@ from coterie.checkpoints.integrity import DamagedError
 from coterie.engine.backend import Backend
 from coterie.engine.events import Handle
 from coterie.engine.packing import Packed, digest, pack, unpack
+from coterie.tracking.run_directory import temporary_name
 
 _SUFFIX = ".safetensors"
 
@@ -19,13 +21,15 @@ class StateFiles:
     """The files `<digest>.safetensors` of a folder.
 
     What a client kept unchanged since the last call of `digests` is neither fetched nor hashed
-    again, and what is in the folder already is not written again.
+    again, and what is in the folder already is not written again: a file that an earlier process
+    wrote is read once, and counts as missing if it is damaged.
     """
 
     def __init__(self, folder: Path, backend: Backend) -> None:
         self._folder = folder
         self._backend = backend
         self._known: dict[int, tuple[Handle, str]] = {}
+        self._whole: set[str] = set()
 
     def digests(self, states: Mapping[int, Handle]) -> dict[int, str]:
         """Client to its state's digest."""
@@ -39,8 +43,8 @@ class StateFiles:
         return {client: found for client, (_, found) in known.items()}
 
     def missing(self, digests: Mapping[int, str]) -> dict[str, int]:
-        """Digest to one of its clients, of the states that are not in the folder."""
-        return {d: client for client, d in digests.items() if not self._path(d).exists()}
+        """Digest to one of its clients, of the states that are not in the folder, or not whole."""
+        return {d: client for client, d in digests.items() if not self._has(d)}
 
     def size(self, states: Mapping[int, Handle], missing: Mapping[str, int]) -> int:
         """Bytes of the states that are not in the folder."""
@@ -52,12 +56,13 @@ class StateFiles:
             self._folder.mkdir(parents=True, exist_ok=True)
         for found, client in sorted(missing.items()):
             path = self._path(found)
-            temporary = path.with_name(f".{path.name}.partial")
+            temporary = temporary_name(path)
             views = unpack(self._fetch(states[client]))  # of one buffer, which is refused
             save_file({name: view.clone() for name, view in views.items()}, temporary)
             with temporary.open("rb") as file:
                 os.fsync(file.fileno())
             temporary.replace(path)
+            self._whole.add(found)
 
     def read(self, found: str) -> Packed:
         """The state with this digest.
@@ -78,6 +83,13 @@ class StateFiles:
         for path in self._folder.glob(f"*{_SUFFIX}"):
             if path.name.removesuffix(_SUFFIX) not in live:
                 path.unlink()
+
+    def _has(self, found: str) -> bool:
+        if found not in self._whole and self._path(found).exists():
+            with suppress(DamagedError):
+                self.read(found)
+                self._whole.add(found)
+        return found in self._whole and self._path(found).exists()
 
     def _path(self, found: str) -> Path:
         return self._folder / f"{found}{_SUFFIX}"

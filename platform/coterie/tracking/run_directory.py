@@ -92,9 +92,9 @@ class RunDirectory:
 
     def sweep(self) -> None:
         """Take away the halves of files that a killed run left; only for the run that claims it."""
-        for child in self.path.iterdir():
-            if _LEFT.fullmatch(child.name):
-                child.unlink(missing_ok=True)
+        for half in self.path.rglob(".*.tmp"):
+            if _LEFT.fullmatch(half.name):
+                half.unlink(missing_ok=True)
 
     def discard(self) -> None:
         """Take away what a refused run has made, in a folder that `create` gave."""
