@@ -1,14 +1,16 @@
 """The partitions as components: `partition: {target: datamodules.partition_configs:IID, …}`."""
 
+import hashlib
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from coterie.config.component import Component
 from coterie.contract.data import DataArrays, Indices
-from coterie.errors import DataError
+from coterie.errors import ConfigError, DataError
 from datamodules import partitions
 from datamodules.dirichlet import dirichlet
 from datamodules.partition_files import read_partition
@@ -168,6 +170,27 @@ class FromFile(Component):
 
     path: str = Field(min_length=1)
     """The file partition.parquet."""
+    digest: str | None = None
+    """SHA-256 of the file, which is found out; if it is given, it has to agree. So no run goes on
+    with another split than it began with."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _find_out(cls, given: Any) -> Any:
+        """Fill in the digest of a file that is there; `split` says it of one that is not."""
+        if not isinstance(given, Mapping) or not isinstance(given.get("path"), str):
+            return given
+        path = Path(given["path"]).expanduser()
+        if not path.is_file():
+            return given
+        with path.open("rb") as content:
+            found = hashlib.file_digest(content, "sha256").hexdigest()
+        if given.get("digest") not in (None, found):
+            raise ConfigError(
+                f"partition.digest={given['digest']}: the file {path} is another one; put the "
+                "former back, or leave the digest out."
+            )
+        return {**given, "digest": found}
 
     def split(self, data: DataArrays, seed: int) -> list[Indices]:
         """Each client's rows; see `partition_files.read_partition`. The seed has no effect."""

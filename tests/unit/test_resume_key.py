@@ -6,10 +6,12 @@ import shutil
 import pytest
 
 from coterie import Federation
-from coterie.config.loading import dump_config
+from coterie.checkpoints.integrity import unseal
+from coterie.config.loading import dump_config, load_config
 from coterie.engine.recovery import check_same_run
 from coterie.errors import ConfigError
 from ray_jobs.compose import compose
+from ray_jobs.partition import main as partition_main
 from tests.distributed.runs import Silent
 from tests.finished_runs import TINY
 
@@ -70,3 +72,49 @@ def test_where_it_runs_may_change():
     elsewhere = ("cluster.backend=ray", "cluster.num_actors=3", "executor=loop", "data.root=/else")
     changed = compose(*TINY, *elsewhere, "evaluation.every=3", "tracking.client_rows=1")
     assert check_same_run(dump_config(compose(*TINY)), changed) == ""
+
+
+def test_another_split_in_the_same_file_is_refused(tmp_path):
+    split = (*TINY, f"out={tmp_path}")
+    assert partition_main([*split, "partition=iid"]) == 0
+    kept = (*TINY, "partition=file", f"partition.path={tmp_path}/partition.parquet")
+    stored = dump_config(compose(*kept))
+    assert check_same_run(stored, compose(*kept)) == ""
+    assert partition_main([*split, "partition=dirichlet", "partition.alpha=0.3"]) == 0
+    with pytest.raises(ConfigError, match=r"run had partition.digest=\w{64}, this one has"):
+        check_same_run(stored, compose(*kept))
+    with pytest.raises(ConfigError, match=r"^partition.digest=\w+: the file .* is another one"):
+        load_config(stored)  # as `ray_jobs.evaluate` reads a run's own config
+
+
+def test_silos_in_another_order_are_refused():
+    """Clients are numbered in that order."""
+    source = "data.source={target: datamodules.folders:ClassFolders, size: 8}"
+    one, other = (
+        compose("experiment=fedmcc_digits", "data=silos", source, f"data.clients={clients}")
+        for clients in ("{a: /x, b: /y}", "{b: /y, a: /x}")
+    )
+    assert check_same_run(dump_config(one), one) == ""
+    with pytest.raises(ConfigError, match=r"run had data.clients="):
+        check_same_run(dump_config(one), other)
+
+
+_SCORE = "clustering/kappa"
+
+
+def best_of(run_dir):
+    """The best score that the last checkpoint remembers."""
+    last = (run_dir / "checkpoints" / "latest").read_text().strip()
+    return unseal(run_dir / "checkpoints" / last / "run.json")["best"]
+
+
+def test_the_best_by_one_metric_is_not_compared_with_another(tmp_path):
+    run_dir = tmp_path / "run"
+    keys = ("evaluation.every=1", "checkpoint.every=1")
+    train(run_dir, *keys, "checkpoint.best=acc")
+    by_accuracy = best_of(run_dir)
+    train(run_dir, *keys, "resume=true", "checkpoint.best=kappa", "method.clustering_rounds=4")
+    rows = [json.loads(line) for line in (run_dir / "metrics.jsonl").open()]
+    later = [row[_SCORE] for row in rows if row["round"] > 4 and _SCORE in row]
+    assert max(later) < by_accuracy  # so it would never have been the best
+    assert best_of(run_dir) == max(later)

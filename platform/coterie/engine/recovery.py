@@ -26,6 +26,8 @@ _FREE = frozenset({
 """What a resumed run may change: it decides where and how it runs, not what it gives."""
 _BOUND = frozenset({"cluster.threads_per_client"})
 """What it may not change in these sections: with other threads sums round otherwise."""
+_IN_ORDER = "data.clients"
+"""A mapping whose order counts: clients are numbered in it."""
 _MAX_RECOVERIES = 3
 _MISSING = object()
 
@@ -123,6 +125,8 @@ class Recovery:
         for sentence in loaded.damaged:
             self.view.note(sentence)
         check_same_run(loaded.config, self.config)
+        if loaded.config["checkpoint"]["best"] != self.config.checkpoint.best:
+            loaded.state.best = None  # by another metric
         return loaded
 
 
@@ -170,7 +174,7 @@ def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
         for leaf, inner in leaves.items():
             key = f"{section}.{leaf}" if leaf else section
             if key in _BOUND or not {section, key} & _FREE:
-                flat[key] = _plain(inner)
+                flat[key] = _plain([*inner.items()] if key == _IN_ORDER else inner)
     return flat
 
 
