@@ -11,7 +11,7 @@ from typing import NoReturn
 from rich.console import Console
 from rich.logging import RichHandler
 
-from coterie.errors import CoterieError, RunError
+from coterie.errors import CoterieError, InterruptedRunError, RunError
 from coterie.process import give_to_command
 
 _HELP = {"-h", "--help"}
@@ -55,6 +55,9 @@ def run_command(
         where = f"{error.filename}: " if error.filename else ""
         show(f"{where}the system refused it ({reason}); make room or mend access, and start again.")
         return RunError.exit_code
+    except KeyboardInterrupt:  # rounds and evaluations catch the signal themselves
+        show("Interrupted.")
+        return InterruptedRunError.exit_code
 
 
 def run_program(main: Callable[[Sequence[str]], int]) -> NoReturn:

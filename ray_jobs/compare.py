@@ -9,9 +9,10 @@ import yaml
 from coterie.config.loading import load_config
 from coterie.config.schema import RunConfig
 from coterie.errors import ConfigError, InterruptedRunError
+from coterie.tracking.atomic import write_text_atomically
 from coterie.tracking.claim import claimed
 from coterie.tracking.environment import environment
-from coterie.tracking.run_directory import RunDirectory, write_text_atomically
+from coterie.tracking.run_directory import RunDirectory
 from ray_jobs.command import run_command, run_program
 from ray_jobs.comparison.plan import CompareConfig, Variant, read_comparison
 from ray_jobs.compose import compose_plain

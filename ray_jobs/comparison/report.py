@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from coterie.evaluation.comparison_figure import Line, comparison_figure
+from coterie.tracking.atomic import write_text_atomically
 from coterie.tracking.comparison import Comparison
 from coterie.tracking.finished import RunRecord
-from coterie.tracking.run_directory import write_text_atomically
 from coterie.tracking.series import axes_of, band, metrics_of, points
 from ray_jobs.comparison.plan import CompareConfig
 

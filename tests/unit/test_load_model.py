@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from coterie import load_model
+from coterie.engine import saved_model
 from coterie.engine.model_loading import _zeros
 from coterie.engine.saved_model import _layouts
 from coterie.engine.setup import assemble
@@ -152,6 +153,20 @@ def test_weights_that_do_not_fit_are_refused(copy):
     assert f"{KEY} has shape (8, 1, 4, 5) for (8, 1, 4, 4); config.yaml" in refusal(copy)
     path.write_bytes(path.read_bytes()[:1000])
     assert "model.safetensors: it cannot be read (" in refusal(copy)
+
+
+def test_weights_are_written_whole_or_not_at_all(copy, monkeypatch):
+    """A run that is made longer writes over the model that is there."""
+
+    def half(tensors, path):
+        Path(path).write_bytes(b"half")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(saved_model, "save_file", half)
+    before = (copy / "model.safetensors").read_bytes()
+    with pytest.raises(KeyboardInterrupt):
+        saved_model.write_model(copy, torch.nn.Linear(1, 1), copy / "config.yaml", None, None)
+    assert (copy / "model.safetensors").read_bytes() == before
 
 
 def test_a_class_that_cannot_be_imported_is_named(copy):

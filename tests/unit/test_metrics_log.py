@@ -3,6 +3,7 @@
 import json
 import logging
 import math
+import os
 from dataclasses import replace
 
 import numpy as np
@@ -108,6 +109,21 @@ def test_a_file_shorter_than_the_checkpoint_knows_is_kept_with_a_warning(tmp_pat
     assert f"holds {size} bytes where the checkpoint knows of {size + 10}" in caplog.text
     with pytest.raises(ValueError, match="offset=-1"):
         log.truncate_to(-1)
+
+
+def test_rows_after_half_a_line_are_whole(tmp_path):
+    log = MetricsLog(tmp_path / "metrics.jsonl")
+    for i in range(3):
+        log.append(row(i=i))
+    offset = log.offset
+    log.close()
+    os.truncate(log.path, offset - 20)  # as a power cut leaves it
+    log = MetricsLog(log.path)
+    log.truncate_to(offset)
+    for i in (3, 4):
+        log.append(row(i=i))
+    log.close()
+    assert [strict(line)["i"] for line in log.path.read_text().splitlines()] == [0, 1, 3, 4]
 
 
 def test_rows_wait_with_one_warning_while_the_disk_is_full(tmp_path, caplog):

@@ -198,6 +198,15 @@ def test_the_config_is_refused_in_one_sentence(folder, override: str, ending: st
     assert "\n" not in str(caught.value)
 
 
+def test_half_a_file_is_refused_in_one_sentence(folder) -> None:
+    weights = folder / WEIGHTS
+    weights.write_bytes(weights.read_bytes()[:-100])
+    with pytest.raises(
+        DataError, match=r"^encoder\.path=.*: its weights cannot be read \(.*again\.$"
+    ):
+        encoder(folder).build((1, 8, 8))
+
+
 def test_samples_of_another_shape_are_refused(folder) -> None:
     with pytest.raises(ConfigError, match=r"for samples of shape \(3, 8, 8\) its network has netw"):
         encoder(folder).build((3, 8, 8))

@@ -5,6 +5,8 @@ import subprocess
 import sys
 import textwrap
 
+from ray_jobs.command import run_command
+
 
 def _program(body):
     """What a process gave whose command is this body."""
@@ -78,3 +80,11 @@ def test_the_engines_keys_are_answered_before_pytorch_is_imported():
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
     assert done.returncode == 2
     assert "did you mean lines?" in done.stderr
+
+
+def test_ctrl_c_before_the_rounds_is_no_traceback(capsys):
+    def command(_: object) -> int:
+        raise KeyboardInterrupt
+
+    assert run_command(command, [], lambda: "") == 130
+    assert capsys.readouterr().err == "Interrupted.\n"

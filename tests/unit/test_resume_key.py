@@ -8,8 +8,9 @@ import pytest
 from coterie import Federation
 from coterie.checkpoints.integrity import unseal
 from coterie.config.loading import dump_config, load_config
+from coterie.engine.recorder import Recorder
 from coterie.engine.recovery import check_same_run
-from coterie.errors import ConfigError
+from coterie.errors import ConfigError, InterruptedRunError
 from ray_jobs.compose import compose
 from ray_jobs.partition import main as partition_main
 from tests.distributed.runs import Silent
@@ -118,3 +119,20 @@ def test_the_best_by_one_metric_is_not_compared_with_another(tmp_path):
     later = [row[_SCORE] for row in rows if row["round"] > 4 and _SCORE in row]
     assert max(later) < by_accuracy  # so it would never have been the best
     assert best_of(run_dir) == max(later)
+
+
+def test_a_finished_run_that_cannot_be_gone_on_with_keeps_its_summary(tmp_path, monkeypatch):
+    run_dir = tmp_path / "run"
+    train(run_dir)
+    before = (run_dir / "summary.json").read_text()
+
+    def interrupted(*_):
+        raise InterruptedRunError("SIGINT came")
+
+    monkeypatch.setattr(Recorder, "evaluate", interrupted)
+    with pytest.raises(InterruptedRunError):
+        train(run_dir, "resume=true")
+    assert (run_dir / "summary.json").read_text() == before
+    with pytest.raises(InterruptedRunError):  # what was made longer is no longer finished
+        train(run_dir, "resume=true", "method.clustering_rounds=3")
+    assert json.loads((run_dir / "summary.json").read_text())["status"] == "interrupted"

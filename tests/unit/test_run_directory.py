@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from coterie.errors import ConfigError
 from coterie.tracking import paths, run_directory
-from coterie.tracking.run_directory import RunDirectory, write_text_atomically
+from coterie.tracking.atomic import write_text_atomically
+from coterie.tracking.run_directory import RunDirectory
 
 
 @pytest.fixture(autouse=True)

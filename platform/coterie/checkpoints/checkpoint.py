@@ -17,7 +17,7 @@ from coterie.config.schema import CheckpointConfig
 from coterie.engine.backend import Backend
 from coterie.engine.loop import RunState
 from coterie.errors import DataError
-from coterie.tracking.run_directory import write_text_atomically
+from coterie.tracking.atomic import write_text_atomically
 
 FORMAT = 2
 STATES = "states"

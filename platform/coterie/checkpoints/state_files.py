@@ -1,6 +1,5 @@
 """Clients' states on disk, each once by its content, however many checkpoints hold it."""
 
-import os
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -12,7 +11,7 @@ from coterie.checkpoints.integrity import DamagedError
 from coterie.engine.backend import Backend
 from coterie.engine.events import Handle
 from coterie.engine.packing import Packed, digest, pack, unpack
-from coterie.tracking.run_directory import temporary_name
+from coterie.tracking.atomic import replacing
 
 _SUFFIX = ".safetensors"
 
@@ -52,16 +51,10 @@ class StateFiles:
 
     def write(self, states: Mapping[int, Handle], missing: Mapping[str, int]) -> None:
         """Write the states that are not in the folder, each whole or not at all."""
-        if missing:
-            self._folder.mkdir(parents=True, exist_ok=True)
         for found, client in sorted(missing.items()):
-            path = self._path(found)
-            temporary = temporary_name(path)
             views = unpack(self._fetch(states[client]))  # of one buffer, which is refused
-            save_file({name: view.clone() for name, view in views.items()}, temporary)
-            with temporary.open("rb") as file:
-                os.fsync(file.fileno())
-            temporary.replace(path)
+            with replacing(self._path(found)) as temporary:
+                save_file({name: view.clone() for name, view in views.items()}, temporary)
             self._whole.add(found)
 
     def read(self, found: str) -> Packed:

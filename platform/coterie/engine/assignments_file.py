@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from coterie.engine.streaming import Predicted
 from coterie.errors import ConfigError
-from coterie.tracking.run_directory import temporary_name
+from coterie.tracking.atomic import temporary_name
 
 _GROUP_ROWS = 8192
 

@@ -15,7 +15,7 @@ from coterie.contract.phase import ServerState
 from coterie.evaluation.clustering_metrics import ari
 from coterie.evaluation.group_figure import group_figure
 from coterie.evaluation.matching import contingency
-from coterie.tracking.run_directory import write_text_atomically
+from coterie.tracking.atomic import write_text_atomically
 
 GROUP = "groups"
 """The group of these scores."""

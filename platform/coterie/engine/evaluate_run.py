@@ -29,8 +29,9 @@ from coterie.errors import ConfigError
 from coterie.evaluation.result import Evaluation
 from coterie.evaluation.runner import UNSUPERVISED, Evaluator
 from coterie.evaluation.semi_supervised import fine_tune
+from coterie.tracking.atomic import write_text_atomically
 from coterie.tracking.metrics_log import finite
-from coterie.tracking.run_directory import RunDirectory, write_text_atomically
+from coterie.tracking.run_directory import RunDirectory
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -108,7 +108,7 @@ class Federation:
         interrupted = isinstance(error, InterruptedRunError)
         sentence = str(error) if isinstance(error, CoterieError) else repr(error)
         status: Status = "interrupted" if interrupted else "failed"
-        if _refused(session, error):
+        if _refused(session, error) or session.stands:
             session.close(status)
         else:
             session.conclude(status, {}, None if interrupted else sentence)

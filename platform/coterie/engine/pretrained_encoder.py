@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field, PrivateAttr, model_validator
+from safetensors import SafetensorError
 from safetensors.torch import load
 from torch import Tensor, nn
 
@@ -68,7 +69,7 @@ class Pretrained(EncoderConfig):
         """The encoder with its weights; see `EncoderConfig.build`.
 
         Raises:
-            DataError: If the weights are gone since the config was resolved.
+            DataError: If the weights are gone since the config was resolved, or damaged.
             ConfigError: If the network for samples of this shape is another than the pretrained.
         """
         if not self._weights:
@@ -76,7 +77,7 @@ class Pretrained(EncoderConfig):
                 f"encoder.path={self.path}: the weights are no longer there; put them back."
             )
         encoder = self.architecture().build(shape)
-        saved = load(self._weights).items()
+        saved = self._load().items()
         weights = {k.removeprefix(_PREFIX): v for k, v in saved if k.startswith(_PREFIX)}
         self._check(encoder, weights, shape)
         encoder.load_state_dict(weights)
@@ -85,6 +86,15 @@ class Pretrained(EncoderConfig):
     def architecture(self) -> EncoderConfig:
         """The network's own config."""
         return self.network  # type: ignore[return-value]  # set when the config was read
+
+    def _load(self) -> dict[str, Tensor]:
+        try:
+            return load(self._weights)
+        except SafetensorError as error:
+            raise DataError(
+                f"encoder.path={self.path}: its weights cannot be read ({error}); copy the model "
+                "again."
+            ) from error
 
     def _check(self, encoder: nn.Module, weights: Mapping[str, Tensor], shape: object) -> None:
         wanted = {key: tuple(value.shape) for key, value in encoder.state_dict().items()}

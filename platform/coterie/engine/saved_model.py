@@ -21,7 +21,7 @@ from coterie.contract.phase import ServerState
 from coterie.errors import DataError
 from coterie.networks.clusterer import Clusterer, Prediction, parameter_dtype
 from coterie.networks.heads import Centroids
-from coterie.tracking.run_directory import write_text_atomically
+from coterie.tracking.atomic import replacing, write_text_atomically
 
 FORMAT = 1
 WEIGHTS, DESCRIPTION, CONFIG = "model.safetensors", "model.json", "config.yaml"
@@ -39,10 +39,10 @@ def write_model(
         server: What the method built the model from.
         data: What it was trained on.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     weights = {key: value.contiguous() for key, value in model.cpu().state_dict().items()}
     try:
-        save_file(weights, folder / WEIGHTS)
+        with replacing(folder / WEIGHTS) as temporary:
+            save_file(weights, temporary)
     except SafetensorError as error:  # all that it says of a full disk
         raise OSError(errno.EIO, str(error), str(folder / WEIGHTS)) from error
     text = json.dumps(describe(model, server, data), indent=2, ensure_ascii=False, allow_nan=False)

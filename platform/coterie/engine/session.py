@@ -18,15 +18,15 @@ from coterie.engine.interrupts import Interrupts
 from coterie.engine.ledger import Ledger
 from coterie.engine.loop import Loop, RunState
 from coterie.engine.outputs import draw_figures, write_assignments, write_models
-from coterie.engine.recorder import Recorder, Scorer
+from coterie.engine.recorder import Recorder
 from coterie.engine.recovery import Recovery
 from coterie.engine.saved_model import with_head
-from coterie.engine.setup import Assembly, make_backend, make_evaluator
+from coterie.engine.setup import Assembly, make_backend, make_scorer
 from coterie.errors import RunError
-from coterie.evaluation.local_runner import LocalEvaluator
 from coterie.evaluation.result import Evaluation
 from coterie.networks.clusterer import Clusterer
 from coterie.peers.links import modelled_seconds
+from coterie.tracking.finished import is_completed
 from coterie.tracking.loggers import Tracker, build_loggers
 from coterie.tracking.metrics_log import MetricsLog
 from coterie.tracking.run_directory import RunDirectory
@@ -141,6 +141,12 @@ class Session:
             self._backend.close()
 
     @property
+    def stands(self) -> bool:
+        """Whether the folder's run is finished, and this process has added nothing to it."""
+        trained = self._recorder is not None and "training" in self._recorder.seconds
+        return not trained and is_completed(self.directory.summary)
+
+    @property
     def phases(self) -> int:
         """Phases that were completed, before a resume too."""
         return self.state.phases if self.state else 0
@@ -192,7 +198,7 @@ class Session:
             config=self.config,
             method=self.assembly.method,
             backend=backend,
-            evaluator=self._make_evaluator(backend),
+            evaluator=make_scorer(self.config, self.assembly, backend),
             tracker=tracker,
             observer=self.view,
             parts=self.assembly.workload.parts,
@@ -205,14 +211,6 @@ class Session:
                 self._warn,
             ),
         )
-
-    def _make_evaluator(self, backend: Backend) -> Scorer:
-        workload = self.assembly.workload
-        evaluator = make_evaluator(self.config, self.assembly, backend)
-        if workload.local is None:
-            return evaluator
-        clients, classifies = len(workload.parts), evaluator.classifies
-        return LocalEvaluator(self.config.evaluation, backend, clients, classifies)
 
     def _warn(self, sentence: str) -> None:
         """Say it, and remember it for the summary."""

@@ -17,8 +17,10 @@ from coterie.engine.device import check_device, client_device
 from coterie.engine.fit_checks import check_fit
 from coterie.engine.local_setup import ask_clients, described, keeps_data_local
 from coterie.engine.participation import Participation
+from coterie.engine.recorder import Scorer
 from coterie.engine.serial import SerialBackend, build_method
 from coterie.errors import ConfigError, DataError
+from coterie.evaluation.local_runner import LocalEvaluator
 from coterie.evaluation.local_tests import LocalTests, local_test_rows
 from coterie.evaluation.runner import Evaluator
 from coterie.evaluation.unsupervised import UnsupervisedEvaluator
@@ -114,8 +116,17 @@ def make_backend(workload: Workload, stop: Callable[[], None]) -> Backend:
     return RayBackend(workload, stop)
 
 
+def make_scorer(config: RunConfig, assembly: Assembly, backend: Backend) -> Scorer:
+    """What scores the run's server states, where data stays with its clients too."""
+    evaluator, workload = make_evaluator(config, assembly, backend), assembly.workload
+    if workload.local is None:
+        return evaluator
+    clients = len(workload.parts)
+    return LocalEvaluator(config.evaluation, backend, clients, evaluator.classifies)
+
+
 def make_evaluator(config: RunConfig, assembly: Assembly, backend: Backend) -> Evaluator:
-    """What scores the run's server states."""
+    """What scores them from all samples."""
     blind = make_unsupervised_evaluator(config, assembly, backend)
     return Evaluator(
         config=config.evaluation,

@@ -82,6 +82,11 @@ def read_run(label: str, seed: int, folder: Path, failure: str = "") -> RunRecor
     )
 
 
+def is_completed(summary: Path) -> bool:
+    """Whether a summary.json is of a run that ran to its end."""
+    return _json(summary).get("status") == "completed"
+
+
 def _json(path: Path) -> dict[str, Any]:
     """An object of a file; nothing where there is no whole one."""
     try:

@@ -119,7 +119,7 @@ class MetricsLog:
         """Drop what was written after a checkpoint, so that a resumed run writes it again.
 
         A file that is shorter than that (a power cut can do it) is kept, with a warning: the
-        missing rows are no reason to lose the run.
+        missing rows are no reason to lose the run. Half a line at its end is cut off.
 
         Args:
             offset: The `offset` that the checkpoint remembers.
@@ -132,6 +132,7 @@ class MetricsLog:
                 "look for a copy of the file if you need them.",
                 self.path, self.offset, offset,
             )  # fmt: skip
+            self._file.truncate(self.path.read_bytes().rfind(b"\n") + 1)
             return
         self._waiting = b""
         self._file.truncate(offset)

@@ -1,11 +1,9 @@
-"""The run directory: where a run writes, and how it writes there without ever leaving half a file.
+"""The run directory: where a run writes.
 
 Layout (other tools read it): `config.yaml`, `metrics.jsonl`, `summary.json`, `checkpoints/`,
 `model/`, `assignments.parquet`, `figures/`.
 """
 
-import os
-import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,12 +14,12 @@ from typing import Any
 import yaml
 
 from coterie.errors import ConfigError
+from coterie.tracking.atomic import is_half, write_text_atomically
 from coterie.tracking.claim import LOCK, check_unclaimed
 from coterie.tracking.environment import ENVIRONMENT_KEYS, environment
 from coterie.tracking.paths import default_root, local_path, make_writable
 
 _OTHER = "restore it, or choose another run_dir"
-_LEFT = re.compile(r"\..+\.\d+\.tmp")  # what `temporary_name` gives
 
 
 @dataclass(frozen=True)
@@ -64,7 +62,7 @@ class RunDirectory:
         made = not path.exists()
         make_writable(key, path)
         check_unclaimed(path)
-        if any(child.name != LOCK and not _LEFT.fullmatch(child.name) for child in path.iterdir()):
+        if any(child.name != LOCK and not is_half(child) for child in path.iterdir()):
             raise ConfigError(
                 f"{key}={run_dir}: the folder is not empty; choose another one, or resume "
                 "what is in it."
@@ -92,9 +90,9 @@ class RunDirectory:
 
     def sweep(self) -> None:
         """Take away the halves of files that a killed run left; only for the run that claims it."""
-        for half in self.path.rglob(".*.tmp"):
-            if _LEFT.fullmatch(half.name):
-                half.unlink(missing_ok=True)
+        for path in self.path.rglob(".*.tmp"):
+            if is_half(path):
+                path.unlink(missing_ok=True)
 
     def discard(self) -> None:
         """Take away what a refused run has made, in a folder that `create` gave."""
@@ -165,42 +163,6 @@ class RunDirectory:
         if not (isinstance(values, dict) and isinstance(values.get("method"), dict)):
             raise ConfigError(f"{self.config}: it is not the config of a run; {_OTHER}.")
         return {key: value for key, value in values.items() if key not in ENVIRONMENT_KEYS}
-
-
-def temporary_name(path: Path) -> Path:
-    """Where a file is written before it takes its name: beside it, hidden, with the process id."""
-    return path.with_name(f".{path.name}.{os.getpid()}.tmp")
-
-
-def write_text_atomically(path: Path, text: str) -> None:
-    """Write a UTF-8 file so that at any moment it has its old content or all of the new one.
-
-    The text goes to a temporary file beside it and to the disk, then takes the name at once.
-    Missing parent folders are made.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = temporary_name(path)
-    try:
-        with temporary.open("w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError as error:
-        error.filename = str(path)  # a write that fails does not say where
-        raise
-    finally:
-        temporary.unlink(missing_ok=True)
-    _sync_folder(path.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    """Bring a rename to the disk: without it a power cut may undo the name, not the content."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _make_default(root: Path, experiment: str) -> Path:

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from coterie.contract.observer import Status
+from coterie.tracking.atomic import write_text_atomically
 from coterie.tracking.metrics_log import finite
-from coterie.tracking.run_directory import write_text_atomically
 
 
 @dataclass(frozen=True, kw_only=True)
