@@ -12,6 +12,7 @@ from coterie.errors import ConfigError, InterruptedRunError
 from coterie.tracking.atomic import write_text_atomically
 from coterie.tracking.claim import claimed
 from coterie.tracking.environment import environment
+from coterie.tracking.paths import local_path
 from coterie.tracking.run_directory import RunDirectory
 from ray_jobs.command import run_command, run_program
 from ray_jobs.comparison.plan import CompareConfig, Variant, read_comparison
@@ -86,6 +87,7 @@ def _compare(arguments: Sequence[str]) -> int:
         for seed in options.seeds
     ]
     with claimed(out):
+        RunDirectory(out).sweep()
         _write_plan(out, options, variants)
         return _run(options, runs, View(tracking.progress), out)
 
@@ -111,7 +113,7 @@ def _directory(options: CompareConfig) -> Path:
     if options.resume:
         if options.out is None:
             raise ConfigError("resume=true: give the folder of the comparison as out=DIR.")
-        out = Path(options.out).expanduser().absolute()
+        out = local_path("out", options.out).absolute()
         if (out / _PLAN).is_file():
             return out
     job = under_submitted_job()
@@ -140,7 +142,7 @@ def _run(options: CompareConfig, runs: Sequence["PlannedRun"], view: "View", out
     from ray_jobs.comparison.processes import check_finished, run_all
 
     for run in runs:
-        check_finished(run)
+        check_finished(run)  # refuses a run of another config
     limit = None if options.parallel == "auto" else options.parallel
     with Interrupts() as interrupts:
         try:

@@ -7,13 +7,14 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from coterie.config.schema import RunConfig
 from coterie.distributed.room import Room
 from coterie.engine.recovery import check_same_run
 from coterie.errors import ConfigError
+from coterie.tracking.claim import check_unclaimed
 from coterie.tracking.finished import RunRecord, read_run
 from coterie.tracking.run_directory import RunDirectory
 from ray_jobs.comparison.plan import Variant
@@ -58,8 +59,19 @@ class PlannedRun:
         return (*_CHILD, *self.variant.arguments(self.seed), *own)
 
     def record(self, failure: str = "") -> RunRecord:
-        """What its directory says."""
-        return read_run(self.variant.label, self.seed, self.folder, failure)
+        """What its directory says; one that is to be longer than it is has not completed."""
+        found = read_run(self.variant.label, self.seed, self.folder, failure)
+        longer = found.completed and check_finished(self)
+        return replace(found, status="interrupted") if longer else found
+
+    @property
+    def held(self) -> bool:
+        """Whether another process writes in its directory."""
+        try:
+            check_unclaimed(self.folder)
+        except ConfigError:
+            return True
+        return False
 
 
 class RunProcess:
@@ -167,17 +179,19 @@ def run_all(
         What became of each, in their order.
     """
     records = {number: run.record() for number, run in enumerate(runs)}
-    waiting = [
-        n for n, record in records.items() if not record.completed or check_finished(runs[n])
-    ]
+    waiting = [number for number, record in records.items() if not record.completed]
     running: dict[int, RunProcess] = {}
-    room = Room(limit)
+    held, room = _Held(runs, view), Room(limit)
     view.begin(len(runs), len(waiting))
     try:
         while waiting or running:
             check()
-            while waiting and room.take(waiting[0], runs[waiting[0]].config):
-                number = waiting.pop(0)
+            records |= held.completed(waiting)
+            waiting = [number for number in waiting if not records[number].completed]
+            for number in [number for number in waiting if number not in held]:
+                if not room.take(number, runs[number].config):
+                    break
+                waiting.remove(number)
                 running[number] = RunProcess(runs[number], room.environment(number))
                 view.started(runs[number].name)
             for number in [number for number, process in running.items() if process.ended]:
@@ -190,6 +204,32 @@ def run_all(
     finally:
         _stop(running)
     return [records[number] for number in range(len(runs))]
+
+
+class _Held:
+    """Runs in whose directories a process still writes, as of a comparison that was killed.
+
+    It evaluates the final model, say, and does not look for a signal before it has.
+    """
+
+    def __init__(self, runs: Sequence[PlannedRun], view: View) -> None:
+        self._runs, self._view = runs, view
+        self._since = {n: time.monotonic() for n, run in enumerate(runs) if run.held}
+        for number in self._since:
+            view.line(f"{runs[number].name}: waiting for the process that still writes in it")
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._since
+
+    def completed(self, waiting: Sequence[int]) -> dict[int, RunRecord]:
+        """Those of the waiting ones that have come to their end since the last call."""
+        free = [n for n in self._since if n in waiting and not self._runs[n].held]
+        seconds = {number: time.monotonic() - self._since.pop(number) for number in free}
+        records = {number: self._runs[number].record() for number in free}
+        done = {number: record for number, record in records.items() if record.completed}
+        for number, record in done.items():
+            self._view.ended(self._runs[number].name, record, seconds[number])
+        return done
 
 
 def _stop(running: dict[int, RunProcess]) -> None:

@@ -151,6 +151,7 @@ TARGETS = [
     ({"clients": 2}, "encoder: nothing is chosen; set encoder.target=package.module:Class."),
     ({"target": 3}, "encoder.target=3: write it as package.module:Class."),
     ({"target": "plain"}, "encoder.target=plain: write it as package.module:Name."),
+    ({"target": "./own.py:X"}, "encoder.target=./own.py:X: write it as package.module:Name."),
     ({"target": "no.such:X"}, "encoder.target=no.such:X: no module 'no'; check the path."),
     ({"target": f"{HERE}:Plian"}, f"encoder.target={HERE}:Plian: '{HERE}' has no 'Plian'; did you mean {HERE}:Plain?"),
     ({"target": f"{HERE}:Bare"}, f"encoder.target={HERE}:Bare: it has no config model; give it a nested class Config."),

@@ -74,7 +74,7 @@ def load_target(target: str) -> Any:
         ConfigError: If the path is malformed, or the module or the name does not exist.
     """
     module_name, separator, name = target.partition(":")
-    if not separator or not module_name or not name:
+    if not separator or not module_name or not name or module_name.startswith("."):
         raise ConfigError(f"target={target}: write it as package.module:Name.")
     try:
         found = importlib.import_module(module_name)
