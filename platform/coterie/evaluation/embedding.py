@@ -16,6 +16,9 @@ from coterie.evaluation.matching import contingency, match
 _NAMED = 20
 """More groups than this are drawn without names: the legend would outgrow its panel."""
 
+_ORDINARY = (1e-15, 1e15)
+"""Spreads whose squares float32 can hold; t-SNE computes with these."""
+
 _Panel = tuple[str, NDArray[np.int64], list[str], list[int]]
 """A title, each sample's group, and each group's name and style."""
 
@@ -34,7 +37,8 @@ def embedding_figure(
 
     PCA to at most 50 dimensions, then scikit-learn's t-SNE. Clusters have the colours of the
     classes that they are matched to (on all samples), so that agreement shows. Without labels
-    or without assignments there is one panel.
+    or without assignments there is one panel. Vectors that are all but equal, those of a
+    collapsed encoder, are one point.
 
     Args:
         embeddings: Vectors (n, d).
@@ -88,19 +92,34 @@ def _check_embedding(
 
 
 def _map(vectors: NDArray[Any], seed: int) -> NDArray[np.float64]:
-    """t-SNE coordinates (n, 2)."""
+    """t-SNE coordinates (n, 2); all zero if the vectors are all but equal."""
     # Half a second, which a run without figures need not wait for.
     from sklearn.decomposition import PCA
     from sklearn.manifold import TSNE
 
     samples, features = vectors.shape
+    values = _ordinary(vectors.astype(np.float64))
+    if values is None:  # scikit-learn would divide by their spread, and crash at what comes of it
+        return np.zeros((samples, 2))
     parts = min(50, samples, features)
-    reduced = PCA(parts, svd_solver="full").fit_transform(vectors.astype(np.float64))
+    reduced = PCA(parts, svd_solver="full").fit_transform(values)
     if parts == 1:  # t-SNE's start needs two dimensions.
         reduced = np.hstack([reduced, np.zeros_like(reduced)])
     perplexity = min(30.0, (samples - 1) / 3)
     found = TSNE(2, perplexity=perplexity, init="pca", random_state=seed).fit_transform(reduced)
     return np.asarray(found, dtype=np.float64)
+
+
+def _ordinary(values: NDArray[np.float64]) -> NDArray[np.float64] | None:
+    """The values, rescaled if their spread is extreme; None if it is not above their rounding."""
+    size = float(np.abs(values).max()) or 1.0
+    spread = float(np.ptp(values / size, axis=0).max())
+    if spread <= 8 * np.finfo(np.float64).eps:
+        return None
+    if _ORDINARY[0] < size * spread < _ORDINARY[1]:
+        return values
+    rescaled: NDArray[np.float64] = (values / size - (values / size).mean(axis=0)) / spread
+    return rescaled
 
 
 def _groups(
