@@ -79,6 +79,22 @@ def test_few_labels_score_their_own_samples_alone(digits, tmp_path):
     assert len(pq.read_table(tmp_path / "run" / "assignments.parquet")) == 60
 
 
+def test_fewer_labels_than_clusters_are_scored_once_there_is_a_head(tmp_path):
+    source = load_digits()
+    labels = np.where(np.arange(200) < 6, source.target[:200], -1)
+    np.savez(tmp_path / "few.npz", x=source.data[:200], y=labels)
+    path = ("data=npz", f"data.path={tmp_path / 'few.npz'}", "augmentation=noise")
+    overrides = ("partition=iid", "partition.clients=2", "method.clustering_augmentation=null")
+    rounds = ("method.representation_rounds=2", "method.clustering_rounds=2", "method.clusters=10")
+    short = ("evaluation.figures=false", "evaluation.every=1", f"run_dir={tmp_path / 'run'}")
+    _, summary = run(*path, *overrides, *rounds, *short)
+    assert summary["status"] == "completed"
+    assert 0.0 < summary["metrics"]["clustering"]["acc"] <= 1.0
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    rows = [row for row in map(json.loads, lines) if "loss" in row and row.get("client") is None]
+    assert ["clustering/acc" in row for row in rows] == [False, False, True, False]
+
+
 def test_what_needs_labels_is_refused_without(digits):
     path = ("data=image_folder", f"data.path={digits / 'pictures'}", "data.mode=L")
     with pytest.raises(ConfigError) as refusal:

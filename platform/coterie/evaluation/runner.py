@@ -76,6 +76,7 @@ class Evaluator:
     def quick(self, server: ServerState) -> dict[str, float]:
         """Scores on a fixed sample: "acc", "nmi", "ari", "kappa"; none of them without labels.
 
+        Nor are there any where k-means makes the clusters, and more of them than labels are known.
         Of a classifier "acc" and "f1_macro", on held-out samples if there are any; or its local
         scores. Without labels "unsupervised/align" and so on; of a linear probe "linear/acc".
         """
@@ -105,6 +106,8 @@ class Evaluator:
             return {}
         rows = self._labelled_sample(self._labels)
         prediction = self._predict(server, "train", rows)
+        if prediction.probabilities is None and len(rows) < self.clusters:
+            return {}
         assignments, _, _ = assign(prediction, self.clusters, self._seed)
         return self._scores(assignments, self._labels[rows])
 
