@@ -9,7 +9,7 @@ import numpy as np
 from coterie.errors import DataError
 from datamodules.base import Half
 from datamodules.image_files import find_images
-from datamodules.own_data import OwnData, PicturesConfig, number_classes
+from datamodules.own_data import OwnData, PicturesConfig
 from datamodules.source import Source, source_from_pictures
 
 
@@ -85,8 +85,11 @@ class ClientFolders(OwnData[PicturesConfig]):
                 f"{paths[loose.index(True)]} lies in no class folder, but "
                 f"{paths[loose.index(False)]} does; put all pictures in class folders, or none."
             )
-        labels, classes = number_classes([path.parts[0] for path in inside], str(self.path))
-        return replace(source, labels=labels, classes=classes)
+        # A folder is a class whatever it is called, so -1 is not unknown here.
+        names = [path.parts[0] for path in inside]
+        numbers = {name: number for number, name in enumerate(sorted(set(names)))}
+        labels = np.array([numbers[name] for name in names], dtype=np.int64)
+        return replace(source, labels=labels, classes=tuple(numbers))
 
 
 def open_pictures(paths: Sequence[Path], config: PicturesConfig) -> Source:

@@ -13,6 +13,8 @@ from datamodules.base import DataConfig, DataSet
 from datamodules.image_files import Mode
 from datamodules.partitions import Labels
 
+_UNKNOWN = (None, "", -1, "-1")
+
 
 class PathConfig(DataConfig):
     """The keys of data of one's own."""
@@ -53,7 +55,7 @@ class OwnData(DataSet[PathConfigT]):
 def number_classes(
     values: Sequence[Any], name: str, classes: tuple[str, ...] | None = None
 ) -> tuple[Labels, tuple[str, ...]]:
-    """Number labels by the rank of their values; None, empty text and -1 are unknown.
+    """Number labels by the rank of their values; None, empty text, -1 and "-1" are unknown.
 
     Args:
         values: Text or integers (n,).
@@ -70,7 +72,7 @@ def number_classes(
     if kinds not in ({int}, {str}, set()):
         found = " and ".join(sorted(kind.__name__ for kind in kinds))
         raise DataError(f"{name} holds {found} values; labels have to be all integers or all text.")
-    known = sorted({value for value in values if value not in (None, "", -1)})
+    known = sorted({value for value in values if value not in _UNKNOWN})
     if known and kinds == {int} and known[0] < 0:
         raise DataError(f"{name} holds {known[0]}; labels count from 0, and -1 stands for unknown.")
     names = tuple(map(str, known)) if classes is None else classes

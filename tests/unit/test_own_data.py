@@ -9,6 +9,7 @@ import pytest
 import torchvision
 from PIL import Image
 
+from coterie.errors import DataError
 from datamodules.folders import ClassFolders, ClientFolders, ImageFolder
 from datamodules.manifest import Manifest
 from datamodules.npz import NPZ
@@ -109,6 +110,26 @@ def test_a_csv_lists_files_beside_it(tmp_path):
     assert data.name == "list"
     bare = load(Manifest, tmp_path / "cards" / "list.csv", picture_column="file")
     assert bare.labels is bare.owners is None
+
+
+def test_minus_one_is_unknown_as_text_too(tmp_path):
+    write_all(tmp_path, ["a.png", "b.png", "c.png"])
+    rows = ["path,kind,site", "a.png,cat,1", "b.png,-1,-1", "c.png,bat,2"]
+    (tmp_path / "list.csv").write_text("\n".join(rows))
+    data = load(Manifest, tmp_path / "list.csv", label_column="kind")
+    assert (data.labels.tolist(), data.classes) == ([1, -1, 0], ("bat", "cat"))
+    with pytest.raises(DataError, match=r"column site, names no client in row 1; give every"):
+        load(Manifest, tmp_path / "list.csv", client_column="site")
+    np.savez(tmp_path / "mine.npz", x=pixels(3, 6, 5), y=["cat", "-1", "bat"])
+    assert load(NPZ, tmp_path / "mine.npz").labels.tolist() == [1, -1, 0]
+
+
+@pytest.mark.parametrize("kind", [ClassFolders, ClientFolders])
+def test_a_folder_called_minus_one_is_a_class(tmp_path, kind):
+    write_all(tmp_path / "x", ["rome/-1/a.png", "rome/1/b.png"])
+    path = tmp_path / "x" if kind is ClientFolders else tmp_path / "x" / "rome"
+    data = load(kind, path)
+    assert (data.labels.tolist(), data.classes) == ([0, 1], ("-1", "1"))
 
 
 @pytest.mark.parametrize("form", ["path", "bytes", "struct"])
