@@ -203,6 +203,14 @@ def test_spherical_centroids_are_unit_means_of_directions(digits):
     assert again.inertia == pytest.approx(found.inertia, rel=0.01)
 
 
+def test_by_cosine_long_rows_are_as_good_as_short_ones(digits):
+    x = digits[0][:100]
+    found = kmeans(x * np.float32(1e17), 5, seed=0, spherical=True)  # norms of about 5e18
+    assert torch.equal(found.assignments, kmeans(x, 5, seed=0, spherical=True).assignments)
+    rows = np.array([[1e19, 0], [0, 1e19]])
+    assert kmeans(rows, 2, seed=0, spherical=True).centroids.tolist() == [[1, 0], [0, 1]]
+
+
 def test_the_index_moves_to_the_points_gpu_where_faiss_has_one(monkeypatch):
     calls = []
     monkeypatch.setattr(faiss, "StandardGpuResources", lambda: "resources", raising=False)
@@ -221,6 +229,11 @@ def test_the_index_moves_to_the_points_gpu_where_faiss_has_one(monkeypatch):
         ({"k": 0}, "k=0"),
         ({"restarts": 0}, "restarts=0"),
         ({"x": np.array([[0.0], [np.nan], [1.0], [np.inf]])}, "2 of 4 rows of x are not finite"),
+        (
+            {"x": np.array([[0.0], [9e18], [1e19], [1e20]])},
+            "2 of 4 rows of x are so long, up to 1e.20",
+        ),
+        ({"init": np.array([[0.0], [-1e20]])}, "1 of 2 rows of init are so long"),
         ({"x": np.zeros(4)}, r"x of shape \(4,\)"),
         ({"weights": np.array([1.0, -1, 1, 1])}, "give 4 finite non-negative numbers"),
         ({"weights": np.array([1.0, 0, 0, 0])}, "k=2 clusters for 1 points of non-zero weight"),

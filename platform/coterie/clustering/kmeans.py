@@ -71,11 +71,11 @@ def kmeans(
         init: Centroids to start from (k, d).
 
     Raises:
-        DataError: If there are fewer points than clusters, a value is not finite, or shapes and
-            options do not fit.
+        DataError: If there are fewer points than clusters, a value is not finite, rows are so
+            long that float32 cannot hold their squared distances, or shapes and options do not fit.
     """
     points = _tensor(x, "x")
-    points = normalize(points, dim=1) if spherical else points
+    points = normalize(points, dim=1) if spherical else _in_range(points, "x")
     masses = None if weights is None else _weights(weights, len(points)).to(points.device)
     used = points if masses is None else points[masses > 0]
     _check(len(used), k, iterations, restarts)
@@ -191,6 +191,21 @@ def _tensor(values: Points, name: str) -> Tensor:
     return tensor
 
 
+def _in_range(points: Tensor, name: str) -> Tensor:
+    """The points, if float32 holds ‖a − b‖² ≤ 4 max ‖x‖²; at infinity FAISS ends the process."""
+    bad, longest = 0, 0.0
+    for block in torch.split(points, _ROWS):
+        over = block[~torch.isfinite(4 * block.square().sum(dim=1))]
+        if len(over):
+            bad, longest = bad + len(over), max(longest, float(over.double().norm(dim=1).max()))
+    if bad:
+        raise DataError(
+            f"{bad} of {len(points)} rows of {name} are so long, up to {longest:.2g}, that their "
+            "squared distances are beyond float32: scale them to at most 9e18."
+        )
+    return points
+
+
 def _weights(weights: Points, samples: int) -> Tensor:
     tensor = torch.as_tensor(weights).detach().to(torch.float64)
     if tensor.shape != (samples,) or not bool(torch.isfinite(tensor).all() and (tensor >= 0).all()):
@@ -211,7 +226,7 @@ def _scaled(weights: Tensor) -> NDArray[np.float32]:
 
 
 def _init(init: Points, k: int, features: int) -> NDArray[np.float32]:
-    tensor = _tensor(init, "init")
+    tensor = _in_range(_tensor(init, "init"), "init")
     if tensor.shape != (k, features):
         raise DataError(f"init of shape {tuple(tensor.shape)}: give ({k}, {features}).")
     return np.ascontiguousarray(tensor.cpu().numpy())
