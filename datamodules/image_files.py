@@ -184,12 +184,15 @@ def _convert(image: Image.Image, mode: Mode) -> Image.Image:
     """The picture in the wanted mode; Pillow's own `convert` would clip 16 bits and drop alpha."""
     if image.mode == mode and "transparency" not in image.info:
         return image
-    if image.mode in _ALPHA or "transparency" in image.info:
+    if image.mode.startswith("I"):
+        levels = np.asarray(image)
+        # Compared before they are scaled: 16 bits tell levels apart that 8 do not.
+        seen = levels != image.info.get("transparency", -1)
+        image = Image.fromarray(_eight_bits(levels) * seen)
+    elif image.mode in _ALPHA or "transparency" in image.info:
         opaque = Image.new("RGBA", image.size, (0, 0, 0, 255))
         opaque.alpha_composite(image.convert("RGBA"))
         image = opaque.convert("RGB")
-    elif image.mode.startswith("I"):
-        image = Image.fromarray(_eight_bits(np.asarray(image)))
     elif image.mode == "F":
         raise ValueError("it holds decimal numbers; save it with 8 or 16 bits")
     return image.convert(mode)

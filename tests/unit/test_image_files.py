@@ -90,6 +90,21 @@ def test_transparency_becomes_black_with_one_warning(caplog):
     np.testing.assert_array_equal(read(pictures[1], mode="L")[0, 0], wanted)
 
 
+def test_sixteen_bits_with_a_transparent_level_are_scaled_too(caplog):
+    levels = np.array([[0, 257, 1000], [32768, 40000, 65535]], dtype=np.uint16)
+    picture = encoded(Image.fromarray(levels), transparency=40000)
+    with Image.open(io.BytesIO(picture)) as image:
+        assert image.mode.startswith("I")
+        assert image.info["transparency"] == 40000
+    wanted = [[0, 1, 4], [128, 0, 255]]
+    assert read(picture)[0].tolist() == [wanted] * 3
+    assert read(picture, mode="L")[0, 0].tolist() == wanted
+    assert all(
+        message.endswith("; what is transparent becomes black.") for message in caplog.messages
+    )
+    assert len(caplog.messages) == 2
+
+
 def test_no_warning_where_nothing_is_converted(caplog):
     read(png(pixels(4, 4, 3)))
     read(png(pixels(4, 4)), mode="L")
