@@ -2,8 +2,9 @@
 
 The columns tell what a row holds: `image` or `img` (a picture's bytes, or a struct with a field
 `bytes`), else `path` or `file` (a picture's file, relative to the table's folder), else a column of
-lists of numbers, else all columns of numbers but `id`, `sample`, `label`, `client`, `cluster` and
-`confidence`. Names come from `name`, `id`, or the files' paths.
+lists of numbers, else all columns of numbers but `id`, `name`, `sample`, `label`, `client`,
+`cluster` and `confidence`. Names come from `name`, `id`, or the files' paths; in CSV they and files
+are text, so that 007 keeps its zeros.
 """
 
 from collections.abc import Iterable, Iterator
@@ -23,7 +24,9 @@ from coterie.errors import DataError
 from datamodules.fitting import Fitting
 
 _PICTURES, _FILES, _NAMES = ("image", "img"), ("path", "file"), ("name", "id")
-_NO_FEATURES = frozenset({"id", "sample", "label", "client", "cluster", "confidence"})
+_NO_FEATURES = frozenset({*_NAMES, "sample", "label", "client", "cluster", "confidence"})
+_TEXT = frozenset({"string", "large_string", "string_view"})
+_BYTES = frozenset({"binary", "large_binary", "binary_view"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,8 +58,9 @@ def open_csv(path: Path) -> OpenTable:
     Raises:
         DataError: If it is none.
     """
+    text = dict.fromkeys((*_NAMES, *_FILES), pa.string())
     try:
-        reader = pa_csv.open_csv(path)
+        reader = pa_csv.open_csv(path, convert_options=pa_csv.ConvertOptions(column_types=text))
     except (pa.ArrowException, OSError) as error:
         raise unreadable(path, error) from error
     return OpenTable(schema=reader.schema, rows=None, batches=reader)
@@ -68,14 +72,16 @@ def table_batches(
     """The number of rows if it is known, whether they have names, and the batches.
 
     Raises:
-        DataError: If there are no rows or no columns to read samples from; later also from the
-            batches.
+        DataError: If there are no rows, no columns to read samples from, or columns of another
+            type or of one name; later also from the batches.
     """
     if table.rows == 0:
         raise DataError(f"{path}: it holds no row; give at least one.")
     columns = _columns(path, table.schema)
     name = next((n for n in _NAMES if n in table.schema.names), None)
     name = columns.names[0] if name is None and columns.kind == "file" else name
+    _check_once(path, table.schema, columns.names if name is None else [*columns.names, name])
+    _check_type(path, table.schema, columns)
 
     def batches() -> Iterator[SampleBatch]:
         start = 0
@@ -115,6 +121,38 @@ def _columns(path: Path, schema: Any) -> _Columns:
         f"{path}: it has the columns {', '.join(names)}; it needs image, path, a list of numbers, "
         "or columns of numbers."
     )
+
+
+def _check_once(path: Path, schema: Any, used: list[str]) -> None:
+    for name in used:
+        count = schema.names.count(name)
+        if count > 1:
+            raise DataError(f"{path}: it has {count} columns {name}; give each a name of its own.")
+
+
+def _check_type(path: Path, schema: Any, columns: _Columns) -> None:
+    """Whether files are text, and pictures bytes."""
+    name = columns.names[0]
+    given = schema.field(name).type
+    if columns.kind == "file":
+        fits = str(_plain(given)) in _TEXT
+        wanted = "give the files' paths as text"
+    elif columns.kind == "picture":
+        inside = pa.types.is_struct(given) and given.get_field_index("bytes") >= 0
+        kind = _plain(given.field("bytes").type if inside else given)
+        fits = str(kind) in _BYTES or pa.types.is_fixed_size_binary(kind)
+        wanted = (
+            "give pictures' bytes or a struct with a field bytes, or call a column of files path"
+        )
+    else:
+        return
+    if not fits:
+        raise DataError(f"{path}: {name} is of type {given}; {wanted}.")
+
+
+def _plain(kind: Any) -> Any:
+    """The type of what a dictionary, as of categories, stands for."""
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
 
 
 def _samples(
