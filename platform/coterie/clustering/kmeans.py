@@ -171,7 +171,9 @@ def _one_thread() -> Iterator[None]:
 
 def _result(points: Tensor, centroids: Tensor, weights: Tensor | None) -> KMeansResult:
     assignments = _nearest(points, centroids)
-    squared = (points - centroids[assignments]).double().square().sum(dim=1)
+    pairs = zip(torch.split(points, _ROWS), torch.split(assignments, _ROWS), strict=True)
+    sums = [(rows - centroids[near]).double().square().sum(dim=1) for rows, near in pairs]
+    squared = torch.cat(sums)
     inertia = squared if weights is None else squared * weights
     # NumPy's sum: its order does not depend on the number of threads.
     total = float(inertia.cpu().numpy().sum())
