@@ -8,9 +8,11 @@ import pytest
 from coterie import Federation
 from coterie.checkpoints.integrity import unseal
 from coterie.config.loading import dump_config, load_config
+from coterie.contract.observer import PhaseRecord
 from coterie.engine.recorder import Recorder
 from coterie.engine.recovery import check_same_run
 from coterie.errors import ConfigError, InterruptedRunError
+from coterie.tracking.progress import Progress
 from ray_jobs.compose import compose
 from ray_jobs.partition import main as partition_main
 from tests.distributed.runs import Silent
@@ -136,3 +138,22 @@ def test_a_finished_run_that_cannot_be_gone_on_with_keeps_its_summary(tmp_path, 
     with pytest.raises(InterruptedRunError):  # what was made longer is no longer finished
         train(run_dir, "resume=true", "method.clustering_rounds=3")
     assert json.loads((run_dir / "summary.json").read_text())["status"] == "interrupted"
+
+
+class Records(Silent):
+    """Remembers what it is told of finished phases."""
+
+    def phase_finished(self, record):
+        self.notes.append(record)
+
+
+def test_the_terminal_counts_the_bytes_before_a_resume_too(tmp_path):
+    run_dir = tmp_path / "run"
+    train(run_dir)
+    view, progress = Records(), Progress(clock=lambda: 0.0)
+    keys = ("resume=true", "method.clustering_rounds=3")
+    Federation(compose(*TINY, f"run_dir={run_dir}", *keys), view).run()
+    (record,) = [note for note in view.notes if isinstance(note, PhaseRecord)]
+    progress.end(record)
+    sent = json.loads((run_dir / "summary.json").read_text())["bytes"]
+    assert (progress.down, progress.up, progress.peer) == (sent["down"], sent["up"], 0)

@@ -27,6 +27,7 @@ class PhaseRecord:
         bytes_down: Bytes sent from the server to clients.
         bytes_up: Bytes sent from clients to the server.
         bytes_peer: Bytes sent from clients to clients.
+        bytes_before: What the run had sent before this phase, as "down", "up" and "peer".
         seconds: Wall-clock time of the phase.
         simulated: Clients simulated to be "absent", "dropped" or "stragglers", where any can be.
         evaluation: Scores of the evaluation that followed, by name; None if there was none.
@@ -40,6 +41,7 @@ class PhaseRecord:
     bytes_down: int = 0
     bytes_up: int = 0
     bytes_peer: int = 0
+    bytes_before: Mapping[str, int] = field(default_factory=dict)
     seconds: float = 0.0
     simulated: Mapping[str, int] = field(default_factory=dict)
     evaluation: Mapping[str, float] | None = None

@@ -99,6 +99,7 @@ class Recorder:
             self._extend_curves(phase, {**means, **(evaluation or {})})
             self._track(committed, {**means, **self._group_scores(state)}, evaluation)
         failures = tuple(str(failure) for failure in committed.result.failures)
+        now = committed.traffic.totals
         self.observer.phase_finished(
             PhaseRecord(
                 phase=phase,
@@ -106,9 +107,10 @@ class Recorder:
                 failures=failures,
                 loss=means.get("loss"),
                 metrics=means,
-                bytes_down=committed.traffic.totals["down"],
-                bytes_up=committed.traffic.totals["up"],
-                bytes_peer=committed.traffic.totals["peer"],
+                bytes_down=now["down"],
+                bytes_up=now["up"],
+                bytes_peer=now["peer"],
+                bytes_before={way: size - now[way] for way, size in state.ledger.totals.items()},
                 seconds=committed.seconds,
                 simulated=committed.simulated,
                 evaluation=evaluation,

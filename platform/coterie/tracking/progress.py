@@ -53,9 +53,10 @@ class Progress:
         self.phase, self.phase_seconds = record.phase, record.seconds
         self.done = set(record.participants)
         self.failures += len(record.failures)
-        self.down += record.bytes_down
-        self.up += record.bytes_up
-        self.peer += record.bytes_peer
+        before = {"down": self.down, "up": self.up, "peer": self.peer, **record.bytes_before}
+        self.down = before["down"] + record.bytes_down
+        self.up = before["up"] + record.bytes_up
+        self.peer = before["peer"] + record.bytes_peer
         self.simulated = record.simulated
         self.evaluation = record.evaluation or self.evaluation
         if record.loss is not None:
