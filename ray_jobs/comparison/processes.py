@@ -181,12 +181,13 @@ def run_all(
     records = {number: run.record() for number, run in enumerate(runs)}
     waiting = [number for number, record in records.items() if not record.completed]
     running: dict[int, RunProcess] = {}
-    held, room = _Held(runs, view), Room(limit)
+    room = Room(limit)
     view.begin(len(runs), len(waiting))
+    held = _Held({number: runs[number] for number in waiting}, view)
     try:
         while waiting or running:
             check()
-            records |= held.completed(waiting)
+            records |= held.completed()
             waiting = [number for number in waiting if not records[number].completed]
             for number in [number for number in waiting if number not in held]:
                 if not room.take(number, runs[number].config):
@@ -212,18 +213,18 @@ class _Held:
     It evaluates the final model, say, and does not look for a signal before it has.
     """
 
-    def __init__(self, runs: Sequence[PlannedRun], view: View) -> None:
+    def __init__(self, runs: Mapping[int, PlannedRun], view: View) -> None:
         self._runs, self._view = runs, view
-        self._since = {n: time.monotonic() for n, run in enumerate(runs) if run.held}
+        self._since = {number: time.monotonic() for number, run in runs.items() if run.held}
         for number in self._since:
             view.line(f"{runs[number].name}: waiting for the process that still writes in it")
 
     def __contains__(self, number: int) -> bool:
         return number in self._since
 
-    def completed(self, waiting: Sequence[int]) -> dict[int, RunRecord]:
-        """Those of the waiting ones that have come to their end since the last call."""
-        free = [n for n in self._since if n in waiting and not self._runs[n].held]
+    def completed(self) -> dict[int, RunRecord]:
+        """Those that have been left since the last call and are at their end; others can run."""
+        free = [number for number in self._since if not self._runs[number].held]
         seconds = {number: time.monotonic() - self._since.pop(number) for number in free}
         records = {number: self._runs[number].record() for number in free}
         done = {number: record for number, record in records.items() if record.completed}
