@@ -112,6 +112,30 @@ def test_the_config_says_which_protocol(digits, recorded, keys):
     ))}  # fmt: skip
 
 
+def test_standardised_features_have_neither_offset_nor_scale(digits):
+    """A linear classifier can undo both; Adam's 200 epochs do not get that far."""
+    train_x, train_y, test_x, test_y = digits
+    drift = torch.linspace(-40, 40, train_x.shape[1])
+    moved = [x * 0.01 + drift for x in (train_x, test_x)]
+    scores = {}
+    for standardise in (False, True):
+        config = EvaluationConfig(knn=False, linear_probe_standardise=standardise)
+        runner = Probes(config=config, classes=10, seed=0)
+        for name, pair in (("as it is", (train_x, test_x)), ("moved", moved)):
+            found = runner.linear(pair, (train_y.numpy(), test_y.numpy()))
+            scores[standardise, name] = found["acc"]
+    assert scores[True, "moved"] == pytest.approx(scores[True, "as it is"], abs=0.01)
+    assert scores[True, "moved"] > 0.9
+    assert scores[False, "moved"] < 0.5
+
+
+def test_standardised_features_by_hand():
+    train = torch.tensor([[1.0, 5.0, 1e6], [3.0, 5.0, 1e6 + 1]])
+    ours, other = probes.standardised(train, torch.tensor([[2.0, 6.0, 1e6]]))
+    assert ours.tolist() == [[-1.0, 0.0, -1.0], [1.0, 0.0, 1.0]]  # a constant one is only shifted
+    assert other.tolist() == [[0.0, 1.0, -1.0]]
+
+
 def slow_probe(x, y, test_x, *, classes, seed, epochs, batch_size, lr):
     """Adam on the mean cross-entropy, with the gradient and the update written out."""
     generator = torch.Generator().manual_seed(seed)

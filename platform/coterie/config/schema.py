@@ -92,6 +92,9 @@ class EvaluationConfig(Component):
     linear_probe_optimizer: ProbeOptimizer = "adam"
     """How: Adam at the constant rate 3e-3 (FedU), or SGD from 60 down by a cosine (Orchestra); 200
     epochs of batches of 512 in either case."""
+    linear_probe_standardise: bool = False
+    """Bring every feature to mean 0 and standard deviation 1 over the training samples first: for
+    representations far from zero, as CF-CL's become, or very small."""
     linear_probe_between: bool = False
     """Train the linear classifier in the evaluations between rounds too, on at most `max_samples`
     training samples; not where data stays with its clients."""

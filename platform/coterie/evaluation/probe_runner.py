@@ -10,7 +10,7 @@ from torch import Tensor
 
 from coterie.config.schema import EvaluationConfig
 from coterie.evaluation.neighbours import knn_accuracy
-from coterie.evaluation.probes import linear_probe
+from coterie.evaluation.probes import linear_probe, standardised
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,10 +48,12 @@ class Probes:
     ) -> dict[str, float]:
         """The linear probe's scores; arguments as of `scores`."""
         train_y, test_y = (torch.from_numpy(y) for y in targets)
+        standardise = self.config.linear_probe_standardise
+        train_x, test_x = standardised(*features) if standardise else features
         scores = linear_probe(
-            features[0],
+            train_x,
             train_y,
-            features[1],
+            test_x,
             test_y,
             classes=self.classes,
             seed=self.seed,
