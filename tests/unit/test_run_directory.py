@@ -3,6 +3,8 @@
 import os
 import platform
 import re
+import subprocess
+import sys
 from importlib import metadata
 from pathlib import Path
 
@@ -181,3 +183,16 @@ def test_a_write_that_is_cut_short_leaves_the_old_file(tmp_path, monkeypatch):
         write_text_atomically(path, "new")
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_only_what_dead_processes_left_is_swept(tmp_path):
+    """Below a comparison's folder a run may still be written by a process of its own."""
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    (tmp_path / "runs").mkdir()
+    left = tmp_path / "runs" / f".summary.json.{dead.pid}.tmp"
+    living = tmp_path / "runs" / f".summary.json.{os.getppid()}.tmp"
+    for path in (left, living):
+        path.touch()
+    RunDirectory(tmp_path).sweep()
+    assert (left.exists(), living.exists()) == (False, True)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-_HALF = re.compile(r"\..+\.\d+\.tmp")
+_HALF = re.compile(r"\..+\.(\d+)\.tmp")
 
 
 def temporary_name(path: Path) -> Path:
@@ -17,6 +17,20 @@ def temporary_name(path: Path) -> Path:
 def is_half(path: Path) -> bool:
     """Whether its name is one of `temporary_name`: what a killed process left."""
     return _HALF.fullmatch(path.name) is not None
+
+
+def is_left(path: Path) -> bool:
+    """Whether it is the half of a file whose process is gone; one of another machine looks so."""
+    half = _HALF.fullmatch(path.name)
+    if half is None:
+        return False
+    try:
+        os.kill(int(half[1]), 0)  # sends nothing
+    except ProcessLookupError:
+        return True
+    except (OSError, OverflowError):  # it lives, and is somebody else's; or that is no process
+        return False
+    return False
 
 
 @contextmanager

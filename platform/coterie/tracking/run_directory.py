@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from coterie.errors import ConfigError
-from coterie.tracking.atomic import is_half, write_text_atomically
+from coterie.tracking.atomic import is_half, is_left, write_text_atomically
 from coterie.tracking.claim import LOCK, check_unclaimed
 from coterie.tracking.environment import ENVIRONMENT_KEYS, environment
 from coterie.tracking.paths import default_root, local_path, make_writable
@@ -89,9 +89,9 @@ class RunDirectory:
         return directory
 
     def sweep(self) -> None:
-        """Take away the halves of files that a killed run left; only for the run that claims it."""
+        """Take away the halves of files that killed processes left; for who claims the folder."""
         for path in self.path.rglob(".*.tmp"):
-            if is_half(path):
+            if is_left(path):
                 path.unlink(missing_ok=True)
 
     def discard(self) -> None:
