@@ -125,7 +125,7 @@ def test_the_best_by_one_metric_is_not_compared_with_another(tmp_path):
 
 def test_a_finished_run_that_cannot_be_gone_on_with_keeps_its_summary(tmp_path, monkeypatch):
     run_dir = tmp_path / "run"
-    train(run_dir)
+    train(run_dir, "checkpoint.every=1")
     before = (run_dir / "summary.json").read_text()
 
     def interrupted(*_):
@@ -135,9 +135,14 @@ def test_a_finished_run_that_cannot_be_gone_on_with_keeps_its_summary(tmp_path, 
     with pytest.raises(InterruptedRunError):
         train(run_dir, "resume=true")
     assert (run_dir / "summary.json").read_text() == before
+    again = shutil.copytree(run_dir, tmp_path / "again")
     with pytest.raises(InterruptedRunError):  # what was made longer is no longer finished
         train(run_dir, "resume=true", "method.clustering_rounds=3")
     assert json.loads((run_dir / "summary.json").read_text())["status"] == "interrupted"
+    (again / "checkpoints" / "round-000004" / "run.json").write_text("{")
+    with pytest.raises(InterruptedRunError):  # nor what had to be trained again
+        train(again, "resume=true")
+    assert json.loads((again / "summary.json").read_text())["status"] == "interrupted"
 
 
 class Records(Silent):
