@@ -19,6 +19,10 @@ _logger = logging.getLogger(__name__)
 
 _ANSWER_S = 10.0
 _LOOPBACK = {"127.0.0.1", "localhost", "::1"}
+_SYSTEM = {"enable_open_telemetry": False}
+"""What exports Ray's own metrics is then OpenCensus, which ends with the connection. OpenTelemetry
+leaves a thread behind for each `ray.init`, and they can crash the end of Python (Ray 2.60).
+"""
 
 
 def connect(config: ClusterConfig) -> bool:
@@ -83,10 +87,10 @@ def local_options(config: ClusterConfig) -> dict[str, Any]:
     PyTorch and Lightning with them have them imported while the driver still prepares the run. With
     many more CPUs than actors that would be memory for nothing.
     """
-    options: dict[str, Any] = {"include_dashboard": False}
+    system: dict[str, Any] = dict(_SYSTEM)
     if (os.cpu_count() or 1) <= 2 * (config.num_actors or 2):
-        options["_system_config"] = {"preload_python_modules": ["coterie.distributed.preload"]}
-    return options
+        system["preload_python_modules"] = ["coterie.distributed.preload"]
+    return {"include_dashboard": False, "_system_config": system}
 
 
 def _check_answers(address: str) -> None:
