@@ -12,7 +12,6 @@ from rich.console import Console
 from rich.logging import RichHandler
 
 from coterie.errors import CoterieError, InterruptedRunError, RunError
-from coterie.process import give_to_command
 
 _HELP = {"-h", "--help"}
 
@@ -71,7 +70,6 @@ def run_program(main: Callable[[Sequence[str]], int]) -> NoReturn:
         main: Takes the command line behind the module's name and gives the exit code. What it needs
             at the end of the process must register its exit handler later than this call.
     """
-    give_to_command()
     ending = _Ending()
     atexit.register(ending)  # handlers run last in, first out
     ending.exit_code = main(sys.argv[1:])

@@ -40,37 +40,28 @@ ENDS = """
 import ray
 from coterie.config.schema import ClusterConfig
 from coterie.distributed.cluster import connect, disconnect
-from ray_jobs.command import run_program
 
-def main(arguments):
-    connect(ClusterConfig())
-    processes = ray._private.worker._global_node.all_processes
-    pids = {kind: infos[0].process.pid for kind, infos in processes.items()}
-    shutdown = ray.shutdown
+connect(ClusterConfig())
+processes = ray._private.worker._global_node.all_processes
+pids = {kind: infos[0].process.pid for kind, infos in processes.items()}
+shutdown = ray.shutdown
 
-    def late():
-        print(*(kind for kind in pids if kind not in processes))
-        print(*pids.values())
-        shutdown()
+def late():
+    print(*(kind for kind in pids if kind not in processes))
+    print(*pids.values())
+    shutdown()
 
-    ray.shutdown = late
-    disconnect()
-    return 0
-
-if COMMAND:
-    run_program(main)
-main(())
+ray.shutdown = late
+disconnect()
 """
 
 
-@pytest.mark.parametrize(("is_command", "killed"), [(True, "monitor"), (False, "")])
-def test_a_command_does_not_wait_for_the_monitor_and_leaves_nothing_of_its_ray(is_command, killed):
-    program = ENDS.replace("COMMAND", str(is_command))
+def test_the_end_does_not_wait_for_the_monitor_and_leaves_nothing_of_its_ray():
     done = subprocess.run(
-        [sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", ENDS], check=True, capture_output=True, text=True, timeout=120
     )
     before, pids = done.stdout.splitlines()
-    assert before == killed
+    assert before == "monitor"
     assert len(pids.split()) > 3
     ending = time.monotonic() + 20
     while left := [pid for pid in pids.split() if Path("/proc", pid).exists()]:

@@ -13,7 +13,6 @@ import ray
 from coterie.config.schema import ClusterConfig
 from coterie.distributed.early import EarlyStart
 from coterie.errors import ConfigError, RunError
-from coterie.process import ends_with_command
 
 _logger = logging.getLogger(__name__)
 
@@ -65,11 +64,9 @@ def disconnect() -> None:
     """End the connection, and Ray itself if `join_or_start` started it here.
 
     Ray's monitor for autoscaling has nothing to do on a local cluster, but does not end when asked:
-    Ray waits a second and kills it then. A command that is at its end kills it at once. Elsewhere
-    that second is waited for, as what follows at once, another `ray.init` or the end of Python, can
-    meet threads of the connection that are still ending.
+    Ray would wait a second and kill it then, so it is killed at once.
     """
-    if ends_with_command() and started_here():
+    if started_here():
         ray._private.worker._global_node.kill_monitor(check_alive=False)
     ray.shutdown()
 
