@@ -6,7 +6,8 @@ import pytest
 import ray
 
 os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
-# As on local clusters of our own: its threads outlive them, and can crash the end of this process.
+# As on local clusters of our own: OpenTelemetry's threads outlive the connection, and can crash
+# the end of this process.
 os.environ.setdefault("RAY_enable_open_telemetry", "0")
 
 
