@@ -24,6 +24,7 @@ class CFCLConfig(Component):
     """Defaults are the paper's for Fashion-MNIST; where it is silent, they say "ours"."""
 
     absent: ClassVar[Mapping[str, str]] = {"micro_batch_size": UNCOUPLED}
+    sample_clusters: ClassVar[str | None] = None
 
     exchange: Exchange = "explicit"
     """What devices exchange. `explicit`: samples by importance; `implicit`: embeddings by

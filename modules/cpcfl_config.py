@@ -1,7 +1,7 @@
 """CP-CFL's and IFCA's options: the pool of models, who takes which, and when to begin again."""
 
 import math
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
@@ -11,6 +11,8 @@ from modules.classification import ClassificationConfig
 
 class CPCFLConfig(ClassificationConfig):
     """What CP-CFL and IFCA share."""
+
+    sample_clusters: ClassVar[str | None] = None
 
     optimizer: Literal["sgd", "adam"] = "adam"
     """SGD or Adam; its state starts afresh in each turn of a client."""

@@ -41,6 +41,11 @@ class Component(BaseModel):
     """Of a method's config: numbers that a resumed run may raise. Nothing but the end depends on
     them, so that it goes on to the bits of a run that had them from the start."""
 
+    sample_clusters: ClassVar[str | None] = "clusters"
+    """Of a method's config: the key, should there be one, that says how many clusters the samples
+    are in. None where a key of that name counts something else, such as a pool of models; then
+    `evaluation.clusters` says it."""
+
     ema: ClassVar[frozenset[str]] = frozenset()
     """Of a method's config: momenta of moving averages of weights. Small steps are lost where
     weights are kept in bfloat16, so such a precision is refused unless they are 0, 1 or null."""

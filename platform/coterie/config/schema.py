@@ -87,6 +87,9 @@ class EvaluationConfig(Component):
     """Samples of an evaluation between rounds; the last one takes all."""
     batch_size: PositiveInt = 512
     """Samples embedded at a time."""
+    clusters: PositiveInt | None = None
+    """Clusters that k-means makes of the representations of a method that has no number of its own;
+    by default as many as the data has classes."""
     linear_probe: bool = True
     """Train a linear classifier on the frozen representation at the end."""
     linear_probe_optimizer: ProbeOptimizer = "adam"

@@ -2,10 +2,12 @@
 
 import torch
 
+from coterie.config.component import load_target, target_of
 from coterie.config.schema import RunConfig
 from coterie.contract.data import DataArrays
 from coterie.contract.method import Task
 from coterie.contract.seeds import seeded
+from coterie.engine.cluster_number import cluster_key, cluster_number
 from coterie.engine.local_setup import keeps_data_local
 from coterie.errors import ConfigError
 
@@ -14,25 +16,14 @@ def check_fit(config: RunConfig, task: Task, data: DataArrays) -> None:
     """Refuse a config that asks for what its data or its encoder cannot give.
 
     Raises:
-        ConfigError: If there are more clusters than samples, in all or to evaluate on, the best
-            checkpoint is to be kept by a metric that needs labels and there are none, a moving
-            average of weights is to be kept in bfloat16, or the encoder's output is not as wide as
-            it says.
+        ConfigError: If there are more clusters than samples, in all or to evaluate on, or two keys
+            that count them, the best checkpoint is to be kept by a metric that needs labels and
+            there are none, a moving average of weights is to be kept in bfloat16, or the encoder's
+            output is not as wide as it says.
     """
     if config.accelerator == "cuda" and config.cluster.backend == "ray":
         _check_slice(config)
-    count, clusters = len(data.samples), getattr(config.method, "clusters", 0)
-    clusters = len(data.classes) if clusters is None else clusters
-    if clusters > count:
-        raise ConfigError(
-            f"method.clusters={clusters}: data={data.name} has {count} samples; choose at most as "
-            "many clusters."
-        )
-    most = config.evaluation.max_samples
-    if config.evaluation.every and most is not None and most < clusters:
-        raise ConfigError(
-            f"evaluation.max_samples={most}: that is less than the {clusters} clusters; raise it."
-        )
+    _check_clusters(config, data)
     best = config.checkpoint.best
     if best is not None and not _labelled(config, data):
         raise ConfigError(
@@ -41,6 +32,25 @@ def check_fit(config: RunConfig, task: Task, data: DataArrays) -> None:
         )
     _check_ema(config)
     _check_encoder(task)
+
+
+def _check_clusters(config: RunConfig, data: DataArrays) -> None:
+    key, asked = cluster_key(config), config.evaluation.clusters
+    if asked is not None and key != "evaluation.clusters":
+        raise ConfigError(f"evaluation.clusters={asked}: this method's number is {key}; set that.")
+    if asked is None and load_target(target_of(config.method)).needs_labels:
+        return  # it learns classes: nobody looks for clusters
+    count, clusters = len(data.samples), cluster_number(config, len(data.classes))
+    if clusters > count:
+        raise ConfigError(
+            f"{key}={clusters}: data={data.name} has {count} samples; choose at most as many "
+            "clusters."
+        )
+    most = config.evaluation.max_samples
+    if config.evaluation.every and most is not None and most < clusters:
+        raise ConfigError(
+            f"evaluation.max_samples={most}: that is less than the {clusters} clusters; raise it."
+        )
 
 
 def _labelled(config: RunConfig, data: DataArrays) -> bool:

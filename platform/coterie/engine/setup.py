@@ -12,6 +12,7 @@ from coterie.contract.method import Method, Task
 from coterie.contract.phase import ServerState
 from coterie.contract.seeds import derive_seed
 from coterie.engine.backend import Backend, Workload
+from coterie.engine.cluster_number import cluster_number
 from coterie.engine.data_checks import check_data
 from coterie.engine.device import check_device, client_device
 from coterie.engine.fit_checks import check_fit
@@ -161,7 +162,7 @@ def make_unsupervised_evaluator(
     return UnsupervisedEvaluator(
         backend=backend,
         parts=assembly.workload.parts,
-        clusters=getattr(config.method, "clusters", None) or len(assembly.data.classes),
+        clusters=cluster_number(config, len(assembly.data.classes)),
         seed=derive_seed(config.seed, "unsupervised"),
         batch_size=config.evaluation.batch_size,
         max_samples=config.evaluation.max_samples,
