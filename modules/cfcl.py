@@ -28,6 +28,7 @@ from coterie.contract import (
     load_tensors,
     seeded,
 )
+from coterie.errors import ConfigError
 from coterie.networks.clusterer import Clusterer
 from coterie.peers.topology import (
     Edges,
@@ -40,7 +41,7 @@ from coterie.peers.topology import (
 from modules.cfcl_device import PULLED, RESERVE, Device
 from modules.cfcl_exchange import Sender
 from modules.cfcl_model import Local, TripletModel
-from modules.cfcl_timeline import CFCLConfig, Event, timeline
+from modules.cfcl_timeline import CFCLConfig, Event, check_exchange, timeline
 
 MODEL, SETUP = "encoder", "setup"
 METRICS = frozenset({"loss", "triplet", "regulariser", "set_size", "steps", "time_step"})
@@ -67,10 +68,20 @@ class CFCL:
         self.rounds = len(self._timeline)
 
     def init(self, sizes: Mapping[int, int], seed: int) -> ServerState:
-        """A fresh encoder, the graph of devices, and the seed of their batches."""
+        """A fresh encoder, the graph of devices, and the seed of their batches.
+
+        Raises:
+            ConfigError: If the encoder is frozen, or options do not fit each other.
+        """
+        check_exchange(self._config)
         with seeded(seed):
             module = self._build()
         RULES.check(module)
+        if not any(parameter.requires_grad for parameter in module.parameters()):
+            raise ConfigError(
+                "encoder: all of it is frozen, and CF-CL trains nothing else; set "
+                "encoder.freeze=false."
+            )
         edges = self._graph(len(sizes), derive_seed(seed, "graph"))
         setup = {
             "edges": torch.tensor(edges, dtype=torch.int64).reshape(-1, 2),

@@ -13,6 +13,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from coterie.config.component import Component
+from coterie.errors import ConfigError
 from coterie.gradcache import UNCOUPLED
 from coterie.losses.triplet import Reduction
 from coterie.peers.embeddings_importance import Score
@@ -122,6 +123,37 @@ class CFCLConfig(Component):
     def reserve_groups(self) -> int:
         """Clusters of reserve embeddings."""
         return self.reserve_clusters or max(1, min(self.clusters, self.reserve_size // 2))
+
+
+def check_exchange(config: CFCLConfig) -> None:
+    """Refuse options of the exchange that would go unheard.
+
+    Raises:
+        ConfigError: With the option and its remedy.
+    """
+    if config.exchange == "explicit" and config.medium == "embeddings":
+        raise ConfigError(
+            "method.medium=embeddings: exchange=explicit sends samples; use exchange=implicit, or "
+            "a baseline."
+        )
+    if config.exchange != "none" and config.budget > config.approx_size:
+        raise ConfigError(
+            f"method.budget={config.budget}: a device chooses among {config.approx_size} "
+            "candidates; raise method.approx_size, or lower it."
+        )
+    listed = config.topology == "edges"
+    if listed != bool(config.edges):
+        raise ConfigError(
+            "method.topology=edges: it needs method.edges, such as [[0,1],[1,2]]; give them."
+            if listed
+            else f"method.edges: topology={config.topology} draws its own; use topology=edges."
+        )
+    usual = CFCLConfig.model_fields["degree"].default
+    if config.topology != "geometric" and config.degree != usual:
+        raise ConfigError(
+            f"method.degree={config.degree:g}: topology={config.topology} has its own; leave it "
+            "out."
+        )
 
 
 @dataclass(frozen=True)

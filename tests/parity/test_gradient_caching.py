@@ -218,6 +218,16 @@ def test_without_gradients_nothing_is_kept():
     assert not terms["loss"].requires_grad
 
 
+@pytest.mark.parametrize("size", range(2, 9))
+@pytest.mark.parametrize("n", range(2, 20))
+def test_no_piece_is_a_single_sample_or_much_above_the_size(n, size):
+    pieces = Part(nn.Identity(), [], torch.zeros(n), size).pieces()
+    sizes = [piece.stop - piece.start for piece in pieces]
+    assert sum(sizes) == n
+    assert 2 <= min(sizes) <= max(sizes) <= max(size, 3)
+    assert [piece.start for piece in pieces] == [sum(sizes[:i]) for i in range(len(sizes))]
+
+
 def test_refused():
     net, (a, b) = network("none"), views(9)
     parts = {"a": Part(net, [net], a, 4), "b": Part(net, [net], b, 4)}

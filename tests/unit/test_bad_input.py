@@ -115,6 +115,8 @@ REFUSED = [
     ("partition=k_classes partition.k=11", "k_classes: clients=5 with k=11 classes each do not fit 10 classes; choose k up to their number, and clients · k at least that."),
     ("data.limit=3", "clients=5 is more than the 3 samples; lower it."),
     ("data=mnist data.root=/nowhere", "mnist: no train-images-idx3-ubyte or train-images-idx3-ubyte.gz in /nowhere/MNIST/raw; set data.root or COTERIE_DATA to the folder that holds MNIST/, or set data.download=true."),
+    ("participation.availability=[[]]", "participation: no client is present in any round; list some in participation.availability, or let fewer devices fail."),
+    ("method.micro_batch_size=1", "method.micro_batch_size=1: must be at least 2."),
     ("participation.availability=/no.json", "participation.availability=/no.json: cannot read it (No such file or directory); check the path."),
     # places
     ("run_dir=''", "run_dir=: must not be empty."),

@@ -74,7 +74,8 @@ def test_reserve_embeddings_of_an_earlier_model_are_not_used() -> None:
 
 def test_without_exchange_weights_are_counted_as_without_a_budget() -> None:
     def unit(**changes: Any) -> int:
-        method = CFCL(short(aggregate_every=25, topology="complete", **changes), tiny_task())
+        options = {"aggregate_every": 25, "topology": "complete", "approx_size": 50}
+        method = CFCL(short(**options, **changes), tiny_task())
         return int(method.init(dict.fromkeys(range(10), 33_554), 0).slots["setup"]["unit"])
 
     assert unit(exchange="none", budget=50) == unit(exchange="explicit", budget=0) == 1
@@ -84,6 +85,7 @@ def test_without_exchange_weights_are_counted_as_without_a_budget() -> None:
 @pytest.mark.parametrize("exchange", ["bulk", "explicit", "implicit"])
 def test_weights_stay_in_the_range_of_exact_sums_however_much_is_pulled(exchange: str) -> None:
     config = {"total_steps": 2000, "aggregate_every": 25, "pull_every": 25, "budget": 50}
+    config |= {"approx_size": 50}
     method = CFCL(short(exchange=exchange, topology="complete", **config), tiny_task())
     sizes = dict.fromkeys(range(10), 6_000)
     unit = int(method.init(sizes, 0).slots["setup"]["unit"])

@@ -1,10 +1,13 @@
 """When CF-CL's devices push, pull, train and aggregate."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modules.cfcl_timeline import CFCLConfig, Event, timeline
+from coterie.errors import ConfigError
+from modules.cfcl_timeline import CFCLConfig, Event, check_exchange, timeline
 
 
 def events(**changes: object) -> list[list[str]]:
@@ -110,3 +113,41 @@ def test_what_an_exchange_is() -> None:
 def test_none_of_them_is_zero(key: str) -> None:
     with pytest.raises(ValueError, match="greater than 0"):
         CFCLConfig(**{key: 0})
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        (
+            {"medium": "embeddings"},
+            "method.medium=embeddings: exchange=explicit sends samples; use exchange=implicit, or "
+            "a baseline.",
+        ),
+        (
+            {"exchange": "bulk", "budget": 101},
+            "method.budget=101: a device chooses among 100 candidates; raise method.approx_size, "
+            "or lower it.",
+        ),
+        (
+            {"topology": "edges"},
+            "method.topology=edges: it needs method.edges, such as [[0,1],[1,2]]; give them.",
+        ),
+        (
+            {"edges": ((0, 1),)},
+            "method.edges: topology=geometric draws its own; use topology=edges.",
+        ),
+        (
+            {"topology": "ring", "degree": 2.0},
+            "method.degree=2: topology=ring has its own; leave it out.",
+        ),
+    ],
+)
+def test_options_that_would_go_unheard_are_refused(changes: Any, sentence: str) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        check_exchange(CFCLConfig(**changes))
+    assert str(refusal.value) == sentence
+
+
+def test_baselines_may_exchange_embeddings_and_none_any_budget() -> None:
+    check_exchange(CFCLConfig(exchange="uniform", medium="embeddings"))
+    check_exchange(CFCLConfig(exchange="none", budget=1000))

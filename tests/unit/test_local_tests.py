@@ -130,3 +130,9 @@ def test_runs_that_cannot_be_tested_so_are_refused(
 
     with pytest.raises(kind, match=sentence):
         assemble(compose(*overrides, "evaluation.local_tests=true"))
+
+
+def test_a_ratio_that_leaves_nobody_a_sample_is_refused() -> None:
+    data = data_of(np.repeat(np.arange(10), 6), np.repeat(np.arange(10), 7))
+    with pytest.raises(DataError, match=r"local_test_ratio=0\.001: no client gets a test sample"):
+        local_test_rows(data, IID(clients=3).split(data, 0), 0.001, 0)

@@ -8,7 +8,10 @@ from coterie.config.participation import ParticipationConfig
 from coterie.contract.client import Fit
 from coterie.contract.phase import Phase
 from coterie.engine.participation import Participation
+from coterie.engine.setup import assemble
+from coterie.errors import ConfigError, RunError
 from modules.fedmcc import FedMCC
+from ray_jobs.compose import compose
 from tests.methods_for_tests.mailer import Mailer
 from tests.methods_for_tests.pool import Pool
 from tests.methods_for_tests.running import make_loop, make_workload, run, start
@@ -156,3 +159,34 @@ def test_inline_lists_and_files_are_one(tmp_path):
     listed = turnouts(availability=((0, 1), (2,)))
     assert turnouts(availability=str(tmp_path / "a.json")) == listed
     assert sizes(listed) == [2, 1] * 3
+
+
+def test_a_run_that_nobody_took_part_in_is_no_run():
+    keys = ParticipationConfig(dropout_rate=0.999)
+    workload = make_workload(Pool.Config(rounds=2), [2] * 3, participation=keys)
+    with pytest.raises(RunError, match=r"^Nobody took part in any of the 2 phases: no client was"):
+        run(workload)
+
+
+@pytest.mark.parametrize(
+    "keys", [{"availability": ((), ())}, {"availability": ((4,), ()), "seed": 3}]
+)
+def test_a_run_without_anybody_present_is_refused(keys):
+    rate = {"device_failure_rate": 0.9} if "seed" in keys else {}
+    with pytest.raises(ConfigError, match=r"no client is present in any round"):
+        turnouts(**keys, **rate)
+
+
+def test_a_client_that_the_method_names_has_to_be_there_in_some_round():
+    def built(alone):
+        rounds = "participation.availability=[[0,1],[3]]"
+        short = ("experiment=ccfc_digits", "cluster=serial", "data.limit=200", rounds)
+        return assemble(compose(*short, f"method.alone={alone}"))
+
+    assert built(3).method.next(built(3).server).cohort == (3,)
+    with pytest.raises(ConfigError) as refusal:
+        built(2)
+    assert str(refusal.value) == (
+        "participation: client 2, which the method asks for, is absent in all rounds; ask for "
+        "another, or change participation."
+    )

@@ -17,6 +17,7 @@ from coterie.config import dump_config, load_config
 from coterie.engine.pretrained_encoder import Pretrained
 from coterie.errors import ConfigError, DataError
 from modules.byol import FedBYOL
+from modules.cfcl import CFCL
 from modules.fedavg import FedAvg
 from modules.fedmcc import FedMCC
 from ray_jobs import pretrain
@@ -196,6 +197,18 @@ def test_the_config_is_refused_in_one_sentence(folder, override: str, ending: st
     assert str(caught.value).startswith("encoder.")
     assert str(caught.value).endswith(ending)
     assert "\n" not in str(caught.value)
+
+
+def test_a_method_that_trains_the_encoder_alone_refuses_a_frozen_one(folder) -> None:
+    config = CFCL.Config(total_steps=2, aggregate_every=1, exchange="none")
+    task, sizes = tiny_workload(config).task, {0: 9, 1: 9}
+    frozen = replace(task, encoder=encoder(folder, freeze=True))
+    with pytest.raises(
+        ConfigError, match=r"^encoder: all of it is frozen, .* encoder\.freeze=false"
+    ):
+        CFCL(config, frozen).init(sizes, 0)
+    free = replace(task, encoder=encoder(folder, freeze=False))
+    assert CFCL(config, free).init(sizes, 0).slots["encoder"]
 
 
 def test_half_a_file_is_refused_in_one_sentence(folder) -> None:

@@ -167,3 +167,11 @@ def test_without_the_key_no_evaluation_has_them(finished_run):
     folder = finished_run.run_dir
     assert "unsupervised" not in (folder / "metrics.jsonl").read_text()
     assert "unsupervised" not in json.loads((folder / "summary.json").read_text())["metrics"]
+
+
+def test_samples_too_few_for_the_clusters_are_scored_without_mixing():
+    assembly, _, blind = built("experiment=fedbyol_digits", *ORCHESTRA[1:8])
+    few = replace(blind, max_samples=10)
+    assert sum(len(own) for own in few._sampled()) == 9 < few.clusters
+    assert set(few.quick(assembly.server)) == {"align", "unif", "selection"}
+    assert "mixing" in few.scores(assembly.server)

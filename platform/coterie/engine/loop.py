@@ -20,7 +20,7 @@ from coterie.engine.packing import digest, pack
 from coterie.engine.participation import Participation, Turnout
 from coterie.engine.robust import robust_means
 from coterie.engine.server_optimizer import Moments, server_step
-from coterie.errors import StateLostError
+from coterie.errors import RunError, StateLostError
 
 
 @dataclass
@@ -84,6 +84,16 @@ def _give_up(state: RunState, lost: StateLostError) -> None:
     raise lost
 
 
+def _check_trained(state: RunState) -> None:
+    """A run that called nobody has learned nothing, whatever its scores."""
+    ledger = state.ledger
+    if state.phases and not (ledger.down or ledger.up or state.states):
+        raise RunError(
+            f"Nobody took part in any of the {state.phases} phases: no client was present, or all "
+            "dropped out; change participation, or take another seed."
+        )
+
+
 @dataclass
 class Loop:
     """Runs a method's phases on a backend.
@@ -131,6 +141,7 @@ class Loop:
                 simulated=turnout.simulated,
             )
             self.commit(state, committed)
+        _check_trained(state)
 
     def _execute(self, order: Order) -> PhaseResult:
         """What the clients gave, joined by the configured rule."""

@@ -34,7 +34,7 @@ class Participation:
         clients: How many clients there are.
 
     Raises:
-        ConfigError: If the config asks for clients that do not exist.
+        ConfigError: If the config asks for clients that do not exist, or leaves none.
     """
 
     def __init__(self, config: RunConfig, clients: int) -> None:
@@ -48,6 +48,30 @@ class Participation:
         if availability is not None:
             self._rounds = read_availability(availability, clients)
         self._failed = failed_devices(clients, self._config.device_failure_rate, self._seed)
+
+        if not self._ever:
+            raise ConfigError(
+                "participation: no client is present in any round; list some in "
+                "participation.availability, or let fewer devices fail."
+            )
+
+    def check(self, phase: Phase) -> None:
+        """Refuse a phase whose own clients are never there.
+
+        Raises:
+            ConfigError: If the method names its clients, and all of them are absent throughout.
+        """
+        named = phase.cohort if isinstance(phase.cohort, tuple) else ()
+        if named and not self._ever & set(named):
+            raise ConfigError(
+                f"participation: client {named[0]}, which the method asks for, is absent in all "
+                "rounds; ask for another, or change participation."
+            )
+
+    @property
+    def _ever(self) -> frozenset[int]:
+        """Who is present in some round."""
+        return frozenset().union(*self._rounds) - self._failed
 
     def turnout(self, phase: Phase) -> Turnout:
         """Who takes part in the phase; nobody, if nobody is present or all drop out.

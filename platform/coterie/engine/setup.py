@@ -51,7 +51,9 @@ def assemble(config: RunConfig) -> Assembly:
     local = keeps_data_local(config)
     surveys = ask_clients(config) if local else []
     data, parts = described(config, surveys) if local else read_and_split(config)
-    Participation(config, len(parts))  # refused now, not after the actors have started
+    participation = Participation(
+        config, len(parts)
+    )  # refused now, not after the actors have started
     labelled = data.labels is not None and bool((data.labels >= 0).all())
     if method_type.needs_labels and not (all(s.labelled for s in surveys) if local else labelled):
         raise DataError(
@@ -74,6 +76,8 @@ def assemble(config: RunConfig) -> Assembly:
     sizes = {client: len(rows) for client, rows in enumerate(parts)}
     # Now, so that networks which do not fit the data are refused before anything has started.
     server = method.init(sizes, derive_seed(config.seed, "init"))
+    if (first := method.next(server)) is not None:
+        participation.check(first)
     if config.evaluation.local_tests:
         _local_rows(config, data, parts)
         _check_classifies(method.model_for(server, None).classifies, config)

@@ -81,7 +81,7 @@ def local_test_rows(
         Each client's rows of the test set, sorted.
 
     Raises:
-        DataError: If nothing is held out, or there are no labels.
+        DataError: If nothing is held out, there are no labels, or the ratio leaves nobody a sample.
     """
     labels, test_labels = data.labels, data.test_labels
     if labels is None or test_labels is None:
@@ -107,4 +107,8 @@ def local_test_rows(
         shares = np.split(rng.permutation(held[c]), np.minimum(ends, len(held[c])))
         for client, share in enumerate(shares[:-1]):
             rows[client].append(share)
+    if not any(len(share) for own_rows in rows for share in own_rows):
+        raise DataError(
+            f"evaluation.local_test_ratio={ratio:g}: no client gets a test sample; raise it."
+        )
     return [np.sort(np.concatenate(own_rows)).astype(np.int64) for own_rows in rows]

@@ -80,7 +80,7 @@ class UnsupervisedEvaluator:
         assigned: Tensor
         if found.probabilities is not None:
             assigned = found.probabilities.argmax(dim=1)
-        elif self.clusters:
+        elif 0 < self.clusters <= len(found.embedding):
             seed = derive_seed(self.seed, "clusters") % 2**31
             assigned = kmeans(found.embedding, self.clusters, seed=seed).assignments
         else:

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any
 
 import torch
-from pydantic import PositiveInt
+from pydantic import Field
 from torch import Tensor
 
 from coterie.config.component import Component
@@ -15,9 +15,9 @@ from coterie.gradcache.cached import Part, Terms, cached_loss
 class MicroBatched(Component):
     """Of a method whose loss couples the samples of a batch, and that declares representations."""
 
-    micro_batch_size: PositiveInt | None = None
+    micro_batch_size: Annotated[int, Field(ge=2)] | None = None
     """Samples whose graph is in memory at a time: gradients of the whole batch are cached, at the
-    cost of one more forward pass. By default the whole batch's."""
+    cost of one more forward pass. By default the whole batch's. Batch norm needs two."""
 
 
 UNCOUPLED = (

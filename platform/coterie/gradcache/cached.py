@@ -50,8 +50,9 @@ class Part:
         modules: The networks that `apply` uses. If any of their parameters requires a gradient,
             the part is passed twice.
         samples: The batch.
-        micro_batch_size: Samples whose graph is in memory at a time, at most; the batch is cut into
-            pieces as equal as can be. By default the whole batch.
+        micro_batch_size: Samples whose graph is in memory at a time, at most (of 2, three where one
+            would be left alone); the batch is cut into pieces as equal as can be. By default the
+            whole batch.
     """
 
     apply: Callable[[Tensor], Any]
@@ -64,9 +65,9 @@ class Part:
             raise ConfigError(f"micro_batch_size={self.micro_batch_size}: it must be positive.")
 
     def pieces(self) -> list[slice]:
-        """The micro-batches."""
-        n = len(self.samples)
-        count = max(1, -(-n // (self.micro_batch_size or n)))
+        """The micro-batches; of sizes above one none has a single sample, for batch norm's sake."""
+        n, size = len(self.samples), self.micro_batch_size or len(self.samples)
+        count = max(1, min(-(-n // size), n // min(size, 2)))
         bounds = [n * i // count for i in range(count + 1)]
         return [slice(a, b) for a, b in itertools.pairwise(bounds)]
 
