@@ -188,6 +188,9 @@ class RunConfig(Component):
     """The data set: a class of `datamodules/`."""
     partition: SerializeAsAny[Component]
     """How the samples are spread over the clients."""
+    labelled_pool: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
+    """Share of each class that no client gets: `ray_jobs.evaluate` fine-tunes with labels of these
+    samples alone, which training has not seen. Not where data stays with its clients."""
     encoder: SerializeAsAny[Component]
     """The network that turns a sample into a representation."""
     augmentation: SerializeAsAny[Component]

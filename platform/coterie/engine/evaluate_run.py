@@ -6,16 +6,19 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from coterie.checkpoints.checkpoint import load_checkpoint
 from coterie.config.component import target_of
 from coterie.config.schema import RunConfig
+from coterie.contract.data import Indices
 from coterie.contract.phase import ServerState
 from coterie.contract.seeds import derive_seed
 from coterie.engine.backend import Backend
 from coterie.engine.device import device_of
 from coterie.engine.interrupts import Interrupts
+from coterie.engine.labelled_pool import draw_pool
 from coterie.engine.local_setup import keeps_data_local
 from coterie.engine.outputs import draw_evaluation
 from coterie.engine.setup import (
@@ -72,7 +75,8 @@ class RunEvaluation:
         """Read the checkpoint, score it, write metrics.json and figures.
 
         Raises:
-            ConfigError: If the run's data stays with its clients.
+            ConfigError: If the run's data stays with its clients, or fewer labels were held out of
+                its training than are asked for.
             DataError: If the checkpoint or the data is missing.
         """
         if keeps_data_local(self.config):
@@ -80,6 +84,7 @@ class RunEvaluation:
                 f"run={self.directory.path}: its data stays with its clients and is scored by the "
                 "run itself; read its summary.json."
             )
+        self._check_shares()
         self._assembly = assemble(self.config)
         with Interrupts() as interrupts:
             backend = make_backend(
@@ -113,6 +118,7 @@ class RunEvaluation:
         fit, held, test_labels = evaluator.held_out()
         samples, labels = data.samples, data.labels
         assert labels is not None
+        fit, share = self._labelled(fit, share)
         if test_labels is not None and data.test_samples is not None:
             test = data.test_samples[held], test_labels[held]
         else:
@@ -128,6 +134,23 @@ class RunEvaluation:
             device=self._device,
         )
         return asdict(scores)
+
+    def _labelled(self, fit: Indices, share: float) -> tuple[Indices, float]:
+        """The rows whose labels may be given, and what share of them is as many as of all."""
+        kept = self.config.labelled_pool
+        if not kept:
+            return fit, share
+        pool = draw_pool(self._assembly.data, kept, self.config.seed)
+        return fit[np.isin(fit, pool)], share / kept
+
+    def _check_shares(self) -> None:
+        kept = self.config.labelled_pool
+        for share in self.shares if kept else ():
+            if share > kept:
+                raise ConfigError(
+                    f"labelled_shares={share:g}: the run held labelled_pool={kept:g} of the "
+                    "samples out of its training; choose at most as much."
+                )
 
     def _write(
         self,

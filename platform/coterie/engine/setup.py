@@ -16,6 +16,7 @@ from coterie.engine.cluster_number import cluster_number
 from coterie.engine.data_checks import check_data
 from coterie.engine.device import check_device, client_device
 from coterie.engine.fit_checks import check_fit
+from coterie.engine.labelled_pool import draw_pool, without_pool
 from coterie.engine.local_setup import ask_clients, described, keeps_data_local
 from coterie.engine.participation import Participation
 from coterie.engine.recorder import Scorer
@@ -49,6 +50,11 @@ def assemble(config: RunConfig) -> Assembly:
     torch.set_num_threads(config.cluster.threads_per_client)
     method_type = load_target(target_of(config.method))
     local = keeps_data_local(config)
+    if local and config.labelled_pool:
+        raise ConfigError(
+            f"labelled_pool={config.labelled_pool:g}: data that stays with its clients is not "
+            "fine-tuned with; leave it out."
+        )
     surveys = ask_clients(config) if local else []
     data, parts = described(config, surveys) if local else read_and_split(config)
     participation = Participation(
@@ -95,6 +101,7 @@ def read_and_split(config: RunConfig) -> tuple[DataArrays, list[Indices]]:
     check_data(data)
     partition: Partition = config.partition  # type: ignore[assignment]  # checked where it is used
     parts = list(partition.split(data, derive_seed(config.seed, "partition")))
+    parts = without_pool(parts, draw_pool(data, config.labelled_pool, config.seed))
     _check_parts(parts)
     return data, parts
 

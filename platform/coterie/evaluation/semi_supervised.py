@@ -48,11 +48,11 @@ def fine_tune(
     """Fine-tune encoder and a linear head with a share of the labels; score on held-out samples.
 
     FedMCC (section IV-C, Table V), FedU and Orchestra (section 6.1) fine-tune the whole model with
-    1 % or 10 % of the labels, none of which the unsupervised training has seen; SimCLR draws them
-    by class. The last epoch is scored, never the best. What the papers leave open is ours: cross-
-    entropy, Adam 1e-3, 100 epochs, batches of 128 (one of a single sample is skipped, for batch
-    norm), no augmentation, head of PyTorch's initial distribution. The encoder itself is not
-    changed, nor is the global random state.
+    1 % or 10 % of the labels, of samples that were held out of the training, as a run's
+    `labelled_pool` does; SimCLR draws them by class. The last epoch is scored, never the best. What
+    the papers leave open is ours: cross-entropy, Adam 1e-3, 100 epochs, batches of 128 (one of a
+    single sample is skipped, for batch norm), no augmentation, head of PyTorch's initial
+    distribution. The encoder itself is not changed, nor is the global random state.
 
     Args:
         encoder: Samples in [0, 1] to representations (n, features).
