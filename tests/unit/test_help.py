@@ -52,7 +52,7 @@ def test_every_key_stands_with_default_and_docstring() -> None:
     )
     assert rows[rows.index("  seed=0") + 1] == "      All randomness of the run derives from it."
     text = " ".join(" ".join(rows).split())
-    assert "an actor's GPU if it was given one. (auto, cpu, cuda) cluster.backend=ray" in text
+    assert "an actor's GPU if it was given one. (auto, cpu, cuda) labelled_pool=0.0" in text
 
 
 def test_exit_codes() -> None:
