@@ -71,7 +71,8 @@ def _check_data(path: Path, found: dict[bytes, bytes], data: DataArrays) -> None
             raise DataError(
                 f"partition.path={path}: it was made for other data ("
                 f"{what.get(key, 'the digest of the labels')} is {_short(there)} there and "
-                f"{_short(here)} here); make it again with `python -m ray_jobs.partition`."
+                f"{_short(here)} here); read the same samples (data.split, data.limit), or make it "
+                "again with `python -m ray_jobs.partition`."
             )
 
 

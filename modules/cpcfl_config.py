@@ -1,5 +1,6 @@
 """CP-CFL's and IFCA's options: the pool of models, who takes which, and when to begin again."""
 
+import logging
 import math
 from typing import Annotated, ClassVar, Literal
 
@@ -7,6 +8,8 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from coterie.errors import ConfigError
 from modules.classification import ClassificationConfig
+
+_logger = logging.getLogger(__name__)
 
 
 class CPCFLConfig(ClassificationConfig):
@@ -65,6 +68,12 @@ def check_pool(config: CPCFLConfig, clients: int) -> None:
             f"method.clusters={models}: choice=client needs a model for each of the {clients} "
             f"clients; set it to {clients}."
         )
+    if models > 1 and config.rounds <= config.explore_rounds:
+        _logger.warning(
+            "method.rounds=%d: clients take models at random in the first %d, "
+            "method.explore_rounds, so none is ever chosen; give more, or explore less.",
+            config.rounds, config.explore_rounds,
+        )  # fmt: skip
     if config.min_share * models > 1:
         raise ConfigError(
             f"method.min_share={config.min_share:g}: {models} models cannot all have that share; "

@@ -33,6 +33,7 @@ from coterie.contract import (
     seeded,
 )
 from coterie.contract.phase import Fact
+from coterie.errors import ConfigError
 from coterie.networks.clusterer import Clusterer
 from modules.mcc import HEAD_LOSS, METRICS, PARTS, MomentumConfig, MomentumContrast, Stage
 
@@ -190,6 +191,11 @@ class FedMCC(_Momentum):
         }
         second = config.model_copy(update={k: v for k, v in own.items() if v is not None})
         views = config.clustering_augmentation or task.augmentation
+        if views is not task.augmentation:  # now, not after stage 1
+            try:
+                views.build(task.shape)  # type: ignore[union-attr]
+            except ConfigError as error:
+                raise ConfigError(f"method.clustering_augmentation: {error}") from error
         rounds, epochs = config.representation_rounds, config.representation_epochs
         clustering = Step(
             stage="clustering",

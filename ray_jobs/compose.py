@@ -4,7 +4,7 @@ Hydra composes the groups of `configs/`; the single values are set afterwards an
 config models alone, because Hydra's own refusals are long and know no nearest key.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,10 @@ from yaml import YAMLError
 from coterie.config import COMPONENTS, RunConfig, load_config
 from coterie.config.explain import one_of, show
 from coterie.errors import ConfigError
+from coterie.tracking.run_directory import RunDirectory
+
+_NAMED = 12
+"""Experiments that a message still lists."""
 
 
 def compose(*overrides: str) -> RunConfig:
@@ -29,6 +33,9 @@ def compose(*overrides: str) -> RunConfig:
     A choice (`encoder=mlp`) comes before single values (`encoder.features=64`), whatever their
     order. A choice other than the experiment's replaces the experiment's keys in that section;
     where both name the same class, it replaces only the keys that the choice itself sets.
+
+    Without an experiment, `resume=true run_dir=…` takes that run's own config; `cluster=` and
+    `tracking=` may be chosen anew.
 
     Args:
         overrides: `experiment=fedmcc_digits`, `encoder=mlp`, `seed=1`, `method.lr=1e-3`;
@@ -43,18 +50,39 @@ def compose(*overrides: str) -> RunConfig:
 def compose_plain(*overrides: str) -> dict[str, Any]:
     """The same as plain values that nothing has judged yet; it does not import PyTorch."""
     choices, values = _sort(overrides)
-    if "experiment" not in choices:
-        names = ", ".join(experiments())
-        raise ConfigError(f"experiment: none is chosen; give experiment=<name>, one of {names}.")
+    stored = _resumed(choices, values)
+    if "experiment" not in choices and stored is None:
+        raise ConfigError(_no_experiment())
     try:
-        config = _compose_groups(choices)
+        config = _compose_groups(choices) if stored is None else OmegaConf.create(stored)
         for override in values:
             _set(config, override)
         plain: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
     except (HydraException, OmegaConfBaseException, YAMLError) as error:
         reason = str(error).strip().splitlines()[0].rstrip(".")
         raise ConfigError(f"{' '.join(overrides)}: the YAML does not compose: {reason}.") from error
-    return {**plain, "experiment": choices["experiment"]}
+    return {**plain, **{key: choices[key] for key in choices if key == "experiment"}}
+
+
+def _resumed(choices: Mapping[str, str], values: Sequence[Override]) -> dict[str, Any] | None:
+    """The config of the run that `resume=true run_dir=…` goes on with, if nothing else is chosen.
+
+    Another `cluster` or `tracking`, on which no bit depends, takes the place of the run's.
+    """
+    given = {value.key_or_group: value.value() for value in values if not value.is_delete()}
+    run_dir = given.get("run_dir")
+    if not choices.keys() <= {"cluster", "tracking"} or given.get("resume") is not True:
+        return None
+    if not isinstance(run_dir, str) or not RunDirectory.exists(run_dir):
+        return None
+    own = {group: read_choice(group, choice) for group, choice in choices.items()}
+    return {**RunDirectory.open(run_dir).read_config(), **own}
+
+
+def _no_experiment() -> str:
+    names = list(experiments())
+    known = f", one of {', '.join(names)}" if len(names) <= _NAMED else " (--help lists them)"
+    return f"experiment: none is chosen; give experiment=<name>{known}."
 
 
 def config_dir() -> Path:

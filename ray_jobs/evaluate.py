@@ -62,6 +62,7 @@ def _help(*arguments: str) -> str:
 def _evaluate(arguments: Sequence[str]) -> int:
     values = read_values(arguments)
     own = {key: values.pop(key) for key in EvaluateConfig.model_fields if key in values}
+    _check_changes(values)
     options = load_component(EvaluateConfig, own)
     directory = _open(options.run)
     config = _run_config(directory, values)
@@ -74,6 +75,7 @@ def _evaluate(arguments: Sequence[str]) -> int:
         checkpoint=options.checkpoint,
         shares=options.labelled_shares,
         epochs=options.fine_tuning_epochs,
+        changes=values,
     ).run()
     _show(done)
     return 0
@@ -89,6 +91,13 @@ def _open(run: str) -> RunDirectory:
 
 def _run_config(directory: RunDirectory, changes: Mapping[str, Any]) -> RunConfig:
     """The run's config with these changes, on the cluster at hand unless they name a backend."""
+    cluster = changes.get("cluster", {})
+    if isinstance(cluster, Mapping):
+        cluster = {"backend": backend_at_hand(cluster), **cluster}
+    return load_config(_merged(directory.read_config(), {**changes, "cluster": cluster}))
+
+
+def _check_changes(changes: Mapping[str, Any]) -> None:
     for key, value in changes.items():
         if key not in RunConfig.model_fields:
             close = nearest(key, [*EvaluateConfig.model_fields, *_CHANGEABLE])
@@ -100,10 +109,11 @@ def _run_config(directory: RunDirectory, changes: Mapping[str, Any]) -> RunConfi
                 f"{key}={show(value)}: the run has been trained with its own; only keys of "
                 f"{', '.join(_CHANGEABLE)} can be set anew."
             )
-    cluster = changes.get("cluster", {})
-    if isinstance(cluster, Mapping):
-        cluster = {"backend": backend_at_hand(cluster), **cluster}
-    return load_config(_merged(directory.read_config(), {**changes, "cluster": cluster}))
+        if key != "accelerator" and not isinstance(value, Mapping):
+            raise ConfigError(
+                f"{key}={show(value)}: the run has been trained with its own; only single keys of "
+                f"it can be set anew, as {key}.NAME=VALUE."
+            )
 
 
 def _merged(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -138,7 +148,7 @@ def _tables(
         "linear": "linear probe",
         "knn": "nearest neighbours",
         "unsupervised": "without labels",
-        "local": "clients' own models and tests",
+        "local": "clients' own models",
     }
     tables: list[dict[str, Mapping[str, float]]] = [{}, {}, {}]
     for group, scores in metrics.items():

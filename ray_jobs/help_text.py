@@ -4,6 +4,7 @@ import textwrap
 from collections.abc import Mapping
 from typing import Any, Literal, get_args, get_origin
 
+import yaml
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
@@ -11,7 +12,7 @@ from pydantic_core import PydanticUndefined
 from coterie.config import COMPONENTS, RunConfig
 from coterie.config.explain import dotted_fields, model_in, show
 from coterie.config.loading import section_model
-from ray_jobs.compose import describe, experiments, groups, parse, read_choice
+from ray_jobs.compose import compose_plain, describe, experiments, groups, parse, read_choice
 
 _WIDTH = 80
 _ABOUT = (
@@ -37,8 +38,8 @@ def help_text(*overrides: str) -> str:
     """The help, at most 80 columns wide.
 
     Args:
-        overrides: Choices such as `method=fedmcc`, whose own keys are added; anything else that
-            stands on the command line is left aside.
+        overrides: Choices such as `method=fedmcc`, whose own keys are added; with an experiment
+            the values that the whole command line gives its groups.
 
     Raises:
         ConfigError: If a choice does not exist, or its class cannot be imported.
@@ -56,6 +57,7 @@ def help_text(*overrides: str) -> str:
         _key_list("Keys (KEY=VALUE) with their defaults:", keys),
         textwrap.fill(f"A choice has keys of its own: add {_KEYS_OF} to --help.", _WIDTH),
         *_choices_keys(overrides),
+        *_experiments_values(overrides),
         _table("Exit codes:", _EXIT_CODES),
     ]
     return "\n\n".join(parts) + "\n"
@@ -110,6 +112,17 @@ def _choices_keys(overrides: tuple[str, ...]) -> list[str]:
         about = textwrap.fill(describe(group, show(choice)), _WIDTH)
         parts.append(f"{about}\n{_key_list(title, fields, section)}")
     return parts
+
+
+def _experiments_values(overrides: tuple[str, ...]) -> list[str]:
+    """What an experiment sets, as YAML, with all that stands beside it on the command line."""
+    if not any(override.key_or_group == "experiment" for override in parse(overrides)):
+        return []
+    values = compose_plain(*overrides)
+    name = values.pop("experiment")
+    text = yaml.safe_dump(values, sort_keys=False, default_flow_style=None, width=_WIDTH - 30)
+    title = f"experiment={name} sets; all else is at its default:"
+    return [f"{title}\n{textwrap.indent(text.rstrip(), '  ')}"]
 
 
 def _table(title: str, rows: dict[str, str]) -> str:

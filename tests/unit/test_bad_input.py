@@ -110,10 +110,10 @@ REFUSED = [
     (f"encoder.target={HERE}:TooWide ~encoder.hidden ~encoder.features", "encoder: Encoder gives (2, 8) for 2 samples, but says features=6; make it (2, 6)."),
     ("encoder=conv4 ~encoder.hidden", "encoder=ConvNet4: images of 8×8 pixels are too small, it takes 31×31 and more; resize them with data.size=31 or above."),
     # clients and samples
-    ("partition.clients=101", "clients=101 is more than the 100 samples; lower it."),
+    ("partition.clients=101", "partition.clients=101 is more than the 100 samples; lower it."),
     ("partition.clients=60", "partition: client 40 of 60 has 1 samples, each needs 2; use fewer clients or a more even partition."),
     ("partition=k_classes partition.k=11", "k_classes: clients=5 with k=11 classes each do not fit 10 classes; choose k up to their number, and clients · k at least that."),
-    ("data.limit=3", "clients=5 is more than the 3 samples; lower it."),
+    ("data.limit=3", "partition.clients=5 is more than the 3 samples; lower it."),
     ("data=mnist data.root=/nowhere", "mnist: no train-images-idx3-ubyte or train-images-idx3-ubyte.gz in /nowhere/MNIST/raw; set data.root or COTERIE_DATA to the folder that holds MNIST/, or set data.download=true."),
     ("participation.availability=[[]]", "participation: no client is present in any round; list some in participation.availability, or let fewer devices fail."),
     ("method.micro_batch_size=1", "method.micro_batch_size=1: must be at least 2."),

@@ -170,6 +170,7 @@ def test_a_run_that_fails_is_told_of_and_the_others_go_on(tmp_path, capsys):
     table = (out / "table.md").read_text()
     assert "\n- bad, seed 0: failed: " in table
     assert (
-        "\n- refused, seed 0: failed: clients=5000 is more than the 120 samples; lower it" in table
+        "\n- refused, seed 0: failed: partition.clients=5000 is more than the 120 samples; lower it"
+        in table
     )
     assert "bad, seed 0: failed: " in shown

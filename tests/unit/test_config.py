@@ -142,7 +142,7 @@ def test_a_misspelt_key_comes_before_the_one_it_leaves_missing() -> None:
     expected = "data.clinets=2: there is no such key; did you mean data.clients?"
     assert refusal(mapping() | {"data": data}) == expected
     assert refusal(mapping() | {"data": {"target": f"{HERE}:Plain"}}) == (
-        "data.clients: a value is needed."
+        "data.clients: a value is needed; give data.clients=…."
     )
 
 

@@ -111,3 +111,11 @@ def test_a_model_for_each_client_is_training_alone() -> None:
 def test_what_does_not_fit_is_refused(options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         CPCFL(short(**options), tiny_task()).init(dict(enumerate(SIZES)), 0)
+
+
+def test_a_run_that_explores_to_its_end_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        CPCFL(short(rounds=3, explore_rounds=2), tiny_task()).init(dict(enumerate(SIZES)), 0)
+        assert not caplog.records
+        CPCFL(short(rounds=3, explore_rounds=3), tiny_task()).init(dict(enumerate(SIZES)), 0)
+    assert "method.rounds=3: clients take models at random in the first 3" in caplog.text

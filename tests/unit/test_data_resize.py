@@ -31,3 +31,12 @@ def test_the_same_size_changes_nothing():
 
 def test_no_images_stay_none():
     assert resize_images(np.zeros((0, 3, 8, 8), np.uint8), 4).shape == (0, 3, 4, 4)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_one_pixel_is_the_mean(channels):
+    """PyTorch's kernel for uint8 fails there."""
+    images = np.random.default_rng(0).integers(0, 256, (4, channels, 6, 9), dtype=np.uint8)
+    found = resize_images(images, 1)
+    assert (found.shape, found.dtype) == ((4, channels, 1, 1), np.uint8)
+    assert np.abs(found[..., 0, 0] - images.mean(axis=(2, 3))).max() < 25

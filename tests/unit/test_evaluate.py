@@ -54,6 +54,7 @@ def test_an_evaluation_gives_the_same_numbers_again(ran):
     arguments = [f"run={ran.run_dir}", "labelled_shares=[0.1]", *KEYS]
     assert main(arguments) == 0
     first = metrics_of(ran.run_dir, "round-000004")
+    assert first["settings"] == {"labelled_shares": [0.1], "fine_tuning_epochs": 2}
     assert main(arguments) == 0
     assert metrics_of(ran.run_dir, "round-000004") == first
 
@@ -87,7 +88,10 @@ REFUSED = {
     "checkpoint=99": "checkpoint=99: {run}/checkpoints has none; those there are of rounds ",
     "checkpoint=best": "checkpoint=best: {run}/checkpoints has none; those there are of ",
     "checkpoint=last": "checkpoint=last: must be one of latest, best; did you mean latest?",
-    "checkpoint=-1": "checkpoint=-1: must be",
+    "checkpoint=-1": "checkpoint=-1: must be one of latest, best, or a larger number.",
+    "checkpoint=foo": "checkpoint=foo: must be one of latest, best, or a whole number.",
+    "data=mnist": "data=mnist: the run has been trained with its own; only single keys of it can",
+    "runs=x": "runs=x: there is no such key; did you mean run?",
     "chekpoint=3": "chekpoint=3: there is no such key; did you mean checkpoint?",
     "evaluation.kn=no": "evaluation.kn=no: there is no such key; did you mean evaluation.knn?",
     "method.rounds=3": "method={rounds:3}: the run has been trained with its own; only keys of acc",
@@ -113,4 +117,13 @@ def test_one_sentence_and_exit_code_2(ran, capsys, tmp_path, monkeypatch, argume
 
 def test_a_run_is_asked_for(capsys):
     assert main([]) == 2
-    assert capsys.readouterr().err == "run: a value is needed.\n"
+    assert capsys.readouterr().err == "run: a value is needed; give run=….\n"
+
+
+def test_what_was_set_anew_stands_beside_the_scores(ran):
+    changes = ("evaluation.knn_k=3", "evaluation.knn=true", "data.limit=100")
+    assert main([f"run={ran.run_dir}", "labelled_shares=[]", *changes]) == 0
+    assert metrics_of(ran.run_dir, "round-000004")["settings"] == {
+        "labelled_shares": [], "fine_tuning_epochs": 100,
+        "evaluation": {"knn_k": 3, "knn": True}, "data": {"limit": 100},
+    }  # fmt: skip

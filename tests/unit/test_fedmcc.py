@@ -1,5 +1,7 @@
 """FedMCC's rounds: schedule, targets kept by clients, what stage 2 leaves alone, averaging."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -8,6 +10,7 @@ from coterie.contract.client import ClientData
 from coterie.contract.seeds import derive_seed, seeded
 from coterie.engine.batches import SeededBatches
 from coterie.engine.plain_loop import PlainLoop
+from coterie.errors import ConfigError
 from modules.fedmcc import MCC, FedMCC
 from modules.mcc import PARTS, MomentumContrast
 from tests.small_federation import (
@@ -200,3 +203,16 @@ def test_the_model_clusters_only_once_that_is_trained(ran: Federated) -> None:
         assert (model.head is not None) is clusters
         if clusters:
             assert torch.equal(prediction.probabilities, module.online.cluster(hidden))
+
+
+def test_views_of_stage_2_that_do_not_fit_are_refused_at_the_start() -> None:
+    vectors = replace(tiny_task(), shape=(5,))
+    own = FedMCC.Config(
+        clustering_augmentation={"target": "datamodules.augmentations:DigitsAugmentation"}
+    )
+    with pytest.raises(ConfigError) as refusal:
+        FedMCC(own, vectors)
+    assert str(refusal.value).startswith(
+        "method.clustering_augmentation: augmentation=DigitsAugmentation: it takes images ("
+    )
+    FedMCC(FedMCC.Config(), vectors)

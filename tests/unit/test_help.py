@@ -1,6 +1,7 @@
 """The text of --help: complete, 80 columns, and from the same sources as the run."""
 
 import pytest
+import yaml
 
 from coterie.config import COMPONENTS, RunConfig
 from coterie.config.explain import dotted_fields, model_in
@@ -76,3 +77,13 @@ def test_a_choice_adds_its_own_keys() -> None:
 def test_an_unknown_choice_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"^partition=dirichlt: .*did you mean dirichlet\?$"):
         help_text("partition=dirichlt")
+
+
+def test_an_experiment_shows_what_it_sets_with_the_rest_of_the_line() -> None:
+    text = help_text("experiment=cfcl_usps", "method.budget=50")
+    rows = lines_after(text, "experiment=cfcl_usps sets; all else is at its default:")
+    values = yaml.safe_load("\n".join(rows))
+    assert values["method"]["target"] == "modules.cfcl:CFCL"
+    assert (values["method"]["budget"], values["method"]["aggregate_every"]) == (50, 10)
+    assert values["partition"]["clients"] == 10
+    assert max(map(len, text.splitlines())) <= 80

@@ -41,7 +41,9 @@ def test_a_later_run_has_the_same_clients(tmp_path, capsys, monkeypatch):
 def test_refusals_and_help(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main([*SMALL, "partition.clients=301"]) == 2
-    assert capsys.readouterr().err == "clients=301 is more than the 300 samples; lower it.\n"
+    assert (
+        capsys.readouterr().err == "partition.clients=301 is more than the 300 samples; lower it.\n"
+    )
     (tmp_path / "taken").touch()
     assert main([*SMALL, "out=taken"]) == 2
     assert "out=taken: it cannot be written (" in capsys.readouterr().err
@@ -78,7 +80,7 @@ def test_a_file_of_other_data_is_refused(tmp_path, other, reason):
     with pytest.raises(DataError) as refusal:
         read_partition(tmp_path / "p.parquet", other)
     assert f"it was made for other data ({reason}" in str(refusal.value)
-    assert str(refusal.value).endswith("; make it again with `python -m ray_jobs.partition`.")
+    assert str(refusal.value).endswith("or make it again with `python -m ray_jobs.partition`.")
 
 
 @pytest.mark.parametrize(

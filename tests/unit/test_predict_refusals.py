@@ -88,7 +88,7 @@ def test_one_sentence_and_exit_code_2(ran, capsys, argument):
 def test_what_is_needed_is_asked_for(capsys, key):
     given = [f"{name}=x" for name in ("model", "input") if name != key]
     assert main(given) == 2
-    assert capsys.readouterr().err == f"{key}: a value is needed.\n"
+    assert capsys.readouterr().err == f"{key}: a value is needed; give {key}=….\n"
 
 
 def test_help_shows_every_key(capsys):

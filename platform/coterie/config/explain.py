@@ -2,7 +2,7 @@
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
@@ -20,7 +20,6 @@ _SENTENCES = {
     "int_type": "not a whole number; give one such as {example}",
     "less_than": "must be below {lt}",
     "less_than_equal": "must be at most {le}",
-    "missing": "a value is needed",
     "model_type": "must be a group of keys; give it one such as {example}",
     "string_too_short": "must not be empty",
     "string_type": "not a text; quote it twice, as {key}='\"{value}\"'",
@@ -29,6 +28,16 @@ _SENTENCES = {
     "tuple_type": "must be a list in brackets such as {example}",
     "value_error": "{error}",
 }
+
+
+_TYPES = {
+    "float_type": "a number",
+    "greater_than": "a larger number",
+    "greater_than_equal": "a larger number",
+    "int_from_float": "a whole number",
+    "int_type": "a whole number",
+}
+"""What a union takes besides words."""
 
 
 def nearest(word: str, options: Iterable[str]) -> str | None:
@@ -97,10 +106,18 @@ def explain(error: ValidationError, values: Mapping[str, Any], fields: Fields, p
         return _unknown(key, value, fields)
     # A union gives one problem for each of its types.
     same = [problem for problem in problems if _path(problem["loc"], values) == path]
-    reason = " or ".join(dict.fromkeys(_reason(dict(problem), key, fields) for problem in same))
+    reason = _joined([_reason(dict(problem), key, fields) for problem in same], same)
     given = f"={show(value)}" if path and problems[0]["type"] != "missing" else ""
     ending = "" if reason.endswith((".", "?")) else "."
     return f"{key.rstrip('.')}{given}: {reason}{ending}"
+
+
+def _joined(reasons: Sequence[str], problems: Sequence[Any]) -> str:
+    """Why none of a union's types fits: a choice of words, or what else it may be."""
+    if problems[0]["type"] != "literal_error" or len(problems) == 1 or reasons[0].endswith("?"):
+        return reasons[0] if len(set(reasons)) == 1 else " or ".join(dict.fromkeys(reasons))
+    others = [_TYPES.get(problem["type"], "another value") for problem in problems[1:]]
+    return ", or ".join([reasons[0].rstrip("."), *dict.fromkeys(others)])
 
 
 def _path(location: tuple[int | str, ...], values: Any) -> tuple[int | str, ...]:
@@ -139,6 +156,8 @@ def _unknown(key: str, value: Any, fields: Fields) -> str:
 
 def _reason(problem: dict[str, Any], key: str, fields: Fields) -> str:
     kind, context = problem["type"], dict(problem.get("ctx", {}))
+    if kind == "missing":
+        return "a value is needed" + ("" if key.endswith("]") else f"; give {key}=…")
     if kind == "literal_error":
         options = re.split(r", | or ", context["expected"])
         return one_of(show(problem["input"]), [option.strip("'") for option in options])

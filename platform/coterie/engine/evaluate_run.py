@@ -62,6 +62,7 @@ class RunEvaluation:
         checkpoint: "latest", "best" or a round.
         shares: The shares of the labels that the network is fine-tuned with, one after the other.
         epochs: Epochs of the fine-tuning.
+        changes: What of the config is not the run's own; noted beside the scores.
     """
 
     config: RunConfig
@@ -69,6 +70,7 @@ class RunEvaluation:
     checkpoint: str | int
     shares: Sequence[float] = (0.01, 0.1)
     epochs: int = 100
+    changes: Mapping[str, Any] = field(default_factory=dict)
     _assembly: Assembly = field(init=False, repr=False)
 
     def run(self) -> EvaluatedRun:
@@ -164,6 +166,11 @@ class RunEvaluation:
             "method": target_of(self.config.method).rpartition(":")[2],
             "dataset": self._assembly.data.name,
             "seed": self.config.seed,
+            "settings": {
+                "labelled_shares": list(self.shares),
+                "fine_tuning_epochs": self.epochs,
+                **self.changes,
+            },
             "metrics": {
                 group: {name: finite(value) for name, value in scores.items()}
                 for group, scores in metrics.items()

@@ -100,7 +100,11 @@ def read_and_split(config: RunConfig) -> tuple[DataArrays, list[Indices]]:
     data = module.arrays()
     check_data(data)
     partition: Partition = config.partition  # type: ignore[assignment]  # checked where it is used
-    parts = list(partition.split(data, derive_seed(config.seed, "partition")))
+    try:
+        parts = list(partition.split(data, derive_seed(config.seed, "partition")))
+    except DataError as error:  # its functions say clients=…, the user partition.clients=…
+        own = str(error).partition("=")[0] in type(config.partition).model_fields
+        raise DataError(f"partition.{error}" if own else str(error)) from error
     parts = without_pool(parts, draw_pool(data, config.labelled_pool, config.seed))
     _check_parts(parts)
     return data, parts
