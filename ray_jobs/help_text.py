@@ -21,7 +21,8 @@ _ABOUT = (
 )
 _USAGE = """\
 usage: python -m ray_jobs.train experiment=NAME [GROUP=CHOICE ...] [KEY=VALUE]
-       python -m ray_jobs.train --help [GROUP=CHOICE ...]
+       python -m ray_jobs.train resume=true run_dir=DIR [KEY=VALUE]
+       python -m ray_jobs.train --help [experiment=NAME] [GROUP=CHOICE ...]
        ray job submit --working-dir . --runtime-env ray_jobs/runtime_env.yaml \\
          -- python -m ray_jobs.train experiment=NAME ..."""
 _KEYS_OF = " or ".join(f"{name}=CHOICE" for name in COMPONENTS[:2])
