@@ -31,7 +31,6 @@ from coterie.contract import (
     load_slots,
     seeded,
 )
-from coterie.errors import ConfigError
 from coterie.networks.clusterer import Clusterer
 from modules.orchestra_model import GlobalClusters, OrchestraConfig, OrchestraModel
 
@@ -87,27 +86,13 @@ class Orchestra:
         self.rounds = config.rounds
 
     def init(self, sizes: Mapping[int, int], seed: int) -> ServerState:
-        """Fresh networks, the target equal to the online one, and random centroids.
-
-        Raises:
-            ConfigError: If there are more global clusters than clients have local ones.
-        """
-        self._check_clusters(len(sizes))
+        """Fresh networks, the target equal to the online one, and random centroids."""
         with seeded(seed):
             module = self._build()
         RULES.check(module)
         epochs = scaled_epochs(self._config.epochs, len(sizes), self._config.base_clients)
         slots: dict[str, Tensors] = {**RULES.slots(module, NETWORKS | {"centroids"})}
         return ServerState(slots=slots | {"schedule": {"epochs": torch.tensor([epochs])}})
-
-    def _check_clusters(self, clients: int) -> None:
-        config = self._config
-        most = clients * config.local_clusters
-        if config.privacy == "k_anonymity" and config.global_clusters > most:
-            raise ConfigError(
-                f"method.global_clusters={config.global_clusters}: {clients} clients have {most} "
-                "local clusters in all to make them of; lower it, or raise method.local_clusters."
-            )
 
     def next(self, server: ServerState) -> Phase | None:
         """The phase that only clusters, then the rounds."""

@@ -109,6 +109,7 @@ REFUSED = [
     ("method.target=json:loads", "method.target=json:loads: it has no config model; give it a nested class Config."),
     (f"encoder.target={HERE}:TooWide ~encoder.hidden ~encoder.features", "encoder: Encoder gives (2, 8) for 2 samples, but says features=6; make it (2, 6)."),
     ("encoder=conv4 ~encoder.hidden", "encoder=ConvNet4: images of 8×8 pixels are too small, it takes 31×31 and more; resize them with data.size=31 or above."),
+    ("experiment=fedmcc_digits encoder=conv3 ~encoder.hidden method.micro_batch_size=1", "method.micro_batch_size=1: the encoder's batch norm needs two samples; raise it, or choose an encoder without."),
     # clients and samples
     ("partition.clients=101", "partition.clients=101 is more than the 100 samples; lower it."),
     ("partition.clients=60", "partition: client 40 of 60 has 1 samples, each needs 2; use fewer clients or a more even partition."),
@@ -116,7 +117,7 @@ REFUSED = [
     ("data.limit=3", "partition.clients=5 is more than the 3 samples; lower it."),
     ("data=mnist data.root=/nowhere", "mnist: no train-images-idx3-ubyte or train-images-idx3-ubyte.gz in /nowhere/MNIST/raw; set data.root or COTERIE_DATA to the folder that holds MNIST/, or set data.download=true."),
     ("participation.availability=[[]]", "participation: no client is present in any round; list some in participation.availability, or let fewer devices fail."),
-    ("method.micro_batch_size=1", "method.micro_batch_size=1: must be at least 2."),
+    ("method.micro_batch_size=0", "method.micro_batch_size=0: must be at least 1."),
     ("participation.availability=/no.json", "participation.availability=/no.json: cannot read it (No such file or directory); check the path."),
     # places
     ("run_dir=''", "run_dir=: must not be empty."),

@@ -4,11 +4,9 @@ from typing import Any
 
 import pytest
 
-from coterie.errors import ConfigError
 from modules.orchestra import RULES, Orchestra
 from modules.orchestra_model import OrchestraModel
 from tests.small_federation import SIZES, Federated, federate, tiny_task, tiny_workload
-from tests.small_orchestra import short
 
 L, G, D, H, M = 3, 4, 5, 7, 16
 BRANCH = {
@@ -108,13 +106,3 @@ def test_bytes_are_those_counted_by_hand(ran: Federated) -> None:
     assert third.down == {k: clients * v for k, v in (size | {"centroids": 8 * G * D}).items()}
     up = {k: v + 8 for k, v in size.items()} | {"records/centroids": centroids, "metrics": 32}
     assert second.up == third.up == {k: clients * v for k, v in up.items()}
-
-
-def test_more_global_clusters_than_are_sent_to_make_them_of_are_refused() -> None:
-    sizes, options = {0: 30, 1: 30}, {"local_clusters": 3}
-    Orchestra(short(global_clusters=6, **options), tiny_task()).init(sizes, 0)
-    Orchestra(short(global_clusters=7, privacy="none", **options), tiny_task()).init(sizes, 0)
-    with pytest.raises(
-        ConfigError, match=r"^method\.global_clusters=7: 2 clients have 6 local clu"
-    ):
-        Orchestra(short(global_clusters=7, **options), tiny_task()).init(sizes, 0)

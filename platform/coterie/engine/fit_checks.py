@@ -1,6 +1,7 @@
 """What is checked of a config against its data, before anything has started."""
 
 import torch
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from coterie.config.component import load_target, target_of
 from coterie.config.schema import RunConfig
@@ -18,8 +19,8 @@ def check_fit(config: RunConfig, task: Task, data: DataArrays) -> None:
     Raises:
         ConfigError: If there are more clusters than samples, in all or to evaluate on, or two keys
             that count them, the best checkpoint is to be kept by a metric that needs labels and
-            there are none, a moving average of weights is to be kept in bfloat16, or the encoder's
-            output is not as wide as it says.
+            there are none, a moving average of weights is to be kept in bfloat16, the encoder's
+            output is not as wide as it says, or its batch norm would see single samples.
     """
     if config.accelerator == "cuda" and config.cluster.backend == "ray":
         _check_slice(config)
@@ -31,7 +32,7 @@ def check_fit(config: RunConfig, task: Task, data: DataArrays) -> None:
             "out."
         )
     _check_ema(config)
-    _check_encoder(task)
+    _check_encoder(task, getattr(config.method, "micro_batch_size", None))
 
 
 def _check_clusters(config: RunConfig, data: DataArrays) -> None:
@@ -80,7 +81,7 @@ def _check_ema(config: RunConfig) -> None:
             )
 
 
-def _check_encoder(task: Task) -> None:
+def _check_encoder(task: Task, micro_batch_size: int | None) -> None:
     """Encode two blank samples: a network of one's own may say one width and have another."""
     with seeded(0), torch.no_grad():
         encoder = task.encoder.build(task.shape)
@@ -92,6 +93,13 @@ def _check_encoder(task: Task) -> None:
                 f"encoder: {type(encoder).__name__} cannot take samples of shape {task.shape} "
                 f"({reason}); mend its build, or choose another."
             ) from error
+    normed = any(isinstance(part, _BatchNorm) for part in encoder.modules())
+    trained = any(parameter.requires_grad for parameter in encoder.parameters())
+    if micro_batch_size == 1 and normed and trained:
+        raise ConfigError(
+            "method.micro_batch_size=1: the encoder's batch norm needs two samples; raise it, or "
+            "choose an encoder without."
+        )
     if shape != (2, encoder.features):
         raise ConfigError(
             f"encoder: {type(encoder).__name__} gives {shape} for 2 samples, but says "

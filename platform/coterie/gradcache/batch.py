@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Any
 
 import torch
-from pydantic import Field
+from pydantic import PositiveInt
 from torch import Tensor
 
 from coterie.config.component import Component
@@ -15,7 +15,7 @@ from coterie.gradcache.cached import Part, Terms, cached_loss
 class MicroBatched(Component):
     """Of a method whose loss couples the samples of a batch, and that declares representations."""
 
-    micro_batch_size: Annotated[int, Field(ge=2)] | None = None
+    micro_batch_size: PositiveInt | None = None
     """Samples whose graph is in memory at a time: gradients of the whole batch are cached, at the
     cost of one more forward pass. By default the whole batch's. Batch norm needs two."""
 
