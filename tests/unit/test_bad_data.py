@@ -225,10 +225,7 @@ def test_clients_without_enough_samples():
         IID(clients=7).split(data, 0)
 
 
-SHORT = (
-    "experiment=fedmcc_digits", "cluster=serial", "encoder=mlp", "tracking.progress=none",
-    "method.clustering_augmentation=null",
-)  # fmt: skip
+SHORT = ("experiment=fedcc_digits", "cluster=serial", "encoder=mlp", "tracking.progress=none")
 
 
 @pytest.mark.parametrize(
