@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from coterie.engine import evaluate_run
+from coterie.engine.federation import RunResult
 from coterie.engine.labelled_pool import draw_pool, without_pool
 from coterie.engine.setup import assemble, read_and_split
 from coterie.errors import ConfigError, DataError
@@ -15,6 +16,11 @@ from ray_jobs.evaluate import main
 from tests.finished_runs import TINY, train
 
 POOL = "labelled_pool=0.2"
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> RunResult:
+    return train(tmp_path_factory.mktemp("pool") / "run", POOL)
 
 
 def test_clients_keep_their_samples_but_for_a_share_of_each_class() -> None:
@@ -37,8 +43,7 @@ def test_without_a_share_nothing_changes() -> None:
     assert all(np.array_equal(a, b) for a, b in zip(parts, kept, strict=True))
 
 
-def test_labels_are_of_the_pool_alone(tmp_path: Path, monkeypatch) -> None:
-    run = train(tmp_path / "run", POOL)
+def test_labels_are_of_the_pool_alone(ran: RunResult, monkeypatch) -> None:
     given, original = [], evaluate_run.fine_tune
 
     def spied(encoder, labelled, test, **options):
@@ -46,7 +51,7 @@ def test_labels_are_of_the_pool_alone(tmp_path: Path, monkeypatch) -> None:
         return original(encoder, labelled, test, **options)
 
     monkeypatch.setattr(evaluate_run, "fine_tune", spied)
-    arguments = [f"run={run.run_dir}", "labelled_shares=[0.1]", "fine_tuning_epochs=2"]
+    arguments = [f"run={ran.run_dir}", "labelled_shares=[0.1]", "fine_tuning_epochs=2"]
     assert main(arguments) == 0
     (((samples, labels), share),) = given
     assembly = assemble(compose(*TINY, POOL))
@@ -57,13 +62,12 @@ def test_labels_are_of_the_pool_alone(tmp_path: Path, monkeypatch) -> None:
     assert {sample.tobytes() for sample in samples} <= everything
     assert not {sample.tobytes() for sample in samples} & (trained - everything)
     assert share == pytest.approx(0.5)
-    written = json.loads((run.run_dir / "evaluation-round-000004" / "metrics.json").read_text())
+    written = json.loads((ran.run_dir / "evaluation-round-000004" / "metrics.json").read_text())
     assert "labels_10%" in written["metrics"]
 
 
-def test_more_labels_than_were_held_out_are_refused(tmp_path: Path, capsys) -> None:
-    run = train(tmp_path / "run", POOL)
-    assert main([f"run={run.run_dir}", "labelled_shares=[0.1,0.3]"]) == 2
+def test_more_labels_than_were_held_out_are_refused(ran: RunResult, capsys) -> None:
+    assert main([f"run={ran.run_dir}", "labelled_shares=[0.1,0.3]"]) == 2
     assert capsys.readouterr().err == (
         "labelled_shares=0.3: the run held labelled_pool=0.2 of the samples out of its training; "
         "choose at most as much.\n"
