@@ -57,9 +57,8 @@ def assemble(config: RunConfig) -> Assembly:
         )
     surveys = ask_clients(config) if local else []
     data, parts = described(config, surveys) if local else read_and_split(config)
-    participation = Participation(
-        config, len(parts)
-    )  # refused now, not after the actors have started
+    # Refused now, not after the actors have started.
+    participation = Participation(config, len(parts))
     labelled = data.labels is not None and bool((data.labels >= 0).all())
     if method_type.needs_labels and not (all(s.labelled for s in surveys) if local else labelled):
         raise DataError(
