@@ -29,10 +29,10 @@ def resize_images(images: NDArray[np.uint8], size: Size) -> NDArray[np.uint8]:
     resized = np.empty((count, channels, *wanted), dtype=np.uint8)
     for start in range(0, count, _CHUNK):
         chunk = torch.from_numpy(np.ascontiguousarray(images[start : start + _CHUNK]))
-        if wanted == (1, 1):  # where PyTorch 2.15 fails on colour pictures of uint8
-            chunk = chunk.float()
+        single = wanted == (1, 1)  # there PyTorch 2.15 fails on colour pictures of uint8
+        chunk = chunk.float() if single else chunk
         small = functional.interpolate(
             chunk, size=wanted, mode="bilinear", antialias=True, align_corners=False
         )
-        resized[start : start + _CHUNK] = (small if wanted != (1, 1) else small.round()).numpy()
+        resized[start : start + _CHUNK] = (small.round() if single else small).numpy()
     return resized

@@ -61,13 +61,13 @@ def compose_plain(*overrides: str) -> dict[str, Any]:
     except (HydraException, OmegaConfBaseException, YAMLError) as error:
         reason = str(error).strip().splitlines()[0].rstrip(".")
         raise ConfigError(f"{' '.join(overrides)}: the YAML does not compose: {reason}.") from error
-    return {**plain, **{key: choices[key] for key in choices if key == "experiment"}}
+    return {**plain, "experiment": choices.get("experiment") or plain["experiment"]}
 
 
 def _resumed(choices: Mapping[str, str], values: Sequence[Override]) -> dict[str, Any] | None:
     """The config of the run that `resume=true run_dir=…` goes on with, if nothing else is chosen.
 
-    Another `cluster` or `tracking`, on which no bit depends, takes the place of the run's.
+    Another `cluster` or `tracking` takes the run's place; what decides bits is checked later.
     """
     given = {value.key_or_group: value.value() for value in values if not value.is_delete()}
     run_dir = given.get("run_dir")

@@ -1,7 +1,6 @@
 """Evaluate a run's checkpoint: `python -m ray_jobs.evaluate run=DIR [checkpoint=best] …`."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt
@@ -64,7 +63,7 @@ def _evaluate(arguments: Sequence[str]) -> int:
     own = {key: values.pop(key) for key in EvaluateConfig.model_fields if key in values}
     _check_changes(values)
     options = load_component(EvaluateConfig, own)
-    directory = _open(options.run)
+    directory = RunDirectory.open(options.run, key="run")
     config = _run_config(directory, values)
     # Imported only now: a mistyped key is answered at once, not after PyTorch has loaded.
     from coterie.engine.evaluate_run import RunEvaluation
@@ -79,14 +78,6 @@ def _evaluate(arguments: Sequence[str]) -> int:
     ).run()
     _show(done)
     return 0
-
-
-def _open(run: str) -> RunDirectory:
-    try:
-        return RunDirectory.open(run)
-    except ConfigError as error:
-        hint = "no config.yaml in it" if Path(run).is_dir() else "there is no such folder"
-        raise ConfigError(f"run={run}: {hint}; give the folder of an earlier run.") from error
 
 
 def _run_config(directory: RunDirectory, changes: Mapping[str, Any]) -> RunConfig:

@@ -9,7 +9,7 @@ from rich.console import Console
 from coterie.config.component import Component
 from coterie.config.loading import load_component, load_config
 from coterie.config.schema import RunConfig
-from coterie.errors import ConfigError, DataError
+from coterie.errors import DataError
 from coterie.tracking.run_directory import RunDirectory
 from ray_jobs.arguments import read_values
 from ray_jobs.command import run_command, run_program
@@ -51,11 +51,7 @@ def _relevance(arguments: Sequence[str]) -> int:
         RelevanceConfig, read_values([text for text in arguments if text.startswith(own)])
     )
     clients = compose(*(text for text in arguments if not text.startswith(own)))
-    if not RunDirectory.exists(options.pretrained):
-        raise ConfigError(
-            f"pretrained={options.pretrained}: no run is there; give the folder of an earlier run."
-        )
-    earlier = load_config(RunDirectory.open(options.pretrained).read_config())
+    earlier = load_config(RunDirectory.open(options.pretrained, key="pretrained").read_config())
     value = _measure(options, earlier, clients)
     Console().print(f"relevance {value:.4f}", highlight=False)
     return 0

@@ -62,3 +62,11 @@ def test_the_command_compares_a_runs_data_with_the_clients(tmp_path, capsys) -> 
     assert "its samples are (1, 8, 8), the clients' (1, 9, 9)" in capsys.readouterr().err
     assert main(["experiment=cpcfl_digits"]) == 2
     assert "pretrained" in capsys.readouterr().err
+
+
+def test_a_folder_without_a_run_is_named_by_its_key(tmp_path, capsys):
+    missing = f"pretrained={tmp_path / 'none'}"
+    assert main([missing, "experiment=fedmcc_digits"]) == 2
+    assert capsys.readouterr().err == (
+        f"{missing}: there is no such folder; give the folder of an earlier run.\n"
+    )

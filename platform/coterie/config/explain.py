@@ -115,7 +115,7 @@ def explain(error: ValidationError, values: Mapping[str, Any], fields: Fields, p
 def _joined(reasons: Sequence[str], problems: Sequence[Any]) -> str:
     """Why none of a union's types fits: a choice of words, or what else it may be."""
     if problems[0]["type"] != "literal_error" or len(problems) == 1 or reasons[0].endswith("?"):
-        return reasons[0] if len(set(reasons)) == 1 else " or ".join(dict.fromkeys(reasons))
+        return " or ".join(dict.fromkeys(reasons))
     others = [_TYPES.get(problem["type"], "another value") for problem in problems[1:]]
     return ", or ".join([reasons[0].rstrip("."), *dict.fromkeys(others)])
 

@@ -75,17 +75,21 @@ class RunDirectory:
         return cls(local_path("run_dir", run_dir).absolute()).config.is_file()
 
     @classmethod
-    def open(cls, run_dir: str) -> "RunDirectory":
+    def open(cls, run_dir: str, *, key: str = "run_dir") -> "RunDirectory":
         """The folder of an earlier run, to resume or to read it.
+
+        Args:
+            run_dir: The folder, as a path or file:// URI.
+            key: What it is called in errors.
 
         Raises:
             ConfigError: If there is no run in it.
         """
-        directory = cls(local_path("run_dir", run_dir).absolute())
+        directory = cls(local_path(key, run_dir).absolute())
         if not directory.config.is_file():
-            raise ConfigError(
-                f"run_dir={run_dir}: no config.yaml in it; give the folder of an earlier run."
-            )
+            found = directory.path.is_dir()
+            hint = "no config.yaml in it" if found else "there is no such folder"
+            raise ConfigError(f"{key}={run_dir}: {hint}; give the folder of an earlier run.")
         return directory
 
     def sweep(self) -> None:
