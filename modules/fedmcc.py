@@ -54,6 +54,11 @@ class _Momentum:
     needs_labels = False
 
     def __init__(self, config: MomentumConfig, task: Task, schedule: Sequence[Step]) -> None:
+        if config.aggregate_target and config.restart_target:
+            raise ConfigError(
+                "method.aggregate_target=true, method.restart_target=true: a target network is "
+                "averaged or starts afresh; set one of them."
+            )
         self._config, self._task, self._schedule = config, task, schedule
         self.rounds = sum(step.rounds for step in schedule)
 
@@ -64,10 +69,11 @@ class _Momentum:
             trained = part in PARTS[stage]
             offered = trained or (stage == "clustering" and part == "encoder")
             entries.append(_entry(f"online.{part}.*", part if offered else ""))
-            if trained and not self._config.aggregate_target:
+            if trained and self._config.keeps_target:
                 entries.append(Entry(pattern=f"target.{part}.*", rule=Rule.KEEP))
             else:
-                entries.append(_entry(f"target.{part}.*", f"target_{part}" if trained else ""))
+                averaged = trained and self._config.aggregate_target
+                entries.append(_entry(f"target.{part}.*", f"target_{part}" if averaged else ""))
         return StateRules(*entries)
 
     def init(self, sizes: Mapping[int, int], seed: int) -> ServerState:

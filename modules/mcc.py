@@ -70,7 +70,15 @@ class MomentumConfig(MicroBatched):
     participation: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
     """Share of the clients in each round."""
     aggregate_target: bool = False
-    """Ablation "update both" (Table VII): average the target network too; it does worse."""
+    """Ablation "update both" (Table VII): average the target network too."""
+    restart_target: bool = False
+    """The same ablation as FedU and FedEMA mean the words: in each round the target network starts
+    as the global online network, and clients keep nothing."""
+
+    @property
+    def keeps_target(self) -> bool:
+        """Whether clients keep a target network of their own."""
+        return not (self.aggregate_target or self.restart_target)
 
 
 class MomentumContrast(LightningModule):

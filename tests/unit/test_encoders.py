@@ -7,7 +7,7 @@ from torch import nn
 
 from coterie.config.component import parse_component
 from coterie.errors import ConfigError
-from coterie.networks import MLP, ConvNet2, ConvNet3, ConvNet4, EncoderConfig, USPSNet
+from coterie.networks import MLP, ConvNet2, ConvNet3, ConvNet4, EncoderConfig, Raw, USPSNet
 from coterie.networks.resnet import ResNet
 
 
@@ -32,6 +32,8 @@ def count(network: nn.Module) -> int:
         (USPSNet(), (1, 16, 16), 16),
         (MLP(), (64,), 128),
         (MLP(hidden=(), features=5), (1, 8, 8), 5),
+        (Raw(), (64,), 64),
+        (Raw(), (3, 8, 9), 3 * 8 * 9),
         (ResNet(), (3, 32, 32), 512),
         (ResNet(stem="imagenet", depth=34), (1, 64, 64), 512),
         (ResNet(depth=50), (1, 8, 8), 2048),
@@ -150,3 +152,10 @@ def test_sections_take_yaml_lists_and_refuse_wrong_values() -> None:
 def test_stem_resolution(stem: str, side: int) -> None:
     network = ResNet(stem=stem).build((3, 32, 32)).network
     assert network.maxpool(network.conv1(torch.rand(1, 3, 32, 32))).shape == (1, 64, side, side)
+
+
+def test_raw_is_the_samples_themselves() -> None:
+    images = torch.rand(3, 1, 4, 5)
+    encoder = Raw().build((1, 4, 5))
+    assert torch.equal(encoder(images), images.reshape(3, 20))
+    assert list(encoder.state_dict()) == []

@@ -60,7 +60,7 @@ def test_a_run_that_crashed_resumes_to_the_same_bits(
 ) -> None:
     phases = whole.state.phases
     moments = sorted({1, phases // 2, phases - 1} & set(range(1, phases)))
-    assert moments
+    assert moments or phases == 1  # a single phase has no middle
     for moment in moments:
         folder = tmp_path / str(moment)
         given = workload(kind)
@@ -91,6 +91,7 @@ def test_what_may_be_raised_gives_the_bits_of_a_run_that_had_it_from_the_start(
         assert plain(state) == plain(longer.state)
 
 
-def test_every_method_but_one_can_be_made_longer() -> None:
+def test_every_method_but_two_can_be_made_longer() -> None:
     fixed = {kind.__name__ for kind in METHODS if not kind.Config.extensible}  # type: ignore[attr-defined]
-    assert fixed == {"CFCL"}  # its weights know how many steps there are in all
+    # CF-CL's weights know how many steps there are in all; k-FED has one round.
+    assert fixed == {"CFCL", "KFED"}

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from coterie.networks import Centroids, ClusterHead, Predictor, Projector
+from coterie.networks import Centroids, ClusterHead, FuzzyCentroids, Predictor, Projector
 
 
 def linear(x: Tensor, layer: nn.Module) -> Tensor:
@@ -48,3 +48,15 @@ def test_centroids_give_the_nearest_and_the_softmax_of_its_squared_distance() ->
     assert torch.equal(head(1e3 * x).sum(1), torch.ones(50))
     one_by_one = torch.cat([head(row[None]) for row in x])
     assert torch.equal(head(x), one_by_one)
+
+
+def test_fuzzy_centroids_give_memberships_that_no_other_sample_changes() -> None:
+    torch.manual_seed(0)
+    centroids, x = torch.randn(4, 6), torch.randn(50, 6)
+    away = (x[:, None] - centroids[None]).double().norm(dim=-1)
+    ratios = (away[:, :, None] / away[:, None, :]) ** (2 / (1.5 - 1))
+    head = FuzzyCentroids(centroids, 1.5)
+    torch.testing.assert_close(head(x), (1 / ratios.sum(dim=2)).float())
+    one_by_one = torch.cat([head(row[None]) for row in x])
+    assert torch.equal(head(x), one_by_one)
+    assert torch.equal(head(centroids), torch.eye(4))

@@ -81,6 +81,8 @@ def test_the_known_methods_are_found() -> None:
         "FedSimSiam",
         "CCFC",
         "SCFC",
+        "KFED",
+        "FFCM",
         "Orchestra",
         "CPCFL",
         "IFCA",

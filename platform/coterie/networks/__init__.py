@@ -11,9 +11,10 @@ from coterie.networks.encoders import (
     ConvNet4,
     Encoder,
     EncoderConfig,
+    Raw,
     USPSNet,
 )
-from coterie.networks.heads import Centroids, ClusterHead, Predictor, Projector
+from coterie.networks.heads import Centroids, ClusterHead, FuzzyCentroids, Predictor, Projector
 
 __all__ = [
     "MLP",
@@ -24,8 +25,10 @@ __all__ = [
     "ConvNet4",
     "Encoder",
     "EncoderConfig",
+    "FuzzyCentroids",
     "Predictor",
     "Projector",
+    "Raw",
     "USPSNet",
     "update_ema",
 ]

@@ -179,6 +179,14 @@ class MLP(EncoderConfig):
         return Encoder(nn.Sequential(*layers), self.features)
 
 
+class Raw(EncoderConfig):
+    """No network: samples themselves, images flattened, for methods that cluster raw data."""
+
+    def build(self, shape: tuple[int, ...]) -> Encoder:
+        """See `EncoderConfig.build`."""
+        return Encoder(nn.Flatten(), math.prod(shape))
+
+
 def normalisation(norm: Norm, channels: int) -> nn.Module:
     """The normalisation layer for (n, channels, height, width).
 

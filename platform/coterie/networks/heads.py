@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor, nn
 
+from coterie.clustering.fuzzy import memberships
 from coterie.precision import widened
 
 
@@ -97,3 +98,23 @@ class Centroids(nn.Module):
         exact = "donot_use_mm_for_euclid_dist"
         distances = torch.cdist(representations.float(), self.centroids, compute_mode=exact)
         return (-distances.square()).softmax(dim=1)
+
+
+class FuzzyCentroids(nn.Module):
+    """Assignment by fuzzy c-means: probabilities are the memberships of its centroids.
+
+    Args:
+        centroids: (clusters, features).
+        fuzziness: m > 1.
+    """
+
+    centroids: Tensor
+
+    def __init__(self, centroids: Tensor, fuzziness: float) -> None:
+        super().__init__()
+        self.fuzziness = fuzziness
+        self.register_buffer("centroids", centroids.to(torch.float32))
+
+    def forward(self, representations: Tensor) -> Tensor:
+        """Map (n, features) to probabilities (n, clusters)."""
+        return memberships(representations, self.centroids, self.fuzziness).float()

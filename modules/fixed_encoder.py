@@ -1,0 +1,129 @@
+"""What k-FED and FFCM share: clusters of what an encoder gives that nobody trains.
+
+The encoder may be none at all (`encoder=raw`: clusters of the samples themselves, as in the papers)
+or a pretrained one, whose weights a client is then sent once.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, ClassVar
+
+import torch
+from lightning import LightningModule
+from pydantic import Field, PositiveInt
+from torch import Tensor, nn
+
+from coterie.config.component import Component
+from coterie.contract import (
+    Client,
+    Entry,
+    Phase,
+    Rule,
+    ServerState,
+    Slots,
+    StateRules,
+    Task,
+    load_slots,
+    seeded,
+)
+from coterie.errors import ConfigError
+from coterie.networks.branch import cluster_count
+from coterie.networks.clusterer import Clusterer
+
+ENCODER, CENTROIDS = "encoder", "centroids"
+RULES = StateRules(Entry(pattern="encoder.*", rule=Rule.AVERAGE, slot=ENCODER))
+"""The encoder goes down alone, and nothing of it comes back."""
+
+
+class FixedEncoderConfig(Component):
+    """What k-FED and FFCM share."""
+
+    absent: ClassVar[Mapping[str, str]] = {"micro_batch_size": "it trains nothing in batches"}
+
+    clusters: PositiveInt | None = None
+    """Number of clusters k; by default the data's number of classes."""
+    restarts: PositiveInt = 10
+    """Starts of each k-means, of which the best is taken."""
+    participation: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
+    """Share of the clients in each phase."""
+
+
+class FixedEncoder(LightningModule):
+    """An encoder that stays as it is."""
+
+    def __init__(self, task: Task) -> None:
+        super().__init__()
+        self.encoder = task.encoder.build(task.shape).requires_grad_(False)
+        self.to(task.dtype)
+
+
+class OnFixedEncoder:
+    """A method that clusters representations and trains nothing."""
+
+    needs_labels = False
+
+    def __init__(self, task: Task, clusters: int | None, per_client: int | None = None) -> None:
+        self._task = task
+        self._clusters = cluster_count(clusters, task)
+        self._per_client = per_client or self._clusters
+
+    def init(self, sizes: Mapping[int, int], seed: int) -> ServerState:
+        """The encoder as it is built.
+
+        Raises:
+            ConfigError: If a client is to find more clusters than there are in all or than it has
+                samples, or all clients together find fewer.
+        """
+        if self._per_client > self._clusters:
+            raise ConfigError(
+                f"method.local_clusters={self._per_client}: a client can have at most as many as "
+                f"there are in all, {self._clusters}; lower it."
+            )
+        client, fewest = min(sizes.items(), key=lambda item: item[1])
+        if fewest < self._per_client:
+            raise ConfigError(
+                f"method.clusters={self._clusters}: client {client} has {fewest} samples, and each "
+                f"finds {self._per_client} clusters; lower it or choose fewer clients."
+            )
+        if len(sizes) * self._per_client < self._clusters:
+            raise ConfigError(
+                f"method.clusters={self._clusters}: {len(sizes)} clients with {self._per_client} "
+                "clusters each find fewer; lower it or raise method.local_clusters."
+            )
+        with seeded(seed):
+            module = FixedEncoder(self._task)
+        RULES.check(module)
+        return ServerState(slots={ENCODER: RULES.slot(module, ENCODER)}, facts={"seed": seed})
+
+    def offer(self, server: ServerState, phase: Phase) -> Slots:
+        """The encoder, and the global centroids where the phase has them."""
+        return {slot: server.slots[slot] for slot in phase.down}
+
+    def model_for(self, server: ServerState, client: int | None) -> Clusterer:
+        """The encoder, with the global centroids once there are some."""
+        with seeded(0):  # every drawn value is replaced; the global generator stays as it was
+            module = FixedEncoder(self._task)
+        load_slots(module, {ENCODER: server.slots[ENCODER]})
+        if CENTROIDS not in server.slots:
+            return Clusterer(module.encoder)
+        return Clusterer(module.encoder, self._head(server.slots[CENTROIDS][CENTROIDS].clone()))
+
+    def _head(self, centroids: Tensor) -> nn.Module:
+        """Representations to cluster probabilities."""
+        raise NotImplementedError
+
+    def _points(self, client: Client, slots: Slots) -> Tensor:
+        """The client's samples as the encoder sees them, (n, features)."""
+        module = client.module("fixed", lambda: FixedEncoder(self._task))
+        load_slots(module, {ENCODER: slots[ENCODER]})
+        return client.embed(module.encoder)
+
+    @staticmethod
+    def _seed(server: ServerState) -> int:
+        seed = server.facts["seed"]
+        assert isinstance(seed, int)
+        return seed
+
+
+def gathered(records: Mapping[int, Mapping[str, Tensor]], key: str) -> Tensor:
+    """One tensor of every client's record, one behind the other in the clients' order."""
+    return torch.cat([record[key] for record in records.values()])

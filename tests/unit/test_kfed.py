@@ -1,0 +1,117 @@
+"""k-FED: what it finds, what it refuses, and the one message of each client."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from coterie.clustering.one_shot import projected_kmeans
+from coterie.contract.seeds import derive_seed
+from coterie.errors import ConfigError
+from coterie.networks.encoders import Raw
+from modules.kfed import KFED
+from tests.small_federation import SIZES, Federated, federate, tiny_task, tiny_workload
+
+GROUPS, EACH = 6, 20
+
+
+def blobs() -> tuple[np.ndarray, np.ndarray]:
+    """Six well parted groups of vectors, and which group each is of."""
+    noise = np.random.default_rng(0).normal(size=(GROUPS * EACH, 30))
+    groups = np.repeat(np.arange(GROUPS), EACH)
+    return (20 * np.eye(30)[groups] + noise).astype(np.float32), groups
+
+
+def on_vectors(config: Any, samples: np.ndarray, parts: list[np.ndarray]) -> Federated:
+    """A run on vectors as they are, in float64."""
+    given = tiny_workload(config)
+    task = replace(given.task, shape=samples.shape[1:], encoder=Raw(), classes=GROUPS)
+    return federate(replace(given, task=task, samples={"train": samples}, parts=parts))
+
+
+def clusters(ran: Federated, samples: np.ndarray) -> np.ndarray:
+    model = ran.spy.model_for(ran.state.server, None)
+    probabilities = model(torch.from_numpy(samples)).probabilities
+    assert probabilities is not None
+    return probabilities.argmax(dim=1).numpy()
+
+
+def same_partition(found: np.ndarray, groups: np.ndarray) -> bool:
+    pairs = set(zip(found.tolist(), groups.tolist(), strict=True))
+    return len(pairs) == len(set(found.tolist())) == len(set(groups.tolist()))
+
+
+@pytest.mark.parametrize("local", [2, 3])
+def test_clients_with_few_of_the_groups_find_all_of_them_together(local: int) -> None:
+    samples, groups = blobs()
+    parts = [
+        np.flatnonzero(np.isin(groups, [(client + i) % GROUPS for i in range(local)]))
+        for client in range(GROUPS)
+    ]
+    ran = on_vectors(KFED.Config(clusters=GROUPS, local_clusters=local), samples, parts)
+    assert same_partition(clusters(ran, samples), groups)
+
+
+def test_one_client_alone_has_its_own_centroids() -> None:
+    samples, _ = blobs()
+    ran = on_vectors(KFED.Config(clusters=4), samples, [np.arange(len(samples))])
+    (turn,) = ran.spy.turns
+    seed = derive_seed(turn.client.seed, "kmeans")
+    own = projected_kmeans(torch.from_numpy(samples), 4, seed=seed, restarts=10)
+    assert torch.equal(turn.outcome.records["centroids"], own.centroids)
+    assert torch.equal(ran.state.server.slots["centroids"]["centroids"], own.centroids)
+    assert turn.outcome.metrics == {"loss": pytest.approx(own.inertia / len(samples))}
+
+
+@pytest.fixture(scope="module")
+def ran() -> Federated:
+    return federate(tiny_workload(KFED.Config(clusters=5, local_clusters=3)))
+
+
+def test_a_client_sends_its_centroids_once_and_keeps_nothing(ran: Federated) -> None:
+    assert len(ran.spy.turns) == len(SIZES)
+    for turn in ran.spy.turns:
+        assert set(turn.slots) == {"encoder"}
+        assert {k: tuple(v.shape) for k, v in turn.outcome.records.items()} == {"centroids": (3, 6)}
+        assert turn.outcome.up == turn.outcome.mail == {}
+        assert turn.outcome.state is None
+        assert set(turn.outcome.metrics) == {"loss"}
+    assert ran.kept == {}
+    (commit,) = ran.commits
+    # Three centroids of six float32, and the loss in float64.
+    assert sum(commit.traffic.up.values()) == len(SIZES) * (3 * 6 * 4 + 8)
+
+
+def test_raw_samples_need_no_encoder_to_be_sent() -> None:
+    samples, _ = blobs()
+    ran = on_vectors(KFED.Config(clusters=3), samples, np.array_split(np.arange(120), 4))
+    assert ran.state.ledger.down == 0
+    assert ran.state.ledger.up == 4 * (3 * 30 * 4 + 8)
+
+
+def test_the_encoder_is_not_changed(ran: Federated) -> None:
+    before, after = ran.start.slots["encoder"], ran.state.server.slots["encoder"]
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert len(before) == len(after) > 0
+
+
+def test_there_are_no_clusters_before_the_clients_have_answered(ran: Federated) -> None:
+    assert ran.spy.model_for(ran.start, None).head is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "sizes", "words"),
+    [
+        ({"clusters": 10}, SIZES, "client 2 has 9 samples, and each finds 10 clusters"),
+        ({"clusters": 9, "local_clusters": 2}, SIZES, "3 clients with 2 clusters each find fewer"),
+        ({"clusters": 12, "local_clusters": 10}, SIZES, "client 2 has 9 samples"),
+        ({"clusters": 3, "local_clusters": 4}, SIZES, "at most as many as there are in all"),
+    ],
+)
+def test_what_cannot_be_found_is_refused(
+    changes: dict[str, int], sizes: tuple[int, ...], words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        KFED(KFED.Config(**changes), tiny_task()).init(dict(enumerate(sizes)), 0)
