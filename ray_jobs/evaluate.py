@@ -1,6 +1,7 @@
 """Evaluate a run's checkpoint: `python -m ray_jobs.evaluate run=DIR [checkpoint=best] …`."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt
@@ -10,7 +11,7 @@ from coterie.config.component import Component
 from coterie.config.explain import nearest, show
 from coterie.config.loading import load_component, load_config
 from coterie.config.schema import RunConfig
-from coterie.errors import ConfigError
+from coterie.errors import ConfigError, DataError
 from coterie.tracking.run_directory import RunDirectory
 from coterie.tracking.tables import shown
 from ray_jobs.arguments import backend_at_hand, read_values
@@ -36,6 +37,9 @@ class EvaluateConfig(Component):
     """Shares of the labels to fine-tune the whole network with; [] leaves that out."""
     fine_tuning_epochs: PositiveInt = 100
     """Epochs of fine-tuning."""
+    out: Annotated[str, Field(min_length=1)] | None = None
+    """Folder for the scores and figures; by default `evaluation-<checkpoint>` in the run's, where
+    they replace those of an earlier evaluation of the checkpoint."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -75,9 +79,20 @@ def _evaluate(arguments: Sequence[str]) -> int:
         shares=options.labelled_shares,
         epochs=options.fine_tuning_epochs,
         changes=values,
+        folder=None if options.out is None else _made(options.out),
     ).run()
     _show(done)
     return 0
+
+
+def _made(out: str) -> Path:
+    """The folder, at once: an evaluation takes time."""
+    folder = Path(out).expanduser()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataError(f"out={folder}: it cannot be written ({error}); choose another.") from error
+    return folder
 
 
 def _run_config(directory: RunDirectory, changes: Mapping[str, Any]) -> RunConfig:

@@ -127,3 +127,22 @@ def test_what_was_set_anew_stands_beside_the_scores(ran):
         "labelled_shares": [], "fine_tuning_epochs": 100,
         "evaluation": {"knn_k": 3, "knn": True}, "data": {"limit": 100},
     }  # fmt: skip
+
+
+def test_an_evaluation_can_be_kept_apart_from_an_earlier_one(ran, tmp_path):
+    assert main([f"run={ran.run_dir}", "labelled_shares=[]"]) == 0
+    before = metrics_of(ran.run_dir, "round-000004")
+    out, knn = tmp_path / "a" / "b", "evaluation.knn_k=3"
+    assert main([f"run={ran.run_dir}", "labelled_shares=[]", knn, f"out={out}"]) == 0
+    assert metrics_of(ran.run_dir, "round-000004") == before
+    apart = json.loads((out / "metrics.json").read_text())
+    assert apart["settings"]["evaluation"] == {"knn_k": 3}
+    assert apart["metrics"]["clustering"] == before["metrics"]["clustering"]
+
+
+def test_a_folder_that_cannot_be_made_is_refused_first(ran, tmp_path, capsys):
+    (tmp_path / "file").touch()
+    assert main([f"run={ran.run_dir}", f"out={tmp_path / 'file' / 'x'}"]) == 2
+    words = capsys.readouterr().err
+    assert words.startswith(f"out={tmp_path / 'file' / 'x'}: it cannot be written (")
+    assert words.endswith("; choose another.\n")

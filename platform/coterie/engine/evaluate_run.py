@@ -42,7 +42,7 @@ class EvaluatedRun:
     """What an evaluation gave.
 
     Attributes:
-        folder: `evaluation-<checkpoint>/` in the run's directory.
+        folder: Where they are.
         metrics: Group to metrics, as in its metrics.json.
         outputs: The files in it.
     """
@@ -63,6 +63,7 @@ class RunEvaluation:
         shares: The shares of the labels that the network is fine-tuned with, one after the other.
         epochs: Epochs of the fine-tuning.
         changes: What of the config is not the run's own; noted beside the scores.
+        folder: Where to write; by default `evaluation-<checkpoint>/` in the run's directory.
     """
 
     config: RunConfig
@@ -71,6 +72,7 @@ class RunEvaluation:
     shares: Sequence[float] = (0.01, 0.1)
     epochs: int = 100
     changes: Mapping[str, Any] = field(default_factory=dict)
+    folder: Path | None = None
     _assembly: Assembly = field(init=False, repr=False)
 
     def run(self) -> EvaluatedRun:
@@ -109,8 +111,8 @@ class RunEvaluation:
         if UNSUPERVISED not in metrics:
             blind = make_unsupervised_evaluator(self.config, self._assembly, backend)
             metrics[UNSUPERVISED] = blind.scores(server)
-        folder = self.directory.path / f"evaluation-{loaded.path.name.strip('.')}"
-        return self._write(folder, server, metrics, evaluation)
+        usual = self.directory.path / f"evaluation-{loaded.path.name.strip('.')}"
+        return self._write(self.folder or usual, server, metrics, evaluation)
 
     def _fine_tuned(
         self, server: ServerState, evaluator: Evaluator, share: float
