@@ -13,8 +13,9 @@ import torch
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
-from coterie.clustering.fuzzy import fuzzy_means
+from coterie.clustering.fuzzy import fuzzy_means, ratio_where_positive
 from coterie.clustering.kmeans import kmeans
+from coterie.clustering.one_shot import projected_kmeans
 from coterie.contract import (
     Client,
     Mean,
@@ -37,6 +38,8 @@ from modules.fixed_encoder import (
 
 SUPPORTS = "supports"
 RECORDS = frozenset({CENTROIDS, SUPPORTS})
+ANCHOR = 1e-6
+"""What a global centroid weighs among the clients' own, in samples."""
 
 
 class FFCM(OnFixedEncoder):
@@ -51,7 +54,7 @@ class FFCM(OnFixedEncoder):
         """Rounds."""
         iterations: PositiveInt = 5
         """Iterations of fuzzy c-means on a client, a round."""
-        fuzziness: Annotated[float, Field(gt=1.0)] = 2.0
+        fuzziness: Annotated[float, Field(gt=1.0, le=100.0)] = 2.0
         """m: near 1 as k-means; with 2 all centroids are nearly one in many dimensions."""
         joined_by: Literal["kmeans", "mean"] = "kmeans"
         """How the server joins the clients' centroids: k-means over all of them from the last
@@ -62,7 +65,7 @@ class FFCM(OnFixedEncoder):
         one iteration, a round is one of fuzzy c-means on all clients' data together."""
 
     def __init__(self, config: "FFCM.Config", task: Task) -> None:
-        super().__init__(task, config.clusters)
+        super().__init__(config, task)
         self._config = config
         self.rounds = config.rounds
 
@@ -88,7 +91,8 @@ class FFCM(OnFixedEncoder):
             start = slots[CENTROIDS][CENTROIDS]
         else:
             seed = derive_seed(client.seed, "kmeans")
-            start = kmeans(points, self._clusters, seed=seed, restarts=config.restarts).centroids
+            own = projected_kmeans(points, self._clusters, seed=seed, restarts=config.restarts)
+            start = own.centroids
         found = fuzzy_means(points, start, fuzziness=config.fuzziness, iterations=config.iterations)
         weights = found.memberships if config.support == "memberships" else found.powers
         return Outcome(
@@ -105,17 +109,29 @@ class FFCM(OnFixedEncoder):
     ) -> ServerState:
         """One set of centroids out of all clients'."""
         every, weights = gathered(records, CENTROIDS), gathered(records, SUPPORTS)
-        if CENTROIDS not in server.slots or self._config.joined_by == "kmeans":
-            seed = derive_seed(self._seed(server), "kmeans", phase.round, phase.step)
-            before = server.slots.get(CENTROIDS, {}).get(CENTROIDS)
-            found = kmeans(
-                every, self._clusters, seed=seed, restarts=self._config.restarts, weights=weights,
-                init=before,
-            )  # fmt: skip
-            joined = found.centroids
+        before = server.slots.get(CENTROIDS, {}).get(CENTROIDS)
+        if before is not None and self._config.joined_by == "mean":
+            joined = weighted_means(every, weights, before)
         else:
-            joined = weighted_means(every, weights, server.slots[CENTROIDS][CENTROIDS])
+            seed = derive_seed(self._seed(server), "kmeans", phase.round, phase.step)
+            joined = self._clustered(every, weights, before, seed)
         return server.advance(phase, {CENTROIDS: {CENTROIDS: joined.to(every.dtype)}})
+
+    def _clustered(
+        self, every: Tensor, weights: Tensor, before: Tensor | None, seed: int
+    ) -> Tensor:
+        """k-means over all centroids, from the last global ones if there are any.
+
+        These stand among the others with next to no weight, so that what no client of this round
+        has any of stays as it was.
+        """
+        if before is None:
+            restarts = self._config.restarts
+            found = kmeans(every, self._clusters, seed=seed, restarts=restarts, weights=weights)
+            return found.centroids
+        every = torch.cat([before.to(every.dtype), every])
+        weights = torch.cat([weights.new_full((len(before),), ANCHOR), weights])
+        return kmeans(every, self._clusters, seed=seed, weights=weights, init=before).centroids
 
     def _head(self, centroids: Tensor) -> nn.Module:
         return FuzzyCentroids(centroids, self._config.fuzziness)
@@ -134,6 +150,5 @@ def weighted_means(every: Tensor, weights: Tensor, before: Tensor) -> Tensor:
     """
     count = len(before)
     shares = weights.reshape(-1, count, 1)
-    total = shares.sum(dim=0)
     sums = (shares * every.reshape(-1, count, every.shape[1]).double()).sum(dim=0)
-    return torch.where(total > 0, sums / total.clamp_min(torch.finfo(total.dtype).tiny), before)
+    return ratio_where_positive(sums, shares.sum(dim=(0, 2)), before.double())

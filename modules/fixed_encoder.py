@@ -4,6 +4,7 @@ The encoder may be none at all (`encoder=raw`: clusters of the samples themselve
 or a pretrained one, whose weights a client is then sent once.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Annotated, ClassVar
 
@@ -42,7 +43,7 @@ class FixedEncoderConfig(Component):
     clusters: PositiveInt | None = None
     """Number of clusters k; by default the data's number of classes."""
     restarts: PositiveInt = 10
-    """Starts of each k-means, of which the best is taken."""
+    """Starts of a client's k-means, of which the best is taken."""
     participation: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
     """Share of the clients in each phase."""
 
@@ -61,33 +62,33 @@ class OnFixedEncoder:
 
     needs_labels = False
 
-    def __init__(self, task: Task, clusters: int | None, per_client: int | None = None) -> None:
-        self._task = task
-        self._clusters = cluster_count(clusters, task)
-        self._per_client = per_client or self._clusters
+    def __init__(self, config: FixedEncoderConfig, task: Task, local: int | None = None) -> None:
+        self._task, self._participation = task, config.participation
+        self._clusters = cluster_count(config.clusters, task)
+        self._per_client = local or self._clusters
+        self._key = "method.local_clusters" if local else "method.clusters"
 
     def init(self, sizes: Mapping[int, int], seed: int) -> ServerState:
         """The encoder as it is built.
 
         Raises:
             ConfigError: If a client is to find more clusters than there are in all or than it has
-                samples, or all clients together find fewer.
+                samples, or those of a phase together find fewer.
         """
+        asked = f"{self._key}={self._per_client}: "
         if self._per_client > self._clusters:
-            raise ConfigError(
-                f"method.local_clusters={self._per_client}: a client can have at most as many as "
-                f"there are in all, {self._clusters}; lower it."
-            )
+            raise ConfigError(f"{asked}there are {self._clusters} clusters in all; lower it.")
         client, fewest = min(sizes.items(), key=lambda item: item[1])
         if fewest < self._per_client:
             raise ConfigError(
-                f"method.clusters={self._clusters}: client {client} has {fewest} samples, and each "
-                f"finds {self._per_client} clusters; lower it or choose fewer clients."
+                f"{asked}client {client} has {fewest} samples, too few to find as many clusters "
+                "among; lower it or choose fewer clients."
             )
-        if len(sizes) * self._per_client < self._clusters:
+        called = math.ceil(self._participation * len(sizes))
+        if called * self._per_client < self._clusters:
             raise ConfigError(
-                f"method.clusters={self._clusters}: {len(sizes)} clients with {self._per_client} "
-                "clusters each find fewer; lower it or raise method.local_clusters."
+                f"{asked}{called} clients find fewer than the {self._clusters} clusters that there "
+                "are in all; raise it, or let more clients take part."
             )
         with seeded(seed):
             module = FixedEncoder(self._task)

@@ -24,6 +24,7 @@ from coterie.contract import (
     Tensors,
     derive_seed,
 )
+from coterie.errors import RunError
 from coterie.networks.heads import Centroids
 from modules.fixed_encoder import (
     CENTROIDS,
@@ -47,7 +48,7 @@ class KFED(OnFixedEncoder):
         fewer, the better it works where clients have few clusters each."""
 
     def __init__(self, config: "KFED.Config", task: Task) -> None:
-        super().__init__(task, config.clusters, config.local_clusters)
+        super().__init__(config, task, config.local_clusters)
         self._config = config
 
     def next(self, server: ServerState) -> Phase | None:
@@ -75,8 +76,17 @@ class KFED(OnFixedEncoder):
         means: Mapping[str, Mean],
         records: Mapping[int, Tensors],
     ) -> ServerState:
-        """Algorithm 2, with k-means to its end where the paper has one step of it."""
+        """Algorithm 2, with k-means to its end where the paper has one step of it.
+
+        Raises:
+            RunError: If too few clients answered.
+        """
         every = gathered(records, CENTROIDS)
+        if len(every) < self._clusters:
+            raise RunError(
+                f"method.clusters={self._clusters}: only {len(records)} clients answered, with "
+                f"{len(every)} centroids; raise method.local_clusters or see why they are absent."
+            )
         start = farthest_first(every, self._clusters, self._per_client)
         seed = derive_seed(self._seed(server), "kmeans")
         found = kmeans(every, self._clusters, seed=seed, init=start)

@@ -130,7 +130,8 @@ def federate(workload: Workload) -> Federated:
     backend = SerialBackend(workload, lambda: None)
     spy = Spy(backend._worker.method)
     backend._worker.method = spy
-    start = spy.init(dict(enumerate(SIZES)), derive_seed(workload.config.seed, "init"))
+    sizes = {client: len(rows) for client, rows in enumerate(workload.parts)}
+    start = spy.init(sizes, derive_seed(workload.config.seed, "init"))
     state, commits = RunState(server=start), []
     Loop(spy, backend, workload, Silent(), lambda _, done: commits.append(done)).run(state)
     return Federated(start=start, state=state, spy=spy, commits=commits, backend=backend)

@@ -8,8 +8,11 @@ import torch
 from torch import Tensor
 
 from coterie.clustering.fuzzy import fuzzy_means, memberships
+from coterie.clustering.kmeans import kmeans
+from coterie.clustering.one_shot import projected_kmeans
+from coterie.contract.seeds import derive_seed
 from modules.ffcm import FFCM, weighted_means
-from tests.small_federation import SIZES, Federated, federate, tiny_workload
+from tests.small_federation import SIZES, Federated, federate, tiny_task, tiny_workload
 from tests.unit.test_kfed import GROUPS, blobs, clusters, on_vectors, same_partition
 
 EXACT = {"joined_by": "mean", "support": "powers", "iterations": 1}
@@ -70,6 +73,65 @@ def test_the_mean_is_weighted_by_supports_and_spares_what_nobody_has() -> None:
     assert torch.equal(found[2], before[2])
 
 
+def answers(seed: int, clients: int = 3) -> dict[int, dict[str, Tensor]]:
+    generator = torch.Generator().manual_seed(seed)
+    return {
+        client: {
+            "centroids": torch.randn(4, 6, generator=generator),
+            "supports": torch.rand(4, generator=generator, dtype=torch.float64) * 100,
+        }
+        for client in range(clients)
+    }
+
+
+def test_the_server_runs_weighted_k_means_over_all_centroids_from_the_last_ones() -> None:
+    method = FFCM(config(restarts=3), tiny_task())
+    server = method.init(dict(enumerate(SIZES)), 7)
+    for records in (answers(0), answers(1)):
+        phase = method.next(server)
+        assert phase is not None
+        after = method.server(server, phase, {}, records)
+        every = torch.cat([record["centroids"] for record in records.values()])
+        weights = torch.cat([record["supports"] for record in records.values()])
+        seed, before = derive_seed(7, "kmeans", 1, phase.step), server.slots.get("centroids")
+        given: dict[str, Any] = {"restarts": 3}
+        if before is not None:  # among the others, at a weight that tells where there is no other
+            every = torch.cat([before["centroids"], every])
+            weights = torch.cat([torch.full((4,), 1e-6, dtype=torch.float64), weights])
+            given = {"init": before["centroids"]}
+        expected = kmeans(every, 4, seed=seed, weights=weights, **given).centroids
+        assert torch.equal(centroids(after), expected)
+        assert not torch.equal(expected, kmeans(every, 4, seed=seed, **given).centroids)
+        server = after
+
+
+@pytest.mark.parametrize("joined_by", ["mean", "kmeans"])
+def test_a_cluster_that_nobody_of_a_round_has_stays(joined_by: str) -> None:
+    method = FFCM(config(joined_by=joined_by), tiny_task())
+    server = method.init(dict(enumerate(SIZES)), 7)
+    begin = method.next(server)
+    assert begin is not None
+    server = method.server(server, begin, {}, answers(0))
+    phase, records = method.next(server), answers(1, clients=1)
+    assert phase is not None
+    records[0]["centroids"] = centroids(server) + 0.01
+    records[0]["supports"][2] = 0
+    after = centroids(method.server(server, phase, {}, records))
+    torch.testing.assert_close(after[2], centroids(server)[2])
+    torch.testing.assert_close(after[[0, 1, 3]], centroids(server)[[0, 1, 3]] + 0.01)
+
+
+def test_clients_of_a_round_do_not_make_the_others_clusters_forgotten() -> None:
+    samples, groups = blobs()
+    parts = [np.flatnonzero(groups == group) for group in range(GROUPS)]
+    given = config(clusters=GROUPS, rounds=8, participation=0.5, fuzziness=1.1)
+    ran = on_vectors(given, samples, parts)
+    seen = {turn.client.id for turn in ran.spy.turns if turn.phase.name == "centroids"}
+    found = clusters(ran, samples)
+    assert len(seen) == 3
+    assert len({int(np.bincount(found[part]).argmax()) for part in parts}) > 3
+
+
 @pytest.fixture(scope="module")
 def ran() -> Federated:
     return federate(tiny_workload(config()))
@@ -105,6 +167,19 @@ def test_supports_are_the_sums_over_the_clients_own_samples(support: str) -> Non
         torch.testing.assert_close(own["supports"], expected)
         if support == "memberships":
             assert float(own["supports"].sum()) == pytest.approx(len(rows))
+
+
+def test_as_many_iterations_as_asked_for_from_the_clients_own_k_means() -> None:
+    samples = blobs()[0]
+    ran = on_vectors(config(iterations=3, restarts=2), samples, [np.arange(len(samples))])
+    begin, first, *_ = ran.spy.turns
+    rows, seed = torch.from_numpy(samples), derive_seed(begin.client.seed, "kmeans")
+    start = projected_kmeans(rows, 4, seed=seed, restarts=2).centroids
+    own = fuzzy_means(rows, start, fuzziness=1.3, iterations=3).centroids
+    assert torch.equal(begin.outcome.records["centroids"], own)
+    slot = first.slots["centroids"]["centroids"]
+    again = fuzzy_means(rows, slot, fuzziness=1.3, iterations=3).centroids
+    assert torch.equal(first.outcome.records["centroids"], again)
 
 
 def test_predictions_are_memberships(ran: Federated) -> None:

@@ -114,6 +114,15 @@ def test_a_centroid_that_no_point_belongs_to_stays() -> None:
     assert found.memberships[-1] == 0
 
 
+def test_a_centroid_that_hardly_a_digit_of_any_point_belongs_to_stays_too() -> None:
+    """Its weights are denormal: the sum of points by them has few digits, or none."""
+    point = torch.tensor([[11.0, 10.0]], dtype=torch.float64)
+    far = torch.tensor([[10.0, 10.0], [11.0 + 1200**0.5, 10.0]], dtype=torch.float64)
+    found = run(point, far, fuzziness=1.01)
+    assert 0 < found.powers[1] < torch.finfo(torch.float64).tiny
+    assert torch.equal(found.centroids[1], far[1])
+
+
 def test_permuting_centroids_permutes_what_is_found() -> None:
     order = [2, 0, 3, 1]
     one, other = run(POINTS, CENTROIDS, iterations=3), run(POINTS, CENTROIDS[order], iterations=3)

@@ -7,12 +7,14 @@ import numpy as np
 import pytest
 import torch
 
+from coterie.clustering.kmeans import kmeans
 from coterie.clustering.one_shot import projected_kmeans
 from coterie.contract.seeds import derive_seed
-from coterie.errors import ConfigError
+from coterie.errors import ConfigError, RunError
 from coterie.networks.encoders import Raw
 from modules.kfed import KFED
 from tests.small_federation import SIZES, Federated, federate, tiny_task, tiny_workload
+from tests.unit.test_one_shot import slow_farthest
 
 GROUPS, EACH = 6, 20
 
@@ -43,7 +45,7 @@ def same_partition(found: np.ndarray, groups: np.ndarray) -> bool:
     return len(pairs) == len(set(found.tolist())) == len(set(groups.tolist()))
 
 
-@pytest.mark.parametrize("local", [2, 3])
+@pytest.mark.parametrize("local", [1, 2, 3])
 def test_clients_with_few_of_the_groups_find_all_of_them_together(local: int) -> None:
     samples, groups = blobs()
     parts = [
@@ -101,17 +103,49 @@ def test_there_are_no_clusters_before_the_clients_have_answered(ran: Federated) 
     assert ran.spy.model_for(ran.start, None).head is None
 
 
+def test_the_server_runs_k_means_from_one_clients_centroids_and_the_farthest_others() -> None:
+    method = KFED(KFED.Config(clusters=7, local_clusters=3), tiny_task())
+    server = method.init(dict.fromkeys(range(5), 20), 0)
+    generator = torch.Generator().manual_seed(1)
+    records = {i: {"centroids": torch.randn(3, 6, generator=generator)} for i in range(5)}
+    phase = method.next(server)
+    assert phase is not None
+    after = method.server(server, phase, {}, records)
+    every = torch.cat([record["centroids"] for record in records.values()])
+    start = every[slow_farthest(every.tolist(), 7, [0, 1, 2])]
+    expected = kmeans(every, 7, seed=0, init=start).centroids
+    assert torch.equal(after.slots["centroids"]["centroids"], expected)
+    assert not torch.equal(expected, kmeans(every, 7, seed=0, restarts=1).centroids)
+    assert method.next(after) is None
+
+
+def test_a_share_of_the_clients_takes_part() -> None:
+    ran = federate(tiny_workload(KFED.Config(clusters=5, local_clusters=3, participation=0.6)))
+    assert len(ran.spy.turns) == 2
+
+
+def test_too_few_that_answer_end_the_run_with_the_reason() -> None:
+    method = KFED(KFED.Config(clusters=5, local_clusters=2), tiny_task())
+    server = method.init(dict.fromkeys(range(3), 9), 0)
+    phase = method.next(server)
+    assert phase is not None
+    with pytest.raises(RunError, match="only 1 clients answered, with 2 centroids"):
+        method.server(server, phase, {}, {0: {"centroids": torch.rand(2, 6)}})
+
+
 @pytest.mark.parametrize(
-    ("changes", "sizes", "words"),
+    ("changes", "words"),
     [
-        ({"clusters": 10}, SIZES, "client 2 has 9 samples, and each finds 10 clusters"),
-        ({"clusters": 9, "local_clusters": 2}, SIZES, "3 clients with 2 clusters each find fewer"),
-        ({"clusters": 12, "local_clusters": 10}, SIZES, "client 2 has 9 samples"),
-        ({"clusters": 3, "local_clusters": 4}, SIZES, "at most as many as there are in all"),
+        ({"clusters": 10}, "method.clusters=10: client 2 has 9 samples"),
+        ({"clusters": 12, "local_clusters": 10}, "method.local_clusters=10: client 2 has 9"),
+        ({"clusters": 9, "local_clusters": 2}, "3 clients find fewer than the 9 clusters"),
+        (
+            {"clusters": 6, "local_clusters": 2, "participation": 0.5},
+            "method.local_clusters=2: 2 clients find fewer than the 6",
+        ),
+        ({"clusters": 3, "local_clusters": 4}, "local_clusters=4: there are 3 clusters in all"),
     ],
 )
-def test_what_cannot_be_found_is_refused(
-    changes: dict[str, int], sizes: tuple[int, ...], words: str
-) -> None:
+def test_what_cannot_be_found_is_refused(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        KFED(KFED.Config(**changes), tiny_task()).init(dict(enumerate(sizes)), 0)
+        KFED(KFED.Config(**changes), tiny_task()).init(dict(enumerate(SIZES)), 0)

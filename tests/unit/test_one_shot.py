@@ -23,6 +23,17 @@ def test_the_projection_is_onto_the_first_singular_vectors() -> None:
     torch.testing.assert_close(distances, slow, atol=1e-4, rtol=1e-4)
 
 
+def test_of_fewer_points_than_dimensions_it_is_the_same_projection() -> None:
+    """By the other Gram matrix."""
+    few = POINTS[:30]
+    found, expected = projected(few, 5), TruncatedSVD(5, algorithm="arpack").fit_transform(few)
+    torch.testing.assert_close(
+        torch.cdist(found.double(), found.double()),
+        torch.cdist(torch.from_numpy(expected).double(), torch.from_numpy(expected).double()),
+        atol=1e-4, rtol=1e-4,
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize("shape", [(300, 64), (20, 64), (64, 64)])
 def test_of_full_rank_it_keeps_every_distance(shape: tuple[int, int]) -> None:
     points = POINTS[: shape[0]]
@@ -80,6 +91,16 @@ def test_well_parted_clusters_are_found_exactly() -> None:
     assert torch.equal(again.centroids, found.centroids)
 
 
+def test_it_is_k_means_among_projections_then_among_points_from_trusted_means() -> None:
+    seen = projected(POINTS, 7)
+    starts = kmeans(seen, 7, seed=1, restarts=3).centroids
+    expected = kmeans(POINTS, 7, seed=1, init=trusted_means(POINTS, seen, starts))
+    found = projected_kmeans(POINTS, 7, seed=1, restarts=3)
+    assert torch.equal(found.centroids, expected.centroids)
+    straight = kmeans(POINTS, 7, seed=1, restarts=3).centroids
+    assert not torch.equal(found.centroids, straight)
+
+
 def test_it_ends_in_a_fixed_point_of_lloyds_algorithm_on_the_points_themselves() -> None:
     found = projected_kmeans(POINTS, 7, seed=1, restarts=3)
     assert torch.equal(assign(POINTS, found.centroids), found.assignments)
@@ -111,5 +132,5 @@ def test_of_more_than_are_wanted_the_first_are_taken() -> None:
 
 
 def test_too_few_to_choose_from_are_refused() -> None:
-    with pytest.raises(DataError, match="k=5: there are 4 centroids"):
+    with pytest.raises(DataError, match="k=5 seeds of 4 centroids: lower k"):
         farthest_first(POINTS[:4], 5, 2)

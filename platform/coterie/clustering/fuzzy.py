@@ -69,15 +69,22 @@ def fuzzy_means(
     centres = centroids.double()
     for _ in range(iterations):
         totals = _pass(points, centres, fuzziness)
-        here = totals.powers > 0
-        means = totals.sums / totals.powers.clamp_min(torch.finfo(torch.float64).tiny)[:, None]
-        centres = torch.where(here[:, None], means, centres)
+        centres = ratio_where_positive(totals.sums, totals.powers, centres)
     return FuzzyMeans(
         centroids=centres.to(points.dtype),
         memberships=totals.memberships,
         powers=totals.powers,
         objective=totals.objective / len(points),
     )
+
+
+def ratio_where_positive(sums: Tensor, weights: Tensor, otherwise: Tensor) -> Tensor:
+    """Rows of weighted sums (k, d) by their weights (k,); other rows where a weight is 0.
+
+    A denormal weight counts as 0: too few of its digits are left.
+    """
+    enough = (weights >= torch.finfo(weights.dtype).tiny)[:, None]
+    return torch.where(enough, sums / torch.where(enough, weights[:, None], 1.0), otherwise)
 
 
 @dataclass(frozen=True, kw_only=True)

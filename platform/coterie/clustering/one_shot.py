@@ -38,11 +38,16 @@ def projected_kmeans(points: Tensor, k: int, *, seed: int, restarts: int) -> KMe
 def projected(points: Tensor, rank: int) -> Tensor:
     """Coordinates (n, min(rank, d)) along the points' first right singular vectors.
 
-    The points are not centred. From the eigenvectors of their Gram matrix, in float64.
+    The points are not centred. From the eigenvectors of their Gram matrix, n×n or d×d, whichever is
+    smaller, in float64; of n < d points there are min(rank, n) coordinates.
     """
     wide = points.double()
-    _, vectors = torch.linalg.eigh(wide.T @ wide)
-    coordinates: Tensor = wide @ vectors[:, -rank:]
+    if len(wide) < wide.shape[1]:
+        values, vectors = torch.linalg.eigh(wide @ wide.T)
+        coordinates: Tensor = vectors[:, -rank:] * values[-rank:].clamp_min(0).sqrt()
+    else:
+        _, vectors = torch.linalg.eigh(wide.T @ wide)
+        coordinates = wide @ vectors[:, -rank:]
     return coordinates.to(points.dtype)
 
 
@@ -66,9 +71,10 @@ def trusted_means(points: Tensor, seen: Tensor, starts: Tensor) -> Tensor:
     second = away.scatter(1, nearest[:, None], torch.inf).min(dim=1).values
     sure = near <= _RATIO * second
     means = []
+    everyone = torch.ones_like(sure)
     for cluster in range(len(starts)):
         own = nearest == cluster
-        chosen = next((rows for rows in (own & sure, own) if bool(rows.any())), own | True)
+        chosen = next((rows for rows in (own & sure, own) if bool(rows.any())), everyone)
         means.append(points[chosen].mean(dim=0))
     return torch.stack(means)
 
@@ -88,10 +94,7 @@ def farthest_first(centroids: Tensor, k: int, first: int) -> Tensor:
         DataError: If there are fewer than k.
     """
     if len(centroids) < k:
-        raise DataError(
-            f"k={k}: there are {len(centroids)} centroids of all clients; raise local_clusters, or "
-            "let more clients take part."
-        )
+        raise DataError(f"k={k} seeds of {len(centroids)} centroids: lower k.")
     chosen = list(range(min(first, k)))
     wide = centroids.double()
     away = torch.stack([(wide - wide[i]).square().sum(dim=1) for i in chosen]).amin(dim=0)
