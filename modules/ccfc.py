@@ -35,13 +35,12 @@ from coterie.errors import ConfigError
 from coterie.losses.cluster_contrast import Pairs
 from coterie.networks.branch import cluster_count
 from coterie.networks.clusterer import Clusterer
-from coterie.networks.heads import Centroids
+from coterie.networks.heads import Centroids, UnitLength
 from modules.cluster_siamese import (
     METRICS,
     ClusterSiamese,
     SiameseConfig,
     Stage,
-    UnitLength,
     in_metric,
 )
 

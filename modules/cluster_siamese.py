@@ -191,11 +191,3 @@ class ClusterSiamese(LightningModule):
 def in_metric(points: Tensor, metric: Metric) -> Tensor:
     """Representations as k-means is to see them: of unit length for "cosine"."""
     return normalize(points, dim=1) if metric == "cosine" else points
-
-
-class UnitLength(nn.Module):
-    """Representations scaled to unit length, so that the nearest centroid is so by cosine."""
-
-    def forward(self, representations: Tensor) -> Tensor:
-        """Map (n, d) to (n, d)."""
-        return normalize(representations, dim=1)

@@ -6,6 +6,7 @@ from pydantic import ValidationError
 from torch import nn
 
 from coterie.config.component import parse_component
+from coterie.contract import seeded
 from coterie.errors import ConfigError
 from coterie.networks import MLP, ConvNet2, ConvNet3, ConvNet4, EncoderConfig, Raw, USPSNet
 from coterie.networks.resnet import ResNet
@@ -159,3 +160,16 @@ def test_raw_is_the_samples_themselves() -> None:
     encoder = Raw().build((1, 4, 5))
     assert torch.equal(encoder(images), images.reshape(3, 20))
     assert list(encoder.state_dict()) == []
+
+
+@pytest.mark.parametrize("kind", [ConvNet3, USPSNet])
+def test_unit_length_keeps_the_directions_and_the_names(kind: type[EncoderConfig]) -> None:
+    with seeded(0):
+        plain = kind().build((1, 16, 16)).eval()
+    with seeded(0):
+        unit = kind(unit_length=True).build((1, 16, 16)).eval()  # type: ignore[call-arg]
+    x = torch.rand(4, 1, 16, 16)
+    torch.testing.assert_close(unit(x), plain(x) / plain(x).norm(dim=1, keepdim=True))
+    assert list(unit.state_dict()) == list(plain.state_dict())
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert unit(x).dtype == torch.float32

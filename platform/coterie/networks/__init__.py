@@ -14,7 +14,14 @@ from coterie.networks.encoders import (
     Raw,
     USPSNet,
 )
-from coterie.networks.heads import Centroids, ClusterHead, FuzzyCentroids, Predictor, Projector
+from coterie.networks.heads import (
+    Centroids,
+    ClusterHead,
+    FuzzyCentroids,
+    Predictor,
+    Projector,
+    UnitLength,
+)
 
 __all__ = [
     "MLP",
@@ -30,5 +37,6 @@ __all__ = [
     "Projector",
     "Raw",
     "USPSNet",
+    "UnitLength",
     "update_ema",
 ]

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from coterie.config.component import Component
 from coterie.errors import ConfigError
+from coterie.networks.heads import UnitLength
 
 Norm = Literal["batch", "group", "none"]
 """Normalisation of convolutional layers. Without "batch", samples of a batch are independent."""
@@ -106,6 +107,8 @@ class ConvNet3(EncoderConfig):
     """Normalisation after each convolution."""
     standardise: bool = False
     """Whether a BatchNorm without parameters ends it, as one ends the projector in CCFC's code."""
+    unit_length: bool = False
+    """Whether representations are brought to unit length, where no loss can move them all away."""
 
     def build(self, shape: tuple[int, ...]) -> Encoder:
         """See `EncoderConfig.build`."""
@@ -123,6 +126,8 @@ class ConvNet3(EncoderConfig):
         features = flat if self.features is None else self.features
         if self.standardise:
             layers.append(nn.BatchNorm1d(features, affine=False))
+        if self.unit_length:
+            layers.append(UnitLength())
         return Encoder(nn.Sequential(*layers), features)
 
 
@@ -155,6 +160,8 @@ class USPSNet(EncoderConfig):
 
     features: Width = 16
     """Width of the representation."""
+    unit_length: bool = False
+    """Whether representations are brought to unit length."""
 
     def build(self, shape: tuple[int, ...]) -> Encoder:
         """See `EncoderConfig.build`."""
@@ -162,6 +169,8 @@ class USPSNet(EncoderConfig):
         flat = 8 * (height - 2) * (width - 2)
         layers = [nn.Conv2d(channels, 8, 3), nn.ReLU(), nn.Flatten()]
         layers += dense(flat, [1024, 256], self.features)
+        if self.unit_length:
+            layers.append(UnitLength())
         return Encoder(nn.Sequential(*layers), self.features)
 
 

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from coterie.clustering.fuzzy import memberships
-from coterie.precision import widened
+from coterie.precision import unit_rows, widened
 
 
 class _TwoLayers(nn.Module):
@@ -98,6 +98,17 @@ class Centroids(nn.Module):
         exact = "donot_use_mm_for_euclid_dist"
         distances = torch.cdist(representations.float(), self.centroids, compute_mode=exact)
         return (-distances.square()).softmax(dim=1)
+
+
+class UnitLength(nn.Module):
+    """Representations brought to unit length, on which distances are those of cosines.
+
+    Schroff et al., "FaceNet: A Unified Embedding for Face Recognition and Clustering", section 3.
+    """
+
+    def forward(self, representations: Tensor) -> Tensor:
+        """Map (n, d) to (n, d), in float32 at least."""
+        return unit_rows(representations)
 
 
 class FuzzyCentroids(nn.Module):
