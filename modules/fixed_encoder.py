@@ -5,6 +5,7 @@ or a pretrained one, whose weights a client is then sent once.
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Annotated, ClassVar
 
@@ -57,7 +58,7 @@ class FixedEncoder(LightningModule):
         self.to(task.dtype)
 
 
-class OnFixedEncoder:
+class OnFixedEncoder(ABC):
     """A method that clusters representations and trains nothing."""
 
     needs_labels = False
@@ -108,9 +109,9 @@ class OnFixedEncoder:
             return Clusterer(module.encoder)
         return Clusterer(module.encoder, self._head(server.slots[CENTROIDS][CENTROIDS].clone()))
 
+    @abstractmethod
     def _head(self, centroids: Tensor) -> nn.Module:
         """Representations to cluster probabilities."""
-        raise NotImplementedError
 
     def _points(self, client: Client, slots: Slots) -> Tensor:
         """The client's samples as the encoder sees them, (n, features)."""
