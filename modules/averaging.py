@@ -27,7 +27,7 @@ from coterie.contract import (
     load_slots,
     seeded,
 )
-from coterie.networks.clusterer import Clusterer
+from coterie.contract.clusterer import Clusterer
 
 
 class AveragingConfig(Component):

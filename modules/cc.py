@@ -13,11 +13,11 @@ from pydantic import Field, PositiveFloat, PositiveInt
 from torch import Tensor
 
 from coterie.contract import Entry, Rule, ServerState, StateRules, Task
+from coterie.contract.clusterer import Clusterer, parameter_dtype
 from coterie.gradcache import MicroBatched, Part, Rows, Terms, batch_loss
 from coterie.losses.contrastive import cluster_contrastive_loss, contrastive_loss, nt_xent
 from coterie.losses.entropy import cluster_entropy
 from coterie.networks.branch import ContrastiveBranch, cluster_count
-from coterie.networks.clusterer import Clusterer, parameter_dtype
 from coterie.networks.views import batch_views
 from modules.averaging import Averaging, AveragingConfig
 

@@ -31,10 +31,10 @@ from coterie.contract import (
     load_slots,
     seeded,
 )
+from coterie.contract.clusterer import Clusterer
 from coterie.errors import ConfigError
 from coterie.losses.cluster_contrast import Pairs
 from coterie.networks.branch import cluster_count
-from coterie.networks.clusterer import Clusterer
 from coterie.networks.heads import Centroids, UnitLength
 from modules.cluster_siamese import (
     METRICS,

@@ -28,8 +28,8 @@ from coterie.contract import (
     load_tensors,
     seeded,
 )
+from coterie.contract.clusterer import Clusterer
 from coterie.errors import ConfigError
-from coterie.networks.clusterer import Clusterer
 from coterie.peers.topology import (
     Edges,
     complete_graph,

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from coterie.clustering.kmeans import kmeans
 from coterie.contract import Client, Tensors, derive_seed, load_tensors
+from coterie.contract.clusterer import to_unit
 from coterie.losses.triplet import crossed_losses
-from coterie.networks.clusterer import to_unit
 from coterie.networks.views import seeded_view
 from coterie.peers.choosing import draw, draw_uniformly, nearest_to_centroids
 from coterie.peers.clusters import mean_squared_radius

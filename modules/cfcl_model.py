@@ -19,8 +19,8 @@ from coterie.contract import (
     load_optimizer,
     optimizer_tensors,
 )
+from coterie.contract.clusterer import parameter_dtype, to_unit
 from coterie.losses.triplet import received_loss, staleness_weight, triplet_losses
-from coterie.networks.clusterer import parameter_dtype, to_unit
 from coterie.networks.views import seeded_view
 from modules.cfcl_timeline import CFCLConfig
 

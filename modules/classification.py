@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from coterie.config.component import target_of
 from coterie.contract import Entry, Rule, StateRules, Task
+from coterie.contract.clusterer import Clusterer, to_unit
 from coterie.errors import ConfigError
 from coterie.gradcache import UNCOUPLED
-from coterie.networks.clusterer import Clusterer, to_unit
 from coterie.networks.encoders import dense
 from coterie.networks.views import seeded_view
 from coterie.precision import cross_entropy

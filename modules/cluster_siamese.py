@@ -17,11 +17,11 @@ from torch.nn.functional import normalize
 
 from coterie.clustering.kmeans import Metric, assign
 from coterie.contract import Task, Tensors, load_optimizer, optimizer_tensors
+from coterie.contract.clusterer import parameter_dtype
 from coterie.gradcache import MicroBatched, Part, Rows, Terms, batch_loss
 from coterie.losses.cluster_contrast import Pairs, cluster_contrast
 from coterie.losses.prediction import negative_cosine
 from coterie.networks.branch import cluster_count
-from coterie.networks.clusterer import parameter_dtype
 from coterie.networks.heads import Predictor, Projector
 from coterie.networks.views import Plain, batch_views
 

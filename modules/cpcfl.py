@@ -29,8 +29,8 @@ from coterie.contract import (
     load_tensors,
     seeded,
 )
+from coterie.contract.clusterer import Clusterer
 from coterie.contract.phase import Fact
-from coterie.networks.clusterer import Clusterer
 from modules.classification import RULES, Classification
 from modules.cpcfl_config import CPCFLConfig, check_pool
 from modules.model_choice import (

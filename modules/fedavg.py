@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from pydantic import Field, PositiveFloat, PositiveInt
 
 from coterie.contract import ServerState
-from coterie.networks.clusterer import Clusterer
+from coterie.contract.clusterer import Clusterer
 from modules.averaging import Averaging
 from modules.classification import RULES, Classification, ClassificationConfig
 

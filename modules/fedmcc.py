@@ -32,9 +32,9 @@ from coterie.contract import (
     load_slots,
     seeded,
 )
+from coterie.contract.clusterer import Clusterer
 from coterie.contract.phase import Fact
 from coterie.errors import ConfigError
-from coterie.networks.clusterer import Clusterer
 from modules.mcc import HEAD_LOSS, METRICS, PARTS, MomentumConfig, MomentumContrast, Stage
 
 

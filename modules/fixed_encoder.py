@@ -27,9 +27,9 @@ from coterie.contract import (
     load_slots,
     seeded,
 )
+from coterie.contract.clusterer import Clusterer
 from coterie.errors import ConfigError
 from coterie.networks.branch import cluster_count
-from coterie.networks.clusterer import Clusterer
 
 ENCODER, CENTROIDS = "encoder", "centroids"
 RULES = StateRules(Entry(pattern="encoder.*", rule=Rule.AVERAGE, slot=ENCODER))

@@ -13,11 +13,11 @@ from pydantic import Field, PositiveFloat, PositiveInt
 from torch import Tensor
 
 from coterie.contract import Task, Tensors, load_tensors
+from coterie.contract.clusterer import parameter_dtype
 from coterie.gradcache import MicroBatched, Part, Rows, Terms, batch_loss
 from coterie.losses.contrastive import cluster_contrastive_loss, contrastive_loss
 from coterie.losses.entropy import cluster_entropy
 from coterie.networks.branch import ContrastiveBranch, cluster_count
-from coterie.networks.clusterer import parameter_dtype
 from coterie.networks.ema import update_ema
 from coterie.networks.views import batch_views
 

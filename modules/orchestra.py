@@ -31,7 +31,7 @@ from coterie.contract import (
     load_slots,
     seeded,
 )
-from coterie.networks.clusterer import Clusterer
+from coterie.contract.clusterer import Clusterer
 from modules.orchestra_model import GlobalClusters, OrchestraConfig, OrchestraModel
 
 NETWORKS = frozenset({"online", "target", "rotation"})

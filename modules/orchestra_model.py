@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from coterie.config.component import Component
 from coterie.contract import Task, derive_seed
+from coterie.contract.clusterer import Prediction, parameter_dtype, to_unit
 from coterie.errors import ConfigError
 from coterie.gradcache import UNCOUPLED
-from coterie.networks.clusterer import Prediction, parameter_dtype, to_unit
 from coterie.networks.ema import update_ema
 from coterie.networks.views import two_views
 from coterie.precision import cross_entropy, in_float32, unit_rows

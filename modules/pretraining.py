@@ -23,8 +23,8 @@ from coterie.contract import (
     Tensors,
     load_tensors,
 )
+from coterie.contract.clusterer import Clusterer, UnitProjection, parameter_dtype
 from coterie.gradcache import MicroBatched, Rows
-from coterie.networks.clusterer import Clusterer, UnitProjection, parameter_dtype
 from coterie.networks.heads import Predictor, Projector
 from coterie.networks.views import batch_views
 from modules.averaging import Averaging, AveragingConfig

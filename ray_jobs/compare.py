@@ -6,23 +6,23 @@ from typing import TYPE_CHECKING
 
 import yaml
 
+from coterie.commands.compose import compose_plain
+from coterie.commands.help_text import command_help
+from coterie.commands.program import run_command, run_program
 from coterie.config.loading import load_config
 from coterie.config.schema import RunConfig
 from coterie.errors import ConfigError, InterruptedRunError
+from coterie.studies.plan import CompareConfig, Variant, read_comparison
 from coterie.tracking.atomic import write_text_atomically
 from coterie.tracking.claim import claimed
 from coterie.tracking.environment import environment
 from coterie.tracking.paths import local_path
 from coterie.tracking.run_directory import RunDirectory
-from ray_jobs.command import run_command, run_program
-from ray_jobs.comparison.plan import CompareConfig, Variant, read_comparison
-from ray_jobs.compose import compose_plain
-from ray_jobs.help_text import command_help
 
 if TYPE_CHECKING:
+    from coterie.studies.processes import PlannedRun
+    from coterie.studies.view import View
     from coterie.tracking.finished import RunRecord
-    from ray_jobs.comparison.processes import PlannedRun
-    from ray_jobs.comparison.view import View
 
 _PLAN = "comparison.yaml"
 _FAILED, _DROPPED = 1, 3
@@ -68,9 +68,9 @@ def _compare(arguments: Sequence[str]) -> int:
     options, variants = read_comparison(arguments)
     configs = _configs(options, variants)
     # Imported only now: a mistyped key is answered at once, not after PyTorch has loaded.
+    from coterie.studies.processes import PlannedRun
+    from coterie.studies.view import View
     from coterie.tracking.wandb_logger import resolve_mode
-    from ray_jobs.comparison.processes import PlannedRun
-    from ray_jobs.comparison.view import View
 
     tracking = next(iter(configs.values())).tracking
     if "wandb" in tracking.loggers:
@@ -108,7 +108,7 @@ def _configs(options: CompareConfig, variants: Sequence[Variant]) -> dict[Varian
 
 def _directory(options: CompareConfig) -> Path:
     """The comparison's folder: a new one, or that of the comparison which goes on."""
-    from coterie.engine.federation import under_submitted_job
+    from coterie.run.federation import under_submitted_job
 
     if options.resume:
         if options.out is None:
@@ -138,8 +138,8 @@ def _write_plan(out: Path, options: CompareConfig, variants: Sequence[Variant]) 
 
 
 def _run(options: CompareConfig, runs: Sequence["PlannedRun"], view: "View", out: Path) -> int:
-    from coterie.engine.interrupts import Interrupts
-    from ray_jobs.comparison.processes import check_finished, run_all
+    from coterie.run.interrupts import Interrupts
+    from coterie.studies.processes import check_finished, run_all
 
     for run in runs:
         check_finished(run)  # refuses a run of another config
@@ -170,12 +170,12 @@ def _report(
 ) -> None:
     """Write and show the table and the figures."""
     from coterie.config.loading import dump_config
-    from ray_jobs.comparison.report import write_report
+    from coterie.studies.report import write_report
 
     comparison, outputs = write_report(options, records, out)
     tracking = runs[0].config.tracking
     if "wandb" in tracking.loggers:
-        from coterie.tracking.wandb_comparison import send_comparison
+        from coterie.studies.wandb_report import send_comparison
 
         plan = {run.variant.label: dump_config(run.config) for run in runs}
         figures = [path for path in outputs if path.suffix == ".png"]

@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field, NonNegativeInt, PositiveInt
 from rich.console import Console
 
+from coterie.commands.arguments import backend_at_hand, read_values
+from coterie.commands.help_text import command_help
+from coterie.commands.program import run_command, run_program
 from coterie.config.component import Component
 from coterie.config.explain import nearest, show
 from coterie.config.loading import load_component, load_config
@@ -14,12 +17,9 @@ from coterie.config.schema import RunConfig
 from coterie.errors import ConfigError, DataError
 from coterie.tracking.run_directory import RunDirectory
 from coterie.tracking.tables import shown
-from ray_jobs.arguments import backend_at_hand, read_values
-from ray_jobs.command import run_command, run_program
-from ray_jobs.help_text import command_help
 
 if TYPE_CHECKING:
-    from coterie.engine.evaluate_run import EvaluatedRun
+    from coterie.run.evaluate_run import EvaluatedRun
 
 _Share = Annotated[float, Field(gt=0.0, le=1.0)]
 _CHANGEABLE = ("accelerator", "cluster", "data", "evaluation")
@@ -70,7 +70,7 @@ def _evaluate(arguments: Sequence[str]) -> int:
     directory = RunDirectory.open(options.run, key="run")
     config = _run_config(directory, values)
     # Imported only now: a mistyped key is answered at once, not after PyTorch has loaded.
-    from coterie.engine.evaluate_run import RunEvaluation
+    from coterie.run.evaluate_run import RunEvaluation
 
     done = RunEvaluation(
         config=config,

@@ -5,9 +5,9 @@ from pathlib import Path
 
 from rich.console import Console
 
+from coterie.commands.compose import compose
+from coterie.commands.program import run_command, run_program
 from coterie.errors import DataError
-from ray_jobs.command import run_command, run_program
-from ray_jobs.compose import compose
 
 _OUT = "out="
 _HELP = """\
@@ -34,13 +34,13 @@ def _partition(arguments: Sequence[str]) -> int:
     outs = [argument for argument in arguments if argument.startswith(_OUT)]
     config = compose(*(argument for argument in arguments if argument not in outs))
     # Imported only now: a mistyped key is answered at once, not after PyTorch has loaded.
-    from coterie.engine.setup import read_and_split
     from coterie.evaluation.heterogeneity import (
         class_spread,
         class_table,
         client_names,
         label_distribution_figure,
     )
+    from coterie.run.data import read_and_split
     from datamodules.partition_files import write_partition
 
     data, parts = read_and_split(config)

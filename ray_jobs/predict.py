@@ -9,17 +9,17 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from coterie.commands.arguments import backend_at_hand, read_values
+from coterie.commands.help_text import command_help
+from coterie.commands.program import run_command, run_program
 from coterie.config.component import Component
 from coterie.config.loading import load_component
 from coterie.config.schema import ClusterConfig, Threads
-from ray_jobs.arguments import backend_at_hand, read_values
-from ray_jobs.command import run_command, run_program
-from ray_jobs.help_text import command_help
 
 if TYPE_CHECKING:
+    from coterie.contract.clusterer import Clusterer
     from coterie.contract.data import SampleBatch
-    from coterie.engine.streaming import Predicted
-    from coterie.networks.clusterer import Clusterer
+    from coterie.execution.predictor import Predicted
 
     Predict = Callable[[Iterable[SampleBatch]], Iterator[Predicted]]
 
@@ -93,10 +93,10 @@ def _help(*arguments: str) -> str:
 def _predict(arguments: Sequence[str]) -> int:
     config = load_component(PredictConfig, read_values(arguments))
     # Imported only now: a mistyped key is answered at once, not after PyTorch has loaded.
-    from coterie.engine.assignments_file import AssignmentsFile, check_output
-    from coterie.engine.interrupts import Interrupts
-    from coterie.engine.model_loading import load_model
-    from coterie.engine.saved_model import model_folder, read_description
+    from coterie.models.assignments import AssignmentsFile, check_output
+    from coterie.models.loading import load_model
+    from coterie.models.saved_model import model_folder, read_description
+    from coterie.run.interrupts import Interrupts
     from datamodules.fitting import Fitting
     from datamodules.streams import open_samples
 
@@ -134,7 +134,7 @@ def _predictor(
 ) -> Iterator["Predict"]:
     cluster = config.cluster.as_cluster()
     if cluster.backend == "serial":
-        from coterie.engine.streaming import BatchPredictor
+        from coterie.execution.predictor import BatchPredictor
 
         yield BatchPredictor(model, config.accelerator, cluster.threads_per_client).predict_all
         return

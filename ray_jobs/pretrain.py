@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
+from coterie.commands.compose import compose
+from coterie.commands.program import run_command, run_program
 from coterie.errors import ConfigError
-from ray_jobs.command import run_command, run_program
-from ray_jobs.compose import compose
 
 _OUT = "out="
 _HELP = """\
@@ -36,7 +36,7 @@ def _pretrain(arguments: Sequence[str]) -> int:
     rest = (argument for argument in arguments if argument not in outs)
     config = compose(*rest, f"run_dir={outs[-1].removeprefix(_OUT)}", "resume=true")
     # Imported only now: a mistyped key is answered at once, not after PyTorch has loaded.
-    from coterie.engine.federation import Federation
+    from coterie.run.federation import Federation
 
     done = Federation(config).run()
     Console(soft_wrap=True).print(

@@ -6,14 +6,14 @@ from typing import Annotated
 from pydantic import Field, PositiveInt
 from rich.console import Console
 
+from coterie.commands.arguments import read_values
+from coterie.commands.compose import compose
+from coterie.commands.program import run_command, run_program
 from coterie.config.component import Component
 from coterie.config.loading import load_component, load_config
 from coterie.config.schema import RunConfig
 from coterie.errors import DataError
 from coterie.tracking.run_directory import RunDirectory
-from ray_jobs.arguments import read_values
-from ray_jobs.command import run_command, run_program
-from ray_jobs.compose import compose
 
 _HELP = """\
 usage: python -m ray_jobs.relevance pretrained=DIR [samples=300] experiment=NAME
@@ -62,9 +62,9 @@ def _measure(options: RelevanceConfig, earlier: RunConfig, clients: RunConfig) -
     import numpy as np
 
     from coterie.contract.seeds import derive_seed
-    from coterie.engine.model_loading import load_model
-    from coterie.engine.setup import read_and_split
     from coterie.evaluation.relevance import embedded_sample, mean_cross_cosine
+    from coterie.models.loading import load_model
+    from coterie.run.data import read_and_split
 
     encoder = load_model(options.pretrained).encoder
     sampled, shapes = [], []

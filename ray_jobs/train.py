@@ -1,37 +1,7 @@
 """Train an experiment: `python -m ray_jobs.train experiment=fedmcc_digits [key=value …]`."""
 
-from collections.abc import Sequence
-
-from coterie.collector import paused_collector
-from coterie.config.loading import check_engine_keys, load_component, load_config
-from coterie.config.schema import ClusterConfig
-from coterie.distributed.early import early_start
-from ray_jobs.command import run_command, run_program
-from ray_jobs.compose import compose_plain
-from ray_jobs.help_text import help_text
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Run the experiment that the arguments ask for.
-
-    Returns:
-        The exit code: 0 completed; 1 failed; 2 config or data refused; 3 completed, but clients
-        were dropped; 130 interrupted.
-    """
-    return run_command(_train, arguments, help_text)
-
-
-def _train(arguments: Sequence[str]) -> int:
-    plain = compose_plain(*arguments)
-    check_engine_keys(plain)
-    # What follows imports PyTorch, and Ray starts meanwhile.
-    with early_start(load_component(ClusterConfig, plain.get("cluster") or {}, "cluster.")):
-        with paused_collector():
-            config = load_config(plain)
-            from coterie.engine.federation import Federation
-
-        return Federation(config).run().exit_code
-
+from coterie.commands.program import run_program
+from coterie.commands.train import main
 
 if __name__ == "__main__":
     run_program(main)

@@ -2,10 +2,10 @@
 
 from typing import Any
 
+from coterie.commands.compose import compose, experiments, groups, read_choice
 from coterie.config.component import Component
-from coterie.engine.setup import read_and_split
 from coterie.errors import DataError
-from ray_jobs.compose import compose, experiments, groups, read_choice
+from coterie.run.data import read_and_split
 from tests.unit.test_method_contract import CAPS
 
 CHOICES = tuple(groups()["method"])

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from coterie import Federation
-from coterie.engine.federation import RunResult
-from ray_jobs.compose import compose
+from coterie.commands.compose import compose
+from coterie.run.federation import RunResult
 
 TINY = (
     "experiment=fedmcc_digits", "cluster=serial", "data.limit=200", "encoder.width=8",

@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import Tensor
 
-from coterie.engine.packing import unpack
+from coterie.execution.packing import unpack
 from modules.cfcl import CFCL
 from tests.small_federation import Federated, SpiedTurn, federate, tiny_workload
 

@@ -12,11 +12,12 @@ from coterie.config.component import Component
 from coterie.config.schema import ClusterConfig, RunConfig
 from coterie.contract import Mean, Phase, Task
 from coterie.contract.seeds import derive_seed
-from coterie.engine.backend import Workload
-from coterie.engine.loop import Committed, Loop, RunState
-from coterie.engine.packing import unpack
-from coterie.engine.serial import SerialBackend
+from coterie.execution.backend import Workload
+from coterie.execution.packing import unpack
+from coterie.execution.serial import SerialBackend
 from coterie.networks.encoders import Encoder, EncoderConfig
+from coterie.rounds.loop import Committed, Loop
+from coterie.rounds.state import RunState
 from datamodules.augmentations import DigitsAugmentation
 
 torch.set_num_threads(1)  # tensors this small only lose by threads
@@ -49,7 +50,7 @@ def tiny_workload(method: Component, *, needs_labels: bool = False, **run: Any) 
     generator = np.random.default_rng(0)
     samples = generator.integers(0, 256, (sum(SIZES), *SHAPE), dtype=np.uint8)
     labels = generator.integers(0, 3, sum(SIZES)).astype(np.int64)
-    keys: dict[str, Any] = {"executor": "loop", "precision": "64-true", "seed": 5, **run}
+    keys: dict[str, Any] = {"executor": "bare", "precision": "64-true", "seed": 5, **run}
     config = RunConfig(
         method=method,
         data=ClusterConfig(),  # any component: the samples are given

@@ -5,9 +5,10 @@ from typing import Any
 
 import torch
 
-from coterie.engine.backend import Workload
-from coterie.engine.loop import Loop, RunState
-from coterie.engine.serial import SerialBackend
+from coterie.execution.backend import Workload
+from coterie.execution.serial import SerialBackend
+from coterie.rounds.loop import Loop
+from coterie.rounds.state import RunState
 from datamodules.augmentations import NoAugmentation
 from modules.cpcfl import CPCFL, IFCA
 from tests.small_federation import Federated, Silent, federate, tiny_workload

@@ -1,25 +1,23 @@
 """Coterie: representations and clusters from unlabelled data spread over many clients."""
 
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
+from coterie.version import __version__
+
 if TYPE_CHECKING:
+    from coterie.commands.compose import compose
     from coterie.config.schema import RunConfig
-    from coterie.engine.federation import Federation, RunResult
-    from coterie.engine.model_loading import load_model
+    from coterie.models.loading import load_model
+    from coterie.run.federation import Federation, RunResult
 
-try:
-    __version__ = version("coterie")
-except PackageNotFoundError:  # a submitted job runs from the source tree
-    __version__ = "0+source"
-
-__all__ = ["Federation", "RunConfig", "RunResult", "__version__", "load_model"]
+__all__ = ["Federation", "RunConfig", "RunResult", "__version__", "compose", "load_model"]
 
 _HOMES = {
-    "Federation": "coterie.engine.federation",
-    "RunResult": "coterie.engine.federation",
+    "Federation": "coterie.run.federation",
+    "RunResult": "coterie.run.federation",
     "RunConfig": "coterie.config.schema",
-    "load_model": "coterie.engine.model_loading",
+    "compose": "coterie.commands.compose",
+    "load_model": "coterie.models.loading",
 }
 
 

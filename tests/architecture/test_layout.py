@@ -65,7 +65,7 @@ def functions(tree: ast.AST) -> Iterator[Function]:
 
 def test_the_scan_sees_the_code() -> None:
     names = {relative(path) for path in SOURCES}
-    assert {"platform/coterie/engine/loop.py", "modules/fedmcc.py", "ray_jobs/train.py"} <= names
+    assert {"platform/coterie/rounds/loop.py", "modules/fedmcc.py", "ray_jobs/train.py"} <= names
 
 
 def test_platform_is_a_source_root_and_no_package() -> None:
@@ -163,7 +163,7 @@ def test_no_file_is_a_drawer() -> None:
 
 
 def test_the_engine_without_actors_does_not_import_ray() -> None:
-    code = "import sys, coterie, coterie.engine.serial; sys.exit('ray' in sys.modules)"
+    code = "import sys, coterie, coterie.execution.serial; sys.exit('ray' in sys.modules)"
     done = python("-c", code, path="platform")
     assert done.returncode == 0, done.stderr or "ray was imported"
 

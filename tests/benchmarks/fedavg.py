@@ -17,8 +17,8 @@ import time
 from pathlib import Path
 
 from coterie import Federation
+from coterie.commands.compose import compose_plain
 from coterie.config.loading import load_config
-from ray_jobs.compose import compose_plain
 from tests.benchmarks.bare import Bare
 from tests.benchmarks.processes import Peak
 
@@ -29,7 +29,7 @@ SETTINGS = {
     "10 clients of 6,000 images": (10, 6_000, 10, 2),
 }
 OPTIONS = (
-    "experiment=fedavg_fashionmnist", "executor=loop",
+    "experiment=fedavg_fashionmnist", "executor=bare",
     "cluster.num_actors=2", "method.batch_size=10", "method.learning_rate=0.1",
     "evaluation.every=0", "evaluation.linear_probe=false", "evaluation.knn=false",
     "evaluation.figures=false", "checkpoint.every=0", "tracking.progress=none",

@@ -15,10 +15,10 @@ from lightning import LightningModule
 from torch.nn import functional
 
 from coterie.contract.client import ClientData, Plan
-from coterie.engine.batches import SeededBatches
-from coterie.engine.plain_loop import PlainLoop
-from coterie.engine.trainer import LightningTrainer
-from coterie.networks.clusterer import to_unit
+from coterie.contract.clusterer import to_unit
+from coterie.execution.bare_loop import BareLoop
+from coterie.execution.batches import SeededBatches
+from coterie.execution.trainer import LightningTrainer
 from coterie.networks.encoders import ConvNet3
 
 TITLE = "Local training of the 3-conv net, one thread"
@@ -57,7 +57,7 @@ def measure(samples, rounds):
     plan = Plan(batch_size=BATCH, epochs=1)
     runs = {
         "bare PyTorch": bare_loop,
-        "plain loop": lambda m, b: PlainLoop().fit(m, b, 0),
+        "plain loop": lambda m, b: BareLoop().fit(m, b, 0),
         "Lightning Trainer": lambda m, b: LightningTrainer().fit(m, b, 0),
     }
     seconds = {name: [] for name in runs}

@@ -8,8 +8,8 @@ from pydantic import PositiveInt
 
 from coterie.config.component import Component
 from coterie.contract import Mean, Outcome, Phase, ServerState
+from coterie.contract.clusterer import Clusterer
 from coterie.contract.data import DataArrays
-from coterie.networks.clusterer import Clusterer
 from coterie.networks.encoders import MLP
 
 

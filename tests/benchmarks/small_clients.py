@@ -17,12 +17,12 @@ from torch.nn import functional
 
 from coterie.contract.client import ClientData, Plan
 from coterie.contract.method import Task
-from coterie.engine.backend import Workload
-from coterie.engine.batches import SeededBatches
-from coterie.engine.events import Order, Turn, TurnFailed
-from coterie.engine.exact import Layout
-from coterie.engine.packing import pack
-from coterie.engine.serial import build_worker
+from coterie.execution.backend import Workload
+from coterie.execution.batches import SeededBatches
+from coterie.execution.build import build_worker
+from coterie.execution.events import Order, Turn, TurnFailed
+from coterie.execution.exact import Layout
+from coterie.execution.packing import pack
 from coterie.networks.encoders import ConvNet2
 from datamodules.augmentations import NoAugmentation
 from modules.fedavg import Classification, FedAvg

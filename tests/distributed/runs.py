@@ -4,10 +4,11 @@ from dataclasses import dataclass, field
 
 import torch
 
-from coterie.engine.loop import Loop, RunState
-from coterie.engine.packing import unpack
-from coterie.engine.setup import assemble, make_backend
-from ray_jobs.compose import compose
+from coterie.commands.compose import compose
+from coterie.execution.packing import unpack
+from coterie.rounds.loop import Loop
+from coterie.rounds.state import RunState
+from coterie.run.setup import assemble, make_backend
 
 SMALL = (
     "experiment=fedmcc_digits",

@@ -6,8 +6,8 @@ import pytest
 
 from coterie.config.schema import ClusterConfig
 from coterie.distributed.backend import RayBackend
-from coterie.engine.loop import Loop
-from coterie.engine.packing import Packed
+from coterie.execution.packing import Packed
+from coterie.rounds.loop import Loop
 from tests.methods_for_tests.mailer import Mailer
 from tests.methods_for_tests.pool import Pool
 from tests.methods_for_tests.running import Quiet, make_workload, plain, run, start

@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.slow]
 @pytest.mark.parametrize("choice", CHOICES)
 def test_on_two_actors_one_of_them_killed(cluster, choice):
     base = small(choice)
-    alone = run("cluster=serial", "executor=loop", base=base)
+    alone = run("cluster=serial", "executor=bare", base=base)
     assert_same(run("cluster.num_actors=2", base=base), alone)
     killed = []
     moment = min(1, alone.phases - 1)  # what clients keep and have been sent is there by then
@@ -26,7 +26,7 @@ def test_on_two_actors_one_of_them_killed(cluster, choice):
             killed.append(ray.get(actor.ready.remote()))
             os.kill(killed[0], signal.SIGKILL)
 
-    ran = run("cluster.num_actors=2", "executor=loop", base=base, hook=kill)
+    ran = run("cluster.num_actors=2", "executor=bare", base=base, hook=kill)
     assert_same(ran, alone)
     assert killed
     assert ran.dropped == 0

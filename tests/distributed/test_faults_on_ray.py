@@ -9,17 +9,18 @@ import pytest
 import ray
 from ray.exceptions import RayActorError
 
-from coterie.engine.loop import Loop, RunState
-from coterie.engine.packing import unpack
-from coterie.engine.setup import assemble, make_backend
+from coterie.commands.compose import compose
 from coterie.errors import RunError
-from ray_jobs.compose import compose
+from coterie.execution.packing import unpack
+from coterie.rounds.loop import Loop
+from coterie.rounds.state import RunState
+from coterie.run.setup import assemble, make_backend
 from tests.distributed.runs import SMALL, Ran, Silent, assert_same, run
 
 pytestmark = pytest.mark.ray
 
 MISBEHAVES = (
-    "executor=loop",
+    "executor=bare",
     "method.target=tests.methods_for_tests.misbehaves:Misbehaves",
     "method.clusters=10",
     *(f"method.{key}" for key in ("representation_rounds=2", "representation_epochs=1",
@@ -66,7 +67,7 @@ class Sweep:
     """Runs FedMCC again and again on one fleet, an actor killed at a random moment of each."""
 
     def __init__(self, actors):
-        self.assembly = assemble(compose(*SMALL, "executor=loop", f"cluster.num_actors={actors}"))
+        self.assembly = assemble(compose(*SMALL, "executor=bare", f"cluster.num_actors={actors}"))
         self.backend = make_backend(self.assembly.workload, lambda: None)
 
     def run(self, view):

@@ -11,11 +11,11 @@ from ray.cluster_utils import Cluster
 from safetensors.torch import load_file
 from sklearn.datasets import load_digits
 
-from coterie.engine.federation import Federation
+from coterie.clustering.contingency import contingency
+from coterie.commands.compose import compose
 from coterie.errors import ConfigError, DataError, RunError
 from coterie.evaluation.clustering_metrics import ClusteringScores
-from coterie.evaluation.matching import contingency
-from ray_jobs.compose import compose
+from coterie.run.federation import Federation
 from tests.distributed.runs import SMALL, Silent
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(240)]
@@ -56,7 +56,7 @@ def nodes():
 
 def config(silos, run_dir, *overrides):
     return compose(
-        *SMALL, "executor=loop", "data=silos", "~data.limit", f"run_dir={run_dir}",
+        *SMALL, "executor=bare", "data=silos", "~data.limit", f"run_dir={run_dir}",
         f"data.clients={{silo_a: {silos}/a, silo_b: {silos}/b}}",
         "data.source={target: tests.methods_for_tests.watched:Watched, mode: L}",
         "cluster.client_resources={silo_a: 1, silo_b: 1}", "method.clusters=10",

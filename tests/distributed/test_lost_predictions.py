@@ -7,15 +7,15 @@ import signal
 import pytest
 import ray
 
-from coterie.engine import session
-from coterie.engine.federation import Federation
-from ray_jobs.compose import compose
+from coterie.commands.compose import compose
+from coterie.run import session
+from coterie.run.federation import Federation
 from tests.distributed.runs import SMALL, Silent
 
 pytestmark = pytest.mark.ray
 
 # The last evaluation is ten chunks of four batches, five on each of two actors.
-RUN = (*SMALL, "executor=loop", "evaluation.batch_size=5", "evaluation.figures=false")
+RUN = (*SMALL, "executor=bare", "evaluation.batch_size=5", "evaluation.figures=false")
 
 
 class Kills(Silent):

@@ -7,8 +7,8 @@ import ray
 from ray.cluster_utils import Cluster
 from safetensors.torch import load_file
 
-from coterie.engine.federation import Federation
-from ray_jobs.compose import compose
+from coterie.commands.compose import compose
+from coterie.run.federation import Federation
 from tests.distributed.runs import SMALL, Silent
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(240)]
@@ -19,7 +19,7 @@ RUN = (
     "encoder.hidden=[512]",
     "method.representation_rounds=4",
     "method.clustering_rounds=1",
-    "executor=loop",
+    "executor=bare",
     "evaluation.figures=false",
     "evaluation.linear_probe=false",
     "evaluation.knn=false",

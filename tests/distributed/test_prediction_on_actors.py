@@ -12,14 +12,14 @@ import torch
 from torch import nn
 
 from coterie.config.schema import ClusterConfig
+from coterie.contract.clusterer import Clusterer
 from coterie.contract.data import SampleBatch
 from coterie.distributed.prediction import ActorPool, PredictionActor
-from coterie.engine.interrupts import Interrupts
-from coterie.engine.streaming import BatchPredictor
 from coterie.errors import ConfigError, InterruptedRunError, RunError
-from coterie.networks.clusterer import Clusterer
+from coterie.execution.predictor import BatchPredictor
 from coterie.networks.encoders import ConvNet3
 from coterie.networks.heads import ClusterHead
+from coterie.run.interrupts import Interrupts
 
 pytestmark = pytest.mark.ray
 

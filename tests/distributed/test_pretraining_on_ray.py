@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from coterie import Federation
-from ray_jobs.compose import compose
+from coterie.commands.compose import compose
 from tests.distributed.runs import SMALL, assert_same, run
 
 pytestmark = pytest.mark.ray

@@ -3,8 +3,8 @@
 import pytest
 import ray
 
+from coterie.commands.compose import compose
 from coterie.distributed.room import Room, capacity, place_of
-from ray_jobs.compose import compose
 
 pytestmark = pytest.mark.ray
 

@@ -27,7 +27,7 @@ def test_any_number_of_actors_gives_the_serial_backends_bits(cluster, serial, ac
 
 
 def test_the_plain_loop_in_actors_gives_the_serial_trainers_bits(cluster, serial):
-    assert_same(run("cluster.num_actors=2", "executor=loop"), serial)
+    assert_same(run("cluster.num_actors=2", "executor=bare"), serial)
 
 
 def test_the_server_half_on_an_actor_gives_the_drivers_bits(cluster, serial):
@@ -59,7 +59,7 @@ ORCHESTRA = (
 
 
 def test_orchestra_on_two_actors_gives_the_serial_backends_bits(cluster):
-    alone = run("cluster=serial", "executor=loop", base=ORCHESTRA)
+    alone = run("cluster=serial", "executor=bare", base=ORCHESTRA)
     assert_same(run("cluster.num_actors=2", base=ORCHESTRA), alone)
     assert alone.states == {}
     assert set(alone.server) == {"online", "target", "rotation", "centroids", "schedule"}
@@ -72,7 +72,7 @@ CPCFL = (
 
 
 def test_a_pool_of_models_on_two_actors_gives_the_serial_backends_bits(cluster):
-    alone = run("cluster=serial", "executor=loop", base=CPCFL)
+    alone = run("cluster=serial", "executor=bare", base=CPCFL)
     assert_same(run("cluster.num_actors=2", base=CPCFL), alone)
     assert alone.states == {}
     assert set(alone.server) == {f"{part}/{n}" for part in ("encoder", "head") for n in range(3)}
@@ -91,7 +91,7 @@ def test_what_devices_exchange_on_actors_gives_the_serial_backends_bits(
 ):
     """And it goes from actor to actor: during the run the driver reads no object."""
     base, read = (f"experiment={name}", *CFCL), []
-    alone = run("cluster=serial", "executor=loop", base=base)
+    alone = run("cluster=serial", "executor=bare", base=base)
     fetched = RayBackend.fetch
 
     def fetch(backend, handle):
@@ -180,9 +180,9 @@ class Probe(ClientActor):
 
 
 def test_actors_view_the_data_and_do_not_copy_it(cluster):
+    from coterie.commands.compose import compose
     from coterie.distributed.fleet import _place
-    from coterie.engine.setup import assemble
-    from ray_jobs.compose import compose
+    from coterie.run.setup import assemble
 
     assembly = assemble(compose("experiment=fedmcc_digits"))
     assert assembly.workload.samples["train"].dtype == np.uint8

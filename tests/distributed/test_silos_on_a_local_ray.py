@@ -4,9 +4,9 @@ import time
 
 import pytest
 
-from coterie.engine.federation import Federation
+from coterie.commands.compose import compose
 from coterie.errors import RunError
-from ray_jobs.compose import compose
+from coterie.run.federation import Federation
 from tests.distributed.runs import SMALL, Silent
 
 pytestmark = pytest.mark.ray

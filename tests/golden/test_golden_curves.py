@@ -22,9 +22,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coterie.engine.loop import Loop, RunState
-from coterie.engine.setup import assemble, make_backend
-from ray_jobs.compose import compose
+from coterie.commands.compose import compose
+from coterie.rounds.loop import Loop
+from coterie.rounds.state import RunState
+from coterie.run.setup import assemble, make_backend
 from tests.small_federation import Silent
 
 FOLDER = Path(__file__).parent
@@ -32,7 +33,7 @@ TOLERANCE = 1e-5
 ROUNDS = 3
 UNTRAINED = (
     "cluster=serial",
-    "executor=loop",
+    "executor=bare",
     "accelerator=cpu",
     "seed=1",
     "precision=64-true",

@@ -18,7 +18,7 @@ from coterie.contract import (
     Tensors,
     seeded,
 )
-from coterie.networks.clusterer import Clusterer
+from coterie.contract.clusterer import Clusterer
 
 
 class Mailer:

@@ -8,7 +8,7 @@ from torch import nn
 
 from coterie.config.component import Component
 from coterie.contract import Client, Mean, Outcome, Phase, ServerState, Slots, Task, Tensors
-from coterie.networks.clusterer import Clusterer
+from coterie.contract.clusterer import Clusterer
 
 
 class Pool:

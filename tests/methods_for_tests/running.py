@@ -8,10 +8,11 @@ import numpy as np
 from coterie.config.component import Component
 from coterie.config.schema import ClusterConfig, RunConfig
 from coterie.contract.method import Task
-from coterie.engine.backend import Workload
-from coterie.engine.loop import Committed, Loop, RunState
-from coterie.engine.packing import Packed, pack
-from coterie.engine.serial import SerialBackend
+from coterie.execution.backend import Workload
+from coterie.execution.packing import Packed, pack
+from coterie.execution.serial import SerialBackend
+from coterie.rounds.loop import Committed, Loop
+from coterie.rounds.state import RunState
 
 
 class Quiet:

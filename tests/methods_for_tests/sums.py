@@ -3,7 +3,7 @@
 import torch
 
 from coterie.contract.phase import Mean
-from coterie.engine.exact import ExactMeans, Layout
+from coterie.execution.exact import ExactMeans, Layout
 
 
 def means_of(tensors, slot="s"):

@@ -12,7 +12,7 @@ from coterie.clustering.kmeans import kmeans
 from coterie.contract import Plan
 from coterie.contract.client import ClientData
 from coterie.contract.seeds import derive_seed, seeded
-from coterie.engine.batches import SeededBatches
+from coterie.execution.batches import SeededBatches
 from coterie.networks.views import two_views
 from datamodules.augmentations import DigitsAugmentation
 from modules.ccfc import CCFC
@@ -168,9 +168,9 @@ class Reference:
 @pytest.mark.parametrize(
     ("executor", "pairs", "metric", "keep", "initial"),
     [
-        ("loop", "exclude_self", "euclidean", True, "common"),
+        ("bare", "exclude_self", "euclidean", True, "common"),
         ("lightning", "all", "cosine", False, "common"),
-        ("loop", "exclude_self", "cosine", True, "independent"),
+        ("bare", "exclude_self", "cosine", True, "independent"),
     ],
 )
 def test_three_rounds_are_those_of_the_algorithm(

@@ -10,7 +10,7 @@ from coterie.clustering.kmeans import kmeans
 from coterie.contract import Plan
 from coterie.contract.client import ClientData
 from coterie.contract.seeds import derive_seed, seeded
-from coterie.engine.batches import SeededBatches
+from coterie.execution.batches import SeededBatches
 from coterie.networks.views import seeded_view
 from datamodules.augmentations import DigitsAugmentation
 from modules.cfcl_model import TripletModel
@@ -164,7 +164,7 @@ def hinge(a: Tensor, p: Tensor, n: Tensor, margin: float) -> Tensor:
     return ((a - p).square().sum() - (a - n).square().sum() + margin).clamp_min(0)
 
 
-@pytest.mark.parametrize("executor", ["loop", "lightning"])
+@pytest.mark.parametrize("executor", ["bare", "lightning"])
 @pytest.mark.parametrize("exchange", ["explicit", "implicit"])
 def test_a_whole_run_is_that_of_the_algorithm(exchange: str, executor: str) -> None:
     done = ran({"executor": executor}, exchange=exchange, **CHANGES)

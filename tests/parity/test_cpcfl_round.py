@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from coterie.contract import Plan
 from coterie.contract.client import ClientData
 from coterie.contract.seeds import derive_seed, seeded
-from coterie.engine.batches import SeededBatches
+from coterie.execution.batches import SeededBatches
 from modules.classification import Classification
 from tests.small_federation import SIZES
 from tests.small_pool import models, pool_workload, ran_with, short, short_ifca
@@ -124,7 +124,7 @@ def reference(workload, config) -> tuple[list[Model], list[list[int]]]:
     return pool, history
 
 
-@pytest.mark.parametrize("executor", ["loop", "lightning"])
+@pytest.mark.parametrize("executor", ["bare", "lightning"])
 @pytest.mark.parametrize("name", list(CONFIGS))
 def test_whole_rounds_are_those_of_the_algorithm(name: str, executor: str) -> None:
     config = CONFIGS[name]

@@ -7,8 +7,8 @@ import torch
 from lightning.pytorch.accelerators import CPUAccelerator
 
 from coterie.config.schema import RunConfig
-from coterie.engine.plain_loop import PlainLoop
-from coterie.engine.trainer import LightningTrainer, local_trainer
+from coterie.execution.bare_loop import BareLoop
+from coterie.execution.trainer import LightningTrainer, local_trainer
 from modules.fedmcc import FedMCC
 from tests.small_federation import Federated, federate, same_bits, tiny_workload
 
@@ -30,12 +30,12 @@ def ran(executor: str, precision: str, **keys: Any) -> Federated:
 
 @pytest.fixture(scope="module")
 def single() -> Federated:
-    return ran("loop", "32-true")
+    return ran("bare", "32-true")
 
 
 @pytest.mark.parametrize("precision", ["32-true", "64-true", "bf16-mixed"])
 def test_both_executors_give_the_same_bits(precision: str) -> None:
-    loop, lightning = ran("loop", precision), ran("lightning", precision)
+    loop, lightning = ran("bare", precision), ran("lightning", precision)
     assert len(loop.spy.served) == 2
     for (*_, one), (*_, other) in zip(loop.spy.served, lightning.spy.served, strict=True):
         assert one.slots.keys() == other.slots.keys()
@@ -52,7 +52,7 @@ def test_the_precision_decides_the_type_of_what_is_averaged() -> None:
         assert {value.dtype for slot in slots.values() for value in slot.values()} == {dtype}
 
 
-@pytest.mark.parametrize("executor", ["loop", "lightning"])
+@pytest.mark.parametrize("executor", ["bare", "lightning"])
 def test_bf16_mixed_rounds_the_loss_but_keeps_float32_weights(
     executor: str, single: Federated
 ) -> None:
@@ -70,8 +70,8 @@ def test_precision_reaches_the_trainer(precision: str) -> None:
     trainer = local_trainer(config(executor="lightning", precision=precision), CPU)
     assert isinstance(trainer, LightningTrainer)
     assert trainer.build(1).precision == precision
-    loop = local_trainer(config(executor="loop", precision=precision), CPU)
-    assert isinstance(loop, PlainLoop)
+    loop = local_trainer(config(executor="bare", precision=precision), CPU)
+    assert isinstance(loop, BareLoop)
     assert loop.precision == precision
 
 
@@ -86,7 +86,7 @@ def test_deterministic_reaches_the_trainer(deterministic: bool) -> None:
         torch.use_deterministic_algorithms(before)
 
 
-@pytest.mark.parametrize("executor", ["loop", "lightning"])
+@pytest.mark.parametrize("executor", ["bare", "lightning"])
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_the_device_reaches_the_trainer(executor: str, device: str) -> None:
     trainer = local_trainer(config(executor=executor), torch.device(device))

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from coterie.contract import Plan, Tensors
 from coterie.contract.client import ClientData
 from coterie.contract.seeds import derive_seed, seeded
-from coterie.engine.batches import SeededBatches
+from coterie.execution.batches import SeededBatches
 from coterie.networks.branch import ContrastiveBranch
 from coterie.networks.views import two_views
 from datamodules.augmentations import DigitsAugmentation
@@ -132,7 +132,7 @@ def close(found: Tensors, module: nn.Module, prefix: str) -> None:
         torch.testing.assert_close(value, expected, rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize("executor", ["loop", "lightning"])
+@pytest.mark.parametrize("executor", ["bare", "lightning"])
 def test_one_round_of_each_stage_is_that_of_the_algorithms(executor: str) -> None:
     config = FedMCC.Config(
         projection=5,

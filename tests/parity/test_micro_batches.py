@@ -109,7 +109,7 @@ def test_equal_to_the_plain_step_in_float32_by_sgd():
 @pytest.mark.parametrize("kind", ["fedmcc", "simclr", "fedbyol", "ccfc"])
 def test_lightning_and_the_plain_loop_agree(kind):
     found = model(kind, run={"executor": "lightning"}, micro_batch_size=3)
-    assert_close(found, model(kind, run={"executor": "loop"}, micro_batch_size=3), 1e-12)
+    assert_close(found, model(kind, run={"executor": "bare"}, micro_batch_size=3), 1e-12)
 
 
 @pytest.mark.parametrize("kind", ["fedmcc", "fedsimclr"])

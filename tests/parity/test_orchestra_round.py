@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from coterie.contract import Plan
 from coterie.contract.client import ClientData
 from coterie.contract.seeds import derive_seed, seeded
-from coterie.engine.batches import SeededBatches
+from coterie.execution.batches import SeededBatches
 from coterie.networks.views import two_views
 from datamodules.augmentations import DigitsAugmentation
 from modules.orchestra import Orchestra
@@ -188,7 +188,7 @@ def world() -> World:
     return reference(tiny_workload(CONFIG))
 
 
-@pytest.mark.parametrize("executor", ["loop", "lightning"])
+@pytest.mark.parametrize("executor", ["bare", "lightning"])
 def test_the_first_phase_and_a_round_are_those_of_the_algorithms(
     executor: str, world: World
 ) -> None:

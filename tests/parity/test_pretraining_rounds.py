@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from coterie.contract import Plan
 from coterie.contract.client import ClientData
 from coterie.contract.seeds import derive_seed
-from coterie.engine.batches import SeededBatches
+from coterie.execution.batches import SeededBatches
 from coterie.networks.views import two_views
 from datamodules.augmentations import DigitsAugmentation
 from modules.byol import FedBYOL

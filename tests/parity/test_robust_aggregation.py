@@ -9,10 +9,10 @@ from scipy.stats import trim_mean
 
 from coterie.config.aggregation import AggregationConfig
 from coterie.contract.phase import Mean
-from coterie.engine.events import TurnDone
-from coterie.engine.exact import Layout
-from coterie.engine.packing import pack
-from coterie.engine.robust import (
+from coterie.execution.events import TurnDone
+from coterie.execution.exact import Layout
+from coterie.execution.packing import pack
+from coterie.execution.robust import (
     coordinate_median,
     robust_means,
     sent_whole,

@@ -7,7 +7,7 @@ import torch
 
 from coterie.config.aggregation import AggregationConfig
 from coterie.contract.phase import Mean
-from coterie.engine.server_optimizer import server_step
+from coterie.rounds.server_optimizer import server_step
 
 ROUNDS = 6
 

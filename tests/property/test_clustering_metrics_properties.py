@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 from sklearn import metrics
 
+from coterie.clustering.contingency import contingency
 from coterie.evaluation.clustering_metrics import ClusteringScores, accuracy, kappa, nmi
-from coterie.evaluation.matching import contingency
 
 SIZES = array_shapes(min_dims=2, max_dims=2, min_side=1, max_side=6)
 TABLES = arrays(np.int64, SIZES, elements=st.integers(0, 40)).filter(lambda table: table.sum() > 0)

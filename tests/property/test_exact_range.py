@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coterie.contract.phase import Mean
-from coterie.engine.exact import ExactMeans, Layout
 from coterie.errors import ContractError, RunError
+from coterie.execution.exact import ExactMeans, Layout
 from tests.methods_for_tests.sums import fold, mean_of
 
 LARGEST = 2.0**24

@@ -11,7 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from coterie.contract.phase import Mean
-from coterie.engine.exact import ExactMeans, Layout
+from coterie.execution.exact import ExactMeans, Layout
 from tests.methods_for_tests.sums import bits, fold, mean_of, means_of
 
 LARGEST = 2.0**24

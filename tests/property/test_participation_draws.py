@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coterie.contract.phase import Phase
-from coterie.engine.cohort import choose_cohort, dropouts, failed_devices, stragglers
+from coterie.rounds.participation import choose_cohort, dropouts, failed_devices, stragglers
 
 seeds = st.integers(0, 2**32)
 rates = st.floats(0.0, 1.0, exclude_max=True)

@@ -7,8 +7,8 @@ import torch
 
 from coterie.distributed import actors
 from coterie.distributed.actors import ClientActor, Report
-from coterie.engine.events import CallDone, TurnDone, TurnStarted
-from coterie.engine.packing import Packed, pack
+from coterie.execution.events import CallDone, TurnDone, TurnStarted
+from coterie.execution.packing import Packed, pack
 
 
 def turn(client):

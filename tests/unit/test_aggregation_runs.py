@@ -11,10 +11,10 @@ from scipy.stats import trim_mean
 
 from coterie import Federation
 from coterie.checkpoints.checkpoint import load_checkpoint
+from coterie.commands.compose import compose
 from coterie.config.aggregation import AggregationConfig
 from coterie.config.participation import ParticipationConfig
 from modules.fedmcc import FedMCC
-from ray_jobs.compose import compose
 from ray_jobs.train import main
 from tests.checkpoints import save
 from tests.methods_for_tests.pool import Pool

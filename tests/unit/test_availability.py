@@ -4,13 +4,13 @@ import hashlib
 
 import pytest
 
+from coterie.commands.compose import compose
+from coterie.config.availability import read_availability
 from coterie.config.file_digest import with_digest
 from coterie.config.loading import dump_config
 from coterie.config.participation import ParticipationConfig
-from coterie.engine.availability import read_availability
-from coterie.engine.recovery import check_same_run
 from coterie.errors import ConfigError
-from ray_jobs.compose import compose
+from coterie.run.recovery import check_same_run
 
 ROUNDS = (frozenset({0, 1, 4}), frozenset(), frozenset({2}))
 

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from coterie.contract.data import DataArrays
-from coterie.engine.data_checks import check_data
+from coterie.contract.data_checks import check_data
 from coterie.errors import DataError
 from datamodules.folders import ClassFolders, ClientFolders, ImageFolder
 from datamodules.manifest import Manifest

@@ -21,15 +21,15 @@ import pytest
 import torch
 from torch import nn
 
+from coterie.commands.compose import groups
 from coterie.networks.encoders import Encoder, EncoderConfig
-from ray_jobs.compose import groups
 from ray_jobs.train import main
 
 HERE = __name__
 METHODS = ", ".join(groups()["method"])
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = (
-    "experiment=fedmcc_digits", "cluster=serial", "executor=loop", "data.limit=100", "encoder=mlp",
+    "experiment=fedmcc_digits", "cluster=serial", "executor=bare", "data.limit=100", "encoder=mlp",
     "encoder.hidden=[16]", "encoder.features=8", "method.representation_rounds=1",
     "method.representation_epochs=1", "method.clustering_rounds=1", "method.clustering_epochs=1",
     "method.batch_size=16", "evaluation.figures=false", "evaluation.linear_probe=false",

@@ -9,9 +9,9 @@ from lightning import LightningModule
 
 from coterie.contract.client import ClientData, Plan
 from coterie.contract.seeds import derive_seed
-from coterie.engine.batches import SeededBatches
-from coterie.engine.trainer import LightningTrainer
 from coterie.errors import ContractError
+from coterie.execution.batches import SeededBatches
+from coterie.execution.trainer import LightningTrainer
 
 
 def data(size, labels=False):

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from coterie.commands.compose import compose
 from datamodules.augmentations import DigitsAugmentation, NaturalAugmentation, seeded_view
-from ray_jobs.compose import compose
 
 STILL = {"crop": (1.0, 1.0), "aspect": (1.0, 1.0), "blur_probability": 1.0}
 UNMOVED = {**STILL, "rotation": 0.0, "translation": 0.0, "scale": (1.0, 1.0), "shear": 0.0}

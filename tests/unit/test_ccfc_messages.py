@@ -7,9 +7,10 @@ import torch
 
 from coterie.checkpoints.checkpoint import load_checkpoint
 from coterie.contract.rules import Rule
-from coterie.engine.loop import Loop, RunState
-from coterie.engine.serial import SerialBackend
 from coterie.errors import ContractError
+from coterie.execution.serial import SerialBackend
+from coterie.rounds.loop import Loop
+from coterie.rounds.state import RunState
 from modules.ccfc import CCFC, RULES, SCFC
 from modules.cluster_siamese import ClusterSiamese
 from tests.checkpoints import save

@@ -7,7 +7,7 @@ import torch
 
 from coterie.config.participation import ParticipationConfig
 from coterie.contract import Mean
-from coterie.engine.exact import ExactMeans, Layout
+from coterie.execution.exact import ExactMeans, Layout
 from modules.cfcl import CFCL, weight_unit
 from tests.small_cfcl import encoder, ran, short, turns
 from tests.small_federation import Federated, same_bits, tiny_task

@@ -3,8 +3,8 @@
 import pytest
 
 from coterie.checkpoints.checkpoint import load_checkpoint
-from coterie.engine.packing import unpack
 from coterie.errors import InterruptedRunError
+from coterie.execution.packing import unpack
 from tests.checkpoints import save
 from tests.methods_for_tests.mailer import Mailer
 from tests.methods_for_tests.pool import Pool

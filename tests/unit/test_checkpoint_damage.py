@@ -8,9 +8,9 @@ import torch
 
 from coterie.checkpoints.checkpoint import load_checkpoint
 from coterie.contract.phase import ServerState
-from coterie.engine.loop import RunState
-from coterie.engine.packing import pack, unpack
 from coterie.errors import DataError
+from coterie.execution.packing import pack, unpack
+from coterie.rounds.state import RunState
 from tests.checkpoints import save
 from tests.methods_for_tests.mailer import Mailer
 from tests.methods_for_tests.running import make_loop, make_workload, plain

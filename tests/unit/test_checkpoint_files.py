@@ -10,9 +10,9 @@ from coterie.checkpoints.checkpoint import has_checkpoint, load_checkpoint
 from coterie.checkpoints.integrity import seal
 from coterie.checkpoints.tensors_file import save_tensors
 from coterie.contract.phase import ServerState
-from coterie.engine.loop import RunState
-from coterie.engine.packing import pack
 from coterie.errors import DataError
+from coterie.execution.packing import pack
+from coterie.rounds.state import RunState
 from tests.checkpoints import save
 from tests.methods_for_tests.mailer import Mailer
 from tests.methods_for_tests.running import make_loop, make_workload, plain

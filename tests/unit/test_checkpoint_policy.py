@@ -12,9 +12,9 @@ from coterie.checkpoints.checkpoint import load_checkpoint
 from coterie.checkpoints.writer import CheckpointWriter
 from coterie.config.schema import CheckpointConfig
 from coterie.contract.phase import ServerState
-from coterie.engine.loop import RunState
-from coterie.engine.packing import pack
 from coterie.errors import StateLostError
+from coterie.execution.packing import pack
+from coterie.rounds.state import RunState
 from tests.checkpoints import save
 from tests.methods_for_tests.mailer import Mailer
 from tests.methods_for_tests.running import make_loop, make_workload, plain

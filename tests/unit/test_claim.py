@@ -7,10 +7,10 @@ import signal
 
 import pytest
 
-from coterie.engine.federation import Federation
+from coterie.commands.compose import compose
 from coterie.errors import ConfigError
+from coterie.run.federation import Federation
 from coterie.tracking.claim import claimed
-from ray_jobs.compose import compose
 from ray_jobs.train import main
 from tests.unit.test_bad_input import SMALL
 

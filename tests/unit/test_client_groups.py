@@ -12,12 +12,12 @@ from safetensors.torch import load_file
 from sklearn.metrics import adjusted_rand_score
 
 from coterie import Federation, load_model
+from coterie.commands.compose import compose
 from coterie.contract import ServerState
-from coterie.engine.client_groups import ClientGroups
 from coterie.evaluation.canvas import COLOURS
 from coterie.evaluation.group_figure import group_figure
+from coterie.run.client_groups import ClientGroups
 from modules.cc import CC
-from ray_jobs.compose import compose
 from ray_jobs.predict import main as predict
 
 HISTORY = {1: [0, 2, 2, -1, 0, 1], 3: [1, 1, 1, 0, 0, -1]}
@@ -77,7 +77,7 @@ def test_methods_without_groups_have_none() -> None:
 
 
 SMALL = (
-    "experiment=cpcfl_digits", "cluster=serial", "executor=loop", "encoder.width=8",
+    "experiment=cpcfl_digits", "cluster=serial", "executor=bare", "encoder.width=8",
     "method.rounds=4", "method.explore_rounds=2", "evaluation.every=2", "tracking.progress=none",
     "evaluation.linear_probe=false", "evaluation.knn=false", "checkpoint.every=1",
 )  # fmt: skip

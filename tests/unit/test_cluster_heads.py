@@ -3,11 +3,11 @@
 import pytest
 import torch
 
+from coterie.commands.compose import compose
 from coterie.contract.phase import Mean
-from coterie.engine.setup import assemble
+from coterie.run.setup import assemble
 from modules.fedmcc import head_losses
 from modules.mcc import MomentumContrast
-from ray_jobs.compose import compose
 
 SMALL = (
     "experiment=fedmcc_digits", "cluster=serial", "data.limit=100", "encoder=mlp",

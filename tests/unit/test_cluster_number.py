@@ -8,13 +8,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from coterie import Federation
+from coterie.commands.compose import compose
 from coterie.config.schema import RunConfig
-from coterie.engine.cluster_number import cluster_key, cluster_number
 from coterie.errors import ConfigError
-from ray_jobs.compose import compose
+from coterie.run.checks import cluster_key, cluster_number
 
 SHORT = (
-    "cluster=serial", "executor=loop", "tracking.progress=none", "evaluation.figures=false",
+    "cluster=serial", "executor=bare", "tracking.progress=none", "evaluation.figures=false",
     "evaluation.linear_probe=false", "evaluation.knn=false",
 )  # fmt: skip
 CFCL = (

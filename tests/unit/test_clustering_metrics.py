@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 from sklearn import metrics
 
+from coterie.clustering.contingency import contingency
 from coterie.errors import DataError
 from coterie.evaluation.clustering_metrics import ClusteringScores, accuracy, ari, kappa, nmi
-from coterie.evaluation.matching import contingency, match
+from coterie.evaluation.matching import match
 
 
 def expand(table):

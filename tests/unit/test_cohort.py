@@ -5,8 +5,8 @@ from collections import Counter
 import pytest
 
 from coterie.contract.phase import Phase
-from coterie.engine.cohort import choose_cohort, stragglers
 from coterie.errors import ContractError
+from coterie.rounds.participation import choose_cohort, stragglers
 
 
 def phase(cohort, number=1, step=0):

@@ -5,8 +5,8 @@
 import pytest
 
 from coterie.errors import ConfigError
+from coterie.studies.plan import Variant, read_comparison
 from ray_jobs.compare import main
-from ray_jobs.comparison.plan import Variant, read_comparison
 
 TWO = "experiments=[fedmcc_digits,fedavg_digits]"
 

@@ -7,9 +7,9 @@ import statistics
 import pytest
 from rich.console import Console
 
-from coterie.tracking.comparison import Comparison, Spread, cell_text, foremost
+from coterie.studies.table import Comparison, Spread, cell_text, foremost
+from coterie.studies.view import View, comparison_table
 from coterie.tracking.finished import RunRecord
-from ray_jobs.comparison.view import View, comparison_table
 
 
 def record(label, seed, status="completed", error="", **numbers):

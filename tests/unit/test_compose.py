@@ -8,10 +8,10 @@ import pytest
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 
+from coterie.commands import compose as compose_module
+from coterie.commands.compose import compose, config_dir, describe, experiments, groups, read_choice
 from coterie.config import Component, dump_config, load_config, target_of
 from coterie.errors import ConfigError
-from ray_jobs import compose as compose_module
-from ray_jobs.compose import compose, config_dir, describe, experiments, groups, read_choice
 
 HERE = __name__
 SECTIONS = ("method", "data", "partition", "encoder", "augmentation")

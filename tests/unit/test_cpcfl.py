@@ -11,9 +11,10 @@ from torch import nn
 from coterie.checkpoints.checkpoint import load_checkpoint
 from coterie.contract import ServerState
 from coterie.contract.seeds import derive_seed
-from coterie.engine.loop import Loop, RunState
-from coterie.engine.pretrained_encoder import frozen
-from coterie.engine.serial import SerialBackend
+from coterie.execution.serial import SerialBackend
+from coterie.models.pretrained_encoder import frozen
+from coterie.rounds.loop import Loop
+from coterie.rounds.state import RunState
 from modules.cpcfl import CPCFL, IFCA
 from modules.fedavg import FedAvg
 from modules.model_choice import chosen_at_random, chosen_by_loss

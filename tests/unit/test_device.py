@@ -3,13 +3,13 @@
 import pytest
 import torch
 
-from coterie.engine.evaluate_run import RunEvaluation
-from coterie.engine.serial import build_predictor, build_worker
-from coterie.engine.setup import assemble
-from coterie.engine.streaming import BatchPredictor
-from coterie.networks.clusterer import Clusterer
+from coterie.commands.compose import compose
+from coterie.contract.clusterer import Clusterer
+from coterie.execution.build import build_predictor, build_worker
+from coterie.execution.predictor import BatchPredictor
 from coterie.networks.encoders import MLP
-from ray_jobs.compose import compose
+from coterie.run.evaluate_run import RunEvaluation
+from coterie.run.setup import assemble
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 DIGITS = ("experiment=fedmcc_digits", "data.limit=120")

@@ -10,14 +10,14 @@ import time
 import pytest
 from safetensors.torch import load_file
 
-from coterie.engine.federation import Federation
-from ray_jobs.compose import compose
+from coterie.commands.compose import compose
+from coterie.run.federation import Federation
 from tests.distributed.runs import SMALL, Silent
 from tests.every_method import CHOICES, small
 
 EVERY = (
     "cluster=serial",
-    "executor=loop",
+    "executor=bare",
     "checkpoint.every=1",
     "evaluation.every=2",
     "evaluation.figures=false",

@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import nn
 
-from coterie.engine.setup import assemble
+from coterie.commands.compose import compose
 from coterie.errors import ConfigError
 from coterie.networks import update_ema
-from ray_jobs.compose import compose
+from coterie.run.setup import assemble
 
 WITH_TARGET = {
     "fedmcc": "clustering_momentum=0.5",

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from coterie.engine.setup import assemble
-from ray_jobs.compose import compose
+from coterie.commands.compose import compose
+from coterie.run.setup import assemble
 from ray_jobs.evaluate import main
 from tests.finished_runs import TINY, train
 

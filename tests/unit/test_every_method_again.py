@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from coterie.checkpoints.checkpoint import load_checkpoint
-from coterie.engine.loop import Loop, RunState
-from coterie.engine.serial import SerialBackend
+from coterie.execution.serial import SerialBackend
+from coterie.rounds.loop import Loop
+from coterie.rounds.state import RunState
 from tests.checkpoints import save
 from tests.methods_for_tests.running import plain
 from tests.small_federation import Federated, Silent, federate, tiny_workload

@@ -2,10 +2,10 @@
 
 import pytest
 
+from coterie.commands.compose import compose, experiments
 from coterie.config import dump_config
 from modules.orchestra import scaled_epochs
 from modules.orchestra_model import scaled_rate
-from ray_jobs.compose import compose, experiments
 
 FEDERATED = {"fedmcc": 5, "fedcc": 5, "mcc": 1, "cc": 1, "fedavg": 5}
 FEDERATED |= {"fedsimclr": 5, "fedbyol": 5, "fedsimsiam": 5, "simclr": 1, "byol": 1, "simsiam": 1}

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from coterie import load_model
-from coterie.networks.clusterer import Clusterer
+from coterie.contract.clusterer import Clusterer
 from coterie.networks.encoders import MLP, ConvNet3
 from coterie.networks.heads import Centroids, ClusterHead
 from coterie.networks.resnet import ResNet

@@ -10,12 +10,12 @@ from sklearn.metrics import f1_score
 from torch.nn import functional
 
 from coterie import Federation
+from coterie.commands.compose import compose
 from coterie.contract import Plan, load_slots
-from coterie.engine.batches import SeededBatches
 from coterie.errors import ConfigError
+from coterie.execution.batches import SeededBatches
 from datamodules.augmentations import NoAugmentation
 from modules.fedavg import Classification, FedAvg
-from ray_jobs.compose import compose
 from tests.small_federation import Federated, federate, same_bits, tiny_task, tiny_workload
 
 CONFIG = FedAvg.Config(
@@ -77,7 +77,7 @@ def test_data_without_classes_is_refused() -> None:
 
 def test_the_classifier_is_scored_without_matching(tmp_path) -> None:
     overrides = (
-        "experiment=fedavg_digits", "cluster=serial", "executor=loop", "method.rounds=3",
+        "experiment=fedavg_digits", "cluster=serial", "executor=bare", "method.rounds=3",
         "method.batch_size=8", "method.epochs=5", "evaluation.every=1", "evaluation.figures=false",
         "tracking.progress=none", f"run_dir={tmp_path / 'run'}",
     )  # fmt: skip

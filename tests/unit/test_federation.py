@@ -15,8 +15,8 @@ import yaml
 from safetensors.torch import load_file
 
 from coterie import Federation
+from coterie.commands.compose import compose
 from coterie.errors import ConfigError, RunError
-from ray_jobs.compose import compose
 
 REPO = Path(__file__).resolve().parents[2]
 SMALL = (

@@ -5,13 +5,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from coterie.commands.compose import compose
 from coterie.config.schema import ClusterConfig
 from coterie.distributed import fleet
 from coterie.distributed.calls import pack_longest_first
-from coterie.engine.events import Turn
-from coterie.engine.setup import assemble
-from coterie.engine.trainer import LightningTrainer, local_trainer
-from ray_jobs.compose import compose
+from coterie.execution.events import Turn
+from coterie.execution.trainer import LightningTrainer, local_trainer
+from coterie.run.setup import assemble
 
 
 class Recorded(fleet.Fleet):

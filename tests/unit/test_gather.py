@@ -7,11 +7,11 @@ import torch
 
 from coterie.config.schema import FaultsConfig
 from coterie.contract.phase import Mean, Phase
-from coterie.engine.events import CallDone, CallLost, Order, Turn, TurnDone, TurnFailed
-from coterie.engine.exact import ExactMeans, Layout
-from coterie.engine.gather import run_phase
-from coterie.engine.packing import pack
 from coterie.errors import RunError
+from coterie.execution.events import CallDone, CallLost, Order, Turn, TurnDone, TurnFailed
+from coterie.execution.exact import ExactMeans, Layout
+from coterie.execution.packing import pack
+from coterie.rounds.gather import run_phase
 
 PHASE = Phase(name="train", stage="s", round=4, up=frozenset({"w"}))
 ZERO = {"x": torch.zeros(1)}

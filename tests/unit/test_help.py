@@ -3,11 +3,11 @@
 import pytest
 import yaml
 
+from coterie.commands.compose import experiments, groups
+from coterie.commands.help_text import help_text
 from coterie.config import COMPONENTS, RunConfig
 from coterie.config.explain import dotted_fields, model_in
 from coterie.errors import ConfigError
-from ray_jobs.compose import experiments, groups
-from ray_jobs.help_text import help_text
 
 
 def lines_after(text: str, title: str) -> list[str]:

@@ -7,9 +7,9 @@ import signal
 import pytest
 
 from coterie import Federation
-from coterie.engine import predictor
+from coterie.commands.compose import compose
 from coterie.errors import InterruptedRunError
-from ray_jobs.compose import compose
+from coterie.execution import predictor
 from tests.distributed.runs import Silent
 from tests.finished_runs import TINY
 

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 import coterie
-from coterie.engine.interrupts import Interrupts
 from coterie.errors import InterruptedRunError
+from coterie.run.interrupts import Interrupts
 
 SOURCE = Path(coterie.__file__).parents[1]
 
 HEAD = """
 import signal, sys, time
-from coterie.engine.interrupts import Interrupts
+from coterie.run.interrupts import Interrupts
 from coterie.errors import InterruptedRunError
 def say(word):
     sys.stdout.write(word + "\\n")
@@ -50,7 +50,7 @@ with Interrupts():
 
 TRAINING = """
 import torch
-from coterie.engine.trainer import LightningTrainer
+from coterie.execution.trainer import LightningTrainer
 from lightning import LightningModule
 
 class Endless(LightningModule):

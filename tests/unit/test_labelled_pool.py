@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coterie.engine import evaluate_run
-from coterie.engine.federation import RunResult
-from coterie.engine.labelled_pool import draw_pool, without_pool
-from coterie.engine.setup import assemble, read_and_split
+from coterie.commands.compose import compose
 from coterie.errors import ConfigError, DataError
-from ray_jobs.compose import compose
+from coterie.run import evaluate_run
+from coterie.run.data import draw_pool, read_and_split, without_pool
+from coterie.run.federation import RunResult
+from coterie.run.setup import assemble
 from ray_jobs.evaluate import main
 from tests.finished_runs import TINY, train
 

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import torch
 
-from coterie.engine.events import TurnDone
-from coterie.engine.ledger import Ledger
-from coterie.engine.packing import pack
+from coterie.execution.events import TurnDone
+from coterie.execution.packing import pack
+from coterie.rounds.state import Ledger
 
 
 def done(client, up, peer):

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
+from coterie.commands.compose import compose
 from coterie.config.schema import LinksConfig
-from coterie.engine.federation import Federation
 from coterie.peers.links import modelled_seconds
-from ray_jobs.compose import compose
+from coterie.run.federation import Federation
 from tests.small_federation import Silent
 
 
@@ -26,7 +26,7 @@ def test_the_papers_figures() -> None:
 
 
 RUN = (
-    "experiment=cfcl_digits", "cluster=serial", "executor=loop", "data.limit=200",
+    "experiment=cfcl_digits", "cluster=serial", "executor=bare", "data.limit=200",
     "encoder.width=8", "method.total_steps=8", "method.aggregate_every=4", "method.pull_every=4",
     "method.batch_size=8", "evaluation.every=1", "evaluation.figures=false",
     "evaluation.kmeans_baseline=false", "evaluation.knn=false",

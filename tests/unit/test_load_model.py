@@ -14,13 +14,13 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from coterie import load_model
-from coterie.engine import saved_model
-from coterie.engine.model_loading import _zeros
-from coterie.engine.saved_model import _layouts
-from coterie.engine.setup import assemble
+from coterie.commands.compose import compose
 from coterie.errors import ConfigError, CoterieError, DataError
+from coterie.models import saved_model
+from coterie.models.loading import _zeros
+from coterie.models.saved_model import _layouts
 from coterie.networks.heads import Centroids
-from ray_jobs.compose import compose
+from coterie.run.setup import assemble
 from tests.finished_runs import TINY, WITHOUT_CLUSTERS, train
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -8,14 +8,14 @@ import pytest
 import torch
 from sklearn.metrics import f1_score, roc_auc_score
 
+from coterie.commands.compose import compose
+from coterie.contract.clusterer import Prediction
 from coterie.contract.data import DataArrays
-from coterie.engine.setup import assemble
 from coterie.errors import ConfigError, DataError
 from coterie.evaluation.classification_metrics import classification_report
 from coterie.evaluation.local_tests import LocalTests, local_test_rows
-from coterie.networks.clusterer import Prediction
+from coterie.run.setup import assemble
 from datamodules.partition_configs import IID, Grouped
-from ray_jobs.compose import compose
 
 
 def data_of(labels: Any, test_labels: Any) -> DataArrays:

@@ -6,7 +6,7 @@ import torch
 
 from coterie.config.component import target_of
 from coterie.contract.seeds import derive_seed, seeded
-from coterie.engine.packing import unpack
+from coterie.execution.packing import unpack
 from tests.methods_for_tests.mailer import Mailer
 from tests.methods_for_tests.pool import Pool
 from tests.methods_for_tests.running import make_loop, make_workload, run, start

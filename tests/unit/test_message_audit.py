@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from coterie.contract.rules import Rule
-from coterie.engine.serial import SerialBackend
 from coterie.errors import ContractError
+from coterie.execution.serial import SerialBackend
 from modules.fedmcc import FedMCC
 from modules.mcc import PARTS, MomentumContrast
 from tests.small_federation import SHAPE, SIZES, Federated, federate, tiny_task, tiny_workload
@@ -157,7 +157,7 @@ class Watching:
         return self.trainer.fit(module, Watched(), seed)
 
 
-@pytest.mark.parametrize("executor", ["loop", "lightning"])
+@pytest.mark.parametrize("executor", ["bare", "lightning"])
 def test_training_sees_no_label(executor: str, monkeypatch: pytest.MonkeyPatch) -> None:
     steps: list[Any] = []
     original = MomentumContrast.training_step

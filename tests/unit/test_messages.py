@@ -4,15 +4,9 @@ import pytest
 import torch
 
 from coterie.contract.phase import Mean, Outcome, Phase, ServerState
-from coterie.engine.exact import Layout
-from coterie.engine.messages import (
-    bytes_peer,
-    bytes_up,
-    check_offer,
-    check_outcome,
-    items_peer,
-)
 from coterie.errors import ContractError
+from coterie.execution.exact import Layout
+from coterie.execution.messages import bytes_peer, bytes_up, check_offer, check_outcome, items_peer
 
 PHASE = Phase(
     name="train",

@@ -18,8 +18,8 @@ from pydantic import ValidationError
 import modules
 from coterie.config.component import Component, config_model, target_of
 from coterie.contract import Method, ServerState
-from coterie.engine.packing import digest, pack
-from coterie.networks.clusterer import Clusterer
+from coterie.contract.clusterer import Clusterer
+from coterie.execution.packing import digest, pack
 from tests.small_federation import SIZES, Federated, federate, tiny_task, tiny_workload
 
 CAPS = {"rounds": 2, "epochs": 1, "batch_size": 8, "global_steps": 10}

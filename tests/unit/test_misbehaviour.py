@@ -4,15 +4,15 @@ import json
 
 import pytest
 
-from coterie.engine.federation import Federation
+from coterie.commands.compose import compose
 from coterie.errors import RunError
-from ray_jobs.compose import compose
+from coterie.run.federation import Federation
 from tests.distributed.runs import SMALL, Silent
 
 RUN = (
     *SMALL,
     "cluster=serial",
-    "executor=loop",
+    "executor=bare",
     "evaluation.figures=false",
     "evaluation.linear_probe=false",
     "evaluation.knn=false",

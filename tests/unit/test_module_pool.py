@@ -3,7 +3,7 @@
 import torch
 from lightning import LightningModule
 
-from coterie.engine.worker import ModulePool
+from coterie.execution.module_pool import ModulePool
 
 
 class Net(LightningModule):

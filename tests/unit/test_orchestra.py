@@ -11,10 +11,11 @@ from torch import Tensor, nn
 from coterie.checkpoints.checkpoint import load_checkpoint
 from coterie.clustering.sinkhorn import local_centroids
 from coterie.contract import ServerState
-from coterie.engine.client_metrics import joined_metrics
-from coterie.engine.loop import Loop, RunState
-from coterie.engine.serial import SerialBackend
+from coterie.execution.serial import SerialBackend
 from coterie.networks.encoders import Encoder
+from coterie.rounds.loop import Loop
+from coterie.rounds.state import RunState
+from coterie.run.recorder import joined_metrics
 from modules.orchestra import NETWORKS, Orchestra, scaled_epochs
 from modules.orchestra_model import OrchestraModel, scaled_rate
 from tests.checkpoints import save

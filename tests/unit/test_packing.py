@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from coterie.contract.phase import ServerState
-from coterie.engine.packing import digest, pack, pack_server, unpack, unpack_server
+from coterie.execution.packing import digest, pack, pack_server, unpack, unpack_server
 
 AWKWARD = {
     "float64": torch.tensor([[0.1, -0.0], [torch.inf, torch.nan]], dtype=torch.float64),

@@ -4,14 +4,14 @@ import json
 
 import pytest
 
+from coterie.commands.compose import compose
 from coterie.config.participation import ParticipationConfig
 from coterie.contract.client import Fit
 from coterie.contract.phase import Phase
-from coterie.engine.participation import Participation
-from coterie.engine.setup import assemble
 from coterie.errors import ConfigError, RunError
+from coterie.rounds.participation import Participation
+from coterie.run.setup import assemble
 from modules.fedmcc import FedMCC
-from ray_jobs.compose import compose
 from tests.methods_for_tests.mailer import Mailer
 from tests.methods_for_tests.pool import Pool
 from tests.methods_for_tests.running import make_loop, make_workload, run, start
@@ -133,7 +133,7 @@ class Counted:
         return done
 
 
-@pytest.mark.parametrize("executor", ["loop", "lightning"])
+@pytest.mark.parametrize("executor", ["bare", "lightning"])
 def test_stragglers_do_their_part_of_the_steps_in_any_method(executor):
     method = FedMCC.Config(
         projection=5, batch_size=4, representation_rounds=1, clustering_rounds=0,

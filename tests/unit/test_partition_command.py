@@ -6,11 +6,11 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from coterie.commands.compose import compose
 from coterie.contract.data import DataArrays
-from coterie.engine.setup import read_and_split
 from coterie.errors import DataError
+from coterie.run.data import read_and_split
 from datamodules.partition_files import read_partition, write_partition
-from ray_jobs.compose import compose
 from ray_jobs.partition import main
 
 SMALL = ("experiment=fedmcc_digits", "data.limit=300")

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from coterie.engine.plain_loop import PlainLoop
 from coterie.errors import ConfigError
+from coterie.execution.bare_loop import BareLoop
 from tests.methods_for_tests.everything import Everything, fresh, train
 
 
@@ -76,23 +76,23 @@ class EndsEarly(Everything):
 def test_what_only_the_trainer_does_is_refused(kind, what):
     module = fresh(kind)
     with pytest.raises(ConfigError) as caught:
-        train(PlainLoop(), module)
-    assert str(caught.value) == f"executor=loop: {kind.__name__} {what}"
+        train(BareLoop(), module)
+    assert str(caught.value) == f"executor=bare: {kind.__name__} {what}"
     assert module._trainer is None
 
 
 @pytest.mark.parametrize(("kind", "given"), [(Schedules, "tuple"), (ScheduleDict, "dict")])
 def test_learning_rate_schedules_are_refused(kind, given):
     with pytest.raises(ConfigError) as caught:
-        train(PlainLoop(), fresh(kind))
+        train(BareLoop(), fresh(kind))
     assert str(caught.value) == (
-        f"executor=loop: configure_optimizers gave a {given}; return one optimiser."
+        f"executor=bare: configure_optimizers gave a {given}; return one optimiser."
     )
 
 
 def test_sixteen_bits_mixed_are_refused():
     with pytest.raises(ConfigError) as caught:
-        train(PlainLoop(precision="16-mixed"), fresh(Everything))
+        train(BareLoop(precision="16-mixed"), fresh(Everything))
     assert str(caught.value) == (
         "precision=16-mixed: the plain loop has no gradient scaler; use bf16-mixed."
     )

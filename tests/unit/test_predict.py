@@ -10,8 +10,8 @@ import pytest
 import torch
 from PIL import Image
 
-from coterie.engine.setup import assemble
-from ray_jobs.compose import compose
+from coterie.commands.compose import compose
+from coterie.run.setup import assemble
 from ray_jobs.predict import main
 from tests.finished_runs import TINY, WITHOUT_CLUSTERS, train
 

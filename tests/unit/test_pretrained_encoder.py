@@ -13,19 +13,19 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from coterie import Federation, load_model
+from coterie.commands.compose import compose
 from coterie.config import dump_config, load_config
-from coterie.engine.pretrained_encoder import Pretrained
 from coterie.errors import ConfigError, DataError
+from coterie.models.pretrained_encoder import Pretrained
 from modules.byol import FedBYOL
 from modules.cfcl import CFCL
 from modules.fedavg import FedAvg
 from modules.fedmcc import FedMCC
 from ray_jobs import pretrain
-from ray_jobs.compose import compose
 from tests.small_federation import SHAPE, federate, same_bits, tiny_workload
 
 QUIET = (
-    "cluster=serial", "executor=loop", "data.limit=120", "evaluation.every=0",
+    "cluster=serial", "executor=bare", "data.limit=120", "evaluation.every=0",
     "evaluation.figures=false", "evaluation.linear_probe=false", "evaluation.knn=false",
     "evaluation.kmeans_baseline=false", "tracking.progress=none",
 )  # fmt: skip

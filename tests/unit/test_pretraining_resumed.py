@@ -4,9 +4,10 @@ import pytest
 import torch
 
 from coterie.checkpoints.checkpoint import load_checkpoint
-from coterie.engine.loop import Loop, RunState
-from coterie.engine.packing import unpack
-from coterie.engine.serial import SerialBackend
+from coterie.execution.packing import unpack
+from coterie.execution.serial import SerialBackend
+from coterie.rounds.loop import Loop
+from coterie.rounds.state import RunState
 from modules.byol import FedBYOL
 from tests.checkpoints import save
 from tests.small_federation import Silent, federate, same_bits, tiny_workload

@@ -5,14 +5,13 @@ import subprocess
 import sys
 import textwrap
 
-from ray_jobs.command import run_command
+from coterie.commands.program import run_command
 
 
 def _program(body):
     """What a process gave whose command is this body."""
-    code = (
-        "import atexit, logging, sys, threading, time\nfrom ray_jobs.command import run_program\n"
-    )
+    code = "import atexit, logging, sys, threading, time\n"
+    code += "from coterie.commands.program import run_program\n"
     code += textwrap.dedent(body) + "\nrun_program(main)\n"
     # What an unbuffered stream wrote would be there without a flush.
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"}

@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from coterie.contract import ClientData, Plan
-from coterie.engine.batches import SeededBatches
-from coterie.engine.embedding import embed
 from coterie.errors import ContractError
+from coterie.execution.batches import SeededBatches
+from coterie.execution.predictor import embed
 from modules.cfcl_model import Local, TripletModel
 from tests.small_cfcl import ran as ran_with
 from tests.small_cfcl import short, turns

@@ -6,10 +6,10 @@ import torch
 from torch import nn
 
 from coterie import load_model
-from coterie.engine.setup import read_and_split
+from coterie.commands.compose import compose
 from coterie.errors import DataError
 from coterie.evaluation.relevance import embedded_sample, mean_cross_cosine
-from ray_jobs.compose import compose
+from coterie.run.data import read_and_split
 from ray_jobs.pretrain import main as pretrain
 from ray_jobs.relevance import main
 
@@ -40,7 +40,7 @@ def test_samples_are_drawn_without_replacement_from_the_rows() -> None:
 def test_the_command_compares_a_runs_data_with_the_clients(tmp_path, capsys) -> None:
     small = ("encoder=mlp", "encoder.hidden=[16]", "encoder.features=8", "data.limit=200")
     quick = (
-        "cluster=serial", "executor=loop", "method.rounds=1", "method.epochs=1",
+        "cluster=serial", "executor=bare", "method.rounds=1", "method.epochs=1",
         "tracking.progress=none", "evaluation.figures=false", "evaluation.kmeans_baseline=false",
         "evaluation.linear_probe=false", "evaluation.knn=false",
     )  # fmt: skip

@@ -7,13 +7,13 @@ import pytest
 
 from coterie import Federation
 from coterie.checkpoints.integrity import unseal
+from coterie.commands.compose import compose
 from coterie.config.loading import dump_config, load_config
 from coterie.contract.observer import PhaseRecord
-from coterie.engine.recorder import Recorder
-from coterie.engine.recovery import check_same_run
 from coterie.errors import ConfigError, InterruptedRunError
+from coterie.run.recorder import Recorder
+from coterie.run.recovery import check_same_run
 from coterie.tracking.progress import Progress
-from ray_jobs.compose import compose
 from ray_jobs.partition import main as partition_main
 from tests.distributed.runs import Silent
 from tests.finished_runs import TINY
@@ -72,7 +72,7 @@ def test_what_gives_other_bits_is_refused(changed, was):
 
 
 def test_where_it_runs_may_change():
-    elsewhere = ("cluster.backend=ray", "cluster.num_actors=3", "executor=loop", "data.root=/else")
+    elsewhere = ("cluster.backend=ray", "cluster.num_actors=3", "executor=bare", "data.root=/else")
     changed = compose(*TINY, *elsewhere, "evaluation.every=3", "tracking.client_rows=1")
     assert check_same_run(dump_config(compose(*TINY)), changed) == ""
 

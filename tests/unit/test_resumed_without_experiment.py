@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from coterie.commands.compose import compose
 from coterie.config import dump_config
 from coterie.errors import ConfigError
 from coterie.tracking.run_directory import RunDirectory
-from ray_jobs.compose import compose
 from ray_jobs.train import main
 
 

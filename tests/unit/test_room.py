@@ -5,9 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from coterie.commands.compose import compose
 from coterie.distributed.room import HERE, Room, capacity, need, place_of
-from ray_jobs.comparison.processes import RunProcess
-from ray_jobs.compose import compose
+from coterie.studies.processes import RunProcess
 
 HELD = {"CPU": 8.0, "GPU": 1.0}
 

@@ -5,9 +5,9 @@ import pytest
 from PIL import Image
 
 from coterie.errors import DataError
-from coterie.evaluation.comparison_figure import comparison_figure
+from coterie.studies.figure import comparison_figure
+from coterie.studies.series import axes_of, band, metrics_of, points
 from coterie.tracking.finished import RunRecord
-from coterie.tracking.series import axes_of, band, metrics_of, points
 
 
 def run(accs, *, final=None, up=10, link=0.5, label="a", seed=0):

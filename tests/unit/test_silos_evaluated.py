@@ -7,10 +7,10 @@ import pytest
 from PIL import Image
 from sklearn.datasets import load_digits
 
-from coterie.engine.federation import Federation
-from coterie.engine.serial import SerialBackend
+from coterie.commands.compose import compose
+from coterie.execution.serial import SerialBackend
+from coterie.run.federation import Federation
 from ray_jobs import evaluate
-from ray_jobs.compose import compose
 from tests.distributed.runs import SMALL, Silent
 
 
@@ -28,7 +28,7 @@ def silos(tmp_path_factory):
 
 def train(silos, run_dir, *overrides):
     config = compose(
-        *SMALL, "cluster=serial", "executor=loop", "data=silos", "~data.limit",
+        *SMALL, "cluster=serial", "executor=bare", "data=silos", "~data.limit",
         f"run_dir={run_dir}", f"data.clients={{silo_a: {silos}/a, silo_b: {silos}/b}}",
         "data.source={target: datamodules.folders:ClassFolders, mode: L}",
         "method.clusters=10", *overrides,

@@ -10,11 +10,11 @@ from scipy.optimize import linear_sum_assignment
 from sklearn.datasets import load_digits
 
 from coterie import Federation
+from coterie.commands.compose import compose
 from coterie.config import Component
 from coterie.contract.data import DataArrays
 from coterie.errors import ConfigError, DataError
 from coterie.evaluation.heterogeneity import class_spread, class_table, client_names
-from ray_jobs.compose import compose
 
 SHORT = (
     "experiment=fedmcc_digits", "cluster=serial", "encoder=mlp", "encoder.hidden=[16]",

@@ -11,12 +11,12 @@ from torch.nn.functional import normalize
 
 from coterie import Federation
 from coterie.checkpoints.checkpoint import load_checkpoint
-from coterie.engine.model_loading import load_model
-from coterie.engine.predictor import split_rows
-from coterie.engine.setup import assemble, make_backend, make_unsupervised_evaluator
+from coterie.commands.compose import compose
+from coterie.contract.clusterer import Prediction, to_unit
 from coterie.evaluation.representation_scores import alignment, mixing, uniformity
-from coterie.networks.clusterer import Prediction, to_unit
-from ray_jobs.compose import compose
+from coterie.execution.predictor import split_rows
+from coterie.models.loading import load_model
+from coterie.run.setup import assemble, make_backend, make_unsupervised_evaluator
 from tests.finished_runs import TINY
 
 ORCHESTRA = (

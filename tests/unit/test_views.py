@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
+from coterie.contract.clusterer import to_unit
 from coterie.contract.seeds import derive_seed
-from coterie.networks.clusterer import to_unit
 from coterie.networks.views import BLOCK, Views, seeded_view, two_views
 from datamodules.augmentations import DigitsAugmentation
 

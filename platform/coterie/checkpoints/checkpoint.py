@@ -14,9 +14,9 @@ from coterie.checkpoints.retention import checkpoint_name, checkpoints_in, point
 from coterie.checkpoints.state_files import StateFiles
 from coterie.checkpoints.tensors_file import load_tensors_file, save_tensors
 from coterie.config.schema import CheckpointConfig
-from coterie.engine.backend import Backend
-from coterie.engine.loop import RunState
 from coterie.errors import DataError
+from coterie.execution.backend import Backend
+from coterie.rounds.state import RunState
 from coterie.tracking.atomic import write_text_atomically
 
 FORMAT = 2

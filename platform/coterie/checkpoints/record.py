@@ -9,11 +9,10 @@ from torch import Tensor
 
 from coterie.checkpoints.tensors_file import Key
 from coterie.contract.phase import ServerState, Slots
-from coterie.engine.backend import Backend
-from coterie.engine.events import Handle
-from coterie.engine.ledger import Ledger
-from coterie.engine.loop import RunState
-from coterie.engine.packing import pack, unpack
+from coterie.execution.backend import Backend
+from coterie.execution.events import Handle
+from coterie.execution.packing import pack, unpack
+from coterie.rounds.state import Ledger, RunState
 
 
 def all_tensors(state: RunState, backend: Backend) -> tuple[dict[Key, Tensor], ...]:

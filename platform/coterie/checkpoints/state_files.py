@@ -8,9 +8,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from coterie.checkpoints.integrity import DamagedError
-from coterie.engine.backend import Backend
-from coterie.engine.events import Handle
-from coterie.engine.packing import Packed, digest, pack, unpack
+from coterie.execution.backend import Backend
+from coterie.execution.events import Handle
+from coterie.execution.packing import Packed, digest, pack, unpack
 from coterie.tracking.atomic import replacing
 
 _SUFFIX = ".safetensors"

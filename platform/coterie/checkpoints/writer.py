@@ -15,10 +15,10 @@ from safetensors import SafetensorError
 from coterie.checkpoints.checkpoint import STATES, save_checkpoint
 from coterie.checkpoints.state_files import StateFiles
 from coterie.config.schema import CheckpointConfig
-from coterie.engine.backend import Backend
-from coterie.engine.loop import RunState
-from coterie.engine.messages import size_of
 from coterie.errors import StateLostError
+from coterie.execution.backend import Backend
+from coterie.execution.messages import size_of
+from coterie.rounds.state import RunState
 
 _SPARE = 1 << 20
 """Bytes that a checkpoint leaves free on its disk."""

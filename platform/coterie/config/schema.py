@@ -173,7 +173,7 @@ class RunConfig(Component):
     """Where to write; by default `$COTERIE_RUNS` or `runs`, then experiment and time."""
     resume: bool = False
     """Go on from the last checkpoint in `run_dir`; if there is none, start there."""
-    executor: Literal["lightning", "loop"] = "lightning"
+    executor: Literal["lightning", "bare"] = "lightning"
     """What trains locally: Lightning's Trainer, or a plain loop over the same LightningModule."""
     precision: Precision = "32-true"
     """Lightning's precision of local training; `bf16-true` is not for methods with a target network

@@ -9,8 +9,8 @@ from torch import nn
 
 from coterie.config.component import Component
 from coterie.contract.client import Client
+from coterie.contract.clusterer import Clusterer
 from coterie.contract.phase import Mean, Outcome, Phase, ServerState, Slots, Tensors
-from coterie.networks.clusterer import Clusterer
 
 
 class EncoderConfig(Protocol):

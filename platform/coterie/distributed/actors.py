@@ -10,16 +10,16 @@ import ray
 import torch
 from ray.exceptions import ObjectLostError
 
+from coterie.contract.clusterer import Prediction
 from coterie.contract.phase import Mean, Phase
-from coterie.engine.backend import Workload
-from coterie.engine.device import check_device
-from coterie.engine.events import CallDone, Event, Handle, Order, TurnDone, TurnStarted
-from coterie.engine.local_data import LocalData, Tally
-from coterie.engine.packing import Packed, PackedServer, pack_server, unpack, unpack_server
-from coterie.engine.predictor import Chunk
-from coterie.engine.serial import build_method, build_predictor, build_worker
 from coterie.errors import ContractError, StateLostError
-from coterie.networks.clusterer import Prediction
+from coterie.execution.backend import Workload
+from coterie.execution.build import build_method, build_predictor, build_worker
+from coterie.execution.device import check_device
+from coterie.execution.events import CallDone, Event, Handle, Order, TurnDone, TurnStarted
+from coterie.execution.packing import Packed, PackedServer, pack_server, unpack, unpack_server
+from coterie.execution.predictor import Chunk
+from coterie.execution.silo_data import LocalData, Tally
 
 FLUSH_S = 0.25
 """Reports are sent at most this often."""

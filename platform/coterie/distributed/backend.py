@@ -7,6 +7,7 @@ from typing import Any
 import ray
 from ray.exceptions import ObjectLostError
 
+from coterie.contract.clusterer import Prediction
 from coterie.contract.phase import Mean, Phase, ServerState, Tensors
 from coterie.distributed.calls import (
     LOST,
@@ -19,15 +20,14 @@ from coterie.distributed.calls import (
 )
 from coterie.distributed.fleet import Fleet
 from coterie.distributed.waiting import wait_for
-from coterie.engine.backend import Workload
-from coterie.engine.deadline import timeout_message
-from coterie.engine.events import CallDone, CallLost, Event, Handle, Order, Turn, TurnFailed
-from coterie.engine.local_data import Tally
-from coterie.engine.packing import Packed, pack, pack_server, unpack_server
-from coterie.engine.predictor import Chunk
-from coterie.engine.serial import build_method
 from coterie.errors import RunError, StateLostError
-from coterie.networks.clusterer import Prediction
+from coterie.execution.backend import Workload
+from coterie.execution.build import build_method
+from coterie.execution.events import CallDone, CallLost, Event, Handle, Order, Turn, TurnFailed
+from coterie.execution.packing import Packed, pack, pack_server, unpack_server
+from coterie.execution.predictor import Chunk
+from coterie.execution.silo_data import Tally
+from coterie.execution.worker import timeout_message
 
 _POLL_S = 0.2
 _GRACE = 1.25

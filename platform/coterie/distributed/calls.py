@@ -15,7 +15,7 @@ from ray.exceptions import (
 )
 
 from coterie.distributed.actors import ObjectKey, Report
-from coterie.engine.events import Event, Handle, Order, Turn, TurnDone, TurnStarted
+from coterie.execution.events import Event, Handle, Order, Turn, TurnDone, TurnStarted
 
 LOST = (RayActorError, ObjectLostError, OutOfMemoryError)
 """What a call raises when its actor, or the node of its actor, is gone."""

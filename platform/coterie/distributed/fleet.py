@@ -18,10 +18,10 @@ from coterie.distributed.cluster import (
     slots,
 )
 from coterie.distributed.waiting import wait_until_ready
-from coterie.engine.backend import Workload
-from coterie.engine.events import Turn
-from coterie.engine.local_setup import client_names
 from coterie.errors import ConfigError, RunError
+from coterie.execution.backend import Workload
+from coterie.execution.events import Turn
+from coterie.execution.silo_data import client_names
 
 _logger = logging.getLogger(__name__)
 

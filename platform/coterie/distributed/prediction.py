@@ -8,13 +8,13 @@ import ray
 from ray.exceptions import ObjectLostError, RayActorError, RayTaskError
 
 from coterie.config.schema import ClusterConfig
+from coterie.contract.clusterer import Clusterer, Prediction
 from coterie.contract.data import SampleBatch
 from coterie.distributed.cluster import cluster_has_gpu, connect, disconnect, slots
 from coterie.distributed.waiting import wait_for, wait_until_ready
-from coterie.engine.device import Accelerator
-from coterie.engine.streaming import BatchPredictor, Predicted
 from coterie.errors import ConfigError, RunError
-from coterie.networks.clusterer import Clusterer, Prediction
+from coterie.execution.device import Accelerator
+from coterie.execution.predictor import BatchPredictor, Predicted
 
 _AHEAD = 2
 """Batches an actor is given at a time: one to work on and one to go on with."""

@@ -5,7 +5,7 @@ import torch
 from numpy.typing import NDArray
 
 from coterie.clustering.kmeans import kmeans
-from coterie.networks.clusterer import Prediction
+from coterie.contract.clusterer import Prediction
 from coterie.networks.heads import Centroids
 
 _ROWS = 16384

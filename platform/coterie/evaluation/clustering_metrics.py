@@ -10,8 +10,9 @@ from typing import Any, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from coterie.clustering.contingency import Table, contingency
 from coterie.errors import DataError
-from coterie.evaluation.matching import Table, contingency, match
+from coterie.evaluation.matching import match
 
 Average = Literal["arithmetic", "geometric"]
 """How NMI joins the two entropies: by their arithmetic or their geometric mean."""

@@ -9,9 +9,10 @@ from matplotlib.axes import Axes
 from matplotlib.patheffects import withStroke
 from numpy.typing import NDArray
 
+from coterie.clustering.contingency import contingency
 from coterie.errors import DataError
 from coterie.evaluation.canvas import blank, save, style
-from coterie.evaluation.matching import contingency, match
+from coterie.evaluation.matching import match
 
 _NAMED = 20
 """More groups than this are drawn without names: the legend would outgrow its panel."""

@@ -13,11 +13,12 @@ import numpy as np
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
+from coterie.clustering.contingency import Table
 from coterie.errors import DataError
 from coterie.evaluation.canvas import COLOURS, MARKERS, blank, save
 from coterie.evaluation.clustering_metrics import accuracy
 from coterie.evaluation.embedding import embedding_figure
-from coterie.evaluation.matching import Table, match
+from coterie.evaluation.matching import match
 
 __all__ = ["Curve", "confusion_figure", "curves_figure", "embedding_figure"]
 

@@ -6,14 +6,14 @@ from dataclasses import asdict, dataclass
 import numpy as np
 import torch
 
+from coterie.clustering.contingency import Table
 from coterie.config.schema import EvaluationConfig
 from coterie.contract.phase import ServerState
-from coterie.engine.backend import Backend
-from coterie.engine.local_data import Tally
-from coterie.engine.packing import pack_server
 from coterie.evaluation.clustering_metrics import ClusteringScores
-from coterie.evaluation.matching import Table
 from coterie.evaluation.result import Evaluation
+from coterie.execution.backend import Backend
+from coterie.execution.packing import pack_server
+from coterie.execution.silo_data import Tally
 
 
 @dataclass

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from coterie.contract.data import DataArrays, Indices
 from coterie.contract.phase import ServerState
-from coterie.engine.backend import Backend
-from coterie.engine.predictor import Chunk, join
 from coterie.errors import ContractError, DataError
 from coterie.evaluation.classification_metrics import classification_report
+from coterie.execution.backend import Backend
+from coterie.execution.predictor import Chunk, join
 
 GROUP = "local"
 """The group of these scores."""

@@ -1,46 +1,8 @@
 """Contingency tables of clusters against classes, and the matching of one to the other."""
 
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
-from coterie.errors import DataError
-
-Table = NDArray[np.int64]
-"""Counts (clusters, classes): samples of each class in each cluster. Tables of disjoint samples add
-up, so clients can return tables in place of assignments."""
-
-
-def contingency(
-    assignments: NDArray[np.integer[Any]],
-    labels: NDArray[np.integer[Any]],
-    clusters: int,
-    classes: int,
-) -> Table:
-    """Count how many samples of each class each cluster holds.
-
-    Args:
-        assignments: Each sample's cluster (n,), in 0..clusters−1.
-        labels: Each sample's class (n,), in 0..classes−1.
-        clusters: The number of clusters, empty ones included.
-        classes: The number of classes, absent ones included.
-
-    Returns:
-        Table: int64 counts (clusters, classes), which sum to n.
-
-    Raises:
-        DataError: If the lengths differ or a value is out of range.
-    """
-    rows = _indices(assignments, clusters, "assignments")
-    columns = _indices(labels, classes, "labels")
-    if len(rows) != len(columns):
-        raise DataError(
-            f"{len(rows)} assignments and {len(columns)} labels: give one of each per sample."
-        )
-    counts = np.bincount(rows * classes + columns, minlength=clusters * classes)
-    return counts.astype(np.int64).reshape(clusters, classes)
+from coterie.clustering.contingency import Table
 
 
 def match(table: Table) -> dict[int, int]:
@@ -57,17 +19,3 @@ def match(table: Table) -> dict[int, int]:
     """
     rows, columns = linear_sum_assignment(table, maximize=True)
     return {int(row): int(column) for row, column in zip(rows, columns, strict=True)}
-
-
-def _indices(values: NDArray[np.integer[Any]], count: int, name: str) -> NDArray[np.int64]:
-    """The values as int64 (n,), checked against 0..count−1."""
-    array = np.asarray(values)
-    if array.ndim != 1 or (array.size and not np.issubdtype(array.dtype, np.integer)):
-        raise DataError(
-            f"{name} of shape {array.shape} and type {array.dtype}: give integers of shape (n,)."
-        )
-    if array.size and (array.min() < 0 or array.max() >= count):
-        raise DataError(
-            f"{name} lie in {array.min()}..{array.max()}: they must lie in 0..{count - 1}."
-        )
-    return array.astype(np.int64)

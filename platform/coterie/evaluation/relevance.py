@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
+from coterie.contract.clusterer import parameter_dtype, to_unit
 from coterie.contract.data import Indices
 from coterie.errors import DataError
-from coterie.networks.clusterer import parameter_dtype, to_unit
 
 _ROWS = 256
 """Samples that are embedded at a time."""

@@ -7,24 +7,24 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from coterie.clustering.contingency import contingency
 from coterie.clustering.kmeans import kmeans
 from coterie.config.schema import EvaluationConfig
+from coterie.contract.clusterer import Prediction
 from coterie.contract.data import DataArrays, Indices
 from coterie.contract.phase import ServerState
 from coterie.contract.seeds import derive_seed
-from coterie.engine.backend import Backend
-from coterie.engine.predictor import join, split_rows
 from coterie.errors import ContractError
 from coterie.evaluation.assignment import assign
 from coterie.evaluation.clustering_metrics import ClusteringScores
 from coterie.evaluation.fixed_sample import fixed_sample
 from coterie.evaluation.local_tests import GROUP, LocalTests
-from coterie.evaluation.matching import contingency
 from coterie.evaluation.probe_runner import Probes
 from coterie.evaluation.probes import classification_scores
 from coterie.evaluation.result import Evaluation
 from coterie.evaluation.unsupervised import UnsupervisedEvaluator
-from coterie.networks.clusterer import Prediction
+from coterie.execution.backend import Backend
+from coterie.execution.predictor import join, split_rows
 
 UNSUPERVISED = "unsupervised"
 """The group of the scores without labels."""

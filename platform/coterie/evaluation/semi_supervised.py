@@ -7,10 +7,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from coterie.contract.clusterer import parameter_dtype, to_unit
 from coterie.contract.seeds import seeded
 from coterie.errors import DataError
 from coterie.evaluation.probes import ClassificationScores, check_features, classification_scores
-from coterie.networks.clusterer import parameter_dtype, to_unit
 
 _Labelled = tuple[NDArray[np.generic], NDArray[np.int64]]
 """Samples (n, …) and their classes (n,)."""

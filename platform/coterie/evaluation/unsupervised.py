@@ -9,18 +9,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coterie.clustering.kmeans import kmeans
+from coterie.contract.clusterer import Prediction
 from coterie.contract.data import Indices
 from coterie.contract.phase import ServerState
 from coterie.contract.seeds import derive_seed
-from coterie.engine.backend import Backend
-from coterie.engine.predictor import join, split_rows
 from coterie.evaluation.representation_scores import (
     alignment,
     mixing,
     selection_score,
     uniformity,
 )
-from coterie.networks.clusterer import Prediction
+from coterie.execution.backend import Backend
+from coterie.execution.predictor import join, split_rows
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from coterie.contract.clusterer import to_unit
 from coterie.contract.seeds import derive_seed
-from coterie.networks.clusterer import to_unit
 
 BLOCK = 256
 """Samples whose views are drawn together; a batch of no more is drawn as a whole."""

@@ -13,13 +13,12 @@ from typing import Any
 
 import yaml
 
+from coterie.config.stored import read_stored_config
 from coterie.errors import ConfigError
 from coterie.tracking.atomic import is_half, is_left, write_text_atomically
 from coterie.tracking.claim import LOCK, check_unclaimed
 from coterie.tracking.environment import ENVIRONMENT_KEYS, environment
 from coterie.tracking.paths import default_root, local_path, make_writable
-
-_OTHER = "restore it, or choose another run_dir"
 
 
 @dataclass(frozen=True)
@@ -160,12 +159,7 @@ class RunDirectory:
         Raises:
             ConfigError: If the file is of something else.
         """
-        try:
-            values = yaml.safe_load(self.config.read_text(encoding="utf-8"))
-        except (UnicodeDecodeError, yaml.YAMLError) as error:
-            raise ConfigError(f"{self.config}: it is not YAML; {_OTHER}.") from error
-        if not (isinstance(values, dict) and isinstance(values.get("method"), dict)):
-            raise ConfigError(f"{self.config}: it is not the config of a run; {_OTHER}.")
+        values = read_stored_config(self.config)
         return {key: value for key, value in values.items() if key not in ENVIRONMENT_KEYS}
 
 

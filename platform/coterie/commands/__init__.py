@@ -1,0 +1,1 @@
+"""What command lines share: arguments, composition, help, exit codes."""

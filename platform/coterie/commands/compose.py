@@ -1,0 +1,236 @@
+"""From `key=value` and `group=choice` to a validated configuration, with Hydra's YAML groups.
+
+Hydra composes the groups of `configs/`; the single values are set afterwards and judged by the
+config models alone, because Hydra's own refusals are long and know no nearest key.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hydra import compose as hydra_compose
+from hydra import initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
+
+from coterie.config import COMPONENTS, RunConfig, load_config
+from coterie.config.explain import one_of, show
+from coterie.errors import ConfigError
+from coterie.tracking.run_directory import RunDirectory
+
+_NAMED = 12
+"""Experiments that a message still lists."""
+
+
+def compose(*overrides: str) -> RunConfig:
+    """The configuration that a command line asks for; also for notebooks, from any folder.
+
+    A choice (`encoder=mlp`) comes before single values (`encoder.features=64`), whatever their
+    order. A choice other than the experiment's replaces the experiment's keys in that section;
+    where both name the same class, it replaces only the keys that the choice itself sets.
+
+    Without an experiment, `resume=true run_dir=…` takes that run's own config; `cluster=` and
+    `tracking=` may be chosen anew.
+
+    Args:
+        overrides: `experiment=fedmcc_digits`, `encoder=mlp`, `seed=1`, `method.lr=1e-3`;
+            `~method.lr` takes the experiment's value back in favour of the default.
+
+    Raises:
+        ConfigError: In one sentence, at the first thing that is wrong.
+    """
+    return load_config(compose_plain(*overrides))
+
+
+def compose_plain(*overrides: str) -> dict[str, Any]:
+    """The same as plain values that nothing has judged yet; it does not import PyTorch."""
+    choices, values = _sort(overrides)
+    stored = _resumed(choices, values)
+    if "experiment" not in choices and stored is None:
+        raise ConfigError(_no_experiment())
+    try:
+        config = _compose_groups(choices) if stored is None else OmegaConf.create(stored)
+        for override in values:
+            _set(config, override)
+        plain: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+    except (HydraException, OmegaConfBaseException, YAMLError) as error:
+        reason = str(error).strip().splitlines()[0].rstrip(".")
+        raise ConfigError(f"{' '.join(overrides)}: the YAML does not compose: {reason}.") from error
+    return {**plain, "experiment": choices.get("experiment") or plain["experiment"]}
+
+
+def _resumed(choices: Mapping[str, str], values: Sequence[Override]) -> dict[str, Any] | None:
+    """The config of the run that `resume=true run_dir=…` goes on with, if nothing else is chosen.
+
+    Another `cluster` or `tracking` takes the run's place; what decides bits is checked later.
+    """
+    given = {value.key_or_group: value.value() for value in values if not value.is_delete()}
+    run_dir = given.get("run_dir")
+    if not choices.keys() <= {"cluster", "tracking"} or given.get("resume") is not True:
+        return None
+    if not isinstance(run_dir, str) or not RunDirectory.exists(run_dir):
+        return None
+    own = {group: read_choice(group, choice) for group, choice in choices.items()}
+    return {**RunDirectory.open(run_dir).read_config(), **own}
+
+
+def _no_experiment() -> str:
+    names = list(experiments())
+    known = f", one of {', '.join(names)}" if len(names) <= _NAMED else " (--help lists them)"
+    return f"experiment: none is chosen; give experiment=<name>{known}."
+
+
+def config_dir() -> Path:
+    """Find the YAML groups: inside `coterie` in a wheel, at the top of the source tree else."""
+    package = Path(__file__).resolve().parent.parent
+    inside = package / "configs"
+    found = inside if inside.is_dir() else package.parent.parent / "configs"
+    if not found.is_dir():
+        raise ConfigError(f"{found}: the folder with the YAML is missing; submit configs/ as well.")
+    return found
+
+
+def groups() -> dict[str, list[str]]:
+    """Every group's choices, sorted: `{"cluster": ["gpu", "local", "serial"], …}`."""
+    return {
+        folder.name: sorted(path.stem for path in folder.glob("*.yaml"))
+        for folder in sorted(config_dir().iterdir())
+        if folder.is_dir()
+    }
+
+
+def experiments() -> dict[str, str]:
+    """Every experiment's description: the first comment of its YAML that is not Hydra's."""
+    return {name: describe("experiment", name) for name in groups()["experiment"]}
+
+
+def describe(group: str, choice: str) -> str:
+    """The first comment line of a group's YAML, or "" if it has none."""
+    text = (config_dir() / group / f"{choice}.yaml").read_text(encoding="utf-8")
+    comments = (line.lstrip("# ").strip() for line in text.splitlines() if line.startswith("#"))
+    return next((comment for comment in comments if not comment.startswith("@")), "")
+
+
+def read_choice(group: str, choice: str) -> dict[str, Any]:
+    """The keys that one choice's own YAML sets, such as `target`.
+
+    Raises:
+        ConfigError: If the group has no such choice.
+    """
+    _check_choice(group, choice)
+    content: Any = OmegaConf.to_container(OmegaConf.load(config_dir() / group / f"{choice}.yaml"))
+    return dict(content)
+
+
+def _check_choice(group: str, choice: str) -> None:
+    known = groups()[group]
+    if ":" in choice and group in COMPONENTS:
+        raise ConfigError(f"{group}={choice}: a class of your own goes in {group}.target={choice}.")
+    if choice not in known:
+        raise ConfigError(f"{group}={choice}: {one_of(choice, known)}")
+
+
+def parse(overrides: Sequence[str], *, sweeps: bool = False) -> list[Override]:
+    """Read overrides by Hydra's grammar.
+
+    Args:
+        overrides: Such as `method.lr=1e-3`.
+        sweeps: Whether one may have several values, as `method.lr=1e-3,1e-2`.
+
+    Raises:
+        ConfigError: At the first that cannot be read, or has several values where it may not.
+    """
+    parser = OverridesParser.create()
+    parsed = []
+    for text in overrides:
+        try:
+            override = parser.parse_override(text)
+        except HydraException as error:
+            hint = (
+                "close brackets and quotes, and put other text in quotes such as key='\"a, b\"'"
+                if "=" in text
+                else "write it as key=value"
+            )
+            raise ConfigError(f"{text}: it cannot be read; {hint}.") from error
+        if override.package is not None:
+            raise ConfigError(
+                f"{text}: a section cannot be renamed; leave @{override.package} out."
+            )
+        if override.is_sweep_override() and not sweeps:
+            value = override.get_value_string()
+            hint = f"give one, or a list as {override.key_or_group}=[{value}]"
+            raise ConfigError(f"{text}: these are several values; {hint}.")
+        parsed.append(override)
+    return parsed
+
+
+def _sort(overrides: Sequence[str]) -> tuple[dict[str, str], list[Override]]:
+    """Choices of groups, and single values, in their order; the last choice counts."""
+    known, choices, values = groups(), {}, []
+    for override in parse(overrides):
+        group, value = override.key_or_group, override.value()
+        if group not in known or override.is_delete() or isinstance(value, dict):
+            values.append(override)
+            continue
+        _check_choice(group, show(value))
+        choices[group] = show(value)
+    # A change of class drops the former class's keys, so it goes before any of the new one's.
+    return choices, sorted(values, key=lambda value: not value.key_or_group.endswith(".target"))
+
+
+def _compose_groups(choices: dict[str, str]) -> DictConfig:
+    """The YAML of these choices; keys that an experiment set for another choice are dropped."""
+    others = {group: choice for group, choice in choices.items() if group != "experiment"}
+    config = _hydra(choices)
+    if not others:
+        return config
+    experiment = _hydra({"experiment": choices["experiment"]}, runtime=True)
+    pure = _hydra(others)
+    for group, choice in others.items():
+        if experiment.hydra.runtime.choices[group] == choice:
+            continue
+        same = _target(experiment, group) == _target(pure, group)
+        config[group] = OmegaConf.merge(config[group], pure[group]) if same else pure[group]
+    return config
+
+
+def _hydra(choices: dict[str, str], *, runtime: bool = False) -> DictConfig:
+    given = [f"{group}={choice}" for group, choice in choices.items()]
+    world = GlobalHydra.instance()
+    surrounding, world.hydra = world.hydra, None  # a notebook or an app may use Hydra itself
+    try:
+        with initialize_config_dir(str(config_dir()), version_base="1.3"):
+            config = hydra_compose("config", given, return_hydra_config=runtime)
+    finally:
+        GlobalHydra.instance().hydra = surrounding
+    OmegaConf.set_struct(config, False)
+    return config
+
+
+def _target(config: DictConfig, section: str) -> str | None:
+    target: str | None = OmegaConf.select(config, f"{section}.target")
+    return target
+
+
+def _set(config: DictConfig, override: Override) -> None:
+    """Set or take back one value."""
+    key, value = override.key_or_group, override.value()
+    parent, _, leaf = key.rpartition(".")
+    if override.is_delete():
+        holder = OmegaConf.select(config, parent) if parent else config
+        if not isinstance(holder, DictConfig) or leaf not in holder:
+            raise ConfigError(
+                f"{override.input_line}: the experiment does not set it; leave it out."
+            )
+        del holder[leaf]
+        return
+    section = parent if leaf == "target" else key
+    target = value.get("target") if isinstance(value, dict) else value if leaf == "target" else None
+    if section in COMPONENTS and target is not None and target != _target(config, section):
+        config[section] = {}
+    OmegaConf.update(config, key, value, merge=True, force_add=True)

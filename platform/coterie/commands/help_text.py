@@ -1,0 +1,175 @@
+"""What `python -m ray_jobs.train --help` says, from the YAML groups and the config models."""
+
+import textwrap
+from collections.abc import Mapping
+from typing import Any, Literal, get_args, get_origin
+
+import yaml
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from coterie.commands.compose import (
+    compose_plain,
+    describe,
+    experiments,
+    groups,
+    parse,
+    read_choice,
+)
+from coterie.config import COMPONENTS, RunConfig
+from coterie.config.explain import dotted_fields, model_in, show
+from coterie.config.loading import section_model
+
+_WIDTH = 80
+_ABOUT = (
+    "Learns representations and clusters from unlabelled data that is spread over many clients. "
+    "Runs on the Ray cluster at hand, or on this machine."
+)
+_USAGE = """\
+usage: python -m ray_jobs.train experiment=NAME [GROUP=CHOICE ...] [KEY=VALUE]
+       python -m ray_jobs.train resume=true run_dir=DIR [KEY=VALUE]
+       python -m ray_jobs.train --help [experiment=NAME] [GROUP=CHOICE ...]
+       ray job submit --working-dir . --runtime-env ray_jobs/runtime_env.yaml \\
+         -- python -m ray_jobs.train experiment=NAME ..."""
+_KEYS_OF = " or ".join(f"{name}=CHOICE" for name in COMPONENTS[:2])
+_EXIT_CODES = {
+    "0": "completed",
+    "1": "the run failed",
+    "2": "the config or the data was refused",
+    "3": "completed, but clients were dropped on the way",
+    "130": "interrupted, after a checkpoint",
+}
+
+
+def help_text(*overrides: str) -> str:
+    """The help, at most 80 columns wide.
+
+    Args:
+        overrides: Choices such as `method=fedmcc`, whose own keys are added; with an experiment
+            the values that the whole command line gives its groups.
+
+    Raises:
+        ConfigError: If a choice does not exist, or its class cannot be imported.
+    """
+    keys = {
+        name: field
+        for name, field in dotted_fields(RunConfig).items()
+        if name not in ("experiment", *COMPONENTS) and model_in(field.annotation) is None
+    }
+    parts = [
+        textwrap.fill(_ABOUT, _WIDTH),
+        _USAGE,
+        _table("Experiments (experiment=NAME):", experiments()),
+        _table("Groups (GROUP=CHOICE):", _choices()),
+        _key_list("Keys (KEY=VALUE) with their defaults:", keys),
+        textwrap.fill(f"A choice has keys of its own: add {_KEYS_OF} to --help.", _WIDTH),
+        *_choices_keys(overrides),
+        *_experiments_values(overrides),
+        _table("Exit codes:", _EXIT_CODES),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def command_help(
+    about: str, usage: str, model: type[BaseModel], exit_codes: Mapping[str, str] | None = None
+) -> str:
+    """The help of a command that composes no experiment, at most 80 columns wide.
+
+    Args:
+        about: What it does, in a sentence or more.
+        usage: Its usage line.
+        model: The config model of its keys.
+        exit_codes: Code to meaning; by default done, failed, refused, interrupted.
+    """
+    fields = {
+        name: field
+        for name, field in dotted_fields(model).items()
+        if model_in(field.annotation) is None
+    }
+    shared = {code: text for code, text in _EXIT_CODES.items() if code in ("1", "2")}
+    codes = exit_codes or {"0": "done", **shared, "130": "interrupted"}
+    parts = [
+        textwrap.fill(about, _WIDTH),
+        usage,
+        _key_list("Keys (KEY=VALUE) with their defaults:", fields),
+        _table("Exit codes:", dict(codes)),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _choices() -> dict[str, str]:
+    return {name: ", ".join(found) for name, found in groups().items() if name != "experiment"}
+
+
+def _choices_keys(overrides: tuple[str, ...]) -> list[str]:
+    """A list of keys for each choice of a component among the overrides."""
+    parts = []
+    for override in parse(overrides):
+        group, choice = override.key_or_group, override.value()
+        if group not in COMPONENTS or isinstance(choice, dict):
+            continue
+        section = read_choice(group, show(choice))
+        model = section_model(group, section)
+        fields = {
+            name: field
+            for name, field in dotted_fields(model, f"{group}.").items()
+            if model_in(field.annotation) is None
+        }
+        title = f"Keys of {group}={choice} with their defaults:"
+        about = textwrap.fill(describe(group, show(choice)), _WIDTH)
+        parts.append(f"{about}\n{_key_list(title, fields, section)}")
+    return parts
+
+
+def _experiments_values(overrides: tuple[str, ...]) -> list[str]:
+    """What an experiment sets, as YAML, with all that stands beside it on the command line."""
+    if not any(override.key_or_group == "experiment" for override in parse(overrides)):
+        return []
+    values = compose_plain(*overrides)
+    name = values.pop("experiment")
+    text = yaml.safe_dump(values, sort_keys=False, default_flow_style=None, width=_WIDTH - 30)
+    title = f"experiment={name} sets; all else is at its default:"
+    return [f"{title}\n{textwrap.indent(text.rstrip(), '  ')}"]
+
+
+def _table(title: str, rows: dict[str, str]) -> str:
+    """A title and, below it, names with their texts in a second column."""
+    column = max(map(len, rows), default=0) + 4
+    lines = [
+        textwrap.fill(
+            text,
+            _WIDTH,
+            initial_indent=f"  {name}".ljust(column),
+            subsequent_indent=" " * column,
+            break_on_hyphens=False,
+        )
+        for name, text in rows.items()
+    ]
+    return "\n".join([title, *lines])
+
+
+def _key_list(
+    title: str, fields: dict[str, FieldInfo], chosen: dict[str, object] | None = None
+) -> str:
+    """A title and, below it, each key with its default and its docstring."""
+    lines = [title]
+    for name, field in fields.items():
+        default = (chosen or {}).get(
+            name.partition(".")[2], field.get_default(call_default_factory=True)
+        )
+        value = "(needed)" if default is PydanticUndefined else show(default)
+        lines.append(f"  {name}={value}")
+        text = " ".join([*(field.description or "").split(), *_options(field.annotation)])
+        if text:
+            lines.append(
+                textwrap.fill(text, _WIDTH, initial_indent=" " * 6, subsequent_indent=" " * 6)
+            )
+    return "\n".join(lines)
+
+
+def _options(annotation: Any) -> list[str]:
+    """The values of a `Literal`, as a last sentence: "(auto, cpu, cuda)"."""
+    if get_origin(annotation) is Literal:
+        return [f"({', '.join(map(show, get_args(annotation)))})"]
+    return next(filter(None, map(_options, get_args(annotation))), [])

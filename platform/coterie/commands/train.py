@@ -1,0 +1,33 @@
+"""Trains one experiment, for `ray_jobs.train` and for the processes of a study."""
+
+from collections.abc import Sequence
+
+from coterie.collector import paused_collector
+from coterie.commands.compose import compose_plain
+from coterie.commands.help_text import help_text
+from coterie.commands.program import run_command
+from coterie.config.loading import check_engine_keys, load_component, load_config
+from coterie.config.schema import ClusterConfig
+from coterie.distributed.early import early_start
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the experiment that the arguments ask for.
+
+    Returns:
+        The exit code: 0 completed; 1 failed; 2 config or data refused; 3 completed, but clients
+        were dropped; 130 interrupted.
+    """
+    return run_command(_train, arguments, help_text)
+
+
+def _train(arguments: Sequence[str]) -> int:
+    plain = compose_plain(*arguments)
+    check_engine_keys(plain)
+    # What follows imports PyTorch, and Ray starts meanwhile.
+    with early_start(load_component(ClusterConfig, plain.get("cluster") or {}, "cluster.")):
+        with paused_collector():
+            config = load_config(plain)
+            from coterie.run.federation import Federation
+
+        return Federation(config).run().exit_code

@@ -1,0 +1,1 @@
+"""What one process does with a client's turn."""

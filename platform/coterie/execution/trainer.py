@@ -1,0 +1,90 @@
+"""Lightning as the local trainer: the one place that builds Trainers."""
+
+import logging
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from lightning import Callback, LightningModule, Trainer
+from lightning.fabric.plugins.environments.lightning import LightningEnvironment
+
+from coterie.config.schema import RunConfig
+from coterie.contract.client import Batches, Fit, LocalTrainer
+from coterie.contract.seeds import seeded
+from coterie.execution.bare_loop import BareLoop, Meter
+
+Stop = Callable[[], None]
+"""Called after each step; raises when the run is to stop."""
+
+
+class _Watch(Callback):
+    """Meters each step and lets the run stop between steps."""
+
+    def __init__(self, meter: Meter, stop: Stop) -> None:
+        self._meter, self._stop = meter, stop
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        self._meter.add(outputs)
+        self._stop()
+
+
+@dataclass(frozen=True, kw_only=True)
+class LightningTrainer:
+    """A fresh `lightning.Trainer` for each fit.
+
+    Attributes:
+        accelerator: "cpu" or "cuda".
+        precision: Lightning's name of it.
+        deterministic: Whether the GPU must use deterministic algorithms.
+        stop: Called after each step; raises when the run is to stop.
+    """
+
+    accelerator: str = "cpu"
+    precision: str = "32-true"
+    deterministic: bool = True
+    stop: Stop = lambda: None
+
+    def build(self, epochs: int, *callbacks: Callback) -> Trainer:
+        """A Trainer that only trains: no logger, checkpoints, bars, summary or validation."""
+        logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+        return Trainer(
+            accelerator=self.accelerator,
+            devices=1,
+            precision=self.precision,  # type: ignore[arg-type]  # validated by RunConfig
+            deterministic=self.deterministic,
+            max_epochs=epochs,
+            callbacks=list(callbacks),
+            plugins=[LightningEnvironment()],  # SLURM's variables crash it otherwise
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            num_sanity_val_steps=0,
+            use_distributed_sampler=False,
+        )
+
+    def fit(self, module: LightningModule, batches: Batches, seed: int) -> Fit:
+        """Train the module in place; see `LocalTrainer`."""
+        meter = Meter()
+        with seeded(seed), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", module="lightning")
+            self.build(batches.epochs, _Watch(meter, self.stop)).fit(module, batches)
+        module.cpu()
+        return meter.fit()
+
+
+def local_trainer(
+    config: RunConfig, device: torch.device, stop: Stop = lambda: None
+) -> LocalTrainer:
+    """The trainer that a run's config asks for, on the device that this process may use."""
+    kind = LightningTrainer if config.executor == "lightning" else BareLoop
+    return kind(
+        accelerator=device.type,
+        precision=config.precision,
+        deterministic=config.deterministic,
+        stop=stop,
+    )

@@ -1,0 +1,1 @@
+"""What a run leaves: saved models, loading, assignments."""

@@ -1,0 +1,102 @@
+"""`assignments.parquet` of new samples, written as the predictions come."""
+
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from coterie.errors import ConfigError
+from coterie.execution.predictor import Predicted
+from coterie.tracking.atomic import temporary_name
+
+_GROUP_ROWS = 8192
+
+
+class AssignmentsFile:
+    """Writes sample, name, cluster, confidence and embedding; the file appears once it is whole.
+
+    Rows go to a temporary file beside it, in groups of some thousands. As a context manager it
+    takes its name at the end, or leaves nothing where an error ended it.
+
+    Args:
+        path: Where to write; missing folders are made. A file that exists is never replaced.
+        named: Whether to write names.
+        clustered: Whether to write cluster and confidence.
+        features: The embedding's width, or None to leave it out.
+
+    Raises:
+        ConfigError: If there is such a file, or it cannot be written there.
+    """
+
+    def __init__(self, path: Path, *, named: bool, clustered: bool, features: int | None) -> None:
+        fields = [("sample", pa.int64())]
+        fields += [("name", pa.string())] if named else []
+        fields += [("cluster", pa.int32()), ("confidence", pa.float32())] if clustered else []
+        fields += [("embedding", pa.list_(pa.float32(), features))] if features else []
+        self._schema = pa.schema(fields)
+        self._path, self._features = path, features
+        self._temporary = temporary_name(path)
+        self._held: list[Any] = []
+        self.rows = 0
+        check_output(path)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._writer = pq.ParquetWriter(self._temporary, self._schema)
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise ConfigError(
+                f"output={path}: it cannot be written there ({reason}); choose another folder."
+            ) from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            if kind is None:
+                self._flush()
+            self._writer.close()
+            if kind is None:
+                self._temporary.replace(self._path)
+        finally:
+            self._temporary.unlink(missing_ok=True)
+
+    def write(self, predicted: Predicted) -> None:
+        """Add a batch's rows."""
+        batch, prediction = predicted
+        count = len(batch.samples)
+        columns: dict[str, Any] = {"sample": np.arange(self.rows, self.rows + count)}
+        if "name" in self._schema.names:
+            columns["name"] = batch.names
+        if prediction.probabilities is not None and "cluster" in self._schema.names:
+            confidence, cluster = prediction.probabilities.max(dim=1)
+            columns["cluster"] = cluster.int().numpy()
+            columns["confidence"] = confidence.float().numpy()
+        if self._features:
+            flat = pa.array(prediction.embedding.float().numpy().ravel())
+            columns["embedding"] = pa.FixedSizeListArray.from_arrays(flat, self._features)
+        self._held.append(pa.table(columns, schema=self._schema))
+        self.rows += count
+        if sum(map(len, self._held)) >= _GROUP_ROWS:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._held:
+            self._writer.write_table(pa.concat_tables(self._held).combine_chunks())
+        self._held = []
+
+
+def check_output(path: Path) -> None:
+    """Raise a ConfigError if there is such a file already."""
+    if path.exists():
+        raise ConfigError(
+            f"output={path}: it is there already; choose another name, or take it away first."
+        )

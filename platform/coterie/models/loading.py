@@ -1,0 +1,143 @@
+"""Builds the network of a finished run again, from its `model/` alone."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import ValidationError
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from coterie.config.component import Component, load_target, parse_component, target_of
+from coterie.config.stored import read_stored_config
+from coterie.contract.clusterer import Clusterer
+from coterie.contract.method import Method, Task
+from coterie.contract.phase import ServerState
+from coterie.errors import ConfigError, DataError
+from coterie.models.saved_model import (
+    CONFIG,
+    DESCRIPTION,
+    WEIGHTS,
+    model_folder,
+    read_description,
+    with_head,
+)
+from coterie.networks.encoders import EncoderConfig
+from coterie.networks.heads import Centroids
+
+
+def load_model(path: str | Path) -> Clusterer:
+    """The model of a finished run, in eval mode on the CPU; it needs no data set and no Ray.
+
+    It takes a batch of samples, uint8 images (n, channels, height, width) or float vectors
+    (n, features), and gives a `Prediction`: embedding and cluster probabilities. The method,
+    encoder and augmentation that the run named have to be importable. To deploy it without them,
+    export it: the program takes any batch size, and where it is loaded only
+    `coterie.contract.clusterer` has to be imported, for the type of what it returns.
+
+        batch = torch.zeros(2, 1, 8, 8, dtype=torch.uint8)
+        dynamic = ({0: torch.export.Dim("batch")},)
+        program = torch.export.export(load_model("runs/mine"), (batch,), dynamic_shapes=dynamic)
+        torch.export.save(program, "model.pt2")
+        torch.export.load("model.pt2").module()(samples).probabilities
+
+    Args:
+        path: The run's folder or its `model/`.
+
+    Raises:
+        DataError: If there is no model, it is of a newer format, or the weights do not fit it.
+        ConfigError: If a class that the run named cannot be imported.
+    """
+    folder = model_folder(path)
+    described = read_description(folder)
+    model = _build(folder, described)
+    weights = _read_weights(folder / WEIGHTS)
+    _check_weights(folder / WEIGHTS, weights, model)
+    model.load_state_dict(weights)
+    return model.eval()
+
+
+def _build(folder: Path, described: Mapping[str, Any]) -> Clusterer:
+    """The network as the method builds it for a state of these shapes; its values mean nothing."""
+    # The sections that make the network; those of the data need not be there.
+    names = ("method", "encoder", "augmentation")
+    sections = {name: read_section(folder / CONFIG, name) for name in names}
+    try:
+        task = Task(
+            shape=tuple(described["input"]["shape"]),
+            classes=len(described["classes"]),
+            encoder=self_contained(sections["encoder"]),  # type: ignore[arg-type]  # checked when it is called
+            augmentation=sections["augmentation"],  # type: ignore[arg-type]
+            dtype=getattr(torch, described["dtype"]),
+        )
+        state = described["server"]
+        slots = {slot: _zeros(tensors) for slot, tensors in state["slots"].items()}
+        server = ServerState(
+            slots=slots, round=described["round"], step=state["step"], facts=state["facts"]
+        )
+        features, clusters, head = (described[key] for key in ("features", "clusters", "head"))
+    except (KeyError, TypeError, AttributeError) as error:
+        path = folder / DESCRIPTION
+        raise DataError(f"{path}: it is damaged ({error!r}); copy the model again.") from error
+    method: Method = load_target(target_of(sections["method"]))(sections["method"], task)
+    model = method.model_for(server, None)
+    if head != "centroids":
+        return model
+    return with_head(model, Centroids(torch.zeros(clusters, features)))
+
+
+def self_contained(encoder: Component) -> Component:
+    """The encoder's config without files that it starts from: a model brings its own weights."""
+    return encoder.architecture() if isinstance(encoder, EncoderConfig) else encoder
+
+
+def read_section(path: Path, name: str) -> Component:
+    """One section of the config that lies with a model.
+
+    Raises:
+        DataError: If the file is missing, or the section is not this version's.
+        ConfigError: If the class that it names cannot be imported.
+    """
+    if not path.is_file():
+        raise DataError(f"{path}: it is missing; copy the whole model/ folder.")
+    values = read_stored_config(path)
+    try:
+        return parse_component(values[name])
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {name}.{error}") from error
+    except (ValidationError, KeyError, TypeError) as error:
+        raise DataError(
+            f"{path}: its {name} section is not this version's; use the version it names."
+        ) from error
+
+
+def _read_weights(path: Path) -> dict[str, Tensor]:
+    try:
+        return load_file(path)
+    except (OSError, SafetensorError) as error:
+        reason = "it is missing" if not path.is_file() else f"it cannot be read ({error})"
+        raise DataError(f"{path}: {reason}; copy the model again.") from error
+
+
+def _check_weights(path: Path, weights: Mapping[str, Tensor], model: nn.Module) -> None:
+    expected = model.state_dict()
+    for key in sorted(expected.keys() ^ weights.keys()):
+        what = "lacks" if key in expected else "has, but the model does not,"
+        raise DataError(f"{path}: it {what} {key}; config.yaml and weights are of different runs.")
+    for key, tensor in expected.items():
+        if weights[key].shape != tensor.shape:
+            shapes = f"{tuple(weights[key].shape)} for {tuple(tensor.shape)}"
+            raise DataError(
+                f"{path}: {key} has shape {shapes}; config.yaml and weights are of different runs."
+            )
+
+
+def _zeros(layouts: Mapping[str, str]) -> dict[str, Tensor]:
+    tensors = {}
+    for name, layout in layouts.items():
+        dtype, _, shape = layout.partition(" ")
+        sizes = [int(size) for size in shape.split("x") if size]
+        tensors[name] = torch.zeros(sizes, dtype=getattr(torch, dtype))
+    return tensors

@@ -1,0 +1,145 @@
+"""The encoder of a finished run, as a component that any method can start from or keep fixed."""
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field, PrivateAttr, model_validator
+from safetensors import SafetensorError
+from safetensors.torch import load
+from torch import Tensor, nn
+
+from coterie.config.component import Component, NestedComponent, target_of
+from coterie.errors import ConfigError, CoterieError, DataError
+from coterie.models.loading import read_section, self_contained
+from coterie.models.saved_model import CONFIG, WEIGHTS, model_folder, read_description
+from coterie.networks.encoders import Encoder, EncoderConfig
+
+_PREFIX = "encoder."
+"""Where the encoder's weights are in a saved model."""
+
+
+class Pretrained(EncoderConfig):
+    """The encoder that an earlier run left in its `model/`, with its weights.
+
+    The weights are read once, where the config is read, and travel with it: nodes need no access
+    to the path. A run's resolved config holds their digest and the network's own config.
+    """
+
+    path: Annotated[str, Field(min_length=1)]
+    """The folder of a finished run, or its `model/`."""
+    freeze: bool = True
+    """Whether the weights stay as they are, with running statistics in use; else they are where
+    training starts."""
+    digest: str | None = None
+    """SHA-256 of the model's weights file, which is found out; if it is given, it has to agree."""
+    network: NestedComponent = None
+    """The encoder's own config, which is found out too."""
+    _weights: bytes = PrivateAttr(default=b"")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _find_out(cls, given: Any) -> Any:
+        """Fill in digest and network; a resolved config has both, and may outlive the files."""
+        if not isinstance(given, Mapping) or not isinstance(given.get("path"), str):
+            return given
+        path = str(Path(given["path"]).expanduser().absolute())
+        resolved = given.get("digest") is not None and given.get("network") is not None
+        if resolved and not _weights_file(path).is_file():
+            return {**given, "path": path}
+        try:
+            found = _description(path)
+        except CoterieError as error:
+            raise type(error)(f"encoder.path={error}") from error
+        for key, own in found.items():
+            if given.get(key) not in (None, own):
+                raise ConfigError(
+                    f"encoder.{key}={given[key]}: the model in {path} has {own}; leave it out, or "
+                    "give the model that it belongs to."
+                )
+        return {**given, **found, "path": path}
+
+    def model_post_init(self, context: Any) -> None:
+        """Read the weights."""
+        file = _weights_file(self.path)
+        self._weights = file.read_bytes() if file.is_file() else b""
+
+    def build(self, shape: tuple[int, ...]) -> Encoder:
+        """The encoder with its weights; see `EncoderConfig.build`.
+
+        Raises:
+            DataError: If the weights are gone since the config was resolved, or damaged.
+            ConfigError: If the network for samples of this shape is another than the pretrained.
+        """
+        if not self._weights:
+            raise DataError(
+                f"encoder.path={self.path}: the weights are no longer there; put them back."
+            )
+        encoder = self.architecture().build(shape)
+        saved = self._load().items()
+        weights = {k.removeprefix(_PREFIX): v for k, v in saved if k.startswith(_PREFIX)}
+        self._check(encoder, weights, shape)
+        encoder.load_state_dict(weights)
+        return frozen(encoder) if self.freeze else encoder
+
+    def architecture(self) -> EncoderConfig:
+        """The network's own config."""
+        return self.network  # type: ignore[return-value]  # set when the config was read
+
+    def _load(self) -> dict[str, Tensor]:
+        try:
+            return load(self._weights)
+        except SafetensorError as error:
+            raise DataError(
+                f"encoder.path={self.path}: its weights cannot be read ({error}); copy the model "
+                "again."
+            ) from error
+
+    def _check(self, encoder: nn.Module, weights: Mapping[str, Tensor], shape: object) -> None:
+        wanted = {key: tuple(value.shape) for key, value in encoder.state_dict().items()}
+        found = {key: tuple(value.shape) for key, value in weights.items()}
+        for key in sorted(wanted.keys() | found.keys()):
+            if wanted.get(key) != found.get(key):
+                raise ConfigError(
+                    f"encoder.path={self.path}: for samples of shape {shape} its network has "
+                    f"{key} of {wanted.get(key)}, the weights have {found.get(key)}; set data.size "
+                    "to that of the pretraining, or choose another model."
+                )
+
+
+def frozen(encoder: Encoder) -> Encoder:
+    """The encoder with its parameters as buffers, in eval mode whenever it is used.
+
+    So no optimiser, weight decay, EMA or `requires_grad_` of a method can reach them; the names in
+    its state stay the same.
+    """
+    for part in encoder.modules():
+        for name, parameter in list(part.named_parameters(recurse=False)):
+            delattr(part, name)
+            part.register_buffer(name, parameter.detach())
+    encoder.register_forward_pre_hook(_in_eval_mode)
+    return encoder
+
+
+def _in_eval_mode(encoder: nn.Module, _: object) -> None:
+    encoder.eval()
+
+
+def _weights_file(path: str) -> Path:
+    given = Path(path)
+    return next((f for f in (given / WEIGHTS, given / "model" / WEIGHTS) if f.is_file()), given)
+
+
+def _description(path: str) -> dict[str, Any]:
+    """Digest and network of a saved model, as plain values."""
+    folder = model_folder(path)
+    read_description(folder)  # refuses other formats
+    file = folder / WEIGHTS
+    if not file.is_file():
+        raise DataError(f"{file}: it is missing; copy the model again.")
+    network: Component = self_contained(read_section(folder / CONFIG, "encoder"))
+    with file.open("rb") as content:
+        digest = hashlib.file_digest(content, "sha256").hexdigest()
+    plain = {"target": target_of(network), **network.model_dump(mode="json")}
+    return {"digest": digest, "network": plain}

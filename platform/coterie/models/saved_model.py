@@ -1,0 +1,133 @@
+"""The model that a run leaves behind, as files: `model/`.
+
+`model.safetensors` holds the weights, `model.json` what the network takes and gives and the server
+state that it was built from (without the tensors' values), `config.yaml` the run's config.
+"""
+
+import errno
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from coterie.contract.clusterer import Clusterer, Prediction, parameter_dtype
+from coterie.contract.data import DataArrays
+from coterie.contract.phase import ServerState
+from coterie.errors import DataError
+from coterie.networks.heads import Centroids
+from coterie.tracking.atomic import replacing, write_text_atomically
+from coterie.version import __version__
+
+FORMAT = 1
+WEIGHTS, DESCRIPTION, CONFIG = "model.safetensors", "model.json", "config.yaml"
+
+
+def write_model(
+    folder: Path, model: Clusterer, config: Path, server: ServerState, data: DataArrays
+) -> None:
+    """Write `model/`: the weights as safetensors, and what it takes to build the network again.
+
+    Args:
+        folder: Where to; made if it is not there.
+        model: Goes to the CPU.
+        config: The run's `config.yaml`, of which a copy lies with the model.
+        server: What the method built the model from.
+        data: What it was trained on.
+    """
+    weights = {key: value.contiguous() for key, value in model.cpu().state_dict().items()}
+    try:
+        with replacing(folder / WEIGHTS) as temporary:
+            save_file(weights, temporary)
+    except SafetensorError as error:  # all that it says of a full disk
+        raise OSError(errno.EIO, str(error), str(folder / WEIGHTS)) from error
+    text = json.dumps(describe(model, server, data), indent=2, ensure_ascii=False, allow_nan=False)
+    write_text_atomically(folder / CONFIG, config.read_text(encoding="utf-8"))
+    write_text_atomically(folder / DESCRIPTION, text + "\n")
+
+
+def describe(model: Clusterer, server: ServerState, data: DataArrays) -> dict[str, Any]:
+    """The content of `model.json`.
+
+    "input" says what samples look like: images are uint8 in 0..255 of mode "L" or "RGB", feature
+    vectors floats as they were trained on. "head" is "method", "centroids" (k-means on the final
+    representations, where the method has no clusters of its own) or null.
+    """
+    image = data.samples.dtype.name == "uint8"
+    mode = {1: "L", 3: "RGB"}.get(data.shape[0]) if image and len(data.shape) == 3 else None
+    with torch.inference_mode():
+        sample = torch.zeros(1, *data.shape, dtype=torch.from_numpy(data.samples[:1].copy()).dtype)
+        given: Prediction = model.eval()(sample)
+    found = given.probabilities
+    kind = "centroids" if isinstance(model.head, Centroids) else "method"
+    return {
+        "format": FORMAT,
+        "version": __version__,
+        "round": server.round,
+        "input": {"shape": list(data.shape), "dtype": data.samples.dtype.name, "mode": mode},
+        "dtype": str(parameter_dtype(model)).removeprefix("torch."),
+        "features": given.embedding.shape[1],
+        "clusters": None if found is None else found.shape[1],
+        "head": None if model.head is None else kind,
+        "classes": list(data.classes),
+        "server": {
+            "step": server.step,
+            "facts": dict(server.facts),
+            "slots": {slot: _layouts(tensors) for slot, tensors in server.slots.items()},
+        },
+    }
+
+
+def with_head(model: Clusterer, head: nn.Module | None) -> Clusterer:
+    """The model with this head, where it has none of its own."""
+    if head is None or model.head is not None:
+        return model
+    return Clusterer(model.encoder, head, projection=model.projection)
+
+
+def model_folder(path: str | Path) -> Path:
+    """The folder with the model, of a run's folder or of itself.
+
+    Raises:
+        DataError: If there is none.
+    """
+    given = Path(path).expanduser()
+    folder = next((f for f in (given, given / "model") if (f / DESCRIPTION).is_file()), None)
+    if folder is not None:
+        return folder
+    if not given.is_dir():
+        raise DataError(f"{path}: there is no such folder; give a run's folder or its model/.")
+    if (given / CONFIG).is_file():
+        raise DataError(f"{path}: the run has left no model/; finish it with resume=true first.")
+    raise DataError(f"{path}: no {DESCRIPTION} in it; give a finished run's folder or its model/.")
+
+
+def read_description(folder: Path) -> dict[str, Any]:
+    """The content of a model's `model.json`, see `describe`.
+
+    Raises:
+        DataError: If it cannot be read or is of another format.
+    """
+    path = folder / DESCRIPTION
+    try:
+        described = json.loads(path.read_text(encoding="utf-8"))
+        written = described.get("format")
+    except (ValueError, AttributeError) as error:
+        raise DataError(f"{path}: it is damaged ({error}); copy the model again.") from error
+    if written != FORMAT:
+        newer = isinstance(written, int) and written > FORMAT
+        remedy = "update Coterie" if newer else "run the experiment again"
+        raise DataError(f"{path}: format {written}, this version reads {FORMAT}; {remedy}.")
+    return dict(described)
+
+
+def _layouts(tensors: Mapping[str, Tensor]) -> dict[str, str]:
+    """Name to type and shape: `float32 32x1x4x4`."""
+    return {
+        name: f"{str(t.dtype).removeprefix('torch.')} {'x'.join(map(str, t.shape))}"
+        for name, t in tensors.items()
+    }

@@ -1,0 +1,1 @@
+"""The round loop, without input or output."""

@@ -1,0 +1,172 @@
+"""The round loop: phase after phase until the method names no next one."""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from coterie.contract.method import Method
+from coterie.contract.observer import Observer
+from coterie.contract.phase import Phase
+from coterie.contract.seeds import derive_seed
+from coterie.errors import RunError, StateLostError
+from coterie.execution.backend import Backend, Workload
+from coterie.execution.events import CallLost, Event, Order, Turn, TurnDone, TurnFailed
+from coterie.execution.exact import Layout
+from coterie.execution.messages import check_offer
+from coterie.execution.packing import digest, pack
+from coterie.execution.robust import robust_means
+from coterie.rounds.gather import PhaseResult, run_phase
+from coterie.rounds.participation import Participation, Turnout
+from coterie.rounds.server_optimizer import server_step
+from coterie.rounds.state import RunState, Traffic
+
+
+@dataclass(frozen=True, kw_only=True)
+class Committed:
+    """A phase that is done, as `commit` sees it."""
+
+    phase: Phase
+    result: PhaseResult
+    traffic: Traffic
+    seconds: float
+    simulated: Mapping[str, int] = field(default_factory=dict)
+
+
+def _give_up(state: RunState, lost: StateLostError) -> None:
+    """Without checkpoints to go back to."""
+    raise lost
+
+
+def _check_trained(state: RunState) -> None:
+    """A run that called nobody has learned nothing, whatever its scores."""
+    ledger = state.ledger
+    if state.phases and not (ledger.down or ledger.up or state.states):
+        raise RunError(
+            f"Nobody took part in any of the {state.phases} phases: no client was present, or all "
+            "dropped out; change participation, or take another seed."
+        )
+
+
+@dataclass
+class Loop:
+    """Runs a method's phases on a backend.
+
+    Attributes:
+        method: What is run.
+        backend: Where it is run.
+        workload: Config and data.
+        observer: Watches progress.
+        commit: Called after each phase: tracks, evaluates, checkpoints.
+        recover: Brings the state back to where it can go on, when clients' states were lost.
+    """
+
+    method: Method
+    backend: Backend
+    workload: Workload
+    observer: Observer
+    commit: Callable[[RunState, Committed], None]
+    recover: Callable[[RunState, StateLostError], None] = _give_up
+
+    def run(self, state: RunState) -> None:
+        """Run until the method is done, from wherever the state is."""
+        participation = Participation(self.workload.config, len(self.workload.parts))
+        while (phase := self.method.next(state.server)) is not None:
+            started = time.perf_counter()
+            turnout = participation.turnout(phase)
+            self.observer.phase_started(phase, len(turnout.clients), self.method.rounds)
+            order, versions = self._order(state, phase, turnout)
+            try:
+                result = self._execute(order)
+            except StateLostError as lost:
+                self.recover(state, lost)
+                continue
+            self._serve(state, phase, result)
+            # Only now: a phase that is interrupted runs again and must not be counted twice.
+            sent = state.ledger.offer(turnout.clients, versions)
+            traffic = state.ledger.collect(sent, result.turns)
+            self._keep(state, result)
+            state.simulated.update({k: v for k, v in turnout.simulated.items() if k != "absent"})
+            committed = Committed(
+                phase=phase,
+                result=result,
+                traffic=traffic,
+                seconds=time.perf_counter() - started,
+                simulated=turnout.simulated,
+            )
+            self.commit(state, committed)
+        _check_trained(state)
+
+    def _execute(self, order: Order) -> PhaseResult:
+        """What the clients gave, joined by the configured rule."""
+        if not order.turns:
+            return PhaseResult(means={}, turns=(), failures=(), dropped=())
+        config = self.workload.config
+        result = run_phase(self.backend, order, config.faults, self._watch)
+        fetch, layouts = self.backend.fetch, order.layouts
+        whole = robust_means(result.turns, layouts, fetch, config.aggregation)
+        # Without the updates, or the store would hold them until the next phase is over.
+        turns = tuple(replace(turn, updates={}) for turn in result.turns)
+        return replace(result, means={**result.means, **whole}, turns=turns)
+
+    def _serve(self, state: RunState, phase: Phase, result: PhaseResult) -> None:
+        """The server's part: its optimiser, then the method's half."""
+        if not result.turns:
+            self.observer.note(f"Round {phase.round}: nobody took part in {phase.name!r}.")
+            state.server = state.server.advance(phase, {})
+            return
+        config = self.workload.config.aggregation
+        means, moments = server_step(state.server.slots, result.means, state.optimizer, config)
+        state.server = self.backend.serve(state.server, phase, means, result.records)
+        state.optimizer = {s: m for s, m in moments.items() if s not in state.server.renewed}
+
+    def _order(
+        self, state: RunState, phase: Phase, turnout: Turnout
+    ) -> tuple[Order, Mapping[str, tuple[str, int]]]:
+        """What to carry out, and each offered slot's version and bytes."""
+        slots = self.method.offer(state.server, phase)
+        check_offer(phase, slots, state.server)
+        packed = {name: pack(slots[name]) for name in sorted(slots)}
+        versions = {name: (digest(p), p.nbytes) for name, p in packed.items()}
+        order = Order(
+            phase=phase,
+            slots={name: self.backend.store(p) for name, p in packed.items()},
+            layouts={name: Layout.of(state.server.slots[name]) for name in sorted(phase.up)},
+            turns=tuple(self._turn(state, phase, client, turnout) for client in turnout.clients),
+            rule=self.workload.config.aggregation.rule,
+        )
+        return order, versions
+
+    def _turn(self, state: RunState, phase: Phase, client: int, turnout: Turnout) -> Turn:
+        seed = derive_seed(self.workload.config.seed, "client", phase.round, phase.step, client)
+        return Turn(
+            client=client,
+            size=len(self.workload.parts[client]),
+            seed=seed,
+            state=state.states.get(client),
+            mail=state.mail.get(client, {}),
+            work=turnout.work.get(client, 1.0),
+        )
+
+    def _watch(self, event: Event) -> None:
+        if isinstance(event, TurnDone):
+            self.observer.client_done(event.client, event.metrics)
+        elif isinstance(event, TurnFailed):
+            self.observer.client_failed(event.client, event.message)
+        elif isinstance(event, CallLost):
+            self.observer.note(f"An actor was lost ({event.message}); its clients run again.")
+            if event.client is not None:
+                self.observer.client_failed(event.client, event.message)
+
+    def _keep(self, state: RunState, result: PhaseResult) -> None:
+        for client, kept in result.states.items():
+            state.mail.pop(client, None)
+            if kept is None:
+                state.states.pop(client, None)
+            else:
+                state.states[client] = kept
+        for turn in result.turns:
+            for recipient, message in turn.mail.items():
+                state.mail.setdefault(recipient, {})[turn.client] = message
+        state.phases += 1
+        state.failures += [str(failure) for failure in result.failures]
+        state.dropped += len(result.dropped)

@@ -1,0 +1,1 @@
+"""One whole run, from its config to its outputs."""

@@ -1,0 +1,119 @@
+"""What is checked of a config against its data, before anything has started."""
+
+import torch
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from coterie.config.component import load_target, target_of
+from coterie.config.schema import RunConfig
+from coterie.contract.data import DataArrays
+from coterie.contract.method import Task
+from coterie.contract.seeds import seeded
+from coterie.errors import ConfigError
+from coterie.execution.silo_data import keeps_data_local
+
+
+def check_fit(config: RunConfig, task: Task, data: DataArrays) -> None:
+    """Refuse a config that asks for what its data or its encoder cannot give.
+
+    Raises:
+        ConfigError: If there are more clusters than samples, in all or to evaluate on, or two keys
+            that count them, the best checkpoint is to be kept by a metric that needs labels and
+            there are none, a moving average of weights is to be kept in bfloat16, the encoder's
+            output is not as wide as it says, or its batch norm would see single samples.
+    """
+    if config.accelerator == "cuda" and config.cluster.backend == "ray":
+        _check_slice(config)
+    _check_clusters(config, data)
+    best = config.checkpoint.best
+    if best is not None and not _labelled(config, data):
+        raise ConfigError(
+            f"checkpoint.best={best}: data={data.name} has no labels to measure it by; leave it "
+            "out."
+        )
+    _check_ema(config)
+    _check_encoder(task, getattr(config.method, "micro_batch_size", None))
+
+
+def _check_clusters(config: RunConfig, data: DataArrays) -> None:
+    key, asked = cluster_key(config), config.evaluation.clusters
+    if asked is not None and key != "evaluation.clusters":
+        raise ConfigError(f"evaluation.clusters={asked}: this method's number is {key}; set that.")
+    if asked is None and load_target(target_of(config.method)).needs_labels:
+        return  # it learns classes: nobody looks for clusters
+    count, clusters = len(data.samples), cluster_number(config, len(data.classes))
+    if clusters > count:
+        raise ConfigError(
+            f"{key}={clusters}: data={data.name} has {count} samples; choose at most as many "
+            "clusters."
+        )
+    most = config.evaluation.max_samples
+    if config.evaluation.every and most is not None and most < clusters:
+        raise ConfigError(
+            f"evaluation.max_samples={most}: that is less than the {clusters} clusters; raise it."
+        )
+
+
+def _labelled(config: RunConfig, data: DataArrays) -> bool:
+    """Whether there is a label; of data that stays with its clients only the classes are known."""
+    if keeps_data_local(config):
+        return bool(data.classes)
+    return data.labels is not None and bool((data.labels >= 0).any())
+
+
+def _check_slice(config: RunConfig) -> None:
+    """An actor that has reserved no GPU uses none, though Ray hides none from it."""
+    if not config.cluster.gpus_per_client:
+        raise ConfigError(
+            "accelerator=cuda: cluster.gpus_per_client=0 gives no actor a GPU; set it, for example "
+            "to 0.25, or use accelerator=cpu."
+        )
+
+
+def _check_ema(config: RunConfig) -> None:
+    """bfloat16 has eight bits: a step of less than 2⁻⁹ of a weight leaves it as it is."""
+    for key in sorted(config.method.ema) if config.precision == "bf16-true" else ():
+        momentum = getattr(config.method, key)
+        if momentum not in {None, 0.0, 1.0}:
+            raise ConfigError(
+                "precision=bf16-true: bfloat16 rounds away the small steps of a moving average "
+                f"with method.{key}={momentum}; use bf16-mixed."
+            )
+
+
+def _check_encoder(task: Task, micro_batch_size: int | None) -> None:
+    """Encode two blank samples: a network of one's own may say one width and have another."""
+    with seeded(0), torch.no_grad():
+        encoder = task.encoder.build(task.shape)
+        try:
+            shape = tuple(encoder(torch.zeros(2, *task.shape)).shape)
+        except (RuntimeError, ValueError, TypeError) as error:
+            reason = str(error).strip().splitlines()[0].rstrip(".")
+            raise ConfigError(
+                f"encoder: {type(encoder).__name__} cannot take samples of shape {task.shape} "
+                f"({reason}); mend its build, or choose another."
+            ) from error
+    normed = any(isinstance(part, _BatchNorm) for part in encoder.modules())
+    trained = any(parameter.requires_grad for parameter in encoder.parameters())
+    if micro_batch_size == 1 and normed and trained:
+        raise ConfigError(
+            "method.micro_batch_size=1: the encoder's batch norm needs two samples; raise it, or "
+            "choose an encoder without."
+        )
+    if shape != (2, encoder.features):
+        raise ConfigError(
+            f"encoder: {type(encoder).__name__} gives {shape} for 2 samples, but says "
+            f"features={encoder.features}; make it (2, {encoder.features})."
+        )
+
+
+def cluster_key(config: RunConfig) -> str:
+    """The key that says it: the method's own, if it has one, or `evaluation.clusters`."""
+    own = type(config.method).sample_clusters
+    return f"method.{own}" if own in type(config.method).model_fields else "evaluation.clusters"
+
+
+def cluster_number(config: RunConfig, classes: int) -> int:
+    """What the key says, else the data's number of classes; 0 where nobody knows."""
+    section, _, name = cluster_key(config).partition(".")
+    given: int | None = getattr(getattr(config, section), name)
+    return given or classes

@@ -1,0 +1,93 @@
+"""The groups that a method puts clients into: scores by round, `client_groups.csv`, a figure."""
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from coterie.clustering.contingency import contingency
+from coterie.config.schema import RunConfig
+from coterie.contract.data import Indices, KnowsGroups
+from coterie.contract.method import GroupsClients, Method
+from coterie.contract.phase import ServerState
+from coterie.evaluation.clustering_metrics import ari
+from coterie.evaluation.group_figure import group_figure
+from coterie.tracking.atomic import write_text_atomically
+
+GROUP = "groups"
+"""The group of these scores."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientGroups:
+    """What a method's grouping of the clients is worth.
+
+    Attributes:
+        method: It groups them.
+        truth: Each client's true group, where the partition knows it.
+    """
+
+    method: GroupsClients
+    truth: Indices | None
+
+    @classmethod
+    def of(cls, config: RunConfig, method: Method) -> "ClientGroups | None":
+        """Of a run whose method groups clients, else None."""
+        if not isinstance(method, GroupsClients):
+            return None
+        partition = config.partition
+        truth = partition.membership() if isinstance(partition, KnowsGroups) else None
+        return cls(method=method, truth=truth)
+
+    def scores(self, server: ServerState) -> dict[str, float]:
+        """Scores "used", "largest" and "ari" of the last round's groups, over who took part.
+
+        "used" is how many groups have clients, "largest" the share of the largest; "ari" compares
+        with the true groups, where they are known.
+        """
+        rows = list(self._history(server).values())
+        if not rows:
+            return {}
+        last = np.array(rows[-1])
+        here = np.flatnonzero(last >= 0)
+        counts = np.bincount(last[here])
+        found = {
+            "used": float(np.count_nonzero(counts)),
+            "largest": float(counts.max(initial=0) / max(1, len(here))),
+        }
+        if self.truth is None or not len(here):
+            return found
+        truth = self.truth[here]
+        table = contingency(last[here], truth, len(counts), int(self.truth.max()) + 1)
+        return {**found, "ari": ari(table)}
+
+    def members(self, server: ServerState) -> dict[int, list[int]]:
+        """Group to the clients that are in it now, groups in order."""
+        now = self.method.members(server)
+        found: dict[int, list[int]] = {group: [] for group in sorted(set(now.values()))}
+        for client, group in sorted(now.items()):
+            found[group].append(client)
+        return found
+
+    def write(self, path: Path, server: ServerState) -> None:
+        """Write the table `round,client,group`, and `true_group` where it is known."""
+        text = io.StringIO()
+        table = csv.writer(text, lineterminator="\n")
+        table.writerow(["round", "client", "group"] + ["true_group"] * (self.truth is not None))
+        for round_, row in self._history(server).items():
+            for client, group in enumerate(row):
+                if group >= 0:
+                    known = [] if self.truth is None else [int(self.truth[client])]
+                    table.writerow([round_, client, group, *known])
+        write_text_atomically(path, text.getvalue())
+
+    def draw(self, path: Path, server: ServerState) -> Path | None:
+        """Draw them against the rounds; None if there is nothing to draw."""
+        history = self._history(server)
+        return group_figure(history, self.truth, path) if history else None
+
+    def _history(self, server: ServerState) -> Mapping[int, Sequence[int]]:
+        return self.method.client_groups(server)

@@ -1,0 +1,194 @@
+"""Evaluates a run's checkpoint: clusters, probes, few labels, and scores without labels."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from coterie.checkpoints.checkpoint import load_checkpoint
+from coterie.config.component import target_of
+from coterie.config.schema import RunConfig
+from coterie.contract.data import Indices
+from coterie.contract.phase import ServerState
+from coterie.contract.seeds import derive_seed
+from coterie.errors import ConfigError
+from coterie.evaluation.result import Evaluation
+from coterie.evaluation.runner import UNSUPERVISED, Evaluator
+from coterie.evaluation.semi_supervised import fine_tune
+from coterie.execution.backend import Backend
+from coterie.execution.device import device_of
+from coterie.execution.silo_data import keeps_data_local
+from coterie.run.data import draw_pool
+from coterie.run.interrupts import Interrupts
+from coterie.run.outputs import draw_evaluation
+from coterie.run.setup import (
+    Assembly,
+    assemble,
+    make_backend,
+    make_evaluator,
+    make_unsupervised_evaluator,
+)
+from coterie.tracking.atomic import write_text_atomically
+from coterie.tracking.metrics_log import finite
+from coterie.tracking.run_directory import RunDirectory
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluatedRun:
+    """What an evaluation gave.
+
+    Attributes:
+        folder: Where they are.
+        metrics: Group to metrics, as in its metrics.json.
+        outputs: The files in it.
+    """
+
+    folder: Path
+    metrics: Mapping[str, Mapping[str, float]]
+    outputs: tuple[Path, ...]
+
+
+@dataclass
+class RunEvaluation:
+    """Evaluates one checkpoint of a run.
+
+    Attributes:
+        config: The run's config.
+        directory: The run's directory.
+        checkpoint: "latest", "best" or a round.
+        shares: The shares of the labels that the network is fine-tuned with, one after the other.
+        epochs: Epochs of the fine-tuning.
+        changes: What of the config is not the run's own; noted beside the scores.
+        folder: Where to write; by default `evaluation-<checkpoint>/` in the run's directory.
+    """
+
+    config: RunConfig
+    directory: RunDirectory
+    checkpoint: str | int
+    shares: Sequence[float] = (0.01, 0.1)
+    epochs: int = 100
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    folder: Path | None = None
+    _assembly: Assembly = field(init=False, repr=False)
+
+    def run(self) -> EvaluatedRun:
+        """Read the checkpoint, score it, write metrics.json and figures.
+
+        Raises:
+            ConfigError: If the run's data stays with its clients, or fewer labels were held out of
+                its training than are asked for.
+            DataError: If the checkpoint or the data is missing.
+        """
+        if keeps_data_local(self.config):
+            raise ConfigError(
+                f"run={self.directory.path}: its data stays with its clients and is scored by the "
+                "run itself; read its summary.json."
+            )
+        self._check_shares()
+        self._assembly = assemble(self.config)
+        with Interrupts() as interrupts:
+            backend = make_backend(
+                self._assembly.workload, lambda: interrupts.check("nothing was written")
+            )
+            try:
+                return self._evaluate(backend, interrupts)
+            finally:
+                backend.close()
+
+    def _evaluate(self, backend: Backend, interrupts: Interrupts) -> EvaluatedRun:
+        loaded = load_checkpoint(self.directory.checkpoints, backend, self.checkpoint)
+        server = loaded.state.server
+        evaluator = make_evaluator(self.config, self._assembly, backend)
+        evaluation = evaluator.final(server)
+        metrics = dict(evaluation.metrics)
+        for share in self.shares if evaluator.labelled else ():
+            interrupts.check("nothing was written")
+            metrics[f"labels_{100 * share:g}%"] = self._fine_tuned(server, evaluator, share)
+        if UNSUPERVISED not in metrics:
+            blind = make_unsupervised_evaluator(self.config, self._assembly, backend)
+            metrics[UNSUPERVISED] = blind.scores(server)
+        usual = self.directory.path / f"evaluation-{loaded.path.name.strip('.')}"
+        return self._write(self.folder or usual, server, metrics, evaluation)
+
+    def _fine_tuned(
+        self, server: ServerState, evaluator: Evaluator, share: float
+    ) -> dict[str, float]:
+        """Scores after fine-tuning, on the samples that the probes are scored on."""
+        data = self._assembly.data
+        fit, held, test_labels = evaluator.held_out()
+        samples, labels = data.samples, data.labels
+        assert labels is not None
+        fit, share = self._labelled(fit, share)
+        if test_labels is not None and data.test_samples is not None:
+            test = data.test_samples[held], test_labels[held]
+        else:
+            test = samples[held], labels[held]
+        scores = fine_tune(
+            self._assembly.method.model_for(server, None).encoder,
+            (samples[fit], labels[fit]),
+            test,
+            classes=len(data.classes),
+            share=share,
+            seed=self._seed("fine-tuning"),
+            epochs=self.epochs,
+            device=self._device,
+        )
+        return asdict(scores)
+
+    def _labelled(self, fit: Indices, share: float) -> tuple[Indices, float]:
+        """The rows whose labels may be given, and what share of them is as many as of all."""
+        kept = self.config.labelled_pool
+        if not kept:
+            return fit, share
+        pool = draw_pool(self._assembly.data, kept, self.config.seed)
+        return fit[np.isin(fit, pool)], share / kept
+
+    def _check_shares(self) -> None:
+        kept = self.config.labelled_pool
+        for share in self.shares if kept else ():
+            if share > kept:
+                raise ConfigError(
+                    f"labelled_shares={share:g}: the run held labelled_pool={kept:g} of the "
+                    "samples out of its training; choose at most as much."
+                )
+
+    def _write(
+        self,
+        folder: Path,
+        server: ServerState,
+        metrics: Mapping[str, Mapping[str, float]],
+        evaluation: Evaluation,
+    ) -> EvaluatedRun:
+        plain: dict[str, Any] = {
+            "round": server.round,
+            "method": target_of(self.config.method).rpartition(":")[2],
+            "dataset": self._assembly.data.name,
+            "seed": self.config.seed,
+            "settings": {
+                "labelled_shares": list(self.shares),
+                "fine_tuning_epochs": self.epochs,
+                **self.changes,
+            },
+            "metrics": {
+                group: {name: finite(value) for name, value in scores.items()}
+                for group, scores in metrics.items()
+            },
+        }
+        text = json.dumps(plain, indent=2, ensure_ascii=False, allow_nan=False)
+        write_text_atomically(folder / "metrics.json", text + "\n")
+        outputs = [folder / "metrics.json"]
+        if self.config.evaluation.figures:
+            seed = self._seed("figures") % 2**31
+            outputs += draw_evaluation(folder, evaluation, self._assembly.data, seed)
+        return EvaluatedRun(folder=folder, metrics=metrics, outputs=tuple(outputs))
+
+    @property
+    def _device(self) -> torch.device:
+        return device_of(self.config.accelerator)
+
+    def _seed(self, *purpose: int | str) -> int:
+        return derive_seed(self.config.seed, "evaluate", *purpose)

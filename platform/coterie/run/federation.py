@@ -1,0 +1,203 @@
+"""The Python API, the size of Lightning's Trainer: a config in, a result out."""
+
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coterie.config.component import target_of
+from coterie.config.loading import dump_config
+from coterie.config.schema import RunConfig
+from coterie.contract.clusterer import Clusterer
+from coterie.contract.observer import Observer, Status
+from coterie.errors import ConfigError, CoterieError, DataError, InterruptedRunError
+from coterie.evaluation.heterogeneity import (
+    class_spread,
+    class_table,
+    client_names,
+    label_distribution_figure,
+)
+from coterie.evaluation.local_tests import GROUP
+from coterie.run.interrupts import Interrupts
+from coterie.run.recovery import check_same_run
+from coterie.run.session import Finished, Session
+from coterie.run.setup import assemble
+from coterie.tracking.claim import claimed
+from coterie.tracking.console import ConsoleView
+from coterie.tracking.run_directory import RunDirectory
+from coterie.tracking.tables import shown
+
+_DROPPED_EXIT_CODE = 3
+_JOB_VARIABLE = "RAY_JOB_CONFIG_JSON_ENV_VAR"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunResult:
+    """What a completed run gave.
+
+    Attributes:
+        run_dir: Where everything was written.
+        metrics: Group to metrics, as in summary.json: `metrics["clustering"]["acc"]`.
+        model: The encoder and, if the method clusters, its cluster head, in eval mode.
+        assignments: Each training sample's cluster, int64 (n,), or None.
+        failures: What failed on the way, as sentences.
+        exit_code: 0, or 3 if clients were dropped.
+    """
+
+    run_dir: Path
+    metrics: Mapping[str, Mapping[str, float]]
+    model: Clusterer
+    assignments: NDArray[np.int64] | None
+    failures: tuple[str, ...]
+    exit_code: int
+
+
+class Federation:
+    """Runs one experiment: data, clients, rounds, evaluation, run directory.
+
+    Args:
+        config: What to run, for example `coterie.compose("experiment=fedmcc_digits")`.
+        view: Shows progress; by default the terminal view that `tracking.progress` asks for.
+
+    Raises:
+        ConfigError: If the config's parts do not fit each other or the machine.
+        DataError: If the data is missing or does not fit.
+    """
+
+    def __init__(self, config: RunConfig, view: Observer | None = None) -> None:
+        self._config = config
+        self._view = view or ConsoleView(config.tracking.progress)
+        self._assembly = assemble(config)
+
+    def run(self) -> RunResult:
+        """Run until the method is done.
+
+        Raises:
+            RunError: If the run cannot go on; summary.json then says "failed".
+            InterruptedRunError: After a checkpoint, if Ctrl-C or SIGTERM came.
+        """
+        directory = self._directory()
+        with claimed(directory.path):
+            directory.sweep()
+            return self._run(directory)
+
+    def _run(self, directory: RunDirectory) -> RunResult:
+        started = time.perf_counter()
+        begins = not directory.config.exists()
+        session = Session(self._config, self._assembly, directory, self._view)
+        with Interrupts() as interrupts:
+            try:
+                self._begin(session, begins=begins)
+                finished = session.run(interrupts)
+            except BaseException as error:
+                session.seconds["total"] = time.perf_counter() - started
+                self._end(session, error)
+                if begins and _refused(session, error):
+                    directory.discard()
+                raise
+            session.seconds["total"] = time.perf_counter() - started
+            session.conclude("completed", finished.evaluation.metrics)
+        return self._result(session, finished, directory)
+
+    def _end(self, session: Session, error: BaseException) -> None:
+        """Close a run that did not complete, and say why."""
+        interrupted = isinstance(error, InterruptedRunError)
+        sentence = str(error) if isinstance(error, CoterieError) else repr(error)
+        status: Status = "interrupted" if interrupted else "failed"
+        if _refused(session, error) or session.stands:
+            session.close(status)
+        else:
+            session.conclude(status, {}, None if interrupted else sentence)
+        self._view.finish(status, error=sentence)
+        if isinstance(error, CoterieError):
+            error.reported = self._config.tracking.progress != "none"
+
+    def _directory(self) -> RunDirectory:
+        config = self._config
+        if config.resume and config.run_dir is None:
+            raise ConfigError(
+                "resume=true: give the folder of the run to go on with as run_dir=DIR."
+            )
+        if config.resume and config.run_dir and RunDirectory.exists(config.run_dir):
+            return RunDirectory.open(config.run_dir)
+        return RunDirectory.create(config.run_dir, config.experiment, job=under_submitted_job())
+
+    def _begin(self, session: Session, *, begins: bool) -> None:
+        """Write a new run's config, or see that it is that of the run which goes on."""
+        values, directory = dump_config(self._config), session.directory
+        try:
+            if begins:
+                directory.write_config(values)
+            else:
+                session.longer = check_same_run(directory.read_config(), self._config)
+            self._introduce(directory)
+        except OSError as error:
+            raise session.refused_by_system(error, "nothing was trained") from error
+
+    def _introduce(self, directory: RunDirectory) -> None:
+        """Say what runs, and how the classes are spread, before anything is trained."""
+        data, workload = self._assembly.data, self._assembly.workload
+        facts = {
+            "method": self._name,
+            "data": f"{data.name} ({len(data.samples):,} samples)",
+            "clients": str(len(workload.parts)),
+            "backend": self._config.cluster.backend,
+            "seed": str(self._config.seed),
+            "into": str(directory.path),
+        }
+        self._view.start(self._config.experiment, facts)
+        if workload.local is not None:
+            sizes = zip(data.owner_names, workload.parts, strict=True)
+            held = ", ".join(f"{name} {len(rows):,}" for name, rows in sizes)
+            self._view.note(
+                f"Data stays with its clients ({held} samples); only models and counts of clusters "
+                "and classes come back."
+            )
+            return
+        counts, names = class_spread(data, workload.parts)
+        clients = client_names(data, workload.parts)
+        self._view.table(class_table(counts, names, clients))
+        if self._config.evaluation.figures:
+            directory.figures.mkdir(parents=True, exist_ok=True)
+            path = directory.figures / "partition.png"
+            label_distribution_figure(counts, names, path, clients)
+
+    @property
+    def _name(self) -> str:
+        return target_of(self._config.method).rpartition(":")[2]
+
+    def _result(self, session: Session, finished: Finished, directory: RunDirectory) -> RunResult:
+        metrics = finished.evaluation.metrics
+        rows = {
+            "clustering": self._name,
+            "clustering_test": f"{self._name}, test set",
+            "kmeans_raw": "k-means on raw samples",
+            "train": f"{self._name}, training set",
+            "test": f"{self._name}, test set",
+            GROUP: f"{self._name}, own test sets",
+        }
+        scores = {row: shown(metrics[group]) for group, row in rows.items() if group in metrics}
+        outputs = (*finished.figures, directory.summary)
+        self._view.finish("completed", scores=scores, outputs=outputs)
+        return RunResult(
+            run_dir=directory.path,
+            metrics=metrics,
+            model=finished.model,
+            assignments=finished.evaluation.assignments,
+            failures=session.failures,
+            exit_code=_DROPPED_EXIT_CODE if session.dropped else 0,
+        )
+
+
+def _refused(session: Session, error: BaseException) -> bool:
+    """Whether nothing was run: then nothing is left of it, nor of an earlier run overwritten."""
+    return isinstance(error, ConfigError | DataError) and not session.phases
+
+
+def under_submitted_job() -> bool:
+    """Whether this process was started by `ray job submit`, whose folder is thrown away."""
+    return _JOB_VARIABLE in os.environ

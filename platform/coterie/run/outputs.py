@@ -1,0 +1,110 @@
+"""What a finished run leaves in its directory: models, assignments and figures."""
+
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from coterie.contract.clusterer import Clusterer
+from coterie.contract.data import DataArrays, Indices
+from coterie.contract.phase import ServerState
+from coterie.evaluation.figures import confusion_figure, curves_figure, embedding_figure
+from coterie.evaluation.result import Evaluation
+from coterie.models.saved_model import write_model
+from coterie.run.recorder import Recorder
+from coterie.tracking.run_directory import RunDirectory
+
+
+def write_models(
+    directory: RunDirectory,
+    model: Clusterer,
+    recorder: Recorder,
+    server: ServerState,
+    data: DataArrays,
+) -> None:
+    """Write `model/`, and where the method groups clients, each group's to `model/groups/<group>/`.
+
+    Args:
+        directory: The run's.
+        model: What the run gives as its model.
+        recorder: Knows the method and its groups of clients.
+        server: The method's final state.
+        data: What was trained on.
+    """
+    groups = directory.model / "groups"
+    shutil.rmtree(groups, ignore_errors=True)  # of the run when it was shorter
+    write_model(directory.model, model, directory.config, server, data)
+    if recorder.groups is None:
+        return
+    for group, clients in recorder.groups.members(server).items():
+        own = recorder.method.model_for(server, clients[0]).eval()
+        write_model(groups / str(group), own, directory.config, server, data)
+
+
+def write_assignments(path: Path, evaluation: Evaluation, parts: Sequence[Indices]) -> None:
+    """Write `assignments.parquet`: sample, client, cluster, confidence; one row per sample held."""
+    if evaluation.assignments is None or evaluation.confidence is None:
+        return
+    rows = np.concatenate(parts)
+    clients = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+    order = np.argsort(rows, kind="stable")
+    rows, clients = rows[order], clients[order]
+    table = pa.table(
+        {
+            "sample": pa.array(rows, pa.int64()),
+            "client": pa.array(clients, pa.int32()),
+            "cluster": pa.array(evaluation.assignments[rows], pa.int32()),
+            "confidence": pa.array(evaluation.confidence[rows], pa.float32()),
+        }
+    )
+    pq.write_table(table, path)
+
+
+def draw_figures(
+    folder: Path,
+    evaluation: Evaluation,
+    data: DataArrays,
+    recorder: Recorder,
+    server: ServerState,
+    *,
+    seed: int,
+) -> list[Path]:
+    """Draw curves, groups of clients, confusion after matching, and t-SNE of a sample."""
+    folder.mkdir(parents=True, exist_ok=True)
+    drawn = []
+    curves: Mapping[str, Sequence[tuple[int, float]]] = recorder.curves
+    if any(curves.values()):
+        drawn.append(curves_figure(curves, folder / "curves.png", recorder.stages))
+    if recorder.groups is not None:
+        groups = recorder.groups.draw(folder / "client_groups.png", server)
+        drawn += [] if groups is None else [groups]
+    return [*drawn, *draw_evaluation(folder, evaluation, data, seed)]
+
+
+def draw_evaluation(
+    folder: Path, evaluation: Evaluation, data: DataArrays, seed: int
+) -> list[Path]:
+    """Draw confusion after matching and t-SNE of a sample, as far as there is what they show."""
+    drawn = []
+    if evaluation.table is not None:
+        drawn.append(confusion_figure(evaluation.table, data.classes, folder / "confusion.png"))
+    labels = data.labels  # the map colours every sample or none
+    if labels is not None and (labels < 0).any():
+        labels = None
+    if len(evaluation.embedding) >= 5 and (
+        labels is not None or evaluation.assignments is not None
+    ):
+        drawn.append(
+            embedding_figure(
+                evaluation.embedding.float().numpy(),  # NumPy has no bfloat16
+                labels,
+                evaluation.assignments,
+                data.classes,
+                folder / "tsne.png",
+                seed=seed,
+            )
+        )
+    return drawn

@@ -1,0 +1,239 @@
+"""What follows each phase: metrics, evaluation when it is due, a checkpoint when it is due."""
+
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from coterie.checkpoints.writer import CheckpointWriter
+from coterie.config.schema import RunConfig
+from coterie.contract.data import Indices
+from coterie.contract.method import Method
+from coterie.contract.observer import Observer, PhaseRecord
+from coterie.contract.phase import Phase
+from coterie.evaluation.result import Evaluation
+from coterie.evaluation.scorer import Scorer
+from coterie.execution.backend import Backend
+from coterie.execution.events import TurnDone
+from coterie.peers.links import modelled_seconds
+from coterie.rounds.gather import Failure
+from coterie.rounds.loop import Committed
+from coterie.rounds.state import RunState
+from coterie.run.client_groups import GROUP, ClientGroups
+from coterie.tracking.loggers import Position, Tracker
+from coterie.tracking.metrics_log import MetricsRow
+
+_CURVES = ("loss", "acc", "nmi", "ari")
+_UNREACHED = "its actor or node is gone", "not in the scores"
+_AGAIN = "replaced, its predictions run again"
+
+
+@dataclass
+class Recorder:
+    """The `commit` of a run's loop.
+
+    Attributes:
+        config: The run's config.
+        method: The method, to know which round is the last.
+        backend: Where clients' states lie.
+        evaluator: Scores server states.
+        tracker: Takes the metrics.
+        observer: Is told how each phase went.
+        parts: Client to its rows, for the weights of means.
+        writer: Writes the checkpoints.
+        groups: Scores the groups that the method puts clients into, if it does.
+        seconds: Wall-clock seconds by what they went into.
+        curves: Name to (round, value), for the figure of curves.
+        stages: Stage to its first round.
+    """
+
+    config: RunConfig
+    method: Method
+    backend: Backend
+    evaluator: Scorer
+    tracker: Tracker
+    observer: Observer
+    parts: Sequence[Indices]
+    writer: CheckpointWriter
+    groups: ClientGroups | None = None
+    seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    curves: dict[str, list[tuple[int, float]]] = field(default_factory=lambda: defaultdict(list))
+    stages: dict[str, int] = field(default_factory=dict)
+
+    def commit(self, state: RunState, committed: Committed) -> None:
+        """Track the phase; evaluate and checkpoint at the end of a round if that is due."""
+        phase, turns = committed.phase, committed.result.turns
+        self.seconds["training"] += committed.seconds
+        self.seconds.setdefault("first_phase", committed.seconds)
+        means = joined_metrics(phase, turns, self._sizes(turns))
+        self.stages.setdefault(phase.stage, phase.round)
+        evaluation = None
+        try:
+            evaluation = self._evaluate(state, phase)
+        finally:  # interrupted or not: the checkpoint that follows holds this phase
+            self._extend_curves(phase, {**means, **(evaluation or {})})
+            self._track(committed, {**means, **self._group_scores(state)}, evaluation)
+        failures = tuple(str(failure) for failure in committed.result.failures)
+        now = committed.traffic.totals
+        self.observer.phase_finished(
+            PhaseRecord(
+                phase=phase,
+                participants=tuple(turn.client for turn in turns),
+                failures=failures,
+                loss=means.get("loss"),
+                metrics=means,
+                bytes_down=now["down"],
+                bytes_up=now["up"],
+                bytes_peer=now["peer"],
+                bytes_before={way: size - now[way] for way, size in state.ledger.totals.items()},
+                seconds=committed.seconds,
+                simulated=committed.simulated,
+                evaluation=evaluation,
+            )
+        )
+        every = self.config.checkpoint.every
+        best = self._is_best(state, evaluation)
+        if best or (phase.ends_round and every and phase.round % every == 0):
+            self.writer.begin(state, self.tracker.position, best=best)
+
+    def close_curves(self, round_: int, evaluation: Evaluation) -> None:
+        """Add the final evaluation's scores to the curves."""
+        for name, value in evaluation.metrics.get(self.evaluator.group, {}).items():
+            if name in _CURVES:
+                self.curves[name].append((round_, value))
+
+    def checkpoint(self, state: RunState) -> None:
+        """Write the whole run to disk, for the last time."""
+        started = time.perf_counter()
+        self.writer.finish(state, self.tracker.position)
+        self.seconds["checkpoints"] += time.perf_counter() - started
+
+    def rewind(self, position: Position | None) -> None:
+        """Go back to a checkpoint, or to the start: the metrics and the curves."""
+        self.tracker.rewind(position)
+        self.curves.clear()
+        self.stages.clear()
+        for row in self.tracker.server_rows():
+            self.stages.setdefault(row["stage"], row["round"])
+            for name in _CURVES:
+                for key in (name, self._grouped(name)):
+                    if row.get(key) is not None:
+                        self.curves[name].append((row["round"], row[key]))
+
+    def evaluate(self, state: RunState) -> Evaluation:
+        """The last evaluation."""
+        evaluation = self.evaluator.final(state.server)
+        self._account(state)
+        if self.groups is None:
+            return evaluation
+        scores = self.groups.scores(state.server)
+        return replace(evaluation, metrics={**evaluation.metrics, GROUP: scores})
+
+    def _group_scores(self, state: RunState) -> dict[str, float]:
+        found = {} if self.groups is None else self.groups.scores(state.server)
+        return {f"{GROUP}/{name}": value for name, value in found.items()}
+
+    def _account(self, state: RunState) -> None:
+        """Take in what an evaluation cost: bytes, actors that died, clients out of its reach."""
+        round_, missed = state.server.round, self.evaluator.missed
+        state.ledger.evaluation += self.evaluator.sent
+        state.dropped += len(missed)
+        lost = [(None, why, _AGAIN) for why in self.backend.take_losses()]
+        for client, why, remedy in (*lost, *((client, *_UNREACHED) for client in missed)):
+            place = Phase(round=round_, stage=next(reversed(self.stages), ""), name="evaluation")
+            sentence = str(
+                Failure(round=round_, phase=place.name, client=client, message=why, remedy=remedy)
+            )
+            state.failures.append(sentence)
+            self.observer.note(f"{sentence}.")
+            self.tracker.log_failure(replace(_row(place, {}, client), failure=sentence))
+        self.evaluator.sent, self.evaluator.missed = 0, ()
+
+    def _is_best(self, state: RunState, scores: Mapping[str, float] | None) -> bool:
+        """Whether this evaluation is the best so far, by the metric that the config names."""
+        value = (scores or {}).get(self.config.checkpoint.best or "")
+        if value is None or (state.best is not None and value <= state.best):
+            return False
+        state.best = value
+        return True
+
+    def _evaluate(self, state: RunState, phase: Phase) -> dict[str, float] | None:
+        last = self.method.next(state.server) is None
+        if not phase.ends_round or not self.evaluator.due(phase.round, last):
+            return None
+        started = time.perf_counter()
+        scores = self.evaluator.quick(state.server)
+        self._account(state)
+        self.seconds["evaluation"] += time.perf_counter() - started
+        return scores or None
+
+    def _track(
+        self, committed: Committed, means: Mapping[str, float], scores: Mapping[str, float] | None
+    ) -> None:
+        phase, result = committed.phase, committed.result
+        simulated = committed.simulated
+        modelled = modelled_seconds(committed.traffic.totals, self.config.links)
+        values = {
+            **means,
+            **committed.traffic.rows(),
+            **{f"modelled_seconds/{way}": value for way, value in modelled.items()},
+            **{name: count for name, count in simulated.items() if name != "dropped"},
+            **({"dropped/simulated": simulated["dropped"]} if "dropped" in simulated else {}),
+            "participants": len(result.turns),
+            "failures": len(result.failures),
+            "dropped": len(result.dropped) + simulated.get("dropped", 0),
+            "seconds": committed.seconds,
+            **{self._grouped(name): value for name, value in (scores or {}).items()},
+        }
+        self.tracker.log(_row(phase, values, None))
+        for turn in result.turns[: self.config.tracking.client_rows]:
+            own = {
+                **turn.metrics,
+                "seconds": turn.seconds,
+                "bytes/up": sum(turn.bytes_up.values()),
+            }
+            self.tracker.log(_row(phase, own, turn.client))
+        for failure in result.failures:
+            row = _row(phase, {}, failure.client)
+            self.tracker.log_failure(replace(row, failure=str(failure)))
+
+    def _grouped(self, name: str) -> str:
+        """A score's name with its group, which is the evaluator's unless it has one of its own."""
+        return name if "/" in name else f"{self.evaluator.group}/{name}"
+
+    def _extend_curves(self, phase: Phase, values: Mapping[str, float]) -> None:
+        for name in _CURVES:
+            if name in values:
+                self.curves[name].append((phase.round, values[name]))
+
+    def _sizes(self, turns: tuple[TurnDone, ...]) -> dict[int, int]:
+        return {turn.client: len(self.parts[turn.client]) for turn in turns}
+
+
+def _row(phase: Phase, values: Mapping[str, float], client: int | None) -> MetricsRow:
+    return MetricsRow(
+        round=phase.round,
+        stage=phase.stage,
+        phase=phase.name,
+        step=phase.step,
+        values=values,
+        client=client,
+    )
+
+
+def joined_metrics(
+    phase: Phase, turns: tuple[TurnDone, ...], sizes: Mapping[int, int]
+) -> dict[str, float]:
+    """Means of the clients' metrics, weighted by their numbers of samples, in client order.
+
+    Of the phase's `minima` it is the smallest.
+    """
+    sums: dict[str, float] = defaultdict(float)
+    weights: dict[str, int] = defaultdict(int)
+    for turn in turns:
+        for name, value in turn.metrics.items():
+            sums[name] += sizes[turn.client] * value
+            weights[name] += sizes[turn.client]
+    means = {name: sums[name] / weights[name] for name in sums}
+    every = {name: [t.metrics[name] for t in turns if name in t.metrics] for name in phase.minima}
+    return {**means, **{name: min(values) for name, values in every.items() if values}}

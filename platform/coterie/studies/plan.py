@@ -1,0 +1,171 @@
+"""What a comparison runs, from its command line: variants of experiments, each over all seeds."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from itertools import product
+from typing import Annotated, Any, Literal
+
+from hydra.core.override_parser.types import Override
+from pydantic import Field, NonNegativeInt, PositiveInt, field_validator
+
+from coterie.commands.arguments import read_values
+from coterie.commands.compose import experiments, parse
+from coterie.config.component import Component
+from coterie.config.explain import nearest
+from coterie.config.loading import load_component
+from coterie.errors import ConfigError
+
+_Names = Annotated[tuple[str, ...], Field(strict=False)]
+_INSTEAD = {
+    "experiment": "experiments=[NAME,…]",
+    "run_dir": "out=DIR",
+    "seed": "seeds=[0,1,2]",
+}
+"""Keys of a single run, and what a comparison has in their place."""
+
+
+class CompareConfig(Component):
+    """What is compared, and where to."""
+
+    experiments: Mapping[str, str] = {}
+    """Experiments as [a,b], or with names of one's own as {name: experiment, other: experiment}."""
+    seeds: Annotated[tuple[NonNegativeInt, ...], Field(strict=False, min_length=1)] = (0, 1, 2)
+    """Each experiment is run once with each."""
+    out: Annotated[str, Field(min_length=1)] | None = None
+    """Where to write; by default `$COTERIE_RUNS` or `runs`, then comparison and time."""
+    resume: bool = False
+    """Go on in out=DIR: finished runs are kept, interrupted ones continued, others added."""
+    parallel: PositiveInt | Literal["auto"] = "auto"
+    """Runs at a time; `auto`: as many as the cluster's or the machine's CPUs and GPUs hold."""
+    metrics: _Names = ()
+    """Columns of the table and panels of the figures, such as [clustering/acc]; by default all
+    final metrics and what was used of bytes, and up to four panels."""
+    axes: _Names = ()
+    """Figures to draw, by x-axis: round, bytes, or columns of metrics.jsonl to be summed over the
+    phases; by default round and all there are of bytes, steps and modelled seconds."""
+
+    @field_validator("experiments", mode="before")
+    @classmethod
+    def _named(cls, value: Any) -> Any:
+        """A list's experiments are called by their own names."""
+        if isinstance(value, str):
+            value = (value,)
+        if isinstance(value, list | tuple):
+            if len(set(map(str, value))) < len(value):
+                raise ValueError("one is there twice; give each a name, as {name: experiment, …}")
+            return {str(name): str(name) for name in value}
+        if isinstance(value, Mapping):
+            return {str(name): str(experiment) for name, experiment in value.items()}
+        raise ValueError("give a list such as [fedmcc_digits,fedcc_digits]")
+
+    @field_validator("seeds")
+    @classmethod
+    def _distinct(cls, value: tuple[int, ...]) -> tuple[int, ...]:
+        if len(set(value)) < len(value):
+            raise ValueError("one is there twice; leave it out")
+        return value
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One row of the table: an experiment with these overrides, run once with each seed.
+
+    Attributes:
+        label: Its name and the values that tell it from its like: "ccfc_digits p=0.25".
+        experiment: The experiment.
+        overrides: As on the command line of `ray_jobs.train`.
+    """
+
+    label: str
+    experiment: str
+    overrides: tuple[str, ...] = ()
+
+    @property
+    def folder(self) -> str:
+        """What its runs' folders begin with; two labels never share it."""
+        plain = re.sub(r"[^\w.=+,-]", "_", self.label.replace(" ", ","), flags=re.ASCII)
+        if plain == self.label.replace(" ", ","):
+            return plain
+        return f"{plain[:80]}-{blake2b(self.label.encode(), digest_size=4).hexdigest()}"
+
+    def arguments(self, seed: int) -> tuple[str, ...]:
+        """The command line of one of its runs, without where it writes."""
+        return (f"experiment={self.experiment}", *self.overrides, f"seed={seed}")
+
+
+def read_comparison(arguments: Sequence[str]) -> tuple[CompareConfig, tuple[Variant, ...]]:
+    """What the command line asks for.
+
+    Raises:
+        ConfigError: At the first argument that cannot be.
+    """
+    heads = {text: text.partition("=")[0] for text in arguments}
+    own = [text for text in arguments if heads[text] in CompareConfig.model_fields]
+    single = [text for text in arguments if ":" in heads[text]]
+    shared = [text for text in arguments if text not in own and text not in single]
+    config = load_component(CompareConfig, read_values(own))
+    if not config.experiments:
+        known = ", ".join(experiments())
+        raise ConfigError(f"experiments: none is given; write experiments=[NAME,…], of {known}.")
+    for name in config.experiments:
+        if not re.fullmatch(r"[\w.+-]+", name):
+            raise ConfigError(f"experiments: the name {name!r} must be of letters, digits, . + - _")
+    of_one = _by_name(single, config.experiments)
+    variants = [
+        variant
+        for name, experiment in config.experiments.items()
+        for variant in _variants(name, experiment, shared, of_one[name])
+    ]
+    return config, tuple(variants)
+
+
+def _by_name(texts: Sequence[str], names: Mapping[str, str]) -> dict[str, list[str]]:
+    """The overrides of single experiments, as `name:key=value`, by name."""
+    found: dict[str, list[str]] = {name: [] for name in names}
+    for text in texts:
+        name, _, override = text.partition(":")
+        if name not in found:
+            close = nearest(name, names)
+            hint = f"did you mean {close}?" if close else f"there are {', '.join(names)}."
+            raise ConfigError(f"{text}: nothing in experiments is called {name}; {hint}")
+        found[name].append(override)
+    return found
+
+
+def _variants(
+    name: str, experiment: str, shared: Sequence[str], own: Sequence[str]
+) -> list[Variant]:
+    """An experiment with its overrides; with several values for a key, one for each of them."""
+    texts, chosen = [*shared, *own], dict[str, tuple[Override, str]]()
+    for number, (override, text) in enumerate(zip(parse(texts, sweeps=True), texts, strict=True)):
+        key = override.key_or_group
+        if key in _INSTEAD:
+            given = text if number < len(shared) else f"{name}:{text}"
+            raise ConfigError(f"{given}: a comparison sets it itself; give {_INSTEAD[key]}.")
+        chosen.pop(key, None)  # the last one counts, an experiment's own before everyone's
+        chosen[key] = override, text
+    values = {key: _values(override, text) for key, (override, text) in chosen.items()}
+    swept = [key for key, (override, _) in chosen.items() if override.is_sweep_override()]
+    short = {key: key.rpartition(".")[2] for key in swept}
+    if len(set(short.values())) < len(short):
+        short = {key: key for key in swept}
+    variants = []
+    for combination in product(*values.values()):
+        by_key = dict(zip(values, combination, strict=True))
+        differs = [f"{short[key]}={by_key[key].partition('=')[2]}" for key in swept]
+        variants.append(Variant(" ".join([name, *differs]), experiment, combination))
+    return variants
+
+
+def _values(override: Override, text: str) -> list[str]:
+    """An override once for each of its values."""
+    if not override.is_sweep_override():
+        return [text]
+    if not (override.is_choice_sweep() or override.is_range_sweep()):
+        raise ConfigError(f"{text}: it names no values; list them, as {override.key_or_group}=a,b.")
+    values = [f"{override.key_or_group}={value}" for value in override.sweep_string_iterator()]
+    if len(set(values)) < len(values):
+        raise ConfigError(f"{text}: a value is there twice; leave it out.")
+    return values

@@ -1,0 +1,106 @@
+"""A run's scores along any axis: rounds, or columns of metrics.jsonl that add up."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coterie.studies.table import alternating
+from coterie.tracking.finished import RunRecord
+
+Points = NDArray[np.float64]
+"""(2, n): places on the axis, ascending, and values there."""
+
+ROUND, WALL_CLOCK = "round", "seconds"
+_ADDS_UP = re.compile(r"(^|_)(bytes|steps|seconds)(_|$)")
+_LARGEST = 4
+
+
+def axes_of(records: Iterable[RunRecord]) -> list[str]:
+    """The axes that these runs have: rounds, and what was used of bytes, steps, modelled seconds.
+
+    What counts is a column with one of these words in the first part of its name, which is the
+    axis: `modelled_seconds/up` and `modelled_seconds/peer` add up to `modelled_seconds`. The wall
+    clock's `seconds` do not count: they depend on the machine and on what runs beside it.
+    """
+    used = dict.fromkeys(
+        name.partition("/")[0]
+        for record in records
+        for row in record.rows
+        for name, value in row.items()
+        if value and _ADDS_UP.search(name.partition("/")[0])
+    )
+    return [ROUND, *(name for name in used if name != WALL_CLOCK)]
+
+
+def metrics_of(records: Iterable[RunRecord]) -> list[str]:
+    """What the figures show by default: up to four final metrics that were tracked on the way.
+
+    Each group has its first one in before any has its second. The loss, where there are none.
+    """
+    records = list(records)
+    tracked = {name for record in records for row in record.rows for name in row}
+    final = dict.fromkeys(name for record in records for name in record.scores)
+    found = alternating(name for name in final if name in tracked)[:_LARGEST]
+    return found or (["loss"] if "loss" in tracked else list(final)[:_LARGEST])
+
+
+def points(record: RunRecord, metric: str, axis: str) -> Points:
+    """A metric of one run along an axis, the final value at its end included.
+
+    Args:
+        record: The run.
+        metric: A column of metrics.jsonl; its final value is that of summary.json.
+        axis: `round`; or a column, summed over the phases so far; or what stands before the slash
+            of several columns, all of them summed: `bytes` is `bytes/down`, `bytes/up` and
+            `bytes/peer`.
+    """
+    places, at, found = _places(record.rows, axis), 0.0, list[tuple[float, float]]()
+    if not places:
+        return np.empty((2, 0))
+    for place, row in zip(places, record.rows, strict=True):
+        at = place
+        if row.get(metric) is not None:
+            found.append((place, float(row[metric])))
+    if metric in record.scores:
+        found = [point for point in found if point[0] < at]  # the final one is of all samples
+        found.append((at, record.numbers[metric]))
+    return np.array(found, dtype=np.float64).reshape(-1, 2).T
+
+
+def band(curves: Sequence[Points]) -> tuple[Points, Points | None]:
+    """The mean of curves, and the interval of one standard deviation around it.
+
+    Curves are joined linearly between their points, since bytes and seconds differ between seeds,
+    and taken at every place that all of them reach.
+
+    Returns:
+        The mean (2, n), and (2, n) the lower and the upper edge; None for a single curve.
+    """
+    curves = [curve for curve in curves if curve.shape[1]]
+    if not curves:
+        return np.empty((2, 0)), None
+    first, last = max(curve[0, 0] for curve in curves), min(curve[0, -1] for curve in curves)
+    places = np.unique(np.concatenate([curve[0] for curve in curves]))
+    places = places[(places >= first) & (places <= last)]
+    values = np.stack([np.interp(places, *curve) for curve in curves])
+    mean = values.mean(axis=0)
+    if len(curves) == 1:
+        return np.stack([places, mean]), None
+    deviation = values.std(axis=0, ddof=1)
+    return np.stack([places, mean]), np.stack([mean - deviation, mean + deviation])
+
+
+def _places(rows: Sequence[Mapping[str, Any]], axis: str) -> list[float]:
+    """Where each row lies on the axis; nowhere if the run has no such column."""
+    if axis == ROUND:
+        return [float(row["round"]) for row in rows]
+    names = {name for row in rows for name in row}
+    ways = {name for name in names if re.fullmatch(rf"{re.escape(axis)}/[^/]+", name)}
+    columns = sorted({axis} if axis in names else ways)
+    if not columns:
+        return []
+    added = [sum(float(row.get(column) or 0.0) for column in columns) for row in rows]
+    return [float(place) for place in np.cumsum(added)]

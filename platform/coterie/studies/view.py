@@ -1,0 +1,133 @@
+"""What the terminal shows of a comparison, at most 80 columns wide."""
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+from rich import box
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from coterie.studies.table import Comparison, foremost
+from coterie.tracking import tables
+from coterie.tracking.finished import RunRecord
+
+_WIDTH = 80
+_LABEL = 28
+_CELL = 15
+
+
+class View:
+    """Runs under way and, line by line, runs that have ended.
+
+    Args:
+        mode: As of `tracking.progress`: `auto` is live on a terminal.
+        console: Where to draw; by default rich's console on the standard output.
+        clock: Seconds that only grow.
+    """
+
+    def __init__(
+        self,
+        mode: Literal["auto", "live", "lines", "none"] = "auto",
+        console: Console | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._console = console or Console()
+        live = self._console.is_terminal and not self._console.is_dumb_terminal
+        auto = "live" if live and not os.environ.get("CI") else "lines"
+        self._mode = auto if mode == "auto" else mode
+        self._clock = clock
+        self._began = self._last = 0.0
+        self._total = self._todo = self._done = 0
+        self._live: Live | None = None
+
+    def begin(self, total: int, todo: int) -> None:
+        """Say how many runs there are, and how many are left to do."""
+        self._began, self._total, self._todo = self._clock(), total, todo
+        kept = f", {total - todo} of them completed before" if total > todo else ""
+        self.line(f"{total} runs{kept}")
+        if self._mode == "live" and todo:
+            self._live = Live(console=self._console, transient=True, refresh_per_second=4)
+            self._live.start()
+
+    def started(self, name: str) -> None:
+        """A run's process has started."""
+        if self._mode == "lines":
+            self.line(tables.shorten(f"started {name}", _WIDTH))
+
+    def ended(self, name: str, record: RunRecord, seconds: float) -> None:
+        """A run's process has ended."""
+        self._done += 1
+        self._last = self._clock()
+        number = self._total - self._todo + self._done
+        took = tables.format_seconds(seconds)
+        self.line(f"[{number}/{self._total}] {name}: {record.status} after {took}")
+        if record.error:
+            self.line(f"    {record.error}")
+
+    def show(self, progress: Mapping[str, str], waiting: int) -> None:
+        """Draw the runs under way, and what is left."""
+        if self._live is not None:
+            self._live.update(self.panel(progress, waiting))
+
+    def panel(self, progress: Mapping[str, str], waiting: int) -> Group:
+        """The runs under way, a line each, below how far the whole is."""
+        width = min(_WIDTH, self._console.width)
+        head = f"{len(progress)} running, {waiting} waiting  {self._eta}"
+        lines = [tables.shorten(head, width)]
+        for name, line in progress.items():
+            label = tables.shorten(name, width // 2)
+            lines.append(tables.shorten(f"  {label}  {line}", width))
+        return Group(*(Text(line, no_wrap=True, overflow="crop") for line in lines))
+
+    def close(self) -> None:
+        """Stop drawing."""
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def finish(self, comparison: Comparison, outputs: Sequence[Path]) -> None:
+        """Show the table, the runs that are missing in it, and the files worth opening."""
+        self.close()
+        if self._mode == "none":
+            return
+        if any(row.completed for row in comparison.rows):
+            self._console.print(comparison_table(comparison))
+        for text in (*comparison.problems, *map(tables.display_path, outputs)):
+            self.line(text)
+
+    def line(self, text: str) -> None:
+        """One line as it is: no markup, no colours, never wrapped."""
+        if self._mode != "none":
+            self._console.print(text, markup=False, highlight=False, emoji=False, soft_wrap=True)
+
+    @property
+    def _eta(self) -> str:
+        """The runs that remain, at the pace of those that have ended."""
+        if not self._done:
+            return "ETA -"
+        left = (self._last - self._began) / self._done * (self._todo - self._done)
+        return f"ETA {tables.format_seconds(max(left - (self._clock() - self._last), 0.0))}"
+
+
+def comparison_table(comparison: Comparison) -> Table:
+    """The table with as many columns as fit in 80; table.md has all of them."""
+    label = min(_LABEL, max(len(row.label) for row in comparison.rows))
+    count = max(len("runs"), *(len(row.count) for row in comparison.rows))
+    room = (_WIDTH - label - count - 5) // _CELL
+    chosen = set(foremost(comparison)[:room])
+    places = [place for place, name in enumerate(comparison.columns) if name in chosen]
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("", max_width=_LABEL, overflow="ellipsis", no_wrap=True)
+    table.add_column("runs", justify="right", no_wrap=True)
+    for place in places:
+        name = comparison.columns[place]
+        table.add_column(name.replace("/", "\n", 1), justify="right", no_wrap=True)
+    for row in comparison.rows:
+        texts = comparison.texts(row)
+        table.add_row(Text(row.label), row.count, *(texts[place] for place in places))
+    return table
