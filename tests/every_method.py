@@ -6,7 +6,7 @@ from coterie.commands.compose import compose, experiments, groups, read_choice
 from coterie.config.component import Component
 from coterie.errors import DataError
 from coterie.run.data import read_and_split
-from tests.unit.test_method_contract import CAPS
+from tests.unit.modules.test_method_contract import CAPS
 
 CHOICES = tuple(groups()["method"])
 

@@ -8,7 +8,7 @@ import ray
 from ray.cluster_utils import Cluster
 
 from ray_jobs.train import main
-from tests.unit.test_bad_input import SMALL
+from tests.runs.test_bad_input import SMALL
 
 pytestmark = pytest.mark.ray
 

@@ -14,7 +14,7 @@ from coterie.distributed.cluster import connect, local_options
 from coterie.distributed.early import EarlyStart, early_start
 from coterie.errors import RunError
 from ray_jobs.train import main
-from tests.unit.test_bad_input import SMALL
+from tests.runs.test_bad_input import SMALL
 
 pytestmark = pytest.mark.ray
 

@@ -12,7 +12,7 @@ from coterie.errors import ConfigError
 from coterie.run.federation import Federation
 from coterie.tracking.claim import claimed
 from ray_jobs.train import main
-from tests.unit.test_bad_input import SMALL
+from tests.runs.test_bad_input import SMALL
 
 FORK = multiprocessing.get_context("fork")
 

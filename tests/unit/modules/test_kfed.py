@@ -14,7 +14,7 @@ from coterie.errors import ConfigError, RunError
 from coterie.networks.encoders import Raw
 from modules.kfed import KFED
 from tests.small_federation import SIZES, Federated, federate, tiny_task, tiny_workload
-from tests.unit.test_one_shot import slow_farthest
+from tests.unit.clustering.test_one_shot import slow_farthest
 
 GROUPS, EACH = 6, 20
 

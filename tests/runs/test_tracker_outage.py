@@ -9,7 +9,7 @@ import pytest
 from coterie.tracking import wandb_logger
 from coterie.tracking.wandb_logger import WandbRunLogger
 from ray_jobs.train import main
-from tests.unit.test_bad_input import SMALL
+from tests.runs.test_bad_input import SMALL
 
 LOGGED = (*SMALL, "tracking.loggers=[wandb,csv]")
 

@@ -11,7 +11,7 @@ from PIL import Image
 
 from ray_jobs.compare import main
 from tests.comparisons import SLOW, TINY, alive, begin, rounds_done, run_of, until
-from tests.unit.test_loggers import complete_wandb_records
+from tests.unit.tracking.test_loggers import complete_wandb_records
 
 
 @pytest.fixture(scope="module")

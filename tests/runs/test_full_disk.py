@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from ray_jobs.train import main
-from tests.unit.test_bad_input import ROOT, SMALL
+from tests.runs.test_bad_input import ROOT, SMALL
 
 FIGURES = (
     *SMALL, "evaluation.figures=true", "checkpoint.every=1", "encoder.hidden=[4]",

@@ -12,7 +12,7 @@ from coterie.rounds.state import RunState
 from tests.checkpoints import save
 from tests.methods_for_tests.running import plain
 from tests.small_federation import Federated, Silent, federate, tiny_workload
-from tests.unit.test_method_contract import METHODS, small
+from tests.unit.modules.test_method_contract import METHODS, small
 
 
 class Crash(BaseException):

@@ -23,7 +23,7 @@ from coterie.networks.heads import Centroids
 from coterie.run.setup import assemble
 from tests.finished_runs import TINY, WITHOUT_CLUSTERS, train
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 BATCH = 512
 
 
