@@ -11,7 +11,7 @@ settings.load_profile("coterie")
 @pytest.fixture(scope="session")
 def finished_run(tmp_path_factory):
     """One small finished run for all tests of what is done with a run afterwards."""
-    from tests.finished_runs import train
+    from tests.builders.runs import train
 
     probed = ("evaluation.linear_probe=true", "evaluation.knn=true", "checkpoint.every=1")
     return train(tmp_path_factory.mktemp("runs") / "run", *probed)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.unit.modules.test_method_contract import METHODS
+from tests.builders.every_method import METHODS
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = {path.stem: path.read_text(encoding="utf-8") for path in ROOT.glob("docs/methods/*.md")}

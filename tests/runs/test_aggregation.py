@@ -16,11 +16,10 @@ from coterie.config.aggregation import AggregationConfig
 from coterie.config.participation import ParticipationConfig
 from modules.fedmcc import FedMCC
 from ray_jobs.train import main
-from tests.checkpoints import save
-from tests.methods_for_tests.pool import Pool
-from tests.methods_for_tests.running import make_loop, make_workload, plain, start
-from tests.methods_for_tests.running import run as run_loop
-from tests.small_federation import federate, same_bits, tiny_workload
+from tests.builders.checkpoints import save
+from tests.builders.federation import federate, same_bits, tiny_workload
+from tests.builders.loops import make_loop, make_workload, plain, run as run_loop, start
+from tests.builders.pool import Pool
 
 METHOD = FedMCC.Config(
     projection=5, batch_size=8, representation_rounds=2, clustering_rounds=1,

@@ -27,14 +27,6 @@ from ray_jobs.train import main
 
 HERE = __name__
 METHODS = ", ".join(groups()["method"])
-ROOT = Path(__file__).resolve().parents[2]
-SMALL = (
-    "experiment=fedmcc_digits", "cluster=serial", "executor=bare", "data.limit=100", "encoder=mlp",
-    "encoder.hidden=[16]", "encoder.features=8", "method.representation_rounds=1",
-    "method.representation_epochs=1", "method.clustering_rounds=1", "method.clustering_epochs=1",
-    "method.batch_size=16", "evaluation.figures=false", "evaluation.linear_probe=false",
-    "evaluation.knn=false", "evaluation.kmeans_baseline=false", "tracking.progress=none",
-)  # fmt: skip
 
 
 class TooWide(EncoderConfig):
@@ -57,7 +49,7 @@ def refused(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     def run(*arguments, code=2):
-        assert main([*SMALL, "run_dir=run", *arguments]) == code
+        assert main([*COMMAND, "run_dir=run", *arguments]) == code
         said = capsys.readouterr()
         assert said.out == ""
         assert said.err.count("\n") == 1
@@ -178,7 +170,7 @@ def test_a_relative_folder_under_a_job(refused, monkeypatch):
 )
 def test_resuming_what_is_no_run_changes_nothing_in_it(tmp_path, capsys, text, reason):
     (tmp_path / "config.yaml").write_text(text)
-    assert main([*SMALL, f"run_dir={tmp_path}", "resume=true"]) == 2
+    assert main([*COMMAND, f"run_dir={tmp_path}", "resume=true"]) == 2
     error = capsys.readouterr().err
     assert f"config.yaml: it {reason}" in error
     assert error.endswith("restore it, or choose another run_dir.\n")
@@ -188,11 +180,11 @@ def test_resuming_what_is_no_run_changes_nothing_in_it(tmp_path, capsys, text, r
 
 def test_resuming_another_run_leaves_it_as_it_was(tmp_path, capsys):
     run_dir = f"run_dir={tmp_path / 'run'}"
-    assert main([*SMALL, run_dir]) == 0
+    assert main([*COMMAND, run_dir]) == 0
     files = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
-    rest = [key for key in SMALL if not key.startswith(("experiment", "method"))]
+    rest = [key for key in COMMAND if not key.startswith(("experiment", "method"))]
     for other, sentence in (
-        ([*SMALL, "seed=1"], "had seed=0, this one has seed=1; give the same config"),
+        ([*COMMAND, "seed=1"], "had seed=0, this one has seed=1; give the same config"),
         (["experiment=fedcc_digits", *rest], "had method.target=modules.fedmcc:FedMCC, this one"),
     ):
         assert main([*other, run_dir, "resume=true"]) == 2
@@ -200,20 +192,20 @@ def test_resuming_another_run_leaves_it_as_it_was(tmp_path, capsys):
         assert sentence in error
         assert error.endswith("give the same config, or another run_dir.\n")
         assert error.count("\n") == 1
-    assert main([*SMALL, run_dir]) == 2
+    assert main([*COMMAND, run_dir]) == 2
     assert "the folder is not empty; choose another one" in capsys.readouterr().err
     assert {p: p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file()} == files
 
 
 def test_a_checkpoint_of_another_version(tmp_path, capsys):
     run_dir = tmp_path / "run"
-    assert main([*SMALL, f"run_dir={run_dir}"]) == 0
+    assert main([*COMMAND, f"run_dir={run_dir}"]) == 0
     from coterie.checkpoints.integrity import seal, unseal
 
     for path in (run_dir / "checkpoints").glob("round-*/run.json"):
         path.write_text(seal({**unseal(path), "format": 99}))
     summary = (run_dir / "summary.json").read_text()
-    assert main([*SMALL, f"run_dir={run_dir}", "resume=true"]) == 2
+    assert main([*COMMAND, f"run_dir={run_dir}", "resume=true"]) == 2
     error = capsys.readouterr().err
     assert "format 99, this version reads" in error
     assert error.count("\n") == 1
@@ -221,7 +213,7 @@ def test_a_checkpoint_of_another_version(tmp_path, capsys):
 
 
 def test_fewer_samples_than_a_batch_still_train(tmp_path, capsys):
-    assert main([*SMALL, f"run_dir={tmp_path / 'run'}", "method.batch_size=1000"]) == 0
+    assert main([*COMMAND, f"run_dir={tmp_path / 'run'}", "method.batch_size=1000"]) == 0
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["rounds"] == 2
 
 

@@ -12,7 +12,7 @@ from coterie.errors import ConfigError
 from coterie.run.federation import Federation
 from coterie.tracking.claim import claimed
 from ray_jobs.train import main
-from tests.runs.test_bad_input import SMALL
+from tests.builders.runs import COMMAND
 
 FORK = multiprocessing.get_context("fork")
 
@@ -54,7 +54,7 @@ def test_a_claim_ends_with_its_process_however_it_ends(tmp_path, holder):
 def test_a_second_run_is_refused_and_touches_nothing(tmp_path, holder, capsys, resume, begun):
     if begun:
         (tmp_path / "config.yaml").write_text("seed: 0\n")
-    assert main([*SMALL, f"run_dir={tmp_path}", f"resume={resume}"]) == 2
+    assert main([*COMMAND, f"run_dir={tmp_path}", f"resume={resume}"]) == 2
     error = capsys.readouterr().err
     assert f"another run (process {holder.pid}) writes in it; wait for it" in error
     assert error.count("\n") == 1
@@ -70,18 +70,18 @@ def test_a_run_holds_its_directory_until_it_ends(tmp_path):
 
         def phase_finished(self, record):
             with pytest.raises(ConfigError) as caught:
-                Federation(compose(*SMALL, f"run_dir={folder}", "resume=true")).run()
+                Federation(compose(*COMMAND, f"run_dir={folder}", "resume=true")).run()
             sentences.append(str(caught.value))
 
-    Federation(compose(*SMALL, f"run_dir={folder}"), view=Intrudes()).run()
+    Federation(compose(*COMMAND, f"run_dir={folder}"), view=Intrudes()).run()
     assert len(sentences) == 2
     assert all(f"(process {os.getpid()}) writes in it" in sentence for sentence in sentences)
     assert json.loads((folder / "summary.json").read_text())["status"] == "completed"
-    assert main([*SMALL, f"run_dir={folder}", "resume=true"]) == 0
+    assert main([*COMMAND, f"run_dir={folder}", "resume=true"]) == 0
 
 
 def test_a_refused_run_leaves_a_folder_that_was_there_empty(tmp_path):
     folder = tmp_path / "mine"
     folder.mkdir()
-    assert main([*SMALL, f"run_dir={folder}", "precision=16-mixed"]) == 2
+    assert main([*COMMAND, f"run_dir={folder}", "precision=16-mixed"]) == 2
     assert list(folder.iterdir()) == []

@@ -12,8 +12,9 @@ from safetensors.torch import load_file
 
 from coterie.commands.compose import compose
 from coterie.run.federation import Federation
-from tests.distributed.runs import SMALL, Silent
-from tests.every_method import CHOICES, small
+from tests.builders.every_method import CHOICES, small
+from tests.builders.observers import Silent
+from tests.builders.runs import SMALL
 
 EVERY = (
     "cluster=serial",

@@ -9,7 +9,7 @@ from PIL import Image
 from coterie.commands.compose import compose
 from coterie.run.setup import assemble
 from ray_jobs.evaluate import main
-from tests.finished_runs import TINY, train
+from tests.builders.runs import TINY, train
 
 KEYS = ("fine_tuning_epochs=2",)
 

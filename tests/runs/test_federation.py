@@ -194,7 +194,7 @@ def test_refused_configs_and_data_exit_with_2_and_one_sentence(override, sentenc
 def test_dropped_clients_exit_with_3(tmp_path):
     values = ("encoder.hidden=[32]", "partition=iid", "faults.on_client_failure=drop")
     done = command(
-        *SMALL, *values, "method.target=tests.methods_for_tests.fails_once:FailsOnce",
+        *SMALL, *values, "method.target=tests.builders.fails_once:FailsOnce",
         f"run_dir={tmp_path / 'run'}",
     )  # fmt: skip
     assert done.returncode == 3, done.stdout + done.stderr

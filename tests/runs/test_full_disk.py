@@ -10,10 +10,11 @@ import torch
 from safetensors.torch import load_file
 
 from ray_jobs.train import main
-from tests.runs.test_bad_input import ROOT, SMALL
+from tests.builders.comparisons import ROOT
+from tests.builders.runs import COMMAND
 
 FIGURES = (
-    *SMALL, "evaluation.figures=true", "checkpoint.every=1", "encoder.hidden=[4]",
+    *COMMAND, "evaluation.figures=true", "checkpoint.every=1", "encoder.hidden=[4]",
     "encoder.features=4", "method.hidden=4", "method.projection=4",
 )  # fmt: skip
 
@@ -58,7 +59,7 @@ def test_training_is_not_lost_where_outputs_cannot_be_written(tmp_path, whole):
 )
 def test_the_file_is_named_that_cannot_be_written(tmp_path, limit, file, so_far):
     run_dir = tmp_path / "run"
-    done = limited(limit, *SMALL, f"run_dir={run_dir}")
+    done = limited(limit, *COMMAND, f"run_dir={run_dir}")
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
     sentence = done.stderr.splitlines()[-1]

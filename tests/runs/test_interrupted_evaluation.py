@@ -10,8 +10,8 @@ from coterie import Federation
 from coterie.commands.compose import compose
 from coterie.errors import InterruptedRunError
 from coterie.execution import predictor
-from tests.distributed.runs import Silent
-from tests.finished_runs import TINY
+from tests.builders.observers import Silent
+from tests.builders.runs import TINY
 
 RUN = (*TINY, "evaluation.every=1", "evaluation.batch_size=16")
 INTERRUPTED = 2

@@ -13,7 +13,7 @@ from coterie.run.data import draw_pool, read_and_split, without_pool
 from coterie.run.federation import RunResult
 from coterie.run.setup import assemble
 from ray_jobs.evaluate import main
-from tests.finished_runs import TINY, train
+from tests.builders.runs import TINY, train
 
 POOL = "labelled_pool=0.2"
 

@@ -7,7 +7,8 @@ import pytest
 from coterie.commands.compose import compose
 from coterie.errors import RunError
 from coterie.run.federation import Federation
-from tests.distributed.runs import SMALL, Silent
+from tests.builders.observers import Silent
+from tests.builders.runs import SMALL
 
 RUN = (
     *SMALL,
@@ -16,7 +17,7 @@ RUN = (
     "evaluation.figures=false",
     "evaluation.linear_probe=false",
     "evaluation.knn=false",
-    "method.target=tests.methods_for_tests.misbehaves:Misbehaves",
+    "method.target=tests.builders.misbehaves:Misbehaves",
     "method.clusters=10",
     *(f"method.{key}" for key in ("representation_rounds=2", "representation_epochs=1",
                                   "clustering_rounds=2", "clustering_epochs=1", "batch_size=32")),

@@ -10,7 +10,7 @@ from coterie.config.schema import Precision
 from coterie.contract.data import DataArrays
 from coterie.evaluation.result import Evaluation
 from coterie.run.outputs import draw_evaluation
-from tests.finished_runs import train
+from tests.builders.runs import train
 
 SCORED = (
     "evaluation.every=1",

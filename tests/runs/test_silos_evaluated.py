@@ -11,7 +11,8 @@ from coterie.commands.compose import compose
 from coterie.execution.serial import SerialBackend
 from coterie.run.federation import Federation
 from ray_jobs import evaluate
-from tests.distributed.runs import SMALL, Silent
+from tests.builders.observers import Silent
+from tests.builders.runs import SMALL
 
 
 @pytest.fixture(scope="module")

@@ -9,9 +9,9 @@ import pytest
 from coterie.tracking import wandb_logger
 from coterie.tracking.wandb_logger import WandbRunLogger
 from ray_jobs.train import main
-from tests.runs.test_bad_input import SMALL
+from tests.builders.runs import COMMAND
 
-LOGGED = (*SMALL, "tracking.loggers=[wandb,csv]")
+LOGGED = (*COMMAND, "tracking.loggers=[wandb,csv]")
 
 
 @pytest.fixture(autouse=True)

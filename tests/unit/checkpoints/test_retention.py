@@ -15,9 +15,9 @@ from coterie.contract.phase import ServerState
 from coterie.errors import StateLostError
 from coterie.execution.packing import pack
 from coterie.rounds.state import RunState
-from tests.checkpoints import save
-from tests.methods_for_tests.mailer import Mailer
-from tests.methods_for_tests.running import make_loop, make_workload, plain
+from tests.builders.checkpoints import save
+from tests.builders.loops import make_loop, make_workload, plain
+from tests.builders.mailer import Mailer
 
 
 @pytest.fixture

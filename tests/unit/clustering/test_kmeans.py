@@ -4,6 +4,7 @@ import pytest
 import torch
 from sklearn.cluster import KMeans
 from sklearn.datasets import load_digits, make_blobs
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from coterie.clustering import kmeans as module
 from coterie.clustering.kmeans import assign, kmeans
@@ -244,3 +245,70 @@ def test_what_does_not_fit_is_refused(change, message):
     given = {"x": np.arange(4.0)[:, None], "k": 2, "seed": 0}
     with pytest.raises(DataError, match=message):
         kmeans(**{**given, **change})
+
+
+@pytest.mark.parametrize("metric", ["euclidean", "cosine"])
+def test_assign_is_the_slow_search(metric, monkeypatch):
+    x = load_digits().data.astype(np.float32)
+    centroids = x[::150] + 1
+    if metric == "cosine":
+        unit = [v / np.linalg.norm(v, axis=1, keepdims=True) for v in (x, centroids)]
+        expected = (unit[0] @ unit[1].T).argmax(1)
+    else:
+        expected = ((x[:, None] - centroids[None]) ** 2).sum(-1).argmin(1)
+    np.testing.assert_array_equal(assign(x, centroids, metric).numpy(), expected)
+    monkeypatch.setattr(module, "_ROWS", 100)
+    np.testing.assert_array_equal(assign(x, centroids, metric).numpy(), expected)
+    euclidean = assign(x, centroids, "euclidean").numpy()
+    assert (metric == "euclidean") == bool((euclidean == expected).all())
+
+
+def test_assign_is_exact_far_from_the_origin():
+    x = torch.tensor([[10000.0, 0.01], [10000.0, 0.99]])
+    assert assign(x, torch.tensor([[10000.0, 0.0], [10000.0, 1.0]])).tolist() == [0, 1]
+
+
+def test_assign_refuses_what_does_not_fit():
+    with pytest.raises(DataError, match="metric=manhattan"):
+        assign(np.zeros((2, 2)), np.zeros((2, 2)), "manhattan")
+    with pytest.raises(DataError, match=r"points \(2, 2\) and centroids \(2, 3\)"):
+        assign(np.zeros((2, 2)), np.zeros((2, 3)))
+
+
+class Largest(TorchDispatchMode):
+    """Watches how many values the largest tensor has that is made."""
+
+    def __init__(self):
+        super().__init__()
+        self.values = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        if isinstance(out, torch.Tensor):
+            self.values = max(self.values, out.numel())
+        return out
+
+
+def drawn(rows, features):
+    draw = np.random.default_rng(rows)
+    points = torch.from_numpy(draw.normal(size=(rows, features)).astype(np.float32))
+    return points, points[:3].clone(), torch.from_numpy(draw.random(rows))
+
+
+@pytest.mark.parametrize("shape", [(1000, 7), (101, 64), (99, 200), (5, 3)])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_blocks_have_the_bits_of_all_rows_at_once(shape, weighted, monkeypatch):
+    points, centroids, weights = drawn(*shape)
+    monkeypatch.setattr(module, "_ROWS", 100)
+    found = module._result(points, centroids, weights if weighted else None)
+    squared = (points - centroids[found.assignments]).double().square().sum(dim=1)
+    whole = squared * weights if weighted else squared
+    assert found.inertia == float(whole.numpy().sum())
+
+
+def test_no_copy_of_the_data_is_made(monkeypatch):
+    points, centroids, weights = drawn(1000, 50)
+    monkeypatch.setattr(module, "_ROWS", 100)
+    with Largest() as largest:
+        module._result(points, centroids, weights)
+    assert largest.values <= 100 * 50

@@ -1,6 +1,5 @@
 """k-FED's two halves: clusters of one client, and of all clients' centroids."""
 
-import numpy as np
 import pytest
 import torch
 from sklearn.datasets import load_digits
@@ -10,6 +9,7 @@ from torch import Tensor
 from coterie.clustering.kmeans import assign, kmeans
 from coterie.clustering.one_shot import farthest_first, projected, projected_kmeans, trusted_means
 from coterie.errors import DataError
+from tests.builders.vectors import slow_farthest
 
 POINTS = torch.from_numpy(load_digits().data[:300]).float() / 16
 
@@ -111,13 +111,6 @@ def test_it_ends_in_a_fixed_point_of_lloyds_algorithm_on_the_points_themselves()
 def test_as_many_points_as_clusters_are_their_own_centroids() -> None:
     found = projected_kmeans(POINTS[:4], 4, seed=0, restarts=2)
     assert sorted(found.centroids.tolist()) == sorted(POINTS[:4].tolist())
-
-
-def slow_farthest(points: list[list[float]], count: int, chosen: list[int]) -> list[int]:
-    while len(chosen) < count:
-        away = [min(np.linalg.norm(np.subtract(p, points[c])) for c in chosen) for p in points]
-        chosen = [*chosen, int(np.argmax(away))]
-    return chosen
 
 
 @pytest.mark.parametrize("first", [1, 3, 9])

@@ -17,7 +17,7 @@ from coterie.evaluation.representation_scores import alignment, mixing, uniformi
 from coterie.execution.predictor import split_rows
 from coterie.models.loading import load_model
 from coterie.run.setup import assemble, make_backend, make_unsupervised_evaluator
-from tests.finished_runs import TINY
+from tests.builders.runs import TINY
 
 ORCHESTRA = (
     "experiment=orchestra_digits", "cluster=serial", "data.limit=120", "partition=iid",

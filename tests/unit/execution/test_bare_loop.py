@@ -1,13 +1,13 @@
-"""The plain loop and Lightning's Trainer: the same bits, the same hooks, the same means."""
+"""The bare loop and Lightning's Trainer: the same bits, hooks and means; what only one can do."""
 
 import numpy as np
 import pytest
 import torch
 
-from coterie.errors import InterruptedRunError
-from coterie.execution.bare_loop import SUPPORTED_HOOKS, BareLoop
+from coterie.errors import ConfigError, InterruptedRunError
+from coterie.execution.bare_loop import SUPPORTED_HOOKS, BareLoop, Meter
 from coterie.execution.trainer import LightningTrainer
-from tests.methods_for_tests.everything import Everything, batches, both, fresh, train
+from tests.builders.everything import Everything, batches, both, fresh, train
 
 
 @pytest.fixture(autouse=True)
@@ -142,3 +142,117 @@ def test_an_optimizers_own_clearing_is_used(trainer):
     module = fresh(OwnOptimizer)
     fit = trainer().fit(module, batches(), seed=1)
     assert module.clearing.cleared == fit.steps
+
+
+class Manual(Everything):
+    def __init__(self):
+        super().__init__()
+        self.automatic_optimization = False
+
+
+class Clips(Everything):
+    def configure_gradient_clipping(self, *args, **kwargs):
+        pass
+
+
+class Steps(Everything):
+    def optimizer_step(self, *args, **kwargs):
+        pass
+
+
+class SetsUp(Everything):
+    def setup(self, stage):
+        pass
+
+
+class Schedules(Everything):
+    def configure_optimizers(self):
+        optimizer = super().configure_optimizers()
+        return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1)]
+
+
+class ScheduleDict(Everything):
+    def configure_optimizers(self):
+        return {"optimizer": super().configure_optimizers()}
+
+
+class EpochReader(Everything):
+    def training_step(self, batch, batch_idx):
+        return super().training_step(batch, batch_idx)["loss"] * (1 + self.current_epoch)
+
+
+class StepReader(Everything):
+    def on_train_batch_end(self, outputs, batch, batch_idx):
+        self.note(self.global_step)
+
+
+class Asks(Everything):
+    def on_train_epoch_end(self):
+        self.optimizers()
+
+
+class EndsEarly(Everything):
+    def on_train_batch_start(self, batch, batch_idx):
+        return -1
+
+
+@pytest.mark.parametrize(
+    ("kind", "what"),
+    [
+        (Manual, "optimises manually; use executor=lightning."),
+        (Clips, "overrides configure_gradient_clipping; use executor=lightning."),
+        (Steps, "overrides optimizer_step; use executor=lightning."),
+        (SetsUp, "overrides setup; use executor=lightning."),
+        (EpochReader, "needs the Trainer's current_epoch; use executor=lightning."),
+        (StepReader, "needs the Trainer's global_step; use executor=lightning."),
+        (Asks, "needs the Trainer's strategy; use executor=lightning."),
+        (EndsEarly, "ends epochs early; use executor=lightning."),
+    ],
+)
+def test_what_only_the_trainer_does_is_refused(kind, what):
+    module = fresh(kind)
+    with pytest.raises(ConfigError) as caught:
+        train(BareLoop(), module)
+    assert str(caught.value) == f"executor=bare: {kind.__name__} {what}"
+    assert module._trainer is None
+
+
+@pytest.mark.parametrize(("kind", "given"), [(Schedules, "tuple"), (ScheduleDict, "dict")])
+def test_learning_rate_schedules_are_refused(kind, given):
+    with pytest.raises(ConfigError) as caught:
+        train(BareLoop(), fresh(kind))
+    assert str(caught.value) == (
+        f"executor=bare: configure_optimizers gave a {given}; return one optimiser."
+    )
+
+
+def test_sixteen_bits_mixed_are_refused():
+    with pytest.raises(ConfigError) as caught:
+        train(BareLoop(precision="16-mixed"), fresh(Everything))
+    assert str(caught.value) == (
+        "precision=16-mixed: the plain loop has no gradient scaler; use bf16-mixed."
+    )
+
+
+def test_means_are_those_of_a_plain_float64_sum():
+    values = (torch.randn(700, generator=torch.Generator().manual_seed(0)) * 1e3).tolist()
+    meter, total = Meter(), 0.0
+    for value in values:
+        loss = torch.tensor(value, requires_grad=True)
+        meter.add({"loss": loss, "twice": 2 * loss})
+        total += loss.item()
+    fit = meter.fit()
+    assert fit.steps == 700
+    assert fit.metrics == {"loss": total / 700, "twice": 2 * total / 700}
+
+
+def test_a_bare_loss_and_plain_numbers_are_taken_and_no_graph_is_kept():
+    meter, weight = Meter(), torch.ones(1_000, requires_grad=True)
+    meter.add(weight.sum())
+    meter.add({"loss": 2.0})
+    assert not any(value.requires_grad for values in meter._waiting.values() for value in values)
+    assert meter.fit().metrics == {"loss": 501.0}
+
+
+def test_nothing_was_measured():
+    assert (Meter().fit().steps, Meter().fit().metrics) == (0, {})

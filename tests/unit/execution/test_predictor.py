@@ -10,8 +10,8 @@ from coterie.contract import load_optimizer, optimizer_tensors
 from coterie.contract.client import ClientData
 from coterie.execution.packing import pack, unpack
 from coterie.execution.predictor import embed
-from tests.small_federation import federate, same_bits, tiny_workload
-from tests.small_modules import random_views
+from tests.builders.federation import federate, same_bits, tiny_workload
+from tests.builders.modules import random_views
 
 CPU = torch.device("cpu")
 

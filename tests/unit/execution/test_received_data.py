@@ -9,9 +9,9 @@ from coterie.errors import ContractError
 from coterie.execution.batches import SeededBatches
 from coterie.execution.predictor import embed
 from modules.cfcl_model import Local, TripletModel
-from tests.small_cfcl import ran as ran_with
-from tests.small_cfcl import short, turns
-from tests.small_federation import SHAPE, tiny_task, tiny_workload
+from tests.builders.cfcl import ran as ran_with
+from tests.builders.cfcl import short, turns
+from tests.builders.federation import SHAPE, tiny_task, tiny_workload
 
 
 def own() -> ClientData:

@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from coterie.errors import ContractError
 from coterie.losses import cluster_contrast, negative_cosine
-from tests.slow_losses import cosine
+from tests.builders.slow_losses import cosine
 
 
 def draw(n: int, d: int = 5, seed: int = 0) -> tuple[Tensor, Tensor]:

@@ -6,7 +6,7 @@ from torch.nn import functional
 
 from coterie.errors import ContractError
 from coterie.losses import negative_cosine, normalised_error
-from tests.slow_losses import cosine
+from tests.builders.slow_losses import cosine
 
 
 def random_pair(n: int = 5, d: int = 4) -> list[torch.Tensor]:

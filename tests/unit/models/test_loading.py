@@ -21,7 +21,7 @@ from coterie.models.loading import _zeros
 from coterie.models.saved_model import _layouts
 from coterie.networks.heads import Centroids
 from coterie.run.setup import assemble
-from tests.finished_runs import TINY, WITHOUT_CLUSTERS, train
+from tests.builders.runs import TINY, WITHOUT_CLUSTERS, train
 
 ROOT = Path(__file__).resolve().parents[3]
 BATCH = 512

@@ -22,7 +22,7 @@ from modules.cfcl import CFCL
 from modules.fedavg import FedAvg
 from modules.fedmcc import FedMCC
 from ray_jobs import pretrain
-from tests.small_federation import SHAPE, federate, same_bits, tiny_workload
+from tests.builders.federation import SHAPE, federate, same_bits, tiny_workload
 
 QUIET = (
     "cluster=serial", "executor=bare", "data.limit=120", "evaluation.every=0",

@@ -7,9 +7,9 @@ from torch import Tensor
 from coterie.contract import ServerState
 from coterie.losses import cluster_entropy
 from modules.cc import CC, PARTS, CCConfig, ContrastiveClustering, FedCC
-from tests import slow_losses
-from tests.small_federation import Federated, federate, slow_mean, tiny_task, tiny_workload
-from tests.small_modules import random_views as views
+from tests.builders import slow_losses
+from tests.builders.federation import Federated, federate, slow_mean, tiny_task, tiny_workload
+from tests.builders.modules import random_views as views
 
 SHORT = {"projection": 5, "batch_size": 8, "epochs": 2, "rounds": 2}
 

@@ -1,18 +1,39 @@
-"""The identities of CF-CL: what any correct implementation satisfies, on a tiny federation."""
+"""CF-CL on a tiny federation: identities, absent devices, messages, resumption."""
 
+import itertools
 from collections import Counter
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+from coterie.checkpoints.checkpoint import load_checkpoint
+from coterie.config.participation import ParticipationConfig
+from coterie.contract import Mean
 from coterie.contract.client import ClientData
+from coterie.execution.exact import ExactMeans, Layout
+from coterie.execution.serial import SerialBackend
 from coterie.peers.clusters import squared_distances
-from modules.cfcl import CFCL, weight_unit
+from coterie.rounds.loop import Loop
+from coterie.rounds.state import RunState
+from modules.cfcl import CFCL, RULES, weight_unit
 from modules.cfcl_device import Device
-from tests.small_cfcl import encoder, encoders, ran, short, turns
-from tests.small_federation import SIZES, Federated, same_bits, slow_mean, tiny_task, tiny_workload
+from modules.cfcl_model import TripletModel
+from tests.builders.cfcl import encoder, encoders, letters, ran, short, turns
+from tests.builders.checkpoints import save
+from tests.builders.federation import (
+    SHAPE,
+    SIZES,
+    Federated,
+    same_bits,
+    slow_mean,
+    tiny_task,
+    tiny_workload,
+)
+from tests.builders.loops import plain
+from tests.builders.observers import Silent
 
 
 @pytest.fixture(scope="module")
@@ -243,3 +264,258 @@ def test_the_senders_own_model_chooses_otherwise_in_the_middle_of_a_round(exchan
 
     assert not same(first_pull("local"), first_pull("global"))
     assert same(first_pull("local", pull_every=3), first_pull("global", pull_every=3))
+
+
+IDLE: list[dict[str, Any]] = [
+    {"exchange": "explicit", "budget": 0},
+    {"exchange": "bulk", "budget": 0},
+    {"exchange": "implicit", "regulariser": 0.0},
+    {"exchange": "implicit", "regulariser": 0.0, "pull_every": 1},
+]
+
+
+def averaged(federated: Federated) -> list[int]:
+    return [turn.client.id for turn in turns(federated, "aggregate")]
+
+
+@pytest.mark.parametrize(
+    "some",
+    [{"participation": 0.5}, {"run": {"participation": ParticipationConfig(fraction=0.5)}}],
+    ids=["averaged", "there"],
+)
+def test_what_is_exchanged_does_not_decide_who_is_averaged(some: dict[str, Any]) -> None:
+    alone = ran(exchange="none", **some)
+    assert len(averaged(alone)) == 3 * 2
+    for changes in IDLE:
+        idle = ran(**changes, **some)
+        assert averaged(idle) == averaged(alone)
+        assert same_bits(encoder(idle), encoder(alone))
+
+
+def test_who_is_drawn_for_a_round_is_there_in_all_of_it() -> None:
+    done = ran(run={"participation": ParticipationConfig(count=1)})
+    for number in (1, 2, 3):
+        there = {turn.client.id for turn in done.spy.turns if turn.phase.round == number}
+        assert len(there) == 1
+    assert len(averaged(done)) == 3
+    assert all(turn.outcome.up for turn in turns(done, "aggregate"))
+
+
+def test_a_device_that_missed_the_push_makes_up_for_it() -> None:
+    late = {"participation": ParticipationConfig(availability=((0, 1), *[(0, 1, 2)] * 4))}
+    done = ran(run=late, exchange="explicit", total_steps=12, pull_every=3)
+    sent = [
+        (turn.phase.name, turn.phase.round)
+        for turn in done.spy.turns
+        for letter in turn.outcome.mail.values()
+        if turn.client.id == 2 and "reserve_samples" in letter
+    ]
+    assert sent == [("pull", 2)] * 2  # once, to both neighbours
+    kept = done.kept
+    for device in (0, 1):
+        assert kept[device]["reserves/2"].shape[0] == 4
+    # What the others pushed in the first round waited for it.
+    assert {"reserves/0", "reserves/1"} <= set(kept[2])
+
+
+def test_reserve_embeddings_of_an_earlier_model_are_not_used() -> None:
+    """Device 2 is away when new ones are pushed: the others choose for it without."""
+    away = {"participation": ParticipationConfig(availability=((0, 1, 2), (0, 1, 2), (0, 1)))}
+    done = ran(run=away, exchange="implicit")
+    assert "reserves/2" not in done.kept[0]
+    assert "reserves/1" in done.kept[0]
+
+
+def test_without_exchange_weights_are_counted_as_without_a_budget() -> None:
+    def unit(**changes: Any) -> int:
+        options = {"aggregate_every": 25, "topology": "complete", "approx_size": 50}
+        method = CFCL(short(**options, **changes), tiny_task())
+        return int(method.init(dict.fromkeys(range(10), 33_554), 0).slots["setup"]["unit"])
+
+    assert unit(exchange="none", budget=50) == unit(exchange="explicit", budget=0) == 1
+    assert unit(exchange="explicit", budget=50) == 2
+
+
+@pytest.mark.parametrize("exchange", ["bulk", "explicit", "implicit"])
+def test_weights_stay_in_the_range_of_exact_sums_however_much_is_pulled(exchange: str) -> None:
+    config = {"total_steps": 2000, "aggregate_every": 25, "pull_every": 25, "budget": 50}
+    config |= {"approx_size": 50}
+    method = CFCL(short(exchange=exchange, topology="complete", **config), tiny_task())
+    sizes = dict.fromkeys(range(10), 6_000)
+    unit = int(method.init(sizes, 0).slots["setup"]["unit"])
+    pulled = {"bulk": 9 * 50 * 80, "explicit": 9 * 50, "implicit": 0}[exchange]
+    weight = max(1, (6_000 + pulled) * 25 // unit)
+    means = ExactMeans({"encoder": Layout.of({"a": torch.ones(1)})})
+    for _ in sizes:
+        means.add({"encoder": Mean(weight=weight, tensors={"a": torch.ones(1)})})
+    assert means.result()["encoder"].weight == 10 * weight
+    assert unit == (2 if exchange == "bulk" else 1)
+
+
+def test_of_many_small_devices_each_counts() -> None:
+    """Most of a hundred thousand weigh less than the unit, which is 1 at the least."""
+    devices, samples = 10**5, 10**8
+    unit = weight_unit(samples, 25, devices)
+    small, large = (devices - 1) * max(1, 3 * 25 // unit), (samples - 3 * devices) * 25 // unit
+    assert small + large <= 2**23
+
+
+WIDTH, FEATURES = 8, 6
+ENCODER = {
+    "encoder.network.1.weight": (WIDTH, 64),
+    "encoder.network.2.weight": (WIDTH,),
+    "encoder.network.2.bias": (WIDTH,),
+    "encoder.network.2.running_mean": (WIDTH,),
+    "encoder.network.2.running_var": (WIDTH,),
+    "encoder.network.4.weight": (FEATURES, WIDTH),
+    "encoder.network.4.bias": (FEATURES,),
+}
+PAIRS = set(itertools.permutations(range(len(SIZES)), 2))
+EMBEDDED = [
+    {"exchange": "implicit"},
+    *({"exchange": exchange, "medium": "embeddings"} for exchange in ("uniform", "bulk", "kmeans")),
+]
+
+
+def shapes(tensors: Any) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(value.shape) for name, value in tensors.items()}
+
+
+@pytest.mark.parametrize("exchange", ["explicit", "implicit", "none", "kmeans"])
+def test_to_the_server_go_encoders_alone(exchange: str) -> None:
+    done = ran(exchange=exchange)
+    for turn in done.spy.turns:
+        assert turn.outcome.records == {}
+        if turn.phase.name == "aggregate":
+            assert set(turn.outcome.up) == {"encoder"}
+            assert shapes(turn.outcome.up["encoder"].tensors) == ENCODER
+        else:
+            assert turn.outcome.up == {}
+        down = {slot: shapes(tensors) for slot, tensors in turn.slots.items()}
+        setup = {"edges": (3, 2), "seed": (1,), "unit": (1,)}
+        model = {} if turn.phase.name == "aggregate" else {"encoder": ENCODER}
+        assert down == model | {"setup": setup}
+
+
+def test_explicit_letters(explicit: Federated) -> None:
+    assert {(by, to) for by, to, *_ in letters(explicit)} == PAIRS
+    for turn in turns(explicit, "push"):
+        assert turn.phase.round == 1
+        for letter in turn.outcome.mail.values():
+            assert shapes(letter) == {"reserve_samples": (4, *SHAPE)}
+    for turn in turns(explicit, "pull"):
+        for letter in turn.outcome.mail.values():
+            assert shapes(letter) == {"samples": (2, *SHAPE)}
+    assert {value.dtype for *_, value in letters(explicit)} == {torch.uint8}
+    assert len(turns(explicit, "push")) == len(SIZES)  # once and for all
+    assert len(turns(explicit, "pull")) == 3 * len(SIZES)
+
+
+def test_implicit_letters(implicit: Federated) -> None:
+    kinds = {(turn.phase.name, tuple(shapes(letter).items()))
+             for turn in implicit.spy.turns for letter in turn.outcome.mail.values()}  # fmt: skip
+    assert kinds == {
+        ("push", (("reserve_embeddings", (4, FEATURES)),)),
+        ("pull", (("embeddings", (2, FEATURES)),)),
+    }
+    assert len(turns(implicit, "push")) == len(turns(implicit, "pull")) == 3 * len(SIZES)
+
+
+@pytest.mark.parametrize("changes", EMBEDDED, ids=lambda changes: changes["exchange"])
+def test_in_implicit_mode_nothing_like_an_image_ever_leaves_a_device(changes: Any) -> None:
+    done = ran(**changes)
+    images = done.backend._worker.samples["train"]
+    known = {row.tobytes() for row in images.reshape(len(images), -1)}
+    unit = {row.tobytes() for row in (images / 255.0).reshape(len(images), -1)}
+    pixels = int(np.prod(SHAPE))
+    sent = [(key, value) for *_, key, value in letters(done)]
+    assert sent
+    for turn in done.spy.turns:
+        declared = {"push": {"reserve_embeddings"}, "pull": {"embeddings"}}
+        assert turn.phase.mail == declared.get(turn.phase.name, set())
+        assert turn.phase.records == set()
+        sent += list(turn.outcome.up.get("encoder").tensors.items()) if turn.outcome.up else []
+    for key, value in sent:
+        assert value.is_floating_point(), key
+        if not key.startswith("encoder."):
+            assert value.shape[1:] == (FEATURES,), key
+        for row in value.reshape(-1, pixels) if value.numel() % pixels == 0 else []:
+            assert row.numpy().tobytes() not in known | unit, key
+
+
+def test_samples_do_leave_in_explicit_mode(explicit: Federated) -> None:
+    """So that the test above could fail."""
+    images = explicit.backend._worker.samples["train"]
+    known = {row.tobytes() for row in images}
+    assert all(row.numpy().tobytes() in known for *_, value in letters(explicit) for row in value)
+
+
+def test_every_state_entry_has_a_rule() -> None:
+    module = TripletModel(short(), tiny_task())
+    RULES.check(module)
+    assert {RULES.of(name).slot for name in ENCODER} == {"encoder"}
+    assert isinstance(CFCL(short(), tiny_task())._build(), TripletModel)
+
+
+def test_bytes_and_items_are_those_counted_by_hand(
+    explicit: Federated, implicit: Federated
+) -> None:
+    clients, pairs = len(SIZES), len(PAIRS)
+    size = 8 * sum(int(np.prod(shape)) for shape in ENCODER.values())
+    setup = 8 * (3 * 2 + 1 + 1)
+    for done, key, pushes, each in (
+        (explicit, "samples", 1, 64), (implicit, "embeddings", 3, 8 * FEATURES),
+    ):  # fmt: skip
+        items = {f"reserve_{key}": pushes * pairs * 4, key: 3 * pairs * 2}
+        ledger = done.state.ledger
+        assert ledger.items == dict(sorted(items.items()))
+        assert ledger.peer == sum(items.values()) * each
+        # Each of the three global models but the last, and the set-up once.
+        assert ledger.down == clients * (3 * size + setup)
+        trained = len(turns(done, "train"))
+        assert ledger.up == clients * 3 * (size + 8 + 8) + trained * 8 * 6
+        for commit in done.commits:
+            flat = commit.traffic.rows()
+            counted = {k: v for k, v in flat.items() if k.startswith("items/")}
+            name = {"push": f"reserve_{key}", "pull": key}.get(commit.phase.name)
+            wanted = {f"items/peer/{name}": pairs * (4 if "reserve" in name else 2)} if name else {}
+            assert counted == wanted
+
+
+def test_what_a_device_keeps_holds_its_neighbours_data(explicit: Federated) -> None:
+    for client, kept in explicit.kept.items():
+        names = {name for name in kept if name.partition("/")[0] in ("reserves", "pulled")}
+        others = set(range(len(SIZES))) - {client}
+        assert names == {f"{group}/{by}" for group in ("reserves", "pulled") for by in others}
+        assert kept["reserve"].shape == (4,)
+
+
+class Crash(BaseException):
+    """The process is gone."""
+
+
+@pytest.mark.parametrize("exchange", ["explicit", "implicit", "bulk"])
+def test_it_resumes_to_the_same_bits_after_any_phase(exchange: str, tmp_path) -> None:
+    workload = tiny_workload(short(exchange=exchange))
+    whole = ran(exchange=exchange)
+    in_flight = 0
+    for phases in range(1, len(whole.commits)):
+        folder = tmp_path / str(phases)
+        backend = SerialBackend(workload, lambda: None)
+
+        def commit(state: RunState, _: object, phases=phases, folder=folder, backend=backend):
+            if state.phases == phases:
+                save(folder, state, backend, keep=1)
+                raise Crash
+
+        loop = Loop(backend._worker.method, backend, workload, Silent(), commit)
+        with pytest.raises(Crash):
+            loop.run(RunState(server=whole.start))
+        again = SerialBackend(workload, lambda: None)
+        torch.rand(3)
+        state = load_checkpoint(folder, again).state
+        in_flight += bool(state.mail)
+        Loop(again._worker.method, again, workload, Silent(), lambda *_: None).run(state)
+        assert plain(state) == plain(whole.state)
+        assert state.ledger.items == whole.state.ledger.items
+    assert in_flight >= 2

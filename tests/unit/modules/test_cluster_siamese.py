@@ -7,8 +7,8 @@ from coterie.contract import ServerState
 from coterie.losses import cluster_contrast, negative_cosine
 from modules.ccfc import CCFC
 from modules.cluster_siamese import ClusterSiamese, Siamese
-from tests.small_federation import SIZES, tiny_task
-from tests.small_modules import random_views
+from tests.builders.federation import SIZES, tiny_task
+from tests.builders.modules import random_views
 
 SHORT = {"projection": 5, "hidden": 7, "bottleneck": 4}
 CLUSTERS = 3

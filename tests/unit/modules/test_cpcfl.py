@@ -1,6 +1,8 @@
-"""CP-CFL's rounds: its identities, who chooses what, what is frozen, resumption."""
+"""CP-CFL and IFCA: identities, the pool of models, messages, resumption, refusals."""
 
+import logging
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -11,24 +13,26 @@ from torch import nn
 from coterie.checkpoints.checkpoint import load_checkpoint
 from coterie.contract import ServerState
 from coterie.contract.seeds import derive_seed
+from coterie.errors import ConfigError
 from coterie.execution.serial import SerialBackend
 from coterie.models.pretrained_encoder import frozen
 from coterie.rounds.loop import Loop
 from coterie.rounds.state import RunState
+from modules.classification import RULES, Classification, head
 from modules.cpcfl import CPCFL, IFCA
 from modules.fedavg import FedAvg
-from modules.model_choice import chosen_at_random, chosen_by_loss
-from tests.checkpoints import save
-from tests.small_federation import (
-    SIZES,
-    Federated,
-    Silent,
-    TinyEncoder,
-    same_bits,
-    slow_mean,
-    tiny_task,
+from modules.model_choice import (
+    chosen_at_random,
+    chosen_by_loss,
+    favourite,
+    history,
+    latest_choices,
+    smallest_share,
 )
-from tests.small_pool import models, pool_workload, ran_with, run_from, short, short_ifca
+from tests.builders.checkpoints import save
+from tests.builders.cpcfl import models, pool_workload, ran_with, run_from, short, short_ifca
+from tests.builders.federation import SIZES, Federated, TinyEncoder, same_bits, slow_mean, tiny_task
+from tests.builders.observers import Silent
 
 
 @pytest.fixture(scope="module")
@@ -224,3 +228,176 @@ def test_a_resumed_run_has_the_bits_of_an_undisturbed_one(
     assert state.server.facts == ran.state.server.facts
     for slot, tensors in ran.state.server.slots.items():
         assert same_bits(tensors, state.server.slots[slot])
+
+
+@pytest.mark.parametrize("layers", [0, 1, 2, 3])
+def test_heads_have_the_papers_depths(layers: int) -> None:
+    widths = [40, *(256, 128, 64)[:layers], 10]
+    built = head(40, 10, layers)
+    found = [tuple(p.shape) for p in built.parameters() if p.ndim == 2]
+    assert found == [(b, a) for a, b in pairwise(widths)]
+    assert sum(isinstance(part, nn.ReLU) for part in built.modules()) == layers
+    assert built(torch.zeros(2, 40)).shape == (2, 10)
+
+
+def test_clients_are_evaluated_with_the_model_they_chose_last(ran: Federated) -> None:
+    server, samples = ran.state.server, torch.from_numpy(ran.backend._worker.samples["train"])
+    chosen = ran.spy.client_groups(server)[4]
+    for client, n in enumerate(chosen):
+        found = ran.spy.model_for(server, client).eval()
+        wanted = models(server.slots, 2)[n]
+        state = {k: v for k, v in found.state_dict().items() if "num_batches" not in k}
+        named = {k.replace("head.0.", "classifier."): v for k, v in state.items()}
+        assert same_bits(dict(sorted(named.items())), dict(sorted(wanted.items())))
+        assert found(samples).probabilities.shape == (44, 3)
+    best = favourite(chosen)
+    everybody = ran.spy.model_for(server, None).eval()(samples).embedding
+    for client in (chosen.index(best), 99):
+        assert torch.equal(ran.spy.model_for(server, client).eval()(samples).embedding, everybody)
+    assert [favourite([]), favourite([2, 1, 2, 1]), favourite([3])] == [0, 1, 3]
+
+
+def test_a_failed_clustering_begins_again_with_other_models() -> None:
+    # Three models for three clients, each to be chosen by one of them: rare by chance.
+    config = short_ifca(clusters=3, rounds=2, min_share=0.33, restart_after=1, max_restarts=40)
+    ran = ran_with(config)
+    facts = ran.state.server.facts
+    tries = facts["restarts"]
+    assert tries > 0, "the first models did: take another seed"
+    assert facts["began"] == tries
+    assert ran.state.server.round == tries + 2
+    history = ran.spy.client_groups(ran.state.server)
+    assert all(len(set(history[round_])) < 3 for round_ in range(1, tries + 1))
+    assert len(set(history[tries + 1])) == 3
+    pools = [ran.start, *(after for *_, after in ran.spy.served[:tries])]
+    drawn = [state.slots["head/0"]["classifier.weight"] for state in pools]
+    assert len({tuple(weight.flatten().tolist()) for weight in drawn}) == tries + 1
+
+
+def test_restarts_end_with_a_warning(caplog: Any) -> None:
+    config = short_ifca(clusters=5, rounds=2, min_share=0.2, restart_after=1, max_restarts=2)
+    with caplog.at_level(logging.WARNING):
+        ran = ran_with(config)
+    assert (ran.state.server.round, ran.state.server.facts["restarts"]) == (4, 2)
+    assert "max_restarts=2 is used up; training goes on as it is" in caplog.text
+
+
+def test_rounds_are_in_order_whatever_the_order_of_the_facts() -> None:
+    choices = {"10": [1, -1], "9": [0, 2]}
+    server = ServerState(slots={}, facts={"choices": choices})
+    assert list(history(server).items()) == [(9, [0, 2]), (10, [1, -1])]
+    assert latest_choices(server, after=0) == {0: 1, 1: 2}
+    assert latest_choices(server, after=9) == {0: 1}
+
+
+def test_shares_are_those_of_the_clients_that_took_part() -> None:
+    assert smallest_share([0, 0, 1, 2], 3) == 0.25
+    assert smallest_share([0, 0, 1], 3) == 0.0
+    assert smallest_share([], 2) == 0.0
+
+
+def test_a_model_for_each_client_is_training_alone() -> None:
+    ran = ran_with(short(choice="client", clusters=3, explore_rounds=0, rounds=1))
+    for turn in ran.spy.turns:
+        n = turn.client.id
+        assert set(turn.outcome.up) == {f"head/{n}", f"encoder/{n}"}
+        for slot, mean in turn.outcome.up.items():
+            torch.testing.assert_close(
+                ran.state.server.slots[slot], dict(mean.tensors), rtol=0, atol=1e-13
+            )
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"choice": "client"}, "clusters=2: choice=client needs a model for each of the 3 clients"),
+        ({"min_share": 0.6}, "min_share=0.6: 2 models cannot all have that share; choose 0.5 or"),
+        ({"min_share": 0.1, "clusters": 11}, "11 models cannot all .* choose 0.09 or less"),
+        ({"initial": "independent", "shared_encoder": True}, "initial=independent: models that"),
+    ],
+)
+def test_what_does_not_fit_is_refused(options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        CPCFL(short(**options), tiny_task()).init(dict(enumerate(SIZES)), 0)
+
+
+def test_a_run_that_explores_to_its_end_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        CPCFL(short(rounds=3, explore_rounds=2), tiny_task()).init(dict(enumerate(SIZES)), 0)
+        assert not caplog.records
+        CPCFL(short(rounds=3, explore_rounds=3), tiny_task()).init(dict(enumerate(SIZES)), 0)
+    assert "method.rounds=3: clients take models at random in the first 3" in caplog.text
+
+
+ENCODER = {
+    "encoder.network.1.weight": (8, 64),
+    "encoder.network.2.weight": (8,),
+    "encoder.network.2.bias": (8,),
+    "encoder.network.2.running_mean": (8,),
+    "encoder.network.2.running_var": (8,),
+    "encoder.network.4.weight": (6, 8),
+    "encoder.network.4.bias": (6,),
+}
+HEAD = {"classifier.weight": (3, 6), "classifier.bias": (3,)}
+ENCODER_BYTES = 8 * (64 * 8 + 4 * 8 + 6 * 9)
+HEAD_BYTES = 8 * 3 * 7
+CLIENTS = len(SIZES)
+
+
+def shapes(slots: Any) -> dict[str, dict[str, tuple[int, ...]]]:
+    return {
+        slot: {name: tuple(value.shape) for name, value in tensors.items()}
+        for slot, tensors in slots.items()
+    }
+
+
+def test_exactly_these_tensors_cross(ran: Federated) -> None:
+    heads = {"head/0": HEAD, "head/1": HEAD}
+    assert len(ran.spy.turns) == 4 * CLIENTS
+    for turn in ran.spy.turns:
+        outcome, round_ = turn.outcome, turn.phase.round
+        choice = int(outcome.records["choice"])
+        encoders = {"encoder/0": ENCODER} | ({"encoder/1": ENCODER} if round_ == 4 else {})
+        assert shapes(turn.slots) == heads | encoders
+        up = {f"head/{choice}": HEAD} | ({f"encoder/{choice}": ENCODER} if round_ > 2 else {})
+        assert shapes({slot: mean.tensors for slot, mean in outcome.up.items()}) == up
+        assert set(outcome.records) == {"choice"}
+        assert outcome.records["choice"].shape == ()
+        assert set(outcome.metrics) == {"loss"}
+        assert (outcome.state, outcome.mail) == (None, {})
+
+
+def test_every_state_entry_has_a_rule_and_no_bookkeeping_crosses(ran: Federated) -> None:
+    workload = pool_workload(short())
+    RULES.check(Classification(short(), workload.task))
+    sent = [name for turn in ran.spy.turns for tensors in turn.slots.values() for name in tensors]
+    assert not [name for name in sent if "num_batches" in name]
+
+
+def counted(ran: Federated, round_: int) -> tuple[int, int]:
+    """How many of the heads are news in a round, and of the encoders."""
+    if round_ == 1:
+        return 2, 1
+    before = set(ran.spy.client_groups(ran.state.server)[round_ - 1])
+    return len(before), 0 if round_ < 4 else len(before | {1})
+
+
+def test_bytes_are_those_counted_by_hand(ran: Federated) -> None:
+    for round_, commit in enumerate(ran.commits, start=1):
+        heads, encoders = counted(ran, round_)
+        traffic = commit.traffic
+        down = CLIENTS * (heads * HEAD_BYTES + encoders * ENCODER_BYTES)
+        assert sum(traffic.down.values()) == down, round_
+        up = CLIENTS * (HEAD_BYTES + 8 + 8 + 8)  # weight, choice, one metric
+        up += CLIENTS * (ENCODER_BYTES + 8) if round_ > 2 else 0
+        assert sum(traffic.up.values()) == up, round_
+
+
+def test_while_they_explore_clients_are_sent_one_encoder() -> None:
+    """IFCA sends N whole models in every round that changes them: (N + 1) S of eq. (15)."""
+    ours = ran_with(short(rounds=2, explore_rounds=2)).commits
+    theirs = ran_with(short_ifca(rounds=2)).commits
+    whole = ENCODER_BYTES + HEAD_BYTES
+    assert sum(theirs[0].traffic.down.values()) == CLIENTS * 2 * whole
+    assert sum(ours[0].traffic.down.values()) == CLIENTS * (ENCODER_BYTES + 2 * HEAD_BYTES)
+    assert all(slot.startswith("head/") for slot in ours[1].traffic.down)

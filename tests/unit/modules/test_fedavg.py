@@ -16,7 +16,7 @@ from coterie.errors import ConfigError
 from coterie.execution.batches import SeededBatches
 from datamodules.augmentations import NoAugmentation
 from modules.fedavg import Classification, FedAvg
-from tests.small_federation import Federated, federate, same_bits, tiny_task, tiny_workload
+from tests.builders.federation import Federated, federate, same_bits, tiny_task, tiny_workload
 
 CONFIG = FedAvg.Config(
     rounds=2, epochs=2, batch_size=8, learning_rate=0.3, momentum=0.5, weight_decay=0.01

@@ -12,8 +12,8 @@ from coterie.clustering.kmeans import kmeans
 from coterie.clustering.one_shot import projected_kmeans
 from coterie.contract.seeds import derive_seed
 from modules.ffcm import FFCM, weighted_means
-from tests.small_federation import SIZES, Federated, federate, tiny_task, tiny_workload
-from tests.unit.modules.test_kfed import GROUPS, blobs, clusters, on_vectors, same_partition
+from tests.builders.federation import SIZES, Federated, federate, tiny_task, tiny_workload
+from tests.builders.vectors import GROUPS, blobs, clusters, on_vectors, same_partition
 
 EXACT = {"joined_by": "mean", "support": "powers", "iterations": 1}
 

@@ -1,6 +1,5 @@
 """k-FED: what it finds, what it refuses, and the one message of each client."""
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,38 +10,16 @@ from coterie.clustering.kmeans import kmeans
 from coterie.clustering.one_shot import projected_kmeans
 from coterie.contract.seeds import derive_seed
 from coterie.errors import ConfigError, RunError
-from coterie.networks.encoders import Raw
 from modules.kfed import KFED
-from tests.small_federation import SIZES, Federated, federate, tiny_task, tiny_workload
-from tests.unit.clustering.test_one_shot import slow_farthest
-
-GROUPS, EACH = 6, 20
-
-
-def blobs() -> tuple[np.ndarray, np.ndarray]:
-    """Six well parted groups of vectors, and which group each is of."""
-    noise = np.random.default_rng(0).normal(size=(GROUPS * EACH, 30))
-    groups = np.repeat(np.arange(GROUPS), EACH)
-    return (20 * np.eye(30)[groups] + noise).astype(np.float32), groups
-
-
-def on_vectors(config: Any, samples: np.ndarray, parts: list[np.ndarray]) -> Federated:
-    """A run on vectors as they are, in float64."""
-    given = tiny_workload(config)
-    task = replace(given.task, shape=samples.shape[1:], encoder=Raw(), classes=GROUPS)
-    return federate(replace(given, task=task, samples={"train": samples}, parts=parts))
-
-
-def clusters(ran: Federated, samples: np.ndarray) -> np.ndarray:
-    model = ran.spy.model_for(ran.state.server, None)
-    probabilities = model(torch.from_numpy(samples)).probabilities
-    assert probabilities is not None
-    return probabilities.argmax(dim=1).numpy()
-
-
-def same_partition(found: np.ndarray, groups: np.ndarray) -> bool:
-    pairs = set(zip(found.tolist(), groups.tolist(), strict=True))
-    return len(pairs) == len(set(found.tolist())) == len(set(groups.tolist()))
+from tests.builders.federation import SIZES, Federated, federate, tiny_task, tiny_workload
+from tests.builders.vectors import (
+    GROUPS,
+    blobs,
+    clusters,
+    on_vectors,
+    same_partition,
+    slow_farthest,
+)
 
 
 @pytest.mark.parametrize("local", [1, 2, 3])

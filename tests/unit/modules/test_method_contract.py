@@ -1,12 +1,9 @@
-"""The contract of methods, over every class with a nested `Config` in every file of `modules/`.
+"""The contract of methods, for every class with a nested `Config` in every file of `modules/`.
 
-Each is run to its end on a tiny federation. Fields whose names end as in `CAPS` are cut down, so
-that this takes a moment; a method that counts its length in other words adds them there.
+Each is run to its end on a tiny federation, run again, and resumed after a crash.
 """
 
-import importlib
 import inspect
-import pkgutil
 import re
 from typing import Any
 
@@ -15,43 +12,19 @@ import torch
 from lightning import LightningModule
 from pydantic import ValidationError
 
-import modules
+from coterie.checkpoints.checkpoint import load_checkpoint
 from coterie.config.component import Component, config_model, target_of
 from coterie.contract import Method, ServerState
 from coterie.contract.clusterer import Clusterer
 from coterie.execution.packing import digest, pack
-from tests.small_federation import SIZES, Federated, federate, tiny_task, tiny_workload
-
-CAPS = {"rounds": 2, "epochs": 1, "batch_size": 8, "global_steps": 10}
-CAPS |= {"total_steps": 5, "_every": 2, "_size": 8}
-
-
-def discover() -> list[type]:
-    """Every method: the classes of `modules/` that have a config of their own."""
-    found = []
-    for info in pkgutil.iter_modules(modules.__path__, "modules."):
-        module = importlib.import_module(info.name)
-        found += [
-            kind
-            for _, kind in inspect.getmembers(module, inspect.isclass)
-            if kind.__module__ == info.name and "Config" in vars(kind)
-        ]
-    return found
-
-
-METHODS = discover()
-
-
-def small(kind: type) -> Component:
-    """The method's default config, cut short."""
-    plain = kind.Config()
-    cut = {
-        name: min(value, cap)
-        for name, value in dict(plain).items()
-        for ending, cap in CAPS.items()
-        if name.endswith(ending) and isinstance(value, int)
-    }
-    return kind.Config(**cut)
+from coterie.execution.serial import SerialBackend
+from coterie.rounds.loop import Loop
+from coterie.rounds.state import RunState
+from tests.builders.checkpoints import save
+from tests.builders.every_method import METHODS, short
+from tests.builders.federation import SIZES, Federated, federate, tiny_task, tiny_workload
+from tests.builders.loops import plain
+from tests.builders.observers import Silent
 
 
 @pytest.fixture(scope="module", params=METHODS, ids=lambda kind: kind.__name__)
@@ -61,7 +34,7 @@ def kind(request: pytest.FixtureRequest) -> Any:
 
 @pytest.fixture(scope="module")
 def ran(kind: Any) -> Federated:
-    return federate(tiny_workload(small(kind), needs_labels=kind.needs_labels))
+    return federate(tiny_workload(short(kind), needs_labels=kind.needs_labels))
 
 
 def bits(state: ServerState) -> dict[str, Any]:
@@ -123,7 +96,7 @@ def test_docstrings_name_the_paper(kind: Any) -> None:
 
 def test_init_is_a_function_of_its_seed(kind: Any) -> None:
     sizes = dict(enumerate(SIZES))
-    method = kind(small(kind), tiny_task())
+    method = kind(short(kind), tiny_task())
     start = method.init(sizes, 3)
     torch.rand(7)
     assert bits(method.init(sizes, 3)) == bits(start)
@@ -198,3 +171,81 @@ def test_there_is_a_model_at_any_time(ran: Federated) -> None:
 def test_labels_are_given_only_to_who_declares_them(ran: Federated) -> None:
     for turn in ran.spy.turns:
         assert (turn.client.data.labels is not None) is ran.spy.needs_labels
+
+
+class Crash(BaseException):
+    """The process is gone."""
+
+
+def workload(kind: Any, **run: Any) -> Any:
+    return tiny_workload(short(kind), needs_labels=kind.needs_labels, **run)
+
+
+@pytest.fixture(scope="module")
+def whole(kind: Any) -> Federated:
+    return federate(workload(kind))
+
+
+def test_the_same_seed_gives_the_same_bits_and_another_one_others(
+    kind: Any, whole: Federated
+) -> None:
+    torch.rand(7)  # nothing may depend on what the process has drawn before
+    again = federate(workload(kind, executor="lightning"))
+    assert plain(again.state) == plain(whole.state)
+    assert plain(federate(workload(kind, seed=6)).state)["slots"] != plain(whole.state)["slots"]
+
+
+def crash_after(phases: int, given: Any, start: Any, folder: Any) -> None:
+    """Run until so many phases are done, write a checkpoint, and lose the process."""
+    backend = SerialBackend(given, lambda: None)
+
+    def commit(state: RunState, _: object) -> None:
+        if state.phases == phases:
+            save(folder, state, backend, keep=1)
+            raise Crash
+
+    loop = Loop(backend._worker.method, backend, given, Silent(), commit)
+    with pytest.raises(Crash):
+        loop.run(RunState(server=start))
+
+
+def test_a_run_that_crashed_resumes_to_the_same_bits(
+    kind: Any, whole: Federated, tmp_path: Any
+) -> None:
+    phases = whole.state.phases
+    moments = sorted({1, phases // 2, phases - 1} & set(range(1, phases)))
+    assert moments or phases == 1  # a single phase has no middle
+    for moment in moments:
+        folder = tmp_path / str(moment)
+        given = workload(kind)
+        crash_after(moment, given, whole.start, folder)
+        again = SerialBackend(given, lambda: None)
+        torch.rand(3)
+        state = load_checkpoint(folder, again).state
+        assert state.phases == moment
+        Loop(again._worker.method, again, given, Silent(), lambda *_: None).run(state)
+        assert plain(state) == plain(whole.state)
+
+
+def test_what_may_be_raised_gives_the_bits_of_a_run_that_had_it_from_the_start(
+    kind: Any, tmp_path: Any
+) -> None:
+    config = short(kind)
+    for key in config.extensible:
+        shorter = federate(workload(kind))
+        backend = SerialBackend(workload(kind), lambda: None)
+        save(tmp_path, shorter.state, backend, keep=1)
+        raised = config.model_copy(update={key: getattr(config, key) + 1})
+        given = tiny_workload(raised, needs_labels=kind.needs_labels)
+        longer = federate(given)
+        assert longer.state.phases > shorter.state.phases
+        again = SerialBackend(given, lambda: None)
+        state = load_checkpoint(tmp_path, again).state
+        Loop(again._worker.method, again, given, Silent(), lambda *_: None).run(state)
+        assert plain(state) == plain(longer.state)
+
+
+def test_every_method_but_two_can_be_made_longer() -> None:
+    fixed = {kind.__name__ for kind in METHODS if not kind.Config.extensible}  # type: ignore[attr-defined]
+    # CF-CL's weights know how many steps there are in all; k-FED has one round.
+    assert fixed == {"CFCL", "KFED"}

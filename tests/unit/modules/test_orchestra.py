@@ -1,4 +1,4 @@
-"""Orchestra's rounds: first phase, stateless clients, balanced clusters, scaling, resumption."""
+"""Orchestra's rounds: first phase, stateless clients, clusters, scaling, messages, resumption."""
 
 import logging
 from dataclasses import replace
@@ -16,13 +16,12 @@ from coterie.networks.encoders import Encoder
 from coterie.rounds.loop import Loop
 from coterie.rounds.state import RunState
 from coterie.run.recorder import joined_metrics
-from modules.orchestra import NETWORKS, Orchestra, scaled_epochs
+from modules.orchestra import NETWORKS, RULES, Orchestra, scaled_epochs
 from modules.orchestra_model import OrchestraModel, scaled_rate
-from tests.checkpoints import save
-from tests.small_federation import (
+from tests.builders.checkpoints import save
+from tests.builders.federation import (
     SIZES,
     Federated,
-    Silent,
     TinyEncoder,
     federate,
     same_bits,
@@ -30,7 +29,8 @@ from tests.small_federation import (
     tiny_task,
     tiny_workload,
 )
-from tests.small_orchestra import batch_of, model, rows, short
+from tests.builders.observers import Silent
+from tests.builders.orchestra import batch_of, model, rows, short
 
 
 @pytest.fixture(scope="module")
@@ -249,3 +249,103 @@ def test_a_resumed_run_has_the_bits_of_an_undisturbed_one(
     Loop(method, backend, workload, Silent(), lambda *_: None).run(state)
     for slot, tensors in ran.state.server.slots.items():
         assert same_bits(tensors, state.server.slots[slot])
+
+
+L, G, D, H, M = 3, 4, 5, 7, 16
+BRANCH = {
+    "encoder.network.1.weight": (8, 64),
+    "encoder.network.2.weight": (8,),
+    "encoder.network.2.bias": (8,),
+    "encoder.network.2.running_mean": (8,),
+    "encoder.network.2.running_var": (8,),
+    "encoder.network.4.weight": (6, 8),
+    "encoder.network.4.bias": (6,),
+    "projector.0.weight": (H, 6),
+    "projector.1.weight": (H,),
+    "projector.1.bias": (H,),
+    "projector.1.running_mean": (H,),
+    "projector.1.running_var": (H,),
+    "projector.3.weight": (D, H),
+    "projector.4.running_mean": (D,),
+    "projector.4.running_var": (D,),
+}
+NETWORKS_SENT = {
+    "online": {f"online.{name}": shape for name, shape in BRANCH.items()},
+    "target": {f"target.{name}": shape for name, shape in BRANCH.items()},
+    "rotation": {"rotation.weight": (4, D), "rotation.bias": (4,)},
+}
+
+
+def ran_with(**changes: Any) -> Federated:
+    config = Orchestra.Config(
+        projection=D, hidden=H, batch_size=8, rounds=2, epochs=1, participation=1.0,
+        local_clusters=L, global_clusters=G, global_steps=5, memory=M, **changes,
+    )  # fmt: skip
+    return federate(tiny_workload(config))
+
+
+@pytest.fixture(scope="module")
+def audited() -> Federated:
+    return ran_with()
+
+
+def shapes(slots: Any) -> dict[str, dict[str, tuple[int, ...]]]:
+    return {
+        slot: {name: tuple(value.shape) for name, value in tensors.items()}
+        for slot, tensors in slots.items()
+    }
+
+
+def test_exactly_these_tensors_cross(audited: Federated) -> None:
+    assert len(audited.spy.turns) == 3 * len(SIZES)
+    extra = {"centroids": {"centroids": (G, D)}, "schedule": {"epochs": (1,)}}
+    for turn in audited.spy.turns:
+        outcome, down = turn.outcome, shapes(turn.slots)
+        up = shapes({slot: mean.tensors for slot, mean in outcome.up.items()})
+        if turn.phase.name == "clustering":
+            assert (down, up) == ({"target": NETWORKS_SENT["target"]}, {})
+            assert set(outcome.metrics) == {"smallest_cluster"}
+        else:
+            assert (down, up) == (NETWORKS_SENT | extra, NETWORKS_SENT)
+            assert set(outcome.metrics) == {"loss", "cluster", "rotation", "smallest_cluster"}
+        assert shapes({"sent": outcome.records}) == {"sent": {"centroids": (L, D)}}
+        assert (outcome.state, outcome.mail) == (None, {})
+
+
+def test_representations_leave_only_in_the_idealised_variant(audited: Federated) -> None:
+    ideal = ran_with(privacy="none")
+    for turn in ideal.spy.turns:
+        assert set(turn.outcome.records) == {"representations"}
+        assert turn.outcome.metrics["smallest_cluster"] == 1.0
+    rows = {t.client.id: len(t.outcome.records["representations"]) for t in ideal.spy.turns[:3]}
+    assert rows == {0: 13, 1: 16, 2: 8}
+    # A centroid is the mean of four rows or more here, never one of them.
+    for turn, other in zip(audited.spy.turns[:2], ideal.spy.turns[:2], strict=True):
+        sent, kept = turn.outcome.records["centroids"], other.outcome.records["representations"]
+        assert (sent @ kept.T).max() < 1 - 1e-6
+
+
+def test_every_state_entry_has_a_rule_and_the_memory_belongs_to_no_slot() -> None:
+    module = OrchestraModel(Orchestra.Config(), tiny_task())
+    RULES.check(module)
+    assert {name for name in module.state_dict() if not RULES.of(name).slot} == {
+        "memory",
+        "remembered",
+        *(name for name in module.state_dict() if "num_batches" in name),
+        *(name for name in module.state_dict() if name.startswith("augment.")),
+    }
+
+
+def test_bytes_are_those_counted_by_hand(audited: Federated) -> None:
+    branch = 64 * 8 + 4 * 8 + 6 * 9 + H * 6 + 4 * H + D * H + 2 * D
+    size = {"online": 8 * branch, "target": 8 * branch, "rotation": 8 * 4 * (D + 1)}
+    first, second, third = (commit.traffic for commit in audited.commits)
+    clients, centroids = len(SIZES), 8 * L * D
+    assert first.down == {"target": clients * size["target"]}
+    assert first.up == {"records/centroids": clients * centroids, "metrics": clients * 8}
+    # The target is what they have already; the schedule does not change either.
+    news = {"online": size["online"], "rotation": size["rotation"], "centroids": 8 * G * D}
+    assert second.down == {k: clients * v for k, v in (news | {"schedule": 8}).items()}
+    assert third.down == {k: clients * v for k, v in (size | {"centroids": 8 * G * D}).items()}
+    up = {k: v + 8 for k, v in size.items()} | {"records/centroids": centroids, "metrics": 32}
+    assert second.up == third.up == {k: clients * v for k, v in up.items()}

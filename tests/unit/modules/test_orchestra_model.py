@@ -9,8 +9,8 @@ import torch
 from coterie.errors import ConfigError
 from modules.orchestra import Orchestra
 from modules.orchestra_model import check_rotatable, rotated
-from tests.small_federation import SHAPE, tiny_task
-from tests.small_orchestra import batch_of, model, rows, short
+from tests.builders.federation import SHAPE, tiny_task
+from tests.builders.orchestra import batch_of, model, rows, short
 
 
 def test_a_teacher_like_its_student_leaves_the_entropy_of_its_assignments() -> None:

@@ -9,8 +9,8 @@ from coterie.config.participation import ParticipationConfig
 from coterie.contract import ServerState
 from modules.model_choice import ABSENT, favourite
 from modules.pool_restarts import has_failed, is_due
-from tests.small_federation import Federated
-from tests.small_pool import ran_with, short, short_ifca
+from tests.builders.cpcfl import ran_with, short, short_ifca
+from tests.builders.federation import Federated
 
 PICKY = {"clusters": 3, "min_share": 0.33, "restart_after": 1, "rounds": 2}
 """Three models for three clients, each to be chosen by one of them: rare by chance."""

@@ -1,4 +1,4 @@
-"""SimCLR, BYOL and SimSiam: their losses' identities, the target's and the predictor's rules."""
+"""SimCLR, BYOL and SimSiam: losses, targets, predictors, messages, resumption."""
 
 import math
 
@@ -6,14 +6,28 @@ import pytest
 import torch
 from torch import nn
 
+from coterie.checkpoints.checkpoint import load_checkpoint
+from coterie.execution.packing import unpack
+from coterie.execution.serial import SerialBackend
+from coterie.rounds.loop import Loop
+from coterie.rounds.state import RunState
 from modules.byol import BYOL, Bootstrap, FedBYOL
 from modules.pretraining import divergence
 from modules.simclr import FedSimCLR, SimCLR
 from modules.simsiam import FedSimSiam, SimSiam
-from tests import slow_losses
-from tests.small_federation import Federated, federate, same_bits, tiny_task, tiny_workload
-from tests.small_modules import fit
-from tests.small_modules import random_views as views
+from tests.builders import slow_losses
+from tests.builders.checkpoints import save
+from tests.builders.federation import (
+    SIZES,
+    Federated,
+    federate,
+    same_bits,
+    tiny_task,
+    tiny_workload,
+)
+from tests.builders.modules import fit
+from tests.builders.modules import random_views as views
+from tests.builders.observers import Silent
 
 SMALL = {"hidden": 7, "projection": 5, "batch_size": 8}
 SHORT = {**SMALL, "epochs": 1, "rounds": 2}
@@ -240,3 +254,99 @@ def test_the_defaults_are_those_of_the_papers(central, federated) -> None:
         assert silos.predictor_threshold == 0.4
     if central is BYOL:
         assert (alone.momentum, silos.momentum, alone.target_network) == (0.9, 0.99, "kept")
+
+
+SCALAR = 8
+NORM = 4 * 7  # weight, bias, mean, variance of the projector's BatchNorm
+NUMBERS = {
+    # Linear 64→8 without bias, BatchNorm, Linear 8→6.
+    "encoder": 64 * 8 + 4 * 8 + (8 * 6 + 6),
+    "projector": 6 * 7 + NORM + (7 * 5 + 5),
+    "predictor": 5 * 3 + 4 * 3 + (3 * 5 + 5),
+}
+PLAIN = {**NUMBERS, "projector": 6 * 7 + 7 + (7 * 5 + 5)}  # SimCLR's has a bias and no BatchNorm
+CASES = {
+    "FedSimCLR": (FedSimCLR.Config(**SHORT), {k: PLAIN[k] for k in ("encoder", "projector")}),
+    "FedSimSiam": (FedSimSiam.Config(**SHORT, bottleneck=3), NUMBERS),
+    "FedBYOL": (FedBYOL.Config(**SHORT, bottleneck=3), NUMBERS),
+    "FedBYOL, target averaged": (
+        FedBYOL.Config(**SHORT, bottleneck=3, target_network="averaged"),
+        {**NUMBERS, "target": NUMBERS["encoder"] + NUMBERS["projector"]},
+    ),
+}
+PREFIXES = {
+    "encoder": ("online.encoder.",),
+    "projector": ("online.projector.",),
+    "predictor": ("predictor.",),
+    "target": ("target.encoder.", "target.projector."),
+}
+
+
+@pytest.fixture(scope="module", params=CASES)
+def ran(request) -> tuple[Federated, dict[str, int]]:
+    config, numbers = CASES[request.param]
+    return federate(tiny_workload(config)), numbers
+
+
+def test_only_the_declared_networks_cross(ran) -> None:
+    federated, numbers = ran
+    assert len(federated.spy.turns) == 2 * len(SIZES)
+    for turn in federated.spy.turns:
+        up = {slot: mean.tensors for slot, mean in turn.outcome.up.items()}
+        for sent in (turn.slots, up):
+            assert set(sent) == set(numbers)
+            for slot, tensors in sent.items():
+                assert all(name.startswith(PREFIXES[slot]) for name in tensors)
+                assert sum(t.numel() for t in tensors.values()) == numbers[slot]
+                assert not [name for name in tensors if "num_batches" in name]
+        assert turn.outcome.records == {}
+        assert turn.outcome.mail == {}
+        assert set(turn.outcome.metrics) == {"loss"}
+        assert turn.client.data.labels is None
+
+
+def test_bytes_are_those_counted_by_hand(ran) -> None:
+    federated, numbers = ran
+    everyone = SCALAR * len(SIZES)
+    for commit in federated.commits:
+        assert commit.traffic.down == {slot: everyone * n for slot, n in numbers.items()}
+        up = {slot: everyone * (n + 1) for slot, n in numbers.items()}
+        assert commit.traffic.up == {**up, "metrics": everyone}
+        assert commit.traffic.peer == {}
+
+
+CONFIG = FedBYOL.Config(
+    rounds=3, epochs=1, batch_size=8, hidden=7, projection=5, predictor_threshold=0.1,
+    participation=0.6,
+)  # fmt: skip
+
+
+class Crash(BaseException):
+    """The process is gone."""
+
+
+@pytest.mark.parametrize("phases", [1, 2])
+def test_it_resumes_to_the_same_bits(tmp_path, phases: int) -> None:
+    workload = tiny_workload(CONFIG)
+    whole = federate(workload)
+    backend = SerialBackend(workload, lambda: None)
+
+    def commit(state: RunState, _: object) -> None:
+        if state.phases == phases:
+            save(tmp_path, state, backend, keep=1)
+            raise Crash
+
+    loop = Loop(backend._worker.method, backend, workload, Silent(), commit)
+    with pytest.raises(Crash):
+        loop.run(RunState(server=whole.start))
+    again = SerialBackend(workload, lambda: None)
+    torch.rand(3)
+    state = load_checkpoint(tmp_path, again).state
+    Loop(again._worker.method, again, workload, Silent(), lambda *_: None).run(state)
+    assert state.server.round == 3
+    for slot, tensors in whole.state.server.slots.items():
+        assert same_bits(tensors, state.server.slots[slot])
+    kept = {client: unpack(handle) for client, handle in state.states.items()}
+    assert kept.keys() == whole.kept.keys()
+    assert all(same_bits(kept[client], whole.kept[client]) for client in kept)
+    assert any("predictor" in name for tensors in kept.values() for name in tensors)

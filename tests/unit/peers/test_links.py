@@ -8,7 +8,7 @@ from coterie.commands.compose import compose
 from coterie.config.schema import LinksConfig
 from coterie.peers.links import modelled_seconds
 from coterie.run.federation import Federation
-from tests.small_federation import Silent
+from tests.builders.observers import Silent
 
 
 def test_the_papers_figures() -> None:

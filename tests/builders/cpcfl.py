@@ -11,7 +11,8 @@ from coterie.rounds.loop import Loop
 from coterie.rounds.state import RunState
 from datamodules.augmentations import NoAugmentation
 from modules.cpcfl import CPCFL, IFCA
-from tests.small_federation import Federated, Silent, federate, tiny_workload
+from tests.builders.federation import Federated, federate, tiny_workload
+from tests.builders.observers import Silent
 
 SHORT = {"batch_size": 8, "epochs": 2, "rounds": 4, "clusters": 2, "learning_rate": 0.01}
 

@@ -19,6 +19,7 @@ from coterie.networks.encoders import Encoder, EncoderConfig
 from coterie.rounds.loop import Committed, Loop
 from coterie.rounds.state import RunState
 from datamodules.augmentations import DigitsAugmentation
+from tests.builders.observers import Silent
 
 torch.set_num_threads(1)  # tensors this small only lose by threads
 
@@ -117,13 +118,6 @@ class Federated:
     @property
     def kept(self) -> dict[int, dict[str, Tensor]]:
         return {client: unpack(handle) for client, handle in self.state.states.items()}
-
-
-class Silent:
-    """An observer that ignores everything."""
-
-    def __getattr__(self, name: str) -> Any:
-        return lambda *args, **kwargs: None
 
 
 def federate(workload: Workload) -> Federated:

@@ -1,14 +1,18 @@
 """Runs of small federations on any backend, compared to the bit."""
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import torch
 
+from coterie import Federation
 from coterie.commands.compose import compose
 from coterie.execution.packing import unpack
 from coterie.rounds.loop import Loop
 from coterie.rounds.state import RunState
+from coterie.run.federation import RunResult
 from coterie.run.setup import assemble, make_backend
+from tests.builders.observers import Silent
 
 SMALL = (
     "experiment=fedmcc_digits",
@@ -33,19 +37,25 @@ CCFC = (
     "method.batch_size=16",
     "method.keep_optimizer=true",
 )
+COMMAND = (
+    "experiment=fedmcc_digits", "cluster=serial", "executor=bare", "data.limit=100", "encoder=mlp",
+    "encoder.hidden=[16]", "encoder.features=8", "method.representation_rounds=1",
+    "method.representation_epochs=1", "method.clustering_rounds=1", "method.clustering_epochs=1",
+    "method.batch_size=16", "evaluation.figures=false", "evaluation.linear_probe=false",
+    "evaluation.knn=false", "evaluation.kmeans_baseline=false", "tracking.progress=none",
+)  # fmt: skip
+"""A run of a moment from the command line, in this process, without extras."""
+TINY = (
+    "experiment=fedmcc_digits", "cluster=serial", "data.limit=200", "encoder.width=8",
+    "encoder.features=16", "method.cluster_heads=2", "method.representation_rounds=2",
+    "method.representation_epochs=1", "method.clustering_rounds=2", "method.clustering_epochs=1",
+    "evaluation.every=0", "evaluation.figures=false", "evaluation.linear_probe=false",
+    "evaluation.knn=false", "evaluation.kmeans_baseline=false", "tracking.progress=none",
+)  # fmt: skip
 
 
-class Silent:
-    """An observer that only remembers notes."""
-
-    def __init__(self):
-        self.notes = []
-
-    def __getattr__(self, name):
-        return lambda *args, **kwargs: None
-
-    def note(self, text):
-        self.notes.append(text)
+WITHOUT_CLUSTERS = ("method.clustering_rounds=0",)
+"""FedMCC without its second stage: its clusters are those of k-means."""
 
 
 @dataclass
@@ -96,3 +106,7 @@ def assert_same(a, b):
             assert one[key].keys() == other[key].keys()
             for name in one[key]:
                 assert torch.equal(one[key][name], other[key][name]), (key, name)
+
+
+def train(folder: Path, *overrides: str) -> RunResult:
+    return Federation(compose(*TINY, *overrides, f"run_dir={folder}")).run()

@@ -10,7 +10,7 @@ from coterie.contract.client import ClientData
 from coterie.execution.bare_loop import BareLoop
 from coterie.execution.batches import SeededBatches
 from modules.mcc import MomentumConfig, MomentumContrast
-from tests.small_federation import SHAPE, tiny_task, tiny_workload
+from tests.builders.federation import SHAPE, tiny_task, tiny_workload
 
 
 def momentum_module(stage: str = "joint", seed: int = 0, **config: object) -> MomentumContrast:

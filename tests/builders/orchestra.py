@@ -7,7 +7,7 @@ from torch import Tensor
 
 from modules.orchestra import Orchestra
 from modules.orchestra_model import OrchestraModel
-from tests.small_federation import SHAPE, tiny_task
+from tests.builders.federation import SHAPE, tiny_task
 
 SHORT = {
     "projection": 5, "hidden": 7, "batch_size": 8, "rounds": 2, "epochs": 2, "participation": 1.0,

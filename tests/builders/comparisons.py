@@ -6,7 +6,7 @@ import sys
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 TINY = (
     "experiments=[fedmcc_digits,fedavg_digits]",
     "seeds=[0,1]",

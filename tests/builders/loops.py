@@ -13,18 +13,7 @@ from coterie.execution.packing import Packed, pack
 from coterie.execution.serial import SerialBackend
 from coterie.rounds.loop import Committed, Loop
 from coterie.rounds.state import RunState
-
-
-class Quiet:
-    """An observer that remembers the names and arguments of its calls."""
-
-    def __init__(self) -> None:
-        self.calls: list[tuple[Any, ...]] = []
-
-    def __getattr__(self, name: str) -> Callable[..., None]:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return lambda *args, **kwargs: self.calls.append((name, *args))
+from tests.builders.observers import Quiet
 
 
 def make_workload(method: Component, sizes: Sequence[int] = (2, 3, 4), **config: Any) -> Workload:

@@ -1,12 +1,46 @@
-"""Every method, found by itself: the choices of configs/method, each with a small run on digits."""
+"""Every method, found by itself: the classes of modules/ and the choices of configs/method.
 
+Fields whose names end as in `CAPS` are cut down, so that a run takes a moment; a method that counts
+its length in other words adds them there.
+"""
+
+import importlib
+import inspect
+import pkgutil
 from typing import Any
 
+import modules
 from coterie.commands.compose import compose, experiments, groups, read_choice
 from coterie.config.component import Component
 from coterie.errors import DataError
 from coterie.run.data import read_and_split
-from tests.unit.modules.test_method_contract import CAPS
+
+CAPS = {
+    "rounds": 2,
+    "epochs": 1,
+    "batch_size": 8,
+    "global_steps": 10,
+    "total_steps": 5,
+    "_every": 2,
+    "_size": 8,
+}
+
+
+def discover() -> list[type]:
+    """Every method: the classes of `modules/` that have a config of their own."""
+    found = []
+    for info in pkgutil.iter_modules(modules.__path__, "modules."):
+        module = importlib.import_module(info.name)
+        found += [
+            kind
+            for _, kind in inspect.getmembers(module, inspect.isclass)
+            if kind.__module__ == info.name and "Config" in vars(kind)
+        ]
+    return found
+
+
+METHODS = discover()
+
 
 CHOICES = tuple(groups()["method"])
 
@@ -39,6 +73,11 @@ def cut(config: Component) -> dict[str, int]:
         for ending, cap in CAPS.items()
         if name.endswith(ending) and type(value) is int and value > cap
     }
+
+
+def short(kind: Any) -> Component:
+    """The default config of a method's class, cut short."""
+    return kind.Config(**cut(kind.Config()))
 
 
 def _file(choice: str) -> str:

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from coterie.execution.packing import unpack
 from modules.cfcl import CFCL
-from tests.small_federation import Federated, SpiedTurn, federate, tiny_workload
+from tests.builders.federation import Federated, SpiedTurn, federate, tiny_workload
 
 SHORT = {
     "total_steps": 7, "aggregate_every": 3, "pull_every": 2, "batch_size": 8, "budget": 2,
