@@ -10,7 +10,7 @@ from ray.cluster_utils import Cluster
 from ray_jobs.train import main
 from tests.builders.runs import COMMAND
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("no_cluster")]
 
 ON_RAY = (*COMMAND, "cluster=local")
 

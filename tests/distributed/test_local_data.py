@@ -19,7 +19,7 @@ from coterie.run.federation import Federation
 from tests.builders.observers import Silent
 from tests.builders.runs import SMALL
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(240), pytest.mark.usefixtures("no_cluster")]
 CLASSES = {"a": range(9), "b": range(1, 10)}  # neither silo has all ten
 
 
