@@ -14,6 +14,7 @@ from coterie.execution.batches import SeededBatches
 from coterie.networks.views import seeded_view
 from datamodules.augmentations import DigitsAugmentation
 from modules.cfcl_model import TripletModel
+from modules.cfcl_timeline import timeline
 from tests.builders import slow_importance as slow
 from tests.builders.cfcl import ran, short
 from tests.builders.federation import SHAPE, SIZES, Federated, tiny_task, tiny_workload
@@ -40,11 +41,11 @@ class Reference:
         self.embedded = exchange == "implicit"
         self.data = [
             ClientData(samples=tiny_workload(short()).samples["train"], rows=rows)
-            for rows in done.backend._worker.parts
+            for rows in done.backend.worker.parts
         ]
         self.seeds = {}
         for turn in done.spy.turns:
-            event = done.spy._timeline[turn.phase.round - 1][turn.phase.step]
+            event = timeline(done.config)[turn.phase.round - 1][turn.phase.step]
             self.seeds[event.kind, event.step, turn.client.id] = turn.client.seed
         self.batch_seed = int(done.start.slots["setup"]["seed"])
         with seeded(derive_seed(5, "init")):

@@ -84,7 +84,7 @@ def kmeans(
     draws = np.random.SeedSequence(seed).generate_state(1 if start is not None else restarts)
     # Restarts are compared here, because FAISS's own `nredo` ignores the weights when it does.
     runners = (_clustering(used, k, int(draw >> 1), iterations, spherical) for draw in draws)
-    results = (_result(points, _lloyd(run, used, scaled, start), masses) for run in runners)
+    results = (result_of(points, _lloyd(run, used, scaled, start), masses) for run in runners)
     return min(results, key=lambda result: result.inertia)
 
 
@@ -132,7 +132,7 @@ def _clustering(points: Tensor, k: int, seed: int, iterations: int, spherical: b
         options["init_method"] = faiss.ClusteringInitMethod_KMEANS_PLUS_PLUS
     features = points.shape[1]
     runner = faiss.Kmeans(features, k, niter=iterations, seed=seed, spherical=spherical, **options)
-    runner.index = _index(features, spherical, points.device)
+    runner.index = flat_index(features, spherical, points.device)
     return runner
 
 
@@ -149,7 +149,7 @@ def _lloyd(
     return torch.from_numpy(np.array(runner.centroids, dtype=np.float32)).to(points.device)
 
 
-def _index(features: int, spherical: bool, device: torch.device) -> Any:
+def flat_index(features: int, spherical: bool, device: torch.device) -> Any:
     """The exact index that finds nearest centroids, on the points' GPU if FAISS can."""
     index = faiss.IndexFlatIP(features) if spherical else faiss.IndexFlatL2(features)
     if device.type != "cuda" or not hasattr(faiss, "StandardGpuResources"):
@@ -169,7 +169,8 @@ def _one_thread() -> Iterator[None]:
         faiss.omp_set_num_threads(before)
 
 
-def _result(points: Tensor, centroids: Tensor, weights: Tensor | None) -> KMeansResult:
+def result_of(points: Tensor, centroids: Tensor, weights: Tensor | None) -> KMeansResult:
+    """Assign points (n, d) to centroids (k, d); the inertia is summed block by block."""
     assignments = _nearest(points, centroids)
     pairs = zip(torch.split(points, _ROWS), torch.split(assignments, _ROWS), strict=True)
     sums = [(rows - centroids[near]).double().square().sum(dim=1) for rows, near in pairs]

@@ -57,7 +57,7 @@ class UnsupervisedEvaluator:
         All are embedded: uniformity counts a sample itself among those that it is compared with,
         for more the fewer these are.
         """
-        return self._scores(server, self._sampled())
+        return self._scores(server, self.sampled())
 
     def _scores(self, server: ServerState, anchors: Sequence[Indices]) -> dict[str, float]:
         """Scores of the samples at these positions in the clients' parts."""
@@ -71,12 +71,13 @@ class UnsupervisedEvaluator:
         align = alignment(list(zip(*both, strict=True)))
         unif = uniformity(torch.split(whole.embedding, sizes), anchors=anchors)
         found = {"align": align, "unif": unif, "selection": selection_score(align, unif)}
-        assignments = self._assignments(plain)
+        assignments = self.assignments_of(plain)
         if assignments is not None:
             found["mixing"] = mixing(plain.embedding, assignments)
         return found
 
-    def _assignments(self, found: Prediction) -> NDArray[np.int64] | None:
+    def assignments_of(self, found: Prediction) -> NDArray[np.int64] | None:
+        """The head's clusters, or those of k-means; None for fewer samples than clusters."""
         assigned: Tensor
         if found.probabilities is not None:
             assigned = found.probabilities.argmax(dim=1)
@@ -87,7 +88,7 @@ class UnsupervisedEvaluator:
             return None
         return np.asarray(assigned.numpy(), dtype=np.int64)
 
-    def _sampled(self) -> list[Indices]:
+    def sampled(self) -> list[Indices]:
         """Positions in each client's part, of all alike so few that `max_samples` is kept."""
         sizes, most = [len(part) for part in self.parts], self.max_samples
         total = sum(sizes)

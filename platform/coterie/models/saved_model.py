@@ -77,7 +77,7 @@ def describe(model: Clusterer, server: ServerState, data: DataArrays) -> dict[st
         "server": {
             "step": server.step,
             "facts": dict(server.facts),
-            "slots": {slot: _layouts(tensors) for slot, tensors in server.slots.items()},
+            "slots": {slot: layouts_of(tensors) for slot, tensors in server.slots.items()},
         },
     }
 
@@ -125,7 +125,7 @@ def read_description(folder: Path) -> dict[str, Any]:
     return dict(described)
 
 
-def _layouts(tensors: Mapping[str, Tensor]) -> dict[str, str]:
+def layouts_of(tensors: Mapping[str, Tensor]) -> dict[str, str]:
     """Name to type and shape: `float32 32x1x4x4`."""
     return {
         name: f"{str(t.dtype).removeprefix('torch.')} {'x'.join(map(str, t.shape))}"

@@ -74,12 +74,13 @@ class Tracker:
             so that series are not cut up and a logger's columns stay few.
 
     Attributes:
+        loggers: Those that have not failed.
         problems: One sentence for each logger that was left out.
     """
 
     def __init__(self, metrics: MetricsLog, loggers: Sequence[Logger], client_rows: int) -> None:
         self._metrics = metrics
-        self._loggers = list(loggers)
+        self.loggers = list(loggers)
         self._client_rows = client_rows
         self.problems: list[str] = []
         self._phases = 0
@@ -103,7 +104,7 @@ class Tracker:
         prefix = "" if row.client is None else f"client/{row.client}/"
         prefix += f"{row.stage}/" if row.stage else ""
         values = {prefix + name: float(value) for name, value in row.values.items()}
-        for logger in tuple(self._loggers):
+        for logger in tuple(self.loggers):
             self._guarded(logger, partial(logger.log_metrics, values, step=self._phases))
 
     @property
@@ -134,9 +135,9 @@ class Tracker:
 
     def finish(self, status: Literal["success", "failed"]) -> None:
         """Close everything; with W&B online it waits for the upload."""
-        for logger in tuple(self._loggers):
+        for logger in tuple(self.loggers):
             self._guarded(logger, partial(logger.finalize, status))
-        self._loggers.clear()
+        self.loggers.clear()
         self._metrics.close()
 
     def _guarded(self, logger: Logger, action: Callable[[], None]) -> None:
@@ -144,7 +145,7 @@ class Tracker:
         try:
             action()
         except Exception as error:  # noqa: BLE001 - trackers raise whatever their libraries do
-            self._loggers.remove(logger)
+            self.loggers.remove(logger)
             reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
             self.problems.append(
                 f"{type(logger).__name__} is left out from here on ({reason}): the run goes on and "

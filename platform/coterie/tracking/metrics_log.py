@@ -79,18 +79,21 @@ class MetricsLog:
 
     Args:
         path: The file; made if it does not exist, continued if it does.
+
+    Attributes:
+        file: The open file, unbuffered.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = path.open("ab", buffering=0)
+        self.file = path.open("ab", buffering=0)
         self._waiting = b""
 
     @property
     def offset(self) -> int:
         """Bytes so far, of rows that wait too; a checkpoint remembers it for `truncate_to`."""
-        return os.fstat(self._file.fileno()).st_size + len(self._waiting)
+        return os.fstat(self.file.fileno()).st_size + len(self._waiting)
 
     def rows(self) -> list[dict[str, Any]]:
         """The rows so far, as written; a line that a crash cut short is left out."""
@@ -107,7 +110,7 @@ class MetricsLog:
         self._waiting += row.to_json().encode() + b"\n"
         try:
             while self._waiting:  # an unbuffered write may take only a part
-                self._waiting = self._waiting[self._file.write(self._waiting) :]
+                self._waiting = self._waiting[self.file.write(self._waiting) :]
         except OSError as error:
             if not waited:
                 _log.warning(
@@ -132,10 +135,10 @@ class MetricsLog:
                 "look for a copy of the file if you need them.",
                 self.path, self.offset, offset,
             )  # fmt: skip
-            self._file.truncate(self.path.read_bytes().rfind(b"\n") + 1)
+            self.file.truncate(self.path.read_bytes().rfind(b"\n") + 1)
             return
         self._waiting = b""
-        self._file.truncate(offset)
+        self.file.truncate(offset)
 
     def close(self) -> None:
         """Close the file; a second call does nothing."""
@@ -145,7 +148,7 @@ class MetricsLog:
                 self.path, self._waiting.count(b"\n"),
             )  # fmt: skip
             self._waiting = b""
-        self._file.close()
+        self.file.close()
 
 
 def parse_row(line: str) -> dict[str, Any] | None:

@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from coterie.evaluation.embedding import _map
+from coterie.evaluation.embedding import tsne_points
 
 NORMALS = np.random.default_rng(0).normal(size=(60, 8))
 VECTORS = {
@@ -44,14 +44,14 @@ def test_collapsed_and_extreme_vectors_are_drawn(kind, tmp_path):
 
 def test_what_has_collapsed_is_one_point():
     for kind in ("ones", "zeros", "constant", "nearly constant"):
-        points = _map(VECTORS[kind], 0)
+        points = tsne_points(VECTORS[kind], 0)
         np.testing.assert_array_equal(points, np.zeros((len(VECTORS[kind]), 2)))
 
 
 @pytest.mark.parametrize("size", [1e-300, 1e-30, 1.0, 1e30, 1e300])
 def test_the_size_of_vectors_does_not_matter(size):
     near, apart = NORMALS[:30] + 20, NORMALS[30:] - 20
-    points = _map(np.concatenate([near, apart]) * size, 0)
+    points = tsne_points(np.concatenate([near, apart]) * size, 0)
     assert _gap(points) > 3
 
 

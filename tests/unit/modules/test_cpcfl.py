@@ -241,7 +241,7 @@ def test_heads_have_the_papers_depths(layers: int) -> None:
 
 
 def test_clients_are_evaluated_with_the_model_they_chose_last(ran: Federated) -> None:
-    server, samples = ran.state.server, torch.from_numpy(ran.backend._worker.samples["train"])
+    server, samples = ran.state.server, torch.from_numpy(ran.backend.worker.samples["train"])
     chosen = ran.spy.client_groups(server)[4]
     for client, n in enumerate(chosen):
         found = ran.spy.model_for(server, client).eval()

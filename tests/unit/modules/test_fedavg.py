@@ -14,6 +14,7 @@ from coterie.commands.compose import compose
 from coterie.contract import Plan, load_slots
 from coterie.errors import ConfigError
 from coterie.execution.batches import SeededBatches
+from coterie.run.setup import assemble
 from datamodules.augmentations import NoAugmentation
 from modules.fedavg import Classification, FedAvg
 from tests.builders.federation import Federated, federate, same_bits, tiny_task, tiny_workload
@@ -81,9 +82,8 @@ def test_the_classifier_is_scored_without_matching(tmp_path) -> None:
         "method.batch_size=8", "method.epochs=5", "evaluation.every=1", "evaluation.figures=false",
         "tracking.progress=none", f"run_dir={tmp_path / 'run'}",
     )  # fmt: skip
-    federation = Federation(compose(*overrides))
-    result = federation.run()
-    data = federation._assembly.data
+    config = compose(*overrides)
+    result, data = Federation(config).run(), assemble(config).data
     samples, labels = torch.from_numpy(data.test_samples), data.test_labels
     with torch.no_grad():
         found = result.model(samples).probabilities.argmax(dim=1).numpy()

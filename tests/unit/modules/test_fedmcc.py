@@ -92,7 +92,7 @@ def replay(ran: Federated, number: int, kept: dict[int, Tensors]) -> None:
     turn = ran.spy.turns[number]
     stage, client = turn.phase.stage, turn.client
     with seeded(derive_seed(5, "init")):
-        module = MomentumContrast(ran.spy._config, tiny_task(), stage)
+        module = MomentumContrast(ran.config, tiny_task(), stage)
     state = module.state_dict()
     for tensors in turn.slots.values():
         for name, value in tensors.items():
@@ -196,7 +196,7 @@ def test_aggregated_targets_are_sent_and_not_kept() -> None:
 
 
 def test_the_model_clusters_only_once_that_is_trained(ran: Federated) -> None:
-    samples = torch.from_numpy(ran.backend._worker.samples["train"])
+    samples = torch.from_numpy(ran.backend.worker.samples["train"])
     for state, clusters in (
         (ran.start, False),
         (ran.spy.served[2][4], False),
@@ -204,7 +204,7 @@ def test_the_model_clusters_only_once_that_is_trained(ran: Federated) -> None:
     ):
         model = ran.spy.model_for(state, None).eval()
         prediction = model(samples)
-        module = MomentumContrast(ran.spy._config, tiny_task(), "joint").eval()
+        module = MomentumContrast(ran.config, tiny_task(), "joint").eval()
         for tensors in state.slots.values():
             module.load_state_dict(dict(tensors), strict=False)
         hidden = module.online.encoder(samples.double() / 255.0)
@@ -315,8 +315,9 @@ def test_targets_cross_only_if_asked_for(audited: Federated) -> None:
 @pytest.mark.parametrize("aggregate_target", [False, True])
 @pytest.mark.parametrize("stage", list(PARTS))
 def test_every_state_entry_has_a_rule(stage: str, aggregate_target: bool) -> None:
-    method = FedMCC(config(aggregate_target=aggregate_target), tiny_task())
-    rules, module = method.rules(stage), MomentumContrast(method._config, tiny_task(), stage)
+    given = config(aggregate_target=aggregate_target)
+    rules = FedMCC(given, tiny_task()).rules(stage)
+    module = MomentumContrast(given, tiny_task(), stage)
     rules.check(module)
     kept = {name for name in module.state_dict() if rules.of(name).rule is Rule.KEEP}
     targets = set() if aggregate_target else {f"target.{part}" for part in PARTS[stage]}

@@ -336,13 +336,13 @@ def test_it_resumes_to_the_same_bits(tmp_path, phases: int) -> None:
             save(tmp_path, state, backend, keep=1)
             raise Crash
 
-    loop = Loop(backend._worker.method, backend, workload, Silent(), commit)
+    loop = Loop(backend.worker.method, backend, workload, Silent(), commit)
     with pytest.raises(Crash):
         loop.run(RunState(server=whole.start))
     again = SerialBackend(workload, lambda: None)
     torch.rand(3)
     state = load_checkpoint(tmp_path, again).state
-    Loop(again._worker.method, again, workload, Silent(), lambda *_: None).run(state)
+    Loop(again.worker.method, again, workload, Silent(), lambda *_: None).run(state)
     assert state.server.round == 3
     for slot, tensors in whole.state.server.slots.items():
         assert same_bits(tensors, state.server.slots[slot])

@@ -144,7 +144,7 @@ def test_stragglers_do_their_part_of_the_steps_in_any_method(executor):
     def steps(**keys):
         config = ParticipationConfig(**keys)
         loop = make_loop(tiny_workload(method, participation=config, executor=executor))
-        loop.backend._worker.trainer = counted = Counted(loop.backend._worker.trainer)
+        loop.backend.worker.trainer = counted = Counted(loop.backend.worker.trainer)
         loop.run(start(loop))
         return counted.steps
 

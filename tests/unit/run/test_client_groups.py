@@ -19,6 +19,7 @@ from coterie.evaluation.group_figure import group_figure
 from coterie.run.client_groups import ClientGroups
 from modules.cc import CC
 from ray_jobs.predict import main as predict
+from tests.builders.observers import Silent
 
 HISTORY = {1: [0, 2, 2, -1, 0, 1], 3: [1, 1, 1, 0, 0, -1]}
 TRUTH = np.array([0, 0, 1, 1, 2, 2])
@@ -136,21 +137,17 @@ def test_each_group_has_its_model(run, tmp_path) -> None:
 
 def test_a_resumed_run_has_the_whole_table(run, tmp_path) -> None:
     """Stopped after a checkpoint in the middle, as by a kill; its files begin at the same state."""
-    first = Federation(compose(*SMALL, f"run_dir={tmp_path / 'run'}"))
     recorder_rows = (run.run_dir / "client_groups.csv").read_text()
 
     class Stop(BaseException):
         """The process is gone."""
 
-    class View:
-        def __getattr__(self, name):
-            return lambda *args, **kwargs: None
-
+    class View(Silent):
         def phase_started(self, phase, cohort_size, total_rounds):
             if phase.round == 4:
                 raise Stop
 
-    first._view = View()
+    first = Federation(compose(*SMALL, f"run_dir={tmp_path / 'run'}"), View())
     with pytest.raises(Stop):
         first.run()
     again = Federation(compose(*SMALL, f"run_dir={tmp_path / 'run'}", "resume=true")).run()

@@ -46,7 +46,7 @@ class Terminal:
     def panel(self):
         """The lines of the panel as it stands."""
         file = io.StringIO()
-        Console(file=file, width=self.view._console.width).print(self.view.panel())
+        Console(file=file, width=self.view.console.width).print(self.view.panel())
         return file.getvalue().splitlines()
 
 
@@ -221,11 +221,11 @@ def test_live_draws_the_panel_and_scrolls_events_above_it():
 
 
 def test_auto_is_lines_in_ci_and_on_a_dumb_terminal(monkeypatch):
-    modes = [Terminal(terminal=terminal).view._mode for terminal in (True, False)]
+    modes = [Terminal(terminal=terminal).view.mode for terminal in (True, False)]
     for name, value in (("CI", "true"), ("TERM", "dumb")):
         with monkeypatch.context() as patch:
             patch.setenv(name, value)
-            modes.append(Terminal(terminal=True).view._mode)
+            modes.append(Terminal(terminal=True).view.mode)
     assert modes == ["live", "lines", "lines", "lines"]
 
 

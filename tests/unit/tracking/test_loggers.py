@@ -155,7 +155,7 @@ def test_a_resumed_online_run_keeps_its_id_an_offline_one_does_not(tmp_path, mon
 
 
 def test_loggers_come_in_the_configs_order_or_not_at_all(tmp_path):
-    names = [type(logger).__name__ for logger in track(tmp_path, "tensorboard", "csv")._loggers]
+    names = [type(logger).__name__ for logger in track(tmp_path, "tensorboard", "csv").loggers]
     assert names == ["TensorBoardLogger", "CSVLogger"]
     feed(track(tmp_path / "none"))
     assert [path.name for path in (tmp_path / "none").iterdir()] == ["metrics.jsonl"]
