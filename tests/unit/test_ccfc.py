@@ -9,7 +9,7 @@ from coterie.contract import Phase
 from coterie.contract.seeds import derive_seed
 from coterie.errors import ConfigError
 from modules.ccfc import CCFC, SCFC
-from modules.cluster_siamese import Siamese
+from modules.cluster_siamese import SiameseNetwork
 from tests.small_federation import (
     SIZES,
     Federated,
@@ -133,7 +133,7 @@ def test_centroids_are_mined_in_the_local_latents_and_clustered_again(metric: st
             continue
         turns = turns_of(ran, phase)
         for turn in turns:
-            network = Siamese(short(), tiny_task()).double()
+            network = SiameseNetwork(short(), tiny_task()).double()
             slots = {k: m.tensors for k, m in turn.outcome.up.items()} or turn.slots
             given = {n.removeprefix("online."): v for s in slots.values() for n, v in s.items()}
             network.load_state_dict(given, strict=False)

@@ -15,9 +15,8 @@ from coterie.execution.serial import SerialBackend
 from coterie.models.pretrained_encoder import frozen
 from coterie.rounds.loop import Loop
 from coterie.rounds.state import RunState
-from modules.cpcfl import CPCFL, IFCA
+from modules.cpcfl import CPCFL, IFCA, chosen_at_random, chosen_by_loss
 from modules.fedavg import FedAvg
-from modules.model_choice import chosen_at_random, chosen_by_loss
 from tests.checkpoints import save
 from tests.small_federation import (
     SIZES,

@@ -11,8 +11,7 @@ from torch import nn
 from coterie.contract import ServerState
 from coterie.errors import ConfigError
 from modules.classification import head
-from modules.cpcfl import CPCFL
-from modules.model_choice import favourite, history, latest_choices, smallest_share
+from modules.cpcfl import CPCFL, favourite, history, latest_choices, smallest_share
 from tests.small_federation import SIZES, Federated, same_bits, tiny_task
 from tests.small_pool import models, ran_with, short, short_ifca
 
