@@ -3,7 +3,7 @@
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from coterie.config.component import load_target, target_of
+from coterie.config.component import Component, load_target, target_of
 from coterie.config.schema import RunConfig
 from coterie.contract.data import DataArrays
 from coterie.contract.method import Task
@@ -31,7 +31,7 @@ def check_fit(config: RunConfig, task: Task, data: DataArrays) -> None:
             "out."
         )
     _check_ema(config)
-    _check_encoder(task, getattr(config.method, "micro_batch_size", None))
+    _check_encoder(task, config.method)
 
 
 def _check_clusters(config: RunConfig, data: DataArrays) -> None:
@@ -80,7 +80,7 @@ def _check_ema(config: RunConfig) -> None:
             )
 
 
-def _check_encoder(task: Task, micro_batch_size: int | None) -> None:
+def _check_encoder(task: Task, method: Component) -> None:
     """Encode two blank samples: a network of one's own may say one width and have another."""
     with seeded(0), torch.no_grad():
         encoder = task.encoder.build(task.shape)
@@ -94,9 +94,10 @@ def _check_encoder(task: Task, micro_batch_size: int | None) -> None:
             ) from error
     normed = any(isinstance(part, _BatchNorm) for part in encoder.modules())
     trained = any(parameter.requires_grad for parameter in encoder.parameters())
-    if micro_batch_size == 1 and normed and trained:
+    key = method.micro_batch
+    if key is not None and getattr(method, key) == 1 and normed and trained:
         raise ConfigError(
-            "method.micro_batch_size=1: the encoder's batch norm needs two samples; raise it, or "
+            f"method.{key}=1: the encoder's batch norm needs two samples; raise it, or "
             "choose an encoder without."
         )
     if shape != (2, encoder.features):
