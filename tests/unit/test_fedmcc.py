@@ -9,7 +9,7 @@ from coterie.contract import Plan, ServerState, Tensors
 from coterie.contract.client import ClientData
 from coterie.contract.seeds import derive_seed, seeded
 from coterie.errors import ConfigError
-from coterie.execution.bare_loop import BareLoop
+from coterie.execution.bare_trainer import BareTrainer
 from coterie.execution.batches import SeededBatches
 from modules.fedmcc import MCC, FedMCC
 from modules.mcc import PARTS, MomentumContrast
@@ -94,7 +94,9 @@ def replay(ran: Federated, number: int, kept: dict[int, Tensors]) -> None:
             module.state_dict()[name].copy_(value)
     data = ClientData(samples=client.data.samples, rows=client.data.rows)
     plan = Plan(batch_size=8, epochs={"representation": 1, "clustering": 2}[stage])
-    BareLoop(precision="64-true").fit(module, SeededBatches(data, plan, client.seed), client.seed)
+    BareTrainer(precision="64-true").fit(
+        module, SeededBatches(data, plan, client.seed), client.seed
+    )
     for slot, mean in turn.outcome.up.items():
         for name, value in mean.tensors.items():
             assert torch.equal(module.state_dict()[name], value), (number, slot, name)

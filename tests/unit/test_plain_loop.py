@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from coterie.errors import InterruptedRunError
-from coterie.execution.bare_loop import SUPPORTED_HOOKS, BareLoop
+from coterie.execution.bare_trainer import SUPPORTED_HOOKS, BareTrainer
 from coterie.execution.trainer import LightningTrainer
 from tests.methods_for_tests.everything import Everything, batches, both, fresh, train
 
@@ -41,7 +41,7 @@ def test_both_give_the_same_bits_hooks_and_means(optimizer, precision):
 
 
 def test_the_means_are_those_of_the_steps():
-    module, fit = train(BareLoop(), fresh(Everything))
+    module, fit = train(BareTrainer(), fresh(Everything))
     seen = [what[1] for what in module.log_of_hooks if what[0] == "on_train_batch_end"]
     assert fit.metrics["loss"] == pytest.approx(np.mean([s["loss"] for s in seen]))
     assert fit.metrics["norm"] == pytest.approx(np.mean([s["norm"] for s in seen]))
@@ -73,8 +73,8 @@ def test_no_steps_change_nothing_and_call_no_hook(plan):
 def test_the_seed_decides_and_the_global_generators_are_put_back():
     before = torch.get_rng_state()
     one, other = fresh(Everything), fresh(Everything)
-    BareLoop().fit(one, batches(), seed=1)
-    BareLoop().fit(other, batches(), seed=2)
+    BareTrainer().fit(one, batches(), seed=1)
+    BareTrainer().fit(other, batches(), seed=2)
     assert not torch.equal(one.net[0].weight, other.net[0].weight)
     assert torch.equal(torch.get_rng_state(), before)
 
@@ -97,7 +97,7 @@ def test_a_step_that_returns_the_loss_alone():
     assert set(fit_a.metrics) == {"loss"}
 
 
-@pytest.mark.parametrize("trainer", [LightningTrainer, BareLoop])
+@pytest.mark.parametrize("trainer", [LightningTrainer, BareTrainer])
 def test_stop_is_asked_after_each_step(trainer):
     asked = []
 
@@ -116,7 +116,7 @@ def test_the_determinism_setting_of_before_is_put_back():
     before = torch.are_deterministic_algorithms_enabled()
     for setting in (True, False):
         torch.use_deterministic_algorithms(setting)
-        BareLoop(deterministic=not setting).fit(fresh(Everything), batches(), seed=1)
+        BareTrainer(deterministic=not setting).fit(fresh(Everything), batches(), seed=1)
         assert torch.are_deterministic_algorithms_enabled() is setting
     torch.use_deterministic_algorithms(before)
 
@@ -137,7 +137,7 @@ class OwnOptimizer(Everything):
         return self.clearing
 
 
-@pytest.mark.parametrize("trainer", [LightningTrainer, BareLoop])
+@pytest.mark.parametrize("trainer", [LightningTrainer, BareTrainer])
 def test_an_optimizers_own_clearing_is_used(trainer):
     module = fresh(OwnOptimizer)
     fit = trainer().fit(module, batches(), seed=1)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from coterie.errors import ConfigError
-from coterie.execution.bare_loop import BareLoop
+from coterie.execution.bare_trainer import BareTrainer
 from tests.methods_for_tests.everything import Everything, fresh, train
 
 
@@ -76,7 +76,7 @@ class EndsEarly(Everything):
 def test_what_only_the_trainer_does_is_refused(kind, what):
     module = fresh(kind)
     with pytest.raises(ConfigError) as caught:
-        train(BareLoop(), module)
+        train(BareTrainer(), module)
     assert str(caught.value) == f"executor=bare: {kind.__name__} {what}"
     assert module._trainer is None
 
@@ -84,7 +84,7 @@ def test_what_only_the_trainer_does_is_refused(kind, what):
 @pytest.mark.parametrize(("kind", "given"), [(Schedules, "tuple"), (ScheduleDict, "dict")])
 def test_learning_rate_schedules_are_refused(kind, given):
     with pytest.raises(ConfigError) as caught:
-        train(BareLoop(), fresh(kind))
+        train(BareTrainer(), fresh(kind))
     assert str(caught.value) == (
         f"executor=bare: configure_optimizers gave a {given}; return one optimiser."
     )
@@ -92,7 +92,7 @@ def test_learning_rate_schedules_are_refused(kind, given):
 
 def test_sixteen_bits_mixed_are_refused():
     with pytest.raises(ConfigError) as caught:
-        train(BareLoop(precision="16-mixed"), fresh(Everything))
+        train(BareTrainer(precision="16-mixed"), fresh(Everything))
     assert str(caught.value) == (
-        "precision=16-mixed: the plain loop has no gradient scaler; use bf16-mixed."
+        "precision=16-mixed: executor=bare has no gradient scaler; use bf16-mixed."
     )

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from coterie.errors import ConfigError
-from coterie.execution.predictor import Predicted
+from coterie.execution.batch_predictor import Predicted
 from coterie.tracking.atomic import temporary_name
 
 _GROUP_ROWS = 8192

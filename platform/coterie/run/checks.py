@@ -9,7 +9,7 @@ from coterie.contract.data import DataArrays
 from coterie.contract.method import Task
 from coterie.contract.seeds import seeded
 from coterie.errors import ConfigError
-from coterie.execution.silo_data import keeps_data_local
+from coterie.execution.silo_data import is_siloed
 
 
 def check_fit(config: RunConfig, task: Task, data: DataArrays) -> None:
@@ -55,7 +55,7 @@ def _check_clusters(config: RunConfig, data: DataArrays) -> None:
 
 def _labelled(config: RunConfig, data: DataArrays) -> bool:
     """Whether there is a label; of data that stays with its clients only the classes are known."""
-    if keeps_data_local(config):
+    if is_siloed(config):
         return bool(data.classes)
     return data.labels is not None and bool((data.labels >= 0).any())
 

@@ -19,7 +19,7 @@ from coterie.contract.method import Task
 from coterie.contract.seeds import derive_seed
 from coterie.errors import DataError
 from coterie.evaluation.semi_supervised import labelled_rows
-from coterie.execution.silo_data import LocalData, client_names
+from coterie.execution.silo_data import SiloData, silo_names
 
 
 def ask_clients(config: RunConfig) -> list[Survey]:
@@ -29,9 +29,9 @@ def ask_clients(config: RunConfig) -> list[Survey]:
         DataError: If a client's data is missing or unreadable.
         RunError: If a client cannot be reached.
     """
-    names = client_names(config)
+    names = silo_names(config)
     if config.cluster.backend == "serial":
-        local = LocalData(config, ())
+        local = SiloData(config, ())
         return [Survey.of(local.arrays(client)) for client in range(len(names))]
     from coterie.distributed.survey import survey
 
@@ -48,7 +48,7 @@ def described(config: RunConfig, surveys: Sequence[Survey]) -> tuple[DataArrays,
     Raises:
         DataError: If the clients' data does not fit together.
     """
-    names, first = client_names(config), surveys[0]
+    names, first = silo_names(config), surveys[0]
     for name, found in zip(names, surveys, strict=True):
         if (found.shape, found.dtype) != (first.shape, first.dtype):
             raise DataError(

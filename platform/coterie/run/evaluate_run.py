@@ -21,7 +21,7 @@ from coterie.evaluation.runner import UNSUPERVISED, Evaluator
 from coterie.evaluation.semi_supervised import fine_tune
 from coterie.execution.backend import Backend
 from coterie.execution.device import device_of
-from coterie.execution.silo_data import keeps_data_local
+from coterie.execution.silo_data import is_siloed
 from coterie.run.data import draw_pool
 from coterie.run.interrupts import Interrupts
 from coterie.run.outputs import draw_evaluation
@@ -83,7 +83,7 @@ class RunEvaluation:
                 its training than are asked for.
             DataError: If the checkpoint or the data is missing.
         """
-        if keeps_data_local(self.config):
+        if is_siloed(self.config):
             raise ConfigError(
                 f"run={self.directory.path}: its data stays with its clients and is scored by the "
                 "run itself; read its summary.json."

@@ -150,7 +150,7 @@ class Federation:
             "into": str(directory.path),
         }
         self._view.start(self._config.experiment, facts)
-        if workload.local is not None:
+        if workload.silo_classes is not None:
             sizes = zip(data.owner_names, workload.parts, strict=True)
             held = ", ".join(f"{name} {len(rows):,}" for name, rows in sizes)
             self._view.note(

@@ -21,7 +21,7 @@ from coterie.execution.backend import Backend, Workload
 from coterie.execution.build import build_method
 from coterie.execution.device import check_device, client_device
 from coterie.execution.serial import SerialBackend
-from coterie.execution.silo_data import keeps_data_local
+from coterie.execution.silo_data import is_siloed
 from coterie.rounds.participation import Participation
 from coterie.run.checks import check_fit, cluster_number
 from coterie.run.data import ask_clients, described, read_and_split, task_of
@@ -46,7 +46,7 @@ def assemble(config: RunConfig) -> Assembly:
     """
     torch.set_num_threads(config.cluster.threads_per_client)
     method_type = load_target(target_of(config.method))
-    local = keeps_data_local(config)
+    local = is_siloed(config)
     if local and config.labelled_pool:
         raise ConfigError(
             f"labelled_pool={config.labelled_pool:g}: data that stays with its clients is not "
@@ -71,7 +71,7 @@ def assemble(config: RunConfig) -> Assembly:
         samples=samples,
         parts=parts,
         labels=data.labels if method_type.needs_labels else None,
-        local=data.classes if local else None,
+        silo_classes=data.classes if local else None,
     )
     check_fit(config, workload.task, data)
     method = build_method(workload)
@@ -100,7 +100,7 @@ def make_backend(workload: Workload, stop: Callable[[], None]) -> Backend:
 def make_scorer(config: RunConfig, assembly: Assembly, backend: Backend) -> Scorer:
     """What scores the run's server states, where data stays with its clients too."""
     evaluator, workload = make_evaluator(config, assembly, backend), assembly.workload
-    if workload.local is None:
+    if workload.silo_classes is None:
         return evaluator
     clients = len(workload.parts)
     return LocalEvaluator(config.evaluation, backend, clients, evaluator.classifies)
