@@ -90,17 +90,26 @@ class Session:
         self._backend = make_backend(self.assembly.workload, interrupts.check)
         self._recorder = self._make_recorder(self._backend, self._tracker)
         recovery = Recovery(
-            self.config, self.assembly.server, self.directory.checkpoints, self._backend,
-            self._recorder, self.view,
-        )  # fmt: skip
+            config=self.config,
+            start=self.assembly.server,
+            checkpoints=self.directory.checkpoints,
+            backend=self._backend,
+            recorder=self._recorder,
+            view=self.view,
+        )
         self.state = recovery.begin()
         if self.longer:
             self._go_on_longer()
         self.seconds["start"] = time.perf_counter() - begun
         Loop(
-            self.assembly.method, self._backend, self.assembly.workload, self.view,
-            self._recorder.commit, recovery.recover,
-        ).run(self.state)  # fmt: skip
+            method=self.assembly.method,
+            backend=self._backend,
+            workload=self.assembly.workload,
+            observer=self.view,
+            commit=self._recorder.commit,
+            recover=recovery.recover,
+            participation=self.assembly.participation,
+        ).run(self.state)
         return self.state, self._recorder
 
     def _go_on_longer(self) -> None:
