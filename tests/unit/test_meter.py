@@ -2,7 +2,7 @@
 
 import torch
 
-from coterie.execution.bare_trainer import Meter
+from coterie.execution.meter import Meter
 
 
 def test_means_are_those_of_a_plain_float64_sum():

@@ -12,7 +12,7 @@ from coterie.config.loading import dump_config, load_config
 from coterie.contract.observer import PhaseRecord
 from coterie.errors import ConfigError, InterruptedRunError
 from coterie.run.recorder import Recorder
-from coterie.run.recovery import check_same_run
+from coterie.run.same_run import check_same_run
 from coterie.tracking.progress import Progress
 from ray_jobs.partition import main as partition_main
 from tests.distributed.runs import Silent

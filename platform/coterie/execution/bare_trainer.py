@@ -5,7 +5,6 @@ else of a Trainer, so that both executors give the same weights.
 """
 
 import contextlib
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -24,6 +23,7 @@ from torch.optim import Optimizer
 from coterie.contract.client import Batch, Batches, Fit
 from coterie.contract.seeds import seeded
 from coterie.errors import ConfigError
+from coterie.execution.meter import Meter
 
 SUPPORTED_HOOKS = frozenset(
     {
@@ -58,38 +58,6 @@ _REFUSED_HOOKS = (
     "train_dataloader",
     "manual_backward",
 )
-_MAX_PENDING = 256
-"""Steps whose scalars stay on the device before they are summed."""
-
-
-class Meter:
-    """Means of the scalars that `training_step` returns; the device is read every so many steps."""
-
-    def __init__(self) -> None:
-        self.steps = 0
-        self._sums: dict[str, float] = defaultdict(float)
-        self._waiting: dict[str, list[Tensor]] = defaultdict(list)
-
-    def add(self, outputs: Tensor | Mapping[str, Any]) -> None:
-        """Add one step's outputs: a loss, or a mapping with "loss" and other scalars."""
-        scalars = outputs if isinstance(outputs, Mapping) else {"loss": outputs}
-        for name, scalar in scalars.items():
-            value = torch.as_tensor(scalar).detach()
-            self._waiting[name].append(value if value.dim() == 0 else value.reshape(()))
-        self.steps += 1
-        if self.steps % _MAX_PENDING == 0:
-            self._sum_pending()
-
-    def fit(self) -> Fit:
-        """Number of steps and mean of each scalar."""
-        self._sum_pending()
-        means = {name: value / self.steps for name, value in self._sums.items()}
-        return Fit(steps=self.steps, metrics=means)
-
-    def _sum_pending(self) -> None:
-        for name, scalars in self._waiting.items():
-            self._sums[name] += sum(torch.stack(scalars).double().tolist())
-            scalars.clear()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,8 @@ from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from coterie.config.schema import RunConfig
 from coterie.contract.client import Batches, Fit, LocalTrainer
 from coterie.contract.seeds import seeded
-from coterie.execution.bare_trainer import BareTrainer, Meter
+from coterie.execution.bare_trainer import BareTrainer
+from coterie.execution.meter import Meter
 
 Stop = Callable[[], None]
 """Called after each step; raises when the run is to stop."""
