@@ -12,7 +12,7 @@ from coterie.config.explain import one_of
 from coterie.config.schema import RunConfig
 from coterie.contract.client import ClientData
 from coterie.contract.clusterer import Prediction
-from coterie.contract.data import DataArrays, LocalDataModule
+from coterie.contract.data import DataArrays, SiloDataModule
 from coterie.contract.data_checks import check_data
 from coterie.contract.phase import ServerState
 from coterie.errors import ConfigError
@@ -23,7 +23,7 @@ Tables = Mapping[str, NDArray[np.int64]]
 
 def is_siloed(config: RunConfig) -> bool:
     """Whether the config's data stays where its clients are."""
-    return isinstance(load_target(target_of(config.data))(config.data), LocalDataModule)
+    return isinstance(load_target(target_of(config.data))(config.data), SiloDataModule)
 
 
 def silo_names(config: RunConfig) -> tuple[str, ...]:
@@ -32,7 +32,7 @@ def silo_names(config: RunConfig) -> tuple[str, ...]:
     Raises:
         ConfigError: If `cluster.client_resources` names a client that does not exist.
     """
-    module: LocalDataModule = load_target(target_of(config.data))(config.data)
+    module: SiloDataModule = load_target(target_of(config.data))(config.data)
     names = module.client_names
     for name in config.cluster.client_resources:
         if name not in names:
@@ -79,7 +79,7 @@ class SiloData:
             DataError: If it is missing, unreadable or cannot be learned from.
         """
         if client not in self._read:
-            module: LocalDataModule = load_target(target_of(self.config.data))(self.config.data)
+            module: SiloDataModule = load_target(target_of(self.config.data))(self.config.data)
             arrays = module.local_arrays(client)
             check_data(arrays)
             self._read[client] = arrays

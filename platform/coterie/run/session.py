@@ -79,6 +79,67 @@ class Session:
         except OSError as error:
             raise self.system_error(error, "training is done") from error
 
+    def conclude(
+        self, status: Status, metrics: Mapping[str, Mapping[str, float]], error: str | None = None
+    ) -> None:
+        """Checkpoint an interrupted run, write summary.json, and close."""
+        try:
+            if status == "interrupted" and self._recorder is not None and self.state is not None:
+                self.view.note("Stopping after a checkpoint; a second signal ends the run at once.")
+                self._recorder.checkpoint(self.state)
+            elif self._recorder is not None:
+                self._recorder.writer.wait()  # a checkpoint that is being written
+            summary = self._summary(status, metrics, error)
+            summary.write(self.directory.summary)
+            if self._recorder is not None and self.state is not None:
+                self._recorder.track_end(self.state, summary)
+        except OSError as problem:
+            self._warn(f"{self.directory.summary}: cannot write ({problem.strerror}); make room.")
+        finally:
+            self.close(status)
+
+    def close(self, status: Status) -> None:
+        """Finish the tracker and end the backend's processes."""
+        if self._tracker is not None:
+            self._tracker.finish("success" if status == "completed" else "failed")
+        if self._backend is not None:
+            self._backend.close()
+
+    def system_error(self, error: OSError, so_far: str) -> RunError:
+        """The error to raise for a full disk or missing access.
+
+        Args:
+            error: The system's error.
+            so_far: How far the run has come, for the message.
+        """
+        return RunError(
+            f"{error.filename or self.directory.path}: cannot write or read "
+            f"({error.strerror or error}); {so_far}, so make room or mend access and go on with "
+            f"resume=true run_dir={self.directory.path}."
+        )
+
+    @property
+    def already_completed(self) -> bool:
+        """Whether the directory's run was completed before and this process has not trained."""
+        trained = self._recorder is not None and "training" in self._recorder.seconds
+        return not trained and is_completed(self.directory.summary)
+
+    @property
+    def phases(self) -> int:
+        """Number of completed phases, those before a resume included."""
+        return self.state.phases if self.state else 0
+
+    @property
+    def failures(self) -> tuple[str, ...]:
+        """All failures so far, one sentence each."""
+        own = self.state.failures if self.state else []
+        return (*own, *(self._tracker.problems if self._tracker else []))
+
+    @property
+    def dropped(self) -> int:
+        """Number of dropped turns so far."""
+        return self.state.dropped if self.state else 0
+
     def _train(self, interrupts: Interrupts) -> tuple[RunState, Recorder]:
         begun = time.perf_counter()
         self._tracker = self._make_tracker()
@@ -112,67 +173,6 @@ class Session:
         self.directory.summary.unlink(missing_ok=True)
         self.directory.write_config(dump_config(self.config))
         self.view.note(f"Longer than before: {self.extension}")
-
-    def system_error(self, error: OSError, so_far: str) -> RunError:
-        """The error to raise for a full disk or missing access.
-
-        Args:
-            error: The system's error.
-            so_far: How far the run has come, for the message.
-        """
-        return RunError(
-            f"{error.filename or self.directory.path}: cannot write or read "
-            f"({error.strerror or error}); {so_far}, so make room or mend access and go on with "
-            f"resume=true run_dir={self.directory.path}."
-        )
-
-    def conclude(
-        self, status: Status, metrics: Mapping[str, Mapping[str, float]], error: str | None = None
-    ) -> None:
-        """Checkpoint an interrupted run, write summary.json, and close."""
-        try:
-            if status == "interrupted" and self._recorder is not None and self.state is not None:
-                self.view.note("Stopping after a checkpoint; a second signal ends the run at once.")
-                self._recorder.checkpoint(self.state)
-            elif self._recorder is not None:
-                self._recorder.writer.wait()  # a checkpoint that is being written
-            summary = self._summary(status, metrics, error)
-            summary.write(self.directory.summary)
-            if self._recorder is not None and self.state is not None:
-                self._recorder.track_end(self.state, summary)
-        except OSError as problem:
-            self._warn(f"{self.directory.summary}: cannot write ({problem.strerror}); make room.")
-        finally:
-            self.close(status)
-
-    def close(self, status: Status) -> None:
-        """Finish the tracker and end the backend's processes."""
-        if self._tracker is not None:
-            self._tracker.finish("success" if status == "completed" else "failed")
-        if self._backend is not None:
-            self._backend.close()
-
-    @property
-    def already_completed(self) -> bool:
-        """Whether the directory's run was completed before and this process has not trained."""
-        trained = self._recorder is not None and "training" in self._recorder.seconds
-        return not trained and is_completed(self.directory.summary)
-
-    @property
-    def phases(self) -> int:
-        """Number of completed phases, those before a resume included."""
-        return self.state.phases if self.state else 0
-
-    @property
-    def failures(self) -> tuple[str, ...]:
-        """All failures so far, one sentence each."""
-        own = self.state.failures if self.state else []
-        return (*own, *(self._tracker.problems if self._tracker else []))
-
-    @property
-    def dropped(self) -> int:
-        """Number of dropped turns so far."""
-        return self.state.dropped if self.state else 0
 
     def _finish(self, recorder: Recorder, state: RunState) -> Finished:
         started = time.perf_counter()
