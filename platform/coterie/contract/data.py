@@ -75,7 +75,7 @@ class Survey:
 
 
 @runtime_checkable
-class LocalDataModule(Protocol):
+class SiloDataModule(Protocol):
     """Data that stays where its clients are: each part is read by the process that trains on it."""
 
     @property
