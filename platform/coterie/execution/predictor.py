@@ -6,14 +6,14 @@ from itertools import count
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from coterie.contract.client import ClientData
 from coterie.contract.clusterer import Clusterer, Prediction, parameter_dtype, to_unit
-from coterie.contract.data import Indices, SampleBatch
+from coterie.contract.data import Indices, SampleBatch, Samples
 from coterie.contract.method import Method
 from coterie.contract.phase import ServerState
+from coterie.contract.samples import StreamedSamples, read_ahead
 from coterie.contract.seeds import derive_seed
 from coterie.execution.device import Accelerator, check_device, device_of
 from coterie.networks.views import seeded_view
@@ -72,7 +72,7 @@ class Predictor:
     """
 
     method: Method
-    samples: Mapping[str, NDArray[np.generic]]
+    samples: Mapping[str, Samples]
     device: torch.device
     augmentation: Callable[[], nn.Module]
     stop: Callable[[], None]
@@ -88,7 +88,7 @@ class Predictor:
         return self._run(lambda x: predict(given(x)), samples, chunk.rows, chunk.batch_size)
 
     def predict_samples(
-        self, server: ServerState, key: str, samples: NDArray[np.generic], batch_size: int
+        self, server: ServerState, key: str, samples: Samples, batch_size: int
     ) -> Prediction:
         """The same of samples (n, …) that are at hand."""
         rows = np.arange(len(samples), dtype=np.int64)
@@ -110,16 +110,17 @@ class Predictor:
     def _run(
         self,
         predict: Callable[[Tensor], Prediction],
-        samples: NDArray[np.generic],
+        samples: Samples,
         rows: Indices,
         batch_size: int,
     ) -> Prediction:
         parts = []
+        batches = (rows[start : start + batch_size] for start in range(0, len(rows), batch_size))
+        streamed = isinstance(samples, StreamedSamples)
         with torch.inference_mode():
-            for start in range(0, len(rows), batch_size):
+            for _, batch in read_ahead(samples.__getitem__, batches, threaded=streamed):
                 self.stop()
-                batch = torch.from_numpy(samples[rows[start : start + batch_size]])
-                parts.append(predict(batch.to(self.device)))
+                parts.append(predict(torch.from_numpy(batch).to(self.device)))
         return join(Prediction(p.embedding.cpu(), _cpu(p.probabilities)) for p in parts)
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from coterie.contract.client import ClientData, Fit, LocalTrainer, ModuleT, Plan
-from coterie.contract.data import Indices
+from coterie.contract.data import Indices, Samples
 from coterie.contract.method import Method
 from coterie.contract.phase import Outcome, Slots, Tensors
 from coterie.contract.seeds import derive_seed
@@ -127,7 +127,7 @@ class Worker:
     """
 
     method: Method
-    samples: Mapping[str, NDArray[np.generic]]
+    samples: Mapping[str, Samples]
     parts: Sequence[Indices]
     labels: NDArray[np.int64] | None
     trainer: LocalTrainer
