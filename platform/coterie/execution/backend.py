@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from coterie.config.schema import RunConfig
 from coterie.contract.clusterer import Prediction
-from coterie.contract.data import Indices
+from coterie.contract.data import Indices, Samples
 from coterie.contract.method import Task
 from coterie.contract.phase import Mean, Phase, ServerState, Tensors
 from coterie.execution.events import Event, Handle, Order
@@ -34,7 +34,7 @@ class Workload:
 
     config: RunConfig
     task: Task
-    samples: Mapping[str, NDArray[np.generic]]
+    samples: Mapping[str, Samples]
     parts: Sequence[Indices]
     labels: NDArray[np.int64] | None
     silo_classes: tuple[str, ...] | None = None

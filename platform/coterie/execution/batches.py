@@ -5,9 +5,11 @@ from collections.abc import Iterator
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from coterie.contract.client import Batch, ClientData, Plan
 from coterie.contract.data import Indices
+from coterie.contract.samples import read_ahead
 from coterie.contract.seeds import derive_seed
 from coterie.errors import ContractError
 
@@ -68,20 +70,25 @@ class SeededBatches:
         epoch = self._step // self._per_epoch
         order, first = self._order(epoch), epoch * self._per_epoch
         end = min(self._end, first + self._per_epoch)
-        while self._step < end:
-            steps = min(self._ahead, end - self._step)
-            position = (self._step - first) * self._plan.batch_size
-            yield from self._batches(order[position : position + steps * self._plan.batch_size])
+        size = self._plan.batch_size
+        start, stop, gathered = (
+            (self._step - first) * size,
+            (end - first) * size,
+            self._ahead * size,
+        )
+        parts = [order[i : min(i + gathered, stop)] for i in range(start, stop, gathered)]
+        for positions, samples in read_ahead(self._data.take, parts, threaded=self._data.streamed):
+            yield from self._batches(positions, samples)
 
     def _order(self, epoch: int) -> Indices:
         # Equal to default_rng, in half the time.
         generator = np.random.Generator(np.random.PCG64(derive_seed(self._seed, "order", epoch)))
         return generator.permutation(len(self._data))
 
-    def _batches(self, positions: Indices) -> Iterator[Batch]:
+    def _batches(self, positions: Indices, samples: Tensor) -> Iterator[Batch]:
         """Yield the batches of several steps, whose samples are gathered at once."""
         size = self._plan.batch_size
-        parts = {"samples": self._data.take(positions), "positions": torch.from_numpy(positions)}
+        parts = {"samples": samples, "positions": torch.from_numpy(positions)}
         if self._with_labels:
             parts["labels"] = self._data.take_labels(positions)
         for tensors in zip(*(torch.split(part, size) for part in parts.values()), strict=True):

@@ -6,13 +6,13 @@ from itertools import count
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from coterie.contract.clusterer import Clusterer, Prediction, to_unit
-from coterie.contract.data import Indices
+from coterie.contract.data import Indices, Samples
 from coterie.contract.method import Method
 from coterie.contract.phase import ServerState
+from coterie.contract.samples import StreamedSamples, read_ahead
 from coterie.contract.seeds import derive_seed
 from coterie.networks.views import seeded_view
 
@@ -80,7 +80,7 @@ class ChunkPredictor:
     """
 
     method: Method
-    samples: Mapping[str, NDArray[np.generic]]
+    samples: Mapping[str, Samples]
     device: torch.device
     augmentation: Callable[[], nn.Module]
     stop: Callable[[], None]
@@ -105,7 +105,7 @@ class ChunkPredictor:
         return self._run(lambda x: predict(view(x)), samples, chunk.rows, chunk.batch_size)
 
     def predict_samples(
-        self, server: ServerState, key: str, samples: NDArray[np.generic], batch_size: int
+        self, server: ServerState, key: str, samples: Samples, batch_size: int
     ) -> Prediction:
         """Predict samples (n, …) that are not part of `self.samples`; see `predict`."""
         rows = np.arange(len(samples), dtype=np.int64)
@@ -127,16 +127,17 @@ class ChunkPredictor:
     def _run(
         self,
         predict: Callable[[Tensor], Prediction],
-        samples: NDArray[np.generic],
+        samples: Samples,
         rows: Indices,
         batch_size: int,
     ) -> Prediction:
         parts = []
+        batches = (rows[start : start + batch_size] for start in range(0, len(rows), batch_size))
+        streamed = isinstance(samples, StreamedSamples)
         with torch.inference_mode():
-            for start in range(0, len(rows), batch_size):
+            for _, batch in read_ahead(samples.__getitem__, batches, threaded=streamed):
                 self.stop()
-                batch = torch.from_numpy(samples[rows[start : start + batch_size]])
-                parts.append(predict(batch.to(self.device)))
+                parts.append(predict(torch.from_numpy(batch).to(self.device)))
         return join(Prediction(p.embedding.cpu(), _cpu(p.probabilities)) for p in parts)
 
 

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from coterie.contract.client import ClientData, LocalTrainer
-from coterie.contract.data import Indices
+from coterie.contract.data import Indices, Samples
 from coterie.contract.method import Method
 from coterie.contract.phase import Outcome, Slots, Tensors
 from coterie.errors import ConfigError, InterruptedRunError, RunError, StateLostError
@@ -89,7 +89,7 @@ class Worker:
     """
 
     method: Method
-    samples: Mapping[str, NDArray[np.generic]]
+    samples: Mapping[str, Samples]
     parts: Sequence[Indices]
     labels: NDArray[np.int64] | None
     trainer: LocalTrainer
