@@ -116,7 +116,8 @@ def test_a_whole_number_among_the_facts():
 
 
 def test_a_schedule_names_the_stage_of_each_round():
-    schedule = Schedule((("first", 2), ("skipped", 0), ("then", 1)))
-    assert schedule.rounds == 3
-    assert [schedule.at(number) for number in range(1, 5)] == ["first", "first", "then", None]
+    schedule = Schedule((("first", 2), ("skipped", 0), ("then", 3)))
+    assert schedule.rounds == 5
+    stages = [schedule.at(number) for number in range(1, 7)]
+    assert stages == ["first", "first", "then", "then", "then", None]
     assert schedule.last == "then"
