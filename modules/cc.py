@@ -13,12 +13,12 @@ from torch import Tensor
 
 from coterie.contract import Entry, Rule, ServerState, StateRules, Task
 from coterie.contract.clusterer import Clusterer
-from coterie.gradcache import MicroBatched, Part, Rows, Terms, batch_loss
+from coterie.gradcache import MicroBatched, Rows, Terms, batch_loss
 from coterie.losses.contrastive import cluster_contrastive_loss, contrastive_loss, nt_xent
 from coterie.losses.entropy import cluster_entropy
 from coterie.networks.branch import ContrastiveBranch, cluster_count
 from modules.averaging import Averaging, AveragingConfig
-from modules.view_pairs import ViewPairs
+from modules.view_pairs import ViewPairs, pair_parts
 
 PARTS = ("encoder", "instance", "cluster")
 METRICS = frozenset({"loss", "instance", "cluster", "entropy"})
@@ -67,10 +67,7 @@ class ContrastiveClustering(ViewPairs):
 
     def training_step(self, batch: tuple[Rows, Rows], batch_idx: int) -> dict[str, Tensor]:
         """The loss of one batch of view pairs, and its terms."""
-        parts = {
-            name: Part(self._represent, [self.online], view)
-            for name, view in zip("ab", batch, strict=True)
-        }
+        parts = pair_parts(self._represent, [self.online], batch)
         return batch_loss(parts, self._terms, self.config.micro_batch_size)
 
     def _represent(self, view: Tensor) -> tuple[Tensor, Tensor]:

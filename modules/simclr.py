@@ -10,7 +10,7 @@ from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor
 
 from coterie.contract import StateRules, Task
-from coterie.gradcache import Part, Terms, batch_loss
+from coterie.gradcache import Terms, batch_loss
 from coterie.losses.contrastive import nt_xent
 from modules.pretraining import (
     ONLINE,
@@ -20,6 +20,7 @@ from modules.pretraining import (
     TwoViews,
     Views,
 )
+from modules.view_pairs import pair_parts
 
 
 class SimCLRConfig(PretrainingConfig):
@@ -44,10 +45,7 @@ class Contrast(TwoViews):
 
     def training_step(self, batch: Views, batch_idx: int) -> dict[str, Tensor]:
         """NT-Xent over the 2n views: self excluded, positive included, mean over all anchors."""
-        parts = {
-            name: Part(self.online, [self.online], view)
-            for name, view in zip("ab", batch, strict=True)
-        }
+        parts = pair_parts(self.online, [self.online], batch)
         return batch_loss(parts, self._terms, self.config.micro_batch_size)
 
     def _terms(self, z: Mapping[str, Tensor]) -> Terms:

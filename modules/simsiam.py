@@ -11,7 +11,7 @@ from pydantic import Field
 from torch import Tensor
 
 from coterie.contract import StateRules, Task
-from coterie.gradcache import Part, Terms, batch_loss
+from coterie.gradcache import Terms, batch_loss
 from coterie.losses.prediction import negative_cosine
 from modules.pretraining import (
     ONLINE,
@@ -22,6 +22,7 @@ from modules.pretraining import (
     TwoViewsPredicted,
     Views,
 )
+from modules.view_pairs import pair_parts
 
 
 class SimSiamModel(TwoViewsPredicted):
@@ -33,10 +34,7 @@ class SimSiamModel(TwoViewsPredicted):
 
     def training_step(self, batch: Views, batch_idx: int) -> dict[str, Tensor]:
         """½ D(p_a, z_b) + ½ D(p_b, z_a), eq. (2), with no gradient through z."""
-        parts = {
-            name: Part(self._represent, [self.online, self.predictor], view)
-            for name, view in zip("ab", batch, strict=True)
-        }
+        parts = pair_parts(self._represent, [self.online, self.predictor], batch)
         return batch_loss(parts, self._terms, self.config.micro_batch_size)
 
     def _represent(self, view: Tensor) -> tuple[Tensor, Tensor]:

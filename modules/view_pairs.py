@@ -1,12 +1,13 @@
 """Training on two random views of each sample, drawn on the device."""
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from lightning import LightningModule
-from torch import nn
+from torch import Tensor, nn
 
 from coterie.contract.clusterer import parameter_dtype
-from coterie.gradcache import MicroBatched
+from coterie.gradcache import MicroBatched, Part, Rows
 from coterie.networks.views import batch_views
 
 
@@ -29,3 +30,10 @@ class ViewPairs(LightningModule):
         """Draw two views of each sample, on the device."""
         whole = self.config.micro_batch_size is None
         return batch_views(self.augment, batch, parameter_dtype(self), whole=whole)
+
+
+def pair_parts(
+    represent: Callable[[Tensor], Any], networks: Sequence[nn.Module], views: tuple[Rows, Rows]
+) -> dict[str, Part]:
+    """The parts "a" and "b" of a batch's loss: both views through the same networks."""
+    return {name: Part(represent, networks, v) for name, v in zip("ab", views, strict=True)}
