@@ -52,7 +52,7 @@ def gave(run_dir):
     assert summary.pop("seconds")["total"] > 0
     model = load_file(run_dir / "model" / "model.safetensors")
     bits = {name: value.numpy().tobytes() for name, value in model.items()}
-    timeless = [{k: v for k, v in row.items() if k != "seconds"} for row in rows]
+    timeless = [{k: v for k, v in row.items() if "seconds" not in k} for row in rows]
     assignments = run_dir / "assignments.parquet"
     clusters = assignments.read_bytes() if assignments.exists() else None  # FedAvg has none
     return bits, clusters, timeless, summary

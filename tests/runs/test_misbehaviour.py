@@ -82,7 +82,7 @@ def test_too_few_left_ends_the_run(tmp_path):
 
 def test_slow_training_is_stopped_between_steps(tmp_path):
     overrides = "faults.client_timeout_s=4", "faults.on_client_failure=drop"
-    for executor in ("loop", "lightning"):
+    for executor in ("bare", "lightning"):
         result, summary, rows = run(
             tmp_path / executor, "method.how=slow", f"executor={executor}", *overrides
         )

@@ -74,7 +74,9 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         path = tmp_path / "configs" / f"{name}.yaml"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    monkeypatch.setattr(compose_module, "__file__", str(tmp_path / "ray_jobs" / "compose.py"))
+    package = tmp_path / "platform" / "coterie"
+    package.mkdir(parents=True)
+    monkeypatch.setattr(compose_module, "__file__", str(package / "commands" / "compose.py"))
     return tmp_path
 
 
@@ -183,16 +185,18 @@ def test_a_command_line_is_refused_in_one_sentence(overrides: list[str], sentenc
 
 
 def test_a_missing_folder_of_yaml_is_named(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compose_module, "__file__", str(tree / "other" / "jobs" / "compose.py"))
+    monkeypatch.setattr(
+        compose_module, "__file__", str(tree / "a" / "b" / "c" / "d" / "compose.py")
+    )
     with pytest.raises(ConfigError, match=r"configs: the folder with the YAML is missing"):
         compose("experiment=first")
 
 
 def test_in_a_wheel_the_yaml_lies_in_the_package(tree: Path) -> None:
-    (tree / "ray_jobs").mkdir()
+    package = tree / "platform" / "coterie"
     assert config_dir() == tree / "configs"
-    (tree / "configs").rename(tree / "ray_jobs" / "configs")
-    assert config_dir() == tree / "ray_jobs" / "configs"
+    (tree / "configs").rename(package / "configs")
+    assert config_dir() == package / "configs"
     assert compose("experiment=first").seed == 7
 
 

@@ -66,10 +66,11 @@ def test_csv_holds_every_row_at_the_phase_counter(tmp_path):
         if name != "step"
     }
     assert series == {
-        "cluster/loss": SERVER,
-        "client/0/cluster/loss": [(step, 0.5) for step in (1, 2, 3, 4)],
-        "client/1/cluster/loss": [(step, 1.5) for step in (1, 2, 3, 4)],
+        "loss": SERVER,
+        "client/0/loss": [(step, 0.5) for step in (1, 2, 3, 4)],
+        "client/1/loss": [(step, 1.5) for step in (1, 2, 3, 4)],
         "acc": [(4, 0.75)],
+        "stage": [*((step, 1.0) for step in (1, 2, 3, 4)), (4, 2.0)],
     }
     hyperparameters = (tmp_path / "csv" / "version_0" / "hparams.yaml").read_text()
     assert yaml.safe_load(hyperparameters) == CONFIG
@@ -79,9 +80,13 @@ def test_tensorboard_reads_the_same_series_back(tmp_path):
     feed(track(tmp_path, "tensorboard"))
     events = EventAccumulator(str(tmp_path / "tensorboard" / "version_0")).Reload()
     assert set(events.Tags()["scalars"]) == {
-        "cluster/loss", "client/0/cluster/loss", "client/1/cluster/loss", "acc",
-    }  # fmt: skip
-    assert [(event.step, event.value) for event in events.Scalars("cluster/loss")] == SERVER
+        "loss",
+        "client/0/loss",
+        "client/1/loss",
+        "acc",
+        "stage",
+    }
+    assert [(event.step, event.value) for event in events.Scalars("loss")] == SERVER
     assert [(event.step, event.value) for event in events.Scalars("acc")] == [(4, 0.75)]
 
 
@@ -96,8 +101,8 @@ def test_wandb_offline_holds_the_rows_and_the_config(tmp_path, capfd, caplog):
         for r in records
         if r.HasField("history")
     ]
-    losses = [r for r in rows if "cluster/loss" in r]
-    assert [(r["trainer/global_step"], r["cluster/loss"]) for r in losses] == SERVER
+    losses = [r for r in rows if "loss" in r]
+    assert [(r["trainer/global_step"], r["loss"]) for r in losses] == SERVER
     assert [r["trainer/global_step"] for r in rows if "acc" in r] == [4]
     assert {name.split("/")[1] for r in rows for name in r if name[:7] == "client/"} == {"0", "1"}
     run = next(r.run for r in records if r.HasField("run"))
