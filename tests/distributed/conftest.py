@@ -22,9 +22,12 @@ def cluster():
     if not ray.is_initialized():
         # More CPUs than the machine has: five actors of one CPU each have to fit.
         ray.init(
-            address="local", num_cpus=6, include_dashboard=False, log_to_driver=False,
+            address="local",
+            num_cpus=6,
+            include_dashboard=False,
+            log_to_driver=False,
             object_store_memory=2 * 10**8,
-        )  # fmt: skip
+        )
 
 
 @pytest.fixture(scope="module")

@@ -21,8 +21,13 @@ from tests.builders.federation import SHAPE, SIZES, Federated, tiny_task, tiny_w
 
 TOTAL, AGGREGATE, PULL, BATCH, RATE, MARGIN, LAMBDA = 7, 3, 2, 8, 0.01, 1.0, 0.7
 BUDGET, RESERVE, CANDIDATES, CLUSTERS, WEIGHT, RHO_ZETA, SCALE = 2, 4, 9, 3, 0.6, 0.8, 1.5
-CHANGES = {"temperature": LAMBDA, "regulariser": WEIGHT, "rho_zeta": RHO_ZETA,
-           "margin_scale": SCALE, "approx_size": CANDIDATES}  # fmt: skip
+CHANGES = {
+    "temperature": LAMBDA,
+    "regulariser": WEIGHT,
+    "rho_zeta": RHO_ZETA,
+    "margin_scale": SCALE,
+    "approx_size": CANDIDATES,
+}
 CLIENTS = range(len(SIZES))
 
 
@@ -131,8 +136,10 @@ class Reference:
         (batch,) = list(SeededBatches(data, plan, seed))
         draw = torch.Generator().manual_seed(derive_seed(batch["seed"], "negatives"))
         others = torch.randint(len(samples) - 1, (len(batch["positions"]),), generator=draw)
-        negatives = [[n for n in range(len(samples)) if n != at][other]
-                     for at, other in zip(batch["positions"], others, strict=True)]  # fmt: skip
+        negatives = [
+            [n for n in range(len(samples)) if n != at][other]
+            for at, other in zip(batch["positions"], others, strict=True)
+        ]
         views = augment(batch["samples"], derive_seed(batch["seed"], "view", 0))
         net, n = self.nets[i].train(), len(batch["samples"])
         parts = batch["samples"].double() / 255.0, views, samples[negatives].double() / 255.0

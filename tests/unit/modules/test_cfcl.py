@@ -101,8 +101,10 @@ def test_the_training_set_is_the_own_one_and_what_was_pulled(
 ) -> None:
     sets = Sets(monkeypatch)
     done = ran(exchange=exchange)
-    own = [multiset(torch.from_numpy(done.backend.worker.samples["train"][rows]))
-           for rows in done.backend.worker.parts]  # fmt: skip
+    own = [
+        multiset(torch.from_numpy(done.backend.worker.samples["train"][rows]))
+        for rows in done.backend.worker.parts
+    ]
     pulled: dict[int, dict[int, Counter[bytes]]] = {}
     seen = iter(sets.seen)
     for turn in done.spy.turns:
@@ -413,8 +415,11 @@ def test_explicit_letters(explicit: Federated) -> None:
 
 
 def test_implicit_letters(implicit: Federated) -> None:
-    kinds = {(turn.phase.name, tuple(shapes(letter).items()))
-             for turn in implicit.spy.turns for letter in turn.outcome.mail.values()}  # fmt: skip
+    kinds = {
+        (turn.phase.name, tuple(shapes(letter).items()))
+        for turn in implicit.spy.turns
+        for letter in turn.outcome.mail.values()
+    }
     assert kinds == {
         ("push", (("reserve_embeddings", (4, FEATURES)),)),
         ("pull", (("embeddings", (2, FEATURES)),)),
@@ -465,8 +470,9 @@ def test_bytes_and_items_are_those_counted_by_hand(
     size = 8 * sum(int(np.prod(shape)) for shape in ENCODER.values())
     setup = 8 * (3 * 2 + 1 + 1)
     for done, key, pushes, each in (
-        (explicit, "samples", 1, 64), (implicit, "embeddings", 3, 8 * FEATURES),
-    ):  # fmt: skip
+        (explicit, "samples", 1, 64),
+        (implicit, "embeddings", 3, 8 * FEATURES),
+    ):
         items = {f"reserve_{key}": pushes * pairs * 4, key: 3 * pairs * 2}
         ledger = done.state.ledger
         assert ledger.items == dict(sorted(items.items()))

@@ -439,10 +439,17 @@ def test_labels_are_out_of_a_clients_reach(audited: Federated) -> None:
 
 
 SMALL = (
-    "experiment=fedmcc_digits", "cluster=serial", "data.limit=100", "encoder=mlp",
-    "encoder.hidden=[16]", "encoder.features=8", "method.hidden=8",
-    "method.representation_rounds=1", "method.clustering_rounds=2", "method.cluster_heads=3",
-)  # fmt: skip
+    "experiment=fedmcc_digits",
+    "cluster=serial",
+    "data.limit=100",
+    "encoder=mlp",
+    "encoder.hidden=[16]",
+    "encoder.features=8",
+    "method.hidden=8",
+    "method.representation_rounds=1",
+    "method.clustering_rounds=2",
+    "method.cluster_heads=3",
+)
 
 
 @pytest.fixture(scope="module")
@@ -489,8 +496,10 @@ def test_the_server_keeps_the_head_of_lowest_running_loss(assembly):
     phase = method.next(server)
     assert (phase.stage, phase.records) == ("clustering", {"head_losses"})
     mean = {"cluster": Mean(weight=1, tensors=server.slots["cluster"])}
-    first = {0: {"head_losses": torch.tensor([-1.0, -3.0, 0.0], dtype=torch.float64)},
-             1: {"head_losses": torch.tensor([-2.0, -1.0, 0.0], dtype=torch.float64)}}  # fmt: skip
+    first = {
+        0: {"head_losses": torch.tensor([-1.0, -3.0, 0.0], dtype=torch.float64)},
+        1: {"head_losses": torch.tensor([-2.0, -1.0, 0.0], dtype=torch.float64)},
+    }
     server = method.server(server, phase, mean, first)
     assert server.facts == {"head_losses": [-1.5, -2.0, 0.0], "head": 1}
     second = {0: {"head_losses": torch.tensor([-4.0, -2.0, 0.0], dtype=torch.float64)}}

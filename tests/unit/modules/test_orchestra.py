@@ -278,9 +278,18 @@ NETWORKS_SENT = {
 
 def ran_with(**changes: Any) -> Federated:
     config = Orchestra.Config(
-        projection=D, hidden=H, batch_size=8, rounds=2, epochs=1, participation=1.0,
-        local_clusters=L, global_clusters=G, global_steps=5, memory=M, **changes,
-    )  # fmt: skip
+        projection=D,
+        hidden=H,
+        batch_size=8,
+        rounds=2,
+        epochs=1,
+        participation=1.0,
+        local_clusters=L,
+        global_clusters=G,
+        global_steps=5,
+        memory=M,
+        **changes,
+    )
     return federate(tiny_workload(config))
 
 

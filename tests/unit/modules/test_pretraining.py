@@ -149,9 +149,10 @@ def test_a_target_stays_with_its_client(kept: Federated) -> None:
         assert (given is None) is (turn.phase.round == 1)
         if given is not None:
             before = next(
-                t.outcome.state for t in kept.spy.turns
+                t.outcome.state
+                for t in kept.spy.turns
                 if t.client.id == turn.client.id and t.phase.round == turn.phase.round - 1
-            )  # fmt: skip
+            )
             assert same_bits(given, before)
 
 
@@ -316,9 +317,14 @@ def test_bytes_are_those_counted_by_hand(ran) -> None:
 
 
 CONFIG = FedBYOL.Config(
-    rounds=3, epochs=1, batch_size=8, hidden=7, projection=5, predictor_threshold=0.1,
+    rounds=3,
+    epochs=1,
+    batch_size=8,
+    hidden=7,
+    projection=5,
+    predictor_threshold=0.1,
     participation=0.6,
-)  # fmt: skip
+)
 
 
 class Crash(BaseException):

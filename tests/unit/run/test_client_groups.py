@@ -78,10 +78,18 @@ def test_methods_without_groups_have_none() -> None:
 
 
 SMALL = (
-    "experiment=cpcfl_digits", "cluster=serial", "executor=bare", "encoder.width=8",
-    "method.rounds=4", "method.explore_rounds=2", "evaluation.every=2", "tracking.progress=none",
-    "evaluation.linear_probe=false", "evaluation.knn=false", "checkpoint.every=1",
-)  # fmt: skip
+    "experiment=cpcfl_digits",
+    "cluster=serial",
+    "executor=bare",
+    "encoder.width=8",
+    "method.rounds=4",
+    "method.explore_rounds=2",
+    "evaluation.every=2",
+    "tracking.progress=none",
+    "evaluation.linear_probe=false",
+    "evaluation.knn=false",
+    "checkpoint.every=1",
+)
 
 
 @pytest.fixture(scope="module")
@@ -107,9 +115,14 @@ def test_a_run_leaves_scores_table_figure_and_model(run) -> None:
     summary = json.loads((run.run_dir / "summary.json").read_text())["metrics"]
     assert summary["groups"]["ari"] == pytest.approx(server[-1]["groups/ari"])
     assert set(summary["local"]) == {
-        "acc", "f1_macro", "f1_weighted", "auroc_ovr_macro", "auroc_ovr_weighted",
-        "auroc_ovo_macro", "auroc_ovo_weighted",
-    }  # fmt: skip
+        "acc",
+        "f1_macro",
+        "f1_weighted",
+        "auroc_ovr_macro",
+        "auroc_ovr_weighted",
+        "auroc_ovo_macro",
+        "auroc_ovo_weighted",
+    }
     assert (run.run_dir / "figures" / "client_groups.png").stat().st_size > 5000
     assert load_model(run.run_dir).classifies
 

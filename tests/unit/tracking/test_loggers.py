@@ -117,14 +117,20 @@ def test_wandb_offline_holds_the_rows_and_the_config(tmp_path, capfd, caplog):
 @pytest.mark.parametrize(
     ("config_mode", "key", "variable", "mode"),
     [
-        ("auto", None, None, "offline"), ("auto", "env", None, "online"),
-        ("auto", "netrc", None, "online"), ("auto", "other host", None, "offline"),
-        ("auto", "no password", None, "offline"), ("auto", "malformed", None, "offline"),
-        ("auto", "env", "offline", "offline"), ("auto", "env", "disabled", "disabled"),
-        ("auto", None, "online", "offline"), ("offline", "env", None, "offline"),
-        ("online", "env", None, "online"), ("online", "netrc", "offline", "online"),
+        ("auto", None, None, "offline"),
+        ("auto", "env", None, "online"),
+        ("auto", "netrc", None, "online"),
+        ("auto", "other host", None, "offline"),
+        ("auto", "no password", None, "offline"),
+        ("auto", "malformed", None, "offline"),
+        ("auto", "env", "offline", "offline"),
+        ("auto", "env", "disabled", "disabled"),
+        ("auto", None, "online", "offline"),
+        ("offline", "env", None, "offline"),
+        ("online", "env", None, "online"),
+        ("online", "netrc", "offline", "online"),
     ],
-)  # fmt: skip
+)
 def test_wandb_goes_online_only_with_a_key(tmp_path, monkeypatch, config_mode, key, variable, mode):
     entries = {
         "netrc": "machine api.wandb.ai login user password x\n",

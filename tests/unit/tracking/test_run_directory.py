@@ -146,9 +146,14 @@ def test_paths_are_those_of_the_contract(tmp_path):
     directory = RunDirectory(tmp_path)
     names = ["config", "metrics", "summary", "checkpoints", "model", "assignments", "figures"]
     assert [getattr(directory, name).relative_to(tmp_path).as_posix() for name in names] == [
-        "config.yaml", "metrics.jsonl", "summary.json", "checkpoints", "model",
-        "assignments.parquet", "figures",
-    ]  # fmt: skip
+        "config.yaml",
+        "metrics.jsonl",
+        "summary.json",
+        "checkpoints",
+        "model",
+        "assignments.parquet",
+        "figures",
+    ]
 
 
 def test_config_comes_back_and_carries_the_versions(tmp_path):
