@@ -28,8 +28,7 @@ check: install lint  ## lint, and for a minute the tests that the changes since 
 	$(BIN)/python -m tests.check
 
 test: install  ## Every test but the slow ones.
-	$(BIN)/python -m pytest -n 2 -m 'not slow and not ray'
-	$(BIN)/python -m pytest -m 'ray and not slow'
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m 'not slow'
 
 test-all: install  ## Every test.
 	$(BIN)/python -m pytest

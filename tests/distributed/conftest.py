@@ -11,13 +11,15 @@ os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
 os.environ.setdefault("RAY_enable_open_telemetry", "0")
 
 
-def pytest_collection_modifyitems(items):
-    """Run the tests of a shared cluster one after the other, before those with Ray of their own."""
-    items.sort(key=lambda item: "no_cluster" in getattr(item, "fixturenames", ()))
+@pytest.fixture(scope="package")
+def shared():
+    """Ends the shared cluster behind the last test of this folder."""
+    yield
+    ray.shutdown()
 
 
 @pytest.fixture
-def cluster():
+def cluster(shared):
     """The shared cluster, which stays when the test is over."""
     if not ray.is_initialized():
         # More CPUs than the machine has: five actors of one CPU each have to fit.
@@ -34,12 +36,5 @@ def cluster():
 def no_cluster():
     """Ends the shared cluster, for tests that start Ray themselves."""
     ray.shutdown()
-    yield
-    ray.shutdown()
-
-
-@pytest.fixture(scope="session", autouse=True)
-def ended():
-    """Ends the shared cluster with the last test."""
     yield
     ray.shutdown()
