@@ -1,4 +1,4 @@
-"""CP-CFL and IFCA: identities, the pool of models and its restarts, messages, resumption, refusals."""
+"""CP-CFL and IFCA: identities, the pool and its restarts, messages, resumption, refusals."""
 
 import logging
 from dataclasses import replace
