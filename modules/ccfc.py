@@ -179,7 +179,7 @@ class _MinesCentroids(Method):
         return ClusterSiamese(self._config, self._task, stage, self._pairs)
 
     def _mine(self, client: Client, module: ClusterSiamese) -> dict[str, Tensor]:
-        """K centroids of the client's samples in its own network's latent space (line 11)."""
+        """The client's own k centroids, in the latent space of its own network (line 11)."""
         latent = in_metric(client.embed(module.online.encoder), self._config.metric)
         return {CENTROIDS: self._kmeans(latent, derive_seed(client.seed, "kmeans"))}
 
