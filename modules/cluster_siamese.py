@@ -15,12 +15,11 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from coterie.clustering.kmeans import Metric, assign
+from coterie.clustering.kmeans import Metric, nearest_centroids
 from coterie.contract import Task, Tensors, load_optimizer, optimizer_tensors
 from coterie.contract.clusterer import parameter_dtype
 from coterie.gradcache import MicroBatched, Part, Rows, Terms, batch_loss
-from coterie.losses.cluster_contrast import Pairs, cluster_contrast
-from coterie.losses.prediction import negative_cosine
+from coterie.losses.cosine import Pairs, cluster_contrast, negative_cosine
 from coterie.networks.branch import cluster_count
 from coterie.networks.heads import Predictor, Projector
 from coterie.networks.views import Plain, batch_views
@@ -184,7 +183,7 @@ class ClusterSiamese(LightningModule):
         pass that R needs gives it too.
         """
         z, p = local
-        labels = assign(z_world, self.centroids, self.config.metric)
+        labels = nearest_centroids(z_world, self.centroids, self.config.metric)
         return cluster_contrast(p, z, labels, len(self.centroids), self.pairs)
 
 

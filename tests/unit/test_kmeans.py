@@ -6,7 +6,7 @@ from sklearn.cluster import KMeans
 from sklearn.datasets import load_digits, make_blobs
 
 from coterie.clustering import kmeans as module
-from coterie.clustering.kmeans import assign, kmeans
+from coterie.clustering.kmeans import kmeans, nearest_centroids
 from coterie.errors import DataError
 from coterie.evaluation.clustering_metrics import ClusteringScores
 
@@ -55,7 +55,7 @@ def test_the_result_is_a_fixed_point_and_its_inertia_is_true(digits):
     means = np.stack([x[found.assignments.numpy() == c].mean(0) for c in range(10)])
     np.testing.assert_allclose(found.centroids.numpy(), means, atol=1e-3)
     assert found.inertia == pytest.approx(inertia(x, found.centroids), rel=1e-6)
-    assert torch.equal(found.assignments, assign(x, found.centroids))
+    assert torch.equal(found.assignments, nearest_centroids(x, found.centroids))
 
 
 def test_same_seed_same_bits_whatever_the_threads_and_the_input_type(blobs):
@@ -177,7 +177,7 @@ def test_init_decides_the_result(blobs):
     found = kmeans(blobs, 12, seed=9, init=start[order])
     torch.testing.assert_close(found.centroids, start[order], rtol=1e-3, atol=1e-3)
     one = kmeans(blobs, 12, seed=9, init=blobs[:12], iterations=1)
-    nearest = assign(blobs, blobs[:12]).numpy()
+    nearest = nearest_centroids(blobs, blobs[:12]).numpy()
     means = np.stack([blobs[nearest == c].mean(0) for c in range(12)])
     np.testing.assert_allclose(one.centroids.numpy(), means, rtol=1e-4, atol=1e-4)
 
