@@ -21,8 +21,8 @@ from coterie.contract.clusterer import parameter_dtype
 from coterie.gradcache import MicroBatched, Part, Rows, Terms, batch_loss
 from coterie.losses.cosine import Pairs, cluster_contrast, negative_cosine
 from coterie.networks.branch import cluster_count
-from coterie.networks.heads import Predictor, Projector
-from coterie.networks.views import Plain, batch_views
+from coterie.networks.heads import PredictionHead, Projector
+from coterie.networks.views import LazySamples, batch_views
 
 Stage = Literal["samples", "clusters"]
 """What is compared: two views of a sample (SimSiam, SCFC), or the samples of a cluster (CCFC)."""
@@ -83,7 +83,7 @@ class Siamese(nn.Module):
         )
         self.encoder = nn.Sequential(OrderedDict(backbone=backbone, projector=projector))
         sizes = (config.projection, config.bottleneck, config.projection)
-        self.predictor = Predictor(*sizes, batch_norm=True)
+        self.predictor = PredictionHead(*sizes, batch_norm=True)
 
     def forward(self, samples: Tensor) -> tuple[Tensor, Tensor]:
         """Representations z and predictions p of samples in [0, 1], both (n, projection)."""
@@ -144,7 +144,7 @@ class ClusterSiamese(LightningModule):
         whole = self.config.micro_batch_size is None
         if self.stage == "samples":
             return batch_views(self.augment, batch, dtype, whole=whole)
-        samples = Plain(batch["samples"], dtype)
+        samples = LazySamples(batch["samples"], dtype)
         return (samples[:] if whole else samples,)
 
     def training_step(self, views: tuple[Rows, ...], batch_idx: int) -> dict[str, Tensor]:

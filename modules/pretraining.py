@@ -25,7 +25,7 @@ from coterie.contract import (
 )
 from coterie.contract.clusterer import Clusterer, UnitProjection, parameter_dtype
 from coterie.gradcache import MicroBatched, Rows
-from coterie.networks.heads import Predictor, Projector
+from coterie.networks.heads import PredictionHead, Projector
 from coterie.networks.views import batch_views
 from modules.averaging import Averaging, AveragingConfig
 
@@ -126,7 +126,7 @@ class TwoViewsPredicted(TwoViews):
     def __init__(self, config: PredictionConfig, task: Task) -> None:
         super().__init__(config, task, batch_norm=True)
         width, bottleneck = config.projection, config.bottleneck
-        self.predictor = Predictor(width, bottleneck, width, batch_norm=True)
+        self.predictor = PredictionHead(width, bottleneck, width, batch_norm=True)
 
 
 ModuleT = TypeVar("ModuleT", bound=TwoViews)

@@ -13,14 +13,14 @@ from coterie.contract.clusterer import Clusterer
 from coterie.contract.phase import Mean, Outcome, Phase, ServerState, Slots, Tensors
 
 
-class EncoderConfig(Protocol):
+class BuildsEncoder(Protocol):
     """A component that builds an encoder, whose `features` is its output width."""
 
     def build(self, shape: tuple[int, ...]) -> nn.Module:
         """An encoder for samples of this shape."""
 
 
-class AugmentationConfig(Protocol):
+class BuildsAugmentation(Protocol):
     """A component that builds a random augmentation of float samples in [0, 1]."""
 
     def build(self, shape: tuple[int, ...]) -> nn.Module:
@@ -41,8 +41,8 @@ class Task:
 
     shape: tuple[int, ...]
     classes: int
-    encoder: EncoderConfig
-    augmentation: AugmentationConfig
+    encoder: BuildsEncoder
+    augmentation: BuildsAugmentation
     dtype: torch.dtype = torch.float32
 
 
