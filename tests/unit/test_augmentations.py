@@ -11,6 +11,7 @@ from torchvision.transforms import functional
 
 from coterie.config.component import parse_component
 from coterie.errors import ConfigError
+from coterie.networks.views import seeded_view
 from datamodules.augmentations import (
     AugmentationConfig,
     DigitsAugmentation,
@@ -18,9 +19,8 @@ from datamodules.augmentations import (
     NoAugmentation,
     RotationPerspective,
     VectorNoise,
-    seeded_view,
+    Warp,
 )
-from datamodules.views import Warp
 
 IMAGE_KINDS = [
     DigitsAugmentation(),

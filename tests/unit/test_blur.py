@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from coterie.commands.compose import compose
-from datamodules.augmentations import DigitsAugmentation, NaturalAugmentation, seeded_view
+from coterie.networks.views import seeded_view
+from datamodules.augmentations import DigitsAugmentation, NaturalAugmentation
 
 STILL = {"crop": (1.0, 1.0), "aspect": (1.0, 1.0), "blur_probability": 1.0}
 UNMOVED = {**STILL, "rotation": 0.0, "translation": 0.0, "scale": (1.0, 1.0), "shear": 0.0}
