@@ -106,7 +106,7 @@ class DataSet(LightningDataModule, Generic[ConfigT]):
             uint8 images (n, channels, height, width), or float32 feature vectors (n, features).
 
         Raises:
-            DataError: If it is missing (what was sought, where, how to get it) or unreadable.
+            DataError: If it is missing (of what, where, how to get it) or unreadable.
         """
         config = self.config
         if config.split == "test" and not self.has_test():

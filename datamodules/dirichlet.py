@@ -90,7 +90,7 @@ def _equal_counts(
     counts = np.zeros((clients, len(sizes)), dtype=np.int64)
     left = sizes.copy()
     base, extra = divmod(int(sizes.sum()), clients)
-    # The last clients get what is left, so the order is random.
+    # The last clients get the remaining classes, so the order is random.
     for turn, client in enumerate(rng.permutation(clients)):
         mix = rng.dirichlet(concentration)
         need = base + (turn < extra)

@@ -72,7 +72,7 @@ def read_images(
     mode: Mode,
     size: Size | None = None,
 ) -> NDArray[np.uint8]:
-    """Decode pictures in threads, in their order.
+    """Decode pictures in threads, in order.
 
     Args:
         pictures: Files, or the bytes of files.
@@ -142,7 +142,7 @@ def warn_converted(converted: Counter[str], count: int, mode: Mode) -> None:
         return
     modes = ", ".join(f"{number} from {name}" for name, number in converted.most_common())
     alpha = any(name in _ALPHA or name.endswith(_TRANSPARENT) for name in converted)
-    black = "; what is transparent becomes black" if alpha else ""
+    black = "; transparent pixels become black" if alpha else ""
     _logger.warning(
         "%d of %d pictures were converted to %s (%s)%s.",
         converted.total(),

@@ -16,8 +16,8 @@ from torch.nn.functional import normalize
 from coterie.errors import DataError
 
 Points = Shaped[Tensor, "n d"] | Shaped[NDArray[Any], "n d"]
-Weights = Shaped[Tensor, "n"] | Shaped[NDArray[Any], "n"]
-Centroids = Shaped[Tensor, "k d"] | Shaped[NDArray[Any], "k d"]
+_Weights = Shaped[Tensor, "n"] | Shaped[NDArray[Any], "n"]
+_Centroids = Shaped[Tensor, "k d"] | Shaped[NDArray[Any], "k d"]
 
 Metric = Literal["euclidean", "cosine"]
 
@@ -48,9 +48,9 @@ def kmeans(
     seed: int,
     iterations: int = 100,
     restarts: int = 10,
-    weights: Weights | None = None,
+    weights: _Weights | None = None,
     spherical: bool = False,
-    init: Centroids | None = None,
+    init: _Centroids | None = None,
 ) -> KMeansResult:
     """Cluster points with Lloyd's algorithm; return the restart of least inertia.
 
@@ -91,7 +91,7 @@ def kmeans(
 
 
 def nearest_centroids(
-    x: Points, centroids: Centroids, metric: Metric = "euclidean"
+    x: Points, centroids: _Centroids, metric: Metric = "euclidean"
 ) -> Int64[Tensor, "n"]:
     """Assign each point to its nearest centroid, and ties to the lowest index.
 
@@ -193,14 +193,14 @@ def _result(
 
 
 def _tensor(values: Points, name: str) -> Float32[Tensor, "n d"]:
-    """Convert to float32, and refuse what is not a matrix of finite values."""
+    """Convert to float32; refuse anything but a matrix of finite values."""
     tensor = torch.as_tensor(values).detach().to(torch.float32)
     if tensor.ndim != 2:
         raise DataError(f"{name} of shape {tuple(tensor.shape)}: give vectors of shape (n, d).")
     bad = int((~torch.isfinite(tensor)).any(dim=1).sum())
     if bad:
         raise DataError(
-            f"{bad} of {len(tensor)} rows of {name} are not finite: check what computed them."
+            f"{bad} of {len(tensor)} rows of {name} are not finite: check how they were computed."
         )
     return tensor
 
@@ -220,7 +220,7 @@ def _in_range(points: Float32[Tensor, "n d"], name: str) -> Float32[Tensor, "n d
     return points
 
 
-def _weights(weights: Weights, samples: int) -> Float64[Tensor, "n"]:
+def _weights(weights: _Weights, samples: int) -> Float64[Tensor, "n"]:
     tensor = torch.as_tensor(weights).detach().to(torch.float64)
     if tensor.shape != (samples,) or not bool(torch.isfinite(tensor).all() and (tensor >= 0).all()):
         raise DataError(
@@ -239,7 +239,7 @@ def _scaled(weights: Float64[Tensor, "n"]) -> Float32[NDArray[np.float32], "posi
     return (positive / positive.mean()).float().cpu().numpy()
 
 
-def _init(init: Centroids, k: int, features: int) -> Float32[NDArray[np.float32], "k d"]:
+def _init(init: _Centroids, k: int, features: int) -> Float32[NDArray[np.float32], "k d"]:
     tensor = _in_range(_tensor(init, "init"), "init")
     if tensor.shape != (k, features):
         raise DataError(f"init of shape {tuple(tensor.shape)}: give ({k}, {features}).")

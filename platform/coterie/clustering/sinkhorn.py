@@ -48,7 +48,8 @@ def sinkhorn(
     _check_matrix(logits, "logits")
     if not epsilon > 0.0 or iterations < 1:
         raise DataError(
-            f"epsilon={epsilon}, iterations={iterations}: give a positive ε and 1 or more steps."
+            f"epsilon={epsilon}, iterations={iterations}: give a positive ε and 1 or more "
+            "iterations."
         )
     # In logarithms, since exp(s/ε) overflows float32. Starting at softmax, as in Orchestra's code:
     # otherwise a constant in a row would weight that sample in the first column sums.

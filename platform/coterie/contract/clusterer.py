@@ -1,4 +1,4 @@
-"""What a run leaves behind: an encoder and, when the method clusters, a head or centroids."""
+"""The model of a run: an encoder and, if the method clusters, a head or centroids."""
 
 from itertools import chain
 from typing import NamedTuple

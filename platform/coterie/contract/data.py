@@ -111,7 +111,7 @@ class DataModule(Protocol):
         """Read the data set.
 
         Raises:
-            DataError: If it is missing (what was sought, where, how to get it) or unreadable.
+            DataError: If it is missing (of what, where, how to get it) or unreadable.
         """
 
 

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from coterie.losses.plain import anchor_logits, check_views
 
-_SMALLEST_NORM = 1e-12  # what functional.normalize divides by at least
+_SMALLEST_NORM = 1e-12  # minimum divisor in functional.normalize
 
 
 @torch.no_grad()

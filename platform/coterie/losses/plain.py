@@ -1,4 +1,4 @@
-"""The contrastive loss by its formula, and what its other forms share with it."""
+"""The contrastive loss by its formula, and functions that its other forms share."""
 
 import torch
 from jaxtyping import Float
