@@ -19,7 +19,7 @@ from coterie.config.schema import ClusterConfig, Threads
 if TYPE_CHECKING:
     from coterie.contract.clusterer import Clusterer
     from coterie.contract.data import SampleBatch
-    from coterie.execution.predictor import Predicted
+    from coterie.execution.batch_predictor import Predicted
 
     Predict = Callable[[Iterable[SampleBatch]], Iterator[Predicted]]
 
@@ -134,7 +134,7 @@ def _predictor(
 ) -> Iterator["Predict"]:
     cluster = config.cluster.as_cluster()
     if cluster.backend == "serial":
-        from coterie.execution.predictor import BatchPredictor
+        from coterie.execution.batch_predictor import BatchPredictor
 
         yield BatchPredictor(model, config.accelerator, cluster.threads_per_client).predict_all
         return

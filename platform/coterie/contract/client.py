@@ -11,8 +11,9 @@ from lightning import LightningModule
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from coterie.contract.data import Indices
+from coterie.contract.data import Indices, Samples
 from coterie.contract.phase import Tensors
+from coterie.contract.samples import StreamedSamples
 from coterie.errors import ContractError
 
 Batch = dict[str, Any]
@@ -33,14 +34,19 @@ class ClientData:
         received: Samples from other clients, positioned behind the client's own; or None.
     """
 
-    samples: Shaped[NDArray[np.generic], "total *shape"]
+    samples: Samples
     rows: Indices
-    labels: Int64[NDArray[np.int64], "total"] | None = None
-    received: Shaped[NDArray[np.generic], "m *shape"] | None = None
+    labels: Int64[NDArray[np.int64], "_"] | None = None
+    received: Shaped[NDArray[np.generic], "m ..."] | None = None
 
     def __len__(self) -> int:
         """Number of samples, including received ones."""
         return len(self.rows) + (0 if self.received is None else len(self.received))
+
+    @property
+    def streamed(self) -> bool:
+        """Whether samples are read from files when they are taken."""
+        return isinstance(self.samples, StreamedSamples)
 
     def joined(self, samples: Shaped[Tensor, "m ..."]) -> "ClientData":
         """The same data with these received samples, which replace any others."""

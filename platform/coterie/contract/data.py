@@ -8,13 +8,18 @@ import numpy as np
 from jaxtyping import Int64, Shaped
 from numpy.typing import NDArray
 
+from coterie.contract.samples import StreamedSamples
+
 Indices = Int64[NDArray[np.int64], "_"]
 """Row or client numbers."""
+
+Samples = Shaped[NDArray[np.generic], "_ ..."] | Shaped[StreamedSamples, "_ ..."]
+"""Samples in memory, or samples that are read when they are indexed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataArrays:
-    """A whole data set in memory; `check_data` refuses shapes that do not fit.
+    """A whole data set, in memory or streamed; `check_data` refuses shapes that do not fit.
 
     Attributes:
         name: Name of the data set, for tables and the summary.
@@ -30,9 +35,9 @@ class DataArrays:
     """
 
     name: str
-    samples: Shaped[NDArray[np.generic], "_ ..."]
+    samples: Samples
     labels: Int64[NDArray[np.int64], "_"] | None = None
-    test_samples: Shaped[NDArray[np.generic], "_ ..."] | None = None
+    test_samples: Samples | None = None
     test_labels: Int64[NDArray[np.int64], "_"] | None = None
     classes: tuple[str, ...] = ()
     owners: Int64[NDArray[np.int64], "_"] | None = None
@@ -77,7 +82,7 @@ class Survey:
 
 
 @runtime_checkable
-class LocalDataModule(Protocol):
+class SiloDataModule(Protocol):
     """Silo data: each client's part stays in place and is read by the process that trains on it."""
 
     @property

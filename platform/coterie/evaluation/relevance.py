@@ -6,12 +6,11 @@ mean cosine of all pairs across the two.
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from coterie.contract.clusterer import parameter_dtype, to_unit
-from coterie.contract.data import Indices
+from coterie.contract.data import Indices, Samples
 from coterie.errors import DataError
 
 _ROWS = 256
@@ -43,7 +42,7 @@ def mean_cross_cosine(first: Tensor, second: Tensor) -> float:
 
 
 def embedded_sample(
-    encoder: nn.Module, samples: NDArray[np.generic], rows: Indices, count: int, seed: int
+    encoder: nn.Module, samples: Samples, rows: Indices, count: int, seed: int
 ) -> Tensor:
     """Representations of random samples among some rows, of all if there are no more.
 

@@ -8,7 +8,6 @@ import torch
 from numpy.typing import NDArray
 
 from coterie.clustering.contingency import contingency
-from coterie.clustering.kmeans import kmeans
 from coterie.config.schema import EvaluationConfig
 from coterie.contract.clusterer import Prediction
 from coterie.contract.data import DataArrays, Indices
@@ -21,6 +20,7 @@ from coterie.evaluation.fixed_sample import fixed_sample
 from coterie.evaluation.local_tests import GROUP, LocalTests
 from coterie.evaluation.probe_runner import Probes
 from coterie.evaluation.probes import classification_scores
+from coterie.evaluation.raw_baseline import raw_clusters
 from coterie.evaluation.result import Evaluation
 from coterie.evaluation.unsupervised import UnsupervisedEvaluator
 from coterie.execution.backend import Backend
@@ -142,10 +142,8 @@ class Evaluator:
     def kmeans_baseline(self) -> dict[str, float]:
         """Clustering metrics of k-means on the raw samples; computed once."""
         if self._baseline is None and self.labelled:
-            flat = self.data.samples.reshape(len(self.data.samples), -1)
-            scale = 255.0 if flat.dtype == np.uint8 else 1.0
-            found = kmeans(flat.astype(np.float32) / scale, self.clusters, seed=self._seed)
-            self._baseline = self._scores(found.assignments.numpy(), self._labels)
+            assignments = raw_clusters(self.data.samples, self.clusters, self._seed)
+            self._baseline = self._scores(assignments, self._labels)
         return self._baseline or {}
 
     @property

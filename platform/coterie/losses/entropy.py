@@ -1,18 +1,15 @@
 """Entropy of the cluster sizes, which keeps CC, MCC and FedMCC from collapse to one cluster."""
 
-from typing import Any
-
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from coterie.errors import ContractError
 from coterie.precision import in_float32
 
 
 @in_float32
-def cluster_entropy(c: Float[Tensor, "n k"], closed_form: bool = False) -> Float[Tensor, ""]:
+def cluster_entropy(c: Float[Tensor, "n k"]) -> Float[Tensor, ""]:
     """H(c) = −Σ_i p_i log p_i with p_i = ‖c_i‖₁ / ‖c‖₁ over the columns c_i, in nats.
 
     0 ≤ H ≤ log k; H is largest when all clusters have one size, so a loss must **subtract** it
@@ -20,8 +17,6 @@ def cluster_entropy(c: Float[Tensor, "n k"], closed_form: bool = False) -> Float
 
     Args:
         c: Soft assignments.
-        closed_form: Whether to take the gradient from eq. (17) in place of autograd; both agree to
-            rounding and take about as long.
 
     Returns:
         The entropy. Clusters without mass add nothing to the value and to the gradient.
@@ -29,9 +24,6 @@ def cluster_entropy(c: Float[Tensor, "n k"], closed_form: bool = False) -> Float
     Raises:
         ContractError: If c is not a matrix.
     """
-    if closed_form:
-        value: Tensor = _Entropy.apply(c)
-        return value
     p = cluster_sizes(c)
     # An empty cluster's derivative is infinite; bounding the logarithm keeps NaN out of backward.
     return -torch.xlogy(p, floored(p)).sum()
@@ -54,21 +46,6 @@ def entropy_gradient(c: Float[Tensor, "n k"]) -> Float[Tensor, "n k"]:
     log_p = floored(p).log()
     entropy = -(p * log_p).sum()
     return -(log_p + entropy) * c.sign() / c.abs().sum()
-
-
-class _Entropy(torch.autograd.Function):
-    """The entropy with its closed-form gradient."""
-
-    @staticmethod
-    def forward(ctx: Any, c: Float[Tensor, "n k"]) -> Float[Tensor, ""]:
-        ctx.save_for_backward(c)
-        return cluster_entropy(c)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, upstream: Float[Tensor, ""]) -> Float[Tensor, "n k"]:
-        (c,) = ctx.saved_tensors
-        return upstream * entropy_gradient(c)
 
 
 def cluster_sizes(c: Float[Tensor, "n k"]) -> Float[Tensor, "k"]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from coterie.config.schema import RunConfig
 from coterie.distributed.room import Room
 from coterie.errors import ConfigError
-from coterie.run.recovery import check_same_run
+from coterie.run.same_run import check_same_run
 from coterie.studies.plan import Variant
 from coterie.studies.view import View
 from coterie.tracking.claim import check_unclaimed
