@@ -38,7 +38,7 @@ from coterie.contract import (
 )
 from coterie.contract.clusterer import Clusterer
 from coterie.errors import ConfigError
-from coterie.losses.cluster_contrast import Pairs
+from coterie.losses.cosine import Pairs
 from coterie.networks.branch import cluster_count
 from coterie.networks.heads import Centroids, UnitLength
 from modules.cluster_siamese import METRICS, ClusterSiamese, SiameseConfig, Stage, in_metric

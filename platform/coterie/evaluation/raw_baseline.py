@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.clustering.kmeans import assign, kmeans
+from coterie.clustering.kmeans import kmeans, nearest_centroids
 from coterie.contract.data import Indices, Samples
 from coterie.evaluation.fixed_sample import fixed_sample
 
@@ -38,4 +38,6 @@ def raw_clusters(
     if len(rows) == len(every):
         return found.assignments.numpy()
     blocks = np.split(every, range(_RAW_ROWS, len(every), _RAW_ROWS))
-    return np.concatenate([assign(flat(block), found.centroids).numpy() for block in blocks])
+    return np.concatenate(
+        [nearest_centroids(flat(block), found.centroids).numpy() for block in blocks]
+    )
