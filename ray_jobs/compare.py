@@ -21,8 +21,8 @@ from coterie.tracking.run_directory import RunDirectory
 
 if TYPE_CHECKING:
     from coterie.studies.processes import PlannedRun
-    from coterie.studies.view import View
-    from coterie.tracking.finished import RunRecord
+    from coterie.studies.study_view import View
+    from coterie.tracking.run_records import RunRecord
 
 _PLAN = "comparison.yaml"
 _FAILED, _DROPPED = 1, 3
@@ -69,7 +69,7 @@ def _compare(arguments: Sequence[str]) -> int:
     configs = _configs(options, variants)
     # Imported only now: a mistyped key is answered at once, not after PyTorch has loaded.
     from coterie.studies.processes import PlannedRun
-    from coterie.studies.view import View
+    from coterie.studies.study_view import View
     from coterie.tracking.wandb_logger import resolve_mode
 
     tracking = next(iter(configs.values())).tracking

@@ -15,8 +15,8 @@ from coterie.config.explain import nearest, show
 from coterie.config.loading import load_component, load_config
 from coterie.config.schema import RunConfig
 from coterie.errors import ConfigError, DataError
+from coterie.tracking.formatting import shown
 from coterie.tracking.run_directory import RunDirectory
-from coterie.tracking.tables import shown
 
 if TYPE_CHECKING:
     from coterie.run.evaluate_run import EvaluatedRun
@@ -133,7 +133,7 @@ def _merged(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, 
 
 
 def _show(done: "EvaluatedRun") -> None:
-    from coterie.tracking.tables import display_path, scores_table
+    from coterie.tracking.formatting import display_path, scores_table
 
     console = Console()
     for group in _tables(done.metrics):

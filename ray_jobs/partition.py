@@ -34,7 +34,7 @@ def _partition(arguments: Sequence[str]) -> int:
     outs = [argument for argument in arguments if argument.startswith(_OUT)]
     config = compose(*(argument for argument in arguments if argument not in outs))
     # Imported only now: a mistyped key is answered at once, not after PyTorch has loaded.
-    from coterie.evaluation.heterogeneity import (
+    from coterie.evaluation.label_distribution import (
         class_spread,
         class_table,
         client_names,

@@ -62,9 +62,9 @@ def _measure(options: RelevanceConfig, earlier: RunConfig, clients: RunConfig) -
     import numpy as np
 
     from coterie.contract.seeds import derive_seed
-    from coterie.evaluation.relevance import embedded_sample, mean_cross_cosine
     from coterie.models.loading import load_model
     from coterie.run.data import read_and_split
+    from coterie.run.pretraining_relevance import embedded_sample, mean_cross_cosine
 
     encoder = load_model(options.pretrained).encoder
     sampled, shapes = [], []

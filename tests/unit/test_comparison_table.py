@@ -7,9 +7,9 @@ import statistics
 import pytest
 from rich.console import Console
 
-from coterie.studies.table import Comparison, Spread, cell_text, foremost
-from coterie.studies.view import View, comparison_table
-from coterie.tracking.finished import RunRecord
+from coterie.studies.comparison_table import Comparison, Spread, cell_text, foremost
+from coterie.studies.study_view import View, comparison_table
+from coterie.tracking.run_records import RunRecord
 
 
 def record(label, seed, status="completed", error="", **numbers):

@@ -16,8 +16,8 @@ from coterie.contract.data import Indices
 from coterie.contract.phase import ServerState
 from coterie.contract.seeds import derive_seed
 from coterie.errors import ConfigError
-from coterie.evaluation.result import Evaluation
-from coterie.evaluation.runner import UNSUPERVISED, Evaluator
+from coterie.evaluation.evaluator import Evaluator
+from coterie.evaluation.scorer import UNSUPERVISED, Evaluation
 from coterie.evaluation.semi_supervised import fine_tune
 from coterie.execution.backend import Backend
 from coterie.execution.device import device_of

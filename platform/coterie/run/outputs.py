@@ -12,7 +12,7 @@ from coterie.contract.clusterer import Clusterer
 from coterie.contract.data import DataArrays, Indices
 from coterie.contract.phase import ServerState
 from coterie.evaluation.figures import confusion_figure, curves_figure, embedding_figure
-from coterie.evaluation.result import Evaluation
+from coterie.evaluation.scorer import Evaluation
 from coterie.models.saved_model import write_model
 from coterie.run.recorder import Recorder
 from coterie.tracking.run_directory import RunDirectory

@@ -12,11 +12,11 @@ from coterie.contract.method import Method
 from coterie.contract.phase import ServerState
 from coterie.contract.seeds import derive_seed
 from coterie.errors import ConfigError, DataError
-from coterie.evaluation.local_runner import LocalEvaluator
-from coterie.evaluation.local_tests import LocalTests, local_test_rows
-from coterie.evaluation.runner import Evaluator
+from coterie.evaluation.evaluator import Evaluator
+from coterie.evaluation.local_test_sets import LocalTestEvaluator, local_test_rows
 from coterie.evaluation.scorer import Scorer
-from coterie.evaluation.unsupervised import UnsupervisedEvaluator
+from coterie.evaluation.silo_evaluator import SiloEvaluator
+from coterie.evaluation.unsupervised_evaluator import UnsupervisedEvaluator
 from coterie.execution.backend import Backend, Workload
 from coterie.execution.build import build_method
 from coterie.execution.device import check_device, client_device
@@ -103,7 +103,7 @@ def make_scorer(config: RunConfig, assembly: Assembly, backend: Backend) -> Scor
     if workload.local is None:
         return evaluator
     clients = len(workload.parts)
-    return LocalEvaluator(config.evaluation, backend, clients, evaluator.classifies)
+    return SiloEvaluator(config.evaluation, backend, clients, evaluator.classifies)
 
 
 def make_evaluator(config: RunConfig, assembly: Assembly, backend: Backend) -> Evaluator:
@@ -121,13 +121,15 @@ def make_evaluator(config: RunConfig, assembly: Assembly, backend: Backend) -> E
     )
 
 
-def make_local_tests(config: RunConfig, assembly: Assembly, backend: Backend) -> LocalTests | None:
+def make_local_tests(
+    config: RunConfig, assembly: Assembly, backend: Backend
+) -> LocalTestEvaluator | None:
     """What scores each client's own model on its own test set, where the config asks for that."""
     if not config.evaluation.local_tests:
         return None
     labels = assembly.data.test_labels
     assert labels is not None  # else the run was refused
-    return LocalTests(
+    return LocalTestEvaluator(
         backend=backend,
         rows=_local_rows(config, assembly.data, assembly.workload.parts),
         labels=labels,

@@ -15,10 +15,10 @@ from coterie.distributed.room import Room
 from coterie.errors import ConfigError
 from coterie.run.recovery import check_same_run
 from coterie.studies.plan import Variant
-from coterie.studies.view import View
+from coterie.studies.study_view import View
 from coterie.tracking.claim import check_unclaimed
-from coterie.tracking.finished import RunRecord, read_run
 from coterie.tracking.run_directory import RunDirectory
+from coterie.tracking.run_records import RunRecord, read_run
 
 _POLL_S = 0.2
 _TAIL = 4096

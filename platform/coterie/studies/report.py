@@ -4,12 +4,12 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
-from coterie.studies.figure import Line, comparison_figure
+from coterie.studies.comparison_figure import Line, comparison_figure
+from coterie.studies.comparison_table import Comparison
+from coterie.studies.curves import axes_of, band, metrics_of, points
 from coterie.studies.plan import CompareConfig
-from coterie.studies.series import axes_of, band, metrics_of, points
-from coterie.studies.table import Comparison
 from coterie.tracking.atomic import write_text_atomically
-from coterie.tracking.finished import RunRecord
+from coterie.tracking.run_records import RunRecord
 
 _log = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.config.schema import WandbConfig
-from coterie.studies.table import Comparison
+from coterie.studies.comparison_table import Comparison
 from coterie.tracking.wandb_logger import build_wandb_logger
 
 _log = logging.getLogger(__name__)

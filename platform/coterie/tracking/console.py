@@ -16,7 +16,7 @@ from rich.text import Text
 
 from coterie.contract.observer import PhaseRecord, Scores, Status
 from coterie.contract.phase import Phase
-from coterie.tracking import tables
+from coterie.tracking import formatting
 from coterie.tracking.progress import Progress
 
 _PANEL_WIDTH = 80
@@ -83,7 +83,7 @@ class ConsoleView:
         self._progress.failed_turns += 1
         if self._progress.failed_turns <= _LISTED_FAILURES:
             line = f"client {client} failed: {' '.join(message.split())}"
-            self._print(tables.shorten(line, self._width))
+            self._print(formatting.shorten(line, self._width))
         elif self._progress.failed_turns == _LISTED_FAILURES + 1:
             self._print("further failures of this round are counted, not listed")
 
@@ -115,22 +115,22 @@ class ConsoleView:
             self._live.stop()
         self._print(f"{status}: {error}" if error else status)
         if scores and self._mode != "none":
-            self._console.print(tables.scores_table(scores))
+            self._console.print(formatting.scores_table(scores))
         for path in outputs:
-            self._print(tables.display_path(path))
+            self._print(formatting.display_path(path))
 
     def panel(self) -> RenderableType:
         """The live panel as it stands."""
         progress = self._progress
         phase, total = progress.phase, progress.total_rounds
         place = f"{phase.stage} / {phase.name}  " if phase else ""
-        scores = "  ".join(tables.score_texts(progress.evaluation))
+        scores = "  ".join(formatting.score_texts(progress.evaluation))
         clients = f"{progress.clients} failed {progress.failed_turns}"
         lines = Group(
-            tables.one_line(f"{place}{progress.round}  {progress.eta}"),
+            formatting.one_line(f"{place}{progress.round}  {progress.eta}"),
             Padding(ProgressBar(total or 1, progress.rounds_done if total else 0), 0),
-            tables.one_line(f"{progress.loss}  {scores}"),
-            tables.one_line(f"{clients}  {progress.rate}  {progress.traffic}"),
+            formatting.one_line(f"{progress.loss}  {scores}"),
+            formatting.one_line(f"{clients}  {progress.rate}  {progress.traffic}"),
         )
         width = min(_PANEL_WIDTH, self._console.width)
         return Panel(lines, title=Text(self._title), width=width)
@@ -145,10 +145,12 @@ class ConsoleView:
     def _line(self, record: PhaseRecord) -> str:
         """A round in at most 100 characters: what matters less is left out if it does not fit."""
         progress = self._progress
-        parts = [f"{progress.round} {tables.shorten(record.phase.stage, 24)}"]
+        parts = [f"{progress.round} {formatting.shorten(record.phase.stage, 24)}"]
         parts += [f"FAILED {progress.failures}"] if progress.failures else []
-        parts += [progress.loss, *tables.score_texts(record.evaluation or {})]
-        return tables.fit([*parts, progress.clients, progress.eta, progress.traffic], self._width)
+        parts += [progress.loss, *formatting.score_texts(record.evaluation or {})]
+        return formatting.fit(
+            [*parts, progress.clients, progress.eta, progress.traffic], self._width
+        )
 
     def _print(self, text: str) -> None:
         """One line as it is: no markup, no colours, never wrapped."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from coterie.contract.observer import PhaseRecord
 from coterie.contract.phase import Phase
-from coterie.tracking import tables
+from coterie.tracking import formatting
 
 _RECENT = 10
 _WORDS = {"stragglers": "slow"}
@@ -80,7 +80,7 @@ class Progress:
         if not durations or not total:
             return "ETA -"
         seconds = max(total - self.rounds_done, 0) * sum(durations) / len(durations)
-        return f"ETA {tables.format_seconds(seconds)}"
+        return f"ETA {formatting.format_seconds(seconds)}"
 
     @property
     def loss(self) -> str:
@@ -93,8 +93,10 @@ class Progress:
     @property
     def traffic(self) -> str:
         """Bytes down and up, and between clients where there are any."""
-        peer = f" peer {tables.format_bytes(self.peer)}" if self.peer else ""
-        return f"down {tables.format_bytes(self.down)} up {tables.format_bytes(self.up)}{peer}"
+        peer = f" peer {formatting.format_bytes(self.peer)}" if self.peer else ""
+        return (
+            f"down {formatting.format_bytes(self.down)} up {formatting.format_bytes(self.up)}{peer}"
+        )
 
     @property
     def rate(self) -> str:

@@ -14,7 +14,7 @@ from lightning.pytorch.loggers import WandbLogger
 from coterie.config.schema import WandbConfig
 from coterie.errors import ConfigError
 from coterie.tracking.atomic import write_text_atomically
-from coterie.tracking.tables import display_path
+from coterie.tracking.formatting import display_path
 
 _log = logging.getLogger(__name__)
 

@@ -12,9 +12,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from coterie.studies.table import Comparison, foremost
-from coterie.tracking import tables
-from coterie.tracking.finished import RunRecord
+from coterie.studies.comparison_table import Comparison, foremost
+from coterie.tracking import formatting
+from coterie.tracking.run_records import RunRecord
 
 _WIDTH = 80
 _LABEL = 28
@@ -57,14 +57,14 @@ class View:
     def started(self, name: str) -> None:
         """A run's process has started."""
         if self._mode == "lines":
-            self.line(tables.shorten(f"started {name}", _WIDTH))
+            self.line(formatting.shorten(f"started {name}", _WIDTH))
 
     def ended(self, name: str, record: RunRecord, seconds: float) -> None:
         """A run's process has ended."""
         self._done += 1
         self._last = self._clock()
         number = self._total - self._todo + self._done
-        took = tables.format_seconds(seconds)
+        took = formatting.format_seconds(seconds)
         self.line(f"[{number}/{self._total}] {name}: {record.status} after {took}")
         if record.error:
             self.line(f"    {record.error}")
@@ -78,10 +78,10 @@ class View:
         """The runs under way, a line each, below how far the whole is."""
         width = min(_WIDTH, self._console.width)
         head = f"{len(progress)} running, {waiting} waiting  {self._eta}"
-        lines = [tables.shorten(head, width)]
+        lines = [formatting.shorten(head, width)]
         for name, line in progress.items():
-            label = tables.shorten(name, width // 2)
-            lines.append(tables.shorten(f"  {label}  {line}", width))
+            label = formatting.shorten(name, width // 2)
+            lines.append(formatting.shorten(f"  {label}  {line}", width))
         return Group(*(Text(line, no_wrap=True, overflow="crop") for line in lines))
 
     def close(self) -> None:
@@ -97,7 +97,7 @@ class View:
             return
         if any(row.completed for row in comparison.rows):
             self._console.print(comparison_table(comparison))
-        for text in (*comparison.problems, *map(tables.display_path, outputs)):
+        for text in (*comparison.problems, *map(formatting.display_path, outputs)):
             self.line(text)
 
     def line(self, text: str) -> None:
@@ -111,7 +111,7 @@ class View:
         if not self._done:
             return "ETA -"
         left = (self._last - self._began) / self._done * (self._todo - self._done)
-        return f"ETA {tables.format_seconds(max(left - (self._clock() - self._last), 0.0))}"
+        return f"ETA {formatting.format_seconds(max(left - (self._clock() - self._last), 0.0))}"
 
 
 def comparison_table(comparison: Comparison) -> Table:

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
-from coterie.tracking.finished import RunRecord
-from coterie.tracking.tables import format_bytes
+from coterie.tracking.formatting import format_bytes
+from coterie.tracking.run_records import RunRecord
 
 
 @dataclass(frozen=True)

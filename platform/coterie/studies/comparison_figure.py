@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from coterie.errors import DataError
 from coterie.evaluation.canvas import COLOURS, MARKERS, blank, save
-from coterie.tracking.tables import format_bytes
+from coterie.tracking.formatting import format_bytes
 
 Line = tuple[NDArray[np.float64], NDArray[np.float64] | None]
 """A mean curve (2, n), places and values, and the edges (2, n) of its band, if it has one."""

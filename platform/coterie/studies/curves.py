@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.studies.table import alternating
-from coterie.tracking.finished import RunRecord
+from coterie.studies.comparison_table import alternating
+from coterie.tracking.run_records import RunRecord
 
 Points = NDArray[np.float64]
 """(2, n): places on the axis, ascending, and values there."""
