@@ -17,7 +17,6 @@ SOURCES = sorted(
     for path in folder.rglob("*.py")
 )
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
-MAX_LINES = 250
 MAX_FUNCTION_LINES = 50
 FORBIDDEN_NAMES = {"utils", "util", "helpers", "helper", "misc", "common"}
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -105,11 +104,6 @@ def test_no_print() -> None:
         if node.func.id == "print"
     ]
     assert calls == []
-
-
-def test_no_file_is_long() -> None:
-    lines = {relative(path): path.read_text().count("\n") for path in (*SOURCES, *TESTS)}
-    assert {name: count for name, count in lines.items() if count > MAX_LINES} == {}
 
 
 def length(function: Function) -> int:

@@ -26,7 +26,7 @@ from coterie.execution.packing import pack
 from coterie.networks.encoders import ConvNet2
 from datamodules.augmentations import NoAugmentation
 from modules.fedavg import Classification, FedAvg
-from tests.small_federation import tiny_workload
+from tests.builders.federation import tiny_workload
 
 TITLE = "Turns of clients of 50 samples, batch 10, one thread"
 SAMPLES, SHARE, ROUNDS = 50, 5, 60

@@ -8,11 +8,11 @@ import ray
 from ray.cluster_utils import Cluster
 
 from ray_jobs.train import main
-from tests.unit.test_bad_input import SMALL
+from tests.builders.runs import COMMAND
 
 pytestmark = pytest.mark.ray
 
-ON_RAY = (*SMALL, "cluster=local")
+ON_RAY = (*COMMAND, "cluster=local")
 
 
 @pytest.fixture(scope="module")

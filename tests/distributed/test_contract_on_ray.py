@@ -8,9 +8,10 @@ from coterie.config.schema import ClusterConfig
 from coterie.distributed.backend import RayBackend
 from coterie.execution.packing import Packed
 from coterie.rounds.loop import Loop
-from tests.methods_for_tests.mailer import Mailer
-from tests.methods_for_tests.pool import Pool
-from tests.methods_for_tests.running import Quiet, make_workload, plain, run, start
+from tests.builders.loops import make_workload, plain, run, start
+from tests.builders.mailer import Mailer
+from tests.builders.observers import Quiet
+from tests.builders.pool import Pool
 
 pytestmark = pytest.mark.ray
 

@@ -14,7 +14,7 @@ from coterie.distributed.cluster import connect, local_options
 from coterie.distributed.early import EarlyStart, early_start
 from coterie.errors import RunError
 from ray_jobs.train import main
-from tests.unit.test_bad_input import SMALL
+from tests.builders.runs import COMMAND
 
 pytestmark = pytest.mark.ray
 
@@ -127,7 +127,12 @@ def test_a_run_that_is_refused_leaves_no_ray(capsys):
 
 
 def test_a_run_whose_actors_are_late_leaves_no_ray(tmp_path, capsys):
-    late = (*SMALL, "cluster=local", "cluster.start_timeout_s=0.01", f"run_dir={tmp_path / 'run'}")
+    late = (
+        *COMMAND,
+        "cluster=local",
+        "cluster.start_timeout_s=0.01",
+        f"run_dir={tmp_path / 'run'}",
+    )
     assert main(late) == 1
     assert not ray.is_initialized()
     assert capsys.readouterr().err.startswith("cluster.start_timeout_s=0.01: ")

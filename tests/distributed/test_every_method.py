@@ -6,8 +6,8 @@ import signal
 import pytest
 import ray
 
-from tests.distributed.runs import assert_same, run
-from tests.every_method import CHOICES, small
+from tests.builders.every_method import CHOICES, small
+from tests.builders.runs import assert_same, run
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 

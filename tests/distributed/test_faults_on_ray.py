@@ -15,13 +15,14 @@ from coterie.execution.packing import unpack
 from coterie.rounds.loop import Loop
 from coterie.rounds.state import RunState
 from coterie.run.setup import assemble, make_backend
-from tests.distributed.runs import SMALL, Ran, Silent, assert_same, run
+from tests.builders.observers import Silent
+from tests.builders.runs import SMALL, Ran, assert_same, run
 
 pytestmark = pytest.mark.ray
 
 MISBEHAVES = (
     "executor=bare",
-    "method.target=tests.methods_for_tests.misbehaves:Misbehaves",
+    "method.target=tests.builders.misbehaves:Misbehaves",
     "method.clusters=10",
     *(f"method.{key}" for key in ("representation_rounds=2", "representation_epochs=1",
                                   "clustering_rounds=2", "clustering_epochs=1", "batch_size=32")),

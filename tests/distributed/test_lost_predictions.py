@@ -10,7 +10,8 @@ import ray
 from coterie.commands.compose import compose
 from coterie.run import session
 from coterie.run.federation import Federation
-from tests.distributed.runs import SMALL, Silent
+from tests.builders.observers import Silent
+from tests.builders.runs import SMALL
 
 pytestmark = pytest.mark.ray
 

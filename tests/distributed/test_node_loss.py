@@ -9,7 +9,8 @@ from safetensors.torch import load_file
 
 from coterie.commands.compose import compose
 from coterie.run.federation import Federation
-from tests.distributed.runs import SMALL, Silent
+from tests.builders.observers import Silent
+from tests.builders.runs import SMALL
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(240)]
 

@@ -6,7 +6,7 @@ import pytest
 
 from coterie import Federation
 from coterie.commands.compose import compose
-from tests.distributed.runs import SMALL, assert_same, run
+from tests.builders.runs import SMALL, assert_same, run
 
 pytestmark = pytest.mark.ray
 

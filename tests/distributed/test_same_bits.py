@@ -11,7 +11,7 @@ import ray
 
 from coterie.distributed.actors import ClientActor
 from coterie.distributed.backend import RayBackend
-from tests.distributed.runs import CCFC, assert_same, run
+from tests.builders.runs import CCFC, assert_same, run
 
 pytestmark = pytest.mark.ray
 

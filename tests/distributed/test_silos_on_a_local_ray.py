@@ -7,7 +7,8 @@ import pytest
 from coterie.commands.compose import compose
 from coterie.errors import RunError
 from coterie.run.federation import Federation
-from tests.distributed.runs import SMALL, Silent
+from tests.builders.observers import Silent
+from tests.builders.runs import SMALL
 
 pytestmark = pytest.mark.ray
 

@@ -26,7 +26,7 @@ from coterie.commands.compose import compose
 from coterie.rounds.loop import Loop
 from coterie.rounds.state import RunState
 from coterie.run.setup import assemble, make_backend
-from tests.small_federation import Silent
+from tests.builders.observers import Silent
 
 FOLDER = Path(__file__).parent
 TOLERANCE = 1e-5

@@ -17,7 +17,7 @@ from coterie.networks.views import two_views
 from datamodules.augmentations import DigitsAugmentation
 from modules.ccfc import CCFC
 from modules.cluster_siamese import Siamese
-from tests.small_federation import SHAPE, SIZES, federate, tiny_task, tiny_workload
+from tests.builders.federation import SHAPE, SIZES, federate, tiny_task, tiny_workload
 
 EPOCHS, BATCH, RATE, WEIGHT, CLUSTERS = 2, 8, 3e-3, 0.3, 3
 SHORT = {

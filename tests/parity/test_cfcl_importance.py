@@ -17,7 +17,7 @@ from coterie.peers.embeddings_importance import (
     embedding_scores,
 )
 from coterie.peers.samples_importance import sample_importance
-from tests import slow_importance as slow
+from tests.builders import slow_importance as slow
 
 
 def rows(n: int, seed: int, scale: float = 1.0) -> Tensor:

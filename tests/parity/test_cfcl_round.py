@@ -14,9 +14,9 @@ from coterie.execution.batches import SeededBatches
 from coterie.networks.views import seeded_view
 from datamodules.augmentations import DigitsAugmentation
 from modules.cfcl_model import TripletModel
-from tests import slow_importance as slow
-from tests.small_cfcl import ran, short
-from tests.small_federation import SHAPE, SIZES, Federated, tiny_task, tiny_workload
+from tests.builders import slow_importance as slow
+from tests.builders.cfcl import ran, short
+from tests.builders.federation import SHAPE, SIZES, Federated, tiny_task, tiny_workload
 
 TOTAL, AGGREGATE, PULL, BATCH, RATE, MARGIN, LAMBDA = 7, 3, 2, 8, 0.01, 1.0, 0.7
 BUDGET, RESERVE, CANDIDATES, CLUSTERS, WEIGHT, RHO_ZETA, SCALE = 2, 4, 9, 3, 0.6, 0.8, 1.5

@@ -11,8 +11,8 @@ from coterie.contract.client import ClientData
 from coterie.contract.seeds import derive_seed, seeded
 from coterie.execution.batches import SeededBatches
 from modules.classification import Classification
-from tests.small_federation import SIZES
-from tests.small_pool import models, pool_workload, ran_with, short, short_ifca
+from tests.builders.cpcfl import models, pool_workload, ran_with, short, short_ifca
+from tests.builders.federation import SIZES
 
 EPOCHS, BATCH, RATE = 2, 8, 0.01
 CONFIGS = {

@@ -10,7 +10,7 @@ from coterie.config.schema import RunConfig
 from coterie.execution.bare_loop import BareLoop
 from coterie.execution.trainer import LightningTrainer, local_trainer
 from modules.fedmcc import FedMCC
-from tests.small_federation import Federated, federate, same_bits, tiny_workload
+from tests.builders.federation import Federated, federate, same_bits, tiny_workload
 
 CPU = torch.device("cpu")
 ROUND = FedMCC.Config(

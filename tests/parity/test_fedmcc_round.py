@@ -14,7 +14,7 @@ from coterie.networks.branch import ContrastiveBranch
 from coterie.networks.views import two_views
 from datamodules.augmentations import DigitsAugmentation
 from modules.fedmcc import FedMCC
-from tests.small_federation import SHAPE, SIZES, federate, tiny_task, tiny_workload
+from tests.builders.federation import SHAPE, SIZES, federate, tiny_task, tiny_workload
 
 EPOCHS, BATCH, RATE, DECAY, MOMENTUM, TAU_I, TAU_C = 2, 8, 3e-3, 0.01, 0.9, 0.4, 0.8
 

@@ -13,7 +13,7 @@ from modules.ccfc import CCFC, SCFC
 from modules.fedmcc import MCC, FedMCC
 from modules.simclr import FedSimCLR, SimCLR
 from modules.simsiam import FedSimSiam, SimSiam
-from tests.small_federation import federate, tiny_workload
+from tests.builders.federation import federate, tiny_workload
 
 SMALL = {"batch_size": 8}
 ROUNDS = {**SMALL, "rounds": 2, "epochs": 1}

@@ -14,7 +14,7 @@ from coterie.networks.views import two_views
 from datamodules.augmentations import DigitsAugmentation
 from modules.orchestra import Orchestra
 from modules.orchestra_model import OrchestraModel
-from tests.small_federation import SHAPE, SIZES, federate, tiny_task, tiny_workload
+from tests.builders.federation import SHAPE, SIZES, federate, tiny_task, tiny_workload
 
 EPOCHS, BATCH, RATE, SGD, DECAY, EMA, TAU = 2, 8, 0.05, 0.8, 0.01, 0.7, 0.2
 L, G, MEMORY, STEPS = 2, 4, 10, 15

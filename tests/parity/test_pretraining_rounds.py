@@ -15,7 +15,7 @@ from datamodules.augmentations import DigitsAugmentation
 from modules.byol import FedBYOL
 from modules.simclr import FedSimCLR
 from modules.simsiam import FedSimSiam
-from tests.small_federation import SHAPE, SIZES, TinyEncoder, federate, tiny_workload
+from tests.builders.federation import SHAPE, SIZES, TinyEncoder, federate, tiny_workload
 
 ROUNDS, EPOCHS, BATCH, RATE, DECAY, VELOCITY, EMA, TAU = 2, 2, 8, 0.05, 0.01, 0.8, 0.7, 0.4
 KINDS = {"simclr": FedSimCLR, "byol": FedBYOL, "simsiam": FedSimSiam}

@@ -19,7 +19,7 @@ from coterie.execution.robust import (
     summed,
     trimmed_mean,
 )
-from tests.methods_for_tests.sums import fold, mean_of
+from tests.builders.sums import fold, mean_of
 
 
 def updates(clients, seed=0, shape=(3, 4)):

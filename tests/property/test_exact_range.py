@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from coterie.contract.phase import Mean
 from coterie.errors import ContractError, RunError
 from coterie.execution.exact import ExactMeans, Layout
-from tests.methods_for_tests.sums import fold, mean_of
+from tests.builders.sums import fold, mean_of
 
 LARGEST = 2.0**24
 WEIGHT_LIMIT = 2**23

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from coterie.contract.phase import Mean
 from coterie.execution.exact import ExactMeans, Layout
-from tests.methods_for_tests.sums import bits, fold, mean_of, means_of
+from tests.builders.sums import bits, fold, mean_of, means_of
 
 LARGEST = 2.0**24
 VALUES = st.floats(-LARGEST, LARGEST, width=32)

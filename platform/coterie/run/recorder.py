@@ -21,6 +21,7 @@ from coterie.rounds.state import RunState
 from coterie.run.client_groups import GROUP, ClientGroups
 from coterie.tracking.loggers import Position, Tracker
 from coterie.tracking.metrics_log import MetricsRow
+from coterie.tracking.summary import Summary
 
 _CURVES = ("loss", "acc", "nmi", "ari")
 _UNREACHED = "its actor or node is gone", "not in the scores"
@@ -107,6 +108,16 @@ class Recorder:
         self.writer.finish(state, self.tracker.position)
         self.seconds["checkpoints"] += time.perf_counter() - started
 
+    def track_end(self, state: RunState, summary: Summary) -> None:
+        """Track the run's final numbers, as the last row."""
+        place = Phase(round=state.server.round, stage=self._stage, name="final")
+        self.tracker.log(replace(_row(place, summary.numbers(), None), status=summary.status))
+
+    @property
+    def _stage(self) -> str:
+        """The stage that is under way or ended last."""
+        return next(reversed(self.stages), "")
+
     def rewind(self, position: Position | None) -> None:
         """Go back to a checkpoint, or to the start: the metrics and the curves."""
         self.tracker.rewind(position)
@@ -139,7 +150,7 @@ class Recorder:
         state.dropped += len(missed)
         lost = [(None, why, _AGAIN) for why in self.backend.take_losses()]
         for client, why, remedy in (*lost, *((client, *_UNREACHED) for client in missed)):
-            place = Phase(round=round_, stage=next(reversed(self.stages), ""), name="evaluation")
+            place = Phase(round=round_, stage=self._stage, name="evaluation")
             sentence = str(
                 Failure(round=round_, phase=place.name, client=client, message=why, remedy=remedy)
             )

@@ -127,7 +127,10 @@ class Session:
                 self._recorder.checkpoint(self.state)
             elif self._recorder is not None:
                 self._recorder.writer.wait()  # the one under way is worth having
-            self._summary(status, metrics, error).write(self.directory.summary)
+            summary = self._summary(status, metrics, error)
+            summary.write(self.directory.summary)
+            if self._recorder is not None and self.state is not None:
+                self._recorder.track_end(self.state, summary)
         except OSError as problem:
             self._warn(f"{self.directory.summary}: cannot write ({problem.strerror}); make room.")
         finally:

@@ -62,10 +62,11 @@ def _build(
 class Tracker:
     """Writes rows to `metrics.jsonl` and to every logger.
 
-    A logger's step is the number of the phase over the whole run, from 1. Metrics are called
-    `stage/name`, those of a client `client/<id>/stage/name`. A logger that raises is reported once
-    and left out from then on: an outage of a tracker is no reason to lose a run, and
-    `metrics.jsonl` has everything.
+    A logger's step is the number of the phase over the whole run, from 1. A metric has one name
+    over all stages, `loss` or `clustering/acc`, and that of a client `client/<id>/loss`; the metric
+    `stage` is the number of the stage, from 1. A logger that raises is reported once and left out
+    from then on: an outage of a tracker is no reason to lose a run, and `metrics.jsonl` has
+    everything.
 
     Args:
         metrics: The run's `metrics.jsonl`.
@@ -84,6 +85,7 @@ class Tracker:
         self.problems: list[str] = []
         self._phases = 0
         self._last = (-1, -1)
+        self._stages: dict[str, int] = {}
         for logger in loggers:
             self._guarded(logger, logger.save)
 
@@ -94,15 +96,16 @@ class Tracker:
             ContractError: If a metric has the name of a reserved key.
             RunError: If `metrics.jsonl` cannot be written.
         """
-        if (row.round, row.step) != self._last:
+        if row.status is None and (row.round, row.step) != self._last:
             self._last = (row.round, row.step)
             self._phases += 1
         if row.client is not None and row.client >= self._client_rows:
             return
         self._metrics.append(row)
         prefix = "" if row.client is None else f"client/{row.client}/"
-        prefix += f"{row.stage}/" if row.stage else ""
         values = {prefix + name: float(value) for name, value in row.values.items()}
+        if row.client is None:
+            values["stage"] = self._stages.setdefault(row.stage, len(self._stages) + 1)
         for logger in tuple(self._loggers):
             self._guarded(logger, partial(logger.log_metrics, values, step=self._phases))
 
@@ -130,6 +133,8 @@ class Tracker:
         position = position or {"offset": 0, "phases": 0, "round": -1, "step": -1}
         self._metrics.truncate_to(position["offset"])
         self._phases = position["phases"]
+        stages = dict.fromkeys(row["stage"] for row in self.server_rows())
+        self._stages = {stage: number for number, stage in enumerate(stages, start=1)}
         self._last = (position["round"], position["step"])
 
     def finish(self, status: Literal["success", "failed"]) -> None:

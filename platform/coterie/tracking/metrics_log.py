@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from coterie.contract.observer import Status
 from coterie.errors import ContractError
 
 _log = logging.getLogger(__name__)
 
-RESERVED = ("round", "stage", "phase", "step", "scope", "client", "failure")
+RESERVED = ("round", "stage", "phase", "step", "scope", "client", "failure", "status")
 """Keys of a line that say where it belongs, and so cannot be a metric's name."""
 
 
@@ -29,6 +30,7 @@ class MetricsRow:
         values: The metrics by name.
         client: The client they belong to; None for the server.
         failure: What failed, as a sentence; the row then is an event and has no metrics.
+        status: How the run ended; the row then is the run's last one, with its final numbers.
     """
 
     round: int
@@ -38,12 +40,15 @@ class MetricsRow:
     values: Mapping[str, float]
     client: int | None = None
     failure: str | None = None
+    status: Status | None = None
 
     @property
-    def scope(self) -> Literal["server", "client", "event"]:
+    def scope(self) -> Literal["server", "client", "event", "run"]:
         """Whose metrics they are."""
         if self.failure is not None:
             return "event"
+        if self.status is not None:
+            return "run"
         return "server" if self.client is None else "client"
 
     def to_json(self) -> str:
@@ -59,6 +64,8 @@ class MetricsRow:
             place["client"] = self.client
         if self.failure is not None:
             place["failure"] = self.failure
+        if self.status is not None:
+            place["status"] = self.status
         metrics = {name: finite(value) for name, value in self.values.items()}
         return json.dumps({**place, **metrics}, ensure_ascii=False, allow_nan=False)
 
@@ -69,6 +76,17 @@ def finite(value: float) -> float | None:
         return value
     number = float(value)  # NumPy's and PyTorch's scalars too
     return number if math.isfinite(number) else None
+
+
+def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
+    """Nested mappings as one, names joined by slashes; what is no finite number is left out."""
+    found: dict[str, float] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            found |= flat(value, f"{prefix}{name}/")
+        elif isinstance(value, int | float) and math.isfinite(value):
+            found[prefix + name] = value
+    return found
 
 
 class MetricsLog:

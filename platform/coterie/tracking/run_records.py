@@ -1,13 +1,12 @@
 """What run directories say of runs that have ended, for whoever compares them."""
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from coterie.tracking.metrics_log import parse_row
+from coterie.tracking.metrics_log import flat, parse_row
 from coterie.tracking.run_directory import RunDirectory
 
 Ended = Literal["completed", "failed", "interrupted", "not started"]
@@ -68,14 +67,14 @@ def read_run(label: str, seed: int, folder: Path, failure: str = "") -> RunRecor
             label=label, seed=seed, status="interrupted" if begun else status, error=failure
         )
     groups = {name: value for name, value in summary.items() if isinstance(value, Mapping)}
-    scores, seconds = _flat(groups.pop("metrics", {})), {"seconds": groups.pop("seconds", {})}
-    accounts = _flat(groups)
+    scores, seconds = flat(groups.pop("metrics", {})), {"seconds": groups.pop("seconds", {})}
+    accounts = flat(groups)
     return RunRecord(
         label=label,
         seed=seed,
         status=summary["status"],
         error=summary.get("error", ""),
-        numbers={**scores, **accounts, **_flat(seconds), "rounds": summary["rounds"]},
+        numbers={**scores, **accounts, **flat(seconds), "rounds": summary["rounds"]},
         scores=tuple(scores),
         accounts=tuple(accounts),
         rows=tuple(_server_rows(directory.metrics)),
@@ -94,17 +93,6 @@ def _json(path: Path) -> dict[str, Any]:
     except (FileNotFoundError, ValueError):
         return {}
     return found if isinstance(found, dict) and "status" in found else {}
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
-    """Nested mappings as one, names joined by slashes; what is no finite number is left out."""
-    flat: dict[str, float] = {}
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            flat |= _flat(value, f"{prefix}{name}/")
-        elif isinstance(value, int | float) and math.isfinite(value):
-            flat[prefix + name] = value
-    return flat
 
 
 def _server_rows(path: Path) -> list[Mapping[str, Any]]:

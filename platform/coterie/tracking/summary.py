@@ -8,7 +8,9 @@ from typing import Any
 
 from coterie.contract.observer import Status
 from coterie.tracking.atomic import write_text_atomically
-from coterie.tracking.metrics_log import finite
+from coterie.tracking.metrics_log import finite, flat
+
+_TOTALS = ("bytes", "seconds", "items_peer", "modelled_seconds", "simulated")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +88,16 @@ class Summary:
         }
         summary |= {name: _plain(values) for name, values in where_any.items() if values}
         return summary if self.error is None else {**summary, "error": self.error}
+
+    def numbers(self) -> dict[str, float]:
+        """The final numbers by one name each, for `metrics.jsonl` and the loggers.
+
+        Final metrics are called as between rounds (`clustering/acc`, `linear/acc`); what the whole
+        run took begins with `total/` (`total/bytes/up`, `total/seconds/training`).
+        """
+        used = {key: value for key, value in self.as_dict().items() if key in _TOTALS}
+        counts = {"rounds": self.rounds, "failures": len(self.failures)}
+        return {**flat(self.as_dict()["metrics"]), **flat({**used, **counts}, "total/")}
 
     def write(self, path: Path) -> None:
         """Write it atomically as strict JSON."""

@@ -1,0 +1,53 @@
+"""CF-CL cut short for the tiny federation, and what crossed in it."""
+
+from typing import Any
+
+from torch import Tensor
+
+from coterie.execution.packing import unpack
+from modules.cfcl import CFCL
+from tests.builders.federation import Federated, SpiedTurn, federate, tiny_workload
+
+SHORT = {
+    "total_steps": 7, "aggregate_every": 3, "pull_every": 2, "batch_size": 8, "budget": 2,
+    "learning_rate": 0.01, "reserve_size": 4, "approx_size": 6, "clusters": 3,
+}  # fmt: skip
+"""Aggregations at 3, 6 and the end; pulls at 2, 4 and 6; everyone is everyone's neighbour."""
+
+
+def short(**changes: Any) -> CFCL.Config:
+    return CFCL.Config(**SHORT | changes)
+
+
+def ran(run: dict[str, Any] | None = None, **changes: Any) -> Federated:
+    """A finished run; `run` are keys of the RunConfig, the others the method's."""
+    return federate(tiny_workload(short(**changes), **(run or {})))
+
+
+def turns(federated: Federated, kind: str) -> list[SpiedTurn]:
+    return [turn for turn in federated.spy.turns if turn.phase.name == kind]
+
+
+def encoder(federated: Federated) -> dict[str, Tensor]:
+    return dict(federated.state.server.slots["encoder"])
+
+
+def encoders(federated: Federated) -> list[dict[str, Tensor]]:
+    """The global encoder after each phase."""
+    return [dict(after.slots["encoder"]) for *_, after in federated.spy.served]
+
+
+def letters(federated: Federated) -> list[tuple[int, int, str, Tensor]]:
+    """Sender, recipient, key and tensor of all that devices sent each other."""
+    return [
+        (turn.client.id, recipient, key, value)
+        for turn in federated.spy.turns
+        for recipient, letter in turn.outcome.mail.items()
+        for key, value in letter.items()
+    ]
+
+
+def undelivered(federated: Federated) -> list[dict[str, Tensor]]:
+    """Mail that waits at the end."""
+    waiting = federated.state.mail.values()
+    return [unpack(handle) for letters in waiting for handle in letters.values()]

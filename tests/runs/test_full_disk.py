@@ -1,0 +1,68 @@
+"""A disk that is full: a limit on the size of files stands in for it (EFBIG in place of ENOSPC)."""
+
+import os
+import resource
+import subprocess
+import sys
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from ray_jobs.train import main
+from tests.builders.comparisons import ROOT
+from tests.builders.runs import COMMAND
+
+FIGURES = (
+    *COMMAND, "evaluation.figures=true", "checkpoint.every=1", "encoder.hidden=[4]",
+    "encoder.features=4", "method.hidden=4", "method.projection=4",
+)  # fmt: skip
+
+
+def limited(limit, *arguments):
+    """Train where no file may be longer than `limit` bytes."""
+    return subprocess.run(
+        [sys.executable, "-m", "ray_jobs.train", *arguments],
+        cwd=ROOT, env={**os.environ, "PYTHONPATH": f"platform{os.pathsep}."},
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
+        capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    run_dir = tmp_path_factory.mktemp("whole") / "run"
+    assert main([*FIGURES, f"run_dir={run_dir}"]) == 0
+    return run_dir
+
+
+def test_training_is_not_lost_where_outputs_cannot_be_written(tmp_path, whole):
+    sizes = {path: path.stat().st_size for path in whole.rglob("*") if path.is_file()}
+    largest = max(sizes, key=sizes.__getitem__)
+    assert largest.parent.name == "figures"  # drawn at the end; all else fits under the limit
+    assert largest.name != "partition.png"
+    run_dir = tmp_path / "run"
+    done = limited(sizes[largest] - 1, *FIGURES, f"run_dir={run_dir}")
+    assert done.returncode == 1
+    remedy = f"so make room or mend access and go on with resume=true run_dir={run_dir}.\n"
+    assert done.stderr.endswith(f"training is done, {remedy}")
+    assert done.stderr.count("\n") == 1
+    assert main([*FIGURES, f"run_dir={run_dir}", "resume=true"]) == 0
+    expected, model = (load_file(d / "model" / "model.safetensors") for d in (whole, run_dir))
+    assert all(torch.equal(model[key], expected[key]) for key in expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("limit", "file", "so_far"),
+    [(1, "config.yaml", "nothing was trained"), (8192, "model/model.safetensors", "training is")],
+)
+def test_the_file_is_named_that_cannot_be_written(tmp_path, limit, file, so_far):
+    run_dir = tmp_path / "run"
+    done = limited(limit, *COMMAND, f"run_dir={run_dir}")
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    sentence = done.stderr.splitlines()[-1]
+    assert sentence.startswith(f"{run_dir / file}: cannot write or read (")
+    assert "File too large" in sentence
+    assert f"); {so_far}" in sentence

@@ -1,0 +1,99 @@
+"""A client that raises, dawdles or sends rubbish: refused, recorded, and the others go on."""
+
+import json
+
+import pytest
+
+from coterie.commands.compose import compose
+from coterie.errors import RunError
+from coterie.run.federation import Federation
+from tests.builders.observers import Silent
+from tests.builders.runs import SMALL
+
+RUN = (
+    *SMALL,
+    "cluster=serial",
+    "executor=bare",
+    "evaluation.figures=false",
+    "evaluation.linear_probe=false",
+    "evaluation.knn=false",
+    "method.target=tests.builders.misbehaves:Misbehaves",
+    "method.clusters=10",
+    *(f"method.{key}" for key in ("representation_rounds=2", "representation_epochs=1",
+                                  "clustering_rounds=2", "clustering_epochs=1", "batch_size=32")),
+)  # fmt: skip
+REASONS = {
+    "raise": "ValueError: its disk is broken",
+    "memory": "out of memory: MemoryError; lower method.batch_size or give each client more",
+    "gpu_memory": "out of memory: CUDA out of memory. Tried to allocate 2.00 GiB; lower method",
+    "not_finite": "is not finite; lower the learning rate or drop the client.",
+    "infinite": "is not finite; lower the learning rate or drop the client.",
+    "huge": "has a value of 1e+30; training diverged, lower its rate.",
+    "shape": "; send the server's shapes.",
+    "weight": "has weight -1; give a positive int.",
+}
+
+
+def run(run_dir, *overrides):
+    view = Silent()
+    result = Federation(compose(*RUN, f"run_dir={run_dir}", *overrides), view).run()
+    rows = [json.loads(line) for line in (run_dir / "metrics.jsonl").open()]
+    server = [row for row in rows if row["scope"] == "server"]
+    events = [row for row in rows if row["scope"] == "event"]
+    assert [row["failure"] for row in events] == json.loads((run_dir / "summary.json").read_text())[
+        "failures"
+    ]
+    assert {row["client"] for row in events} <= {1}
+    return result, json.loads((run_dir / "summary.json").read_text()), server
+
+
+@pytest.mark.parametrize("how", REASONS)
+def test_it_is_retried_then_dropped_from_the_round(tmp_path, how):
+    result, summary, rows = run(tmp_path / "run", f"method.how={how}")
+    assert (result.exit_code, summary["status"]) == (3, "completed")
+    retried, dropped = summary["failures"]
+    assert retried.startswith("round 1, ")
+    assert "client 1 failed" in retried
+    assert REASONS[how] in retried
+    assert (retried.endswith("retried"), dropped.endswith("dropped from the phase")) == (True, True)
+    counted = [(row["participants"], row["failures"], row["dropped"]) for row in rows]
+    assert counted == [(4, 2, 1), (5, 0, 0), (5, 0, 0), (5, 0, 0)]
+
+
+def test_drop_does_not_retry(tmp_path):
+    overrides = "method.how=not_finite", "faults.on_client_failure=drop", "method.until_round=4"
+    result, summary, rows = run(tmp_path / "run", *overrides)
+    assert (result.exit_code, len(summary["failures"])) == (3, 4)
+    assert [row["participants"] for row in rows] == [4, 4, 4, 4]
+
+
+def test_fail_ends_the_run(tmp_path):
+    with pytest.raises(RunError, match=r"Client 1 failed in round 1 \(ValueError: its disk is bro"):
+        run(tmp_path / "run", "faults.on_client_failure=fail")
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert (summary["status"], RunError.exit_code) == ("failed", 1)
+    assert summary["error"].endswith("mend its data, or set faults.on_client_failure=drop.")
+
+
+def test_too_few_left_ends_the_run(tmp_path):
+    with pytest.raises(RunError, match=r"Round 1: 4 of 5 clients succeeded, under faults.min_part"):
+        run(tmp_path / "run", "faults.min_participation=0.9")
+
+
+def test_slow_training_is_stopped_between_steps(tmp_path):
+    overrides = "faults.client_timeout_s=4", "faults.on_client_failure=drop"
+    for executor in ("bare", "lightning"):
+        result, summary, rows = run(
+            tmp_path / executor, "method.how=slow", f"executor={executor}", *overrides
+        )
+        assert result.exit_code == 3
+        (failure,) = summary["failures"]
+        assert "(ClientTimeoutError: took longer than faults.client_timeout_s=4)" in failure
+        assert [row["participants"] for row in rows] == [4, 5, 5, 5]
+
+
+def test_what_is_slow_outside_of_training_is_noticed_at_its_end(tmp_path):
+    overrides = "faults.client_timeout_s=1", "faults.retries=1", "method.how=dawdle"
+    _, summary, rows = run(tmp_path / "run", *overrides)
+    assert len(summary["failures"]) == 2
+    assert [row["participants"] for row in rows] == [4, 5, 5, 5]

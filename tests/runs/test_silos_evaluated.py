@@ -1,0 +1,62 @@
+"""What is scored where data stays with its clients: who was left out, the best, what is refused."""
+
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+from sklearn.datasets import load_digits
+
+from coterie.commands.compose import compose
+from coterie.execution.serial import SerialBackend
+from coterie.run.federation import Federation
+from ray_jobs import evaluate
+from tests.builders.observers import Silent
+from tests.builders.runs import SMALL
+
+
+@pytest.fixture(scope="module")
+def silos(tmp_path_factory):
+    """Two folders of pictures, 40 digits each, a folder for each class in them."""
+    folder, digits = tmp_path_factory.mktemp("silos"), load_digits()
+    images = np.rint(digits.images * (255 / 16)).astype(np.uint8)
+    for row in range(80):
+        place = folder / "ab"[row % 2] / f"c{digits.target[row]}"
+        place.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(images[row]).save(place / f"{row}.png")
+    return folder
+
+
+def train(silos, run_dir, *overrides):
+    config = compose(
+        *SMALL, "cluster=serial", "executor=bare", "data=silos", "~data.limit",
+        f"run_dir={run_dir}", f"data.clients={{silo_a: {silos}/a, silo_b: {silos}/b}}",
+        "data.source={target: datamodules.folders:ClassFolders, mode: L}",
+        "method.clusters=10", *overrides,
+    )  # fmt: skip
+    return Federation(config, Silent()).run()
+
+
+def test_a_client_that_cannot_be_reached_is_a_failure(silos, tmp_path, monkeypatch):
+    real = SerialBackend.tally
+
+    def second_is_gone(backend, server, clients):
+        return [real(backend, server, clients)[0], None]
+
+    monkeypatch.setattr(SerialBackend, "tally", second_is_gone)
+    result = train(silos, tmp_path / "run", "evaluation.every=0")
+    failure = "round 4, evaluation: client 1 failed (its actor or node is gone); not in the scores"
+    assert (result.exit_code, result.failures) == (3, (failure,))
+    events = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").open()]
+    assert [(e["client"], e["failure"]) for e in events if e["scope"] == "event"] == [(1, failure)]
+
+
+def test_the_best_is_kept_by_the_clients_own_counts(silos, tmp_path, capsys):
+    result = train(silos, tmp_path / "run", "evaluation.every=1", "checkpoint.best=acc")
+    assert result.exit_code == 0
+    assert list((tmp_path / "run" / "checkpoints").glob("*best*"))
+    assert evaluate.main([f"run={tmp_path / 'run'}", "checkpoint=best"]) == 2
+    assert capsys.readouterr().err == (
+        f"run={tmp_path / 'run'}: its data stays with its clients and is scored by the run itself; "
+        "read its summary.json.\n"
+    )

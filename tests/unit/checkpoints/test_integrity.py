@@ -1,0 +1,153 @@
+"""A checkpoint that was cut short or altered anywhere is recognised, and the one before it used."""
+
+import shutil
+
+import numpy as np
+import pytest
+import torch
+
+from coterie.checkpoints.checkpoint import load_checkpoint
+from coterie.contract.phase import ServerState
+from coterie.errors import DataError
+from coterie.execution.packing import pack, unpack
+from coterie.rounds.state import RunState
+from tests.builders.checkpoints import save
+from tests.builders.loops import make_loop, make_workload, plain
+from tests.builders.mailer import Mailer
+
+
+@pytest.fixture(scope="module")
+def backend():
+    return make_loop(make_workload(Mailer.Config())).backend
+
+
+def state_of(number):
+    value = torch.full((3,), float(number))
+    return RunState(
+        server=ServerState(round=number, slots={"e": {"w": value}}, facts={"n": number}),
+        states={client: pack({"t": value + client}) for client in (0, 4)},
+        mail={1: {0: pack({"letter": value})}},
+    )
+
+
+@pytest.fixture(scope="module")
+def two(backend, tmp_path_factory):
+    """Checkpoints of rounds 1 and 2."""
+    folder = tmp_path_factory.mktemp("two")
+    for number in (1, 2):
+        save(folder, state_of(number), backend)
+    return folder
+
+
+def own_files(folder):
+    """The files that only the second checkpoint needs."""
+    first, second = (
+        {p.name for p in (folder / "states").iterdir()},
+        [*(folder / "round-000002").iterdir()],
+    )
+    kept = load_states(folder)
+    return [*second, *(folder / "states" / name for name in sorted(first) if name in kept)]
+
+
+def load_states(folder):
+    from coterie.checkpoints.integrity import unseal
+
+    digests = [unseal(folder / f"round-00000{n}" / "run.json")["clients"] for n in (1, 2)]
+    return {f"{d}.safetensors" for d in set(digests[1].values()) - set(digests[0].values())}
+
+
+def check_the_first_is_used(folder, backend):
+    loaded = load_checkpoint(folder, backend)
+    assert plain(loaded.state) == plain(state_of(1))
+    (sentence,) = loaded.damaged
+    assert sentence.startswith(f"{folder / 'round-000002'}: ")
+    assert sentence.endswith("; the one before it is used.")
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_any_file_truncated_anywhere(two, backend, tmp_path, seed):
+    generator = np.random.default_rng(seed)
+    for path in own_files(two):
+        folder = shutil.copytree(two, tmp_path / path.name)
+        target = folder / path.relative_to(two)
+        size = target.stat().st_size
+        target.write_bytes(target.read_bytes()[: generator.integers(size)])
+        check_the_first_is_used(folder, backend)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_any_bit_of_any_file_flipped(two, backend, tmp_path, seed):
+    generator = np.random.default_rng(seed)
+    for path in own_files(two):
+        folder = shutil.copytree(two, tmp_path / path.name)
+        target = folder / path.relative_to(two)
+        content = bytearray(target.read_bytes())
+        content[generator.integers(len(content))] ^= 1 << generator.integers(8)
+        target.write_bytes(content)
+        check_the_first_is_used(folder, backend)
+
+
+def test_a_file_that_is_gone(two, backend, tmp_path):
+    for path in own_files(two):
+        folder = shutil.copytree(two, tmp_path / path.name)
+        (folder / path.relative_to(two)).unlink()
+        check_the_first_is_used(folder, backend)
+
+
+def test_the_pointer_damaged_or_gone(two, backend, tmp_path):
+    for number, content in enumerate((None, "", "round-000009\n", "\x00\n", "../x\n")):
+        folder = shutil.copytree(two, tmp_path / str(number))
+        pointer = folder / "latest"
+        pointer.unlink() if content is None else pointer.write_text(content)
+        loaded = load_checkpoint(folder, backend)
+        assert (loaded.state.server.round, loaded.damaged) == (2, ())
+
+
+def test_none_whole_is_one_sentence(two, backend, tmp_path):
+    folder = shutil.copytree(two, tmp_path / "both")
+    for number in (1, 2):
+        (folder / f"round-00000{number}" / "run.json").write_text("{}")
+    with pytest.raises(DataError) as caught:
+        load_checkpoint(folder, backend)
+    assert str(caught.value) == (
+        f"{folder}: none of its 2 checkpoints is whole ({folder}/round-000002: run.json is no "
+        "checkpoint's record); restore one from a backup, or start afresh in a new run_dir."
+    )
+
+
+def test_one_that_was_asked_for_is_not_replaced_by_another(two, backend, tmp_path):
+    folder = shutil.copytree(two, tmp_path / "asked")
+    (folder / "round-000002" / "server.safetensors").write_bytes(b"")
+    with pytest.raises(DataError, match=r"server.safetensors has another checksum; choose another"):
+        load_checkpoint(folder, backend, 2)
+    assert load_checkpoint(folder, backend, 1).state.server.round == 1
+    with pytest.raises(DataError) as caught:
+        load_checkpoint(folder, backend, 7)
+    assert str(caught.value) == (
+        f"checkpoint=7: {folder} has none; those there are of rounds 1, 2."
+    )
+
+
+def test_a_run_goes_on_over_a_damaged_one(two, backend, tmp_path):
+    """The damaged one is of a later round than what is written next, and does not come back."""
+    folder = shutil.copytree(two, tmp_path / "on")
+    (folder / "round-000002" / "run.json").write_text("{")
+    state = load_checkpoint(folder, backend).state
+    assert unpack(state.states[4])["t"].tolist() == [5.0, 5.0, 5.0]
+    save(folder, state_of(2), backend)
+    loaded = load_checkpoint(folder, backend)
+    assert (plain(loaded.state), loaded.damaged) == (plain(state_of(2)), ())
+
+
+def test_a_damaged_state_is_written_anew(two, backend, tmp_path):
+    """The round that is done again gives the state of the same digest, whose file is there."""
+    folder = shutil.copytree(two, tmp_path / "anew")
+    for name in load_states(folder):
+        path = folder / "states" / name
+        content = bytearray(path.read_bytes())
+        content[-1] ^= 1
+        path.write_bytes(content)
+    check_the_first_is_used(folder, backend)
+    save(folder, state_of(2), backend)
+    loaded = load_checkpoint(folder, backend)
+    assert (plain(loaded.state), loaded.damaged) == (plain(state_of(2)), ())

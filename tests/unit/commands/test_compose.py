@@ -1,0 +1,234 @@
+"""From a command line to a validated configuration, by the YAML groups of the repository."""
+
+# ruff: noqa: E501 -- the sentences stand whole
+
+from pathlib import Path
+
+import pytest
+from hydra import compose as hydra_compose
+from hydra import initialize_config_dir
+
+from coterie.commands import compose as compose_module
+from coterie.commands.compose import compose, config_dir, describe, experiments, groups, read_choice
+from coterie.config import Component, dump_config, load_config, target_of
+from coterie.errors import ConfigError
+
+HERE = __name__
+SECTIONS = ("method", "data", "partition", "encoder", "augmentation")
+
+
+class Toy(Component):
+    size: int = 1
+    depth: int = 2
+    lr: float = 0.1
+
+
+class Other(Component):
+    width: int = 3
+    lr: float = 0.2
+
+
+BASE = """
+defaults:
+  - _self_
+  - method: null
+  - data: null
+  - partition: null
+  - encoder: null
+  - augmentation: null
+  - cluster: local
+  - experiment: null
+"""
+FIRST = """# @package _global_
+# The first of all.
+
+# Another comment.
+defaults:
+  - override /method: toy
+  - override /data: toy
+  - override /partition: toy
+  - override /encoder: shallow
+  - override /augmentation: toy
+seed: 7
+encoder:
+  size: 5
+  lr: 1e-3
+"""
+
+
+@pytest.fixture
+def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    files = {
+        "config": BASE,
+        "experiment/first": FIRST,
+        "experiment/second": FIRST.replace("The first of all", "The second"),
+        "experiment/broken": "# @package _global_\ndefaults:\n  - override /method: nope\n",
+        "encoder/shallow": f"target: {HERE}:Toy\ndepth: 1\n",
+        "encoder/deep": f"target: {HERE}:Toy\ndepth: 9\n",
+        "encoder/other": f"target: {HERE}:Other\n",
+        "cluster/local": "# Here.\n{}\n",
+        "cluster/serial": "backend: serial\n",
+    }
+    files |= {f"{name}/toy": f"target: {HERE}:Toy\n" for name in SECTIONS if name != "encoder"}
+    for name, text in files.items():
+        path = tmp_path / "configs" / f"{name}.yaml"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    package = tmp_path / "platform" / "coterie"
+    package.mkdir(parents=True)
+    monkeypatch.setattr(compose_module, "__file__", str(package / "commands" / "compose.py"))
+    return tmp_path
+
+
+@pytest.mark.usefixtures("tree")
+class TestInASmallTree:
+    def test_an_experiment_chooses_sets_and_names(self) -> None:
+        config = compose("experiment=first")
+        assert (config.experiment, config.seed) == ("first", 7)
+        assert config.encoder == Toy(size=5, depth=1, lr=0.001)
+        assert config.method == Toy()
+
+    def test_single_values_win(self) -> None:
+        config = compose("experiment=first", "seed=3", "encoder.size=8", "method.lr=2")
+        assert (config.seed, config.encoder, config.method) == (
+            3,
+            Toy(size=8, depth=1, lr=0.001),
+            Toy(lr=2.0),
+        )
+
+    def test_another_class_takes_no_key_of_the_former(self) -> None:
+        assert compose("experiment=first", "encoder=other").encoder == Other()
+        config = compose("encoder.width=4", "encoder=other", "experiment=first")
+        assert config.encoder == Other(width=4)
+
+    def test_another_choice_of_the_same_class_keeps_the_experiments_keys(self) -> None:
+        assert compose("experiment=first", "encoder=deep").encoder == Toy(size=5, depth=9, lr=0.001)
+        assert compose("experiment=first", "encoder=shallow") == compose("experiment=first")
+
+    def test_a_class_of_ones_own_by_target(self) -> None:
+        assert compose("experiment=first", f"encoder.target={HERE}:Other").encoder == Other()
+        for own in (
+            ["encoder.width=4", f"encoder.target={HERE}:Other"],
+            [f"encoder={{target:'{HERE}:Other',width:4}}"],
+        ):
+            assert compose("experiment=first", *own).encoder == Other(width=4)
+        same = compose("experiment=first", f"encoder.target={HERE}:Toy")
+        assert same.encoder == Toy(size=5, depth=1, lr=0.001)
+
+    def test_the_last_choice_counts(self) -> None:
+        assert compose("experiment=first", "experiment=second").experiment == "second"
+        assert compose("experiment=first", "cluster=serial").cluster.backend == "serial"
+
+    def test_values_are_read_by_hydras_grammar(self) -> None:
+        config = compose("experiment=first", "run_dir='a b,c'", "tracking.loggers=[csv,wandb]")
+        assert (config.run_dir, config.tracking.loggers) == ("a b,c", ("csv", "wandb"))
+        assert compose("experiment=first", "cluster={backend:serial}").cluster.backend == "serial"
+        assert compose("experiment=first", "+seed=1", "++data.size=2").data == Toy(size=2)
+
+    def test_a_value_can_be_taken_back(self) -> None:
+        config = compose("experiment=first", "~seed", "~encoder.size")
+        assert (config.seed, config.encoder) == (0, Toy(size=1, depth=1, lr=0.001))
+
+    def test_experiments_are_described_by_their_first_comment(self) -> None:
+        assert experiments() == {
+            "broken": "",
+            "first": "The first of all.",
+            "second": "The second.",
+        }
+        assert groups()["encoder"] == ["deep", "other", "shallow"]
+        assert read_choice("encoder", "deep") == {"target": f"{HERE}:Toy", "depth": 9}
+
+    def test_a_surrounding_hydra_survives(self, tree: Path) -> None:
+        with initialize_config_dir(str(tree / "configs"), version_base="1.3"):
+            compose("experiment=first", "encoder=deep")
+            assert hydra_compose("config", ["experiment=first"]).seed == 7
+
+
+PROBLEMS = [
+    ([], "experiment: none is chosen; give experiment=<name>, one of broken, first, second."),
+    (["seed=1"], "experiment: none is chosen; give experiment=<name>, one of broken, first, second."),
+    (["experiment=frist"], "experiment=frist: must be one of broken, first, second; did you mean first?"),
+    (["experiment=null"], "experiment=null: must be one of broken, first, second."),
+    (["experiment=first", "encoder=depe"], "encoder=depe: must be one of deep, other, shallow; did you mean deep?"),
+    (["experiment=first", "encoder=[deep]"], "encoder=[deep]: must be one of deep, other, shallow; did you mean deep?"),
+    (["experiment=first", "encoder=a.b:C"], "encoder=a.b:C: a class of your own goes in encoder.target=a.b:C."),
+    (["experiment=first", "encoder@x=deep"], "encoder@x=deep: a section cannot be renamed; leave @x out."),
+    (["experiment=first", "encoder.siez=1"], "encoder.siez=1: there is no such key; did you mean encoder.size?"),
+    (["experiment=first", "encoder=other", "encoder.size=1"], "encoder.size=1: there is no such key; encoder has width, lr."),
+    (["experiment=first", "method.lr=true"], "method.lr=true: not a number; give one such as method.lr=0.1."),
+    (["experiment=first", "+foo=bar"], "foo=bar: there is no such key; the top has experiment, seed,"),
+    (["experiment=first", "hydra.run.dir=x"], "hydra.run.dir=x: there is no such key; "),
+    (["experiment=first", "encodr=deep"], "encodr=deep: there is no such key; did you mean encoder?"),
+    (["experiment=first", "foo"], "foo: it cannot be read; write it as key=value."),
+    (["--seed"], "--seed: it cannot be read; write it as key=value."),
+    (["seed=[1"], "seed=[1: it cannot be read; close brackets and quotes"),
+    (["run_dir='a"], "run_dir='a: it cannot be read; close brackets and quotes"),
+    (["seed=1,2"], "seed=1,2: these are several values; give one, or a list as seed=[1,2]."),
+    (["seed=range(1,3)"], "seed=range(1,3): these are several values; give one, or a list as seed=[range(1,3)]."),
+    (["experiment=first", "~zzz"], "~zzz: the experiment does not set it; leave it out."),
+    (["experiment=first", "~zzz.a"], "~zzz.a: the experiment does not set it; leave it out."),
+    (["experiment=first", "run_dir=${nope}"], "experiment=first run_dir=${nope}: the YAML does not compose: Interpolation key 'nope' not found."),
+    (["experiment=first", "seed=???"], "experiment=first seed=???: the YAML does not compose: Missing mandatory value: seed."),
+    (["experiment=broken"], "experiment=broken: the YAML does not compose: "),
+]  # fmt: skip
+
+
+@pytest.mark.usefixtures("tree")
+@pytest.mark.parametrize(("overrides", "sentence"), PROBLEMS)
+def test_a_command_line_is_refused_in_one_sentence(overrides: list[str], sentence: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        compose(*overrides)
+    assert str(caught.value).startswith(sentence)
+    assert "\n" not in str(caught.value)
+    if sentence.endswith((".", "?")):
+        assert str(caught.value) == sentence
+
+
+def test_a_missing_folder_of_yaml_is_named(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        compose_module, "__file__", str(tree / "a" / "b" / "c" / "d" / "compose.py")
+    )
+    with pytest.raises(ConfigError, match=r"configs: the folder with the YAML is missing"):
+        compose("experiment=first")
+
+
+def test_in_a_wheel_the_yaml_lies_in_the_package(tree: Path) -> None:
+    package = tree / "platform" / "coterie"
+    assert config_dir() == tree / "configs"
+    (tree / "configs").rename(package / "configs")
+    assert config_dir() == package / "configs"
+    assert compose("experiment=first").seed == 7
+
+
+def test_the_working_directory_does_not_matter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = groups()
+    monkeypatch.chdir(tmp_path)
+    assert groups() == here
+    assert here["cluster"] == ["gpu", "local", "serial"]
+
+
+CHOICES = [(group, choice) for group, names in groups().items() for choice in names]
+OWN_DATA = {"class_folders", "client_folders", "image_folder", "manifest", "npz"}
+
+
+@pytest.mark.parametrize(("group", "choice"), CHOICES)
+def test_every_yaml_composes_and_survives_a_dump(group: str, choice: str, finished_run) -> None:
+    experiment = choice if group == "experiment" else "fedmcc_digits"
+    path = [f"{group}.path=somewhere"] if choice in {*OWN_DATA, "file", "rest"} else []
+    path += ["data.clients={a: here, b: there}"] if choice == "silos" else []
+    path += [f"encoder.path={finished_run.run_dir}"] if choice == "pretrained" else []
+    config = compose(f"experiment={experiment}", f"{group}={choice}", *path)
+    assert config.experiment == experiment
+    assert load_config(dump_config(config)) == config
+    assert describe(group, choice).endswith(".")
+    section = dump_config(config)[group] if group != "experiment" else {}
+    for key, value in read_choice(group, choice).items() if group in SECTIONS else ():
+        assert section[key] == value
+
+
+def test_another_partition_brings_its_own_keys() -> None:
+    config = compose("experiment=mcc_digits", "partition=dirichlet", "partition.clients=4")
+    assert target_of(config.partition) == "datamodules.partition_configs:Dirichlet"
+    assert config.partition.model_dump()["clients"] == 4

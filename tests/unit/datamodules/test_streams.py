@@ -1,0 +1,238 @@
+"""Samples from arrays and tables, batch by batch, fitted to what a model takes; refusals."""
+
+import io
+import tracemalloc
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from coterie.errors import DataError
+from datamodules.fitting import Fitting
+from datamodules.streams import open_samples
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+VECTORS = Fitting((3,), images=False, mode=None)
+
+
+def read(path, size=2):
+    stream = open_samples(Path(path), VECTORS, size)
+    return stream, list(stream.batches)
+
+
+def test_tables_of_numbers_are_vectors(tmp_path):
+    rows = np.arange(15, dtype=np.float32).reshape(5, 3)
+    columns = {"id": list("vwxyz"), **{f"f{i}": rows[:, i] for i in range(3)}, "label": [0] * 5}
+    pq.write_table(pa.table(columns), "x.parquet")
+    lists = pa.FixedSizeListArray.from_arrays(pa.array(rows.ravel()), 3)
+    pq.write_table(pa.table({"features": lists}), "lists.parquet")
+    np.savetxt("x.csv", rows, delimiter=",", header="a,b,c", comments="")
+    for name, total in (("x.parquet", 5), ("lists.parquet", 5), ("x.csv", None)):
+        stream, batches = read(name)
+        assert stream.total == total
+        assert [len(batch.samples) for batch in batches] == [2, 2, 1]
+        assert np.array_equal(np.concatenate([batch.samples for batch in batches]), rows)
+        assert batches[0].samples.dtype == np.float32
+    assert read("x.parquet")[1][1].names == ("x", "y")
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("a,b\n1,2\n", "it has shape (1, 2) and type int64, but the model takes vectors of 3"),
+        ("a,b,c\n1,2,inf\n", "a value is not finite; fill or drop such rows."),
+        ("a,b,c\n1,2,3\n1,2,nan\n", "c is empty in one of the rows 0..1; fill or drop such rows."),
+        ("a,b,c\n1,2\n", "it cannot be read ("),
+    ],
+)
+def test_bad_rows_are_refused(text, sentence):
+    Path("x.csv").write_text(text)
+    with pytest.raises(DataError) as refusal:
+        read("x.csv")
+    assert sentence in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+def test_ragged_lists_are_refused():
+    pq.write_table(pa.table({"features": [[1.0, 2.0, 3.0], [1.0]]}), "x.parquet")
+    with pytest.raises(DataError, match="features has lists of 1 and of 3 numbers; make them all"):
+        read("x.parquet")
+
+
+def test_a_large_array_is_never_in_memory_whole():
+    np.savez_compressed("x.npz", samples=np.zeros((200_000, 30)))  # 48 MB
+    fitting = Fitting((30,), images=False, mode=None)
+    tracemalloc.start()
+    count = sum(len(batch.samples) for batch in open_samples(Path("x.npz"), fitting, 1000).batches)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert count == 200_000
+    assert peak < 4e6
+
+
+def test_damage_shows_where_it_is_read():
+    rows = np.random.default_rng(0).normal(size=(1000, 3))
+    np.savez("x.npz", samples=rows)
+    content = bytearray(Path("x.npz").read_bytes())
+    content[20_000] ^= 1
+    Path("x.npz").write_bytes(content)
+    batches = open_samples(Path("x.npz"), VECTORS, 100).batches
+    assert np.array_equal(next(batches).samples, rows[:100].astype(np.float32))
+    with pytest.raises(DataError, match=r"x\.npz: it cannot be read \(Bad CRC-32"):
+        list(batches)
+
+
+def test_a_compressed_array_damaged_anywhere_is_refused_in_a_sentence():
+    np.savez_compressed("x.npz", samples=np.arange(2700.0).reshape(900, 3))
+    whole = Path("x.npz").read_bytes()
+    for place in (60, len(whole) // 2):  # in the header of the array, and in its values
+        damaged = bytearray(whole)
+        damaged[place : place + 40] = b"\xff" * 40
+        Path("x.npz").write_bytes(damaged)
+        with pytest.raises(
+            DataError, match=r"^x\.npz: it cannot be read \([^)]+\); write it again"
+        ):
+            read("x.npz", 100)
+
+
+def test_an_array_shorter_than_its_header_says_is_refused_in_a_sentence():
+    np.save("x.npy", np.zeros((9, 3)))
+    with zipfile.ZipFile("x.npz", "w") as archive:
+        archive.writestr("samples.npy", Path("x.npy").read_bytes()[:-5])
+    with pytest.raises(DataError, match=r"^x\.npz: it cannot be read \(.+\); write it again\.$"):
+        read("x.npz")
+
+
+def test_colours_become_grey_as_pillow_has_it_and_grey_becomes_colour():
+    draw = np.random.default_rng(0)
+    colour = draw.integers(0, 256, (5, 9, 7, 3), dtype=np.uint8)
+    grey = Fitting((1, 9, 7), images=True, mode="L").array(colour, "x")
+    expected = [np.asarray(Image.fromarray(image).convert("L")) for image in colour]
+    assert np.array_equal(grey[:, 0], expected)
+    again = Fitting((3, 9, 7), images=True, mode="RGB").array(grey[:, 0], "x")
+    assert again.shape == (5, 3, 9, 7)
+    assert np.array_equal(again, grey.repeat(3, axis=1))
+
+
+def test_images_of_other_channels_are_taken_as_they_are_or_not_at_all():
+    fitting = Fitting((5, 4, 4), images=True, mode=None)
+    images = np.zeros((2, 5, 4, 4), dtype=np.uint8)
+    assert np.array_equal(fitting.array(images, "x"), images)
+    with pytest.raises(DataError, match=r"x: it has shape \(2, 3, 4, 4\) and type uint8, but the"):
+        fitting.array(images[:, :3], "x")
+    with pytest.raises(DataError, match=r"a\.png: a picture, but the model takes uint8 images"):
+        fitting.pictures([Path("a.png")], ["a.png"])
+
+
+def test_a_folder_of_mixed_pictures_has_one_warning_of_each_kind(caplog):
+    Path("x").mkdir()
+    for row in range(6):
+        image = Image.new("RGB" if row % 2 else "L", (8, 8) if row < 4 else (20, 16))
+        image.save(f"x/{row}.png")
+    stream = open_samples(Path("x"), Fitting((1, 8, 8), images=True, mode="L"), 2)
+    assert [batch.samples.shape for batch in stream.batches] == [(2, 1, 8, 8)] * 3
+    assert [record.message for record in caplog.records] == [
+        "2 of 6 images were resized to 8×8.",
+        "3 of 6 pictures were converted to L (3 from RGB).",
+    ]
+
+
+PAIRS = Fitting((2,), images=False, mode=None)
+IMAGES = Fitting((1, 4, 4), images=True, mode="L")
+
+
+def read_table(path, fitting=PAIRS):
+    batches = list(open_samples(Path(path), fitting, 2).batches)
+    samples = np.concatenate([batch.samples for batch in batches])
+    return samples, [name for batch in batches for name in batch.names or ()]
+
+
+def encoded(level):
+    stream = io.BytesIO()
+    Image.new("L", (4, 4), level).save(stream, "PNG")
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize("column", ["id", "name"])
+def test_names_in_a_csv_stay_text(column):
+    Path("x.csv").write_text(f"{column},a,b\n007,1,2\n7,3,4\n1e3,5,6\n")
+    samples, names = read_table("x.csv")
+    assert samples.tolist() == [[1, 2], [3, 4], [5, 6]]
+    assert names == ["007", "7", "1e3"]
+
+
+@pytest.mark.parametrize("column", ["path", "file"])
+def test_files_called_by_numbers_are_found(column):
+    for level, name in enumerate(("007", "7")):
+        Path(name).write_bytes(encoded(level))
+    Path("x.csv").write_text(f"{column}\n007\n7\n")
+    samples, names = read_table("x.csv", IMAGES)
+    assert (samples[:, 0, 0, 0].tolist(), names) == ([0, 1], ["007", "7"])
+
+
+def test_numbers_that_name_rows_are_no_features_in_parquet_either():
+    pq.write_table(pa.table({"name": [8, 9], "a": [1.0, 2], "b": [3.0, 4]}), "x.parquet")
+    samples, names = read_table("x.parquet")
+    assert (samples.tolist(), names) == ([[1, 3], [2, 4]], ["8", "9"])
+
+
+def test_text_and_bytes_of_every_kind_are_read():
+    Path("a.png").write_bytes(encoded(7))
+    paths, content = pa.array(["a.png"]), pa.array([encoded(9)])
+    for kind in (pa.string(), pa.large_string()):
+        pq.write_table(pa.table({"path": paths.cast(kind)}), "x.parquet")
+        assert read_table("x.parquet", IMAGES)[0].max() == 7
+    pq.write_table(pa.table({"path": paths.dictionary_encode()}), "x.parquet")
+    assert read_table("x.parquet", IMAGES)[0].max() == 7
+    kinds = pa.binary(), pa.large_binary(), pa.binary(len(encoded(9)))
+    for column in (*map(content.cast, kinds), content.dictionary_encode()):
+        pq.write_table(pa.table({"img": column}), "x.parquet")
+        assert read_table("x.parquet", IMAGES)[0].max() == 9
+
+
+def test_columns_of_one_name_are_refused_where_they_are_read():
+    Path("x.csv").write_text("a,a,note,note\n1,2,x,y\n")
+    with pytest.raises(DataError) as refusal:
+        read_table("x.csv")
+    assert str(refusal.value) == "x.csv: it has 2 columns a; give each a name of its own."
+    Path("x.csv").write_text("id,id,a,b\n1,2,3,4\n")
+    with pytest.raises(DataError, match="it has 2 columns id; give each a name of its own"):
+        read_table("x.csv")
+    Path("x.csv").write_text("a,b,note,note\n1,2,x,y\n")
+    assert read_table("x.csv")[0].tolist() == [[1, 2]]
+
+
+FILES = "; give the files' paths as text."
+BYTES = "; give pictures' bytes or a struct with a field bytes, or call a column of files path."
+REFUSED = {
+    "numbers": ({"path": [1, 2]}, f"x.parquet: path is of type int64{FILES}"),
+    "binary": ({"file": [b"a.png"]}, f"x.parquet: file is of type binary{FILES}"),
+    "text": ({"image": ["a.png"]}, f"x.parquet: image is of type string{BYTES}"),
+    "integers": ({"img": [5]}, f"x.parquet: img is of type int64{BYTES}"),
+    "no bytes": (
+        {"image": [{"path": "a.png"}]},
+        f"x.parquet: image is of type struct<path: string>{BYTES}",
+    ),
+    "text as bytes": (
+        {"image": [{"bytes": "a.png"}]},
+        f"x.parquet: image is of type struct<bytes: string>{BYTES}",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_columns_of_another_type_are_refused_in_a_sentence(kind):
+    columns, sentence = REFUSED[kind]
+    pq.write_table(pa.table(columns), "x.parquet")
+    with pytest.raises(DataError) as refusal:
+        read_table("x.parquet", IMAGES)
+    assert str(refusal.value) == sentence

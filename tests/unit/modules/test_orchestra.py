@@ -1,0 +1,351 @@
+"""Orchestra's rounds: first phase, stateless clients, clusters, scaling, messages, resumption."""
+
+import logging
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from coterie.checkpoints.checkpoint import load_checkpoint
+from coterie.clustering.sinkhorn import local_centroids
+from coterie.contract import ServerState
+from coterie.execution.serial import SerialBackend
+from coterie.networks.encoders import Encoder
+from coterie.rounds.loop import Loop
+from coterie.rounds.state import RunState
+from coterie.run.recorder import joined_metrics
+from modules.orchestra import NETWORKS, RULES, Orchestra, scaled_epochs
+from modules.orchestra_model import OrchestraModel, scaled_rate
+from tests.builders.checkpoints import save
+from tests.builders.federation import (
+    SIZES,
+    Federated,
+    TinyEncoder,
+    federate,
+    same_bits,
+    slow_mean,
+    tiny_task,
+    tiny_workload,
+)
+from tests.builders.observers import Silent
+from tests.builders.orchestra import batch_of, model, rows, short
+
+
+@pytest.fixture(scope="module")
+def ran() -> Federated:
+    return federate(tiny_workload(short()))
+
+
+def test_defaults_are_those_of_the_paper() -> None:
+    config = Orchestra.Config()
+    assert (config.rounds, config.epochs, config.batch_size, config.memory) == (100, 10, 16, 128)
+    assert (config.learning_rate, config.sgd_momentum, config.weight_decay) == (0.003, 0.9, 1e-4)
+    assert (config.momentum, config.participation, config.temperature) == (0.996, 0.5, 0.1)
+    assert (config.local_clusters, config.global_clusters, config.global_steps) == (8, 32, 500)
+    assert (config.projection, config.hidden, config.assignment) == (512, 512, "balanced")
+
+
+def test_the_first_phase_only_clusters(ran: Federated) -> None:
+    before, phase, means, records, after = ran.spy.served[0]
+    assert (phase.name, phase.round, phase.step, phase.ends_round) == ("clustering", 1, 0, False)
+    assert (phase.up, phase.down, means) == (frozenset(), {"target"}, {})
+    for slot in NETWORKS:
+        assert same_bits(before.slots[slot], after.slots[slot])
+    assert sorted(records) == [0, 1, 2]
+    assert not same_bits(before.slots["centroids"], after.slots["centroids"])
+
+
+def test_the_first_phase_takes_its_samples_at_random_from_all(monkeypatch: Any) -> None:
+    seen: dict[int, list[int]] = {}
+    original = Orchestra._shared
+
+    def shared(self: Any, client: Any, module: Any) -> Any:
+        seen.setdefault(client.id, rows(module))
+        return original(self, client, module)
+
+    monkeypatch.setattr(Orchestra, "_shared", shared)
+    federate(tiny_workload(short(memory=12)))
+    drawn = {client: [p for p in positions if p >= 0] for client, positions in seen.items()}
+    assert {client: len(positions) for client, positions in drawn.items()} == {0: 12, 1: 12, 2: 8}
+    assert all(len(set(positions)) == len(positions) for positions in drawn.values())
+    assert max(drawn[1]) >= 12
+
+
+class WithDropout(TinyEncoder):
+    """The tiny encoder with dropout in front: in train mode its outputs are random."""
+
+    def build(self, shape: tuple[int, ...]) -> Encoder:
+        tiny = super().build(shape)
+        return Encoder(nn.Sequential(nn.Dropout(), tiny.network), tiny.features)
+
+
+def test_a_random_encoder_draws_from_the_clients_seed_alone() -> None:
+    workload = tiny_workload(short(rounds=1))
+    workload = replace(workload, task=replace(workload.task, encoder=WithDropout()))
+    slots, after = [], []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        slots.append(federate(workload).spy.served[0][-1].slots["centroids"])
+        after.append(torch.rand(1).item())
+    assert same_bits(*slots)
+    torch.manual_seed(2)
+    assert after[1] == torch.rand(1).item()  # the caller's draws go on as if nothing had run
+
+
+def test_rounds_follow_the_first_phase() -> None:
+    method, state, seen = Orchestra(short(rounds=2), tiny_task()), ServerState(slots={}), []
+    while (phase := method.next(state)) is not None:
+        seen.append((phase.stage, phase.round, phase.step, phase.cohort))
+        state = state.advance(phase, {})
+    assert seen == [("clustering", 1, 0, 1.0), ("training", 1, 1, 1.0), ("training", 2, 0, 1.0)]
+
+
+@pytest.mark.parametrize("weighting", ["samples", "clients"])
+def test_the_server_averages_the_networks(weighting: str) -> None:
+    ran = federate(tiny_workload(short(weighting=weighting, rounds=1)))
+    turns = [turn for turn in ran.spy.turns if turn.phase.up]
+    weights = [turn.outcome.up["online"].weight for turn in turns]
+    assert weights == (list(SIZES) if weighting == "samples" else [1, 1, 1])
+    for slot in NETWORKS:
+        expected = slow_mean([turn.outcome.up[slot] for turn in turns])
+        for name, value in expected.items():
+            found = ran.state.server.slots[slot][name]
+            torch.testing.assert_close(found, value, rtol=0, atol=1e-14)
+        assert not same_bits(ran.start.slots[slot], ran.state.server.slots[slot])
+
+
+def test_clients_keep_nothing_and_begin_with_an_empty_memory(ran: Federated) -> None:
+    assert ran.state.states == {}
+    assert all(turn.outcome.state is None for turn in ran.spy.turns)
+    built = model()
+    built.remember(batch_of(built)[0], torch.arange(8))
+    pool = ran.backend._worker.pool
+    pool.fresh("orchestra", lambda: built)  # built before, so this one is not asked for
+    assert rows(pool.fresh("orchestra", lambda: built)) == [-1] * 16
+
+
+def test_global_centroids_have_unit_length_after_each_phase(ran: Federated) -> None:
+    for *_, after in ran.spy.served:
+        norms = after.slots["centroids"]["centroids"].norm(dim=1)
+        torch.testing.assert_close(norms, torch.ones_like(norms), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(("assignment", "equal"), [("balanced", True), ("argmax", False)])
+def test_balanced_clusters_of_every_client_have_equal_size_but_for_one(
+    assignment: str, equal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[list[int]] = []
+
+    def spied(z: Tensor, clusters: int, **options: Any) -> tuple[Tensor, Tensor]:
+        found, assigned = local_centroids(z, clusters, **options)
+        sizes.append(assigned.bincount(minlength=clusters).tolist())
+        return found, assigned
+
+    monkeypatch.setattr("modules.orchestra.local_centroids", spied)
+    ran = federate(tiny_workload(short(assignment=assignment)))
+    assert len(sizes) == len(ran.spy.turns) == 9
+    assert [sum(each) for each in sizes[:3]] == [13, 16, 8]
+    assert all(max(each) - min(each) <= 1 for each in sizes) is equal
+    told = [turn.outcome.metrics["smallest_cluster"] for turn in ran.spy.turns]
+    assert told == [min(each) for each in sizes]
+    if equal:
+        assert told == [sum(each) // 3 for each in sizes]
+
+
+@pytest.mark.parametrize(
+    ("clusters", "sent", "warned"),
+    [
+        (4, {0: 4, 1: 4, 2: 4}, []),
+        (5, {0: 5, 1: 5, 2: 5}, [2]),
+        (14, {0: 13, 1: 14, 2: 8}, [0, 1, 2]),
+    ],
+)
+def test_clusters_of_one_sample_are_warned_about(
+    clusters: int, sent: dict[int, int], warned: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, logger="modules.orchestra"):
+        ran = federate(tiny_workload(short(local_clusters=clusters, rounds=1)))
+    turns = ran.spy.turns[:3]
+    assert {t.client.id: len(t.outcome.records["centroids"]) for t in turns} == sent
+    alone = [t.client.id for t in turns if t.outcome.metrics["smallest_cluster"] < 2]
+    assert alone == warned
+    assert caplog.messages[: len(warned)] == [
+        f"Client {client} has {[13, 16, 8][client]} samples in memory, fewer than two for each of "
+        f"local_clusters={clusters}: a cluster has at most one, and for it a sample's own "
+        "representation is sent."
+        for client in warned
+    ]
+
+
+def test_the_runs_smallest_cluster_is_the_smallest_of_all_clients(ran: Federated) -> None:
+    sizes = dict(enumerate(SIZES))
+    for done in ran.commits:
+        turns = done.result.turns
+        own = [turn.metrics["smallest_cluster"] for turn in turns]
+        joined = joined_metrics(done.phase, turns, sizes)
+        assert joined["smallest_cluster"] == min(own) < max(own)
+        if done.phase.up:
+            losses = [n * turn.metrics["loss"] for n, turn in zip(SIZES, turns, strict=True)]
+            assert joined["loss"] == pytest.approx(sum(losses) / sum(SIZES), rel=1e-12)
+
+
+def test_more_clients_take_more_epochs_and_participation_scales_the_rate() -> None:
+    assert [scaled_epochs(10, clients, 100) for clients in (10, 100, 200, 400)] == [1, 10, 20, 40]
+    assert scaled_epochs(10, 3, 100) == 1
+    assert scaled_epochs(10, 400, None) == 10
+    assert scaled_rate(0.003, 0.5, 0.5) == 0.003
+    assert scaled_rate(0.003, 0.125, 0.5) == pytest.approx(0.0015)
+    assert scaled_rate(0.003, 0.125, None) == 0.003
+    optimizer = model(participation=1.0, base_participation=0.25).configure_optimizers()
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(0.1)
+
+
+def test_clients_train_for_the_scaled_number_of_epochs() -> None:
+    ran = federate(tiny_workload(short(base_clients=2, epochs=2, rounds=1)))
+    alone = federate(tiny_workload(short(epochs=3, rounds=1)))
+    assert ran.state.server.slots["schedule"]["epochs"].tolist() == [3]
+    for slot in NETWORKS:
+        assert same_bits(ran.state.server.slots[slot], alone.state.server.slots[slot])
+
+
+def test_the_model_is_the_target_and_projects_among_the_global_clusters(ran: Federated) -> None:
+    samples = torch.from_numpy(ran.backend._worker.samples["train"])
+    found = ran.spy.model_for(ran.state.server, None).eval()
+    assert found(samples).probabilities is None
+    built = OrchestraModel(ran.spy._config, tiny_task()).eval()
+    for tensors in ran.state.server.slots.values():
+        built.load_state_dict(dict(tensors), strict=False)
+    unit = samples.double() / 255.0
+    assert torch.equal(found(samples).embedding, built.target.encoder(unit))
+    z = torch.nn.functional.normalize(built.target(unit), dim=1)
+    assert torch.equal(found.project(samples).embedding, z)
+    p = (z @ built.centroids.T / 0.1).softmax(dim=1)
+    assert torch.equal(found.project(samples).probabilities, p)
+
+
+@pytest.mark.parametrize("phases", [1, 2])
+def test_a_resumed_run_has_the_bits_of_an_undisturbed_one(
+    ran: Federated, phases: int, tmp_path: Any
+) -> None:
+    workload = tiny_workload(short())
+    method = Orchestra(short(), tiny_task())
+
+    class Crash(BaseException):
+        """The process is gone."""
+
+    def commit(state: RunState, _: Any) -> None:
+        if state.phases == phases:
+            save(tmp_path, state, backend)
+            raise Crash
+
+    backend = SerialBackend(workload, lambda: None)
+    with pytest.raises(Crash):
+        Loop(method, backend, workload, Silent(), commit).run(RunState(server=ran.start))
+    backend = SerialBackend(workload, lambda: None)
+    state = load_checkpoint(tmp_path, backend).state
+    assert state.phases == phases
+    Loop(method, backend, workload, Silent(), lambda *_: None).run(state)
+    for slot, tensors in ran.state.server.slots.items():
+        assert same_bits(tensors, state.server.slots[slot])
+
+
+L, G, D, H, M = 3, 4, 5, 7, 16
+BRANCH = {
+    "encoder.network.1.weight": (8, 64),
+    "encoder.network.2.weight": (8,),
+    "encoder.network.2.bias": (8,),
+    "encoder.network.2.running_mean": (8,),
+    "encoder.network.2.running_var": (8,),
+    "encoder.network.4.weight": (6, 8),
+    "encoder.network.4.bias": (6,),
+    "projector.0.weight": (H, 6),
+    "projector.1.weight": (H,),
+    "projector.1.bias": (H,),
+    "projector.1.running_mean": (H,),
+    "projector.1.running_var": (H,),
+    "projector.3.weight": (D, H),
+    "projector.4.running_mean": (D,),
+    "projector.4.running_var": (D,),
+}
+NETWORKS_SENT = {
+    "online": {f"online.{name}": shape for name, shape in BRANCH.items()},
+    "target": {f"target.{name}": shape for name, shape in BRANCH.items()},
+    "rotation": {"rotation.weight": (4, D), "rotation.bias": (4,)},
+}
+
+
+def ran_with(**changes: Any) -> Federated:
+    config = Orchestra.Config(
+        projection=D, hidden=H, batch_size=8, rounds=2, epochs=1, participation=1.0,
+        local_clusters=L, global_clusters=G, global_steps=5, memory=M, **changes,
+    )  # fmt: skip
+    return federate(tiny_workload(config))
+
+
+@pytest.fixture(scope="module")
+def audited() -> Federated:
+    return ran_with()
+
+
+def shapes(slots: Any) -> dict[str, dict[str, tuple[int, ...]]]:
+    return {
+        slot: {name: tuple(value.shape) for name, value in tensors.items()}
+        for slot, tensors in slots.items()
+    }
+
+
+def test_exactly_these_tensors_cross(audited: Federated) -> None:
+    assert len(audited.spy.turns) == 3 * len(SIZES)
+    extra = {"centroids": {"centroids": (G, D)}, "schedule": {"epochs": (1,)}}
+    for turn in audited.spy.turns:
+        outcome, down = turn.outcome, shapes(turn.slots)
+        up = shapes({slot: mean.tensors for slot, mean in outcome.up.items()})
+        if turn.phase.name == "clustering":
+            assert (down, up) == ({"target": NETWORKS_SENT["target"]}, {})
+            assert set(outcome.metrics) == {"smallest_cluster"}
+        else:
+            assert (down, up) == (NETWORKS_SENT | extra, NETWORKS_SENT)
+            assert set(outcome.metrics) == {"loss", "cluster", "rotation", "smallest_cluster"}
+        assert shapes({"sent": outcome.records}) == {"sent": {"centroids": (L, D)}}
+        assert (outcome.state, outcome.mail) == (None, {})
+
+
+def test_representations_leave_only_in_the_idealised_variant(audited: Federated) -> None:
+    ideal = ran_with(privacy="none")
+    for turn in ideal.spy.turns:
+        assert set(turn.outcome.records) == {"representations"}
+        assert turn.outcome.metrics["smallest_cluster"] == 1.0
+    rows = {t.client.id: len(t.outcome.records["representations"]) for t in ideal.spy.turns[:3]}
+    assert rows == {0: 13, 1: 16, 2: 8}
+    # A centroid is the mean of four rows or more here, never one of them.
+    for turn, other in zip(audited.spy.turns[:2], ideal.spy.turns[:2], strict=True):
+        sent, kept = turn.outcome.records["centroids"], other.outcome.records["representations"]
+        assert (sent @ kept.T).max() < 1 - 1e-6
+
+
+def test_every_state_entry_has_a_rule_and_the_memory_belongs_to_no_slot() -> None:
+    module = OrchestraModel(Orchestra.Config(), tiny_task())
+    RULES.check(module)
+    assert {name for name in module.state_dict() if not RULES.of(name).slot} == {
+        "memory",
+        "remembered",
+        *(name for name in module.state_dict() if "num_batches" in name),
+        *(name for name in module.state_dict() if name.startswith("augment.")),
+    }
+
+
+def test_bytes_are_those_counted_by_hand(audited: Federated) -> None:
+    branch = 64 * 8 + 4 * 8 + 6 * 9 + H * 6 + 4 * H + D * H + 2 * D
+    size = {"online": 8 * branch, "target": 8 * branch, "rotation": 8 * 4 * (D + 1)}
+    first, second, third = (commit.traffic for commit in audited.commits)
+    clients, centroids = len(SIZES), 8 * L * D
+    assert first.down == {"target": clients * size["target"]}
+    assert first.up == {"records/centroids": clients * centroids, "metrics": clients * 8}
+    # The target is what they have already; the schedule does not change either.
+    news = {"online": size["online"], "rotation": size["rotation"], "centroids": 8 * G * D}
+    assert second.down == {k: clients * v for k, v in (news | {"schedule": 8}).items()}
+    assert third.down == {k: clients * v for k, v in (size | {"centroids": 8 * G * D}).items()}
+    up = {k: v + 8 for k, v in size.items()} | {"records/centroids": centroids, "metrics": 32}
+    assert second.up == third.up == {k: clients * v for k, v in up.items()}
