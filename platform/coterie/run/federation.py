@@ -28,7 +28,7 @@ from coterie.run.session import Finished, Session
 from coterie.run.setup import assemble
 from coterie.tracking.claim import claimed
 from coterie.tracking.console import ConsoleView
-from coterie.tracking.formatting import shown
+from coterie.tracking.formatting import without_auroc
 from coterie.tracking.run_directory import RunDirectory
 
 _DROPPED_EXIT_CODE = 3
@@ -180,7 +180,9 @@ class Federation:
             "test": f"{self._name}, test set",
             LOCAL: f"{self._name}, own test sets",
         }
-        scores = {row: shown(metrics[group]) for group, row in rows.items() if group in metrics}
+        scores = {
+            row: without_auroc(metrics[group]) for group, row in rows.items() if group in metrics
+        }
         outputs = (*finished.figures, directory.summary)
         self._view.finish("completed", scores=scores, outputs=outputs)
         return RunResult(

@@ -1,7 +1,7 @@
-"""How relevant the data that an encoder was pretrained on is to the data of the clients.
+"""The relevance of an encoder's pretraining data to the data of the clients.
 
-CP-CFL (Tun et al., section 4.3): representations of 300 random images of each data set, and the
-mean cosine of all pairs across the two.
+CP-CFL (Tun et al., section 4.3): the mean cosine over all pairs of representations of 300 random
+images of each data set.
 """
 
 import numpy as np
@@ -10,25 +10,62 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
+from coterie.config.schema import RunConfig
 from coterie.contract.clusterer import parameter_dtype, to_unit
 from coterie.contract.data import Indices
+from coterie.contract.seeds import derive_seed
 from coterie.errors import DataError
+from coterie.models.loading import load_model
+from coterie.run.data import read_and_split
 
 _ROWS = 256
-"""Samples that are embedded at a time."""
+"""Samples per batch."""
+
+
+def pretraining_relevance(
+    pretrained: str, pretraining: RunConfig, clients: RunConfig, samples: int
+) -> float:
+    """Mean cosine between representations of the pretraining data and of the clients' data.
+
+    Args:
+        pretrained: The folder of the run that trained the encoder.
+        pretraining: That run's config.
+        clients: The config of an experiment, whose clients' data is compared.
+        samples: Samples drawn from each data set.
+
+    Returns:
+        A number in [-1, 1], see `mean_cross_cosine`.
+
+    Raises:
+        DataError: If the samples of the two differ in shape.
+    """
+    encoder = load_model(pretrained).encoder
+    sampled, shapes = [], []
+    for purpose, config in (("pretraining", pretraining), ("clients", clients)):
+        data, parts = read_and_split(config)
+        shapes.append(data.shape)
+        if shapes[-1] != shapes[0]:
+            raise DataError(
+                f"pretrained={pretrained}: its samples are {shapes[0]}, the clients' "
+                f"{shapes[-1]}; set data.size to that of the pretraining."
+            )
+        seed = derive_seed(clients.seed, "relevance", purpose)
+        rows = np.concatenate(parts)
+        sampled.append(embedded_sample(encoder, data.samples, rows, samples, seed))
+    return mean_cross_cosine(*sampled)
 
 
 def mean_cross_cosine(first: Tensor, second: Tensor) -> float:
-    """The mean of s(u, v) over all u of the first and v of the second; a zero vector counts 0.
+    """The mean of s(u, v) over all u of `first` and v of `second`; a zero vector counts as 0.
 
-    It is the product of the two means of unit vectors, so n + m of them are enough.
+    It is computed as the product of the two means of unit vectors.
 
     Args:
         first: Representations (n, d), n of 1 or more.
         second: Representations (m, d), m of 1 or more.
 
     Returns:
-        A number in [-1, 1], in [0, 1] where representations are non-negative.
+        A number in [-1, 1]; in [0, 1] if representations are non-negative.
 
     Raises:
         DataError: If one is empty, or their widths differ.
@@ -45,14 +82,14 @@ def mean_cross_cosine(first: Tensor, second: Tensor) -> float:
 def embedded_sample(
     encoder: nn.Module, samples: NDArray[np.generic], rows: Indices, count: int, seed: int
 ) -> Tensor:
-    """Representations of random samples among some rows, of all if there are no more.
+    """Representations of up to `count` random samples among these rows.
 
     Args:
-        encoder: In eval mode; samples in [0, 1] to representations (n, d).
-        samples: A data set's samples (n, …).
-        rows: Rows of it to draw from, without replacement.
-        count: How many to draw.
-        seed: Of the draw.
+        encoder: In eval mode; maps samples in [0, 1] to representations (n, d).
+        samples: The samples of a data set (n, …).
+        rows: The rows to draw from, without replacement.
+        count: The number of samples to draw.
+        seed: Seed of the draw.
 
     Returns:
         Representations (at most `count`, d).

@@ -162,9 +162,7 @@ def _variants(
         if key in _INSTEAD:
             given = text if number < len(shared) else f"{name}:{text}"
             raise ConfigError(f"{given}: a comparison sets it itself; give {_INSTEAD[key]}.")
-        chosen.pop(
-            key, None
-        )  # the last value counts; own ones follow shared ones
+        chosen.pop(key, None)  # the last value counts; own ones follow shared ones
         chosen[key] = override, text
     values = {key: _values(override, text) for key, (override, text) in chosen.items()}
     swept = [key for key, (override, _) in chosen.items() if override.is_sweep_override()]

@@ -41,8 +41,8 @@ def scores_table(rows: Mapping[str, Mapping[str, float]]) -> Table:
     return table
 
 
-def shown(scores: Mapping[str, float]) -> dict[str, float]:
-    """The scores that a table has room for: all but areas under ROC curves."""
+def without_auroc(scores: Mapping[str, float]) -> dict[str, float]:
+    """The scores without areas under ROC curves, for which a terminal has no room."""
     return {name: value for name, value in scores.items() if not name.startswith("auroc")}
 
 
