@@ -5,12 +5,12 @@ without any sample is refused.
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.clustering.contingency import Table, contingency
+from coterie.clustering.contingency import Table
 from coterie.errors import DataError
 from coterie.evaluation.matching import match
 
@@ -134,19 +134,6 @@ class ClusteringScores:
     def from_table(cls, table: Table, average: Average = "arithmetic") -> Self:
         """Score a contingency table (clusters, classes), for example the sum over clients."""
         return cls(acc=accuracy(table), nmi=nmi(table, average), ari=ari(table), kappa=kappa(table))
-
-    @classmethod
-    def from_assignments(
-        cls,
-        assignments: NDArray[np.integer[Any]],
-        labels: NDArray[np.integer[Any]],
-        *,
-        clusters: int,
-        classes: int,
-        average: Average = "arithmetic",
-    ) -> Self:
-        """Score assignments (n,) in 0..clusters−1 against labels (n,) in 0..classes−1."""
-        return cls.from_table(contingency(assignments, labels, clusters, classes), average)
 
 
 def _total(table: Table) -> int:
