@@ -14,10 +14,12 @@ import torch
 from lightning import LightningDataModule
 from numpy.typing import NDArray
 from pydantic import Field
-from torch.utils.data import DataLoader, TensorDataset
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
 
 from coterie.config.component import Component
 from coterie.contract.data import DataArrays
+from coterie.contract.samples import StreamedSamples
 from coterie.errors import DataError
 from datamodules.resize import resize_images
 from datamodules.source import Samples, Source, merge_sources
@@ -94,6 +96,11 @@ class DataSet(LightningDataModule, Generic[ConfigT]):
         """Whether there is a test set."""
         return True
 
+    @property
+    def streams(self) -> bool:
+        """Whether samples are read when they are needed, instead of all at the start."""
+        return False
+
     def open_all(self) -> Source:
         """The training set followed by the test set, if there is one."""
         train = self.open_half("train")
@@ -151,8 +158,10 @@ class DataSet(LightningDataModule, Generic[ConfigT]):
             )
         return self._loader(data.test_samples, data.test_labels, shuffle=False)
 
-    def _take(self, source: Source, limit: int | None) -> tuple[Samples, Source]:
+    def _take(self, source: Source, limit: int | None) -> tuple[Samples | StreamedSamples, Source]:
         chosen = source.subset(limit, self.config.limit_seed)
+        if self.streams:
+            return chosen.stream(), chosen
         samples = np.ascontiguousarray(chosen.read_all())
         if self.config.size is not None:
             if samples.dtype != np.uint8:
@@ -166,12 +175,30 @@ class DataSet(LightningDataModule, Generic[ConfigT]):
         return self._loaded
 
     def _loader(
-        self, samples: NDArray[Any], labels: NDArray[np.int64] | None, *, shuffle: bool
+        self,
+        samples: Samples | StreamedSamples,
+        labels: NDArray[np.int64] | None,
+        *,
+        shuffle: bool,
     ) -> DataLoader[Any]:
-        tensors = [torch.from_numpy(array) for array in (samples, labels) if array is not None]
-        return DataLoader(
-            TensorDataset(*tensors), batch_size=self.config.batch_size, shuffle=shuffle
-        )
+        rows = _Rows(samples, labels)
+        return DataLoader(rows, batch_size=self.config.batch_size, shuffle=shuffle)
+
+
+class _Rows(Dataset[tuple[Tensor, ...]]):
+    """Samples and labels for a DataLoader, which reads a batch's rows at once."""
+
+    def __init__(
+        self, samples: Samples | StreamedSamples, labels: NDArray[np.int64] | None
+    ) -> None:
+        self._parts = [part for part in (samples, labels) if part is not None]
+
+    def __len__(self) -> int:
+        return len(self._parts[0])
+
+    def __getitems__(self, rows: list[int]) -> list[tuple[Tensor, ...]]:
+        places = np.array(rows, dtype=np.int64)
+        return list(zip(*(torch.from_numpy(part[places]) for part in self._parts), strict=True))
 
 
 class ImageDataModule(DataSet[ImageConfigT]):

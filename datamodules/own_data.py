@@ -29,6 +29,9 @@ class PicturesConfig(PathConfig):
     mode: Mode = "RGB"
     """Three channels of colour (RGB) or one of grey levels (L); other pictures are converted, and
     what is transparent becomes black."""
+    stream: bool = False
+    """Decode pictures when they are needed, and keep none: for data larger than memory. It needs
+    `size`."""
 
 
 PathConfigT = TypeVar("PathConfigT", bound=PathConfig)
@@ -50,6 +53,22 @@ class OwnData(DataSet[PathConfigT]):
     def has_test(self) -> bool:
         """Whether there is a test set."""
         return False
+
+    @property
+    def streams(self) -> bool:
+        """Whether samples are read when they are needed.
+
+        Raises:
+            DataError: If pictures are to be streamed without a size to bring them to.
+        """
+        config = self.config
+        if not (isinstance(config, PicturesConfig) and config.stream):
+            return False
+        if config.size is None:
+            raise DataError(
+                "data.stream=true: pictures are looked at one by one; set data.size to resize them."
+            )
+        return True
 
 
 def number_classes(

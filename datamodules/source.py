@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.contract.data import Indices
+from coterie.contract.samples import StreamedSamples
 from datamodules.image_files import Mode, Picture, read_images
 from datamodules.partitions import Labels, stratified_subset
 from datamodules.resize import Size
@@ -29,6 +30,8 @@ class Source:
         classes: The classes' names, where the files tell.
         owners: The client that each sample comes from, int64 (n,), or None.
         owner_names: These clients' names.
+        pictures: Where samples are encoded pictures: the files, or the bytes of files.
+        names: What each of these is called in errors.
     """
 
     count: int
@@ -37,6 +40,8 @@ class Source:
     classes: tuple[str, ...] = ()
     owners: Indices | None = None
     owner_names: tuple[str, ...] = ()
+    pictures: Sequence[Picture] | None = None
+    names: Sequence[str] = ()
 
     def subset(self, limit: int | None, seed: int) -> "Source":
         """The source itself, or a random subset with the classes' proportions, in order."""
@@ -53,6 +58,15 @@ class Source:
             read=lambda rows: self.read(chosen[rows]),
             labels=None if self.labels is None else self.labels[chosen],
             owners=None if self.owners is None else self.owners[chosen],
+            pictures=None if self.pictures is None else [self.pictures[row] for row in chosen],
+            names=[self.names[row] for row in chosen] if self.names else (),
+        )
+
+    def stream(self) -> StreamedSamples:
+        """The samples as an array that is read when it is indexed."""
+        first = self.read(np.zeros(1, dtype=np.int64))
+        return StreamedSamples(
+            shape=(self.count, *first.shape[1:]), dtype=first.dtype, read=self.read
         )
 
     def read_all(self) -> Samples:
@@ -74,7 +88,7 @@ def source_from_pictures(
         chosen = [pictures[row] for row in rows], [names[row] for row in rows]
         return read_images(*chosen, mode=mode, size=size)
 
-    return Source(count=len(pictures), read=read)
+    return Source(count=len(pictures), read=read, pictures=pictures, names=names)
 
 
 def merge_sources(first: Source, second: Source) -> Source:

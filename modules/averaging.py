@@ -1,21 +1,23 @@
-"""Federated averaging of one stage: what CC, FedAvg and the pretrainers share as methods.
+"""Federated averaging of one stage: the base of CC, FedAvg and the pretrainers.
 
 McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data"
-(arXiv:1602.05629), Algorithm 1, for any LightningModule: each round the clients train the global
-model on their own data, and the server takes the mean, weighted by their numbers of samples.
+(arXiv:1602.05629), Algorithm 1, for any LightningModule: in each round the clients train the global
+model on their own data, and the server averages, weighted by their numbers of samples.
 """
 
-from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import Annotated, ClassVar, Generic, TypeVar
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping
+from typing import Annotated, ClassVar, Generic, Literal, TypeVar
 
+import torch
 from lightning import LightningModule
 from pydantic import Field, PositiveInt
+from torch import nn
 
 from coterie.config.component import Component
 from coterie.contract import (
     Client,
-    Mean,
+    Method,
     Outcome,
     Phase,
     Plan,
@@ -24,14 +26,14 @@ from coterie.contract import (
     StateRules,
     Task,
     Tensors,
+    blank,
     load_slots,
     seeded,
 )
-from coterie.contract.clusterer import Clusterer
 
 
 class AveragingConfig(Component):
-    """How long and on how much a client trains."""
+    """Participation, rounds, local epochs and batch size."""
 
     extensible: ClassVar[frozenset[str]] = frozenset({"rounds"})
 
@@ -49,15 +51,14 @@ ConfigT = TypeVar("ConfigT", bound=AveragingConfig)
 ModuleT = TypeVar("ModuleT", bound=LightningModule)
 
 
-class Averaging(ABC, Generic[ConfigT, ModuleT]):
-    """A method of one stage. A subclass says what is trained, and by which rules.
+class Averaging(Method, Generic[ConfigT, ModuleT]):
+    """A method of one stage. A subclass defines the module, its rules and the model to evaluate.
 
     Attributes:
         stage: The stage's name.
-        metrics: The scalars of `training_step` that people watch.
+        metrics: The scalars of `training_step` to report.
     """
 
-    needs_labels: ClassVar[bool] = False
     stage: ClassVar[str]
     metrics: ClassVar[frozenset[str]] = frozenset({"loss"})
 
@@ -67,26 +68,20 @@ class Averaging(ABC, Generic[ConfigT, ModuleT]):
 
     @abstractmethod
     def build(self) -> ModuleT:
-        """The LightningModule, freshly initialised from the global generator."""
+        """Build the LightningModule, initialised from the global generator."""
 
     @property
     @abstractmethod
     def rules(self) -> StateRules:
-        """The rule of every entry of its state; whatever is averaged crosses in each round."""
-
-    @abstractmethod
-    def model_for(self, server: ServerState, client: int | None) -> Clusterer:
-        """The model to evaluate and take away."""
+        """The rule of every entry of its state; what is averaged is sent in each round."""
 
     def init(self, sizes: Mapping[int, int], seed: int) -> ServerState:
-        """A freshly initialised global model; its parts without parameters are not sent back."""
+        """A freshly initialised global model; slots without parameters are never sent back."""
         with seeded(seed):
             module = self.build()
         self.rules.check(module)
-        slots, learned = (
-            self.rules.slots(module, self.rules.averaged),
-            dict(module.named_parameters()),
-        )
+        slots = self.rules.slots(module, self.rules.averaged)
+        learned = dict(module.named_parameters())
         fixed = [slot for slot in slots if not slots[slot].keys() & learned.keys()]
         return ServerState(slots=slots, facts={"fixed": [*fixed]} if fixed else {})
 
@@ -95,15 +90,15 @@ class Averaging(ABC, Generic[ConfigT, ModuleT]):
         if server.round >= self.rounds:
             return None
         down, fixed = self.rules.averaged, server.facts.get("fixed")
-        up = down - set(fixed) if isinstance(fixed, list) else down
         return Phase(
-            name=self.stage, stage=self.stage, round=server.round + 1, down=down, up=up,
-            metrics=self.metrics, cohort=self._config.participation,
-        )  # fmt: skip
-
-    def offer(self, server: ServerState, phase: Phase) -> Slots:
-        """The global model."""
-        return {slot: server.slots[slot] for slot in phase.down}
+            name=self.stage,
+            stage=self.stage,
+            round=server.round + 1,
+            cohort=self._config.participation,
+            down=down,
+            up=down - set(fixed) if isinstance(fixed, list) else down,
+            metrics=self.metrics,
+        )
 
     def client(self, client: Client, phase: Phase, slots: Slots) -> Outcome:
         """Local training from the global model."""
@@ -112,22 +107,14 @@ class Averaging(ABC, Generic[ConfigT, ModuleT]):
         self.restore(module, client.state or {})
         plan = Plan(batch_size=self._config.batch_size, epochs=self._config.epochs)
         fit = client.fit(module, plan)
-        size = len(client.data)
-        up = {slot: Mean(weight=size, tensors=self.rules.slot(module, slot)) for slot in phase.up}
-        return Outcome(up=up, state=self.keep(module, slots), metrics=fit.metrics)
-
-    def server(
-        self,
-        server: ServerState,
-        phase: Phase,
-        means: Mapping[str, Mean],
-        records: Mapping[int, Tensors],
-    ) -> ServerState:
-        """Federated averaging, weighted by the clients' numbers of samples."""
-        return server.advance(phase, {slot: mean.tensors for slot, mean in means.items()})
+        return Outcome(
+            up=self.rules.contributions(module, phase.up, weight=len(client.data)),
+            state=self.keep(module, slots),
+            metrics=fit.metrics,
+        )
 
     def restore(self, module: ModuleT, kept: Tensors) -> None:
-        """Before training: put what the client kept, empty at first, into the global model."""
+        """Before training: load what the client kept, empty at first, into the global model."""
 
     def keep(self, module: ModuleT, slots: Slots) -> Tensors | None:
         """After training from these slots: what the client keeps; by default nothing."""
@@ -135,7 +122,25 @@ class Averaging(ABC, Generic[ConfigT, ModuleT]):
 
     def global_module(self, server: ServerState) -> ModuleT:
         """The module with the server's values."""
-        with seeded(0):  # every drawn value is replaced; the global generator stays as it was
-            module = self.build()
+        module = blank(self.build)
         load_slots(module, server.slots)
         return module
+
+
+def sgd_or_adam(
+    kind: Literal["sgd", "adam"],
+    parameters: Iterable[nn.Parameter],
+    *,
+    learning_rate: float,
+    weight_decay: float,
+    momentum: float,
+) -> torch.optim.Optimizer:
+    """SGD with momentum, or Adam, which ignores `momentum`."""
+    if kind == "adam":
+        return torch.optim.Adam(parameters, lr=learning_rate, weight_decay=weight_decay)
+    return torch.optim.SGD(
+        parameters,
+        lr=learning_rate,
+        momentum=momentum,
+        weight_decay=weight_decay,
+    )

@@ -1,4 +1,4 @@
-"""BYOL and FedBYOL: a target network's projection of one view predicted from the other view.
+"""BYOL and FedBYOL: one view predicts the target network's projection of the other view.
 
 Grill et al., "Bootstrap Your Own Latent: A New Approach to Self-Supervised Learning"; CP-CFL's
 second pretrainer (section 3.3.2) and Orchestra's baseline f-BYOL. No gradient reaches the target
@@ -8,7 +8,7 @@ network, which follows the online one by EMA.
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import Field
 from torch import Tensor
 
 from coterie.contract import Entry, Rule, StateRules, Task, Tensors
@@ -19,6 +19,7 @@ from modules.pretraining import (
     ONLINE,
     PREDICTOR,
     Branch,
+    CrossSilo,
     PredictedPretraining,
     PredictionConfig,
     TwoViewsPredicted,
@@ -27,7 +28,7 @@ from modules.pretraining import (
 
 
 class BYOLConfig(PredictionConfig):
-    """What BYOL and FedBYOL share."""
+    """Options of BYOL and FedBYOL."""
 
     ema: ClassVar[frozenset[str]] = frozenset({"momentum"})
 
@@ -35,8 +36,8 @@ class BYOLConfig(PredictionConfig):
     """EMA of the target network, β."""
     target_network: Literal["kept", "averaged"] = "kept"
     """`kept`: each client's own, equal to the global online network at its first turn;
-    `averaged`: sent and averaged with the online network. Clients keep nothing at all with
-    `averaged` and `predictor_threshold=null`."""
+    `averaged`: sent and averaged with the online network. With `averaged` and
+    `predictor_threshold=null` clients keep nothing."""
 
 
 class Bootstrap(TwoViewsPredicted):
@@ -52,7 +53,7 @@ class Bootstrap(TwoViewsPredicted):
         self.to(task.dtype)
 
     def start_target(self) -> None:
-        """The target becomes equal to the online network."""
+        """Copy the online network into the target."""
         self.target.load_state_dict(self.online.state_dict())
 
     def training_step(self, batch: Views, batch_idx: int) -> dict[str, Tensor]:
@@ -80,11 +81,11 @@ class Bootstrap(TwoViewsPredicted):
 
 
 class BYOL(PredictedPretraining[BYOLConfig, Bootstrap]):
-    """BYOL, as a rule on one client that has all data.
+    """BYOL, usually on one client with all data.
 
-    Encoder, projector and predictor are averaged, their running statistics as well. Of the target
-    network `target_network` decides. Under `predictor_threshold` clients whose encoder moved far
-    keep their own predictor for their next turn; it is sent and averaged all the same. The
+    Encoder, projector and predictor are averaged, with their running statistics; `target_network`
+    says what happens to the target network. Under `predictor_threshold` a client whose encoder
+    moved far keeps its own predictor for its next turn, and still sends it to be averaged. The
     optimiser is reset.
     """
 
@@ -97,7 +98,7 @@ class BYOL(PredictedPretraining[BYOLConfig, Bootstrap]):
 
     @property
     def rules(self) -> StateRules:
-        """The target's rule is the config's."""
+        """The config says whether the target is kept or averaged."""
         kept = Entry(pattern="target.*", rule=Rule.KEEP)
         averaged = Entry(pattern="target.*", rule=Rule.AVERAGE, slot="target")
         return StateRules(
@@ -105,7 +106,7 @@ class BYOL(PredictedPretraining[BYOLConfig, Bootstrap]):
         )
 
     def restore(self, module: Bootstrap, kept: Tensors) -> None:
-        """The target starts as the global online network and goes on as the client kept it."""
+        """The target starts as the global online network; later it is the client's own."""
         if self._config.target_network == "kept":
             module.start_target()
         super().restore(module, kept)
@@ -114,23 +115,11 @@ class BYOL(PredictedPretraining[BYOLConfig, Bootstrap]):
 class FedBYOL(BYOL):
     """BYOL by federated averaging of the online network and its predictor."""
 
-    class Config(BYOLConfig):
+    class Config(CrossSilo, BYOLConfig):
         """FedBYOL's configuration: the cross-silo setting of Orchestra's baselines."""
 
-        optimizer: Literal["adam", "sgd"] = "sgd"
-        """SGD with momentum (Orchestra's baselines) or Adam (CP-CFL)."""
-        learning_rate: PositiveFloat = 0.03
-        """The optimiser's learning rate; 0.01 across devices."""
-        weight_decay: Annotated[float, Field(ge=0.0)] = 1e-4
-        """The optimiser's weight decay."""
         momentum: Annotated[float, Field(ge=0.0, le=1.0)] = 0.99
         """EMA of the target network, β; 0.996 across devices."""
         predictor_threshold: Annotated[float, Field(ge=0.0)] | None = 0.4
-        """FedU's rule: a client whose encoder moved at least this far in its last turn goes on with
-        its own predictor; null: all take the global one."""
-        rounds: PositiveInt = 100
-        """Rounds; the optimiser starts afresh in each."""
-        epochs: PositiveInt = 10
-        """Local epochs a round."""
-        batch_size: Annotated[int, Field(ge=2)] = 256
-        """Samples a batch, n; 16 across devices."""
+        """FedU's rule: a client whose encoder moved at least this far in its last turn keeps its
+        own predictor; null: all clients take the global one."""

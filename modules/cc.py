@@ -1,39 +1,38 @@
 """CC and Fed + CC: contrastive clustering, centralised and by federated averaging.
 
-Li et al., "Contrastive Clustering"; FedMCC's baselines, eq. (2). One network, both views, the
-instance and the cluster level at once. Fed + CC averages the encoder and both projectors.
+Li et al., "Contrastive Clustering"; baselines of FedMCC, eq. (2). One network sees both views, and
+is trained at instance and cluster level at once. Fed + CC averages the encoder and both projectors.
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import torch
-from lightning import LightningModule
 from pydantic import Field, PositiveFloat, PositiveInt
 from torch import Tensor
 
 from coterie.contract import Entry, Rule, ServerState, StateRules, Task
-from coterie.contract.clusterer import Clusterer, parameter_dtype
-from coterie.gradcache import MicroBatched, Part, Rows, Terms, batch_loss
+from coterie.contract.clusterer import Clusterer
+from coterie.gradcache import MicroBatched, Rows, Terms, batch_loss
 from coterie.losses.contrastive import cluster_contrastive_loss, contrastive_loss, nt_xent
 from coterie.losses.entropy import cluster_entropy
 from coterie.networks.branch import ContrastiveBranch, cluster_count
-from coterie.networks.views import batch_views
 from modules.averaging import Averaging, AveragingConfig
+from modules.view_pairs import ViewPairs, pair_parts
 
 PARTS = ("encoder", "instance", "cluster")
 METRICS = frozenset({"loss", "instance", "cluster", "entropy"})
 
 
 class CCConfig(AveragingConfig, MicroBatched):
-    """What CC and Fed + CC share."""
+    """Options of CC and Fed + CC."""
 
     clusters: PositiveInt | None = None
     """Number of clusters d2; by default the data's number of classes."""
     form: Literal["cc_code", "paper"] = "cc_code"
     """`cc_code`: symmetric NT-Xent at both levels, no outer ½; `paper`: FedMCC's eq. (2)."""
     include_positive: bool = False
-    """Whether ξ counts the positive pair; only in form `paper`, CC's code always does."""
+    """Whether ξ includes the positive pair; only for form `paper`, CC's code always includes it."""
     learning_rate: PositiveFloat = 3e-4
     """Adam's learning rate."""
     weight_decay: Annotated[float, Field(ge=0.0)] = 0.0
@@ -48,8 +47,10 @@ class CCConfig(AveragingConfig, MicroBatched):
     """Width of the heads' hidden layer; by default that of the representation, as in CC."""
 
 
-class ContrastiveClustering(LightningModule):
+class ContrastiveClustering(ViewPairs):
     """One network and the loss of CC over two views."""
+
+    config: CCConfig
 
     def __init__(self, config: CCConfig, task: Task) -> None:
         super().__init__()
@@ -60,25 +61,13 @@ class ContrastiveClustering(LightningModule):
         self.to(task.dtype)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Adam over everything."""
+        """Adam over all parameters."""
         decay = self.config.weight_decay
         return torch.optim.Adam(self.parameters(), lr=self.config.learning_rate, weight_decay=decay)
 
-    def on_train_epoch_start(self) -> None:
-        """Train mode, whatever the model was used for before."""
-        self.train()
-
-    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
-        """Draw two views of each sample, on the device."""
-        whole = self.config.micro_batch_size is None
-        return batch_views(self.augment, batch, parameter_dtype(self), whole=whole)
-
     def training_step(self, batch: tuple[Rows, Rows], batch_idx: int) -> dict[str, Tensor]:
         """The loss of one batch of view pairs, and its terms."""
-        parts = {
-            name: Part(self._represent, [self.online], view)
-            for name, view in zip("ab", batch, strict=True)
-        }
+        parts = pair_parts(self._represent, [self.online], batch)
         return batch_loss(parts, self._terms, self.config.micro_batch_size)
 
     def _represent(self, view: Tensor) -> tuple[Tensor, Tensor]:
@@ -115,11 +104,11 @@ RULES = StateRules(
     *(Entry(pattern=f"online.{part}.*", rule=Rule.AVERAGE, slot=part) for part in PARTS),
     Entry(pattern="augment.*", rule=Rule.RESET),
 )
-"""Everything that is learned is averaged; clients keep nothing."""
+"""All trained entries are averaged; clients keep nothing."""
 
 
 class CC(Averaging[CCConfig, ContrastiveClustering]):
-    """Contrastive clustering, as a rule on one client that has all data."""
+    """Contrastive clustering, usually on one client with all data."""
 
     stage = "joint"
     metrics = METRICS
@@ -149,7 +138,7 @@ class FedCC(CC):
     """Fed + CC: CC's loss in FedMCC's notation, eq. (2), by federated averaging."""
 
     class Config(CCConfig):
-        """Fed + CC's configuration, FedMCC's where both have it."""
+        """Fed + CC's configuration; defaults that FedMCC has too are FedMCC's."""
 
         form: Literal["cc_code", "paper"] = "paper"
         """`paper`: FedMCC's eq. (2); `cc_code`: symmetric NT-Xent at both levels, no outer ½."""

@@ -1,15 +1,15 @@
 """CCFC and SCFC: cluster-contrastive and sample-contrastive federated clustering.
 
 Yan et al., "CCFC: Bridging Federated Clustering and Contrastive Learning", Algorithm 1. Clients
-label their samples by the nearest global centroid, draw each cluster together, and send their
-network and k centroids of their own; the server averages the former and clusters the latter. SCFC
-has SimSiam's loss in place of the clusters'; as in the authors' code it can warm CCFC up.
+label their samples by the nearest global centroid, train samples of one label to be similar, and
+send their network and k centroids of their own. The server averages the networks and clusters the
+centroids. SCFC uses SimSiam's loss in place of the clusters'; it can warm up CCFC, as in the
+authors' code.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import ClassVar
 
-import torch
 from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
@@ -18,16 +18,21 @@ from coterie.contract import (
     Client,
     Entry,
     Mean,
+    Method,
     Outcome,
     Phase,
     Plan,
     Rule,
+    Schedule,
     ServerState,
     Slots,
     StateRules,
     Task,
     Tensors,
+    averaged,
+    blank,
     derive_seed,
+    gathered,
     load_slots,
     seeded,
 )
@@ -36,13 +41,7 @@ from coterie.errors import ConfigError
 from coterie.losses.cluster_contrast import Pairs
 from coterie.networks.branch import cluster_count
 from coterie.networks.heads import Centroids, UnitLength
-from modules.cluster_siamese import (
-    METRICS,
-    ClusterSiamese,
-    SiameseConfig,
-    Stage,
-    in_metric,
-)
+from modules.cluster_siamese import METRICS, ClusterSiamese, SiameseConfig, Stage, in_metric
 
 NETWORKS = frozenset({"encoder", "predictor"})
 CENTROIDS = "centroids"
@@ -52,30 +51,28 @@ RULES = StateRules(
     Entry(pattern=CENTROIDS, rule=Rule.RESET),
     Entry(pattern="augment.*", rule=Rule.RESET),
 )
-"""The local network is averaged; the global one and the centroids are the server's each turn."""
+"""The local network is averaged; a client gets the global one and the centroids in each turn."""
 
 
-class _Siamese:
-    """What CCFC and SCFC share: stages one after the other, the last of which mines centroids."""
-
-    needs_labels = False
+class _MinesCentroids(Method):
+    """The federated half of CCFC and SCFC: stages in order, the last of which mines centroids."""
 
     def __init__(
         self,
         config: SiameseConfig,
         task: Task,
-        schedule: Sequence[tuple[Stage, int]],
+        schedule: Schedule[Stage],
         pairs: Pairs = "exclude_self",
     ) -> None:
         self._config, self._task, self._schedule, self._pairs = config, task, schedule, pairs
         self._clusters = cluster_count(config.clusters, task)
-        self.rounds = sum(rounds for _, rounds in schedule)
+        self.rounds = schedule.rounds
 
     def init(self, sizes: Mapping[int, int], seed: int) -> ServerState:
         """A freshly initialised global network.
 
         Raises:
-            ConfigError: If a client has fewer samples than clusters, or `alone` names none.
+            ConfigError: If a client has fewer samples than clusters, or `alone` is no client.
         """
         client, fewest = min(sizes.items(), key=lambda item: item[1])
         if fewest < self._clusters:
@@ -94,33 +91,43 @@ class _Siamese:
         return ServerState(slots=RULES.slots(module, NETWORKS), facts={"seed": seed})
 
     def next(self, server: ServerState) -> Phase | None:
-        """The next round of the stage under way; the clusters' begins with a phase that finds them.
+        """The next round of the current stage.
 
-        Should nobody take part in that phase, it is tried once more, and then the round is over.
+        Stage "clusters" starts with a phase that finds centroids. If nobody takes part in it, the
+        phase is repeated once, and then the round ends.
         """
-        number, stage = server.round + 1, self._stage(server.round + 1)
+        number = server.round + 1
+        stage = self._schedule.at(number)
         if stage is None:
             return None
         alone = self._config.alone
         cohort = self._config.participation if alone is None else (alone,)
-        mined = frozenset({CENTROIDS}) if stage == self._schedule[-1][0] else frozenset()
+        mined = frozenset({CENTROIDS}) if stage == self._schedule.last else frozenset()
         if stage == "clusters" and CENTROIDS not in server.slots:
             return Phase(
-                name="centroids", stage=stage, round=number, step=server.step, cohort=cohort,
-                down=frozenset({"encoder"}), records=mined, ends_round=server.step > 0,
-            )  # fmt: skip
+                name="centroids",
+                stage=stage,
+                round=number,
+                step=server.step,
+                cohort=cohort,
+                down=frozenset({"encoder"}),
+                records=mined,
+                ends_round=server.step > 0,
+            )
         return Phase(
-            name=stage, stage=stage, round=number, step=server.step, cohort=cohort,
+            name=stage,
+            stage=stage,
+            round=number,
+            step=server.step,
+            cohort=cohort,
             down=NETWORKS | mined if stage == "clusters" else NETWORKS,
-            up=NETWORKS, records=mined, metrics=METRICS,
-        )  # fmt: skip
-
-    def offer(self, server: ServerState, phase: Phase) -> Slots:
-        """The global network, and in the clusters' stage the global centroids."""
-        return {slot: server.slots[slot] for slot in phase.down}
+            up=NETWORKS,
+            records=mined,
+            metrics=METRICS,
+        )
 
     def client(self, client: Client, phase: Phase, slots: Slots) -> Outcome:
-        """Lines 5 to 14 of Algorithm 1; of a phase that only finds centroids, line 11."""
+        """Lines 5 to 14 of Algorithm 1; in the phase that only finds centroids, line 11."""
         stage: Stage = "clusters" if phase.stage == "clusters" else "samples"
         module = client.module(stage, lambda: self._module(stage))
         load_slots(module, slots)
@@ -132,10 +139,9 @@ class _Siamese:
                 module.online.load_state_dict(self._module(stage).online.state_dict())
         plan = Plan(batch_size=self._config.batch_size, epochs=self._config.epochs)
         fit = client.fit(module, plan)
-        size = len(client.data)
         adam = module.remember() if self._config.keep_optimizer else {}
         return Outcome(
-            up={slot: Mean(weight=size, tensors=RULES.slot(module, slot)) for slot in phase.up},
+            up=RULES.contributions(module, phase.up, weight=len(client.data)),
             records=self._mine(client, module) if phase.records else {},
             state={f"{stage}/{name}": value for name, value in adam.items()} or None,
             metrics=fit.metrics,
@@ -149,22 +155,19 @@ class _Siamese:
         records: Mapping[int, Tensors],
     ) -> ServerState:
         """Federated averaging by numbers of samples, eq. (8), and k-means over all centroids."""
-        slots: dict[str, Tensors] = {slot: mean.tensors for slot, mean in means.items()}
+        slots = averaged(means)
         if phase.records:
-            mined = torch.cat([record[CENTROIDS] for record in records.values()])
-            seed = server.facts["seed"]
-            assert isinstance(seed, int)
-            draw = derive_seed(seed, "kmeans", phase.round, phase.step)
-            slots[CENTROIDS] = {CENTROIDS: self._kmeans(mined, draw)}
+            seed = derive_seed(server.whole("seed"), "kmeans", phase.round, phase.step)
+            slots[CENTROIDS] = {CENTROIDS: self._kmeans(gathered(records, CENTROIDS), seed)}
         return server.advance(phase, slots)
 
     def model_for(self, server: ServerState, client: int | None) -> Clusterer:
-        """The global encoder, with the global centroids once there are some.
+        """The global encoder, with the global centroids once there are any.
 
-        By cosine its representations have unit length before, when others look for clusters.
+        Before that, under `metric=cosine`, representations have unit length, for the evaluation's
+        k-means.
         """
-        with seeded(0):  # every drawn value is replaced; the global generator stays as it was
-            module = self._module("samples")
+        module = blank(lambda: self._module("samples"))
         load_slots(module, server.slots)
         encoder, cosine = module.online.encoder, self._config.metric == "cosine"
         if CENTROIDS not in server.slots:
@@ -175,15 +178,8 @@ class _Siamese:
     def _module(self, stage: Stage) -> ClusterSiamese:
         return ClusterSiamese(self._config, self._task, stage, self._pairs)
 
-    def _stage(self, number: int) -> Stage | None:
-        for stage, rounds in self._schedule:
-            if number <= rounds:
-                return stage
-            number -= rounds
-        return None
-
     def _mine(self, client: Client, module: ClusterSiamese) -> dict[str, Tensor]:
-        """The client's own k centroids, of its samples in its network's latent space (line 11)."""
+        """K centroids of the client's samples in its own network's latent space (line 11)."""
         latent = in_metric(client.embed(module.online.encoder), self._config.metric)
         return {CENTROIDS: self._kmeans(latent, derive_seed(client.seed, "kmeans"))}
 
@@ -193,12 +189,12 @@ class _Siamese:
 
 
 def _of_stage(kept: Tensors, stage: Stage) -> dict[str, Tensor]:
-    """What Adam remembers of this stage: it starts afresh in each."""
+    """Adam's state from this stage; it starts afresh in each stage."""
     prefix = f"{stage}/"
     return {key.removeprefix(prefix): v for key, v in kept.items() if key.startswith(prefix)}
 
 
-class CCFC(_Siamese):
+class CCFC(_MinesCentroids):
     """Cluster-contrastive federated clustering."""
 
     class Config(SiameseConfig):
@@ -207,10 +203,10 @@ class CCFC(_Siamese):
         extensible: ClassVar[frozenset[str]] = frozenset({"rounds"})
 
         pairs: Pairs = "exclude_self"
-        """`exclude_self`: eq. (1); `all`: a sample is also compared with itself, as in the authors'
+        """`exclude_self`: eq. (1); `all`: a sample is also compared to itself, as in the authors'
         code."""
         warmup_rounds: NonNegativeInt = 0
-        """Rounds of SCFC before; 100 in the authors' code. The paper has none."""
+        """Rounds of SCFC before; 100 in the authors' code, 0 in the paper."""
         rounds: PositiveInt = 30
         """Rounds of CCFC."""
 
@@ -221,12 +217,14 @@ class CCFC(_Siamese):
                 "method.warmup_rounds=0 the first round compares clusters; add a warm-up or take "
                 "method.initial=common."
             )
-        schedule: tuple[tuple[Stage, int], ...] = (("samples", config.warmup_rounds),)
-        schedule += (("clusters", config.rounds),)
-        super().__init__(config, task, schedule, config.pairs)
+        stages: tuple[tuple[Stage, int], ...] = (
+            ("samples", config.warmup_rounds),
+            ("clusters", config.rounds),
+        )
+        super().__init__(config, task, Schedule(stages), config.pairs)
 
 
-class SCFC(_Siamese):
+class SCFC(_MinesCentroids):
     """Sample-contrastive federated clustering: SimSiam in place of the clusters (section 4.3)."""
 
     class Config(SiameseConfig):
@@ -238,4 +236,4 @@ class SCFC(_Siamese):
         """Rounds."""
 
     def __init__(self, config: "SCFC.Config", task: Task) -> None:
-        super().__init__(config, task, (("samples", config.rounds),))
+        super().__init__(config, task, Schedule((("samples", config.rounds),)))

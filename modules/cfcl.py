@@ -1,9 +1,10 @@
 """CF-CL: federated triplet learning in which devices exchange samples or embeddings.
 
 Wagle et al., "Unsupervised Federated Optimization at the Edge: D2D-Enabled Learning without
-Labels", Algorithm 1. Between aggregations devices take gradient steps; every so often each pulls a
-few samples (explicit) or embeddings (implicit) from its neighbours in a graph, chosen there by how
-much they would teach it. The messages go from device to device; the server sees models alone.
+Labels", Algorithm 1. Between aggregations devices take gradient steps. At intervals, each pulls a
+few samples (explicit) or embeddings (implicit) from its neighbours in a graph; the sender chooses
+them by their importance to the receiver. These messages go from device to device; the server only
+sees models.
 """
 
 from collections.abc import Mapping
@@ -15,6 +16,7 @@ from coterie.contract import (
     Client,
     Entry,
     Mean,
+    Method,
     Outcome,
     Phase,
     Plan,
@@ -23,7 +25,7 @@ from coterie.contract import (
     Slots,
     StateRules,
     Task,
-    Tensors,
+    blank,
     derive_seed,
     load_tensors,
     seeded,
@@ -38,26 +40,26 @@ from coterie.peers.topology import (
     neighbours,
     ring,
 )
-from modules.cfcl_device import PULLED, RESERVE, Device
-from modules.cfcl_exchange import Sender
+from modules.cfcl_device import PULLED, RESERVE, Device, Sender
 from modules.cfcl_model import Local, TripletModel
 from modules.cfcl_timeline import CFCLConfig, Event, check_exchange, timeline
 
 MODEL, SETUP = "encoder", "setup"
-METRICS = frozenset({"loss", "triplet", "regulariser", "set_size", "steps", "time_step"})
-"""`set_size`: samples a device trains on, pulled ones included; `steps`: those taken in the phase,
-and `time_step`: the last one done."""
+METRICS = {
+    "train": frozenset({"loss", "triplet", "regulariser", "set_size", "steps", "time_step"}),
+    "aggregate": frozenset({"time_step"}),
+}
+"""By event. `set_size`: samples that a device trains on, including pulled ones; `steps`: those
+taken in the phase; `time_step`: the last one."""
 RULES = StateRules(
     Entry(pattern="encoder.*", rule=Rule.AVERAGE, slot=MODEL),
     Entry(pattern="augment.*", rule=Rule.RESET),
 )
-"""The encoder is averaged. What else a device keeps is no part of the model: see `Device`."""
+"""The encoder is averaged. A device's other state is not part of the model: see `Device`."""
 
 
-class CFCL:
+class CFCL(Method):
     """Cooperative federated unsupervised contrastive learning."""
-
-    needs_labels = False
 
     class Config(CFCLConfig):
         """CF-CL's configuration."""
@@ -97,20 +99,17 @@ class CFCL:
         event = self._timeline[server.round][server.step]
         aggregates = event.kind == "aggregate"
         return Phase(
-            name=event.kind, stage="training", round=server.round + 1, step=server.step,
+            name=event.kind,
+            stage="training",
+            round=server.round + 1,
+            step=server.step,
             cohort=self._config.participation if aggregates else 1.0,
             down=frozenset({SETUP} if aggregates else {MODEL, SETUP}),
             up=frozenset({MODEL}) if aggregates else frozenset(),
             mail=self._letters(event),
-            metrics={"train": METRICS, "aggregate": frozenset({"time_step"})}.get(
-                event.kind, frozenset()
-            ),
+            metrics=METRICS.get(event.kind, frozenset()),
             ends_round=aggregates,
-        )  # fmt: skip
-
-    def offer(self, server: ServerState, phase: Phase) -> Slots:
-        """The last global model, which devices have but once a round; the set-up, once."""
-        return {slot: server.slots[slot] for slot in phase.down}
+        )
 
     def client(self, client: Client, phase: Phase, slots: Slots) -> Outcome:
         """One device's part in an event."""
@@ -124,27 +123,20 @@ class CFCL:
         around = neighbours([(int(i), int(j)) for i, j in setup["edges"]], client.id)
         current = device.round == phase.round
         sender = Sender(
-            config=self._config, client=client, device=device, neighbours=around,
-            module=client.module("cfcl", self._build), world=slots[MODEL],
+            config=self._config,
+            client=client,
+            device=device,
+            neighbours=around,
+            module=client.module("cfcl", self._build),
+            world=slots[MODEL],
             local=device.network if current else slots[MODEL],
-        )  # fmt: skip
+        )
         mail = sender.push() if event.kind == "push" else sender.pull()
         return Outcome(state=device.tensors(), mail=mail)
 
-    def server(
-        self,
-        server: ServerState,
-        phase: Phase,
-        means: Mapping[str, Mean],
-        records: Mapping[int, Tensors],
-    ) -> ServerState:
-        """Eq. (5): the mean of the models, weighted by the time-averaged sizes of their sets."""
-        return server.advance(phase, {slot: mean.tensors for slot, mean in means.items()})
-
     def model_for(self, server: ServerState, client: int | None) -> Clusterer:
         """The global encoder."""
-        with seeded(0):  # every drawn value is replaced; the global generator stays as it was
-            module = self._build()
+        module = blank(self._build)
         load_tensors(module, server.slots[MODEL])
         return Clusterer(module.encoder)
 
@@ -152,7 +144,7 @@ class CFCL:
         return TripletModel(self._config, self._task)
 
     def _letters(self, event: Event) -> frozenset[str]:
-        """What devices may send each other in an event."""
+        """The keys of the messages that devices may send each other in an event."""
         reserve, pulled = (keys[self._config.sends_embeddings] for keys in (RESERVE, PULLED))
         late = {reserve} if self._config.pushes_late else set()
         return frozenset({"push": {reserve}, "pull": {pulled} | late}.get(event.kind, ()))
@@ -171,7 +163,7 @@ class CFCL:
         return ring(clients) if topology == "ring" else complete_graph(clients)
 
     def _train(self, client: Client, device: Device, phase: Phase, slots: Slots) -> Outcome:
-        """Gradient steps, eq. (4), from the global model where a round begins."""
+        """Gradient steps, eq. (4), from the global model at the start of a round."""
         event = self._timeline[phase.round - 1][phase.step]
         if device.round != phase.round:
             device.round, device.exposure, device.network = phase.round, 0, slots[MODEL]
@@ -182,9 +174,11 @@ class CFCL:
         module.begin(local)
         seed = derive_seed(int(slots[SETUP]["seed"]), client.id)
         plan = Plan(
-            batch_size=self._config.batch_size, steps=event.steps, first_step=event.step - 1,
+            batch_size=self._config.batch_size,
+            steps=event.steps,
+            first_step=event.step - 1,
             seed=seed,
-        )  # fmt: skip
+        )
         fit = client.fit(module, plan, local.data)
         size = len(local.data)
         device.exposure += fit.steps * size
@@ -199,13 +193,20 @@ class CFCL:
         received: Tensor | None = device.received
         if received is None or self._config.sends_embeddings:
             return Local(
-                data=client.data, step=event.step, adam=device.adam, received=received,
+                data=client.data,
+                step=event.step,
+                adam=device.adam,
+                received=received,
                 margin=device.margin,
-            )  # fmt: skip
+            )
         return Local(data=client.data.joined(received), step=event.step, adam=device.adam)
 
     def _send_up(self, device: Device, phase: Phase, unit: int) -> Outcome:
-        """The device's model, unless it took no step since the last aggregation."""
+        """The device's model, unless it took no step since the last aggregation.
+
+        Its weight in the server's mean, eq. (5), is the size of its training set, summed over the
+        steps.
+        """
         up = {}
         if device.round == phase.round and device.exposure:
             weight = max(1, device.exposure // unit)
@@ -216,11 +217,11 @@ class CFCL:
 
 
 def weight_unit(samples: int, steps: int, devices: int) -> int:
-    """What weights are counted in, 1 but for huge data: exact sums hold weights up to 2²³.
+    """The unit of weights, 1 except for huge data: exact sums hold weights up to 2²³.
 
     Args:
         samples: All devices' samples, and the most that they can have received.
         steps: T_a. A weight is the size of a device's training set, summed over so many steps.
-        devices: How many there are; none weighs less than 1.
+        devices: Number of devices; the smallest weight is 1.
     """
     return -(-samples * steps // (2**23 - devices))

@@ -1,19 +1,35 @@
-"""What a device of CF-CL keeps from event to event, its neighbours' data included.
+"""A device of CF-CL: its state, including its neighbours' data, and the messages that it sends.
 
 Wagle et al., "Unsupervised Federated Optimization at the Edge: D2D-Enabled Learning without
-Labels", section III.
+Labels", section III, Algorithms 2 and 3. Messages draw from random streams of their own, so that
+they do not change any batch.
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from coterie.contract import Tensors
+from coterie.clustering.kmeans import kmeans
+from coterie.contract import Client, Tensors, derive_seed, load_tensors
+from coterie.contract.clusterer import to_unit
+from coterie.losses.triplet import crossed_losses
+from coterie.networks.views import seeded_view
+from coterie.peers.choosing import draw, draw_uniformly, nearest_to_centroids
+from coterie.peers.clusters import mean_squared_radius
+from coterie.peers.embeddings_importance import embedding_importance
+from coterie.peers.samples_importance import sample_importance
+from modules.cfcl_model import TripletModel
+from modules.cfcl_timeline import CFCLConfig
 
 RESERVE, PULLED = ("reserve_samples", "reserve_embeddings"), ("samples", "embeddings")
-"""The keys of messages: samples where exchange is explicit, else embeddings."""
+"""The keys of messages: samples in explicit exchange, embeddings in implicit exchange."""
+
+Mail = dict[int, Tensors]
+"""Receiver to message."""
 
 
 @dataclass
@@ -25,10 +41,10 @@ class Device:
         exposure: The size of its training set, summed over the steps of that round: its weight.
         margin: m_reg of the last pull.
         network: The entries of its model's state.
-        adam: What Adam remembers.
-        reserve: Positions of its own reserve samples, int64, once they were chosen.
-        reserves: Neighbour to the reserve samples or embeddings that it pushed.
-        pulled: Neighbour to the samples or embeddings that were pulled from it.
+        adam: Adam's state.
+        reserve: Positions of its own reserve samples, int64; None until they are chosen.
+        reserves: Neighbour to the reserve samples or embeddings that the neighbour pushed.
+        pulled: Neighbour to the samples or embeddings that were pulled from the neighbour.
     """
 
     round: int = 0
@@ -42,9 +58,9 @@ class Device:
 
     @classmethod
     def read(cls, state: Tensors | None, mail: Mapping[int, Tensors]) -> "Device":
-        """A device of what it kept, after it has read its mail.
+        """Restore a device from the state that it kept, and add its mail.
 
-        What is pulled takes the place of all that was pulled before.
+        A new pull replaces everything that was pulled before.
         """
         device = cls() if state is None else cls._kept(state)
         letters = [(by, key, value) for by in sorted(mail) for key, value in mail[by].items()]
@@ -72,7 +88,7 @@ class Device:
         )
 
     def tensors(self) -> dict[str, Tensor]:
-        """What it keeps, by name."""
+        """The state to keep, by name."""
         named = {
             "counts": torch.tensor([self.round, self.exposure]),
             "margin": torch.tensor(self.margin, dtype=torch.float64),
@@ -80,15 +96,173 @@ class Device:
         if self.reserve is not None:
             named["reserve"] = self.reserve
         groups: dict[str, Mapping[int, Tensor] | Tensors] = {
-            "network": self.network, "adam": self.adam, "reserves": self.reserves,
+            "network": self.network,
+            "adam": self.adam,
+            "reserves": self.reserves,
             "pulled": self.pulled,
-        }  # fmt: skip
+        }
         for group, tensors in groups.items():
             named |= {f"{group}/{key}": value for key, value in tensors.items()}
         return named
 
     @property
     def received(self) -> Tensor | None:
-        """All that was pulled (k, …), in the neighbours' order; None if nothing was."""
+        """Everything that was pulled (k, …), in the neighbours' order; None if nothing was."""
         parts = [self.pulled[by] for by in sorted(self.pulled)]
         return torch.cat(parts) if parts else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sender:
+    """One device as a transmitter, in one event.
+
+    Attributes:
+        config: The options of the exchange.
+        client: The device's data, its seed for this event, and `embed`.
+        device: The device's state; changed in place.
+        neighbours: The receivers.
+        module: The module into which the global and the local model are loaded in turn.
+        world: The last global model.
+        local: The device's own model at this time; the global one right after an aggregation.
+    """
+
+    config: CFCLConfig
+    client: Client
+    device: Device
+    neighbours: Sequence[int]
+    module: TripletModel
+    world: Tensors
+    local: Tensors
+
+    def push(self) -> Mail:
+        """Reserve samples, eq. (6), or the global model's embeddings of them, eq. (13)."""
+        if self.device.reserve is None:
+            self.device.reserve = self._choose_reserve()
+        samples = self.client.data.take(self.device.reserve.numpy())
+        if self.config.sends_embeddings:
+            self.device.reserves = {}  # they are embeddings by an earlier global model
+            letter = {"reserve_embeddings": self._embed(self.world, samples)}
+        else:
+            letter = {"reserve_samples": samples}
+        return dict.fromkeys(self.neighbours, letter)
+
+    def pull(self) -> Mail:
+        """What each neighbour pulls from this device; the device drops its own earlier pulls."""
+        self.device.pulled = {}
+        if self.config.pull_size == 0:
+            return {}
+        if self.config.sends_embeddings:
+            self.device.margin = self.config.margin_scale * self._mean_radius()
+        missed = self.config.pushes_late and self.device.reserve is None
+        late = self.push() if missed else {}
+        chosen = {receiver: self._choose(receiver) for receiver in self.neighbours}
+        letters = {receiver: self._letter(positions) for receiver, positions in chosen.items()}
+        return {receiver: {**letters[receiver], **late.get(receiver, {})} for receiver in letters}
+
+    def _letter(self, positions: Tensor) -> Tensors:
+        if self.config.sends_embeddings:
+            return {"embeddings": self._embeddings[positions]}
+        return {"samples": self._samples[positions]}
+
+    @cached_property
+    def _samples(self) -> Tensor:
+        """Candidates, eq. (7): random samples of its own; received samples are never passed on."""
+        size, count = len(self.client.data), self.config.approx_size * self.config.pulls_at_once
+        chosen = draw_uniformly(size, count, self._stream("candidates"))
+        return self.client.data.take(chosen.numpy())
+
+    @cached_property
+    def _embeddings(self) -> Tensor:
+        """The candidates' embeddings by the last global model, eq. (14)."""
+        return self._embed(self.world, self._samples)
+
+    @cached_property
+    def _seen(self) -> Tensor:
+        """The candidates' embeddings that importance is computed from."""
+        if self.config.importance == "global":
+            return self._embeddings
+        return self._embed(self.local, self._samples)
+
+    def _choose(self, receiver: int) -> Tensor:
+        """The positions of the candidates that a neighbour gets."""
+        exchange, count = self.config.exchange, len(self._samples)
+        stream = self._stream("draw", receiver)
+        if exchange == "kmeans":
+            return self._central
+        if exchange == "uniform" or receiver not in self.device.reserves:
+            return draw_uniformly(count, self.config.pull_size, stream)
+        reserve = self.device.reserves[receiver]
+        by_embeddings = self.config.sends_embeddings
+        weigh = self._weigh_embeddings if by_embeddings else self._weigh_samples
+        return draw(weigh(reserve, receiver), self.config.pull_size, stream)
+
+    def _weigh_samples(self, reserve: Tensor, receiver: int) -> Tensor:
+        """Explicit importance, eq. (12), for the receiver's reserve samples."""
+        network = self.world if self.config.importance == "global" else self.local
+        seed = derive_seed(self.client.seed, "views", receiver)
+        views = seeded_view(self.module.augment, to_unit(reserve), seed)
+        anchors, positives = self._embed(network, reserve), self._embed(network, views)
+        losses = crossed_losses(anchors, positives, self._seen, self.config.margin).mean(dim=0)
+        labels = self._clusters(torch.cat([self._seen, anchors]), "clusters", receiver)
+        own, foreign = labels[: len(losses)], labels[len(losses) :]
+        temperature = self.config.temperature
+        return sample_importance(
+            losses, own, foreign, math.inf if temperature is None else temperature
+        )
+
+    def _weigh_embeddings(self, reserve: Tensor, receiver: int) -> Tensor:
+        """Implicit importance, eq. (22), for the receiver's reserve embeddings."""
+        groups = min(self.config.reserve_groups, len(reserve))
+        seed = self._seed("reserve clusters", receiver)
+        foreign = kmeans(reserve, groups, seed=seed, restarts=self.config.restarts).assignments
+        return embedding_importance(
+            self._seen,
+            self._labels,
+            reserve,
+            foreign,
+            form=self.config.score,
+            mean=self.config.overlap_mean,
+            deviation=self.config.overlap_deviation,
+        )
+
+    @cached_property
+    def _labels(self) -> Tensor:
+        """The candidates' clusters, H of eq. (15)."""
+        return self._clusters(self._seen, "clusters")
+
+    @cached_property
+    def _central(self) -> Tensor:
+        """The candidates nearest to the device's own centroids."""
+        config, seed = self.config, self._seed("central")
+        return nearest_to_centroids(
+            self._embeddings, config.pull_size, seed=seed, restarts=config.restarts
+        )
+
+    def _mean_radius(self) -> float:
+        """The mean squared radius of this device's clusters, embedded by the last global model."""
+        shared = self.config.importance == "global"
+        labels = self._labels if shared else self._clusters(self._embeddings, "radius")
+        return mean_squared_radius(self._embeddings, labels)
+
+    def _choose_reserve(self) -> Tensor:
+        """Positions of the samples that represent this device's data."""
+        size, count = len(self.client.data), self.config.reserve_size
+        if self.config.reserve == "random":
+            return draw_uniformly(size, count, self._stream("reserve"))
+        points = to_unit(self.client.data.take()).flatten(start_dim=1)
+        seed, restarts = self._seed("reserve"), self.config.restarts
+        return nearest_to_centroids(points, count, seed=seed, restarts=restarts)
+
+    def _clusters(self, points: Tensor, *purpose: str | int) -> Tensor:
+        count, seed = min(self.config.clusters, len(points)), self._seed(*purpose)
+        return kmeans(points, count, seed=seed, restarts=self.config.restarts).assignments
+
+    def _embed(self, network: Tensors, samples: Tensor) -> Tensor:
+        load_tensors(self.module, network)
+        return self.client.embed(self.module.encoder, samples)
+
+    def _seed(self, *purpose: str | int) -> int:
+        return derive_seed(self.client.seed, "exchange", *purpose)
+
+    def _stream(self, *purpose: str | int) -> torch.Generator:
+        return torch.Generator().manual_seed(self._seed(*purpose))

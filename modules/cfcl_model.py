@@ -27,12 +27,12 @@ from modules.cfcl_timeline import CFCLConfig
 
 @dataclass(frozen=True, kw_only=True)
 class Local:
-    """What a device trains with from one event to the next.
+    """The inputs of a device's training between two events.
 
     Attributes:
         data: D_i^t, from which negatives are drawn.
         step: The first time step t.
-        adam: What Adam remembers.
+        adam: Adam's state.
         received: Embeddings from neighbours (k, d), constants.
         margin: m_reg.
     """
@@ -47,7 +47,7 @@ class Local:
 class TripletModel(LightningModule):
     """One device's encoder φ.
 
-    Anchors, positives and negatives pass the encoder as one batch, so a BatchNorm sees them all.
+    Anchors, positives and negatives pass the encoder as one batch, so BatchNorm sees all of them.
     """
 
     def __init__(self, config: CFCLConfig, task: Task) -> None:
@@ -61,7 +61,7 @@ class TripletModel(LightningModule):
         self._adam: torch.optim.Adam | None = None
 
     def begin(self, local: Local) -> None:
-        """What the next fit trains with."""
+        """Set the inputs of the next fit."""
         self._local, self._done, self._adam = local, 0, None
 
     def remember(self) -> dict[str, Tensor]:
@@ -69,7 +69,7 @@ class TripletModel(LightningModule):
         return {} if self._adam is None else optimizer_tensors(self, self._adam)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Adam, which goes on from where it was."""
+        """Adam, which continues from its remembered state."""
         self._adam = torch.optim.Adam(self.encoder.parameters(), lr=self.config.learning_rate)
         load_optimizer(self, self._adam, self._given.adam)
         return self._adam
@@ -88,7 +88,7 @@ class TripletModel(LightningModule):
 
     @torch.no_grad()
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
-        """Anchors as they are, one view of each, and negatives as they are."""
+        """Anchors and negatives without augmentation, and one view of each anchor."""
         dtype = parameter_dtype(self)
         seed = derive_seed(batch["seed"], "view", 0)
         views = seeded_view(self.augment, to_unit(batch["samples"]), seed).to(dtype)
@@ -99,28 +99,31 @@ class TripletModel(LightningModule):
         anchors, positives, negatives = self.encoder(torch.cat(batch)).chunk(3)
         triplet = triplet_losses(anchors, positives, negatives, self.config.margin).mean()
         weight = self.weight
-        if weight == 0:  # the same bits as without the term
+        if weight == 0:  # exactly the loss without the term
             return {"loss": triplet, "triplet": triplet, "regulariser": torch.zeros_like(triplet)}
         received, margin = self._given.received, self._given.margin
         assert received is not None
-        z = received.to(anchors.device)  # in the type it came in, which autocast is not to narrow
+        z = received.to(anchors.device)  # keeps its type, which autocast must not narrow
         extra = weight * received_loss(anchors, positives, z, margin, self.config.reduction)
         return {"loss": triplet + extra, "triplet": triplet, "regulariser": extra}
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """On to the next time step."""
+        """Advance to the next time step."""
         self._done += 1
 
     @property
     def weight(self) -> float:
-        """W_t of the present step; 0 if no embeddings were received."""
+        """W_t of the current step; 0 if no embeddings were received."""
         local, config = self._given, self.config
         if local.received is None or len(local.received) == 0:
             return 0.0
         return staleness_weight(
-            local.step + self._done, total=config.total_steps, interval=config.aggregate_every,
-            scale=config.regulariser, rho_zeta=config.rho_zeta,
-        )  # fmt: skip
+            local.step + self._done,
+            total=config.total_steps,
+            interval=config.aggregate_every,
+            scale=config.regulariser,
+            rho_zeta=config.rho_zeta,
+        )
 
     @property
     def _given(self) -> Local:

@@ -1,9 +1,9 @@
-"""CF-CL's configuration, and what happens at which of its time steps.
+"""CF-CL's configuration, and its events by time step.
 
 Wagle et al., "Unsupervised Federated Optimization at the Edge: D2D-Enabled Learning without
 Labels", section III-A. Its Algorithm 1 pulls, trains, then aggregates, which contradicts its eq.
 (5) and gives the stalest embeddings the largest weight; here step t is: aggregate if T_a | t, purge
-and pull if T_p | t, then the gradient step. After step T the models are aggregated once more.
+and pull if T_p | t, then take the gradient step. After step T the models are aggregated once more.
 """
 
 from collections.abc import Mapping
@@ -22,30 +22,30 @@ Exchange = Literal["explicit", "implicit", "none", "uniform", "bulk", "kmeans"]
 
 
 class CFCLConfig(Component):
-    """Defaults are the paper's for Fashion-MNIST; where it is silent, they say "ours"."""
+    """Options of CF-CL; defaults are the paper's for Fashion-MNIST, or ours where it gives none."""
 
     absent: ClassVar[Mapping[str, str]] = {"micro_batch_size": UNCOUPLED}
     sample_clusters: ClassVar[str | None] = None
 
     exchange: Exchange = "explicit"
-    """What devices exchange. `explicit`: samples by importance; `implicit`: embeddings by
+    """The exchange between devices. `explicit`: samples by importance; `implicit`: embeddings by
     importance; baselines: `none` (FedAvg), `uniform` (at random), `kmeans` (nearest to the sender's
     own centroids), `bulk` (by importance, the whole budget before the first step)."""
     medium: Literal["samples", "embeddings"] = "samples"
-    """What the baselines `uniform`, `kmeans` and `bulk` exchange."""
+    """The items that the baselines `uniform`, `kmeans` and `bulk` exchange."""
     total_steps: PositiveInt = 2000
     """Gradient steps of each device, T; 1500 for USPS, 4000 for SVHN."""
     aggregate_every: PositiveInt = 25
     """Steps between aggregations, T_a; 10 for USPS."""
     pull_every: PositiveInt = 25
-    """Steps between pulls, T_p; there is none at step 0, except for `bulk`."""
+    """Steps between pulls, T_p; the first is at step T_p, that of `bulk` at step 0."""
     budget: NonNegativeInt = 5
-    """Samples or embeddings of a pull from each neighbour (ours)."""
+    """Samples or embeddings in a pull from each neighbour (ours)."""
     participation: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
     """Share of the devices whose models are averaged in each aggregation; all train, exchange and
     take the global model."""
     topology: Literal["geometric", "ring", "complete", "edges"] = "geometric"
-    """Who exchanges with whom: a random geometric graph, a ring, all with all, or `edges`."""
+    """The graph of devices: random geometric, a ring, complete, or given by `edges`."""
     degree: PositiveFloat = 7.0
     """Mean number of neighbours in a random geometric graph; 2 or 8 in the paper's Fig. 11."""
     edges: Annotated[tuple[tuple[NonNegativeInt, NonNegativeInt], ...], Field(strict=False)] = ()
@@ -55,34 +55,34 @@ class CFCLConfig(Component):
     learning_rate: PositiveFloat = 1e-4
     """Adam's learning rate; 1e-3 for USPS."""
     reset_optimizer: bool = False
-    """Whether Adam starts afresh after each aggregation; else its moments stay on the device."""
+    """Whether Adam starts afresh after each aggregation; otherwise a device keeps its moments."""
     margin: PositiveFloat = 1.0
     """m of the triplet loss (ours)."""
     reserve: Literal["kmeans", "random"] = "kmeans"
-    """Which samples a device is judged by: those nearest to its centroids, or random ones."""
+    """Samples that represent a device's data: those nearest to its centroids, or random ones."""
     reserve_size: PositiveInt = 20
-    """How many these are, K_reserve; 10 for USPS, 25 for SVHN."""
+    """Number of reserve samples, K_reserve; 10 for USPS, 25 for SVHN."""
     approx_size: PositiveInt = 100
-    """Random own samples among which a device chooses, K_approx; 200 for SVHN."""
+    """Number of random own samples that a device chooses from, K_approx; 200 for SVHN."""
     clusters: PositiveInt = 20
-    """Clusters of embeddings; 10 for USPS, 25 for SVHN."""
+    """Number of clusters of embeddings; 10 for USPS, 25 for SVHN."""
     reserve_clusters: PositiveInt | None = None
-    """Clusters of reserve embeddings in implicit exchange; by default the smaller of `clusters` and
-    half of `reserve_size`."""
+    """Number of clusters of reserve embeddings in implicit exchange; by default the smaller of
+    `clusters` and half of `reserve_size`."""
     restarts: PositiveInt = 1
-    """Starts of each k-means, of which the best is taken."""
+    """Restarts of each k-means; the best result counts."""
     importance: Literal["global", "local"] = "global"
-    """Whose model importance is computed with: the last global one, or the sender's own. What is
-    sent in implicit exchange is the global model's embedding in any case."""
+    """The model that importance is computed with: the last global one, or the sender's own. In
+    implicit exchange, embeddings are always sent as the global model gives them."""
     temperature: Annotated[float, Field(ge=0.0)] | None = 1.0
-    """λ of explicit importance, eq. (11) (ours); null is ∞, a cluster's maximisers alone."""
+    """λ of explicit importance, eq. (11) (ours); null is ∞, only the maximisers of a cluster."""
     score: Score = "intent"
-    """`intent`: near the centroid and near the reserve is important, as the paper says; `literal`:
-    the opposite, as its eq. (16) is printed."""
+    """`intent`: points near the centroid and near the reserve are important, as the text says;
+    `literal`: the opposite, as eq. (16) is printed."""
     overlap_mean: float = 0.0
     """μ̂ of the normal density of a cluster's overlap, eq. (18) (ours)."""
     overlap_deviation: PositiveFloat | None = None
-    """σ̂ of it; by default the standard deviation over the clusters (ours)."""
+    """σ̂ of that density; by default the standard deviation over the clusters (ours)."""
     regulariser: Annotated[float, Field(ge=0.0)] = 0.1
     """λ_w, by which W_t of eq. (25) scales the loss on received embeddings (ours)."""
     rho_zeta: float = 1.0
@@ -90,33 +90,33 @@ class CFCLConfig(Component):
     margin_scale: Annotated[float, Field(ge=0.0)] = 1.0
     """k of the margin m_reg, times the mean squared radius of the receiver's clusters (ours)."""
     reduction: Reduction = "mean"
-    """Over received embeddings: `mean`, or `sum` as the paper writes, which scales with the budget
-    and the number of neighbours."""
+    """Over received embeddings: `mean`, or `sum` as in the paper, which scales with the budget and
+    the number of neighbours."""
 
     @property
     def sends_embeddings(self) -> bool:
-        """Whether embeddings are pulled, and no sample ever leaves a device."""
+        """Whether embeddings are pulled; then no sample ever leaves a device."""
         baseline = self.exchange in ("uniform", "bulk", "kmeans")
         return self.exchange == "implicit" or (baseline and self.medium == "embeddings")
 
     @property
     def by_importance(self) -> bool:
-        """Whether what is sent depends on the receiver, which pushes reserve data for that."""
+        """Whether a message depends on the receiver's reserve data."""
         return self.exchange in ("explicit", "implicit", "bulk")
 
     @property
     def pushes_late(self) -> bool:
-        """Whether a device that missed the only push makes up for it at its first pull."""
+        """Whether a device that missed the only push sends it with its first pull."""
         return self.exchange == "explicit"
 
     @property
     def pulls_at_once(self) -> int:
-        """How many pulls one stands for: in bulk, for all of the run's."""
+        """The number of pulls that one pull replaces: in bulk, all pulls of the run."""
         return self.total_steps // self.pull_every if self.exchange == "bulk" else 1
 
     @property
     def pull_size(self) -> int:
-        """Items of one pull from each neighbour; 0 where nothing is pulled."""
+        """Items in one pull from each neighbour; 0 without exchange."""
         return 0 if self.exchange == "none" else self.budget * self.pulls_at_once
 
     @property
@@ -126,10 +126,10 @@ class CFCLConfig(Component):
 
 
 def check_exchange(config: CFCLConfig) -> None:
-    """Refuse options of the exchange that would go unheard.
+    """Refuse options of the exchange that would have no effect.
 
     Raises:
-        ConfigError: With the option and its remedy.
+        ConfigError: If there is one.
     """
     if config.exchange == "explicit" and config.medium == "embeddings":
         raise ConfigError(
@@ -158,13 +158,13 @@ def check_exchange(config: CFCLConfig) -> None:
 
 @dataclass(frozen=True)
 class Event:
-    """What all devices do at once.
+    """Something that all devices do at the same time.
 
     Attributes:
         kind: `push` reserve data, `pull` (each device sends to its neighbours), `train`, or
             `aggregate`, which ends a round.
         step: The time step t at which it takes place, or begins.
-        steps: How many gradient steps; only of `train`.
+        steps: Number of gradient steps; only for `train`.
     """
 
     kind: Literal["push", "pull", "train", "aggregate"]
@@ -195,7 +195,7 @@ def timeline(config: CFCLConfig) -> tuple[tuple[Event, ...], ...]:
 
 
 def _beforehand(config: CFCLConfig) -> list[Event]:
-    """Before the first step: reserve samples once and for all; of `bulk`, the only pull."""
+    """Before the first step: the push of reserve samples and, for `bulk`, the only pull."""
     if config.exchange == "bulk":
         return [Event("push", 0), Event("pull", 0)]
     embedded_early = config.pull_every < config.aggregate_every
@@ -208,6 +208,6 @@ def _pulls_at(config: CFCLConfig, step: int) -> bool:
 
 
 def _pushes_again(config: CFCLConfig, step: int) -> bool:
-    """Reserve embeddings are the global model's: new ones, as long as there are pulls to come."""
+    """Whether the new global model's reserve embeddings are pushed, for the pulls to come."""
     last_pull = config.total_steps // config.pull_every * config.pull_every
     return config.exchange == "implicit" and step <= last_pull

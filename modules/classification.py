@@ -1,7 +1,7 @@
-"""A classifier that clients train on their labels: what FedAvg, CP-CFL and IFCA share.
+"""A classifier that clients train on their labels, for FedAvg, CP-CFL and IFCA.
 
-An encoder with a head on top, the cross-entropy of one view of each sample, SGD or Adam. Tun et
-al., "Contrastive encoder pre-training-based clustered federated learning for heterogeneous data"
+An encoder, a head, the cross-entropy of one view of each sample, and SGD or Adam. Tun et al.,
+"Contrastive encoder pre-training-based clustered federated learning for heterogeneous data"
 (CP-CFL), eq. (4) and section 4.4: heads of up to three hidden layers.
 """
 
@@ -21,10 +21,10 @@ from coterie.gradcache import UNCOUPLED
 from coterie.networks.encoders import dense
 from coterie.networks.views import seeded_view
 from coterie.precision import cross_entropy
-from modules.averaging import AveragingConfig
+from modules.averaging import AveragingConfig, sgd_or_adam
 
 HIDDEN = (256, 128, 64)
-"""Widths of a head's hidden layers: the first so many of these."""
+"""Widths of a head's hidden layers, from the first on."""
 
 
 class ClassificationConfig(AveragingConfig):
@@ -37,7 +37,7 @@ class ClassificationConfig(AveragingConfig):
     learning_rate: PositiveFloat
     """The optimiser's learning rate η."""
     momentum: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
-    """SGD's momentum; Adam has none to set."""
+    """SGD's momentum; Adam ignores it."""
     weight_decay: Annotated[float, Field(ge=0.0)] = 0.0
     """The optimiser's weight decay."""
     head_layers: Annotated[int, Field(ge=0, le=len(HIDDEN))] = 0
@@ -73,20 +73,23 @@ class Classification(LightningModule):
         self.to(task.dtype)
 
     def start(self, encoder_epochs: int | None) -> None:
-        """Before a turn: train the encoder in its first epochs only; None stands for all.
+        """Before a turn: the number of epochs that train the encoder; None means all.
 
-        After them it is frozen: no gradient, eval mode, so running statistics stay as well.
+        After these epochs it is frozen: no gradient, and eval mode, so that running statistics
+        stay too.
         """
         self._encoder_epochs, self._epoch = encoder_epochs, 0
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """SGD or Adam over everything; what has no gradient is not stepped."""
+        """SGD or Adam over all parameters; those without a gradient are not stepped."""
         config = self.config
-        rate, decay = config.learning_rate, config.weight_decay
-        if config.optimizer == "adam":
-            return torch.optim.Adam(self.parameters(), lr=rate, weight_decay=decay)
-        momentum = config.momentum
-        return torch.optim.SGD(self.parameters(), lr=rate, momentum=momentum, weight_decay=decay)
+        return sgd_or_adam(
+            config.optimizer,
+            self.parameters(),
+            learning_rate=config.learning_rate,
+            weight_decay=config.weight_decay,
+            momentum=config.momentum,
+        )
 
     def on_train_epoch_start(self) -> None:
         """Train mode, whatever the model was used for before; eval mode for a frozen encoder."""
@@ -107,7 +110,7 @@ class Classification(LightningModule):
         return cross_entropy(self.classifier(self.encoder(views)), labels)
 
     def clusterer(self) -> Clusterer:
-        """Encoder and head, whose probabilities are those of the classes."""
+        """Encoder and head; the probabilities are those of the classes."""
         probabilities = nn.Sequential(self.classifier, nn.Softmax(dim=1))
         return Clusterer(self.encoder, probabilities, classifies=True)
 
@@ -118,16 +121,16 @@ RULES = StateRules(
     *(Entry(pattern=f"{part}.*", rule=Rule.AVERAGE, slot=part) for part in sorted(PARTS)),
     Entry(pattern="augment.*", rule=Rule.RESET),
 )
-"""Everything that is learned is averaged; clients keep nothing."""
+"""All trained entries are averaged; clients keep nothing."""
 
 
 def head(width: int, classes: int, layers: int) -> nn.Module:
-    """A classifier of representations (n, width): logits (n, classes).
+    """Build a classifier that maps representations (n, width) to logits (n, classes).
 
     Args:
-        width: Of the representation.
-        classes: How many there are.
-        layers: Hidden layers, at most three.
+        width: Width of the representation.
+        classes: Number of classes.
+        layers: Number of hidden layers, at most three.
     """
     if not layers:
         return nn.Linear(width, classes)

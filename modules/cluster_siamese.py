@@ -1,7 +1,7 @@
-"""CCFC's and SCFC's network and loss, in the stage that compares samples or clusters.
+"""CCFC's and SCFC's network and loss, in a stage that compares samples or clusters.
 
-Yan et al., "CCFC: Bridging Federated Clustering and Contrastive Learning", section 3. A local
-network is trained beside the frozen global one, which it is not to leave behind.
+Yan et al., "CCFC: Bridging Federated Clustering and Contrastive Learning", section 3. The local
+network is trained beside the frozen global one, and a term keeps it near.
 """
 
 from collections import OrderedDict
@@ -10,7 +10,6 @@ from copy import deepcopy
 from typing import Annotated, Any, Literal
 
 import torch
-from lightning import LightningModule
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 from torch.nn.functional import normalize
@@ -23,30 +22,31 @@ from coterie.losses.cluster_contrast import Pairs, cluster_contrast
 from coterie.losses.prediction import negative_cosine
 from coterie.networks.branch import cluster_count
 from coterie.networks.heads import Predictor, Projector
-from coterie.networks.views import Plain, batch_views
+from coterie.networks.views import Plain
+from modules.view_pairs import ViewPairs
 
 Stage = Literal["samples", "clusters"]
-"""What is compared: two views of a sample (SimSiam, SCFC), or the samples of a cluster (CCFC)."""
+"""The loss compares two views of a sample (SimSiam, SCFC), or the samples of a cluster (CCFC)."""
 
 METRICS = frozenset({"loss", "contrast", "model"})
 
 
 class SiameseConfig(MicroBatched):
-    """What CCFC and SCFC share; where the paper is silent, the authors' code for MNIST."""
+    """Options of CCFC and SCFC; where the paper is silent, defaults of its code for MNIST."""
 
     clusters: PositiveInt | None = None
-    """Number of clusters k, on each client and in all; by default the data's number of classes."""
+    """Number of clusters k, per client and globally; by default the data's number of classes."""
     model_weight: Annotated[float, Field(ge=0.0)] = 0.001
     """λ of the model-contrastive term: 0.001 for MNIST, 1 for Fashion-MNIST, 0.1 for CIFAR-10 and
-    STL-10. Without the term, 0, it is the ablation † (Table 3)."""
+    STL-10. 0 is the ablation † (Table 3)."""
     alone: NonNegativeInt | None = None
-    """Ablation ‡ (Table 3): this client trains and clusters alone, and without the term R."""
+    """Ablation ‡ (Table 3): this client trains and clusters alone, without the term R."""
     metric: Literal["euclidean", "cosine"] = "euclidean"
-    """Which centroid is nearest: eq. (3), or by cosine among representations of unit length, as in
+    """Distance to centroids: eq. (3), or the cosine between representations of unit length, as in
     the authors' code."""
     initial: Literal["common", "independent"] = "common"
-    """What clients begin round 1 from: the global network, or random weights of their own, whose
-    average is the global network of round 2, as in the authors' code."""
+    """Where clients start round 1: from the global network, or from random weights of their own,
+    whose average is the global network of round 2, as in the authors' code."""
     projection: PositiveInt = 256
     """Width of the projector's output z, in which samples are clustered; 64 for Fashion-MNIST."""
     hidden: PositiveInt = 256
@@ -59,7 +59,7 @@ class SiameseConfig(MicroBatched):
     """Whether a client keeps Adam's moments from round to round of a stage, as in the authors'
     code; otherwise Adam starts afresh in each."""
     restarts: PositiveInt = 10
-    """Starts of each k-means, of which the best is taken."""
+    """Restarts of each k-means; the best result counts."""
     participation: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
     """Share of the clients in each round."""
     epochs: PositiveInt = 1
@@ -68,7 +68,7 @@ class SiameseConfig(MicroBatched):
     """Samples a batch."""
 
 
-class Siamese(nn.Module):
+class SiameseNetwork(nn.Module):
     """Encoder f (backbone and projector) and predictor h, both projectors with BatchNorm.
 
     The projector ends in a BatchNorm without parameters, as in SimSiam.
@@ -92,17 +92,18 @@ class Siamese(nn.Module):
         return z, self.predictor(z)
 
 
-class ClusterSiamese(LightningModule):
+class ClusterSiamese(ViewPairs):
     """The local network w^l, the frozen global one w^g, and the loss of one stage.
 
     Args:
         config: Sizes, λ, optimiser.
         task: Shapes, encoder and augmentation.
-        stage: Which term joins the model-contrastive one.
-        pairs: Which pairs of a cluster's samples count, in stage "clusters".
+        stage: The stage, which says what term is added to the model-contrastive one.
+        pairs: The pairs of a cluster's samples that count, in stage "clusters".
     """
 
     centroids: Tensor
+    config: SiameseConfig
 
     def __init__(
         self, config: SiameseConfig, task: Task, stage: Stage, pairs: Pairs = "exclude_self"
@@ -110,7 +111,7 @@ class ClusterSiamese(LightningModule):
         super().__init__()
         self.config, self.stage, self.pairs = config, stage, pairs
         self.model_weight = 0.0 if config.alone is not None else config.model_weight
-        self.online = Siamese(config, task)
+        self.online = SiameseNetwork(config, task)
         self.world = deepcopy(self.online).requires_grad_(False)
         count = cluster_count(config.clusters, task)
         self.register_buffer("centroids", torch.zeros(count, config.projection))
@@ -120,7 +121,7 @@ class ClusterSiamese(LightningModule):
         self._adam: torch.optim.Adam | None = None
 
     def start(self, remembered: Tensors) -> None:
-        """The global network is what the local one is now; Adam goes on from what it remembers."""
+        """Copy the local network into the global one; Adam continues from its remembered state."""
         self.world.load_state_dict(self.online.state_dict())
         self._remembered = remembered
 
@@ -136,20 +137,18 @@ class ClusterSiamese(LightningModule):
 
     def on_train_epoch_start(self) -> None:
         """Train mode for the local network, eval mode for the global one."""
-        self.train()
+        super().on_train_epoch_start()
         self.world.eval()
 
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
-        """Two views of each sample where samples are compared, else the samples themselves."""
-        dtype = parameter_dtype(self)
-        whole = self.config.micro_batch_size is None
+        """Two views of each sample in stage "samples", else the samples themselves."""
         if self.stage == "samples":
-            return batch_views(self.augment, batch, dtype, whole=whole)
-        samples = Plain(batch["samples"], dtype)
-        return (samples[:] if whole else samples,)
+            return super().on_after_batch_transfer(batch, dataloader_idx)
+        samples = Plain(batch["samples"], parameter_dtype(self))
+        return (samples[:] if self.config.micro_batch_size is None else samples,)
 
     def training_step(self, views: tuple[Rows, ...], batch_idx: int) -> dict[str, Tensor]:
-        """Eq. (4) of one batch, or SCFC's loss of one batch of view pairs, and both terms."""
+        """Eq. (4) of one batch, or SCFC's loss of one batch of view pairs, and its two terms."""
         networks = {"local": self.online, "world": self.world}
         parts = {
             f"{name} {number}": Part(network, [network], view)
@@ -178,10 +177,10 @@ class ClusterSiamese(LightningModule):
         return 0.5 * (negative_cosine(p_a, z_b) + negative_cosine(p_b, z_a))
 
     def _cluster_contrast(self, local: tuple[Tensor, Tensor], z_world: Tensor) -> Tensor:
-        """Eq. (2), among samples of the nearest global centroid, eq. (3).
+        """Eq. (2), between samples with the same nearest global centroid, eq. (3).
 
-        The global network stands still, so a sample's label is the same all turn, and the forward
-        pass that R needs gives it too.
+        The global network does not change in a turn, so a sample's label does not either. It comes
+        from the forward pass that R needs anyway.
         """
         z, p = local
         labels = assign(z_world, self.centroids, self.config.metric)
@@ -189,5 +188,5 @@ class ClusterSiamese(LightningModule):
 
 
 def in_metric(points: Tensor, metric: Metric) -> Tensor:
-    """Representations as k-means is to see them: of unit length for "cosine"."""
+    """Representations as k-means takes them: of unit length for "cosine"."""
     return normalize(points, dim=1) if metric == "cosine" else points

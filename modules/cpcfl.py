@@ -1,23 +1,29 @@
-"""CP-CFL and IFCA: a pool of models, of which each client trains the one that suits its data.
+"""CP-CFL and IFCA: a pool of models, of which each client trains the one that fits its data.
 
 Tun et al., "Contrastive encoder pre-training-based clustered federated learning for heterogeneous
-data", algorithm 2: N heads on one (pretrained) encoder. For T_c rounds a client takes a model at
-random and trains its head alone; then it takes the one with the least loss on its data and trains
+data", algorithm 2: N heads on one (pretrained) encoder. For T_c rounds a client takes a random
+model and trains its head only; then it takes the model with the lowest loss on its data and trains
 all of it. Ghosh et al., "An Efficient Framework for Clustered Federated Learning" (IFCA), is the
-same with N random models and T_c = 0. The server averages per model; clients keep nothing.
+same with N random models and T_c = 0, and restarts from other random models until every model has
+clients. The server averages per model; clients keep nothing.
 """
 
-from collections.abc import Mapping
+import logging
+import math
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
-from pydantic import Field, NonNegativeInt
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 from torch import nn
+from torch.nn import functional
 
 from coterie.contract import (
     Client,
     Mean,
+    Method,
     Outcome,
     Phase,
     Plan,
@@ -25,28 +31,95 @@ from coterie.contract import (
     Slots,
     Task,
     Tensors,
+    averaged,
+    blank,
     derive_seed,
     load_tensors,
     seeded,
 )
 from coterie.contract.clusterer import Clusterer
 from coterie.contract.phase import Fact
-from modules.classification import RULES, Classification
-from modules.cpcfl_config import CPCFLConfig, check_pool
-from modules.model_choice import (
-    chosen_at_random,
-    chosen_by_loss,
-    favourite,
-    history,
-    latest_choices,
-    remember,
-)
-from modules.pool_restarts import has_failed, is_due, whole
+from coterie.errors import ConfigError
+from modules.classification import RULES, Classification, ClassificationConfig
 
 EXPLORATION, EXPLOITATION = "exploration", "exploitation"
+ABSENT = -1
+"""In the history of choices, the entry of a client that did not take part."""
+
+_logger = logging.getLogger(__name__)
 
 
-class CPCFL:
+class CPCFLConfig(ClassificationConfig):
+    """Options of CP-CFL and IFCA: the pool of models, the choice of a model, restarts."""
+
+    sample_clusters: ClassVar[str | None] = None
+
+    optimizer: Literal["sgd", "adam"] = "adam"
+    """SGD or Adam; its state starts afresh in each turn of a client."""
+    learning_rate: PositiveFloat = 1e-3
+    """The optimiser's learning rate η."""
+    rounds: PositiveInt = 100
+    """Rounds T, including those of exploration; a restart resets the count."""
+    epochs: PositiveInt = 3
+    """Local epochs a round, E, of the head."""
+    batch_size: Annotated[int, Field(ge=2)] = 32
+    """Samples a batch."""
+    clusters: PositiveInt = 3
+    """Number of models in the pool, N; 1 is FedAvg, without exploration."""
+    explore_rounds: NonNegativeInt
+    """Rounds T_c in which clients take random models and train heads only."""
+    initial: Literal["common", "independent"]
+    """`common`: N random heads on one encoder (CP-CFL); `independent`: N random models (IFCA)."""
+    encoder_epochs: NonNegativeInt | None = None
+    """Number of a client's epochs that also train the encoder, before it is frozen; by default
+    all. 0 freezes it in all rounds."""
+    shared_encoder: bool = False
+    """Whether all models share one encoder, averaged over all clients, and differ in their heads;
+    needs initial=common."""
+    choice: Literal["loss", "client"] = "loss"
+    """`loss`: a client takes the model with the lowest loss; `client`: client k trains model k
+    alone, for references without sharing; needs a model for each client."""
+    min_share: Annotated[float, Field(ge=0.0, lt=1.0)]
+    """Share of the clients that has to choose each model; otherwise the pool restarts with other
+    random models. 0: no restarts."""
+    restart_after: PositiveInt = 5
+    """Rounds of choice by loss after which the shares are checked, once."""
+    max_restarts: NonNegativeInt = 20
+    """Maximal number of restarts; after them training continues, with a warning."""
+
+
+def check_pool(config: CPCFLConfig, clients: int) -> None:
+    """Refuse options that do not fit each other or the number of clients.
+
+    Raises:
+        ConfigError: If an option does not fit.
+    """
+    models = config.clusters
+    if config.shared_encoder and config.initial != "common":
+        raise ConfigError(
+            f"method.initial={config.initial}: models that share an encoder begin with one; use "
+            "initial=common, or shared_encoder=false."
+        )
+    if config.choice == "client" and clients > models:
+        raise ConfigError(
+            f"method.clusters={models}: choice=client needs a model for each of the {clients} "
+            f"clients; set it to {clients}."
+        )
+    if models > 1 and config.rounds <= config.explore_rounds:
+        _logger.warning(
+            "method.rounds=%d: clients take models at random in the first %d, "
+            "method.explore_rounds, so none is ever chosen; give more, or explore less.",
+            config.rounds,
+            config.explore_rounds,
+        )
+    if config.min_share * models > 1:
+        raise ConfigError(
+            f"method.min_share={config.min_share:g}: {models} models cannot all have that share; "
+            f"choose {math.floor(1000 / models) / 1000:g} or less."
+        )
+
+
+class CPCFL(Method):
     """Clustered federated learning on a pretrained encoder."""
 
     needs_labels = True
@@ -55,19 +128,19 @@ class CPCFL:
         """CP-CFL's configuration; the defaults are the paper's."""
 
         explore_rounds: NonNegativeInt = 10
-        """Rounds T_c in which clients take models at random and train heads alone."""
+        """Rounds T_c in which clients take random models and train heads only."""
         initial: Literal["common", "independent"] = "common"
         """`common`: N random heads on one encoder (CP-CFL); `independent`: N random models."""
         min_share: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
-        """Share of the clients that each model has to be chosen by; else all begins again with
-        other random models. 0: never."""
+        """Share of the clients that has to choose each model; otherwise the pool restarts with
+        other random models. 0: no restarts."""
 
     def __init__(self, config: CPCFLConfig, task: Task) -> None:
         self._config, self._task = config, task
         self.rounds = config.rounds
 
     def init(self, sizes: Mapping[int, int], seed: int) -> ServerState:
-        """The pool: model 0 is the one that FedAvg would begin with."""
+        """The pool; model 0 is FedAvg's initial model."""
         check_pool(self._config, len(sizes))
         facts: dict[str, Fact] = {
             "seed": seed,
@@ -77,33 +150,32 @@ class CPCFL:
             "restarts": 0,
             "choices": {},
         }
-        with seeded(0):
-            learns = any(True for _ in self._build().encoder.parameters())
+        learns = any(True for _ in blank(self._build).encoder.parameters())
         return ServerState(slots=self._pool(seed), facts={**facts, "fixed_encoder": not learns})
 
     def next(self, server: ServerState) -> Phase | None:
         """A round of exploration or of exploitation."""
-        config, done = self._config, server.round - whole(server, "began")
+        config, done = self._config, server.round - server.whole("began")
         if done >= config.rounds:
             return None
         explores = done < config.explore_rounds
         heads = frozenset(_head(n) for n in range(config.clusters))
-        # Until the first of them is trained, common encoders are one and are sent as one.
+        # Until one of them is trained, common encoders are equal and are sent once.
         still = self._is_still(server)
         alike = config.initial == "common" and (done <= config.explore_rounds or still)
         models = range(1 if alike else config.clusters)
         trained = range(0 if explores or still else config.clusters)
         stage = EXPLORATION if explores else EXPLOITATION
         return Phase(
-            name=stage, stage=stage, round=server.round + 1, cohort=config.participation,
+            name=stage,
+            stage=stage,
+            round=server.round + 1,
+            cohort=config.participation,
             down=heads | {self._encoder(n) for n in models},
             up=heads | {self._encoder(n) for n in trained},
-            records=frozenset({"choice"}), metrics=frozenset({"loss"}),
-        )  # fmt: skip
-
-    def offer(self, server: ServerState, phase: Phase) -> Slots:
-        """The pool."""
-        return {slot: server.slots[slot] for slot in phase.down}
+            records=frozenset({"choice"}),
+            metrics=frozenset({"loss"}),
+        )
 
     def client(self, client: Client, phase: Phase, slots: Slots) -> Outcome:
         """Algorithm 2, lines 15 to 26."""
@@ -120,14 +192,13 @@ class CPCFL:
         module.start(0 if explores else config.encoder_epochs)
         fit = client.fit(module, Plan(batch_size=config.batch_size, epochs=config.epochs))
         parts = {_head(choice): "classifier", self._encoder(choice): "encoder"}
-        size = len(client.data)
-        up = {
-            slot: Mean(weight=size, tensors=RULES.slot(module, part))
-            for slot, part in parts.items()
-            if slot in phase.up
-        }
-        record = {"choice": torch.tensor(choice)}
-        return Outcome(up=up, records=record, metrics=fit.metrics)
+        sent = {slot: part for slot, part in parts.items() if slot in phase.up}
+        own = RULES.contributions(module, sent.values(), weight=len(client.data))
+        return Outcome(
+            up={slot: own[part] for slot, part in sent.items()},
+            records={"choice": torch.tensor(choice)},
+            metrics=fit.metrics,
+        )
 
     def server(
         self,
@@ -136,10 +207,9 @@ class CPCFL:
         means: Mapping[str, Mean],
         records: Mapping[int, Tensors],
     ) -> ServerState:
-        """Algorithm 2, lines 13 and 14; a model that nobody chose keeps its values."""
-        choices = remember(server, phase.round, records, whole(server, "clients"))
-        slots = {slot: mean.tensors for slot, mean in means.items()}
-        after = server.advance(phase, slots, {"choices": choices})
+        """Algorithm 2, lines 13 and 14; a model that no client chose keeps its values."""
+        choices = remember(server, phase.round, records, server.whole("clients"))
+        after = server.advance(phase, averaged(means), {"choices": choices})
         if not is_due(after, self._config):
             return after
         if has_failed(after, self._config):
@@ -151,16 +221,15 @@ class CPCFL:
         return history(server)
 
     def members(self, server: ServerState) -> Mapping[int, int]:
-        """Client to the model of the present pool that it chose last."""
-        return latest_choices(server, after=whole(server, "began"))
+        """Client to the model of the current pool that it chose last."""
+        return latest_choices(server, after=server.whole("began"))
 
     def model_for(self, server: ServerState, client: int | None) -> Clusterer:
-        """The model that a client chose last; for others the one that most clients chose last."""
+        """The model that a client chose last; otherwise the one that most clients chose last."""
         chosen = self.members(server)
         choice = favourite(chosen.values()) if client is None else chosen.get(client)
         choice = favourite(chosen.values()) if choice is None else choice
-        with seeded(0):  # every drawn value is replaced; the global generator stays as it was
-            module = self._build()
+        module = blank(self._build)
         load_tensors(module, server.slots[self._encoder(choice)])
         load_tensors(module, server.slots[_head(choice)])
         return module.clusterer()
@@ -182,7 +251,7 @@ class CPCFL:
         return slots
 
     def _load(self, module: Classification, slots: Slots, n: int) -> nn.Module:
-        """Make the module model n of the pool; encoders that are alike are offered once."""
+        """Load model n of the pool into the module; equal encoders are offered once."""
         load_tensors(module, slots.get(self._encoder(n)) or slots[self._encoder(0)])
         load_tensors(module, slots[_head(n)])
         return nn.Sequential(module.encoder, module.classifier)
@@ -191,18 +260,20 @@ class CPCFL:
         return "encoder" if self._config.shared_encoder else f"encoder/{n}"
 
     def _is_still(self, server: ServerState) -> bool:
-        """Whether no encoder is ever trained: by the config, or because it has no parameters."""
+        """Whether no encoder is ever trained, by the config or because it has no parameters."""
         return self._config.encoder_epochs == 0 or server.facts["fixed_encoder"] is True
 
     def _restarted(self, server: ServerState) -> ServerState:
-        """Other random models, and rounds counted from here."""
-        count = whole(server, "restarts") + 1
-        pool = self._pool(derive_seed(whole(server, "seed"), "restart", count))
+        """The state with other random models, and rounds counted from here."""
+        count = server.whole("restarts") + 1
+        pool = self._pool(derive_seed(server.whole("seed"), "restart", count))
         facts: dict[str, Fact] = {"restarts": count, "began": server.round}
         return replace(
-            server, slots={**server.slots, **pool}, facts={**server.facts, **facts},
+            server,
+            slots={**server.slots, **pool},
+            facts={**server.facts, **facts},
             renewed=frozenset(pool),
-        )  # fmt: skip
+        )
 
 
 class IFCA(CPCFL):
@@ -212,12 +283,117 @@ class IFCA(CPCFL):
         """IFCA's configuration, as CP-CFL compares with it."""
 
         explore_rounds: NonNegativeInt = 0
-        """Rounds T_c in which clients take models at random and train heads alone."""
+        """Rounds T_c in which clients take random models and train heads only."""
         initial: Literal["common", "independent"] = "independent"
         """`common`: N random heads on one encoder; `independent`: N random models (IFCA)."""
         min_share: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.1
-        """Share of the clients that each model has to be chosen by; else all begins again with
-        other random models. 0: never."""
+        """Share of the clients that has to choose each model; otherwise the pool restarts with
+        other random models. 0: no restarts."""
+
+
+def chosen_at_random(models: int, seed: int) -> int:
+    """Draw a model uniformly, by the client's seed of this turn."""
+    return derive_seed(seed, "choice") % models
+
+
+def chosen_by_loss(client: Client, models: Iterable[nn.Module]) -> int:
+    """The model with the lowest mean cross-entropy on the client's data, CP-CFL's eq. (5).
+
+    Models see the samples without augmentation, in eval mode. Of equal losses the lowest index
+    wins; a loss that is not a number counts as infinite.
+
+    Args:
+        client: The client, with labels.
+        models: Each maps samples in [0, 1] to logits (n, classes).
+    """
+    labels = client.data.take_labels()
+    losses = [
+        functional.cross_entropy(client.embed(model).double(), labels).item() for model in models
+    ]
+    return min(range(len(losses)), key=lambda n: math.inf if math.isnan(losses[n]) else losses[n])
+
+
+def remember(
+    server: ServerState, round_: int, records: Mapping[int, Tensors], clients: int
+) -> dict[str, Fact]:
+    """The history with this round's choices added; a fact, round to one entry per client."""
+    row: list[Fact] = [ABSENT] * clients
+    for client, record in records.items():
+        row[client] = int(record["choice"])
+    return {**_history(server), str(round_): row}
+
+
+def history(server: ServerState) -> dict[int, list[int]]:
+    """Round to each client's model, −1 for clients that were absent; rounds ascend."""
+    rows = sorted(_history(server).items(), key=lambda item: int(item[0]))  # JSON keeps no order
+    return {
+        int(round_): [n for n in row if isinstance(n, int)]
+        for round_, row in rows
+        if isinstance(row, list)
+    }
+
+
+def latest_choices(server: ServerState, after: int) -> dict[int, int]:
+    """Client to the model that it chose last, for clients that chose one after round `after`."""
+    latest: dict[int, int] = {}
+    for round_, row in history(server).items():
+        if round_ > after:
+            latest |= {client: n for client, n in enumerate(row) if n != ABSENT}
+    return latest
+
+
+def favourite(choices: Iterable[int]) -> int:
+    """The model that most clients chose, ties to the lowest index; 0 without choices."""
+    counts = Counter(choices)
+    return min(counts, key=lambda n: (-counts[n], n), default=0)
+
+
+def smallest_share(choices: Collection[int], models: int) -> float:
+    """The share of the clients that chose the least chosen model."""
+    counts = Counter(choices)
+    return min(counts[n] for n in range(models)) / max(1, len(choices))
+
+
+def _history(server: ServerState) -> dict[str, Fact]:
+    found = server.facts.get("choices")
+    return found if isinstance(found, dict) else {}
+
+
+def is_due(server: ServerState, config: CPCFLConfig) -> bool:
+    """Whether to check the shares now, which is done once for each pool.
+
+    It is done after `restart_after` rounds of choice by loss, or, if nobody took part then, after
+    the next round in which somebody does.
+    """
+    if not config.min_share or server.facts["looked"]:
+        return False
+    return server.round >= _by_loss_after(server, config) + config.restart_after
+
+
+def has_failed(server: ServerState, config: CPCFLConfig) -> bool:
+    """Whether a model is the last choice of too few of the clients that have chosen by loss.
+
+    Once `max_restarts` is reached it is False, with a warning.
+    """
+    chosen = latest_choices(server, after=_by_loss_after(server, config))
+    share = smallest_share(chosen.values(), config.clusters)
+    if share >= config.min_share:
+        return False
+    if server.whole("restarts") < config.max_restarts:
+        return True
+    _logger.warning(
+        "Round %d: a model has %.1f %% of the clients, less than method.min_share, and "
+        "method.max_restarts=%d is used up; training goes on as it is.",
+        server.round,
+        100 * share,
+        config.max_restarts,
+    )
+    return False
+
+
+def _by_loss_after(server: ServerState, config: CPCFLConfig) -> int:
+    """The last round of exploration of the current pool."""
+    return server.whole("began") + config.explore_rounds
 
 
 def _head(n: int) -> str:

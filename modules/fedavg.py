@@ -1,7 +1,7 @@
-"""FedAvg: a classifier trained on every client's labels, and averaged.
+"""FedAvg: federated averaging of a classifier that is trained on every client's labels.
 
 McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data"
-(arXiv:1602.05629), Algorithm 1: the supervised yardstick of the other methods.
+(arXiv:1602.05629), Algorithm 1: the supervised reference for the other methods.
 """
 
 from typing import Annotated, Literal
@@ -42,5 +42,5 @@ class FedAvg(Averaging["FedAvg.Config", Classification]):
         return Classification(self._config, self._task)
 
     def model_for(self, server: ServerState, client: int | None) -> Clusterer:
-        """The global encoder and classifier, whose probabilities are those of the classes."""
+        """The global encoder and classifier; the probabilities are those of the classes."""
         return self.global_module(server).clusterer()

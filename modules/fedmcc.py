@@ -1,13 +1,14 @@
 """FedMCC and MCC: momentum contrastive clustering, federated in two stages and centralised.
 
 Miao and Koyuncu, "Federated Momentum Contrastive Clustering". FedMCC first learns a representation
-with the instance-level terms of the loss (Algorithm 1, eq. (8)), averaging the online encoder and
-instance projector; then, on the frozen global encoder, a cluster projector with the cluster-level
-terms (Algorithm 2, eq. (9)). Target networks follow the online ones by EMA and never leave their
-client. MCC optimises both levels at once (eq. (6)), as a rule on one client that has all data.
+with the instance-level terms of the loss (Algorithm 1, eq. (8)) and averages the online encoder and
+instance projector. Then it freezes the global encoder and trains a cluster projector with the
+cluster-level terms (Algorithm 2, eq. (9)). Target networks are EMAs of the online ones and never
+leave their client. MCC optimises both levels at once (eq. (6)), usually on one client with all
+data.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, ClassVar, NamedTuple
 
@@ -20,15 +21,19 @@ from coterie.contract import (
     Client,
     Entry,
     Mean,
+    Method,
     Outcome,
     Phase,
     Plan,
     Rule,
+    Schedule,
     ServerState,
     Slots,
     StateRules,
     Task,
     Tensors,
+    averaged,
+    blank,
     load_slots,
     seeded,
 )
@@ -38,29 +43,26 @@ from coterie.errors import ConfigError
 from modules.mcc import HEAD_LOSS, METRICS, PARTS, MomentumConfig, MomentumContrast, Stage
 
 
-class Step(NamedTuple):
-    """A stage, its rounds, the local epochs of each, its config and its task."""
+class Training(NamedTuple):
+    """How a stage trains: its name, the local epochs a round, its config and its task."""
 
     stage: Stage
-    rounds: int
     epochs: int
     config: MomentumConfig
     task: Task
 
 
-class _Momentum:
-    """What MCC and FedMCC share as federated methods: a schedule of stages, one after the other."""
+class _Momentum(Method):
+    """The federated half of MCC and FedMCC: stages one after the other."""
 
-    needs_labels = False
-
-    def __init__(self, config: MomentumConfig, task: Task, schedule: Sequence[Step]) -> None:
+    def __init__(self, config: MomentumConfig, task: Task, schedule: Schedule[Training]) -> None:
         if config.aggregate_target and config.restart_target:
             raise ConfigError(
                 "method.aggregate_target=true, method.restart_target=true: a target network is "
                 "averaged or starts afresh; set one of them."
             )
         self._config, self._task, self._schedule = config, task, schedule
-        self.rounds = sum(step.rounds for step in schedule)
+        self.rounds = schedule.rounds
 
     def rules(self, stage: Stage) -> StateRules:
         """The rule of every state entry in a stage."""
@@ -72,8 +74,8 @@ class _Momentum:
             if trained and self._config.keeps_target:
                 entries.append(Entry(pattern=f"target.{part}.*", rule=Rule.KEEP))
             else:
-                averaged = trained and self._config.aggregate_target
-                entries.append(_entry(f"target.{part}.*", f"target_{part}" if averaged else ""))
+                sent = trained and self._config.aggregate_target
+                entries.append(_entry(f"target.{part}.*", f"target_{part}" if sent else ""))
         return StateRules(*entries)
 
     def init(self, sizes: Mapping[int, int], seed: int) -> ServerState:
@@ -85,36 +87,34 @@ class _Momentum:
         return ServerState(slots=rules.slots(module, self._trained("joint")))
 
     def next(self, server: ServerState) -> Phase | None:
-        """The next round of the stage that is under way."""
-        stage = self._stage(server.round + 1)
-        if stage is None:
+        """The next round of the current stage; the clustering stage also offers the encoder."""
+        training = self._schedule.at(server.round + 1)
+        if training is None:
             return None
-        up = self._trained(stage)
-        down = up | {"encoder"} if stage == "clustering" else up
+        stage, up = training.stage, self._trained(training.stage)
         return Phase(
-            name=stage, stage=stage, round=server.round + 1, down=down, up=up, metrics=METRICS,
-            cohort=self._config.participation, records=self._records(stage),
-        )  # fmt: skip
-
-    def offer(self, server: ServerState, phase: Phase) -> Slots:
-        """The global model's parts of this stage."""
-        return {slot: server.slots[slot] for slot in phase.down}
+            name=stage,
+            stage=stage,
+            round=server.round + 1,
+            cohort=self._config.participation,
+            down=up | {"encoder"} if stage == "clustering" else up,
+            up=up,
+            records=self._records(stage),
+            metrics=METRICS,
+        )
 
     def client(self, client: Client, phase: Phase, slots: Slots) -> Outcome:
         """ClientLocalTraining of Algorithms 1 and 2."""
-        step = next(step for step in self._schedule if step.stage == phase.stage)
-        rules = self.rules(step.stage)
-        module = client.module(
-            step.stage, lambda: MomentumContrast(step.config, step.task, step.stage)
-        )
+        trainings = (training for training, _ in self._schedule.stages)
+        stage, epochs, config, task = next(t for t in trainings if t.stage == phase.stage)
+        rules = self.rules(stage)
+        module = client.module(stage, lambda: MomentumContrast(config, task, stage))
         load_slots(module, slots)
-        if not self._config.aggregate_target:
+        if not config.aggregate_target:
             module.start_target(rules.keep_only(client.state or {}))
-        fit = client.fit(module, Plan(batch_size=self._config.batch_size, epochs=step.epochs))
-        size = len(client.data)
-        up = {slot: Mean(weight=size, tensors=rules.slot(module, slot)) for slot in phase.up}
+        fit = client.fit(module, Plan(batch_size=config.batch_size, epochs=epochs))
         return Outcome(
-            up=up,
+            up=rules.contributions(module, phase.up, weight=len(client.data)),
             records={"head_losses": head_losses(fit.metrics)} if phase.records else {},
             state=rules.kept(module) or None,
             metrics={name: fit.metrics[name] for name in METRICS},
@@ -127,34 +127,26 @@ class _Momentum:
         means: Mapping[str, Mean],
         records: Mapping[int, Tensors],
     ) -> ServerState:
-        """Federated averaging, weighted by the clients' numbers of samples."""
-        slots = {slot: mean.tensors for slot, mean in means.items()}
+        """Federated averaging, and the choice among several cluster projectors."""
         if not phase.records:
-            return server.advance(phase, slots)
+            return super().server(server, phase, means, records)
         losses = torch.stack([record["head_losses"] for record in records.values()]).mean(dim=0)
         before = server.facts.get("head_losses")
-        if isinstance(before, list):  # rounds are noisy: a running mean over them
+        if isinstance(before, list):  # a running mean, because rounds are noisy
             losses = 0.7 * losses.new_tensor(before) + 0.3 * losses
         facts: dict[str, Fact] = {"head_losses": losses.tolist(), "head": int(losses.argmin())}
-        return server.advance(phase, slots, facts)
+        return server.advance(phase, averaged(means), facts)
 
     def model_for(self, server: ServerState, client: int | None) -> Clusterer:
-        """The global encoder, with the cluster projector once that is being trained."""
-        with seeded(0):  # every drawn value is replaced; the global generator stays as it was
-            module = MomentumContrast(self._config, self._task, "joint")
+        """The global encoder, and the cluster projector once a stage has trained it."""
+        module = blank(lambda: MomentumContrast(self._config, self._task, "joint"))
         load_slots(module, {part: server.slots[part] for part in PARTS["joint"]})
-        if self._stage(max(1, server.round)) == "representation":
+        latest = self._schedule.at(max(1, server.round))
+        if latest is not None and latest.stage == "representation":
             return Clusterer(module.online.encoder)
         chosen = f"cluster.heads.{server.facts.get('head', 0)}"
         name = "cluster" if self._config.cluster_heads == 1 else chosen
         return Clusterer(module.online.encoder, module.online.get_submodule(name))
-
-    def _stage(self, number: int) -> Stage | None:
-        for step in self._schedule:
-            if number <= step.rounds:
-                return step.stage
-            number -= step.rounds
-        return None
 
     def _records(self, stage: Stage) -> frozenset[str]:
         several = stage != "representation" and self._config.cluster_heads > 1
@@ -197,26 +189,20 @@ class FedMCC(_Momentum):
         }
         second = config.model_copy(update={k: v for k, v in own.items() if v is not None})
         views = config.clustering_augmentation or task.augmentation
-        if views is not task.augmentation:  # now, not after stage 1
+        if views is not task.augmentation:  # refused now, not after stage 1
             try:
                 views.build(task.shape)  # type: ignore[union-attr]
             except ConfigError as error:
                 raise ConfigError(f"method.clustering_augmentation: {error}") from error
-        rounds, epochs = config.representation_rounds, config.representation_epochs
-        clustering = Step(
-            stage="clustering",
-            rounds=config.clustering_rounds,
-            epochs=config.clustering_epochs,
-            config=second,
-            task=replace(task, augmentation=views),  # type: ignore[arg-type]
-        )
-        super().__init__(
-            config, task, (Step("representation", rounds, epochs, config, task), clustering)
-        )
+        viewed = replace(task, augmentation=views)  # type: ignore[arg-type]
+        first = Training("representation", config.representation_epochs, config, task)
+        then = Training("clustering", config.clustering_epochs, second, viewed)
+        stages = (first, config.representation_rounds), (then, config.clustering_rounds)
+        super().__init__(config, task, Schedule(stages))
 
 
 class MCC(_Momentum):
-    """Momentum contrastive clustering, eq. (6): both levels at once, as a rule on one client."""
+    """Momentum contrastive clustering, eq. (6): both levels at once, usually on one client."""
 
     class Config(MomentumConfig):
         """MCC's configuration; 50 rounds of 10 epochs are the 500 epochs of fig. 5."""
@@ -229,11 +215,12 @@ class MCC(_Momentum):
         """Epochs a round."""
 
     def __init__(self, config: Config, task: Task) -> None:
-        super().__init__(config, task, (Step("joint", config.rounds, config.epochs, config, task),))
+        training = Training("joint", config.epochs, config, task)
+        super().__init__(config, task, Schedule(((training, config.rounds),)))
 
 
 def head_losses(metrics: Mapping[str, float]) -> Tensor:
-    """The cluster projectors' own losses, float64 (heads,), in their order."""
+    """The losses of the single cluster projectors, float64 (heads,), in order."""
     own = {k.removeprefix(HEAD_LOSS): v for k, v in metrics.items() if k.startswith(HEAD_LOSS)}
     return torch.tensor([own[key] for key in sorted(own, key=int)], dtype=torch.float64)
 

@@ -1,9 +1,9 @@
 """FFCM: federated fuzzy c-means.
 
 Stallmann and Wilbik, "Towards Federated Clustering: A Federated Fuzzy c-Means Algorithm (FFCM)"
-(2022). Clients run fuzzy c-means on their own data from the global centroids and send theirs, with
-how much of their data each has; the server joins them. Baseline of CCFC (Yan et al., "CCFC:
-Bridging Federated Clustering and Contrastive Learning", tables 1 and 2).
+(2022). Clients run fuzzy c-means on their own data from the global centroids, and send their
+centroids with the amount of data (support) of each; the server joins them. Baseline of CCFC (Yan et
+al., "CCFC: Bridging Federated Clustering and Contrastive Learning", tables 1 and 2).
 """
 
 from collections.abc import Mapping
@@ -26,20 +26,15 @@ from coterie.contract import (
     Task,
     Tensors,
     derive_seed,
-)
-from coterie.networks.heads import FuzzyCentroids
-from modules.fixed_encoder import (
-    CENTROIDS,
-    ENCODER,
-    FixedEncoderConfig,
-    OnFixedEncoder,
     gathered,
 )
+from coterie.networks.heads import FuzzyCentroids
+from modules.fixed_encoder import CENTROIDS, ENCODER, FixedEncoderConfig, OnFixedEncoder
 
 SUPPORTS = "supports"
 RECORDS = frozenset({CENTROIDS, SUPPORTS})
 ANCHOR = 1e-6
-"""What a global centroid weighs among the clients' own, in samples."""
+"""Weight of a global centroid among the clients' centroids, in samples."""
 
 
 class FFCM(OnFixedEncoder):
@@ -55,14 +50,14 @@ class FFCM(OnFixedEncoder):
         iterations: PositiveInt = 5
         """Iterations of fuzzy c-means on a client, a round."""
         fuzziness: Annotated[float, Field(gt=1.0, le=100.0)] = 2.0
-        """m: near 1 as k-means; with 2 all centroids are nearly one in many dimensions."""
+        """m: near 1 as k-means; with 2 and many dimensions all centroids nearly coincide."""
         joined_by: Literal["kmeans", "mean"] = "kmeans"
         """How the server joins the clients' centroids: k-means over all of them from the last
-        global ones, or the mean of each; both weighted by supports. Where clients are unlike and
-        take several iterations, their centroids of one number are no longer of one cluster."""
+        global ones, or the mean of each; both weighted by supports. With unlike clients and several
+        iterations, centroids of the same number need not belong to the same cluster."""
         support: Literal["memberships", "powers"] = "memberships"
-        """What a centroid weighs: Σ u or Σ u^m of the client's samples. With `powers`, the mean and
-        one iteration, a round is one of fuzzy c-means on all clients' data together."""
+        """Weight of a centroid: Σ u or Σ u^m over the client's samples. With `powers`, `mean` and
+        one iteration, a round equals one iteration of fuzzy c-means on all clients' data."""
 
     def __init__(self, config: "FFCM.Config", task: Task) -> None:
         super().__init__(config, task)
@@ -70,22 +65,27 @@ class FFCM(OnFixedEncoder):
         self.rounds = config.rounds
 
     def next(self, server: ServerState) -> Phase | None:
-        """The next round; before the first one a phase that finds where to start.
+        """The next round; before the first one a phase that finds initial centroids.
 
-        Should nobody take part in that phase, it is tried once more, and then the round is over.
+        If nobody takes part in that phase, it is repeated once, and then the round ends.
         """
         if server.round >= self.rounds:
             return None
         begins = CENTROIDS not in server.slots
         return Phase(
-            name="centroids" if begins else "clustering", stage="clustering",
-            round=server.round + 1, step=server.step, cohort=self._config.participation,
-            down=frozenset({ENCODER} if begins else {ENCODER, CENTROIDS}), records=RECORDS,
-            metrics=frozenset({"loss"}), ends_round=not begins or server.step > 0,
-        )  # fmt: skip
+            name="centroids" if begins else "clustering",
+            stage="clustering",
+            round=server.round + 1,
+            step=server.step,
+            cohort=self._config.participation,
+            down=frozenset({ENCODER} if begins else {ENCODER, CENTROIDS}),
+            records=RECORDS,
+            metrics=frozenset({"loss"}),
+            ends_round=not begins or server.step > 0,
+        )
 
     def client(self, client: Client, phase: Phase, slots: Slots) -> Outcome:
-        """Fuzzy c-means on the client's own samples, at first from its own k-means."""
+        """Fuzzy c-means on the client's own samples; the first phase starts from k-means."""
         points, config = self._points(client, slots), self._config
         if CENTROIDS in slots:
             start = slots[CENTROIDS][CENTROIDS]
@@ -107,13 +107,13 @@ class FFCM(OnFixedEncoder):
         means: Mapping[str, Mean],
         records: Mapping[int, Tensors],
     ) -> ServerState:
-        """One set of centroids out of all clients'."""
+        """Join all clients' centroids into one set."""
         every, weights = gathered(records, CENTROIDS), gathered(records, SUPPORTS)
         before = server.slots.get(CENTROIDS, {}).get(CENTROIDS)
         if before is not None and self._config.joined_by == "mean":
             joined = weighted_means(every, weights, before)
         else:
-            seed = derive_seed(self._seed(server), "kmeans", phase.round, phase.step)
+            seed = derive_seed(server.whole("seed"), "kmeans", phase.round, phase.step)
             joined = self._clustered(every, weights, before, seed)
         return server.advance(phase, {CENTROIDS: {CENTROIDS: joined.to(every.dtype)}})
 
@@ -122,8 +122,8 @@ class FFCM(OnFixedEncoder):
     ) -> Tensor:
         """k-means over all centroids, from the last global ones if there are any.
 
-        These stand among the others with next to no weight, so that what no client of this round
-        has any of stays as it was.
+        The global centroids join with the weight `ANCHOR`, so that a cluster without data in this
+        round keeps its centroid.
         """
         if before is None:
             restarts = self._config.restarts
@@ -138,12 +138,12 @@ class FFCM(OnFixedEncoder):
 
 
 def weighted_means(every: Tensor, weights: Tensor, before: Tensor) -> Tensor:
-    """Each cluster's mean over the clients; where none of them has any of it, as it was before.
+    """Each cluster's weighted mean over the clients; a cluster without weight keeps its centroid.
 
     Args:
-        every: The clients' centroids, one client's k behind the other's, (clients · k, d).
-        weights: What each weighs, float64 (clients · k,).
-        before: (k, d).
+        every: The clients' centroids, k per client in client order, (clients · k, d).
+        weights: Their weights, float64 (clients · k,).
+        before: The last global centroids (k, d).
 
     Returns:
         float64 (k, d).

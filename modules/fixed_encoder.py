@@ -1,15 +1,14 @@
-"""What k-FED and FFCM share: clusters of what an encoder gives that nobody trains.
+"""The base of k-FED and FFCM: clusters of a fixed encoder's representations.
 
-The encoder may be none at all (`encoder=raw`: clusters of the samples themselves, as in the papers)
-or a pretrained one, whose weights a client is then sent once.
+With `encoder=raw` the samples themselves are clustered, as in the papers. A pretrained encoder is
+sent to each client once.
 """
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Annotated, ClassVar
 
-import torch
 from lightning import LightningModule
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
@@ -18,12 +17,13 @@ from coterie.config.component import Component
 from coterie.contract import (
     Client,
     Entry,
-    Phase,
+    Method,
     Rule,
     ServerState,
     Slots,
     StateRules,
     Task,
+    blank,
     load_slots,
     seeded,
 )
@@ -33,24 +33,24 @@ from coterie.networks.branch import cluster_count
 
 ENCODER, CENTROIDS = "encoder", "centroids"
 RULES = StateRules(Entry(pattern="encoder.*", rule=Rule.AVERAGE, slot=ENCODER))
-"""The encoder goes down alone, and nothing of it comes back."""
+"""The encoder is a slot because clients need it; no phase sends it back."""
 
 
 class FixedEncoderConfig(Component):
-    """What k-FED and FFCM share."""
+    """Options of k-FED and FFCM."""
 
     absent: ClassVar[Mapping[str, str]] = {"micro_batch_size": "it trains nothing in batches"}
 
     clusters: PositiveInt | None = None
     """Number of clusters k; by default the data's number of classes."""
     restarts: PositiveInt = 10
-    """Starts of a client's k-means, of which the best is taken."""
+    """Restarts of a client's k-means; the best result counts."""
     participation: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
     """Share of the clients in each phase."""
 
 
 class FixedEncoder(LightningModule):
-    """An encoder that stays as it is."""
+    """An encoder that is not trained."""
 
     def __init__(self, task: Task) -> None:
         super().__init__()
@@ -58,10 +58,8 @@ class FixedEncoder(LightningModule):
         self.to(task.dtype)
 
 
-class OnFixedEncoder(ABC):
+class OnFixedEncoder(Method):
     """A method that clusters representations and trains nothing."""
-
-    needs_labels = False
 
     def __init__(self, config: FixedEncoderConfig, task: Task, local: int | None = None) -> None:
         self._task, self._participation = task, config.participation
@@ -73,8 +71,8 @@ class OnFixedEncoder(ABC):
         """The encoder as it is built.
 
         Raises:
-            ConfigError: If a client is to find more clusters than there are in all or than it has
-                samples, or those of a phase together find fewer.
+            ConfigError: If a client is to find more clusters than there are in total or than it
+                has samples, or the clients of a phase together find fewer than the total.
         """
         asked = f"{self._key}={self._per_client}: "
         if self._per_client > self._clusters:
@@ -96,14 +94,9 @@ class OnFixedEncoder(ABC):
         RULES.check(module)
         return ServerState(slots={ENCODER: RULES.slot(module, ENCODER)}, facts={"seed": seed})
 
-    def offer(self, server: ServerState, phase: Phase) -> Slots:
-        """The encoder, and the global centroids where the phase has them."""
-        return {slot: server.slots[slot] for slot in phase.down}
-
     def model_for(self, server: ServerState, client: int | None) -> Clusterer:
-        """The encoder, with the global centroids once there are some."""
-        with seeded(0):  # every drawn value is replaced; the global generator stays as it was
-            module = FixedEncoder(self._task)
+        """The encoder, with the global centroids once there are any."""
+        module = blank(lambda: FixedEncoder(self._task))
         load_slots(module, {ENCODER: server.slots[ENCODER]})
         if CENTROIDS not in server.slots:
             return Clusterer(module.encoder)
@@ -111,21 +104,10 @@ class OnFixedEncoder(ABC):
 
     @abstractmethod
     def _head(self, centroids: Tensor) -> nn.Module:
-        """Representations to cluster probabilities."""
+        """Build the head that maps representations to cluster probabilities."""
 
     def _points(self, client: Client, slots: Slots) -> Tensor:
-        """The client's samples as the encoder sees them, (n, features)."""
+        """The representations of the client's samples, (n, features)."""
         module = client.module("fixed", lambda: FixedEncoder(self._task))
         load_slots(module, {ENCODER: slots[ENCODER]})
         return client.embed(module.encoder)
-
-    @staticmethod
-    def _seed(server: ServerState) -> int:
-        seed = server.facts["seed"]
-        assert isinstance(seed, int)
-        return seed
-
-
-def gathered(records: Mapping[int, Mapping[str, Tensor]], key: str) -> Tensor:
-    """One tensor of every client's record, one behind the other in the clients' order."""
-    return torch.cat([record[key] for record in records.values()])

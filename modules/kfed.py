@@ -1,9 +1,9 @@
-"""k-FED: clusters of all clients' data from one message of each, its own centroids.
+"""k-FED: one-shot federated clustering; each client sends its own centroids once.
 
 Dennis et al., "Heterogeneity for the Win: One-Shot Federated Clustering" (2021). Each client runs
-k-means on its own data and sends the centroids, once; the server takes those of one client, adds
-what is farthest until there are k, and runs k-means on all of them from there. Baseline of CCFC
-(Yan et al., "CCFC: Bridging Federated Clustering and Contrastive Learning", tables 1 and 2).
+k-means on its own data and sends the centroids. The server takes those of one client, adds the
+farthest of the others until there are k, and starts k-means over all centroids from these. Baseline
+of CCFC (Yan et al., "CCFC: Bridging Federated Clustering and Contrastive Learning", tables 1, 2).
 """
 
 from collections.abc import Mapping
@@ -23,16 +23,11 @@ from coterie.contract import (
     Task,
     Tensors,
     derive_seed,
+    gathered,
 )
 from coterie.errors import RunError
 from coterie.networks.heads import Centroids
-from modules.fixed_encoder import (
-    CENTROIDS,
-    ENCODER,
-    FixedEncoderConfig,
-    OnFixedEncoder,
-    gathered,
-)
+from modules.fixed_encoder import CENTROIDS, ENCODER, FixedEncoderConfig, OnFixedEncoder
 
 
 class KFED(OnFixedEncoder):
@@ -44,8 +39,8 @@ class KFED(OnFixedEncoder):
         """k-FED's configuration."""
 
         local_clusters: PositiveInt | None = None
-        """Clusters k' that each client finds among its own samples, at most k; by default k. The
-        fewer, the better it works where clients have few clusters each."""
+        """Number of clusters k' that each client finds in its own samples, at most k; by default k.
+        Set it to the number of clusters that a client has, where that is small."""
 
     def __init__(self, config: "KFED.Config", task: Task) -> None:
         super().__init__(config, task, config.local_clusters)
@@ -56,9 +51,14 @@ class KFED(OnFixedEncoder):
         if server.round:
             return None
         return Phase(
-            name="centroids", stage="clustering", round=1, cohort=self._config.participation,
-            down=frozenset({ENCODER}), records=frozenset({CENTROIDS}), metrics=frozenset({"loss"}),
-        )  # fmt: skip
+            name="centroids",
+            stage="clustering",
+            round=1,
+            cohort=self._config.participation,
+            down=frozenset({ENCODER}),
+            records=frozenset({CENTROIDS}),
+            metrics=frozenset({"loss"}),
+        )
 
     def client(self, client: Client, phase: Phase, slots: Slots) -> Outcome:
         """Algorithm 1: the centroids of the client's own samples."""
@@ -76,7 +76,7 @@ class KFED(OnFixedEncoder):
         means: Mapping[str, Mean],
         records: Mapping[int, Tensors],
     ) -> ServerState:
-        """Algorithm 2, with k-means to its end where the paper has one step of it.
+        """Algorithm 2, with k-means until convergence where the paper has one step of it.
 
         Raises:
             RunError: If too few clients answered.
@@ -88,7 +88,7 @@ class KFED(OnFixedEncoder):
                 f"{len(every)} centroids; raise method.local_clusters or see why they are absent."
             )
         start = farthest_first(every, self._clusters, self._per_client)
-        seed = derive_seed(self._seed(server), "kmeans")
+        seed = derive_seed(server.whole("seed"), "kmeans")
         found = kmeans(every, self._clusters, seed=seed, init=start)
         return server.advance(phase, {CENTROIDS: {CENTROIDS: found.centroids}})
 

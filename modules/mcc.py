@@ -1,25 +1,23 @@
-"""MCC's online and target networks and its loss, whole or one stage of it.
+"""MCC's online and target networks, and its loss, of both stages or of one.
 
 Miao and Koyuncu, "Federated Momentum Contrastive Clustering", section II-B. Both views of a sample
-pass both networks; no gradient reaches the target network, which follows the online one by EMA.
+pass both networks; no gradient reaches the target network, which is an EMA of the online one.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
-from lightning import LightningModule
 from pydantic import Field, PositiveFloat, PositiveInt
 from torch import Tensor
 
 from coterie.contract import Task, Tensors, load_tensors
-from coterie.contract.clusterer import parameter_dtype
 from coterie.gradcache import MicroBatched, Part, Rows, Terms, batch_loss
 from coterie.losses.contrastive import cluster_contrastive_loss, contrastive_loss
 from coterie.losses.entropy import cluster_entropy
 from coterie.networks.branch import ContrastiveBranch, cluster_count
 from coterie.networks.ema import update_ema
-from coterie.networks.views import batch_views
+from modules.view_pairs import ViewPairs
 
 Stage = Literal["representation", "clustering", "joint"]
 
@@ -28,17 +26,17 @@ PARTS: Mapping[Stage, tuple[str, ...]] = {
     "clustering": ("cluster",),
     "joint": ("encoder", "instance", "cluster"),
 }
-"""What each stage trains; the slots of the same names come back to the server."""
+"""The parts that each stage trains; slots of the same names are sent back to the server."""
 
 Heads = Sequence[Mapping[str, Any]]
-"""Per view a network saw, the outputs of its heads by name."""
+"""The outputs of a network's heads by name, for each view that it saw."""
 
 HEAD_LOSS = "head_loss/"
 METRICS = frozenset({"loss", "instance", "cluster", "entropy"})
 
 
 class MomentumConfig(MicroBatched):
-    """What MCC and FedMCC share; the defaults are the paper's (section IV)."""
+    """Options of MCC and FedMCC; the defaults are the paper's (section IV)."""
 
     ema: ClassVar[frozenset[str]] = frozenset({"momentum"})
 
@@ -61,19 +59,19 @@ class MomentumConfig(MicroBatched):
     hidden: PositiveInt | None = None
     """Width of the heads' hidden layer; by default that of the representation."""
     include_positive: bool = False
-    """Whether ξ counts the positive pair: CC's code does, eq. (1) and (13) do not."""
+    """Whether ξ includes the positive pair, as in CC's code; in eq. (1) and (13) it does not."""
     representations: Literal["two", "four"] = "four"
     """`four` feeds both views to both networks; `two` feeds each view to one (section V)."""
     cluster_heads: PositiveInt = 1
-    """Cluster projectors trained side by side, the one of lowest loss being kept (as SCAN does):
-    a single one can end in a poor local optimum. The paper has one."""
+    """Cluster projectors trained in parallel, of which the one with the lowest loss is kept (as in
+    SCAN): a single one can end in a poor local optimum. The paper has one."""
     participation: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
     """Share of the clients in each round."""
     aggregate_target: bool = False
     """Ablation "update both" (Table VII): average the target network too."""
     restart_target: bool = False
-    """The same ablation as FedU and FedEMA mean the words: in each round the target network starts
-    as the global online network, and clients keep nothing."""
+    """The same ablation as FedU and FedEMA define it: in each round the target network starts as
+    the global online network, and clients keep nothing."""
 
     @property
     def keeps_target(self) -> bool:
@@ -81,14 +79,16 @@ class MomentumConfig(MicroBatched):
         return not (self.aggregate_target or self.restart_target)
 
 
-class MomentumContrast(LightningModule):
+class MomentumContrast(ViewPairs):
     """The online and the target network of one client, and the loss of one stage.
 
     Args:
         config: Temperatures, momentum, optimiser.
         task: Shapes, encoder and augmentation.
-        stage: Which terms of eq. (6) are optimised.
+        stage: The stage, which says what terms of eq. (6) are optimised.
     """
+
+    config: MomentumConfig
 
     def __init__(self, config: MomentumConfig, task: Task, stage: Stage) -> None:
         super().__init__()
@@ -105,30 +105,25 @@ class MomentumContrast(LightningModule):
         self.to(task.dtype)
 
     def start_target(self, kept: Tensors) -> None:
-        """The target starts as the global model and goes on as the client kept it."""
+        """The target starts as the global model; later it is the one that the client kept."""
         self.target.load_state_dict(self.online.state_dict())
         load_tensors(self, kept)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Adam over what the stage trains."""
+        """Adam over the parts that the stage trains."""
         trained = [p for p in self.parameters() if p.requires_grad]
         decay = self.config.weight_decay
         return torch.optim.Adam(trained, lr=self.config.learning_rate, weight_decay=decay)
 
     def on_train_epoch_start(self) -> None:
-        """Train mode for both networks, but a frozen encoder stays in eval mode."""
-        self.train()
+        """Train mode for both networks; a frozen encoder stays in eval mode."""
+        super().on_train_epoch_start()
         if self.stage == "clustering":
             self.online.encoder.eval()
 
-    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
-        """Draw two views of each sample, on the device."""
-        whole = self.config.micro_batch_size is None
-        return batch_views(self.augment, batch, parameter_dtype(self), whole=whole)
-
     def training_step(self, batch: tuple[Rows, Rows], batch_idx: int) -> dict[str, Tensor]:
         """The stage's loss of one batch of view pairs, and its terms."""
-        # Section V's ablation: view a for the online network alone, view b for the target network.
+        # Section V's ablation: the online network sees view a only, the target network view b.
         two = self.config.representations == "two"
         to_online, to_target = (batch[:1], batch[1:]) if two else (batch, batch)
         if self.stage == "clustering" and not two:
@@ -143,13 +138,13 @@ class MomentumContrast(LightningModule):
         return batch_loss(parts, self._terms, self.config.micro_batch_size)
 
     def _of(self, network: ContrastiveBranch) -> Callable[[Tensor], dict[str, Any]]:
-        """Views to projections by one network."""
+        """A function from views to one network's projections."""
         # Stage 2's frozen global encoder serves both networks (Algorithm 2).
         encoder = (self.online if self.stage == "clustering" else network).encoder
         return lambda view: self._project(network, encoder(view))
 
     def _both(self, view: Tensor) -> dict[str, dict[str, Any]]:
-        """Projections by both networks, of what the one frozen encoder gives."""
+        """Both networks' projections of the frozen encoder's representations."""
         hidden = self.online.encoder(view)
         online = self._project(self.online, hidden)
         with torch.no_grad():
@@ -173,7 +168,7 @@ class MomentumContrast(LightningModule):
         return {"loss": terms["instance"] + terms["cluster"] - terms["entropy"], **terms}
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """P_T ← m P_T + (1 − m) P_O for what the stage trains."""
+        """P_T ← m P_T + (1 − m) P_O for the parts that the stage trains."""
         for part in PARTS[self.stage]:
             target, online = self.target.get_submodule(part), self.online.get_submodule(part)
             update_ema(target, online, self.config.momentum)
@@ -195,7 +190,7 @@ class MomentumContrast(LightningModule):
         return 0.5 * (loss + contrastive_loss(z_target[0], z_online[-1], tau, positive))
 
     def _cluster_loss(self, online: Heads, target: Heads) -> dict[str, Tensor]:
-        """L_C of eq. (9), the mean over the cluster projectors if there are several."""
+        """L_C of eq. (9); the mean over the cluster projectors if there are several."""
         c_online, c_target = ([view["cluster"] for view in net] for net in (online, target))
         heads = self.config.cluster_heads
         if heads == 1:
@@ -212,7 +207,7 @@ class MomentumContrast(LightningModule):
     def _one_cluster_loss(
         self, c_online: Sequence[Tensor], c_target: Sequence[Tensor]
     ) -> tuple[Tensor, Tensor]:
-        """L and H of eq. (9); H is to be subtracted: adding it, as printed, collapses."""
+        """L and H of eq. (9). The caller subtracts H: adding it, as printed, collapses."""
         tau, positive = self.config.cluster_temperature, self.config.include_positive
         entropy = torch.stack([cluster_entropy(c) for c in (*c_online, *c_target)]).sum()
         loss = cluster_contrastive_loss(c_online[0], c_target[-1], tau, positive)

@@ -2,8 +2,8 @@
 
 Lubana et al., "Orchestra: Unsupervised Federated Learning via Globally Consistent Clustering"
 (ICML 2022), algorithms 1 and 2. A client sends its networks and the centroids of its own clusters;
-the server averages the networks, clusters the centroids into global ones, and offers both. Before
-the first round a phase only clusters, with the initial networks. Clients keep nothing.
+the server averages the networks, clusters the centroids into global ones, and offers both. A phase
+before the first round only clusters, with the initial networks. Clients keep nothing.
 """
 
 import logging
@@ -18,6 +18,7 @@ from coterie.contract import (
     Client,
     Entry,
     Mean,
+    Method,
     Outcome,
     Phase,
     Plan,
@@ -27,7 +28,10 @@ from coterie.contract import (
     StateRules,
     Task,
     Tensors,
+    averaged,
+    blank,
     derive_seed,
+    gathered,
     load_slots,
     seeded,
 )
@@ -37,7 +41,7 @@ from modules.orchestra_model import GlobalClusters, OrchestraConfig, OrchestraMo
 NETWORKS = frozenset({"online", "target", "rotation"})
 METRICS = frozenset({"loss", "cluster", "rotation", "smallest_cluster"})
 MINIMA = frozenset({"smallest_cluster"})
-"""Of a client's own clusters, over all clients; each of its samples hides among so many."""
+"""The smallest local cluster over all clients: a sample is hidden among at least so many."""
 
 _logger = logging.getLogger(__name__)
 
@@ -48,13 +52,11 @@ RULES = StateRules(
     Entry(pattern="remembered", rule=Rule.RESET),
     Entry(pattern="augment.*", rule=Rule.RESET),
 )
-"""Networks are averaged, centroids come from the server alone, the memory begins anew each turn."""
+"""Networks are averaged, only the server sets centroids, the memory starts empty in each turn."""
 
 
-class Orchestra:
+class Orchestra(Method):
     """Unsupervised federated learning by globally consistent clustering."""
-
-    needs_labels = False
 
     class Config(OrchestraConfig):
         """Orchestra's configuration."""
@@ -66,18 +68,18 @@ class Orchestra:
         epochs: PositiveInt = 10
         """Local epochs a round, E."""
         base_clients: PositiveInt | None = None
-        """Number of clients K that `epochs` was tuned for: K_new clients take E·K_new/K, so that
-        each round has as many steps (appendix C.4). By default `epochs` is taken as it is."""
+        """Number of clients K that `epochs` was tuned for: K_new clients train E·K_new/K epochs, so
+        that each round has equally many steps (appendix C.4). By default `epochs` is not scaled."""
         local_clusters: PositiveInt = 8
-        """A client's own clusters, L; 16 for CIFAR-100."""
+        """Number of a client's own clusters, L; 16 for CIFAR-100."""
         assignment: Literal["balanced", "argmax"] = "balanced"
-        """`balanced`: a client's clusters have equal size ±1, which is what hides a sample among
-        others; `argmax`: the likeliest cluster, as in Orchestra's code, whose sizes differ."""
+        """`balanced`: a client's clusters have equal size ±1, which hides a sample among others;
+        `argmax`: the most probable cluster, as in Orchestra's code, with unequal sizes."""
         privacy: Literal["k_anonymity", "none"] = "k_anonymity"
         """`k_anonymity`: clients send centroids; `none`: the representations themselves, the
         paper's idealised setting, for comparison only."""
         weighting: Literal["samples", "clients"] = "samples"
-        """What a client's networks count in the average: its samples, or 1 as in algorithm 2."""
+        """Weight of a client's networks in the average: its samples, or 1 as in algorithm 2."""
         global_steps: PositiveInt = 500
         """The server's gradient steps on the global centroids."""
 
@@ -102,25 +104,35 @@ class Orchestra:
         cohort, records = self._config.participation, frozenset({shared})
         if server.round == 0 and server.step == 0:
             return Phase(
-                name="clustering", stage="clustering", round=1, cohort=cohort, ends_round=False,
-                down=frozenset({"target"}), records=records, metrics=METRICS, minima=MINIMA,
-            )  # fmt: skip
+                name="clustering",
+                stage="clustering",
+                round=1,
+                cohort=cohort,
+                down=frozenset({"target"}),
+                records=records,
+                metrics=METRICS,
+                minima=MINIMA,
+                ends_round=False,
+            )
         return Phase(
-            name="training", stage="training", round=server.round + 1, step=server.step,
-            cohort=cohort, down=NETWORKS | {"centroids", "schedule"}, up=NETWORKS,
-            records=records, metrics=METRICS, minima=MINIMA,
-        )  # fmt: skip
-
-    def offer(self, server: ServerState, phase: Phase) -> Slots:
-        """The networks and, to train on, the global centroids."""
-        return {slot: server.slots[slot] for slot in phase.down}
+            name="training",
+            stage="training",
+            round=server.round + 1,
+            step=server.step,
+            cohort=cohort,
+            down=NETWORKS | {"centroids", "schedule"},
+            up=NETWORKS,
+            records=records,
+            metrics=METRICS,
+            minima=MINIMA,
+        )
 
     def client(self, client: Client, phase: Phase, slots: Slots) -> Outcome:
-        """Algorithm 1; before the first round, its lines 4, 5 and 18 alone."""
+        """Algorithm 1; before the first round only its lines 4, 5 and 18."""
         module = client.module("orchestra", self._build)
         load_slots(module, {slot: slots[slot] for slot in slots if slot != "schedule"})
         if not phase.up:
-            with seeded(derive_seed(client.seed, "encode")):  # for dropout and the like, as in fit
+            with seeded(derive_seed(client.seed, "encode")):  # seeds dropout, as fit does
                 self._encode(client, module)
             records, smallest = self._shared(client, module)
             return Outcome(records=records, metrics={"smallest_cluster": smallest})
@@ -129,7 +141,7 @@ class Orchestra:
         records, smallest = self._shared(client, module)
         weight = len(client.data) if self._config.weighting == "samples" else 1
         return Outcome(
-            up={slot: Mean(weight=weight, tensors=RULES.slot(module, slot)) for slot in phase.up},
+            up=RULES.contributions(module, phase.up, weight=weight),
             records=records,
             metrics={**fit.metrics, "smallest_cluster": smallest},
         )
@@ -141,22 +153,21 @@ class Orchestra:
         means: Mapping[str, Mean],
         records: Mapping[int, Tensors],
     ) -> ServerState:
-        """Algorithm 2: average the networks, and cluster what the clients sent."""
-        points = torch.cat([value for record in records.values() for value in record.values()])
+        """Algorithm 2: average the networks, and cluster the clients' centroids."""
+        points = gathered(records, *phase.records)
         before = server.slots["centroids"]["centroids"]
         steps, temperature = self._config.global_steps, self._config.temperature
         found = global_centroids(points, before, steps=steps, temperature=temperature)
-        slots: dict[str, Tensors] = {slot: mean.tensors for slot, mean in means.items()}
-        return server.advance(phase, slots | {"centroids": {"centroids": found.to(before.dtype)}})
+        centroids = {"centroids": {"centroids": found.to(before.dtype)}}
+        return server.advance(phase, averaged(means) | centroids)
 
     def model_for(self, server: ServerState, client: int | None) -> Clusterer:
-        """The target encoder; its projections lie among the global clusters.
+        """The target encoder, with its projections' assignment to the global clusters.
 
-        The encoder itself has no clusters: G is a multiple of the classes, and what is compared
-        with other methods is its representation.
+        The encoder has no cluster head: G is a multiple of the number of classes, and methods are
+        compared by their representations.
         """
-        with seeded(0):  # every drawn value is replaced; the global generator stays as it was
-            module = self._build()
+        module = blank(self._build)
         load_slots(module, {slot: server.slots[slot] for slot in NETWORKS | {"centroids"}})
         target = module.target
         clusters = GlobalClusters(target.projector, module.centroids, self._config.temperature)
@@ -172,14 +183,14 @@ class Orchestra:
         chosen = torch.randperm(len(client.data), generator=draw)[: self._config.memory]
         for step, positions in enumerate(torch.split(chosen, self._config.batch_size)):
             if len(positions) < 2:
-                continue  # as in training: batch norm needs two
+                continue  # as in training: batch norm needs two samples
             samples, seed = client.data.take(positions.numpy()), derive_seed(client.seed, step)
             batch = {"samples": samples, "positions": positions, "seed": seed}
             views, *_ = module.on_after_batch_transfer(batch, 0)
             module.remember(views, positions)
 
     def _shared(self, client: Client, module: OrchestraModel) -> tuple[Tensors, float]:
-        """What the server is to cluster, and the size of the smallest cluster behind it."""
+        """The record for the server to cluster, and the size of the client's smallest cluster."""
         z, wanted = module.recollect(), self._config.local_clusters
         if self._config.privacy == "none":
             return {"representations": z}, 1.0
@@ -187,8 +198,10 @@ class Orchestra:
             _logger.warning(
                 "Client %d has %d samples in memory, fewer than two for each of local_clusters=%d: "
                 "a cluster has at most one, and for it a sample's own representation is sent.",
-                client.id, len(z), wanted,
-            )  # fmt: skip
+                client.id,
+                len(z),
+                wanted,
+            )
         seed, balanced = derive_seed(client.seed, "clusters"), self._config.assignment == "balanced"
         found, assigned = local_centroids(z, min(wanted, len(z)), seed=seed, balanced=balanced)
         return {"centroids": found}, float(assigned.bincount(minlength=len(found)).min())

@@ -26,7 +26,7 @@ TURNS = 4
 
 
 class OrchestraConfig(Component):
-    """What a client trains with; the defaults are the paper's for 100 devices (appendix C)."""
+    """Options of a client's training; defaults are the paper's for 100 devices (appendix C)."""
 
     absent: ClassVar[Mapping[str, str]] = {"micro_batch_size": UNCOUPLED}
     ema: ClassVar[frozenset[str]] = frozenset({"momentum"})
@@ -37,39 +37,39 @@ class OrchestraConfig(Component):
     """SGD's learning rate η; 0.01 with 10 silos."""
     base_participation: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
     """Participation ρ that `learning_rate` was tuned for: another ρ_new scales it by √(ρ_new/ρ)
-    (appendix C.4). By default it is taken as it is."""
+    (appendix C.4). By default it is not scaled."""
     sgd_momentum: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.9
-    """SGD's momentum, which starts from zero in each turn of a client."""
+    """SGD's momentum; its buffer starts at zero in each turn of a client."""
     weight_decay: Annotated[float, Field(ge=0.0)] = 1e-4
     """SGD's weight decay."""
     momentum: Annotated[float, Field(ge=0.0, le=1.0)] = 0.996
-    """EMA of the target network, m; 0.99 with 10 silos. With 0 the target is the online network
-    itself, after each step: "no target model" of table 6."""
+    """EMA of the target network, m; 0.99 with 10 silos. With 0 the target equals the online network
+    after each step: "no target model" of table 6."""
     temperature: PositiveFloat = 0.1
-    """Of the softmax over the global centroids."""
+    """Temperature of the softmax over the global centroids."""
     teacher_view: Literal["augmented", "plain"] = "augmented"
-    """What the target network sees and what is rotated: `augmented`, a view of its own, as in
+    """Input of the target network and of the rotations: `augmented`, a view of its own, as in
     Orchestra's code; `plain`, the sample itself, as in algorithm 1."""
     rotation_task: bool = True
-    """Whether the student also learns to tell rotations; without it (table 6) only `momentum` and
-    the clusters' balance stand against collapse."""
+    """Whether the student also learns to predict rotations; without it (table 6) only `momentum`
+    and the clusters' balance prevent collapse."""
     projection: PositiveInt = 512
     """Width of the projector's output."""
     hidden: PositiveInt = 512
     """Width of the projector's hidden layer."""
     global_clusters: Annotated[int, Field(ge=2)] = 32
-    """Global clusters G, a few times the number of classes; 256 for CIFAR-100."""
+    """Number of global clusters G, a few times the number of classes; 256 for CIFAR-100."""
     memory: Annotated[int, Field(ge=2)] = 128
-    """The target's last projections that a client clusters."""
+    """Number of the target's last projections that a client clusters."""
     participation: Annotated[float, Field(gt=0.0, le=1.0)] = 0.5
     """Share of the clients in each round, ρ."""
 
 
 class ProjectedEncoder(nn.Module):
-    """Encoder and projector; its output has no unit length yet.
+    """Encoder and projector; its output is not normalised to unit length.
 
     The projector ends in a BatchNorm without parameters, as in Orchestra's code: projections that
-    are not centred crowd in a narrow cone, where Sinkhorn tells no clusters apart.
+    are not centred lie in a narrow cone, where Sinkhorn cannot separate clusters.
     """
 
     def __init__(self, config: OrchestraConfig, task: Task) -> None:
@@ -91,7 +91,7 @@ class ProjectedEncoder(nn.Module):
 
 
 class GlobalClusters(nn.Module):
-    """Where the clusters lie: representations to unit projections and cluster probabilities."""
+    """Maps representations to unit projections and probabilities of the global clusters."""
 
     centroids: Tensor
 
@@ -110,10 +110,10 @@ class OrchestraModel(LightningModule):
     """The online and the target network of one client, and the loss of eq. (3) and (4).
 
     Attributes:
-        centroids: The global centroids (G, projection), unit rows; nothing here trains them.
+        centroids: The global centroids (G, projection), unit rows; clients do not train them.
         memory: The target's last projections (memory, projection), unit rows, newest first.
-        remembered: Whose they are, int64 (memory,), positions in the client's data; −1 where
-            nothing was written yet.
+        remembered: Positions of their samples in the client's data, int64 (memory,); −1 in rows
+            that are not written yet.
     """
 
     centroids: Tensor
@@ -151,7 +151,7 @@ class OrchestraModel(LightningModule):
 
     @torch.no_grad()
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
-        """Draw the teacher's view, the student's and, of the former, a rotation of each image."""
+        """Draw the teacher's and the student's view, and rotate each image of the former."""
         samples, seed, dtype = batch["samples"], batch["seed"], parameter_dtype(self)
         teacher, student = two_views(self.augment, samples, seed, dtype)
         if self.config.teacher_view == "plain":
@@ -167,7 +167,7 @@ class OrchestraModel(LightningModule):
             z = self.remember(teacher, positions)
             wanted = self._logits(z).softmax(dim=1)
         z = unit_rows(self.online(student))
-        # Eq. (4); algorithm 1 writes a minus before H, which is positive already.
+        # Eq. (4); algorithm 1 prints a minus before H, which is already positive.
         cluster = cross_entropy(self._logits(z), wanted)
         if not self.config.rotation_task:
             return {"loss": cluster, "cluster": cluster}
@@ -181,7 +181,7 @@ class OrchestraModel(LightningModule):
 
     @torch.no_grad()
     def remember(self, views: Tensor, positions: Tensor) -> Tensor:
-        """Project views with the target network, and keep the last of these projections.
+        """Project views with the target network, and put the projections into the memory.
 
         Returns:
             Unit projections (batch, projection).
@@ -194,7 +194,7 @@ class OrchestraModel(LightningModule):
         return z
 
     def recollect(self) -> Tensor:
-        """The rows of the memory that were written, of each sample the newest, on the CPU."""
+        """The written rows of the memory, only the newest of each sample, on the CPU."""
         newest: dict[int, int] = {}
         for row, position in enumerate(self.remembered.tolist()):
             newest.setdefault(position, row)
@@ -207,18 +207,18 @@ class OrchestraModel(LightningModule):
 
 @in_float32
 def cluster_logits(z: Tensor, centroids: Tensor, temperature: float) -> Tensor:
-    """Similarities of unit rows z (n, d) to unit centroids (G, d), over the temperature: (n, G)."""
+    """Similarities (n, G) of unit rows z (n, d) and unit centroids (G, d), over the temperature."""
     return z @ centroids.T / temperature
 
 
 def rotated(images: Tensor, turns: Tensor) -> Tensor:
-    """Images (n, channels, side, side), each turned by so many times 90°; `turns` int64 (n,)."""
+    """Rotate image i of (n, channels, side, side) by turns[i] · 90°; `turns` is int64 (n,)."""
     every = torch.stack([images.rot90(turn, dims=(2, 3)) for turn in range(TURNS)])
     return every[turns, torch.arange(len(images), device=images.device)]
 
 
 def scaled_rate(rate: float, participation: float, base: float | None) -> float:
-    """The learning rate η √(ρ_new / ρ) for another participation than it was tuned for.
+    """The learning rate η √(ρ_new / ρ) for a participation that it was not tuned for.
 
     Appendix C.4, after Charles et al. (2021).
     """

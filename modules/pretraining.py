@@ -1,46 +1,38 @@
-"""What SimCLR, BYOL and SimSiam share: two views, a projector, the optimiser, FedU's rule.
+"""The base of SimCLR, BYOL and SimSiam: projector, predictor, optimiser, FedU's rule.
 
 Tun et al., "Contrastive encoder pre-training-based clustered federated learning for heterogeneous
-data" (CP-CFL, section 4), pretrains encoders with them in one place. Lubana et al., "Orchestra:
-Unsupervised Federated Learning via Globally Consistent Clustering" (appendix C), has them as
-federated baselines: clients with a state, and the divergence-aware update of the predictor of
-Zhuang et al., "Collaborative Unsupervised Visual Representation Learning" (FedU).
+data" (CP-CFL, section 4), pretrains encoders with them centrally. Lubana et al., "Orchestra:
+Unsupervised Federated Learning via Globally Consistent Clustering" (appendix C), uses them as
+federated baselines: stateful clients, and the divergence-aware update of the predictor of Zhuang et
+al., "Collaborative Unsupervised Visual Representation Learning" (FedU).
 """
 
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import torch
-from lightning import LightningModule
 from pydantic import Field, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
-from coterie.contract import (
-    Entry,
-    Rule,
-    ServerState,
-    Slots,
-    Task,
-    Tensors,
-    load_tensors,
-)
-from coterie.contract.clusterer import Clusterer, UnitProjection, parameter_dtype
+from coterie.config.component import Component
+from coterie.contract import Entry, Rule, ServerState, Slots, Task, Tensors, load_tensors
+from coterie.contract.clusterer import Clusterer, UnitProjection
 from coterie.gradcache import MicroBatched, Rows
 from coterie.networks.heads import Predictor, Projector
-from coterie.networks.views import batch_views
-from modules.averaging import Averaging, AveragingConfig
+from modules.averaging import Averaging, AveragingConfig, sgd_or_adam
+from modules.view_pairs import ViewPairs
 
 Views = tuple[Rows, Rows]
 
 
 class PretrainingConfig(AveragingConfig, MicroBatched):
-    """What the pretrainers share; the defaults are CP-CFL's, on one client that has all data."""
+    """Options of all pretrainers; the defaults are CP-CFL's, for one client with all data."""
 
     optimizer: Literal["adam", "sgd"] = "adam"
     """Adam (CP-CFL) or SGD with momentum (Orchestra's baselines)."""
     learning_rate: PositiveFloat = 1e-3
     """The optimiser's learning rate."""
     sgd_momentum: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.9
-    """SGD's momentum; Adam has none to set."""
+    """SGD's momentum; Adam ignores it."""
     weight_decay: Annotated[float, Field(ge=0.0)] = 0.0
     """The optimiser's weight decay."""
     hidden: PositiveInt = 512
@@ -55,14 +47,31 @@ class PretrainingConfig(AveragingConfig, MicroBatched):
     """Samples a batch, n."""
 
 
+class CrossSilo(Component):
+    """Defaults of the federated pretrainers: the cross-silo setting of Orchestra's baselines."""
+
+    optimizer: Literal["adam", "sgd"] = "sgd"
+    """SGD with momentum (Orchestra's baselines) or Adam (CP-CFL)."""
+    learning_rate: PositiveFloat = 0.03
+    """The optimiser's learning rate; across devices 0.003 for SimCLR, 0.01 for BYOL and SimSiam."""
+    weight_decay: Annotated[float, Field(ge=0.0)] = 1e-4
+    """The optimiser's weight decay."""
+    rounds: PositiveInt = 100
+    """Rounds; the optimiser starts afresh in each."""
+    epochs: PositiveInt = 10
+    """Local epochs a round."""
+    batch_size: Annotated[int, Field(ge=2)] = 256
+    """Samples a batch, n; 16 across devices."""
+
+
 class PredictionConfig(PretrainingConfig):
-    """What BYOL and SimSiam share: a predictor."""
+    """Options of BYOL and SimSiam: a predictor."""
 
     bottleneck: PositiveInt = 64
     """Width of the predictor's hidden layer."""
     predictor_threshold: Annotated[float, Field(ge=0.0)] | None = None
-    """FedU's rule: a client whose encoder moved at least this far in its last turn goes on with its
-    own predictor (0.4 in FedU); by default all take the global one."""
+    """FedU's rule: a client whose encoder moved at least this far in its last turn keeps its own
+    predictor (0.4 in FedU); by default all clients take the global one."""
 
 
 ConfigT = TypeVar("ConfigT", bound=PretrainingConfig)
@@ -89,8 +98,10 @@ class Branch(nn.Module):
         return projections
 
 
-class TwoViews(LightningModule):
+class TwoViews(ViewPairs):
     """An online network that is trained on two views of each sample."""
+
+    config: PretrainingConfig
 
     def __init__(self, config: PretrainingConfig, task: Task, *, batch_norm: bool) -> None:
         super().__init__()
@@ -99,27 +110,19 @@ class TwoViews(LightningModule):
         self.config = config
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Adam or SGD over everything that takes a gradient."""
+        """Adam or SGD over the parameters that take a gradient."""
         config = self.config
-        trained = [p for p in self.parameters() if p.requires_grad]
-        rate, decay = config.learning_rate, config.weight_decay
-        if config.optimizer == "adam":
-            return torch.optim.Adam(trained, lr=rate, weight_decay=decay)
-        momentum = config.sgd_momentum
-        return torch.optim.SGD(trained, lr=rate, momentum=momentum, weight_decay=decay)
-
-    def on_train_epoch_start(self) -> None:
-        """Train mode, whatever the model was used for before."""
-        self.train()
-
-    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
-        """Draw two views of each sample, on the device."""
-        whole = self.config.micro_batch_size is None
-        return batch_views(self.augment, batch, parameter_dtype(self), whole=whole)
+        return sgd_or_adam(
+            config.optimizer,
+            [p for p in self.parameters() if p.requires_grad],
+            learning_rate=config.learning_rate,
+            weight_decay=config.weight_decay,
+            momentum=config.sgd_momentum,
+        )
 
 
 class TwoViewsPredicted(TwoViews):
-    """The same with BatchNorm in the projector, and a predictor behind it."""
+    """The same with BatchNorm in the projector, and a predictor on top."""
 
     config: PredictionConfig
 
@@ -142,25 +145,25 @@ PREDICTOR = Entry(pattern="predictor.*", rule=Rule.AVERAGE, slot="predictor")
 
 
 class Pretraining(Averaging[ConfigT, ModuleT]):
-    """A pretrainer: what it leaves behind is the encoder."""
+    """A pretrainer; its result is the encoder."""
 
     stage = "representation"
 
     def model_for(self, server: ServerState, client: int | None) -> Clusterer:
-        """The global encoder; its projector's outputs are what the losses compare."""
+        """The global encoder, with the projector's outputs, which the losses compare."""
         online = self.global_module(server).online
         return Clusterer(online.encoder, projection=UnitProjection(online.projector))
 
 
 class PredictedPretraining(Pretraining[PredictionT, PredictedT]):
-    """A pretrainer with a predictor, which is averaged, and under FedU's rule kept as well."""
+    """A pretrainer with a predictor, which is averaged; under FedU's rule clients also keep it."""
 
     def restore(self, module: PredictedT, kept: Tensors) -> None:
-        """What the client kept replaces the global values."""
+        """Load what the client kept over the global values."""
         load_tensors(module, kept)
 
     def keep(self, module: PredictedT, slots: Slots) -> Tensors | None:
-        """The entries under `Rule.KEEP`, and by FedU's rule the predictor, for the next turn."""
+        """Keep the entries under `Rule.KEEP` and, by FedU's rule, the predictor."""
         kept = self.rules.kept(module)
         threshold = self._config.predictor_threshold
         if threshold is not None and divergence(module, slots["encoder"]) >= threshold:
@@ -169,13 +172,13 @@ class PredictedPretraining(Pretraining[PredictionT, PredictedT]):
 
 
 def divergence(module: TwoViews, before: Tensors) -> float:
-    """How far training has moved the encoder: mean of ‖w − w_before‖₂ over its kernels (FedU).
+    """How far training moved the encoder: the mean of ‖w − w_before‖₂ over its kernels (FedU).
 
     Without convolutions it is the mean over the weight matrices; 0 if nothing is trained.
 
     Args:
         module: The module after training.
-        before: The slot "encoder" that training started from.
+        before: The slot "encoder" before training.
     """
     named = [(f"online.encoder.{name}", p) for name, p in module.online.encoder.named_parameters()]
     weights = [(n, p) for n, p in named if p.ndim > 2] or [(n, p) for n, p in named if p.ndim == 2]

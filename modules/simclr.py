@@ -1,23 +1,30 @@
-"""SimCLR and FedSimCLR: contrast of two views in a batch, centralised and federated.
+"""SimCLR and FedSimCLR: contrastive learning from two views, centralised and federated.
 
 Chen et al., "A Simple Framework for Contrastive Learning of Visual Representations"; CP-CFL's
 first pretrainer (section 3.3.1) and Orchestra's baseline f-SimCLR.
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Literal
 
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor
 
 from coterie.contract import StateRules, Task
-from coterie.gradcache import Part, Terms, batch_loss
+from coterie.gradcache import Terms, batch_loss
 from coterie.losses.contrastive import nt_xent
-from modules.pretraining import ONLINE, Pretraining, PretrainingConfig, TwoViews, Views
+from modules.pretraining import (
+    ONLINE,
+    CrossSilo,
+    Pretraining,
+    PretrainingConfig,
+    TwoViews,
+    Views,
+)
+from modules.view_pairs import pair_parts
 
 
 class SimCLRConfig(PretrainingConfig):
-    """What SimCLR and FedSimCLR share."""
+    """Options of SimCLR and FedSimCLR."""
 
     temperature: PositiveFloat = 0.1
     """τ."""
@@ -38,10 +45,7 @@ class Contrast(TwoViews):
 
     def training_step(self, batch: Views, batch_idx: int) -> dict[str, Tensor]:
         """NT-Xent over the 2n views: self excluded, positive included, mean over all anchors."""
-        parts = {
-            name: Part(self.online, [self.online], view)
-            for name, view in zip("ab", batch, strict=True)
-        }
+        parts = pair_parts(self.online, [self.online], batch)
         return batch_loss(parts, self._terms, self.config.micro_batch_size)
 
     def _terms(self, z: Mapping[str, Tensor]) -> Terms:
@@ -49,7 +53,7 @@ class Contrast(TwoViews):
 
 
 class SimCLR(Pretraining[SimCLRConfig, Contrast]):
-    """SimCLR, as a rule on one client that has all data. Clients keep nothing."""
+    """SimCLR, usually on one client with all data. Clients keep nothing."""
 
     rules = StateRules(*ONLINE)
 
@@ -64,18 +68,5 @@ class SimCLR(Pretraining[SimCLRConfig, Contrast]):
 class FedSimCLR(SimCLR):
     """SimCLR by federated averaging of encoder and projector."""
 
-    class Config(SimCLRConfig):
+    class Config(CrossSilo, SimCLRConfig):
         """FedSimCLR's configuration: the cross-silo setting of Orchestra's baselines."""
-
-        optimizer: Literal["adam", "sgd"] = "sgd"
-        """SGD with momentum (Orchestra's baselines) or Adam (CP-CFL)."""
-        learning_rate: PositiveFloat = 0.03
-        """The optimiser's learning rate; 0.003 across devices."""
-        weight_decay: Annotated[float, Field(ge=0.0)] = 1e-4
-        """The optimiser's weight decay."""
-        rounds: PositiveInt = 100
-        """Rounds; the optimiser starts afresh in each."""
-        epochs: PositiveInt = 10
-        """Local epochs a round."""
-        batch_size: Annotated[int, Field(ge=2)] = 256
-        """Samples a batch, n; 16 across devices."""

@@ -1,29 +1,31 @@
-"""SimSiam and FedSimSiam: each view's projection predicted from the other's, without negatives.
+"""SimSiam and FedSimSiam: each view predicts the other's projection, without negatives.
 
 Chen and He, "Exploring Simple Siamese Representation Learning"; CP-CFL's third pretrainer (section
-3.3.3) and Orchestra's baseline f-SimSiam. The stop-gradient alone keeps it from collapsing.
+3.3.3) and Orchestra's baseline f-SimSiam. The stop-gradient alone prevents collapse.
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated
 
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import Field
 from torch import Tensor
 
 from coterie.contract import StateRules, Task
-from coterie.gradcache import Part, Terms, batch_loss
+from coterie.gradcache import Terms, batch_loss
 from coterie.losses.prediction import negative_cosine
 from modules.pretraining import (
     ONLINE,
     PREDICTOR,
+    CrossSilo,
     PredictedPretraining,
     PredictionConfig,
     TwoViewsPredicted,
     Views,
 )
+from modules.view_pairs import pair_parts
 
 
-class Siamese(TwoViewsPredicted):
+class SimSiamModel(TwoViewsPredicted):
     """One network with a predictor, and the loss over two views."""
 
     def __init__(self, config: PredictionConfig, task: Task) -> None:
@@ -32,10 +34,7 @@ class Siamese(TwoViewsPredicted):
 
     def training_step(self, batch: Views, batch_idx: int) -> dict[str, Tensor]:
         """½ D(p_a, z_b) + ½ D(p_b, z_a), eq. (2), with no gradient through z."""
-        parts = {
-            name: Part(self._represent, [self.online, self.predictor], view)
-            for name, view in zip("ab", batch, strict=True)
-        }
+        parts = pair_parts(self._represent, [self.online, self.predictor], batch)
         return batch_loss(parts, self._terms, self.config.micro_batch_size)
 
     def _represent(self, view: Tensor) -> tuple[Tensor, Tensor]:
@@ -47,11 +46,11 @@ class Siamese(TwoViewsPredicted):
         return {"loss": 0.5 * (negative_cosine(p_a, z_b) + negative_cosine(p_b, z_a))}
 
 
-class SimSiam(PredictedPretraining[PredictionConfig, Siamese]):
-    """SimSiam, as a rule on one client that has all data.
+class SimSiam(PredictedPretraining[PredictionConfig, SimSiamModel]):
+    """SimSiam, usually on one client with all data.
 
-    Everything that is learned is averaged. Clients keep nothing, but under `predictor_threshold`
-    those whose encoder moved far keep their own predictor for their next turn.
+    All trained entries are averaged. Clients keep nothing; only under `predictor_threshold` a
+    client whose encoder moved far keeps its own predictor for its next turn.
     """
 
     rules = StateRules(*ONLINE, PREDICTOR)
@@ -59,29 +58,17 @@ class SimSiam(PredictedPretraining[PredictionConfig, Siamese]):
     class Config(PredictionConfig):
         """SimSiam's configuration, as CP-CFL pretrains with it."""
 
-    def build(self) -> Siamese:
+    def build(self) -> SimSiamModel:
         """The network and its loss."""
-        return Siamese(self._config, self._task)
+        return SimSiamModel(self._config, self._task)
 
 
 class FedSimSiam(SimSiam):
     """SimSiam by federated averaging of encoder, projector and predictor."""
 
-    class Config(PredictionConfig):
+    class Config(CrossSilo, PredictionConfig):
         """FedSimSiam's configuration: the cross-silo setting of Orchestra's baselines."""
 
-        optimizer: Literal["adam", "sgd"] = "sgd"
-        """SGD with momentum (Orchestra's baselines) or Adam (CP-CFL)."""
-        learning_rate: PositiveFloat = 0.03
-        """The optimiser's learning rate; 0.01 across devices."""
-        weight_decay: Annotated[float, Field(ge=0.0)] = 1e-4
-        """The optimiser's weight decay."""
         predictor_threshold: Annotated[float, Field(ge=0.0)] | None = 0.4
-        """FedU's rule: a client whose encoder moved at least this far in its last turn goes on with
-        its own predictor; null: all take the global one."""
-        rounds: PositiveInt = 100
-        """Rounds; the optimiser starts afresh in each."""
-        epochs: PositiveInt = 10
-        """Local epochs a round."""
-        batch_size: Annotated[int, Field(ge=2)] = 256
-        """Samples a batch, n; 16 across devices."""
+        """FedU's rule: a client whose encoder moved at least this far in its last turn keeps its
+        own predictor; null: all clients take the global one."""

@@ -17,7 +17,7 @@ from coterie.config.loading import load_component
 from coterie.config.schema import ClusterConfig, Threads
 
 if TYPE_CHECKING:
-    from coterie.execution.predictor import Predicted
+    from coterie.execution.batch_predictor import Predicted
 
 _GivenPath = Annotated[str, Field(min_length=1)]
 

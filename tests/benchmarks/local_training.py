@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from coterie.contract.client import ClientData, Plan
 from coterie.contract.clusterer import to_unit
-from coterie.execution.bare_loop import BareLoop
+from coterie.execution.bare_trainer import BareTrainer
 from coterie.execution.batches import SeededBatches
 from coterie.execution.trainer import LightningTrainer
 from coterie.networks.encoders import ConvNet3
@@ -38,7 +38,7 @@ class Classifier(LightningModule):
         return functional.cross_entropy(logits, batch["labels"])
 
 
-def bare_loop(module, batches):
+def bare_trainer(module, batches):
     optimizer = torch.optim.Adam(module.parameters(), lr=1e-3)
     module.train()
     for batch in batches:
@@ -56,8 +56,8 @@ def measure(samples, rounds):
     data = ClientData(samples=images, rows=np.arange(samples), labels=labels)
     plan = Plan(batch_size=BATCH, epochs=1)
     runs = {
-        "bare PyTorch": bare_loop,
-        "plain loop": lambda m, b: BareLoop().fit(m, b, 0),
+        "bare PyTorch": bare_trainer,
+        "plain loop": lambda m, b: BareTrainer().fit(m, b, 0),
         "Lightning Trainer": lambda m, b: LightningTrainer().fit(m, b, 0),
     }
     seconds = {name: [] for name in runs}

@@ -7,7 +7,7 @@ from torch import nn
 
 from coterie.contract.client import ClientData, Plan
 from coterie.contract.seeds import seeded
-from coterie.execution.bare_loop import BareLoop
+from coterie.execution.bare_trainer import BareTrainer
 from coterie.execution.batches import SeededBatches
 from coterie.execution.trainer import LightningTrainer
 
@@ -113,5 +113,5 @@ def train(trainer, module, **plan):
 
 def both(kind, *args, precision="32-true", **plan):
     """The same module trained by Lightning and by the plain loop."""
-    trainers = LightningTrainer(precision=precision), BareLoop(precision=precision)
+    trainers = LightningTrainer(precision=precision), BareTrainer(precision=precision)
     return [train(trainer, fresh(kind, *args), **plan) for trainer in trainers]

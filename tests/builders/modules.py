@@ -7,7 +7,7 @@ from torch import Tensor
 
 from coterie.contract import Plan
 from coterie.contract.client import ClientData
-from coterie.execution.bare_loop import BareLoop
+from coterie.execution.bare_trainer import BareTrainer
 from coterie.execution.batches import SeededBatches
 from modules.mcc import MomentumConfig, MomentumContrast
 from tests.builders.federation import SHAPE, tiny_task, tiny_workload
@@ -33,5 +33,5 @@ def fit(built: MomentumContrast, epochs: int = 2, check: Callable[[], None] = la
     workload = tiny_workload(built.config)
     data = ClientData(samples=workload.samples["train"], rows=workload.parts[1])
     batches = SeededBatches(data, Plan(batch_size=8, epochs=epochs), seed=3)
-    done = BareLoop(precision="64-true", stop=check).fit(built, batches, seed=3)
+    done = BareTrainer(precision="64-true", stop=check).fit(built, batches, seed=3)
     assert done.steps == 3 * epochs

@@ -16,7 +16,7 @@ from coterie.contract.clusterer import Clusterer
 from coterie.contract.data import SampleBatch
 from coterie.distributed.prediction import ActorPool, PredictionActor
 from coterie.errors import ConfigError, InterruptedRunError, RunError
-from coterie.execution.predictor import BatchPredictor
+from coterie.execution.batch_predictor import BatchPredictor
 from coterie.networks.encoders import ConvNet3
 from coterie.networks.heads import ClusterHead
 from coterie.run.interrupts import Interrupts

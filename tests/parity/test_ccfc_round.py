@@ -16,7 +16,7 @@ from coterie.execution.batches import SeededBatches
 from coterie.networks.views import two_views
 from datamodules.augmentations import DigitsAugmentation
 from modules.ccfc import CCFC
-from modules.cluster_siamese import Siamese
+from modules.cluster_siamese import SiameseNetwork
 from tests.builders.federation import SHAPE, SIZES, federate, tiny_task, tiny_workload
 
 EPOCHS, BATCH, RATE, WEIGHT, CLUSTERS = 2, 8, 3e-3, 0.3, 3
@@ -81,7 +81,7 @@ class Reference:
         self.seed = derive_seed(5, "init")
         config = CCFC.Config(**SHORT)
         with seeded(self.seed):
-            self.world = Siamese(config, tiny_task()).double()
+            self.world = SiameseNetwork(config, tiny_task()).double()
         self.data = [
             ClientData(samples=workload.samples["train"], rows=rows) for rows in workload.parts
         ]
@@ -131,7 +131,7 @@ class Reference:
         seed = derive_seed(5, "client", number, step, client)
         if number == 1 and self.initial == "independent":
             with seeded(seed):
-                own = Siamese(CCFC.Config(**SHORT), tiny_task())
+                own = SiameseNetwork(CCFC.Config(**SHORT), tiny_task())
             net.load_state_dict(own.state_dict())
         batches = SeededBatches(data, Plan(batch_size=BATCH, epochs=EPOCHS), seed)
         net.train()

@@ -7,7 +7,7 @@ import torch
 from lightning.pytorch.accelerators import CPUAccelerator
 
 from coterie.config.schema import RunConfig
-from coterie.execution.bare_loop import BareLoop
+from coterie.execution.bare_trainer import BareTrainer
 from coterie.execution.trainer import LightningTrainer, local_trainer
 from modules.fedmcc import FedMCC
 from tests.builders.federation import Federated, federate, same_bits, tiny_workload
@@ -71,7 +71,7 @@ def test_precision_reaches_the_trainer(precision: str) -> None:
     assert isinstance(trainer, LightningTrainer)
     assert trainer.build(1).precision == precision
     loop = local_trainer(config(executor="bare", precision=precision), CPU)
-    assert isinstance(loop, BareLoop)
+    assert isinstance(loop, BareTrainer)
     assert loop.precision == precision
 
 

@@ -18,7 +18,8 @@ from modules.fedmcc import FedMCC
 from ray_jobs.train import main
 from tests.builders.checkpoints import save
 from tests.builders.federation import federate, same_bits, tiny_workload
-from tests.builders.loops import make_loop, make_workload, plain, run as run_loop, start
+from tests.builders.loops import make_loop, make_workload, plain, start
+from tests.builders.loops import run as run_loop
 from tests.builders.pool import Pool
 
 METHOD = FedMCC.Config(

@@ -77,7 +77,7 @@ REFUSED = [
     ("seed=null", "seed=null: not a whole number; give one such as seed=0."),
     ("resume=maybe", "resume=maybe: must be true or false."),
     ("precision=8", "precision=8: must be one of 32-true, 64-true, bf16-mixed, 16-mixed, bf16-true."),
-    ("precision=16-mixed", "precision=16-mixed: the plain loop has no gradient scaler; use bf16-mixed."),
+    ("precision=16-mixed", "precision=16-mixed: executor=bare has no gradient scaler; use bf16-mixed."),
     ("precision=bf16-true", "precision=bf16-true: bfloat16 rounds away the small steps of a moving average with method.clustering_momentum=0.5; use bf16-mixed."),
     ("evaluation.batch_size=0", "evaluation.batch_size=0: must be at least 1."),
     ("evaluation.every=-1", "evaluation.every=-1: must be at least 0."),

@@ -1,28 +1,20 @@
 """`python -m ray_jobs.compare` on real runs: whole, resumed, failing, interrupted."""
 
+import contextlib
 import csv
 import json
 import shutil
 import signal
 import statistics
+import threading
 
 import pytest
 from PIL import Image
 
+from coterie.tracking.claim import claimed
 from ray_jobs.compare import main
 from tests.builders.comparisons import SLOW, TINY, alive, begin, rounds_done, run_of, until
 from tests.builders.wandb_records import complete_wandb_records
-
-import contextlib
-import shutil
-import signal
-import threading
-
-import pytest
-
-from coterie.tracking.claim import claimed
-from ray_jobs.compare import main
-from tests.builders.comparisons import TINY, begin, run_of, until
 
 
 @pytest.fixture(scope="module")

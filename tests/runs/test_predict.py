@@ -15,13 +15,6 @@ from coterie.run.setup import assemble
 from ray_jobs.predict import main
 from tests.builders.runs import TINY, WITHOUT_CLUSTERS, train
 
-from pathlib import Path
-
-import numpy as np
-import pytest
-
-from ray_jobs.predict import main
-
 
 @pytest.fixture
 def ran(finished_run):

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -12,23 +13,13 @@ from coterie.config.loading import dump_config, load_config
 from coterie.contract.observer import PhaseRecord
 from coterie.errors import ConfigError, InterruptedRunError
 from coterie.run.recorder import Recorder
-from coterie.run.recovery import check_same_run
+from coterie.run.same_run import check_same_run
 from coterie.tracking.progress import Progress
+from coterie.tracking.run_directory import RunDirectory
 from ray_jobs.partition import main as partition_main
+from ray_jobs.train import main
 from tests.builders.observers import Silent
 from tests.builders.runs import TINY
-
-import json
-import shutil
-from pathlib import Path
-
-import pytest
-
-from coterie.commands.compose import compose
-from coterie.config.loading import dump_config
-from coterie.errors import ConfigError
-from coterie.tracking.run_directory import RunDirectory
-from ray_jobs.train import main
 
 
 def train(folder, *overrides):

@@ -1,1 +1,1 @@
-"""The whole run on disk, and back."""
+"""Checkpoints: the state of the whole run on disk, and back."""

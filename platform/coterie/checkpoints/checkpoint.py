@@ -1,4 +1,4 @@
-"""A checkpoint is the whole run: server, clients' states, mail, accounting. Written atomically."""
+"""Saves and loads checkpoints: server, clients' states, mail and ledger, written atomically."""
 
 import shutil
 from collections.abc import Mapping
@@ -9,10 +9,15 @@ from typing import Any
 from safetensors import SafetensorError
 
 from coterie.checkpoints.integrity import DamagedError, check_files, file_digest, seal, unseal
-from coterie.checkpoints.record import all_tensors, describe, restore
+from coterie.checkpoints.record import (
+    load_tensors_file,
+    restore,
+    save_tensors,
+    state_record,
+    state_tensors,
+)
 from coterie.checkpoints.retention import checkpoint_name, checkpoints_in, pointed_to, superseded
 from coterie.checkpoints.state_files import StateFiles
-from coterie.checkpoints.tensors_file import load_tensors_file, save_tensors
 from coterie.config.schema import CheckpointConfig
 from coterie.errors import DataError
 from coterie.execution.backend import Backend
@@ -26,14 +31,14 @@ _FILES = ("server.safetensors", "optimizer.safetensors", "mail.safetensors")
 
 @dataclass(frozen=True, kw_only=True)
 class Loaded:
-    """A checkpoint that was read.
+    """A loaded checkpoint.
 
     Attributes:
         state: The run's state.
         tracking: The tracker's position.
         config: The run's config, as plain values.
-        path: Its folder.
-        damaged: One sentence for each later checkpoint that could not be used.
+        path: The checkpoint's folder.
+        damaged: One sentence for each later checkpoint that is damaged.
     """
 
     state: RunState
@@ -54,23 +59,23 @@ def save_checkpoint(
     states: StateFiles | None = None,
     best: bool = False,
 ) -> Path:
-    """Write `folder/round-000010`, point `folder/latest` at it and drop what the policy lets go.
+    """Write `folder/round-000010`, point `folder/latest` at it and delete superseded checkpoints.
 
-    Clients' states lie in `folder/states`, each once by its content, so only changed ones are
-    written.
+    Clients' states are stored by content in `folder/states`, so only changed ones are written. A
+    crash at any moment leaves the checkpoint before it intact.
 
     Args:
         folder: The run's `checkpoints/`.
-        state: What to write.
-        backend: Where the clients' states lie.
-        tracking: The tracker's position, so that a resumed run cuts its metrics back to here.
-        config: The run's config as plain values, so that no other run resumes from it.
-        policy: Which checkpoints stay.
-        states: What is known of the states on disk; by default nothing.
-        best: Whether it is the best so far; `folder/best` then names it too.
+        state: The run's state.
+        backend: Reads clients' states.
+        tracking: The tracker's position, to which a resumed run truncates its metrics.
+        config: The run's config as plain values; only the same run may resume.
+        policy: Which checkpoints to keep.
+        states: The state files of the folder, with what is known of them; by default new.
+        best: Whether this is the best checkpoint; `folder/best` then names it too.
 
     Returns:
-        The checkpoint's folder. A crash at any moment leaves the one before it whole.
+        The checkpoint's folder.
     """
     states = states or StateFiles(folder / STATES, backend)
     name = checkpoint_name(state.server.round, state.server.step)
@@ -79,11 +84,11 @@ def save_checkpoint(
     partial.mkdir(parents=True)
     digests = states.digests(state.states)
     states.write(state.states, states.missing(digests))
-    for file, tensors in zip(_FILES, all_tensors(state, backend), strict=True):
+    for file, tensors in zip(_FILES, state_tensors(state, backend), strict=True):
         save_tensors(partial / file, tensors)
     record = {
         "format": FORMAT,
-        **describe(state, digests),
+        **state_record(state, digests),
         "tracking": dict(tracking),
         "config": dict(config),
         "files": {file: file_digest(partial / file) for file in _FILES},
@@ -95,22 +100,22 @@ def save_checkpoint(
 
 
 def has_checkpoint(folder: Path) -> bool:
-    """Whether there is a checkpoint in a run's `checkpoints/`."""
+    """Whether a run's `checkpoints/` holds a checkpoint."""
     return bool(_candidates(folder))
 
 
 def load_checkpoint(folder: Path, backend: Backend, which: str | int = "latest") -> Loaded:
     """Read a checkpoint of a run's `checkpoints/`.
 
-    A latest one that is damaged is passed over for the one before it.
+    If the latest one is damaged, the one before it is read.
 
     Args:
         folder: The run's `checkpoints/`.
-        backend: Where the clients' states go.
+        backend: Stores clients' states.
         which: "latest", "best" or a round.
 
     Raises:
-        DataError: If there is none, none is whole, or it is of another format.
+        DataError: If there is none, all are damaged, or the format is another.
     """
     if which != "latest":
         name = _named(folder, which)
@@ -155,7 +160,7 @@ def _read(folder: Path, name: str, backend: Backend) -> Loaded:
 
 
 def _named(folder: Path, which: str | int) -> str:
-    """The checkpoint that "best" or a round stands for."""
+    """The name of the checkpoint that "best" or a round refers to."""
     name = pointed_to(folder, "best") if which == "best" else None
     if isinstance(which, int):
         name = checkpoint_name(which, 0)
@@ -172,7 +177,7 @@ def _named(folder: Path, which: str | int) -> str:
 
 
 def _candidates(folder: Path) -> list[str]:
-    """What may be resumed from, in this order: `latest`, then the others from the last one on."""
+    """The checkpoints to try, in order: `latest`, then the others from the newest on."""
     latest = pointed_to(folder, "latest")
     formers = sorted((path.name for path in folder.glob(".round-*.former")), reverse=True)
     first = [] if latest is None else [latest, _former(latest)]
@@ -181,13 +186,13 @@ def _candidates(folder: Path) -> list[str]:
 
 
 def _publish(folder: Path, partial: Path, name: str, *, best: bool) -> None:
-    """Give a checkpoint that is whole its name, in the place of one that has it.
+    """Rename a complete checkpoint to its name, replacing one that has it.
 
-    `latest` comes last: a run that goes on from it remembers a best score, whose checkpoint has to
-    be the one that `best` names.
+    `latest` is written last: a run that resumes from it remembers a best score, whose checkpoint
+    must be the one that `best` names.
     """
     final, former = folder / name, folder / _former(name)
-    if final.exists():  # `latest` may name it: until it is replaced, it is found as the former
+    if final.exists():  # `latest` may name it; until the replacement it is found under `former`
         shutil.rmtree(former, ignore_errors=True)
         final.rename(former)
     partial.rename(final)
@@ -204,7 +209,7 @@ def _prune(folder: Path, written: str, policy: CheckpointConfig, states: StateFi
     try:
         live = [unseal(folder / name / "run.json")["clients"] for name in checkpoints_in(folder)]
     except DamagedError:
-        return  # what a damaged one needs is not known, so every state stays
+        return  # keep every state, because a damaged record does not say which it needs
     states.collect({digest for clients in live for digest in clients.values()})
 
 

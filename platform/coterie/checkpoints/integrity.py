@@ -1,4 +1,4 @@
-"""Checksums: a checkpoint that was truncated or altered is recognised before it is used."""
+"""Checksums that detect a truncated or altered checkpoint before it is used."""
 
 import hashlib
 import json
@@ -11,11 +11,11 @@ _CHUNK = 1 << 20
 
 
 class DamagedError(Exception):
-    """A part of a checkpoint is missing, cut short or altered."""
+    """A part of a checkpoint is missing, truncated or altered."""
 
 
 def file_digest(path: Path) -> str:
-    """A hash of a file's bytes.
+    """The BLAKE2b hash of a file's bytes.
 
     Raises:
         DamagedError: If it cannot be read.
@@ -31,16 +31,16 @@ def file_digest(path: Path) -> str:
 
 
 def seal(record: Mapping[str, Any]) -> str:
-    """JSON that carries the hash of its own content."""
-    plain = json.loads(json.dumps(record, allow_nan=False))  # as it is read: all keys are text
+    """Encode a record as JSON with a hash of its content."""
+    plain = json.loads(json.dumps(record, allow_nan=False))  # as it will be read: text keys
     return json.dumps({**plain, _KEY: _digest(plain)})
 
 
 def unseal(path: Path) -> dict[str, Any]:
-    """What `seal` made, read back.
+    """Read a record that `seal` encoded.
 
     Raises:
-        DamagedError: If it is missing, no JSON, or its content has another hash.
+        DamagedError: If the file is missing, is not JSON, or its hash does not match.
     """
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
@@ -48,14 +48,14 @@ def unseal(path: Path) -> dict[str, Any]:
         raise DamagedError(f"{path.name} cannot be read") from error
     if not isinstance(record, dict) or "format" not in record:
         raise DamagedError(f"{path.name} is no checkpoint's record")
-    checksum = record.pop(_KEY, None)  # the first format had none; its number tells
+    checksum = record.pop(_KEY, None)  # format 1 has none
     if checksum is not None and checksum != _digest(record):
         raise DamagedError(f"{path.name} has another checksum")
     return record
 
 
 def check_files(folder: Path, digests: Mapping[str, str]) -> None:
-    """Raise a DamagedError unless every file of `folder` has the hash that is listed for it."""
+    """Raise a DamagedError unless every file of `folder` has its listed hash."""
     for name, digest in digests.items():
         if file_digest(folder / name) != digest:
             raise DamagedError(f"{name} has another checksum")

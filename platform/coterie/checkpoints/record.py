@@ -1,47 +1,33 @@
-"""A run's state as JSON and named tensors, and back."""
+"""A run's state as a JSON record and files of tensors, and back; no code runs on load."""
 
+import json
+import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from coterie.checkpoints.tensors_file import Key
 from coterie.contract.phase import ServerState, Slots
 from coterie.execution.backend import Backend
 from coterie.execution.events import Handle
 from coterie.execution.packing import pack, unpack
 from coterie.rounds.state import Ledger, RunState
 
-
-def all_tensors(state: RunState, backend: Backend) -> tuple[dict[Key, Tensor], ...]:
-    """The server's slots, its optimiser's tensors, and the mail in flight."""
-    return _slots(state.server.slots), _slots(state.optimizer), _mail(state, backend)
+Key = tuple[str | int, ...]
+"""A tensor's key in a file, such as (client, "target.encoder.weight")."""
 
 
-def _slots(slots: Slots) -> dict[Key, Tensor]:
-    """(slot, name) to tensor."""
-    return {(slot, name): t for slot, tensors in slots.items() for name, t in tensors.items()}
-
-
-def _mail(state: RunState, backend: Backend) -> dict[Key, Tensor]:
-    """(recipient, sender, name) to tensor."""
-    return {
-        (recipient, sender, name): tensor
-        for recipient, letters in sorted(state.mail.items())
-        for sender, handle in sorted(letters.items())
-        for name, tensor in unpack(backend.fetch(handle)).items()
-    }
-
-
-def describe(state: RunState, digests: Mapping[int, str]) -> dict[str, Any]:
-    """All of a run's state but its tensors; of each client's, the digest."""
+def state_record(state: RunState, digests: Mapping[int, str]) -> dict[str, Any]:
+    """A run's state without its tensors; of each client's state, the digest."""
     return {
         "round": state.server.round,
         "step": state.server.step,
         "facts": dict(state.server.facts),
-        # By name, for a slot or a message without tensors is in no tensors file.
+        # Names, because a slot or message without tensors is in no tensors file.
         "slots": sorted(state.server.slots),
         "clients": {str(client): digest for client, digest in digests.items()},
         "mail": [[to, sender] for to in sorted(state.mail) for sender in sorted(state.mail[to])],
@@ -55,13 +41,18 @@ def describe(state: RunState, digests: Mapping[int, str]) -> dict[str, Any]:
     }
 
 
+def state_tensors(state: RunState, backend: Backend) -> tuple[dict[Key, Tensor], ...]:
+    """The tensors of the server's slots, its optimiser, and the mail in flight."""
+    return _by_slot(state.server.slots), _by_slot(state.optimizer), _by_route(state, backend)
+
+
 def restore(
     record: dict[str, Any],
     tensors: Sequence[Mapping[Key, Tensor]],
     states: dict[int, Handle],
     backend: Backend,
 ) -> RunState:
-    """The run's state from what `describe` gave, the tensors as `all_tensors` has them."""
+    """Build the run's state from its `state_record` and its `state_tensors`."""
     server, optimizer, mail = tensors
     state = RunState(
         server=ServerState(
@@ -82,6 +73,35 @@ def restore(
     for (recipient, sender), letter in _group_mail(mail, record["mail"]).items():
         state.mail.setdefault(recipient, {})[sender] = backend.store(pack(letter))
     return state
+
+
+def save_tensors(path: Path, tensors: Mapping[Key, Tensor]) -> None:
+    """Write tensors to a safetensors file and sync it; keys are stored as JSON lists."""
+    # Copies, because two keys may share a tensor, which safetensors refuses to write.
+    copies = {json.dumps(key): value.contiguous().clone() for key, value in tensors.items()}
+    save_file(copies, path)
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def load_tensors_file(path: Path) -> dict[Key, Tensor]:
+    """Read what `save_tensors` wrote."""
+    return {tuple(json.loads(key)): value for key, value in load_file(path).items()}
+
+
+def _by_slot(slots: Slots) -> dict[Key, Tensor]:
+    """(slot, name) to tensor."""
+    return {(slot, name): t for slot, tensors in slots.items() for name, t in tensors.items()}
+
+
+def _by_route(state: RunState, backend: Backend) -> dict[Key, Tensor]:
+    """(recipient, sender, name) to tensor."""
+    return {
+        (recipient, sender, name): tensor
+        for recipient, letters in sorted(state.mail.items())
+        for sender, handle in sorted(letters.items())
+        for name, tensor in unpack(backend.fetch(handle)).items()
+    }
 
 
 def _ledger(record: dict[str, Any]) -> Ledger:

@@ -1,4 +1,4 @@
-"""Which checkpoints stay: the last ones, every m-th round's, and the best by a metric."""
+"""Names of checkpoints, and which of them to keep: the last, every m-th round's, the best."""
 
 import re
 from pathlib import Path
@@ -22,23 +22,23 @@ def place_of(name: str) -> tuple[int, int]:
 
 
 def checkpoints_in(folder: Path) -> list[str]:
-    """The names of the whole checkpoints in a folder, the latest first."""
+    """The names of the complete checkpoints in a folder, newest first."""
     names = [path.name for path in folder.glob("round-*") if _NAME.fullmatch(path.name)]
     return sorted(names, key=place_of, reverse=True)
 
 
 def pointed_to(folder: Path, pointer: str) -> str | None:
-    """The checkpoint that `latest` or `best` names; None if there is no such file, or rubbish."""
+    """The checkpoint that `latest` or `best` names; None if the file is missing or damaged."""
     path = folder / pointer
     name = path.read_text(encoding="utf-8", errors="replace").strip() if path.is_file() else ""
     return name if _NAME.fullmatch(name) else None
 
 
 def superseded(folder: Path, written: str, config: CheckpointConfig) -> list[str]:
-    """The checkpoints that may go, once `written` is whole.
+    """The checkpoints to delete once `written` is complete.
 
-    It stays itself, and so do the `keep` - 1 before it, every `keep_every`-th round's and the best.
-    Those of later rounds are left over from before the run went back, and go.
+    Kept are `written`, the `keep` - 1 before it, every `keep_every`-th round's and the best. Those
+    of later rounds precede a rewind of the run and are deleted.
     """
     names = checkpoints_in(folder)
     before = [name for name in names if place_of(name) < place_of(written)]

@@ -1,4 +1,4 @@
-"""Clients' states on disk, each once by its content, however many checkpoints hold it."""
+"""Clients' states on disk, stored by content and shared between checkpoints."""
 
 from collections.abc import Collection, Mapping
 from contextlib import suppress
@@ -19,9 +19,9 @@ _SUFFIX = ".safetensors"
 class StateFiles:
     """The files `<digest>.safetensors` of a folder.
 
-    What a client kept unchanged since the last call of `digests` is neither fetched nor hashed
-    again, and what is in the folder already is not written again: a file that an earlier process
-    wrote is read once, and counts as missing if it is damaged.
+    A state that is unchanged since the last call of `digests` is neither fetched nor hashed again,
+    and a state in the folder is not written again. A file of an earlier process is read once, and
+    counts as missing if it is damaged.
     """
 
     def __init__(self, folder: Path, backend: Backend) -> None:
@@ -42,26 +42,27 @@ class StateFiles:
         return {client: found for client, (_, found) in known.items()}
 
     def missing(self, digests: Mapping[int, str]) -> dict[str, int]:
-        """Digest to one of its clients, of the states that are not in the folder, or not whole."""
+        """Digest to one of its clients, for states that are missing or damaged in the folder."""
         return {d: client for client, d in digests.items() if not self._has(d)}
 
     def size(self, states: Mapping[int, Handle], missing: Mapping[str, int]) -> int:
-        """Bytes of the states that are not in the folder."""
+        """Bytes of the missing states."""
         return sum(self._fetch(states[client]).nbytes for client in missing.values())
 
     def write(self, states: Mapping[int, Handle], missing: Mapping[str, int]) -> None:
-        """Write the states that are not in the folder, each whole or not at all."""
+        """Write the missing states, each atomically."""
         for found, client in sorted(missing.items()):
-            views = unpack(self._fetch(states[client]))  # of one buffer, which is refused
+            # Copies, because safetensors refuses tensors that share a buffer.
+            views = unpack(self._fetch(states[client]))
             with replacing(self._path(found)) as temporary:
                 save_file({name: view.clone() for name, view in views.items()}, temporary)
             self._whole.add(found)
 
     def read(self, found: str) -> Packed:
-        """The state with this digest.
+        """Read the state with this digest.
 
         Raises:
-            DamagedError: If it is not there, or its content has another digest.
+            DamagedError: If it is missing, or its content has another digest.
         """
         try:
             packed = pack(load_file(self._path(found)))
@@ -72,7 +73,7 @@ class StateFiles:
         return packed
 
     def collect(self, live: Collection[str]) -> None:
-        """Delete every file but those with these digests."""
+        """Delete all states except those with these digests."""
         for path in self._folder.glob(f"*{_SUFFIX}"):
             if path.name.removesuffix(_SUFFIX) not in live:
                 path.unlink()

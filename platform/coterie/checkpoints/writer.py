@@ -1,4 +1,4 @@
-"""When and how checkpoints are written: beside the training, and never at the cost of the run."""
+"""Writes checkpoints in a thread beside the training; a failure to write does not end the run."""
 
 import shutil
 import tempfile
@@ -21,25 +21,24 @@ from coterie.execution.messages import size_of
 from coterie.rounds.state import RunState
 
 _SPARE = 1 << 20
-"""Bytes that a checkpoint leaves free on its disk."""
+"""Bytes that must stay free on the disk."""
 
 
 @dataclass
 class CheckpointWriter:
     """Writes the checkpoints of a run.
 
-    A state is never changed in place, so a snapshot of it is written by a thread while the next
-    phase runs. One that cannot be written is a warning and the next one tries again: the run goes
-    on. The last one of a run, which nothing follows, is then written to a folder for temporary
-    files.
+    A thread writes a snapshot of the state while the next phase runs, which is safe because tensors
+    are never changed in place. If a checkpoint cannot be written, the user is warned and the run
+    goes on. If the last one cannot be written, it goes to a temporary folder instead.
 
     Attributes:
         folder: The run's `checkpoints/`.
-        backend: Where the clients' states lie.
+        backend: Reads clients' states.
         config: The run's config as plain values.
-        policy: Which checkpoints stay.
-        warn: Takes a sentence for the user.
-        seconds: Spent on writing, most of them beside the training.
+        policy: Which checkpoints to keep.
+        warn: Called with a sentence for the user.
+        seconds: Time spent on writing, most of it beside the training.
     """
 
     folder: Path
@@ -57,14 +56,14 @@ class CheckpointWriter:
         self._states = StateFiles(self.folder / STATES, self.backend)
 
     def begin(self, state: RunState, tracking: Mapping[str, int], *, best: bool = False) -> None:
-        """Write the state as it is now, beside what comes next."""
+        """Start to write the state as it is now."""
         self.wait()
         work = partial(self._write, state.snapshot(), dict(tracking), best=best)
         self._thread = threading.Thread(target=work, name="checkpoint", daemon=True)
         self._thread.start()
 
     def finish(self, state: RunState, tracking: Mapping[str, int]) -> None:
-        """Write the last checkpoint of a run and return when it is whole."""
+        """Write the last checkpoint of a run and return when it is complete."""
         self.wait()
         self._write(state, tracking, best=False)
         if self._error is not None:
@@ -78,11 +77,13 @@ class CheckpointWriter:
         except (OSError, SafetensorError, StateLostError) as error:
             self.warn(f"{problem} Nor could it be saved in {folder} ({error}).")
             return
-        self.warn(f"{problem} It was saved in {folder}: make room, move it to {self.folder}, and "
-                  "go on with resume=true.")  # fmt: skip
+        self.warn(
+            f"{problem} It was saved in {folder}: make room, move it to {self.folder}, and go on "
+            "with resume=true."
+        )
 
     def wait(self) -> None:
-        """Wait for the checkpoint under way, and say so if it could not be written."""
+        """Wait for the checkpoint being written, and warn if it could not be."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
@@ -100,7 +101,7 @@ class CheckpointWriter:
         except (OSError, SafetensorError, StateLostError) as error:
             reason = getattr(error, "strerror", None) or str(error).rstrip(".")
             self._problem = f"{self.folder}: no checkpoint could be written ({reason})."
-        except BaseException as error:  # noqa: BLE001 - of a thread; `wait` raises it
+        except BaseException as error:  # noqa: BLE001 - `wait` raises it in the run's thread
             self._error = error
         self.seconds += time.perf_counter() - started
 
@@ -125,7 +126,7 @@ class CheckpointWriter:
         )
 
     def _check_room(self, state: RunState) -> None:
-        """Raise an OSError if the disk has too little room, before a byte is written."""
+        """Raise an OSError if the disk has too little room for the checkpoint."""
         self.folder.mkdir(parents=True, exist_ok=True)
         missing = self._states.missing(self._states.digests(state.states))
         letters = [handle for by in state.mail.values() for handle in by.values()]

@@ -50,6 +50,19 @@ class Component(BaseModel):
     """Of a method's config: momenta of moving averages of weights. Small steps are lost where
     weights are kept in bfloat16, so such a precision is refused unless they are 0, 1 or null."""
 
+    micro_batch: ClassVar[str | None] = None
+    """Of a method's config: the key, should there be one, that says how many samples pass the
+    network at a time. A batch norm in a trained encoder needs two."""
+
+    @property
+    def client_count(self) -> int | None:
+        """Of a partition's config: how many clients it makes, by default its key `clients`.
+
+        None if only the data says it.
+        """
+        found = getattr(self, "clients", None)
+        return found if isinstance(found, int) else None
+
     @model_validator(mode="before")
     @classmethod
     def _refuse_absent(cls, values: Any) -> Any:

@@ -4,9 +4,19 @@ from coterie.contract.client import Client, ClientData, Fit, Plan
 from coterie.contract.data import KnowsGroups
 from coterie.contract.method import GroupsClients, Method, Task
 from coterie.contract.optimizers import load_optimizer, optimizer_tensors
-from coterie.contract.phase import Mean, Outcome, Phase, ServerState, Slots, Tensors
+from coterie.contract.phase import (
+    Mean,
+    Outcome,
+    Phase,
+    ServerState,
+    Slots,
+    Tensors,
+    averaged,
+    gathered,
+)
 from coterie.contract.rules import Entry, Rule, StateRules, load_slots, load_tensors
-from coterie.contract.seeds import derive_seed, seeded
+from coterie.contract.schedule import Schedule
+from coterie.contract.seeds import blank, derive_seed, seeded
 
 __all__ = [
     "Client",
@@ -21,12 +31,16 @@ __all__ = [
     "Phase",
     "Plan",
     "Rule",
+    "Schedule",
     "ServerState",
     "Slots",
     "StateRules",
     "Task",
     "Tensors",
+    "averaged",
+    "blank",
     "derive_seed",
+    "gathered",
     "load_optimizer",
     "load_slots",
     "load_tensors",

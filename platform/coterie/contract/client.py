@@ -10,8 +10,9 @@ from lightning import LightningModule
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from coterie.contract.data import Indices
+from coterie.contract.data import Indices, Samples
 from coterie.contract.phase import Tensors
+from coterie.contract.samples import StreamedSamples
 from coterie.errors import ContractError
 
 Batch = dict[str, Any]
@@ -32,7 +33,7 @@ class ClientData:
         received: Samples from others (m, …), whose positions follow those of its own; or None.
     """
 
-    samples: NDArray[np.generic]
+    samples: Samples
     rows: Indices
     labels: NDArray[np.int64] | None = None
     received: NDArray[np.generic] | None = None
@@ -40,6 +41,11 @@ class ClientData:
     def __len__(self) -> int:
         """How many samples the client has, those from others included."""
         return len(self.rows) + (0 if self.received is None else len(self.received))
+
+    @property
+    def streamed(self) -> bool:
+        """Whether its samples are read from files when they are taken."""
+        return isinstance(self.samples, StreamedSamples)
 
     def joined(self, samples: Tensor) -> "ClientData":
         """The same data with these samples (m, …) from others behind it, in place of any before."""

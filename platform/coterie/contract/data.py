@@ -7,12 +7,17 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from coterie.contract.samples import StreamedSamples
+
 Indices = NDArray[np.int64]
+
+Samples = NDArray[np.generic] | StreamedSamples
+"""Samples in memory, or samples that are read when they are indexed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataArrays:
-    """A whole data set in memory.
+    """A whole data set, in memory or streamed from files.
 
     Attributes:
         name: The data set's name, for tables and the summary.
@@ -28,9 +33,9 @@ class DataArrays:
     """
 
     name: str
-    samples: NDArray[np.generic]
+    samples: Samples
     labels: NDArray[np.int64] | None = None
-    test_samples: NDArray[np.generic] | None = None
+    test_samples: Samples | None = None
     test_labels: NDArray[np.int64] | None = None
     classes: tuple[str, ...] = ()
     owners: NDArray[np.int64] | None = None
@@ -75,7 +80,7 @@ class Survey:
 
 
 @runtime_checkable
-class LocalDataModule(Protocol):
+class SiloDataModule(Protocol):
     """Data that stays where its clients are: each part is read by the process that trains on it."""
 
     @property

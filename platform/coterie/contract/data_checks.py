@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.contract.data import DataArrays
+from coterie.contract.data import DataArrays, Samples
 from coterie.errors import DataError
 
 _CHUNK = 4096
@@ -34,7 +34,7 @@ def check_data(data: DataArrays) -> None:
         _check_numbers(f"data={name}: labels", data.test_labels, len(data.test_samples), labels)
 
 
-def _check_samples(name: str, samples: NDArray[np.generic]) -> None:
+def _check_samples(name: str, samples: Samples) -> None:
     if not samples.size:
         raise DataError(f"data={name}: it has no samples (shape {samples.shape}); add some.")
     if (samples.ndim, samples.dtype.name) not in ((4, "uint8"), (2, "float32")):
@@ -43,7 +43,9 @@ def _check_samples(name: str, samples: NDArray[np.generic]) -> None:
             "images (n, channels, height, width) or float32 vectors (n, features)."
         )
     if samples.dtype == np.float32:
-        bad = np.flatnonzero(~np.isfinite(samples).all(axis=1))
+        starts = range(0, len(samples), _CHUNK)
+        chunks = [np.isfinite(samples[start : start + _CHUNK]).all(axis=1) for start in starts]
+        bad = np.flatnonzero(~np.concatenate(chunks))
         if len(bad):
             raise DataError(
                 f"data={name}: {len(bad)} of {len(samples)} samples have NaN or infinite features, "
@@ -51,9 +53,9 @@ def _check_samples(name: str, samples: NDArray[np.generic]) -> None:
             )
 
 
-def _check_variety(name: str, samples: NDArray[np.generic]) -> None:
-    starts = range(0, len(samples), _CHUNK)
-    if not any((samples[start : start + _CHUNK] != samples[0]).any() for start in starts):
+def _check_variety(name: str, samples: Samples) -> None:
+    starts, first = range(0, len(samples), _CHUNK), samples[:1]
+    if not any((samples[start : start + _CHUNK] != first).any() for start in starts):
         raise DataError(
             f"data={name}: all {len(samples)} samples are the same, so there is nothing to learn "
             "or to cluster; check how they were made."

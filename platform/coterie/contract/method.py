@@ -1,8 +1,9 @@
-"""What a method is: a client half, a server half, and the phases that join them."""
+"""The contract of a federated method: a client half, a server half, and its phases."""
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
 from torch import nn
@@ -10,68 +11,73 @@ from torch import nn
 from coterie.config.component import Component
 from coterie.contract.client import Client
 from coterie.contract.clusterer import Clusterer
-from coterie.contract.phase import Mean, Outcome, Phase, ServerState, Slots, Tensors
+from coterie.contract.phase import Mean, Outcome, Phase, ServerState, Slots, Tensors, averaged
 
 
-class EncoderConfig(Protocol):
-    """A component that builds an encoder, whose `features` is its output width."""
+class BuildsEncoder(Protocol):
+    """A component that builds an encoder with an attribute `features`, its output width."""
 
     def build(self, shape: tuple[int, ...]) -> nn.Module:
-        """An encoder for samples of this shape."""
+        """Build an encoder for samples of this shape."""
 
 
-class AugmentationConfig(Protocol):
+class BuildsAugmentation(Protocol):
     """A component that builds a random augmentation of float samples in [0, 1]."""
 
     def build(self, shape: tuple[int, ...]) -> nn.Module:
-        """An augmentation for samples of this shape."""
+        """Build an augmentation for samples of this shape."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What a method is to learn, and from what.
+    """The data's shape and classes, and the networks' configs.
 
     Attributes:
         shape: A sample's shape: (channels, height, width) or (features,).
-        classes: How many classes the data has; 0 if there are no labels.
-        encoder: The representation network's config.
-        augmentation: The random views' config.
+        classes: Number of classes in the data; 0 without labels.
+        encoder: Config of the representation network.
+        augmentation: Config of the random views.
         dtype: The parameters' type, from the run's precision.
     """
 
     shape: tuple[int, ...]
     classes: int
-    encoder: EncoderConfig
-    augmentation: AugmentationConfig
+    encoder: BuildsEncoder
+    augmentation: BuildsAugmentation
     dtype: torch.dtype = torch.float32
 
 
 class Method(Protocol):
-    """A federated method. The engine knows none by name.
+    """A federated method: an initial state, its phases, a client half and a server half.
 
-    A class of `modules/` has a nested `Config` (a frozen `Component`) and is made of it and a
-    `Task`. Apart from `init` and `client`, which derive all randomness from the seed they are
-    given, its functions are pure.
+    A method inherits from this class, has a nested `Config` (a frozen `Component`), and is built
+    from a config and a `Task`. `offer` and `server` have default bodies, those of federated
+    averaging. `init` and `client` draw random numbers from the seeds they are given and from
+    nothing else; the other functions are pure.
 
     Attributes:
         needs_labels: Whether clients train with labels.
-        rounds: How many rounds there will be.
+        rounds: Number of rounds.
     """
 
-    needs_labels: bool
+    needs_labels: ClassVar[bool] = False
     rounds: int
 
     def __init__(self, config: Component, task: Task) -> None: ...
 
+    @abstractmethod
     def init(self, sizes: Mapping[int, int], seed: int) -> ServerState:
-        """The state before the first phase; `sizes` is each client's number of samples."""
+        """The state before the first phase; `sizes` maps a client to its number of samples."""
 
+    @abstractmethod
     def next(self, server: ServerState) -> Phase | None:
         """The phase that follows this state; None at the end."""
 
     def offer(self, server: ServerState, phase: Phase) -> Slots:
-        """The slots of `phase.down`, as the clients are to see them."""
+        """The slots of `phase.down` for the clients; by default those of the server's state."""
+        return {slot: server.slots[slot] for slot in phase.down}
 
+    @abstractmethod
     def client(self, client: Client, phase: Phase, slots: Slots) -> Outcome:
         """One client's turn. The slots are read-only views."""
 
@@ -82,26 +88,28 @@ class Method(Protocol):
         means: Mapping[str, Mean],
         records: Mapping[int, Tensors],
     ) -> ServerState:
-        """The server's state after the phase.
+        """The server's state after the phase; by default the means replace its slots.
 
         Args:
-            server: Its state before.
-            phase: What was done.
+            server: The state before the phase.
+            phase: The phase.
             means: Slot to weighted mean over the clients that contributed to it.
             records: Client to its records, in client order.
         """
+        return server.advance(phase, averaged(means))
 
+    @abstractmethod
     def model_for(self, server: ServerState, client: int | None) -> Clusterer:
-        """The model to evaluate and take away: the server's, or the one a client would use."""
+        """The model to evaluate and save: the server's (None), or the one a client would use."""
 
 
 @runtime_checkable
 class GroupsClients(Protocol):
-    """A method that puts clients into groups: what it finds is tracked, drawn and compared."""
+    """A method that puts clients into groups, which are tracked, drawn and compared."""
 
     def client_groups(self, server: ServerState) -> Mapping[int, Sequence[int]]:
-        """Round to the group of each client in it, from 0; −1 for those that were absent. Pure."""
+        """Round to the group of each client, from 0; −1 for clients that were absent. Pure."""
         ...
 
     def members(self, server: ServerState) -> Mapping[int, int]:
-        """Client to the group that it is in now; of some there may be none yet. Pure."""
+        """Client to its present group; clients without a group are left out. Pure."""

@@ -1,4 +1,4 @@
-"""What the round loop tells whoever watches it: a terminal view, a test, a notebook."""
+"""Callbacks of the round loop for observers: a terminal view, a test, a notebook."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,25 +11,25 @@ Status = Literal["completed", "failed", "interrupted"]
 """How a run ended."""
 
 Scores = Mapping[str, Mapping[str, float]]
-"""What was compared to its metrics: {"FedMCC": {"ACC": 0.91}, "k-means on pixels": {…}}."""
+"""Name of a result to its metrics: {"FedMCC": {"ACC": 0.91}, "k-means on pixels": {…}}."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PhaseRecord:
-    """What happened in one finished phase.
+    """The results of one finished phase.
 
     Attributes:
-        phase: The phase that was carried out.
+        phase: The phase.
         participants: Ids of the clients whose turn succeeded, ascending.
         failures: One sentence per client that was dropped or per actor that was lost.
         loss: Mean training loss over the participants; None where nothing was trained.
-        metrics: Further means over the participants, by name.
+        metrics: Other means over the participants, by name.
         bytes_down: Bytes sent from the server to clients.
         bytes_up: Bytes sent from clients to the server.
         bytes_peer: Bytes sent from clients to clients.
-        bytes_before: What the run had sent before this phase, as "down", "up" and "peer".
+        bytes_before: Bytes that the run had sent before, by "down", "up" and "peer".
         seconds: Wall-clock time of the phase.
-        simulated: Clients simulated to be "absent", "dropped" or "stragglers", where any can be.
+        simulated: Number of clients simulated as "absent", "dropped" or "stragglers".
         evaluation: Scores of the evaluation that followed, by name; None if there was none.
     """
 
@@ -48,9 +48,9 @@ class PhaseRecord:
 
 
 class Observer(Protocol):
-    """Callbacks of the round loop, all in the driver's own thread, in the order of events.
+    """Callbacks of the round loop, called in the driver's thread in the order of events.
 
-    An observer only watches: nothing it does may change the run.
+    An observer must not change the run.
     """
 
     def start(self, title: str, facts: Mapping[str, str]) -> None:
@@ -58,7 +58,7 @@ class Observer(Protocol):
 
         Args:
             title: The experiment's name.
-            facts: What is worth knowing at a glance, by name: method, data set, clients, device.
+            facts: Key facts by name: method, data set, clients, device.
         """
 
     def table(self, table: object) -> None:
@@ -69,21 +69,21 @@ class Observer(Protocol):
 
         Args:
             phase: The phase.
-            cohort_size: How many clients will take their turn.
-            total_rounds: Rounds of the whole run over all stages; None if nobody knows.
+            cohort_size: Number of clients that take a turn.
+            total_rounds: Rounds of the whole run over all stages; None if unknown.
         """
 
     def client_done(self, client: int, metrics: Mapping[str, float]) -> None:
         """A client's turn succeeded, with these scalars of its training."""
 
     def client_failed(self, client: int, message: str) -> None:
-        """A client's turn failed; whether it is tried again is the engine's policy."""
+        """A client's turn failed; the engine decides whether to retry it."""
 
     def phase_finished(self, record: PhaseRecord) -> None:
-        """A phase is over, aggregated and, if it was due, evaluated."""
+        """A phase is over: aggregated and, where due, evaluated."""
 
     def note(self, text: str) -> None:
-        """Something worth a line: a checkpoint resumed from, an actor replaced."""
+        """An event worth a line: a checkpoint was resumed, an actor replaced."""
 
     def finish(
         self,
@@ -93,11 +93,11 @@ class Observer(Protocol):
         scores: Scores | None = None,
         outputs: Sequence[Path] = (),
     ) -> None:
-        """The run is over; called exactly once, after a failure or an interruption too.
+        """The run is over; called exactly once, also after a failure or an interruption.
 
         Args:
             status: How it ended.
-            error: Why it did not complete, as one sentence.
+            error: Why it did not complete, in one sentence.
             scores: The final comparison.
-            outputs: Files worth opening: figures, the summary.
+            outputs: Files to open: figures, the summary.
         """

@@ -7,7 +7,7 @@ from coterie.contract.phase import Tensors
 
 
 def optimizer_tensors(module: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
-    """What the optimiser remembers of each parameter that it has stepped, on the CPU.
+    """The optimiser's state of each parameter that it has stepped, on the CPU.
 
     Returns:
         "<parameter>/<entry>" to tensor: "encoder.weight/exp_avg", "encoder.weight/step" of Adam.
@@ -20,7 +20,7 @@ def optimizer_tensors(module: nn.Module, optimizer: Optimizer) -> dict[str, Tens
 
 
 def load_optimizer(module: nn.Module, optimizer: Optimizer, tensors: Tensors) -> None:
-    """Let an optimiser of the same parameters go on from these tensors; none starts it afresh."""
+    """Load `optimizer_tensors` into an optimiser of the same parameters; no tensors reset it."""
     names = {parameter: name for name, parameter in module.named_parameters()}
     kept: dict[str, dict[str, Tensor]] = {}
     for name, value in tensors.items():
@@ -28,5 +28,5 @@ def load_optimizer(module: nn.Module, optimizer: Optimizer, tensors: Tensors) ->
         kept.setdefault(parameter, {})[key] = value.clone()  # what a client keeps is read-only
     order = [names[p] for group in optimizer.param_groups for p in group["params"]]
     state = {index: kept[name] for index, name in enumerate(order) if name in kept}
-    # The optimiser's own way puts each tensor where its parameter is.
+    # load_state_dict moves each tensor to its parameter's device.
     optimizer.load_state_dict({**optimizer.state_dict(), "state": state})

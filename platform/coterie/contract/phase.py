@@ -1,13 +1,16 @@
-"""The unit of the round loop, and what passes between server, clients and peers.
+"""A phase, the unit of the round loop, and the messages between server, clients and peers.
 
 A phase is: slots down, one turn of each client in the cohort, contributions up, mail to peers.
-A round is one or more phases. Whatever a method sends has to be declared here first.
+A round is one or more phases. A phase declares everything that its clients may send.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+import torch
 from torch import Tensor
+
+from coterie.errors import ContractError
 
 Tensors = Mapping[str, Tensor]
 """Named tensors, such as a part of a `state_dict`."""
@@ -16,10 +19,10 @@ Slots = Mapping[str, Tensors]
 """Named parts of the server's state: "encoder", "head/2", "centroids"."""
 
 Fact = str | int | float | bool | None | list["Fact"] | dict[str, "Fact"]
-"""What the server may remember besides tensors: anything JSON can hold."""
+"""What the server may remember besides tensors: any JSON value."""
 
 Cohort = float | int | tuple[int, ...]
-"""Who takes part: a fraction (float), a count (int), or the clients' ids (tuple)."""
+"""The clients that take part: a fraction (float), a count (int), or their ids (tuple)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,19 +30,19 @@ class Phase:
     """One phase of a run, as the method asks for it.
 
     Attributes:
-        name: What happens in it, for humans and for the metrics.
-        stage: The stage of training it belongs to.
+        name: A name for people and for the metrics.
+        stage: The stage of training that it belongs to.
         round: The round, from 1.
         step: The phase's number within its round, from 0.
-        cohort: Who takes part.
+        cohort: The clients that take part.
         down: Slots offered to the clients; an unchanged version is neither resent nor counted.
-        up: Slots that may come back and are averaged; none means no aggregation.
-        records: Tensors that may come back and are gathered in client order, never averaged.
-        mail: Keys that one client may send to another.
-        metrics: Scalars about the training that may come back, for people to watch.
-        minima: Those of `metrics` that the run's row has the clients' minimum of; it has the mean
-            of the others, weighted by numbers of samples.
-        ends_round: Whether the round ends with it, so that evaluation and checkpoints may follow.
+        up: Slots that clients may send back to be averaged; empty means no aggregation.
+        records: Tensors that clients may send; they are gathered in client order, never averaged.
+        mail: Keys of the messages that one client may send to another.
+        metrics: Scalars about the training that clients may send, for people to watch.
+        minima: Those of `metrics` that are reported as the minimum over the clients; the others
+            are reported as the mean, weighted by numbers of samples.
+        ends_round: Whether the round ends with this phase; evaluation and checkpoints may follow.
     """
 
     name: str
@@ -61,10 +64,10 @@ class Mean:
     """A weighted mean of tensors; two add up: (w, m) + (v, n) = (w + v, (w m + v n)/(w + v)).
 
     A client contributes its tensors with its weight; the server receives the mean over the cohort
-    with the total weight. The sum in between is exact, so its order does not matter.
+    with the total weight. Sums are exact, so their order does not matter.
 
     Attributes:
-        weight: A positive integer, as a rule the number of samples.
+        weight: A positive integer, usually the number of samples.
         tensors: Floating tensors, with the names and shapes of the server's slot.
     """
 
@@ -72,15 +75,25 @@ class Mean:
     tensors: Tensors
 
 
+def averaged(means: Mapping[str, Mean]) -> dict[str, Tensors]:
+    """The slots after federated averaging: each slot's mean, without its weight."""
+    return {slot: mean.tensors for slot, mean in means.items()}
+
+
+def gathered(records: Mapping[int, Tensors], key: str) -> Tensor:
+    """Concatenate one tensor of every client's record along dimension 0, in client order."""
+    return torch.cat([record[key] for record in records.values()])
+
+
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What one client's turn gives.
+    """The result of one client's turn.
 
     Attributes:
         up: Slot to contribution, each declared in the phase's `up`.
         records: Tensors for the server, each declared in the phase's `records`.
-        state: What the client keeps for its next turn; None drops what it had.
-        mail: Recipient to tensors, kept until the recipient runs next.
+        state: What the client keeps for its next turn; None drops what it had kept.
+        mail: Recipient to tensors, stored until the recipient's next turn.
         metrics: Scalars about the training, each declared in the phase's `metrics`.
     """
 
@@ -93,15 +106,15 @@ class Outcome:
 
 @dataclass(frozen=True, kw_only=True)
 class ServerState:
-    """All that the server knows between phases; a checkpoint of it resumes the method.
+    """Everything that the server knows between phases; a method resumes from a checkpoint of it.
 
     Attributes:
         round: Rounds completed.
-        step: Phases completed in the round under way.
+        step: Phases completed in the current round.
         slots: Named tensors, as they are offered to clients.
-        facts: Anything else the method needs to choose its next phase, as JSON.
-        renewed: Slots that the server half has just drawn anew, so that the server's optimiser
-            forgets what it knew of them; empty again after the next phase.
+        facts: Anything else that the method needs to choose its next phase, as JSON.
+        renewed: Slots that the server half has just reinitialised. The server's optimiser drops
+            its moments for them; empty again after the next phase.
     """
 
     slots: Slots
@@ -109,6 +122,17 @@ class ServerState:
     step: int = 0
     facts: Mapping[str, Fact] = field(default_factory=dict)
     renewed: frozenset[str] = frozenset()
+
+    def whole(self, fact: str) -> int:
+        """A whole number among the facts.
+
+        Raises:
+            ContractError: If there is none of this name.
+        """
+        found = self.facts.get(fact)
+        if not isinstance(found, int):
+            raise ContractError(f"Fact {fact!r} is {found!r}; `init` has to set a whole number.")
+        return found
 
     def advance(
         self, phase: Phase, slots: Slots, facts: Mapping[str, Fact] | None = None

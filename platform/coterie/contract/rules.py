@@ -1,13 +1,13 @@
-"""A rule for every entry of a model's state: averaged, kept, reset, or nobody's."""
+"""A rule for every entry of a model's state: averaged, kept, reset, or bookkeeping."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from enum import Enum
 from fnmatch import fnmatchcase
 
 from torch import Tensor, nn
 
-from coterie.contract.phase import Slots, Tensors
+from coterie.contract.phase import Mean, Slots, Tensors
 from coterie.errors import ContractError
 
 
@@ -15,7 +15,7 @@ class Rule(Enum):
     """What happens to an entry of the state between two turns of a client."""
 
     AVERAGE = "average"
-    """Belongs to a slot: offered by the server, sent back, averaged."""
+    """Belongs to a slot: the server offers it, clients send it back, the server averages it."""
     KEEP = "keep"
     """Stays with the client from turn to turn and is never sent."""
     RESET = "reset"
@@ -40,10 +40,10 @@ class Entry:
 
 
 class StateRules:
-    """The rules of a model's `state_dict`, first match first.
+    """The rules of a model's `state_dict`; the first match wins.
 
-    `num_batches_tracked` of BatchNorm is nobody's everywhere: with a momentum, as all our networks
-    have one, no computation reads it.
+    `num_batches_tracked` of BatchNorm always falls under `Rule.NOBODY`: no computation reads it
+    where BatchNorm has a momentum, as in all our networks.
     """
 
     def __init__(self, *entries: Entry) -> None:
@@ -52,14 +52,14 @@ class StateRules:
 
     @property
     def averaged(self) -> frozenset[str]:
-        """The slots that the entries under `Rule.AVERAGE` belong to."""
+        """The slots of the entries under `Rule.AVERAGE`."""
         return frozenset(e.slot for e in self._entries if e.rule is Rule.AVERAGE)
 
     def of(self, key: str) -> Entry:
         """The rule of a state entry.
 
         Raises:
-            ContractError: If the method declares none.
+            ContractError: If the entry has no rule.
         """
         for entry in self._entries:
             if fnmatchcase(key, entry.pattern):
@@ -72,19 +72,26 @@ class StateRules:
             self.of(key)
 
     def slot(self, module: nn.Module, slot: str) -> dict[str, Tensor]:
-        """The module's entries that belong to a slot, detached, on the CPU."""
+        """The module's entries of a slot, detached, on the CPU."""
         return self._select(module, lambda entry: entry.rule is Rule.AVERAGE and entry.slot == slot)
 
-    def slots(self, module: nn.Module, names: frozenset[str]) -> dict[str, Tensors]:
-        """Several slots of the module by name."""
+    def slots(self, module: nn.Module, names: Collection[str]) -> dict[str, Tensors]:
+        """Several slots of the module by name, in alphabetical order."""
         return {name: self.slot(module, name) for name in sorted(names)}
 
+    def contributions(
+        self, module: nn.Module, names: Collection[str], *, weight: int
+    ) -> dict[str, Mean]:
+        """What a client sends up: several slots of the module, each with the client's weight."""
+        slots = self.slots(module, names)
+        return {name: Mean(weight=weight, tensors=tensors) for name, tensors in slots.items()}
+
     def kept(self, module: nn.Module) -> dict[str, Tensor]:
-        """The module's entries that stay with the client, detached, on the CPU."""
+        """The module's entries under `Rule.KEEP`, detached, on the CPU."""
         return self._select(module, lambda entry: entry.rule is Rule.KEEP)
 
     def keep_only(self, tensors: Tensors) -> dict[str, Tensor]:
-        """The tensors that a client keeps by these rules, out of those it kept under others."""
+        """The tensors under `Rule.KEEP`, out of those that a client kept under other rules."""
         return {key: value for key, value in tensors.items() if self.of(key).rule is Rule.KEEP}
 
     def _select(self, module: nn.Module, wanted: Callable[[Entry], bool]) -> dict[str, Tensor]:
@@ -112,6 +119,6 @@ def load_tensors(module: nn.Module, tensors: Tensors) -> None:
 
 
 def load_slots(module: nn.Module, slots: Slots) -> None:
-    """Copy every slot's tensors into the module's state."""
+    """Copy the tensors of every slot into the module's state."""
     for tensors in slots.values():
         load_tensors(module, tensors)

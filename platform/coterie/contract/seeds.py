@@ -1,21 +1,24 @@
-"""Seeds that depend on what is drawn, never on the process that draws it."""
+"""Seeds that depend on their purpose, never on the process that draws."""
 
 import contextlib
 import functools
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 from urllib.parse import quote
 
 import torch
+from torch import nn
 
 Part = int | str
+ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 
 def derive_seed(seed: int, *parts: Part) -> int:
-    """A seed for one purpose, such as `derive_seed(run_seed, "client", round, client)`.
+    """Derive a seed for one purpose, such as `derive_seed(run_seed, "client", round, client)`.
 
     Returns:
-        An integer in [0, 2^63), spread evenly and independent between different parts.
+        An integer in [0, 2^63), uniform, and independent for different parts.
     """
     text = "/".join(
         f"int:{part}" if type(part) is int else _quoted(type(part).__name__, str(part))
@@ -32,14 +35,20 @@ def _quoted(kind: str, text: str) -> str:
 
 @contextlib.contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Run the body with PyTorch's global generators seeded, and put them back after it."""
+    """Seed PyTorch's global generators for the body, and restore them after it."""
     devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
     with torch.random.fork_rng(devices=devices):
         if _has_cuda():
-            torch.manual_seed(seed)  # a device that starts in the body is seeded too
-        else:  # there the function above spends its time on noting who called it
+            torch.manual_seed(seed)  # also seeds a device that is initialised in the body
+        else:  # torch.manual_seed would spend its time on a stack trace for CUDA's lazy start
             torch.default_generator.manual_seed(seed)
         yield
+
+
+def blank(build: Callable[[], ModuleT]) -> ModuleT:
+    """Build a module whose drawn values the caller replaces; global generators stay as they are."""
+    with seeded(0):
+        return build()
 
 
 @functools.cache

@@ -19,7 +19,7 @@ from coterie.execution.device import check_device
 from coterie.execution.events import CallDone, Event, Handle, Order, TurnDone, TurnStarted
 from coterie.execution.packing import Packed, PackedServer, pack_server, unpack, unpack_server
 from coterie.execution.predictor import Chunk
-from coterie.execution.silo_data import LocalData, Tally
+from coterie.execution.silo_data import SiloData, Tally
 
 FLUSH_S = 0.25
 """Reports are sent at most this often."""
@@ -77,10 +77,10 @@ class ClientActor:
         warm_up()
 
     @property
-    def _local(self) -> LocalData:
-        if self._worker.local is None:
-            raise ContractError("tally: the data is in one place; use predict.")
-        return self._worker.local
+    def _local(self) -> SiloData:
+        if self._worker.silo_data is None:
+            raise ContractError("tally: the data is not siloed; use predict.")
+        return self._worker.silo_data
 
     def tally(self, server: PackedServer, key: str, client: int) -> Tally:
         """A client's own counts of clusters and classes."""

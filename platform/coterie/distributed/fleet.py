@@ -21,7 +21,7 @@ from coterie.distributed.waiting import wait_until_ready
 from coterie.errors import ConfigError, RunError
 from coterie.execution.backend import Workload
 from coterie.execution.events import Turn
-from coterie.execution.silo_data import client_names
+from coterie.execution.silo_data import silo_names
 
 _logger = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ class Fleet:
     def _start_all(self, workload: Workload) -> None:
         self._stored = _place(workload)
         places_server = self._config.server == "actor"
-        self._names = client_names(workload.config) if workload.local is not None else None
+        self._names = silo_names(workload.config) if workload.silo_classes is not None else None
         free = slots(self._config) - places_server
         if free < 1:
             raise ConfigError(

@@ -13,8 +13,8 @@ from coterie.contract.data import SampleBatch
 from coterie.distributed.cluster import cluster_has_gpu, connect, disconnect, slots
 from coterie.distributed.waiting import wait_for, wait_until_ready
 from coterie.errors import ConfigError, RunError
+from coterie.execution.batch_predictor import BatchPredictor, Predicted
 from coterie.execution.device import Accelerator
-from coterie.execution.predictor import BatchPredictor, Predicted
 
 _AHEAD = 2
 """Batches an actor is given at a time: one to work on and one to go on with."""

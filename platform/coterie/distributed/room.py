@@ -53,8 +53,7 @@ def need(config: RunConfig, held: Resources) -> Resources:
         gpus = float(config.accelerator != "cpu")
         wanted = {"CPU": float(cluster.threads_per_client), "GPU": gpus}
     else:
-        clients = getattr(config.partition, "clients", None)
-        actors = cluster.num_actors or (clients if isinstance(clients, int) else None)
+        actors = cluster.num_actors or config.partition.client_count
         if actors is None:
             return dict(held)
         wanted = {"CPU": actors * cluster.cpus_per_client, "GPU": actors * cluster.gpus_per_client}

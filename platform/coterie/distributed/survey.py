@@ -7,7 +7,7 @@ from ray.exceptions import RayTaskError
 
 from coterie.config.component import load_target, target_of
 from coterie.config.schema import RunConfig
-from coterie.contract.data import LocalDataModule, Survey
+from coterie.contract.data import SiloDataModule, Survey
 from coterie.distributed.cluster import (
     connect,
     disconnect,
@@ -53,7 +53,7 @@ def survey(config: RunConfig, names: tuple[str, ...]) -> list[Survey]:
 
 
 def _look(config: RunConfig, client: int) -> Survey:
-    module: LocalDataModule = load_target(target_of(config.data))(config.data)
+    module: SiloDataModule = load_target(target_of(config.data))(config.data)
     return Survey.of(module.local_arrays(client))
 
 

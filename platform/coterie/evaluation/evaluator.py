@@ -8,7 +8,6 @@ import torch
 from numpy.typing import NDArray
 
 from coterie.clustering.contingency import contingency
-from coterie.clustering.kmeans import kmeans
 from coterie.config.schema import EvaluationConfig
 from coterie.contract.clusterer import Prediction
 from coterie.contract.data import DataArrays, Indices
@@ -20,6 +19,8 @@ from coterie.evaluation.cluster_assignment import assign_clusters
 from coterie.evaluation.clustering_metrics import ClusteringScores
 from coterie.evaluation.local_test_sets import LocalTestEvaluator
 from coterie.evaluation.probes import Probes
+from coterie.evaluation.raw_baseline import raw_clusters
+from coterie.evaluation.sampling import fixed_sample
 from coterie.evaluation.scorer import LOCAL, UNSUPERVISED, Evaluation, Scorer
 from coterie.evaluation.unsupervised_evaluator import UnsupervisedEvaluator
 from coterie.execution.backend import Backend
@@ -138,10 +139,8 @@ class Evaluator(Scorer):
     def kmeans_baseline(self) -> dict[str, float]:
         """Clustering metrics of k-means on the raw samples, computed once."""
         if self._baseline is None and self.labelled:
-            flat = self.data.samples.reshape(len(self.data.samples), -1)
-            scale = 255.0 if flat.dtype == np.uint8 else 1.0
-            found = kmeans(flat.astype(np.float32) / scale, self.clusters, seed=self._seed)
-            self._baseline = self._scores(found.assignments.numpy(), self._labels)
+            assignments = raw_clusters(self.data.samples, self.clusters, self._seed)
+            self._baseline = self._scores(assignments, self._labels)
         return self._baseline or {}
 
     @property
@@ -233,11 +232,3 @@ class Evaluator(Scorer):
 
     def _predict(self, server: ServerState, split: str, rows: Indices) -> Prediction:
         return join(self.backend.predict(server, split_rows(split, rows, self.config.batch_size)))
-
-
-def fixed_sample(rows: Indices, n: int | None, seed: int) -> Indices:
-    """Draw up to n rows, in order; all rows if n is None."""
-    if n is None or n >= len(rows):
-        return rows
-    rng = np.random.default_rng(seed)
-    return rows[np.sort(rng.choice(len(rows), size=n, replace=False))]

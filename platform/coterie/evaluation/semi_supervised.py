@@ -15,25 +15,10 @@ from coterie.evaluation.classification_metrics import (
     check_features,
     classification_scores,
 )
+from coterie.evaluation.sampling import labelled_rows
 
 _Labelled = tuple[NDArray[np.generic], NDArray[np.int64]]
 """Samples (n, …) and their classes (n,)."""
-
-
-def labelled_rows(labels: NDArray[np.int64], share: float, seed: int) -> NDArray[np.int64]:
-    """Draw the labelled rows: this share of each class, at least one sample, in order.
-
-    Raises:
-        DataError: If the share is not in (0, 1].
-    """
-    if not 0.0 < share <= 1.0:
-        raise DataError(f"share={share:g}: it must be above 0 and at most 1.")
-    order = np.random.default_rng(seed).permutation(len(labels))
-    chosen = []
-    for kind in np.unique(labels):
-        own = order[labels[order] == kind]
-        chosen.append(own[: max(1, round(share * len(own)))])
-    return np.sort(np.concatenate(chosen))
 
 
 def fine_tune(

@@ -1,4 +1,4 @@
-"""What runs a phase: actors of a Ray cluster, or this process."""
+"""The protocol of backends: they run a phase on the actors of a Ray cluster, or in this process."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from coterie.config.schema import RunConfig
 from coterie.contract.clusterer import Prediction
-from coterie.contract.data import Indices
+from coterie.contract.data import Indices, Samples
 from coterie.contract.method import Task
 from coterie.contract.phase import Mean, Phase, ServerState, Tensors
 from coterie.execution.events import Event, Handle, Order
@@ -20,37 +20,37 @@ from coterie.execution.silo_data import Tally
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """All that a process needs to run clients.
+    """Everything that a process needs to run clients.
 
     Attributes:
         config: The run's config.
         task: What is learned.
-        samples: "train" and, where there are any, "test" samples.
+        samples: "train" and, where there are any, "test" samples; empty where data is siloed.
         parts: Client to its rows of the training samples.
-        labels: Their classes, only if the method is supervised.
-        local: Where data stays with its clients: all clients' classes. There are no `samples` and
-            `labels` then, each process reads those of its own clients.
+        labels: The training samples' classes; None unless the method is supervised.
+        silo_classes: The class names of all clients where data is siloed, else None. Each process
+            then reads the data of the clients that it hosts.
     """
 
     config: RunConfig
     task: Task
-    samples: Mapping[str, NDArray[np.generic]]
+    samples: Mapping[str, Samples]
     parts: Sequence[Indices]
     labels: NDArray[np.int64] | None
-    local: tuple[str, ...] | None = None
+    silo_classes: tuple[str, ...] | None = None
 
 
 class Backend(Protocol):
-    """Runs turns, the server half and predictions; results do not depend on which backend does."""
+    """Runs turns, the server half and predictions; every backend gives the same results."""
 
     name: str
 
     @property
     def actors(self) -> int:
-        """How many processes run clients now."""
+        """Number of processes that run clients now."""
 
     def execute(self, order: Order) -> Iterator[Event]:
-        """Run the order's turns; events come as they happen, each call's sums last.
+        """Run the order's turns and yield events as they happen, each call's sums last.
 
         Raises:
             RunError: If the actors cannot be kept alive.
@@ -67,23 +67,23 @@ class Backend(Protocol):
         """Run the method's server half."""
 
     def predict(self, server: ServerState, chunks: Sequence[Chunk]) -> list[Prediction]:
-        """Predict chunks, in their order."""
+        """Predict chunks, in order."""
 
     def take_losses(self) -> list[str]:
-        """Why processes were lost while they predicted, since this was last asked."""
+        """Reasons why processes were lost while predicting, since the last call."""
 
     def tally(self, server: ServerState, clients: Sequence[int]) -> list[Tally | None]:
-        """Each client's own counts of clusters and classes, where data stays with its clients.
+        """Count clusters and classes in each client's silo.
 
         Returns:
-            In the clients' order; None for a client that cannot be reached.
+            One tally per client, in order; None for a client that cannot be reached.
         """
 
     def store(self, packed: Packed) -> Handle:
-        """Make tensors available to clients."""
+        """Make tensors available to clients and return a handle to them."""
 
     def fetch(self, handle: Handle) -> Packed:
-        """Read what a handle refers to."""
+        """Read the tensors behind a handle."""
 
     def close(self) -> None:
-        """End what was started."""
+        """End the processes that the backend started."""

@@ -1,4 +1,4 @@
-"""Which device a process may compute on: decided here alone."""
+"""The device that a process computes on."""
 
 from typing import Literal
 
@@ -13,18 +13,18 @@ Accelerator = Literal["auto", "cpu", "cuda"]
 def device_of(accelerator: Accelerator, gpus: float | None = None) -> torch.device:
     """The device of this process: a GPU if it sees one and may use it.
 
-    Ray hides no GPU from an actor that has reserved none, so what it has reserved decides.
+    Ray does not hide GPUs from an actor that has reserved none, so the reservation decides.
 
     Args:
-        accelerator: `cpu` leaves GPUs aside.
-        gpus: What this actor has reserved; None in a process that is no actor.
+        accelerator: `cpu` ignores GPUs.
+        gpus: GPUs that this actor has reserved; None in a process that is not an actor.
     """
     may = accelerator != "cpu" and gpus != 0
     return torch.device("cuda" if may and torch.cuda.is_available() else "cpu")
 
 
 def client_device(config: RunConfig) -> torch.device:
-    """The device of this process, which runs clients."""
+    """The device of a process that runs clients."""
     cluster = config.cluster
     gpus = cluster.gpus_per_client if cluster.backend == "ray" else None
     return device_of(config.accelerator, gpus)

@@ -1,4 +1,4 @@
-"""What the backend is told to do, and what it reports while it does it."""
+"""Messages between the round loop and a backend: orders down, events back."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,24 +6,24 @@ from typing import Any
 
 from coterie.config.aggregation import AggregationRule
 from coterie.contract.phase import Phase
-from coterie.execution.exact import Lanes
+from coterie.execution.exact import Lanes, Layout
 from coterie.execution.packing import Packed
 
 Handle = Any
-"""A `Packed`, or a backend's reference to one that this process need not read."""
+"""A `Packed`, or a backend's reference to one."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Turn:
-    """One client's turn: what it is given besides the slots.
+    """One client's turn: its inputs besides the slots.
 
     Attributes:
-        client: Its number.
-        size: Its samples, by which longer turns are handed out first.
+        client: The client's number.
+        size: Its number of samples; backends start the longest turns first.
         seed: Its seed for this turn.
-        state: What it kept, or None.
+        state: What it kept from its last turn, or None.
         mail: Sender to message.
-        work: The part of its local steps that it does; under 1 for a straggler.
+        work: Share of its local steps to do; under 1 for a straggler.
     """
 
     client: int
@@ -36,31 +36,39 @@ class Turn:
 
 @dataclass(frozen=True, kw_only=True)
 class Order:
-    """A phase to carry out: the same slots for every turn, and one rule to join what comes back."""
+    """A phase to run.
+
+    Attributes:
+        phase: The phase, as the method declares it.
+        slots: Slot to the tensors offered to every client.
+        layouts: Slot to the layout of its contributions.
+        turns: The clients' turns.
+        rule: How contributions are aggregated.
+    """
 
     phase: Phase
     slots: Mapping[str, Handle]
-    layouts: Mapping[str, Any]
+    layouts: Mapping[str, Layout]
     turns: tuple[Turn, ...]
     rule: AggregationRule = "weighted"
 
 
 @dataclass(frozen=True, kw_only=True)
 class TurnDone:
-    """A client finished; its contribution is in its call's sums, or in `updates`.
+    """A client's turn succeeded; its contribution is in its call's sums or in `updates`.
 
     Attributes:
-        call: The call to an actor that the turn was part of.
+        call: The call to a process that ran the turn.
         client: The client.
         records: Its records for the server.
         metrics: Scalars of its training.
-        bytes_up: Slot or record to bytes that it sent.
-        bytes_peer: Bytes that it sent to other clients.
-        items_peer: Rows of what it sent to other clients: samples, embeddings.
-        seconds: How long its turn took.
-        state: What it keeps, or None.
+        bytes_up: Slot or record to bytes that it sent to the server.
+        bytes_peer: Key to bytes that it sent to other clients.
+        items_peer: Key to rows (samples, embeddings) that it sent to other clients.
+        seconds: Wall-clock time of the turn.
+        state: What it keeps for its next turn, or None.
         mail: Recipient to message.
-        updates: Slot to its contribution, only where the rule needs each one by itself.
+        updates: Slot to its contribution, where the rule needs each client's.
     """
 
     call: int
@@ -78,7 +86,7 @@ class TurnDone:
 
 @dataclass(frozen=True, kw_only=True)
 class TurnFailed:
-    """A client failed by itself; nothing of it was summed."""
+    """A client's turn failed; nothing of it was summed."""
 
     call: int
     client: int
@@ -87,7 +95,7 @@ class TurnFailed:
 
 @dataclass(frozen=True, kw_only=True)
 class CallDone:
-    """A call ended well; only now do its turns count."""
+    """A call succeeded; its turns count from now on."""
 
     call: int
     lanes: Mapping[str, Lanes]
@@ -95,13 +103,13 @@ class CallDone:
 
 @dataclass(frozen=True, kw_only=True)
 class CallLost:
-    """The actor died; all of the call's turns run again elsewhere, from the same state.
+    """The process of a call died; the call's turns run again elsewhere, from the same states.
 
     Attributes:
         call: The call.
-        message: Why.
-        client: The client that hung, if that is why the actor was ended; it does not run again
-            with the others.
+        message: Why it died.
+        client: The client that hung, if the process was ended for that; this client does not run
+            again.
     """
 
     call: int
@@ -111,7 +119,7 @@ class CallLost:
 
 @dataclass(frozen=True, kw_only=True)
 class TurnStarted:
-    """A client's turn begins; only told where turns have a time limit."""
+    """A client's turn begins; sent only where turns have a time limit."""
 
     call: int
     client: int

@@ -1,11 +1,11 @@
-"""Weighted sums that are exact, so that no order or grouping of clients changes a bit.
+"""Exact weighted sums: no order or grouping of clients changes a bit of the mean.
 
-A value v is split into two integers, v = h 2^-20 + l 2^-60 + rest, each multiplied by the integer
-weight and summed in int64. The rest is under 2^-61. Sums of integers are associative, as averaging
-over actors needs it, and as masking for secure aggregation would.
+A value v is split into two integers, v = h 2^-20 + l 2^-60 + r with |r| < 2^-61; h and l are
+multiplied by the integer weight and summed in int64. Integer sums are associative, which averaging
+over actors needs, and so would masking for secure aggregation.
 
-Splitting is exact in the values' own precision, float32 or float64: scaling by powers of two, the
-nearest integer, and what is left beside it all are. So the lanes are the same in both.
+The split is exact in the values' own precision, float32 or float64, because scaling by a power of
+two, rounding to an integer and the remainder are. Both precisions give the same lanes.
 """
 
 import math
@@ -25,24 +25,24 @@ _HIGH = 2.0**20
 _LOW = 2.0**40  # between the lanes: 2^20 * 2^40 = 2^60
 _MAX_WEIGHT = 2**23  # |l| <= 2^39 and 2^39 * 2^23 = 2^62
 _MAX_SUM = 2**62  # of |h|, in units of 2^-20: sums of values stay under 2^42
-_MAX_VALUE = 2.0**24  # no weight of a network that learns is near it
+_MAX_VALUE = 2.0**24  # weights of a network that learns stay far below
 _FLOAT = 2**53  # float64 holds every integer up to here
-_BLOCK = 2**16  # elements worked on at a time: what lies between stays in the cache
+_BLOCK = 2**16  # elements per step, so that intermediates stay in the cache
 
 
 @dataclass
 class Lanes:
     """A running exact sum of flattened tensors.
 
-    While the weights and values are sure to fit, which is a matter of `weight` and `bound` alone,
-    the integers are held as float64, which is faster to add to; then as int64.
+    The integers are held as float64, which is faster to add to, as long as `weight` and `bound`
+    show that they fit; then as int64.
 
     Attributes:
         high: Integers (elements,), in units of 2^-20.
         low: Integers (elements,), in units of 2^-60.
-        weight: The weights' sum.
-        bound: The sum of weight times largest |h|, which bounds every element of `high`. It is an
-            integer, so whether it is too large does not depend on the order either.
+        weight: Sum of the weights.
+        bound: Sum of weight times largest |h|, an upper bound on every element of `high`. It is an
+            integer, so the range check does not depend on the order either.
     """
 
     high: Tensor
@@ -51,7 +51,7 @@ class Lanes:
     bound: int = 0
 
     def merge(self, other: "Lanes") -> None:
-        """Add another sum of the same tensors in place; see `add` about the range."""
+        """Add another sum of the same tensors in place; the range is checked as in `add`."""
         self._grow(other.weight, other.bound)
         self.high += other.high.to(self.high.dtype)
         self.low += other.low.to(self.low.dtype)
@@ -72,7 +72,7 @@ class Lanes:
             low.add_(rest if floating else rest.long(), alpha=weight)
 
     def mean(self) -> Tensor:
-        """The weighted mean, float64 (elements,); of equal values it is that value."""
+        """The weighted mean, float64 (elements,); the mean of equal values is that value."""
         means = torch.empty(len(self.high), dtype=torch.float64)
         for mean, high, low in _blocks(means, self.high, self.low):
             whole, high_rest = _divide(high, self.weight)
@@ -82,7 +82,7 @@ class Lanes:
         return means
 
     def __reduce__(self) -> tuple[Callable[..., "Lanes"], tuple[object, ...]]:
-        """Travel as NumPy arrays, which go between processes without being copied."""
+        """Pickle as NumPy arrays, which move between processes without a copy."""
         return _received, (self.high.numpy(), self.low.numpy(), self.weight, self.bound)
 
     def _grow(self, weight: int, bound: int) -> None:
@@ -107,7 +107,7 @@ def _received(
     high: NDArray[np.generic], low: NDArray[np.generic], weight: int, bound: int
 ) -> Lanes:
     with warnings.catch_warnings():
-        # The memory may be read-only: received sums are merged into others, never written to.
+        # The memory may be read-only: received sums are only read, when merged into others.
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         return Lanes(torch.from_numpy(high), torch.from_numpy(low), weight, bound)
 
@@ -136,7 +136,7 @@ def _largest(slot: str, values: Tensor, weight: int) -> float:
 
 @dataclass(frozen=True)
 class Layout:
-    """How a slot's tensors lie in a flat vector."""
+    """The names, shapes and dtypes of a slot's tensors, in the order of a flat vector."""
 
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
@@ -144,10 +144,10 @@ class Layout:
 
     @classmethod
     def of(cls, tensors: Tensors) -> "Layout":
-        """The layout of a slot, its tensors in the order of their names.
+        """The layout of a slot, its tensors sorted by name.
 
         Raises:
-            ContractError: If a tensor is not floating: a mean of integers is not one of them.
+            ContractError: If a tensor is not floating: a mean of integers is no integer.
         """
         names = tuple(sorted(tensors))
         for name in names:
@@ -160,7 +160,7 @@ class Layout:
         return cls(names, shapes, tuple(tensors[name].dtype for name in names))
 
     def flatten(self, tensors: Tensors) -> Tensor:
-        """The tensors as one vector, float64 if any of them is, else float32."""
+        """Concatenate the tensors into one vector, float64 if any of them is, else float32."""
         if not self.names:
             return torch.zeros(0)
         kinds = {tensors[name].dtype for name in self.names}
@@ -168,7 +168,7 @@ class Layout:
         return torch.cat([tensors[name].detach().reshape(-1).to(kind) for name in self.names])
 
     def restore(self, flat: Tensor) -> dict[str, Tensor]:
-        """The tensors of a flat float64 vector, in their own types."""
+        """Split a flat float64 vector into the tensors, in their own dtypes."""
         sizes = [torch.Size(shape).numel() for shape in self.shapes]
         parts = zip(self.names, self.shapes, self.dtypes, torch.split(flat, sizes), strict=True)
         return {name: part.reshape(shape).to(dtype) for name, shape, dtype, part in parts}
@@ -180,7 +180,7 @@ class Layout:
 
 
 class ExactMeans:
-    """Exact weighted means of several slots; slots that nobody contributes to are absent.
+    """Exact weighted means of several slots; slots without contributions are absent.
 
     Args:
         layouts: Slot to layout, for every slot that may be contributed to.
@@ -191,10 +191,11 @@ class ExactMeans:
         self.lanes: dict[str, Lanes] = {}
 
     def add(self, contributions: Mapping[str, Mean]) -> None:
-        """Fold one client's contributions in: all of them or, if one is refused, none.
+        """Add one client's contributions: all of them or, if one is refused, none.
 
         Raises:
-            ContractError: If a weight is no positive integer or a value is not finite or huge.
+            ContractError: If a weight is not a positive integer, or a value is not finite or too
+                large.
             RunError: If a sum could leave the exact range, which ends the run.
         """
         flat = {slot: self._layouts[slot].flatten(c.tensors) for slot, c in contributions.items()}
@@ -205,7 +206,7 @@ class ExactMeans:
             self.lanes[slot] = lanes
 
     def merge(self, others: Mapping[str, Lanes]) -> None:
-        """Fold another process's sums in."""
+        """Add another process's sums."""
         for slot, lanes in others.items():
             if slot in self.lanes:
                 self.lanes[slot].merge(lanes)
@@ -215,7 +216,7 @@ class ExactMeans:
                 )
 
     def result(self) -> dict[str, Mean]:
-        """Slot to mean, with the total weight."""
+        """Slot to mean and total weight."""
         return {
             slot: Mean(weight=lanes.weight, tensors=self._layouts[slot].restore(lanes.mean()))
             for slot, lanes in sorted(self.lanes.items())

@@ -1,4 +1,4 @@
-"""The gate that every message passes: declared keys, known shapes, finite values, nothing else."""
+"""Checks and measures every message: declared keys, known shapes, finite values, bytes."""
 
 import math
 from collections.abc import Collection, Mapping
@@ -11,13 +11,13 @@ from coterie.errors import ContractError
 from coterie.execution.exact import Layout
 
 WEIGHT_BYTES = 8
-"""A contribution's weight, one int64, is sent with it."""
+"""Each contribution carries its weight, one int64."""
 
 
 def check_offer(phase: Phase, slots: Slots, server: ServerState) -> None:
-    """Raise a ContractError unless the server offers just the slots that the phase declares.
+    """Raise a ContractError unless the server offers exactly the slots that the phase declares.
 
-    Slots that may come back have to be in the server's state too, which gives their shapes.
+    Slots that may come back must be in the server's state too, which gives their shapes.
     """
     if extra := set(slots) - phase.down:
         raise ContractError(_undeclared("offers slot", extra, "down", phase))
@@ -36,16 +36,16 @@ def check_offer(phase: Phase, slots: Slots, server: ServerState) -> None:
 def check_outcome(
     phase: Phase, outcome: Outcome, layouts: Mapping[str, Layout], clients: Collection[int] | None
 ) -> None:
-    """Refuse an outcome that the phase does not declare, before anything of it is sent.
+    """Check an outcome against the phase, before anything of it is sent.
 
     Args:
-        phase: What was declared.
-        outcome: What a client's turn gave.
+        phase: The declaration.
+        outcome: The result of a client's turn.
         layouts: Slot to the layout that contributions must have.
-        clients: The clients that there are, or None if that is not known here.
+        clients: All clients, or None if they are not known here.
 
     Raises:
-        ContractError: With the first undeclared key, wrong shape or value that is not finite.
+        ContractError: Naming the first undeclared key, wrong shape or value that is not finite.
     """
     mail_keys = {key for message in outcome.mail.values() for key in message}
     sent = (
@@ -67,7 +67,7 @@ def check_outcome(
 
 
 def bytes_up(outcome: Outcome) -> dict[str, int]:
-    """What the server is sent: slot or "records/key" to bytes, and the weights and metrics."""
+    """Bytes sent to the server, by slot or "records/<key>", with weights and metrics."""
     sizes = {
         slot: size_of(mean.tensors) + WEIGHT_BYTES for slot, mean in sorted(outcome.up.items())
     }
@@ -78,7 +78,7 @@ def bytes_up(outcome: Outcome) -> dict[str, int]:
 
 
 def bytes_peer(outcome: Outcome) -> dict[str, int]:
-    """What other clients are sent: key to bytes, over all recipients."""
+    """Bytes sent to other clients, by key, over all recipients."""
     sizes: dict[str, int] = {}
     for message in outcome.mail.values():
         for key, value in message.items():
@@ -87,9 +87,9 @@ def bytes_peer(outcome: Outcome) -> dict[str, int]:
 
 
 def items_peer(outcome: Outcome) -> dict[str, int]:
-    """How much other clients are sent: key to rows of its tensor, over all recipients.
+    """Rows (samples, embeddings) sent to other clients, by key, over all recipients.
 
-    A row is a sample or an embedding; a tensor without rows is one item.
+    A tensor without dimensions counts as one.
     """
     counts: dict[str, int] = {}
     for message in outcome.mail.values():
@@ -124,7 +124,7 @@ def _check_finite(what: str, tensors: Mapping[str, Tensor]) -> None:
 
 
 def _is_finite(value: Tensor) -> bool:
-    # One pass and no mask in memory; of a tensor with a NaN both bounds are NaN.
+    # One pass and no mask in memory; both bounds of a tensor with a NaN are NaN.
     return all(math.isfinite(bound.item()) for bound in torch.aminmax(value.detach()))
 
 

@@ -1,4 +1,4 @@
-"""Modules kept between turns, so that a turn does not build its own."""
+"""Modules kept between turns, so that a turn need not build its own."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from coterie.contract.seeds import seeded
 
 @dataclass(frozen=True)
 class _Built:
-    """A model and what a turn may change of it: values, training modes, what is frozen."""
+    """A module with its initial values, training modes and `requires_grad` flags."""
 
     module: LightningModule
     values: Tensors
@@ -23,14 +23,14 @@ class _Built:
 
     @classmethod
     def of(cls, module: LightningModule) -> "_Built":
-        """A newly built model."""
+        """Record a newly built module."""
         values = {key: value.clone() for key, value in _tensors(module).items()}
         modes = {name: part.training for name, part in module.named_modules()}
         trained = {name: value.requires_grad for name, value in module.named_parameters()}
         return cls(module, values, modes, trained)
 
     def reset(self) -> LightningModule:
-        """The model as it was built."""
+        """Put the module back into its initial state."""
         for key, value in _tensors(self.module).items():
             value.copy_(self.values[key])
         self.module.zero_grad(set_to_none=True)
@@ -42,14 +42,14 @@ class _Built:
 
 
 class ModulePool:
-    """Models kept between turns, each put back to its initial state when it is asked for."""
+    """Builds each kind of module once per process and resets it for every turn."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
         self._built: dict[str, _Built] = {}
 
     def fresh(self, kind: str, build: Callable[[], ModuleT]) -> ModuleT:
-        """The model in its initial state; every process builds it from the same seed."""
+        """The module in its initial state; every process builds it from the same seed."""
         if kind not in self._built:
             with seeded(self._seed):
                 built = build()
@@ -59,5 +59,5 @@ class ModulePool:
 
 
 def _tensors(module: LightningModule) -> dict[str, Tensor]:
-    """A model's state, and the buffers that are not part of it because they do not persist."""
+    """A module's state with its buffers, non-persistent ones too."""
     return {**dict(module.named_buffers()), **module.state_dict()}

@@ -1,4 +1,4 @@
-"""Named tensors as one flat buffer, which the object store shares without copies."""
+"""Packs named tensors into one flat buffer, which an object store shares without copies."""
 
 import hashlib
 import warnings
@@ -18,7 +18,7 @@ _ALIGNMENT = 64
 
 @dataclass(frozen=True)
 class Field:
-    """Where a tensor lies in the buffer."""
+    """A tensor's place in the buffer."""
 
     name: str
     dtype: str
@@ -27,7 +27,7 @@ class Field:
 
     @property
     def torch_dtype(self) -> torch.dtype:
-        """The tensor's type."""
+        """The tensor's dtype."""
         found: torch.dtype = getattr(torch, self.dtype)
         return found
 
@@ -43,7 +43,7 @@ class Packed:
 
     Attributes:
         buffer: uint8 (bytes,), each tensor aligned to 64 bytes.
-        fields: Where each lies, in the order of their names.
+        fields: The tensors' places, sorted by name.
     """
 
     buffer: NDArray[np.uint8]
@@ -72,25 +72,25 @@ def pack(tensors: Tensors) -> Packed:
 
 
 def unpack(packed: Packed) -> dict[str, Tensor]:
-    """The tensors as views of the buffer; they must not be written to."""
+    """The tensors as views of the buffer, which must not be written to."""
     if not packed.fields:
         return {}
     with warnings.catch_warnings():
-        # The object store's memory is read-only, and so is our use of it.
+        # An object store's memory is read-only, and the tensors are only read.
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         flat = torch.from_numpy(packed.buffer)
     return {field.name: _view(flat, field) for field in packed.fields}
 
 
 def _view(flat: Tensor, field: Field) -> Tensor:
-    if not field.nbytes:  # torch cannot view no bytes as another type
+    if not field.nbytes:  # torch cannot view an empty tensor as another dtype
         return torch.empty(field.shape, dtype=field.torch_dtype)
     part = flat[field.offset : field.offset + field.nbytes]
     return part.view(field.torch_dtype).reshape(field.shape)
 
 
 def digest(packed: Packed) -> str:
-    """A content hash: equal for equal names, types, shapes and bits."""
+    """A content hash: equal for equal names, dtypes, shapes and bits."""
     state = hashlib.blake2b(repr(packed.fields).encode(), digest_size=16)
     state.update(packed.buffer.data)
     return state.hexdigest()
@@ -108,18 +108,24 @@ class PackedServer:
 
 
 def pack_server(server: ServerState) -> PackedServer:
-    """Copy a server state's slots into one buffer each."""
+    """Pack each slot of a server state."""
     slots = {name: pack(server.slots[name]) for name in sorted(server.slots)}
     return PackedServer(
-        round=server.round, step=server.step, facts=server.facts, slots=slots,
+        round=server.round,
+        step=server.step,
+        facts=server.facts,
+        slots=slots,
         renewed=server.renewed,
-    )  # fmt: skip
+    )
 
 
 def unpack_server(packed: PackedServer) -> ServerState:
-    """The server state, its tensors views of the buffers."""
+    """The server state, its tensors as views of the buffers."""
     slots = {name: unpack(slot) for name, slot in packed.slots.items()}
     return ServerState(
-        round=packed.round, step=packed.step, facts=packed.facts, slots=slots,
+        round=packed.round,
+        step=packed.step,
+        facts=packed.facts,
+        slots=slots,
         renewed=packed.renewed,
-    )  # fmt: skip
+    )

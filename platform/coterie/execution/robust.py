@@ -1,8 +1,8 @@
-"""Aggregation by coordinate, which needs every client's update and not only their sum.
+"""Coordinate-wise robust aggregation, which needs every client's update instead of their sum.
 
 Yin et al., "Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates" (ICML 2018):
 the coordinate-wise median (definition 1) and the coordinate-wise trimmed mean (definition 2). Each
-client counts once, whatever its weight: a weight is what a faulty client would lie about first.
+client counts once, whatever its weight, because a faulty client may report any weight.
 """
 
 import math
@@ -19,7 +19,7 @@ from coterie.execution.packing import Packed, pack, unpack
 
 
 def summed(rule: AggregationRule, up: Mapping[str, Mean]) -> Mapping[str, Mean]:
-    """What of a client's contributions goes into the exact sums, and with which weight."""
+    """The contributions that go into the exact sums under this rule, with their weights."""
     if rule == "weighted":
         return up
     if rule == "equal":
@@ -28,7 +28,7 @@ def summed(rule: AggregationRule, up: Mapping[str, Mean]) -> Mapping[str, Mean]:
 
 
 def sent_whole(rule: AggregationRule, up: Mapping[str, Mean]) -> dict[str, Packed]:
-    """What of a client's contributions the server is to see on its own: slot to tensors."""
+    """The contributions that the server must see one by one under this rule, by slot."""
     if rule in ("weighted", "equal"):
         return {}
     return {slot: pack(up[slot].tensors) for slot in sorted(up)}
@@ -42,17 +42,16 @@ def robust_means(
 ) -> dict[str, Mean]:
     """Each slot's median or trimmed mean over the clients that contributed to it.
 
-    Tensor by tensor, so that no more than one tensor of all clients is copied at a time.
+    Computed tensor by tensor, so that only one tensor of all clients is copied at a time.
 
     Args:
         turns: The turns that count, in client order.
-        layouts: Slot to its tensors' names and types.
-        fetch: Reads what a handle refers to.
+        layouts: Slot to its layout.
+        fetch: Reads the tensors behind a handle.
         config: The rule, and the share to trim.
 
     Returns:
-        Slot to result, whose weight is the number of contributions. Empty unless turns hold
-        updates of their own.
+        Slot to result; its weight is the number of contributions. Empty if no turn has `updates`.
     """
     slots = sorted({slot for turn in turns for slot in turn.updates})
     means = {}
@@ -63,7 +62,7 @@ def robust_means(
 
 
 def coordinate_median(stacked: Tensor) -> Tensor:
-    """The median of each coordinate over the clients; of an even number the middle two's mean.
+    """The median of each coordinate over clients; for an even number, the mean of the middle two.
 
     Args:
         stacked: Floating (clients, …).
@@ -76,12 +75,12 @@ def coordinate_median(stacked: Tensor) -> Tensor:
 
 
 def trimmed_mean(stacked: Tensor, trim: float) -> Tensor:
-    """The mean of each coordinate without its smallest and its largest values.
+    """The mean of each coordinate without its smallest and largest values.
 
     Args:
         stacked: Floating (clients, …).
-        trim: Share of the clients cut at each end, in [0, 0.5), rounded down to whole clients; as
-            a decimal, so 0.29 of 100 are 29, although 0.29 * 100 is a little less in binary.
+        trim: Share of the clients cut at each end, in [0, 0.5), rounded down to whole clients. It
+            counts as a decimal: 0.29 of 100 is 29, although 0.29 * 100 < 29 in binary.
 
     Returns:
         float64 (…).

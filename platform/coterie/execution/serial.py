@@ -1,4 +1,4 @@
-"""The serial backend: the same turns, sums and predictions in this process, without Ray."""
+"""The serial backend: runs turns, sums and predictions in this process, without Ray."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -6,7 +6,7 @@ from coterie.contract.clusterer import Prediction
 from coterie.contract.phase import Mean, Phase, ServerState, Tensors
 from coterie.errors import ContractError
 from coterie.execution.backend import Workload
-from coterie.execution.build import build_predictor, build_worker, same_object
+from coterie.execution.build import build_predictor, build_worker
 from coterie.execution.events import Event, Handle, Order
 from coterie.execution.packing import Packed
 from coterie.execution.predictor import Chunk
@@ -14,7 +14,7 @@ from coterie.execution.silo_data import Tally
 
 
 class SerialBackend:
-    """Runs everything here, one client after the other.
+    """Runs one client after the other in this process.
 
     Args:
         workload: What to run.
@@ -30,7 +30,7 @@ class SerialBackend:
         self._calls = 0
 
     def execute(self, order: Order) -> Iterator[Event]:
-        """Run the turns in the order of their clients."""
+        """Run the turns in order."""
         self._calls += 1
         yield from self._worker.run(order, self._calls)
 
@@ -45,29 +45,30 @@ class SerialBackend:
         return self._worker.method.server(server, phase, means, records)
 
     def predict(self, server: ServerState, chunks: Sequence[Chunk]) -> list[Prediction]:
-        """Predict chunks, in their order."""
+        """Predict chunks, in order."""
         self._calls += 1
         return [self._predictor.predict(server, str(self._calls), chunk) for chunk in chunks]
 
     def take_losses(self) -> list[str]:
-        """None: this process is the only one."""
+        """No reason: this is the only process."""
         return []
 
     def tally(self, server: ServerState, clients: Sequence[int]) -> list[Tally | None]:
-        """Each client's own counts of clusters and classes, where data stays with its clients."""
+        """Count clusters and classes in each client's silo."""
         self._calls += 1
-        local, key = self._worker.local, str(self._calls)
-        if local is None:
-            raise ContractError("tally: the data is in one place; use predict.")
-        return [local.tally(self._predictor, server, key, client) for client in clients]
+        silo_data, key = self._worker.silo_data, str(self._calls)
+        if silo_data is None:
+            raise ContractError("tally: the data is not siloed; use predict.")
+        return [silo_data.tally(self._predictor, server, key, client) for client in clients]
 
     def store(self, packed: Packed) -> Handle:
-        """The tensors themselves."""
+        """The tensors themselves are their handle."""
         return packed
 
     def fetch(self, handle: Handle) -> Packed:
         """The tensors themselves."""
-        return same_object(handle)
+        packed: Packed = handle
+        return packed
 
     def close(self) -> None:
-        """Nothing was started."""
+        """Nothing to end."""

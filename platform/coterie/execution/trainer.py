@@ -1,4 +1,4 @@
-"""Lightning as the local trainer: the one place that builds Trainers."""
+"""The executor `lightning`, and the choice of executor; only this file builds Trainers."""
 
 import logging
 import warnings
@@ -13,14 +13,15 @@ from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from coterie.config.schema import RunConfig
 from coterie.contract.client import Batches, Fit, LocalTrainer
 from coterie.contract.seeds import seeded
-from coterie.execution.bare_loop import BareLoop, Meter
+from coterie.execution.bare_trainer import BareTrainer
+from coterie.execution.meter import Meter
 
 Stop = Callable[[], None]
 """Called after each step; raises when the run is to stop."""
 
 
 class _Watch(Callback):
-    """Meters each step and lets the run stop between steps."""
+    """Records each step and lets the run stop between steps."""
 
     def __init__(self, meter: Meter, stop: Stop) -> None:
         self._meter, self._stop = meter, stop
@@ -38,8 +39,8 @@ class LightningTrainer:
 
     Attributes:
         accelerator: "cpu" or "cuda".
-        precision: Lightning's name of it.
-        deterministic: Whether the GPU must use deterministic algorithms.
+        precision: Lightning's name of the precision.
+        deterministic: Whether to use deterministic algorithms only.
         stop: Called after each step; raises when the run is to stop.
     """
 
@@ -49,7 +50,7 @@ class LightningTrainer:
     stop: Stop = lambda: None
 
     def build(self, epochs: int, *callbacks: Callback) -> Trainer:
-        """A Trainer that only trains: no logger, checkpoints, bars, summary or validation."""
+        """Build a Trainer that only trains: no logger, checkpoints, bars, summary or validation."""
         logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
         return Trainer(
             accelerator=self.accelerator,
@@ -58,7 +59,7 @@ class LightningTrainer:
             deterministic=self.deterministic,
             max_epochs=epochs,
             callbacks=list(callbacks),
-            plugins=[LightningEnvironment()],  # SLURM's variables crash it otherwise
+            plugins=[LightningEnvironment()],  # otherwise SLURM's variables crash it
             logger=False,
             enable_checkpointing=False,
             enable_progress_bar=False,
@@ -80,8 +81,8 @@ class LightningTrainer:
 def local_trainer(
     config: RunConfig, device: torch.device, stop: Stop = lambda: None
 ) -> LocalTrainer:
-    """The trainer that a run's config asks for, on the device that this process may use."""
-    kind = LightningTrainer if config.executor == "lightning" else BareLoop
+    """Build the trainer of the configured executor, on this process's device."""
+    kind = LightningTrainer if config.executor == "lightning" else BareTrainer
     return kind(
         accelerator=device.type,
         precision=config.precision,

@@ -1,4 +1,4 @@
-"""Runs clients' turns in one process and folds what they send, in an actor or without Ray."""
+"""Runs clients' turns in one process, in an actor or without Ray, and sums their contributions."""
 
 import logging
 import time
@@ -7,17 +7,13 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
-from lightning import LightningModule
 from numpy.typing import NDArray
-from torch import Tensor, nn
 
-from coterie.contract.client import ClientData, Fit, LocalTrainer, ModuleT, Plan
-from coterie.contract.data import Indices
+from coterie.contract.client import ClientData, LocalTrainer
+from coterie.contract.data import Indices, Samples
 from coterie.contract.method import Method
 from coterie.contract.phase import Outcome, Slots, Tensors
-from coterie.contract.seeds import derive_seed
 from coterie.errors import ConfigError, InterruptedRunError, RunError, StateLostError
-from coterie.execution.batches import SeededBatches
 from coterie.execution.events import (
     CallDone,
     Event,
@@ -32,26 +28,30 @@ from coterie.execution.exact import ExactMeans
 from coterie.execution.messages import bytes_peer, bytes_up, check_outcome, items_peer
 from coterie.execution.module_pool import ModulePool
 from coterie.execution.packing import Packed, pack, unpack
-from coterie.execution.predictor import embed
 from coterie.execution.robust import sent_whole, summed
-from coterie.execution.silo_data import LocalData
+from coterie.execution.silo_data import SiloData
+from coterie.execution.turn_client import TurnClient
+
+_logger = logging.getLogger(__name__)
+
+Resolve = Callable[[Handle], Packed]
 
 
 class ClientTimeoutError(Exception):
-    """A client's turn takes too long."""
+    """A client's turn exceeds its time limit."""
 
 
 def timeout_message(limit: float) -> str:
-    """Why a client that takes too long has failed."""
+    """The failure message of a client that exceeds the time limit."""
     return f"took longer than faults.client_timeout_s={limit:g}"
 
 
 @dataclass
 class Deadline:
-    """Raises between the steps of training when a turn takes too long or the run is to stop.
+    """The time limit of a turn, checked between training steps.
 
     Attributes:
-        limit: Seconds a turn may take, or None.
+        limit: Seconds that a turn may take, or None.
         stop: Called at every check; raises when the run is to stop.
     """
 
@@ -60,53 +60,15 @@ class Deadline:
     _until: float = float("inf")
 
     def begin(self) -> None:
-        """A turn begins."""
+        """Start the clock for a turn."""
         if self.limit is not None:
             self._until = time.monotonic() + self.limit
 
     def check(self) -> None:
-        """Raise a ClientTimeoutError if the turn has taken too long."""
+        """Raise a ClientTimeoutError if the turn exceeds its limit."""
         self.stop()
         if self.limit is not None and time.monotonic() > self._until:
             raise ClientTimeoutError(timeout_message(self.limit))
-
-
-_logger = logging.getLogger(__name__)
-
-Resolve = Callable[[Handle], Packed]
-
-
-@dataclass(frozen=True, kw_only=True)
-class TurnClient:
-    """The `Client` that a method sees; see the contract for its attributes."""
-
-    id: int
-    data: ClientData
-    state: Tensors | None
-    mail: Mapping[int, Tensors]
-    seed: int
-    needs_labels: bool
-    trainer: LocalTrainer
-    pool: ModulePool
-    device: torch.device
-    work: float = 1.0
-
-    def module(self, kind: str, build: Callable[[], ModuleT]) -> ModuleT:
-        """The model in its initial state."""
-        return self.pool.fresh(kind, build)
-
-    def fit(self, module: LightningModule, plan: Plan, data: ClientData | None = None) -> Fit:
-        """Train the module in place, by default on the client's own data."""
-        data = self.data if data is None else data
-        seed = self.seed if plan.seed is None else plan.seed
-        batches = SeededBatches(data, plan, seed, with_labels=self.needs_labels, work=self.work)
-        # What a network draws itself must not repeat where training goes on from an earlier turn.
-        own = seed if plan.seed is None else derive_seed(seed, "turn", plan.first_step)
-        return self.trainer.fit(module, batches, own)
-
-    def embed(self, network: nn.Module, samples: Tensor | None = None) -> Tensor:
-        """The network's outputs for samples, by default its own, in their order, on the CPU."""
-        return embed(network, self.data if samples is None else samples, self.device)
 
 
 @dataclass(kw_only=True)
@@ -114,20 +76,20 @@ class Worker:
     """One process's share of a phase.
 
     Attributes:
-        method: The method, whose client half runs here.
-        samples: "train" and, where there are any, "test" samples of the data set, viewed.
+        method: The method; its client half runs here.
+        samples: "train" and, where there are any, "test" samples; empty where data is siloed.
         parts: Client to its rows of the training samples.
-        labels: Their classes, only if the method is supervised.
-        trainer: What trains locally.
-        pool: Models kept between turns.
-        device: Where samples are embedded; the trainer has one of its own, the same.
-        deadline: The time limit of a turn, which the trainer checks too.
-        resolve: Turns a handle into what it refers to.
-        local: The clients' own data, where it stays with them; `samples` is empty then.
+        labels: The training samples' classes; None unless the method is supervised.
+        trainer: Trains on a client's data.
+        pool: Modules kept between turns.
+        device: Where samples are embedded; the trainer uses the same.
+        deadline: The time limit of a turn; the trainer checks it too.
+        resolve: Reads the tensors behind a handle.
+        silo_data: The data of siloed clients, or None.
     """
 
     method: Method
-    samples: Mapping[str, NDArray[np.generic]]
+    samples: Mapping[str, Samples]
     parts: Sequence[Indices]
     labels: NDArray[np.int64] | None
     trainer: LocalTrainer
@@ -135,10 +97,10 @@ class Worker:
     device: torch.device
     deadline: Deadline
     resolve: Resolve = field(default=lambda handle: handle)
-    local: LocalData | None = None
+    silo_data: SiloData | None = None
 
     def run(self, order: Order, call: int) -> Iterator[Event]:
-        """Run the order's turns one by one; its sums come last."""
+        """Run the order's turns one after the other; the last event carries their sums."""
         slots = {name: unpack(self.resolve(handle)) for name, handle in order.slots.items()}
         means = ExactMeans(dict(order.layouts))
         for turn in order.turns:
@@ -154,15 +116,15 @@ class Worker:
             outcome = self.method.client(self._client(turn), order.phase, slots)
             self.deadline.check()
             check_outcome(order.phase, outcome, order.layouts, range(len(self.parts)))
-            done = _done(call, turn.client, outcome, time.perf_counter() - started)
+            done = _turn_done(call, turn.client, outcome, time.perf_counter() - started)
             done = replace(done, updates=sent_whole(order.rule, outcome.up))
-            # Last: a client that fails leaves nothing in the sums.
+            # Last, so that a client that fails adds nothing to the sums.
             means.add(summed(order.rule, outcome.up))
         except (InterruptedRunError, ConfigError, RunError):
             raise
-        except Exception as error:  # whatever a client does, the others go on
+        except Exception as error:  # one client's failure does not stop the others
             _logger.debug("Client %d failed", turn.client, exc_info=True)
-            return TurnFailed(call=call, client=turn.client, message=_sentence(error))
+            return TurnFailed(call=call, client=turn.client, message=_failure_message(error))
         return done
 
     def _client(self, turn: Turn) -> TurnClient:
@@ -180,8 +142,8 @@ class Worker:
         )
 
     def _data(self, client: int) -> ClientData:
-        if self.local is not None:
-            return self.local.client_data(client, with_labels=self.method.needs_labels)
+        if self.silo_data is not None:
+            return self.silo_data.client_data(client, with_labels=self.method.needs_labels)
         rows = self.parts[client]
         return ClientData(samples=self.samples["train"], rows=rows, labels=self.labels)
 
@@ -192,7 +154,7 @@ class Worker:
             raise StateLostError(turn.client) from error
 
 
-def _done(call: int, client: int, outcome: Outcome, seconds: float) -> TurnDone:
+def _turn_done(call: int, client: int, outcome: Outcome, seconds: float) -> TurnDone:
     return TurnDone(
         call=call,
         client=client,
@@ -207,11 +169,11 @@ def _done(call: int, client: int, outcome: Outcome, seconds: float) -> TurnDone:
     )
 
 
-def _sentence(error: Exception) -> str:
-    first = str(error).strip().splitlines()
+def _failure_message(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
     if isinstance(error, MemoryError | torch.OutOfMemoryError) or "allocate memory" in str(error):
         return (
-            f"out of memory: {first[0].rstrip('.') if first else type(error).__name__}; lower "
+            f"out of memory: {lines[0].rstrip('.') if lines else type(error).__name__}; lower "
             "method.batch_size or give each client more"
         )
-    return f"{type(error).__name__}: {first[0] if first else 'no message'}"
+    return f"{type(error).__name__}: {lines[0] if lines else 'no message'}"

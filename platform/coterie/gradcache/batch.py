@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from pydantic import PositiveInt
@@ -14,6 +14,8 @@ from coterie.gradcache.cached import Part, Terms, cached_loss
 
 class MicroBatched(Component):
     """Of a method whose loss couples the samples of a batch, and that declares representations."""
+
+    micro_batch: ClassVar[str | None] = "micro_batch_size"
 
     micro_batch_size: PositiveInt | None = None
     """Samples whose graph is in memory at a time: gradients of the whole batch are cached, at the

@@ -15,23 +15,21 @@ def contrastive_loss(
     v: Tensor,
     temperature: float,
     include_positive: bool = False,
-    closed_form: bool | None = None,
 ) -> Tensor:
     """L(u, v; τ) of FedMCC, eq. (1) at the instance level.
 
         L = (1/n) Σ_i −log( exp(s(u_i, v_i)/τ) / ξ_i ),
         ξ_i = Σ_{j≠i} [ exp(s(u_i, u_j)/τ) + exp(s(u_i, v_j)/τ) ],
 
-    with s the cosine similarity. It is not symmetric: the rows of u are the anchors.
+    with s the cosine similarity. It is not symmetric: the rows of u are the anchors. Above
+    `PLAIN_UP_TO` rows the gradient is that of the corrected eq. (15) and (16), in tiles and without
+    a graph, which then needs less time and memory than autograd; both agree to rounding.
 
     Args:
         u: One view's projections (n, d), n ≥ 2.
         v: The other view's (n, d), row i of both being sample i.
         temperature: τ > 0.
         include_positive: Whether ξ_i also holds exp(s(u_i, v_i)/τ), as in CC's published code.
-        closed_form: Whether to take the gradient from the corrected eq. (15) and (16), in tiles and
-            without a graph, in place of autograd; both agree to rounding. By default it is taken
-            where it needs less time and memory, above `PLAIN_UP_TO` rows.
 
     Returns:
         The loss, a scalar.
@@ -40,8 +38,7 @@ def contrastive_loss(
         ConfigError: If τ is not positive.
         ContractError: If the shapes differ or there are fewer than two rows.
     """
-    closed_form = len(u) > PLAIN_UP_TO if closed_form is None else closed_form
-    form = tiled_contrastive_loss if closed_form else plain_contrastive_loss
+    form = tiled_contrastive_loss if len(u) > PLAIN_UP_TO else plain_contrastive_loss
     return form(u, v, temperature, include_positive)
 
 
@@ -68,7 +65,6 @@ def cluster_contrastive_loss(
     c_b: Tensor,
     temperature: float,
     include_positive: bool = False,
-    closed_form: bool | None = None,
 ) -> Tensor:
     """L over the columns of two soft-assignment matrices, FedMCC's cluster level, eq. (13).
 
@@ -79,9 +75,8 @@ def cluster_contrastive_loss(
         c_b: The other view's (n, clusters).
         temperature: τ > 0.
         include_positive: As in `contrastive_loss`.
-        closed_form: As in `contrastive_loss`.
 
     Returns:
         The loss, a scalar.
     """
-    return contrastive_loss(c_a.T, c_b.T, temperature, include_positive, closed_form)
+    return contrastive_loss(c_a.T, c_b.T, temperature, include_positive)

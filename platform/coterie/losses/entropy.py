@@ -1,17 +1,14 @@
 """The entropy of the clusters' sizes, which keeps CC, MCC and FedMCC from one single cluster."""
 
-from typing import Any
-
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from coterie.errors import ContractError
 from coterie.precision import in_float32
 
 
 @in_float32
-def cluster_entropy(c: Tensor, closed_form: bool = False) -> Tensor:
+def cluster_entropy(c: Tensor) -> Tensor:
     """H(c) = −Σ_i p_i log p_i with p_i = ‖c_i‖₁ / ‖c‖₁ over the columns c_i, in nats.
 
     0 ≤ H ≤ log(clusters); H is largest when all clusters are of one size, so a loss has to
@@ -19,8 +16,6 @@ def cluster_entropy(c: Tensor, closed_form: bool = False) -> Tensor:
 
     Args:
         c: Soft assignments (n, clusters).
-        closed_form: Whether to take the gradient from eq. (17) in place of autograd; both agree to
-            rounding and take about the same time.
 
     Returns:
         The entropy, a scalar. Clusters of no mass add nothing, to the value and to the gradient.
@@ -28,9 +23,6 @@ def cluster_entropy(c: Tensor, closed_form: bool = False) -> Tensor:
     Raises:
         ContractError: If c is not a matrix.
     """
-    if closed_form:
-        value: Tensor = _Entropy.apply(c)
-        return value
     p = cluster_sizes(c)
     # An empty cluster's derivative is infinite; bounding the logarithm keeps NaN out of backward.
     return -torch.xlogy(p, floored(p)).sum()
@@ -53,21 +45,6 @@ def entropy_gradient(c: Tensor) -> Tensor:
     log_p = floored(p).log()
     entropy = -(p * log_p).sum()
     return -(log_p + entropy) * c.sign() / c.abs().sum()
-
-
-class _Entropy(torch.autograd.Function):
-    """The entropy with its closed-form gradient."""
-
-    @staticmethod
-    def forward(ctx: Any, c: Tensor) -> Tensor:
-        ctx.save_for_backward(c)
-        return cluster_entropy(c)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, upstream: Tensor) -> Tensor:
-        (c,) = ctx.saved_tensors
-        return upstream * entropy_gradient(c)
 
 
 def cluster_sizes(c: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""`assignments.parquet` of new samples, written as the predictions come."""
+"""Writes the predictions for new samples to a Parquet file, batch by batch."""
 
 from pathlib import Path
 from types import TracebackType
@@ -9,26 +9,26 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from coterie.errors import ConfigError
-from coterie.execution.predictor import Predicted
+from coterie.execution.batch_predictor import Predicted
 from coterie.tracking.atomic import temporary_name
 
 _GROUP_ROWS = 8192
 
 
 class AssignmentsFile:
-    """Writes sample, name, cluster, confidence and embedding; the file appears once it is whole.
+    """A Parquet file with columns sample, name, cluster, confidence and embedding.
 
-    Rows go to a temporary file beside it, in groups of some thousands. As a context manager it
-    takes its name at the end, or leaves nothing where an error ended it.
+    Rows are written to a temporary file beside the path. The context manager renames it to the path
+    on success and deletes it on error.
 
     Args:
-        path: Where to write; missing folders are made. A file that exists is never replaced.
+        path: Where to write; missing folders are created. An existing file is never replaced.
         named: Whether to write names.
         clustered: Whether to write cluster and confidence.
-        features: The embedding's width, or None to leave it out.
+        features: The embedding's width, or None to leave the embedding out.
 
     Raises:
-        ConfigError: If there is such a file, or it cannot be written there.
+        ConfigError: If the file exists or cannot be written.
     """
 
     def __init__(self, path: Path, *, named: bool, clustered: bool, features: int | None) -> None:
@@ -70,7 +70,7 @@ class AssignmentsFile:
             self._temporary.unlink(missing_ok=True)
 
     def write(self, predicted: Predicted) -> None:
-        """Add a batch's rows."""
+        """Append a batch's rows."""
         batch, prediction = predicted
         count = len(batch.samples)
         columns: dict[str, Any] = {"sample": np.arange(self.rows, self.rows + count)}
@@ -95,7 +95,7 @@ class AssignmentsFile:
 
 
 def check_output(path: Path) -> None:
-    """Raise a ConfigError if there is such a file already."""
+    """Raise a ConfigError if the file exists."""
     if path.exists():
         raise ConfigError(
             f"output={path}: it is there already; choose another name, or take it away first."

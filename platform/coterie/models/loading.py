@@ -1,4 +1,4 @@
-"""Builds the network of a finished run again, from its `model/` alone."""
+"""Loads the model of a finished run from its `model/` folder alone."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -32,10 +32,10 @@ def load_model(path: str | Path) -> Clusterer:
     """The model of a finished run, in eval mode on the CPU; it needs no data set and no Ray.
 
     It takes a batch of samples, uint8 images (n, channels, height, width) or float vectors
-    (n, features), and gives a `Prediction`: embedding and cluster probabilities. The method,
-    encoder and augmentation that the run named have to be importable. To deploy it without them,
-    export it: the program takes any batch size, and where it is loaded only
-    `coterie.contract.clusterer` has to be imported, for the type of what it returns.
+    (n, features), and returns a `Prediction`: embedding and cluster probabilities. The run's
+    method, encoder and augmentation must be importable. To deploy the model without them, export
+    it. The exported program takes any batch size, and the process that loads it need only import
+    `coterie.contract.clusterer`, for the type of the result.
 
         batch = torch.zeros(2, 1, 8, 8, dtype=torch.uint8)
         dynamic = ({0: torch.export.Dim("batch")},)
@@ -47,37 +47,37 @@ def load_model(path: str | Path) -> Clusterer:
         path: The run's folder or its `model/`.
 
     Raises:
-        DataError: If there is no model, it is of a newer format, or the weights do not fit it.
-        ConfigError: If a class that the run named cannot be imported.
+        DataError: If there is no model, its format is newer, or its weights do not fit it.
+        ConfigError: If a class that the run uses cannot be imported.
     """
     folder = model_folder(path)
-    described = read_description(folder)
-    model = _build(folder, described)
+    description = read_description(folder)
+    model = _build(folder, description)
     weights = _read_weights(folder / WEIGHTS)
     _check_weights(folder / WEIGHTS, weights, model)
     model.load_state_dict(weights)
     return model.eval()
 
 
-def _build(folder: Path, described: Mapping[str, Any]) -> Clusterer:
-    """The network as the method builds it for a state of these shapes; its values mean nothing."""
-    # The sections that make the network; those of the data need not be there.
+def _build(folder: Path, description: Mapping[str, Any]) -> Clusterer:
+    """Build the network from a server state of the right shapes, with all values zero."""
+    # Only these sections: the data module of the run need not be importable.
     names = ("method", "encoder", "augmentation")
     sections = {name: read_section(folder / CONFIG, name) for name in names}
     try:
         task = Task(
-            shape=tuple(described["input"]["shape"]),
-            classes=len(described["classes"]),
+            shape=tuple(description["input"]["shape"]),
+            classes=len(description["classes"]),
             encoder=self_contained(sections["encoder"]),  # type: ignore[arg-type]  # checked when it is called
             augmentation=sections["augmentation"],  # type: ignore[arg-type]
-            dtype=getattr(torch, described["dtype"]),
+            dtype=getattr(torch, description["dtype"]),
         )
-        state = described["server"]
+        state = description["server"]
         slots = {slot: _zeros(tensors) for slot, tensors in state["slots"].items()}
         server = ServerState(
-            slots=slots, round=described["round"], step=state["step"], facts=state["facts"]
+            slots=slots, round=description["round"], step=state["step"], facts=state["facts"]
         )
-        features, clusters, head = (described[key] for key in ("features", "clusters", "head"))
+        features, clusters, head = (description[key] for key in ("features", "clusters", "head"))
     except (KeyError, TypeError, AttributeError) as error:
         path = folder / DESCRIPTION
         raise DataError(f"{path}: it is damaged ({error!r}); copy the model again.") from error
@@ -89,16 +89,16 @@ def _build(folder: Path, described: Mapping[str, Any]) -> Clusterer:
 
 
 def self_contained(encoder: Component) -> Component:
-    """The encoder's config without files that it starts from: a model brings its own weights."""
+    """The encoder's config without its pretrained files: a saved model has its own weights."""
     return encoder.architecture() if isinstance(encoder, EncoderConfig) else encoder
 
 
 def read_section(path: Path, name: str) -> Component:
-    """One section of the config that lies with a model.
+    """Read one section of a saved model's config.
 
     Raises:
-        DataError: If the file is missing, or the section is not this version's.
-        ConfigError: If the class that it names cannot be imported.
+        DataError: If the file is missing, or the section is of another version.
+        ConfigError: If the section's class cannot be imported.
     """
     if not path.is_file():
         raise DataError(f"{path}: it is missing; copy the whole model/ folder.")

@@ -1,4 +1,4 @@
-"""The encoder of a finished run, as a component that any method can start from or keep fixed."""
+"""The encoder of a finished run, as a component that any method can start from or freeze."""
 
 import hashlib
 from collections.abc import Mapping
@@ -21,27 +21,26 @@ _PREFIX = "encoder."
 
 
 class Pretrained(EncoderConfig):
-    """The encoder that an earlier run left in its `model/`, with its weights.
+    """The encoder of an earlier run's `model/`, with its weights.
 
-    The weights are read once, where the config is read, and travel with it: nodes need no access
-    to the path. A run's resolved config holds their digest and the network's own config.
+    The weights are read once, with the config, and travel with it, so nodes need no access to the
+    path. A run's resolved config holds the weights' digest and the network's own config.
     """
 
     path: Annotated[str, Field(min_length=1)]
     """The folder of a finished run, or its `model/`."""
     freeze: bool = True
-    """Whether the weights stay as they are, with running statistics in use; else they are where
-    training starts."""
+    """Whether the weights stay fixed, in eval mode; otherwise training starts from them."""
     digest: str | None = None
-    """SHA-256 of the model's weights file, which is found out; if it is given, it has to agree."""
+    """SHA-256 of the model's weights file. Filled in from the file; a given value must match."""
     network: NestedComponent = None
-    """The encoder's own config, which is found out too."""
+    """The encoder's own config. Filled in from the model; a given value must match."""
     _weights: bytes = PrivateAttr(default=b"")
 
     @model_validator(mode="before")
     @classmethod
     def _find_out(cls, given: Any) -> Any:
-        """Fill in digest and network; a resolved config has both, and may outlive the files."""
+        """Fill in digest and network; a resolved config has both and may outlive the files."""
         if not isinstance(given, Mapping) or not isinstance(given.get("path"), str):
             return given
         path = str(Path(given["path"]).expanduser().absolute())
@@ -69,8 +68,8 @@ class Pretrained(EncoderConfig):
         """The encoder with its weights; see `EncoderConfig.build`.
 
         Raises:
-            DataError: If the weights are gone since the config was resolved, or damaged.
-            ConfigError: If the network for samples of this shape is another than the pretrained.
+            DataError: If the weights are damaged, or missing since the config was resolved.
+            ConfigError: If the network for samples of this shape differs from the pretrained one.
         """
         if not self._weights:
             raise DataError(
@@ -109,10 +108,10 @@ class Pretrained(EncoderConfig):
 
 
 def frozen(encoder: Encoder) -> Encoder:
-    """The encoder with its parameters as buffers, in eval mode whenever it is used.
+    """Turn the encoder's parameters into buffers, and keep it in eval mode whenever it is used.
 
-    So no optimiser, weight decay, EMA or `requires_grad_` of a method can reach them; the names in
-    its state stay the same.
+    No optimiser, weight decay, EMA or `requires_grad_` of a method can then change them. The names
+    in its state dict stay the same.
     """
     for part in encoder.modules():
         for name, parameter in list(part.named_parameters(recurse=False)):
@@ -132,9 +131,9 @@ def _weights_file(path: str) -> Path:
 
 
 def _description(path: str) -> dict[str, Any]:
-    """Digest and network of a saved model, as plain values."""
+    """Digest and network config of a saved model, as plain values."""
     folder = model_folder(path)
-    read_description(folder)  # refuses other formats
+    read_description(folder)  # raises on other formats
     file = folder / WEIGHTS
     if not file.is_file():
         raise DataError(f"{file}: it is missing; copy the model again.")

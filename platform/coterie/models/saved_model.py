@@ -1,7 +1,7 @@
-"""The model that a run leaves behind, as files: `model/`.
+"""Writes a run's model to the folder `model/`, and reads its description.
 
-`model.safetensors` holds the weights, `model.json` what the network takes and gives and the server
-state that it was built from (without the tensors' values), `config.yaml` the run's config.
+`model.safetensors` holds the weights, `config.yaml` the run's config. `model.json` describes the
+network's inputs and outputs and the layout of the server state that it was built from.
 """
 
 import errno
@@ -30,32 +30,33 @@ WEIGHTS, DESCRIPTION, CONFIG = "model.safetensors", "model.json", "config.yaml"
 def write_model(
     folder: Path, model: Clusterer, config: Path, server: ServerState, data: DataArrays
 ) -> None:
-    """Write `model/`: the weights as safetensors, and what it takes to build the network again.
+    """Write `model/`: the weights, and what `load_model` needs to build the network again.
 
     Args:
-        folder: Where to; made if it is not there.
-        model: Goes to the CPU.
-        config: The run's `config.yaml`, of which a copy lies with the model.
-        server: What the method built the model from.
-        data: What it was trained on.
+        folder: Where to write; created if missing.
+        model: The model; it is moved to the CPU.
+        config: The run's `config.yaml`, which is copied.
+        server: The state that the method built the model from.
+        data: The training data.
     """
     weights = {key: value.contiguous() for key, value in model.cpu().state_dict().items()}
     try:
         with replacing(folder / WEIGHTS) as temporary:
             save_file(weights, temporary)
-    except SafetensorError as error:  # all that it says of a full disk
+    except SafetensorError as error:  # raised for a full disk
         raise OSError(errno.EIO, str(error), str(folder / WEIGHTS)) from error
-    text = json.dumps(describe(model, server, data), indent=2, ensure_ascii=False, allow_nan=False)
+    description = model_description(model, server, data)
+    text = json.dumps(description, indent=2, ensure_ascii=False, allow_nan=False)
     write_text_atomically(folder / CONFIG, config.read_text(encoding="utf-8"))
     write_text_atomically(folder / DESCRIPTION, text + "\n")
 
 
-def describe(model: Clusterer, server: ServerState, data: DataArrays) -> dict[str, Any]:
+def model_description(model: Clusterer, server: ServerState, data: DataArrays) -> dict[str, Any]:
     """The content of `model.json`.
 
-    "input" says what samples look like: images are uint8 in 0..255 of mode "L" or "RGB", feature
-    vectors floats as they were trained on. "head" is "method", "centroids" (k-means on the final
-    representations, where the method has no clusters of its own) or null.
+    "input" describes a sample: uint8 images in 0..255 of mode "L" or "RGB", or float vectors as in
+    training. "head" is "method", "centroids" (k-means on the final representations, where the
+    method itself does not cluster) or null.
     """
     image = data.samples.dtype.name == "uint8"
     mode = {1: "L", 3: "RGB"}.get(data.shape[0]) if image and len(data.shape) == 3 else None
@@ -83,14 +84,14 @@ def describe(model: Clusterer, server: ServerState, data: DataArrays) -> dict[st
 
 
 def with_head(model: Clusterer, head: nn.Module | None) -> Clusterer:
-    """The model with this head, where it has none of its own."""
+    """Give the model this head, unless it has one."""
     if head is None or model.head is not None:
         return model
     return Clusterer(model.encoder, head, projection=model.projection)
 
 
 def model_folder(path: str | Path) -> Path:
-    """The folder with the model, of a run's folder or of itself.
+    """Find `model/`, given the run's folder or `model/` itself.
 
     Raises:
         DataError: If there is none.
@@ -107,26 +108,26 @@ def model_folder(path: str | Path) -> Path:
 
 
 def read_description(folder: Path) -> dict[str, Any]:
-    """The content of a model's `model.json`, see `describe`.
+    """Read `model.json`; see `model_description`.
 
     Raises:
-        DataError: If it cannot be read or is of another format.
+        DataError: If it cannot be read or has another format.
     """
     path = folder / DESCRIPTION
     try:
-        described = json.loads(path.read_text(encoding="utf-8"))
-        written = described.get("format")
+        description = json.loads(path.read_text(encoding="utf-8"))
+        written = description.get("format")
     except (ValueError, AttributeError) as error:
         raise DataError(f"{path}: it is damaged ({error}); copy the model again.") from error
     if written != FORMAT:
         newer = isinstance(written, int) and written > FORMAT
         remedy = "update Coterie" if newer else "run the experiment again"
         raise DataError(f"{path}: format {written}, this version reads {FORMAT}; {remedy}.")
-    return dict(described)
+    return dict(description)
 
 
 def _layouts(tensors: Mapping[str, Tensor]) -> dict[str, str]:
-    """Name to type and shape: `float32 32x1x4x4`."""
+    """Name to dtype and shape, such as `float32 32x1x4x4`."""
     return {
         name: f"{str(t.dtype).removeprefix('torch.')} {'x'.join(map(str, t.shape))}"
         for name, t in tensors.items()

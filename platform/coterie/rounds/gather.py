@@ -1,4 +1,4 @@
-"""Collects what a phase gives and decides about failed clients: policy apart from execution."""
+"""Collects a phase's events and applies the failure policy: policy is apart from execution."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -14,7 +14,7 @@ from coterie.execution.packing import unpack
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """A client or an actor that failed."""
+    """A failed client, or a lost actor where `client` is None."""
 
     round: int
     phase: str
@@ -23,20 +23,20 @@ class Failure:
     remedy: str
 
     def __str__(self) -> str:
-        """One sentence."""
+        """The failure as one sentence."""
         who = "an actor" if self.client is None else f"client {self.client}"
         return f"round {self.round}, {self.phase}: {who} failed ({self.message}); {self.remedy}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class PhaseResult:
-    """What a phase gave.
+    """The result of a phase.
 
     Attributes:
         means: Slot to mean over the clients that contributed.
         turns: The turns that count, in client order.
-        failures: What failed on the way, whether it was made good or not.
-        dropped: Clients that are missing from the means.
+        failures: All failures, those that a retry made good too.
+        dropped: Clients without a turn that counts.
     """
 
     means: Mapping[str, Mean]
@@ -46,18 +46,55 @@ class PhaseResult:
 
     @property
     def records(self) -> dict[int, Tensors]:
-        """Client to records, in client order, of the clients that sent any."""
+        """Client to records, in client order, for the clients that sent any."""
         return {turn.client: unpack(turn.records) for turn in self.turns if turn.records.fields}
 
     @property
     def states(self) -> dict[int, Handle | None]:
-        """Client to what it keeps from now on."""
+        """Client to what it keeps for its next turn."""
         return {turn.client: turn.state for turn in self.turns}
 
 
+def run_phase(
+    backend: Backend, order: Order, faults: FaultsConfig, watch: Callable[[Event], None]
+) -> PhaseResult:
+    """Run every turn of a phase, and failed ones again where the policy says so.
+
+    Args:
+        backend: Runs the turns.
+        order: The phase, its slots and turns.
+        faults: What to do about clients that fail.
+        watch: Called with every event, for progress.
+
+    Raises:
+        RunError: If a client fails under `fail`, or fewer than `min_participation` succeed.
+    """
+    gather = _Gather(order.phase, ExactMeans(dict(order.layouts)))
+    pending = order.turns
+    for attempt in range(1 + (faults.retries if faults.on_client_failure == "retry" else 0)):
+        if attempt:
+            for client, message in sorted(gather.failed.items()):
+                gather.note(client, message, "retried")
+        for event in backend.execute(replace(order, turns=pending)):
+            gather.take(event)
+            watch(event)
+        pending = tuple(turn for turn in order.turns if turn.client not in gather.done)
+        if not pending:
+            break
+        for turn in pending:  # a turn without any event is a failure too
+            gather.failed.setdefault(turn.client, "its call ended without an answer")
+    _apply_policy(gather, order, faults)
+    return PhaseResult(
+        means=gather.means.result(),
+        turns=tuple(gather.done[client] for client in sorted(gather.done)),
+        failures=tuple(gather.failures),
+        dropped=tuple(sorted(gather.failed)),
+    )
+
+
 @dataclass
-class Gather:
-    """Stages a call's turns until its sums are in, so that a lost call leaves no trace."""
+class _Gather:
+    """Holds a call's turns back until its sums arrive, so that a lost call leaves no trace."""
 
     phase: Phase
     means: ExactMeans
@@ -67,7 +104,7 @@ class Gather:
     _staged: dict[int, list[TurnDone | TurnFailed]] = field(default_factory=dict)
 
     def take(self, event: Event) -> None:
-        """Take one event."""
+        """Process one event."""
         if isinstance(event, TurnDone | TurnFailed):
             self._staged.setdefault(event.call, []).append(event)
         elif isinstance(event, CallLost):
@@ -82,7 +119,7 @@ class Gather:
                 self._count(turn)
 
     def note(self, client: int | None, message: str, remedy: str) -> None:
-        """Remember a failure."""
+        """Record a failure."""
         self.failures.append(
             Failure(
                 round=self.phase.round,
@@ -101,44 +138,7 @@ class Gather:
             self.failed[turn.client] = turn.message
 
 
-def run_phase(
-    backend: Backend, order: Order, faults: FaultsConfig, watch: Callable[[Event], None]
-) -> PhaseResult:
-    """Carry out a phase: run every turn, again where the policy says so.
-
-    Args:
-        backend: Where the turns run.
-        order: The phase, its slots and turns.
-        faults: What to do about clients that fail.
-        watch: Sees every event, for progress.
-
-    Raises:
-        RunError: If a client fails under `fail`, or too few are left.
-    """
-    gather = Gather(order.phase, ExactMeans(dict(order.layouts)))
-    pending = order.turns
-    for attempt in range(1 + (faults.retries if faults.on_client_failure == "retry" else 0)):
-        if attempt:
-            for client, message in sorted(gather.failed.items()):
-                gather.note(client, message, "retried")
-        for event in backend.execute(replace(order, turns=pending)):
-            gather.take(event)
-            watch(event)
-        pending = tuple(turn for turn in order.turns if turn.client not in gather.done)
-        if not pending:
-            break
-        for turn in pending:  # no backend may forget a turn; if one does, it is no secret
-            gather.failed.setdefault(turn.client, "its call ended without an answer")
-    _apply_policy(gather, order, faults)
-    return PhaseResult(
-        means=gather.means.result(),
-        turns=tuple(gather.done[client] for client in sorted(gather.done)),
-        failures=tuple(gather.failures),
-        dropped=tuple(sorted(gather.failed)),
-    )
-
-
-def _apply_policy(gather: Gather, order: Order, faults: FaultsConfig) -> None:
+def _apply_policy(gather: _Gather, order: Order, faults: FaultsConfig) -> None:
     for client, message in sorted(gather.failed.items()):
         if faults.on_client_failure == "fail":
             raise RunError(

@@ -1,4 +1,8 @@
-"""The round loop: phase after phase until the method names no next one."""
+"""The round loop: runs one phase after the other until the method names no next phase.
+
+A phase chooses its cohort, offers slots of the server's state, runs the clients' turns on a
+backend, aggregates what they send and runs the method's server half.
+"""
 
 import time
 from collections.abc import Callable, Mapping
@@ -23,7 +27,15 @@ from coterie.rounds.state import RunState, Traffic
 
 @dataclass(frozen=True, kw_only=True)
 class Committed:
-    """A phase that is done, as `commit` sees it."""
+    """A completed phase, as `Loop.commit` receives it.
+
+    Attributes:
+        phase: The phase.
+        result: What its clients gave.
+        traffic: Its bytes.
+        seconds: Its wall-clock time.
+        simulated: Counts of simulated absences, dropouts and stragglers.
+    """
 
     phase: Phase
     result: PhaseResult
@@ -33,18 +45,8 @@ class Committed:
 
 
 def _give_up(state: RunState, lost: StateLostError) -> None:
-    """Without checkpoints to go back to."""
+    """The default of `Loop.recover`: there is no checkpoint to go back to."""
     raise lost
-
-
-def _check_trained(state: RunState) -> None:
-    """A run that called nobody has learned nothing, whatever its scores."""
-    ledger = state.ledger
-    if state.phases and not (ledger.down or ledger.up or state.states):
-        raise RunError(
-            f"Nobody took part in any of the {state.phases} phases: no client was present, or all "
-            "dropped out; change participation, or take another seed."
-        )
 
 
 @dataclass
@@ -52,12 +54,13 @@ class Loop:
     """Runs a method's phases on a backend.
 
     Attributes:
-        method: What is run.
-        backend: Where it is run.
+        method: The method.
+        backend: Runs the clients' turns and the server half.
         workload: Config and data.
-        observer: Watches progress.
-        commit: Called after each phase: tracks, evaluates, checkpoints.
-        recover: Brings the state back to where it can go on, when clients' states were lost.
+        observer: Is told about progress.
+        commit: Called after each phase, to track, evaluate and checkpoint.
+        recover: Called when clients' states were lost; changes the state to one that can go on.
+        participation: Draws each phase's clients; by default as the workload's config says.
     """
 
     method: Method
@@ -66,10 +69,18 @@ class Loop:
     observer: Observer
     commit: Callable[[RunState, Committed], None]
     recover: Callable[[RunState, StateLostError], None] = _give_up
+    participation: Participation | None = None
 
     def run(self, state: RunState) -> None:
-        """Run until the method is done, from wherever the state is."""
-        participation = Participation(self.workload.config, len(self.workload.parts))
+        """Run from the given state until the method is done; the state changes in place.
+
+        Raises:
+            RunError: If a phase fails under the config's failure policy, or no client took part in
+                any phase.
+        """
+        participation = self.participation or Participation(
+            self.workload.config, len(self.workload.parts)
+        )
         while (phase := self.method.next(state.server)) is not None:
             started = time.perf_counter()
             turnout = participation.turnout(phase)
@@ -81,11 +92,10 @@ class Loop:
                 self.recover(state, lost)
                 continue
             self._serve(state, phase, result)
-            # Only now: a phase that is interrupted runs again and must not be counted twice.
+            # Only now, because an interrupted phase runs again and must not be counted twice.
             sent = state.ledger.offer(turnout.clients, versions)
             traffic = state.ledger.collect(sent, result.turns)
-            self._keep(state, result)
-            state.simulated.update({k: v for k, v in turnout.simulated.items() if k != "absent"})
+            state.keep(result, turnout.simulated)
             committed = Committed(
                 phase=phase,
                 result=result,
@@ -96,33 +106,10 @@ class Loop:
             self.commit(state, committed)
         _check_trained(state)
 
-    def _execute(self, order: Order) -> PhaseResult:
-        """What the clients gave, joined by the configured rule."""
-        if not order.turns:
-            return PhaseResult(means={}, turns=(), failures=(), dropped=())
-        config = self.workload.config
-        result = run_phase(self.backend, order, config.faults, self._watch)
-        fetch, layouts = self.backend.fetch, order.layouts
-        whole = robust_means(result.turns, layouts, fetch, config.aggregation)
-        # Without the updates, or the store would hold them until the next phase is over.
-        turns = tuple(replace(turn, updates={}) for turn in result.turns)
-        return replace(result, means={**result.means, **whole}, turns=turns)
-
-    def _serve(self, state: RunState, phase: Phase, result: PhaseResult) -> None:
-        """The server's part: its optimiser, then the method's half."""
-        if not result.turns:
-            self.observer.note(f"Round {phase.round}: nobody took part in {phase.name!r}.")
-            state.server = state.server.advance(phase, {})
-            return
-        config = self.workload.config.aggregation
-        means, moments = server_step(state.server.slots, result.means, state.optimizer, config)
-        state.server = self.backend.serve(state.server, phase, means, result.records)
-        state.optimizer = {s: m for s, m in moments.items() if s not in state.server.renewed}
-
     def _order(
         self, state: RunState, phase: Phase, turnout: Turnout
     ) -> tuple[Order, Mapping[str, tuple[str, int]]]:
-        """What to carry out, and each offered slot's version and bytes."""
+        """The backend's order for a phase, and each offered slot's version and bytes."""
         slots = self.method.offer(state.server, phase)
         check_offer(phase, slots, state.server)
         packed = {name: pack(slots[name]) for name in sorted(slots)}
@@ -147,7 +134,31 @@ class Loop:
             work=turnout.work.get(client, 1.0),
         )
 
+    def _execute(self, order: Order) -> PhaseResult:
+        """Run the clients' turns and aggregate what they send by the configured rule."""
+        if not order.turns:
+            return PhaseResult(means={}, turns=(), failures=(), dropped=())
+        config = self.workload.config
+        result = run_phase(self.backend, order, config.faults, self._watch)
+        fetch, layouts = self.backend.fetch, order.layouts
+        robust = robust_means(result.turns, layouts, fetch, config.aggregation)
+        # Without their updates, which the object store would otherwise hold for another phase.
+        turns = tuple(replace(turn, updates={}) for turn in result.turns)
+        return replace(result, means={**result.means, **robust}, turns=turns)
+
+    def _serve(self, state: RunState, phase: Phase, result: PhaseResult) -> None:
+        """Take the server optimiser's step, then run the method's server half."""
+        if not result.turns:
+            self.observer.note(f"Round {phase.round}: nobody took part in {phase.name!r}.")
+            state.server = state.server.advance(phase, {})
+            return
+        config = self.workload.config.aggregation
+        means, moments = server_step(state.server.slots, result.means, state.optimizer, config)
+        state.server = self.backend.serve(state.server, phase, means, result.records)
+        state.optimizer = {s: m for s, m in moments.items() if s not in state.server.renewed}
+
     def _watch(self, event: Event) -> None:
+        """Tell the observer about a backend's event."""
         if isinstance(event, TurnDone):
             self.observer.client_done(event.client, event.metrics)
         elif isinstance(event, TurnFailed):
@@ -157,16 +168,12 @@ class Loop:
             if event.client is not None:
                 self.observer.client_failed(event.client, event.message)
 
-    def _keep(self, state: RunState, result: PhaseResult) -> None:
-        for client, kept in result.states.items():
-            state.mail.pop(client, None)
-            if kept is None:
-                state.states.pop(client, None)
-            else:
-                state.states[client] = kept
-        for turn in result.turns:
-            for recipient, message in turn.mail.items():
-                state.mail.setdefault(recipient, {})[turn.client] = message
-        state.phases += 1
-        state.failures += [str(failure) for failure in result.failures]
-        state.dropped += len(result.dropped)
+
+def _check_trained(state: RunState) -> None:
+    """Refuse a run in which no client ever took part: it has learned nothing."""
+    ledger = state.ledger
+    if state.phases and not (ledger.down or ledger.up or state.states):
+        raise RunError(
+            f"Nobody took part in any of the {state.phases} phases: no client was present, or all "
+            "dropped out; change participation, or take another seed."
+        )

@@ -1,4 +1,4 @@
-"""A run's participation: who is present, chosen, dropped or slow in each phase."""
+"""Draws each phase's clients: who is present, chosen, dropped or slow."""
 
 import math
 from collections.abc import Collection, Mapping, Sequence
@@ -15,13 +15,14 @@ from coterie.errors import ConfigError, ContractError
 
 @dataclass(frozen=True, kw_only=True)
 class Turnout:
-    """Who takes part in a phase, and what is simulated of it.
+    """The clients that take part in a phase.
 
     Attributes:
-        clients: Those that take their turn, ascending.
-        work: Straggler to the part of its local steps that it does.
-        simulated: "absent" (clients that are not present in this round), "dropped" (chosen, but
-            they fail) and "stragglers", each where the config simulates it.
+        clients: The clients that take their turn, ascending.
+        work: Straggler to the share of its local steps that it does.
+        simulated: Number of clients that are "absent" (not present in this round), "dropped"
+            (chosen, but simulated to fail) and "stragglers", each only where the config asks for
+            it.
     """
 
     clients: tuple[int, ...]
@@ -29,12 +30,16 @@ class Turnout:
     simulated: Mapping[str, int] = field(default_factory=dict)
 
 
+_WHOLE_ROUND = 0
+"""Takes the phase's step in seeds of draws that hold for all phases of a round."""
+
+
 class Participation:
-    """Draws each phase's clients; the same for the same config, whatever ran before.
+    """Draws each phase's clients, as a function of the config and the phase alone.
 
     Args:
         config: The run's config.
-        clients: How many clients there are.
+        clients: Number of clients.
 
     Raises:
         ConfigError: If the config asks for clients that do not exist, or leaves none.
@@ -51,7 +56,6 @@ class Participation:
         if availability is not None:
             self._rounds = read_availability(availability, clients)
         self._failed = failed_devices(clients, self._config.device_failure_rate, self._seed)
-
         if not self._ever:
             raise ConfigError(
                 "participation: no client is present in any round; list some in "
@@ -59,10 +63,10 @@ class Participation:
             )
 
     def check(self, phase: Phase) -> None:
-        """Refuse a phase whose own clients are never there.
+        """Check that a phase which names its clients can ever run.
 
         Raises:
-            ConfigError: If the method names its clients, and all of them are absent throughout.
+            ConfigError: If all clients that the phase names are absent in every round.
         """
         named = phase.cohort if isinstance(phase.cohort, tuple) else ()
         if named and not self._ever & set(named):
@@ -71,16 +75,11 @@ class Participation:
                 "rounds; ask for another, or change participation."
             )
 
-    @property
-    def _ever(self) -> frozenset[int]:
-        """Who is present in some round."""
-        return frozenset().union(*self._rounds) - self._failed
-
     def turnout(self, phase: Phase) -> Turnout:
-        """Who takes part in the phase; nobody, if nobody is present or all drop out.
+        """Draw the clients of a phase; none, if none is present or all drop out.
 
         Raises:
-            ContractError: If the method's own cohort is impossible.
+            ContractError: If the method asks for an impossible cohort.
         """
         config = self._config
         present = self._rounds[(phase.round - 1) % len(self._rounds)] - self._failed
@@ -100,16 +99,17 @@ class Participation:
             simulated={name: count for name, (count, asked) in simulated.items() if asked},
         )
 
+    @property
+    def _ever(self) -> frozenset[int]:
+        """The clients that are present in some round."""
+        return frozenset().union(*self._rounds) - self._failed
+
     def _sized(self, phase: Phase) -> Phase:
-        """The phase with the cohort's size as configured; ids that the method names stay."""
+        """The phase with the configured cohort size; clients that the method names stay."""
         size = self._config.count if self._config.fraction is None else self._config.fraction
         if size is None or isinstance(phase.cohort, tuple):
             return phase
         return replace(phase, cohort=size)
-
-
-_WHOLE_ROUND = 0
-"""In place of a phase's step where one draw holds for all phases of a round."""
 
 
 def choose_cohort(
@@ -117,18 +117,18 @@ def choose_cohort(
 ) -> tuple[int, ...]:
     """The phase's clients, sorted; drawn without replacement when only some take part.
 
-    There is one draw a round: who is called to one phase is called to all phases of that size, and
-    how many phases a method has, which may depend on its options, changes no cohort.
+    There is one draw per round: all phases of a round with the same cohort size have the same
+    clients, and the number of phases, which may depend on a method's options, changes no cohort.
 
     Args:
         phase: Its cohort is a fraction of the clients present (rounded up), a count of them (all,
-            if they are fewer), or their ids.
+            if fewer are present), or their ids.
         clients: All clients.
         seed: The run's seed.
         present: The clients that can take part; all by default.
 
     Raises:
-        ContractError: If the cohort names clients that do not exist, or is empty.
+        ContractError: If the cohort is empty or names clients that do not exist.
     """
     here = sorted(clients if present is None else present)
     cohort = phase.cohort
@@ -153,13 +153,13 @@ def choose_cohort(
 
 
 def failed_devices(clients: int, rate: float, seed: int) -> frozenset[int]:
-    """The clients that are absent throughout: that share, to the nearest client, but never all.
+    """Draw the clients that are absent in every round.
 
-    Those of a smaller rate are among those of a larger one, so that curves over the rate compare.
+    A smaller rate gives a subset of a larger rate's clients, so that rates can be compared.
 
     Args:
-        clients: How many there are.
-        rate: The share in [0, 1).
+        clients: Number of clients.
+        rate: The share of absent clients in [0, 1), rounded to the nearest client, never all.
         seed: The run's seed.
     """
     order = np.random.default_rng(derive_seed(seed, "device failures")).permutation(clients)
@@ -167,7 +167,7 @@ def failed_devices(clients: int, rate: float, seed: int) -> frozenset[int]:
 
 
 def dropouts(cohort: Collection[int], rate: float, seed: int, phase: Phase) -> frozenset[int]:
-    """The clients of a cohort that fail in this phase, each by itself with probability `rate`."""
+    """Draw the clients of a cohort that fail in this phase, independently with this rate."""
     return frozenset(
         client
         for client in cohort
@@ -176,7 +176,7 @@ def dropouts(cohort: Collection[int], rate: float, seed: int, phase: Phase) -> f
 
 
 def stragglers(cohort: Collection[int], rate: float, seed: int, phase: Phase) -> frozenset[int]:
-    """The clients of a cohort that do less work in this round: that share, to the nearest client.
+    """Draw the clients of a cohort that do less work in this round, to the nearest client.
 
     Li et al., "Federated Optimization in Heterogeneous Networks" (MLSys 2020), section 5.2.
     """
@@ -186,10 +186,10 @@ def stragglers(cohort: Collection[int], rate: float, seed: int, phase: Phase) ->
 
 
 def _share(fraction: float, clients: int) -> int:
-    """Rounded up, but 0.07 of 100 is 7, although 0.07 * 100 is a little more in binary."""
+    """A share of clients, rounded up; 0.07 of 100 is 7, although 0.07 * 100 > 7 in binary."""
     return math.ceil(round(fraction * clients, 9))
 
 
 def _nearest(rate: float, clients: int) -> int:
-    """To the nearest whole number, halves up: 0.3 of 5 are 2."""
+    """A share of clients, to the nearest whole number, halves up: 0.3 of 5 is 2."""
     return math.floor(round(rate * clients + 0.5, 9))

@@ -1,11 +1,11 @@
-"""The server's own optimiser: a step towards the clients' mean instead of the mean itself.
+"""The server's optimiser: takes a step towards the clients' mean instead of the mean itself.
 
-The mean's distance to the server's slot is the pseudo-gradient Δ = mean − slot. FedAvgM: Hsu et
+The difference Δ = mean − slot is the pseudo-gradient. FedAvgM: Hsu et
 al., "Measuring the Effects of Non-Identical Data Distribution for Federated Visual Classification"
 (2019). FedAdam: Reddi et al., "Adaptive Federated Optimization" (ICLR 2021), algorithm 2.
 
-Running statistics of BatchNorm are averaged and never stepped: they are no parameters but
-estimates, which a step would carry past what any client saw, a variance even below 0.
+Running statistics of BatchNorm are averaged and never stepped. They are estimates, and a step could
+carry them past every client's value, a variance even below 0.
 """
 
 from collections.abc import Mapping
@@ -28,21 +28,21 @@ def server_step(
     moments: Mapping[str, Tensors],
     config: AggregationConfig,
 ) -> tuple[dict[str, Mean], Moments]:
-    """One step of every slot that clients contributed to.
+    """Step every slot that clients contributed to.
 
-    Computed in float64, then rounded to the slot's type. FedAvgM with a learning rate of 1 and no
-    momentum gives the mean itself, to the bit where mean and slot are float32 values whose sizes
-    differ by less than 2^27, else to rounding.
+    Computed in float64, then rounded to the slot's dtype. FedAvgM with learning rate 1 and no
+    momentum gives the mean itself: bit for bit where mean and slot are float32 values whose
+    magnitudes differ by a factor below 2^27, else to rounding.
 
     Args:
         slots: The server's slots before the phase.
         means: Slot to mean over the clients.
-        moments: The optimiser's state; a slot that it lacks starts anew.
+        moments: The optimiser's state; a missing slot starts with its initial state.
         config: The optimiser and its constants.
 
     Returns:
-        What the method's server half is given in place of the means, and the optimiser's state
-        after it. Slots without contributions keep theirs.
+        The stepped means, which the method's server half receives, and the optimiser's new state.
+        Slots without contributions keep their state.
     """
     if config.optimizer == "none":
         return dict(means), {slot: dict(kept) for slot, kept in moments.items()}
@@ -60,7 +60,7 @@ def server_step(
 
 
 def fedavgm(delta: Tensor, velocity: Tensor, momentum: float) -> Tensor:
-    """FedAvgM's velocity v ← β v + Δ; the server moves by learning rate times v."""
+    """FedAvgM's velocity v ← β v + Δ; the server moves by the learning rate times v."""
     return momentum * velocity + delta
 
 
@@ -69,7 +69,7 @@ def fedadam(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """FedAdam's direction m/(√v + τ), without bias correction, and its new moments.
 
-    m ← β₁ m + (1 − β₁) Δ and v ← β₂ v + (1 − β₂) Δ²; at first m = 0 and v = τ².
+    m ← β₁ m + (1 − β₁) Δ and v ← β₂ v + (1 − β₂) Δ²; initially m = 0 and v = τ².
     """
     m = config.beta_1 * m + (1 - config.beta_1) * delta
     v = config.beta_2 * v + (1 - config.beta_2) * delta.square()
@@ -79,7 +79,7 @@ def fedadam(
 def _step(
     name: str, value: Tensor, mean: Tensor, kept: dict[str, Tensor], config: AggregationConfig
 ) -> Tensor:
-    """The tensor's new value; `kept` takes its new moments."""
+    """The tensor's new value; its new moments are written to `kept`."""
     before = value.double()
     delta = mean.double() - before
     m = kept.get(f"m/{name}", torch.zeros_like(delta))

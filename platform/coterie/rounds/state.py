@@ -1,4 +1,4 @@
-"""All that changes during a run: server state, client states, mail, and the ledger of bytes."""
+"""Everything that changes during a run: server state, client states, mail, ledger of bytes."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from coterie.contract.phase import ServerState
 from coterie.execution.events import Handle, TurnDone
+from coterie.rounds.gather import PhaseResult
 from coterie.rounds.server_optimizer import Moments
 
 
@@ -15,10 +16,10 @@ class Traffic:
     """One phase's bytes by key, such as "encoder" or "records/centroids".
 
     Attributes:
-        down: From the server to clients.
-        up: From clients to the server.
-        peer: From clients to clients.
-        items: Rows of what clients sent to clients, such as samples or embeddings.
+        down: Bytes from the server to clients.
+        up: Bytes from clients to the server.
+        peer: Bytes from clients to clients.
+        items: Rows (samples, embeddings) from clients to clients.
     """
 
     down: Mapping[str, int]
@@ -28,12 +29,12 @@ class Traffic:
 
     @property
     def totals(self) -> dict[str, int]:
-        """Bytes over all keys, by direction."""
+        """Direction to bytes over all keys."""
         sent = {"down": self.down, "up": self.up, "peer": self.peer}
         return {direction: sum(sizes.values()) for direction, sizes in sent.items()}
 
     def rows(self) -> dict[str, float]:
-        """Flat metrics, such as "bytes/down", "bytes/down/encoder" and "items/peer/samples"."""
+        """Flat metrics such as "bytes/down", "bytes/down/encoder" and "items/peer/samples"."""
         flat: dict[str, float] = {}
         for direction, sizes in (("down", self.down), ("up", self.up), ("peer", self.peer)):
             flat[f"bytes/{direction}"] = sum(sizes.values())
@@ -43,17 +44,17 @@ class Traffic:
 
 @dataclass
 class Ledger:
-    """Bytes over the run, and which version of a slot each client has.
+    """Bytes over the run, and each client's version of each slot.
 
-    A version that a client has is not sent to it again, and not counted again.
+    A version that a client already has is neither sent nor counted again.
 
     Attributes:
-        versions: Client to slot to the digest it last received.
+        versions: Client to slot to the digest that it received last.
         down: Bytes from the server to clients.
         up: Bytes from clients to the server, weights and metrics included.
-        peer: Bytes from client to client.
-        evaluation: Bytes that crossed for evaluation, where data stays with its clients.
-        items: Rows from client to client by key, such as samples or embeddings.
+        peer: Bytes from clients to clients.
+        evaluation: Bytes sent for evaluation, where data is siloed.
+        items: Key to rows (samples, embeddings) from clients to clients.
     """
 
     versions: dict[int, dict[str, str]] = field(default_factory=dict)
@@ -65,14 +66,14 @@ class Ledger:
 
     @property
     def totals(self) -> dict[str, int]:
-        """Bytes of training over the run, by direction."""
+        """Direction to bytes of training over the run."""
         return {"down": self.down, "up": self.up, "peer": self.peer}
 
     def offer(self, clients: Iterable[int], slots: Mapping[str, tuple[str, int]]) -> dict[str, int]:
-        """Note that the clients are offered these slots.
+        """Count the slots that are sent to clients.
 
         Args:
-            clients: Who takes part.
+            clients: The clients that take part.
             slots: Slot to its version and bytes.
 
         Returns:
@@ -89,7 +90,7 @@ class Ledger:
         return dict(sorted(sent.items()))
 
     def collect(self, down: Mapping[str, int], turns: Iterable[TurnDone]) -> Traffic:
-        """Note what the clients sent; the whole phase's traffic."""
+        """Count what clients sent, and return the whole phase's traffic."""
         up: Counter[str] = Counter()
         peer: Counter[str] = Counter()
         items: Counter[str] = Counter()
@@ -110,19 +111,19 @@ class Ledger:
 
 @dataclass
 class RunState:
-    """All that changes during a run; a checkpoint of it is the whole run.
+    """Everything that changes during a run; a checkpoint of it is the whole run.
 
     Attributes:
         server: The method's server state.
-        states: Client to what it keeps.
-        mail: Recipient to sender to message, until the recipient runs.
-        ledger: Bytes, and who has which version of a slot.
-        phases: Phases completed.
-        failures: What failed so far, as sentences.
-        dropped: How many turns were dropped so far.
+        states: Client to what it keeps between turns.
+        mail: Recipient to sender to message, until the recipient's next turn.
+        ledger: Bytes, and each client's version of each slot.
+        phases: Number of completed phases.
+        failures: All failures, one sentence each.
+        dropped: Number of dropped turns.
         optimizer: Slot to the server optimiser's tensors.
-        simulated: How many turns were simulated to drop out or to be slow so far.
-        best: The best value so far of the metric that `checkpoint.best` names.
+        simulated: Number of simulated dropouts and stragglers.
+        best: The best value of the metric that `checkpoint.best` names.
     """
 
     server: ServerState
@@ -136,12 +137,28 @@ class RunState:
     simulated: Counter[str] = field(default_factory=Counter)
     best: float | None = None
 
+    def keep(self, result: PhaseResult, simulated: Mapping[str, int]) -> None:
+        """Take over what a phase leaves besides the server's state: states, mail and counts."""
+        for client, kept in result.states.items():
+            self.mail.pop(client, None)
+            if kept is None:
+                self.states.pop(client, None)
+            else:
+                self.states[client] = kept
+        for turn in result.turns:
+            for recipient, message in turn.mail.items():
+                self.mail.setdefault(recipient, {})[turn.client] = message
+        self.phases += 1
+        self.failures += [str(failure) for failure in result.failures]
+        self.dropped += len(result.dropped)
+        self.simulated.update({k: v for k, v in simulated.items() if k != "absent"})
+
     def become(self, other: "RunState") -> None:
-        """Take over all of another state."""
+        """Replace everything by another state's."""
         vars(self).update(vars(other))
 
     def snapshot(self) -> "RunState":
-        """The state as it is now, while this one goes on; tensors are shared, never written to."""
+        """A copy that later phases do not change; tensors are shared, as they are never changed."""
         mail = {recipient: dict(letters) for recipient, letters in self.mail.items()}
         return replace(
             self,

@@ -1,25 +1,25 @@
-"""What is checked of a config against its data, before anything has started."""
+"""Checks of a config against its data, before actors start; and the number of clusters."""
 
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from coterie.config.component import load_target, target_of
+from coterie.config.component import Component, load_target, target_of
 from coterie.config.schema import RunConfig
 from coterie.contract.data import DataArrays
 from coterie.contract.method import Task
 from coterie.contract.seeds import seeded
 from coterie.errors import ConfigError
-from coterie.execution.silo_data import keeps_data_local
+from coterie.execution.silo_data import is_siloed
 
 
 def check_fit(config: RunConfig, task: Task, data: DataArrays) -> None:
-    """Refuse a config that asks for what its data or its encoder cannot give.
+    """Check that the data and the encoder can give what the config asks for.
 
     Raises:
-        ConfigError: If there are more clusters than samples, in all or to evaluate on, or two keys
-            that count them, the best checkpoint is to be kept by a metric that needs labels and
-            there are none, a moving average of weights is to be kept in bfloat16, the encoder's
-            output is not as wide as it says, or its batch norm would see single samples.
+        ConfigError: If there are more clusters than samples, in all or to evaluate on; if two keys
+            give the number of clusters; if `checkpoint.best` needs labels and there are none; if a
+            moving average of weights would be kept in bfloat16; if the encoder's output does not
+            have its declared width; or if its batch norm would see single samples.
     """
     if config.accelerator == "cuda" and config.cluster.backend == "ray":
         _check_slice(config)
@@ -31,7 +31,20 @@ def check_fit(config: RunConfig, task: Task, data: DataArrays) -> None:
             "out."
         )
     _check_ema(config)
-    _check_encoder(task, getattr(config.method, "micro_batch_size", None))
+    _check_encoder(task, config.method)
+
+
+def cluster_number(config: RunConfig, classes: int) -> int:
+    """The number of clusters: as configured, else the number of classes; 0 if neither is known."""
+    section, _, name = cluster_key(config).partition(".")
+    given: int | None = getattr(getattr(config, section), name)
+    return given or classes
+
+
+def cluster_key(config: RunConfig) -> str:
+    """The key that gives the number of clusters: the method's, else `evaluation.clusters`."""
+    own = type(config.method).sample_clusters
+    return f"method.{own}" if own in type(config.method).model_fields else "evaluation.clusters"
 
 
 def _check_clusters(config: RunConfig, data: DataArrays) -> None:
@@ -39,7 +52,7 @@ def _check_clusters(config: RunConfig, data: DataArrays) -> None:
     if asked is not None and key != "evaluation.clusters":
         raise ConfigError(f"evaluation.clusters={asked}: this method's number is {key}; set that.")
     if asked is None and load_target(target_of(config.method)).needs_labels:
-        return  # it learns classes: nobody looks for clusters
+        return  # a supervised method learns classes, not clusters
     count, clusters = len(data.samples), cluster_number(config, len(data.classes))
     if clusters > count:
         raise ConfigError(
@@ -54,14 +67,14 @@ def _check_clusters(config: RunConfig, data: DataArrays) -> None:
 
 
 def _labelled(config: RunConfig, data: DataArrays) -> bool:
-    """Whether there is a label; of data that stays with its clients only the classes are known."""
-    if keeps_data_local(config):
+    """Whether there is a label; for siloed data only the classes are known."""
+    if is_siloed(config):
         return bool(data.classes)
     return data.labels is not None and bool((data.labels >= 0).any())
 
 
 def _check_slice(config: RunConfig) -> None:
-    """An actor that has reserved no GPU uses none, though Ray hides none from it."""
+    """Check that actors reserve a GPU: one that has reserved none uses none."""
     if not config.cluster.gpus_per_client:
         raise ConfigError(
             "accelerator=cuda: cluster.gpus_per_client=0 gives no actor a GPU; set it, for example "
@@ -70,7 +83,7 @@ def _check_slice(config: RunConfig) -> None:
 
 
 def _check_ema(config: RunConfig) -> None:
-    """bfloat16 has eight bits: a step of less than 2⁻⁹ of a weight leaves it as it is."""
+    """Check moving averages: in bfloat16 a step below 2⁻⁹ of a weight does not change it."""
     for key in sorted(config.method.ema) if config.precision == "bf16-true" else ():
         momentum = getattr(config.method, key)
         if momentum not in {None, 0.0, 1.0}:
@@ -80,8 +93,8 @@ def _check_ema(config: RunConfig) -> None:
             )
 
 
-def _check_encoder(task: Task, micro_batch_size: int | None) -> None:
-    """Encode two blank samples: a network of one's own may say one width and have another."""
+def _check_encoder(task: Task, method: Component) -> None:
+    """Encode two blank samples: a user's network may differ from its declared width."""
     with seeded(0), torch.no_grad():
         encoder = task.encoder.build(task.shape)
         try:
@@ -94,9 +107,10 @@ def _check_encoder(task: Task, micro_batch_size: int | None) -> None:
             ) from error
     normed = any(isinstance(part, _BatchNorm) for part in encoder.modules())
     trained = any(parameter.requires_grad for parameter in encoder.parameters())
-    if micro_batch_size == 1 and normed and trained:
+    key = method.micro_batch
+    if key is not None and getattr(method, key) == 1 and normed and trained:
         raise ConfigError(
-            "method.micro_batch_size=1: the encoder's batch norm needs two samples; raise it, or "
+            f"method.{key}=1: the encoder's batch norm needs two samples; raise it, or "
             "choose an encoder without."
         )
     if shape != (2, encoder.features):
@@ -104,16 +118,3 @@ def _check_encoder(task: Task, micro_batch_size: int | None) -> None:
             f"encoder: {type(encoder).__name__} gives {shape} for 2 samples, but says "
             f"features={encoder.features}; make it (2, {encoder.features})."
         )
-
-
-def cluster_key(config: RunConfig) -> str:
-    """The key that says it: the method's own, if it has one, or `evaluation.clusters`."""
-    own = type(config.method).sample_clusters
-    return f"method.{own}" if own in type(config.method).model_fields else "evaluation.clusters"
-
-
-def cluster_number(config: RunConfig, classes: int) -> int:
-    """What the key says, else the data's number of classes; 0 where nobody knows."""
-    section, _, name = cluster_key(config).partition(".")
-    given: int | None = getattr(getattr(config, section), name)
-    return given or classes

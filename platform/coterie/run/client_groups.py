@@ -1,4 +1,4 @@
-"""The groups that a method puts clients into: scores by round, `client_groups.csv`, a figure."""
+"""A method's groups of clients: scores by round, `client_groups.csv` and a figure."""
 
 import csv
 import io
@@ -18,15 +18,15 @@ from coterie.evaluation.group_figure import group_figure
 from coterie.tracking.atomic import write_text_atomically
 
 GROUP = "groups"
-"""The group of these scores."""
+"""The name of these scores' group."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClientGroups:
-    """What a method's grouping of the clients is worth.
+    """A method's grouping of clients, compared with the true one where it is known.
 
     Attributes:
-        method: It groups them.
+        method: The method that groups clients.
         truth: Each client's true group, where the partition knows it.
     """
 
@@ -35,7 +35,7 @@ class ClientGroups:
 
     @classmethod
     def of(cls, config: RunConfig, method: Method) -> "ClientGroups | None":
-        """Of a run whose method groups clients, else None."""
+        """The groups of a run; None if its method does not group clients."""
         if not isinstance(method, GroupsClients):
             return None
         partition = config.partition
@@ -43,10 +43,11 @@ class ClientGroups:
         return cls(method=method, truth=truth)
 
     def scores(self, server: ServerState) -> dict[str, float]:
-        """Scores "used", "largest" and "ari" of the last round's groups, over who took part.
+        """Score the last round's groups over the clients that took part.
 
-        "used" is how many groups have clients, "largest" the share of the largest; "ari" compares
-        with the true groups, where they are known.
+        Returns:
+            "used", the number of groups with clients; "largest", the largest group's share of the
+            clients; and, where the true groups are known, "ari".
         """
         rows = list(self._history(server).values())
         if not rows:
@@ -65,7 +66,7 @@ class ClientGroups:
         return {**found, "ari": ari(table)}
 
     def members(self, server: ServerState) -> dict[int, list[int]]:
-        """Group to the clients that are in it now, groups in order."""
+        """Group to its current clients, in order of the groups."""
         now = self.method.members(server)
         found: dict[int, list[int]] = {group: [] for group in sorted(set(now.values()))}
         for client, group in sorted(now.items()):
@@ -73,7 +74,7 @@ class ClientGroups:
         return found
 
     def write(self, path: Path, server: ServerState) -> None:
-        """Write the table `round,client,group`, and `true_group` where it is known."""
+        """Write a table with the columns round, client, group and, where known, true_group."""
         text = io.StringIO()
         table = csv.writer(text, lineterminator="\n")
         table.writerow(["round", "client", "group"] + ["true_group"] * (self.truth is not None))
@@ -85,7 +86,7 @@ class ClientGroups:
         write_text_atomically(path, text.getvalue())
 
     def draw(self, path: Path, server: ServerState) -> Path | None:
-        """Draw them against the rounds; None if there is nothing to draw."""
+        """Draw the groups over the rounds; None if there is nothing to draw."""
         history = self._history(server)
         return group_figure(history, self.truth, path) if history else None
 

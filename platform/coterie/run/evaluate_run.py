@@ -1,4 +1,4 @@
-"""Evaluates a run's checkpoint: clusters, probes, few labels, and scores without labels."""
+"""Evaluates a run's checkpoint: clusters, probes, fine-tuning, and scores without labels."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ from coterie.evaluation.scorer import LOCAL, UNSUPERVISED, Evaluation
 from coterie.evaluation.semi_supervised import fine_tune
 from coterie.execution.backend import Backend
 from coterie.execution.device import device_of
-from coterie.execution.silo_data import keeps_data_local
+from coterie.execution.silo_data import is_siloed
 from coterie.run.data import draw_pool
 from coterie.run.interrupts import Interrupts
 from coterie.run.outputs import draw_evaluation
@@ -54,8 +54,8 @@ class EvaluatedRun:
     """The result of an evaluation.
 
     Attributes:
-        folder: The folder with the result.
-        metrics: Group to metrics, as in its metrics.json.
+        folder: The folder of its files.
+        metrics: Group to metrics, as in metrics.json.
         outputs: The files in the folder.
     """
 
@@ -83,9 +83,9 @@ class RunEvaluation:
         config: The run's config.
         directory: The run's directory.
         checkpoint: "latest", "best" or a round.
-        shares: The shares of the labels that the network is fine-tuned with, one after the other.
-        epochs: Epochs of the fine-tuning.
-        changes: What of the config is not the run's own; noted beside the scores.
+        shares: Shares of the labels to fine-tune with, one fine-tuning each.
+        epochs: Epochs of each fine-tuning.
+        changes: Keys in which the config differs from the run's; recorded beside the scores.
         folder: Where to write; by default `evaluation-<checkpoint>/` in the run's directory.
     """
 
@@ -102,11 +102,11 @@ class RunEvaluation:
         """Read the checkpoint, score it, write metrics.json and figures.
 
         Raises:
-            ConfigError: If the run's data stays with its clients, or fewer labels were held out of
-                its training than are asked for.
+            ConfigError: If the run's data is siloed, or more labels are asked for than its training
+                held out.
             DataError: If the checkpoint or the data is missing.
         """
-        if keeps_data_local(self.config):
+        if is_siloed(self.config):
             raise ConfigError(
                 f"run={self.directory.path}: its data stays with its clients and is scored by the "
                 "run itself; read its summary.json."
@@ -132,15 +132,15 @@ class RunEvaluation:
             interrupts.check("nothing was written")
             metrics[f"labels_{100 * share:g}%"] = self._fine_tuned(server, evaluator, share)
         if UNSUPERVISED not in metrics:
-            blind = make_unsupervised_evaluator(self.config, self._assembly, backend)
-            metrics[UNSUPERVISED] = blind.scores(server)
-        usual = self.directory.path / f"evaluation-{loaded.path.name.strip('.')}"
-        return self._write(self.folder or usual, server, metrics, evaluation)
+            unsupervised = make_unsupervised_evaluator(self.config, self._assembly, backend)
+            metrics[UNSUPERVISED] = unsupervised.scores(server)
+        default = self.directory.path / f"evaluation-{loaded.path.name.strip('.')}"
+        return self._write(self.folder or default, server, metrics, evaluation)
 
     def _fine_tuned(
         self, server: ServerState, evaluator: Evaluator, share: float
     ) -> dict[str, float]:
-        """Scores after fine-tuning, on the samples that the probes are scored on."""
+        """Fine-tune with a share of the labels and score on the samples that the probes use."""
         data = self._assembly.data
         fit, held, test_labels = evaluator.held_out()
         samples, labels = data.samples, data.labels
@@ -163,7 +163,7 @@ class RunEvaluation:
         return asdict(scores)
 
     def _labelled(self, fit: Indices, share: float) -> tuple[Indices, float]:
-        """The rows whose labels may be given, and what share of them is as many as of all."""
+        """The rows whose labels may be used, and the share of them that gives as many labels."""
         kept = self.config.labelled_pool
         if not kept:
             return fit, share
@@ -186,7 +186,7 @@ class RunEvaluation:
         metrics: Mapping[str, Mapping[str, float]],
         evaluation: Evaluation,
     ) -> EvaluatedRun:
-        plain: dict[str, Any] = {
+        record: dict[str, Any] = {
             "round": server.round,
             "method": target_of(self.config.method).rpartition(":")[2],
             "dataset": self._assembly.data.name,
@@ -201,7 +201,7 @@ class RunEvaluation:
                 for group, scores in metrics.items()
             },
         }
-        text = json.dumps(plain, indent=2, ensure_ascii=False, allow_nan=False)
+        text = json.dumps(record, indent=2, ensure_ascii=False, allow_nan=False)
         write_text_atomically(folder / "metrics.json", text + "\n")
         outputs = [folder / "metrics.json"]
         if self.config.evaluation.figures:

@@ -1,4 +1,4 @@
-"""The Python API, the size of Lightning's Trainer: a config in, a result out."""
+"""The Python API: a config in, a result out."""
 
 import os
 import time
@@ -23,7 +23,7 @@ from coterie.evaluation.label_distribution import (
 )
 from coterie.evaluation.scorer import LOCAL
 from coterie.run.interrupts import Interrupts
-from coterie.run.recovery import check_same_run
+from coterie.run.same_run import check_same_run
 from coterie.run.session import Finished, Session
 from coterie.run.setup import assemble
 from coterie.tracking.claim import claimed
@@ -37,14 +37,14 @@ _JOB_VARIABLE = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 
 @dataclass(frozen=True, kw_only=True)
 class RunResult:
-    """What a completed run gave.
+    """The result of a completed run.
 
     Attributes:
-        run_dir: Where everything was written.
+        run_dir: The run's directory.
         metrics: Group to metrics, as in summary.json: `metrics["clustering"]["acc"]`.
         model: The encoder and, if the method clusters, its cluster head, in eval mode.
         assignments: Each training sample's cluster, int64 (n,), or None.
-        failures: What failed on the way, as sentences.
+        failures: All failures, one sentence each.
         exit_code: 0, or 3 if clients were dropped.
     """
 
@@ -57,11 +57,11 @@ class RunResult:
 
 
 class Federation:
-    """Runs one experiment: data, clients, rounds, evaluation, run directory.
+    """Runs one experiment, from its data to its run directory.
 
     Args:
-        config: What to run, for example `coterie.compose("experiment=fedmcc_digits")`.
-        view: Shows progress; by default the terminal view that `tracking.progress` asks for.
+        config: The experiment, for example `coterie.compose("experiment=fedmcc_digits")`.
+        view: Shows progress; by default on the terminal, as `tracking.progress` says.
 
     Raises:
         ConfigError: If the config's parts do not fit each other or the machine.
@@ -77,8 +77,8 @@ class Federation:
         """Run until the method is done.
 
         Raises:
-            RunError: If the run cannot go on; summary.json then says "failed".
-            InterruptedRunError: After a checkpoint, if Ctrl-C or SIGTERM came.
+            RunError: If the run cannot go on; the status in summary.json is then "failed".
+            InterruptedRunError: After Ctrl-C or SIGTERM and a checkpoint.
         """
         directory = self._directory()
         with claimed(directory.path):
@@ -87,16 +87,16 @@ class Federation:
 
     def _run(self, directory: RunDirectory) -> RunResult:
         started = time.perf_counter()
-        begins = not directory.config.exists()
+        is_new = not directory.config.exists()
         session = Session(self._config, self._assembly, directory, self._view)
         with Interrupts() as interrupts:
             try:
-                self._begin(session, begins=begins)
+                self._begin(session, is_new=is_new)
                 finished = session.run(interrupts)
             except BaseException as error:
                 session.seconds["total"] = time.perf_counter() - started
                 self._end(session, error)
-                if begins and _refused(session, error):
+                if is_new and _refused(session, error):
                     directory.discard()
                 raise
             session.seconds["total"] = time.perf_counter() - started
@@ -104,11 +104,11 @@ class Federation:
         return self._result(session, finished, directory)
 
     def _end(self, session: Session, error: BaseException) -> None:
-        """Close a run that did not complete, and say why."""
+        """Close a run that did not complete, and show why."""
         interrupted = isinstance(error, InterruptedRunError)
         sentence = str(error) if isinstance(error, CoterieError) else repr(error)
         status: Status = "interrupted" if interrupted else "failed"
-        if _refused(session, error) or session.stands:
+        if _refused(session, error) or session.already_completed:
             session.close(status)
         else:
             session.conclude(status, {}, None if interrupted else sentence)
@@ -126,20 +126,20 @@ class Federation:
             return RunDirectory.open(config.run_dir)
         return RunDirectory.create(config.run_dir, config.experiment, job=under_submitted_job())
 
-    def _begin(self, session: Session, *, begins: bool) -> None:
-        """Write a new run's config, or see that it is that of the run which goes on."""
+    def _begin(self, session: Session, *, is_new: bool) -> None:
+        """Write a new run's config, or compare it with that of the run to resume."""
         values, directory = dump_config(self._config), session.directory
         try:
-            if begins:
+            if is_new:
                 directory.write_config(values)
             else:
-                session.longer = check_same_run(directory.read_config(), self._config)
+                session.extension = check_same_run(directory.read_config(), self._config)
             self._introduce(directory)
         except OSError as error:
-            raise session.refused_by_system(error, "nothing was trained") from error
+            raise session.system_error(error, "nothing was trained") from error
 
     def _introduce(self, directory: RunDirectory) -> None:
-        """Say what runs, and how the classes are spread, before anything is trained."""
+        """Show the run's facts and how classes are spread over clients, before training."""
         data, workload = self._assembly.data, self._assembly.workload
         facts = {
             "method": self._name,
@@ -150,7 +150,7 @@ class Federation:
             "into": str(directory.path),
         }
         self._view.start(self._config.experiment, facts)
-        if workload.local is not None:
+        if workload.silo_classes is not None:
             sizes = zip(data.owner_names, workload.parts, strict=True)
             held = ", ".join(f"{name} {len(rows):,}" for name, rows in sizes)
             self._view.note(
@@ -196,10 +196,10 @@ class Federation:
 
 
 def _refused(session: Session, error: BaseException) -> bool:
-    """Whether nothing was run: then nothing is left of it, nor of an earlier run overwritten."""
+    """Whether the run was refused before its first phase; it then leaves no files."""
     return isinstance(error, ConfigError | DataError) and not session.phases
 
 
 def under_submitted_job() -> bool:
-    """Whether this process was started by `ray job submit`, whose folder is thrown away."""
+    """Whether `ray job submit` started this process; its working folder is then temporary."""
     return _JOB_VARIABLE in os.environ

@@ -12,10 +12,10 @@ _EXIT_CODE = 130
 
 
 class Interrupts:
-    """Catches SIGINT and SIGTERM while it is entered, if this is the main thread.
+    """Handles SIGINT and SIGTERM within a `with` block, in the main thread only.
 
-    A handler that raised would do so anywhere, in the middle of a checkpoint too. This one sets a
-    flag, and `check` raises where it is safe.
+    The handler sets a flag and `check` raises where it is safe; a handler that raised could do so
+    in the middle of a checkpoint.
     """
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class Interrupts:
             signal.signal(number, handler)
 
     def check(self, outcome: str = "the run stopped after its last full phase") -> None:
-        """Raise an InterruptedRunError, which says what became of it, if a signal came."""
+        """Raise an InterruptedRunError with this outcome if a signal came."""
         if self._signal is not None:
             raise InterruptedRunError(f"{self._signal} came; {outcome}.")
 

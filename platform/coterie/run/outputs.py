@@ -1,4 +1,4 @@
-"""What a finished run leaves in its directory: models, assignments and figures."""
+"""What a run leaves in its directory: models, assignments, summary and figures."""
 
 import shutil
 from collections.abc import Mapping, Sequence
@@ -8,14 +8,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from coterie.config.component import target_of
 from coterie.contract.clusterer import Clusterer
 from coterie.contract.data import DataArrays, Indices
+from coterie.contract.observer import Status
 from coterie.contract.phase import ServerState
 from coterie.evaluation.figures import confusion_figure, curves_figure, embedding_figure
 from coterie.evaluation.scorer import Evaluation
 from coterie.models.saved_model import write_model
+from coterie.peers.links import modelled_seconds
+from coterie.rounds.state import Ledger, RunState
 from coterie.run.recorder import Recorder
+from coterie.run.setup import Assembly
 from coterie.tracking.run_directory import RunDirectory
+from coterie.tracking.summary import Summary
 
 
 def write_models(
@@ -25,17 +31,17 @@ def write_models(
     server: ServerState,
     data: DataArrays,
 ) -> None:
-    """Write `model/`, and where the method groups clients, each group's to `model/groups/<group>/`.
+    """Write `model/` and, if the method groups clients, `model/groups/<group>/`.
 
     Args:
-        directory: The run's.
-        model: What the run gives as its model.
-        recorder: Knows the method and its groups of clients.
+        directory: The run's directory.
+        model: The run's model.
+        recorder: The run's recorder, for the method and its groups of clients.
         server: The method's final state.
-        data: What was trained on.
+        data: The training data.
     """
     groups = directory.model / "groups"
-    shutil.rmtree(groups, ignore_errors=True)  # of the run when it was shorter
+    shutil.rmtree(groups, ignore_errors=True)  # of the same run before it was extended
     write_model(directory.model, model, directory.config, server, data)
     if recorder.groups is None:
         return
@@ -45,7 +51,7 @@ def write_models(
 
 
 def write_assignments(path: Path, evaluation: Evaluation, parts: Sequence[Indices]) -> None:
-    """Write `assignments.parquet`: sample, client, cluster, confidence; one row per sample held."""
+    """Write `assignments.parquet`: a row of sample, client, cluster, confidence per sample held."""
     if evaluation.assignments is None or evaluation.confidence is None:
         return
     rows = np.concatenate(parts)
@@ -61,6 +67,43 @@ def write_assignments(path: Path, evaluation: Evaluation, parts: Sequence[Indice
         }
     )
     pq.write_table(table, path)
+
+
+def summary_of(
+    assembly: Assembly,
+    state: RunState | None,
+    *,
+    status: Status,
+    metrics: Mapping[str, Mapping[str, float]],
+    failures: tuple[str, ...],
+    seconds: Mapping[str, float],
+    error: str | None,
+) -> Summary:
+    """The content of `summary.json` for a run, whose state is None if it never began.
+
+    The other arguments are `Summary`'s.
+    """
+    config = assembly.workload.config
+    ledger = state.ledger if state else Ledger()
+    return Summary(
+        status=status,
+        method=target_of(config.method).rpartition(":")[2],
+        dataset=assembly.data.name,
+        rounds=state.server.round if state else 0,
+        clients=len(assembly.workload.parts),
+        seed=config.seed,
+        metrics=metrics,
+        bytes_down=ledger.down,
+        bytes_up=ledger.up,
+        bytes_peer=ledger.peer,
+        bytes_evaluation=ledger.evaluation,
+        items_peer=ledger.items,
+        modelled_seconds=modelled_seconds(ledger.totals, config.links),
+        simulated=state.simulated if state else {},
+        failures=failures,
+        seconds=seconds,
+        error=error,
+    )
 
 
 def draw_figures(
@@ -87,11 +130,11 @@ def draw_figures(
 def draw_evaluation(
     folder: Path, evaluation: Evaluation, data: DataArrays, seed: int
 ) -> list[Path]:
-    """Draw confusion after matching and t-SNE of a sample, as far as there is what they show."""
+    """Draw confusion after matching and t-SNE of a sample, where there is the data for them."""
     drawn = []
     if evaluation.table is not None:
         drawn.append(confusion_figure(evaluation.table, data.classes, folder / "confusion.png"))
-    labels = data.labels  # the map colours every sample or none
+    labels = data.labels  # t-SNE colours all samples by class, or none
     if labels is not None and (labels < 0).any():
         labels = None
     if len(evaluation.embedding) >= 5 and (

@@ -7,8 +7,8 @@ from pathlib import Path
 from coterie.config.schema import ClusterConfig
 from coterie.contract.clusterer import Clusterer
 from coterie.contract.data import SampleBatch
+from coterie.execution.batch_predictor import BatchPredictor, Predicted
 from coterie.execution.device import Accelerator
-from coterie.execution.predictor import BatchPredictor, Predicted
 from coterie.models.assignments import AssignmentsFile
 from coterie.models.loading import load_model
 from coterie.models.saved_model import model_folder, read_description

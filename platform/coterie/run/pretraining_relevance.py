@@ -6,13 +6,12 @@ images of each data set.
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from coterie.config.schema import RunConfig
 from coterie.contract.clusterer import parameter_dtype, to_unit
-from coterie.contract.data import Indices
+from coterie.contract.data import Indices, Samples
 from coterie.contract.seeds import derive_seed
 from coterie.errors import DataError
 from coterie.models.loading import load_model
@@ -80,7 +79,7 @@ def mean_cross_cosine(first: Tensor, second: Tensor) -> float:
 
 
 def embedded_sample(
-    encoder: nn.Module, samples: NDArray[np.generic], rows: Indices, count: int, seed: int
+    encoder: nn.Module, samples: Samples, rows: Indices, count: int, seed: int
 ) -> Tensor:
     """Representations of up to `count` random samples among these rows.
 

@@ -1,4 +1,4 @@
-"""What follows each phase: metrics, evaluation when it is due, a checkpoint when it is due."""
+"""Follows each phase: records metrics, and evaluates and checkpoints when due."""
 
 import time
 from collections import defaultdict
@@ -30,19 +30,19 @@ _AGAIN = "replaced, its predictions run again"
 
 @dataclass
 class Recorder:
-    """The `commit` of a run's loop.
+    """Receives a run's completed phases from the round loop.
 
     Attributes:
         config: The run's config.
-        method: The method, to know which round is the last.
-        backend: Where clients' states lie.
+        method: The method; it knows whether a round is the last.
+        backend: The run's backend; it knows which actors were lost.
         evaluator: Scores server states.
-        tracker: Takes the metrics.
-        observer: Is told how each phase went.
-        parts: Client to its rows, for the weights of means.
-        writer: Writes the checkpoints.
-        groups: Scores the groups that the method puts clients into, if it does.
-        seconds: Wall-clock seconds by what they went into.
+        tracker: Writes metrics.
+        observer: Is told about each phase.
+        parts: Client to its rows; their number weights a client in means.
+        writer: Writes checkpoints.
+        groups: Scores the method's groups of clients; None if it has none.
+        seconds: Purpose to wall-clock seconds.
         curves: Name to (round, value), for the figure of curves.
         stages: Stage to its first round.
     """
@@ -61,7 +61,7 @@ class Recorder:
     stages: dict[str, int] = field(default_factory=dict)
 
     def commit(self, state: RunState, committed: Committed) -> None:
-        """Track the phase; evaluate and checkpoint at the end of a round if that is due."""
+        """Record a phase; evaluate and checkpoint at the end of a round when due."""
         phase, turns = committed.phase, committed.result.turns
         self.seconds["training"] += committed.seconds
         self.seconds.setdefault("first_phase", committed.seconds)
@@ -70,7 +70,7 @@ class Recorder:
         evaluation = None
         try:
             evaluation = self._evaluate(state, phase)
-        finally:  # interrupted or not: the checkpoint that follows holds this phase
+        finally:  # if interrupted too, because the next checkpoint holds this phase
             self._extend_curves(phase, {**means, **(evaluation or {})})
             self._track(committed, {**means, **self._group_scores(state)}, evaluation)
         failures = tuple(str(failure) for failure in committed.result.failures)
@@ -103,7 +103,7 @@ class Recorder:
                 self.curves[name].append((round_, value))
 
     def checkpoint(self, state: RunState) -> None:
-        """Write the whole run to disk, for the last time."""
+        """Write the run's last checkpoint."""
         started = time.perf_counter()
         self.writer.finish(state, self.tracker.position)
         self.seconds["checkpoints"] += time.perf_counter() - started
@@ -119,7 +119,7 @@ class Recorder:
         return next(reversed(self.stages), "")
 
     def rewind(self, position: Position | None) -> None:
-        """Go back to a checkpoint, or to the start: the metrics and the curves."""
+        """Truncate the metrics and curves to a checkpoint, or to the start."""
         self.tracker.rewind(position)
         self.curves.clear()
         self.stages.clear()
@@ -131,7 +131,7 @@ class Recorder:
                         self.curves[name].append((row["round"], row[key]))
 
     def evaluate(self, state: RunState) -> Evaluation:
-        """The last evaluation."""
+        """Run the final evaluation."""
         evaluation = self.evaluator.final(state.server)
         self._account(state)
         if self.groups is None:
@@ -144,7 +144,7 @@ class Recorder:
         return {f"{GROUP}/{name}": value for name, value in found.items()}
 
     def _account(self, state: RunState) -> None:
-        """Take in what an evaluation cost: bytes, actors that died, clients out of its reach."""
+        """Record an evaluation's bytes, lost actors and unreachable clients."""
         round_, missed = state.server.round, self.evaluator.missed
         state.ledger.evaluation += self.evaluator.sent
         state.dropped += len(missed)
@@ -160,7 +160,7 @@ class Recorder:
         self.evaluator.sent, self.evaluator.missed = 0, ()
 
     def _is_best(self, state: RunState, scores: Mapping[str, float] | None) -> bool:
-        """Whether this evaluation is the best so far, by the metric that the config names."""
+        """Whether this evaluation is the best so far by `checkpoint.best`; if so, remember it."""
         value = (scores or {}).get(self.config.checkpoint.best or "")
         if value is None or (state.best is not None and value <= state.best):
             return False
@@ -208,7 +208,7 @@ class Recorder:
             self.tracker.log_failure(replace(row, failure=str(failure)))
 
     def _grouped(self, name: str) -> str:
-        """A score's name with its group, which is the evaluator's unless it has one of its own."""
+        """A score's name with its group, by default the evaluator's."""
         return name if "/" in name else f"{self.evaluator.group}/{name}"
 
     def _extend_curves(self, phase: Phase, values: Mapping[str, float]) -> None:
@@ -220,23 +220,13 @@ class Recorder:
         return {turn.client: len(self.parts[turn.client]) for turn in turns}
 
 
-def _row(phase: Phase, values: Mapping[str, float], client: int | None) -> MetricsRow:
-    return MetricsRow(
-        round=phase.round,
-        stage=phase.stage,
-        phase=phase.name,
-        step=phase.step,
-        values=values,
-        client=client,
-    )
-
-
 def joined_metrics(
     phase: Phase, turns: tuple[TurnDone, ...], sizes: Mapping[int, int]
 ) -> dict[str, float]:
-    """Means of the clients' metrics, weighted by their numbers of samples, in client order.
+    """Aggregate the clients' metrics over a phase.
 
-    Of the phase's `minima` it is the smallest.
+    Returns:
+        Metric to its mean, weighted by numbers of samples; to its minimum for `phase.minima`.
     """
     sums: dict[str, float] = defaultdict(float)
     weights: dict[str, int] = defaultdict(int)
@@ -247,3 +237,14 @@ def joined_metrics(
     means = {name: sums[name] / weights[name] for name in sums}
     every = {name: [t.metrics[name] for t in turns if name in t.metrics] for name in phase.minima}
     return {**means, **{name: min(values) for name, values in every.items() if values}}
+
+
+def _row(phase: Phase, values: Mapping[str, float], client: int | None) -> MetricsRow:
+    return MetricsRow(
+        round=phase.round,
+        stage=phase.stage,
+        phase=phase.name,
+        step=phase.step,
+        values=values,
+        client=client,
+    )

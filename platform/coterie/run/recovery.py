@@ -1,48 +1,32 @@
-"""Where a run begins, and where it goes back to when a node takes clients' states with it."""
+"""The state that a run starts from, and goes back to when clients' states are lost."""
 
-import logging
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from coterie.checkpoints.checkpoint import Loaded, has_checkpoint, load_checkpoint
-from coterie.config.loading import dump_config
 from coterie.config.schema import RunConfig
 from coterie.contract.observer import Observer
 from coterie.contract.phase import ServerState
-from coterie.errors import ConfigError, RunError, StateLostError
+from coterie.errors import RunError, StateLostError
 from coterie.execution.backend import Backend
 from coterie.rounds.state import RunState
 from coterie.run.recorder import Recorder
+from coterie.run.same_run import check_same_run
 
-_logger = logging.getLogger(__name__)
-
-_FREE = frozenset({
-    "experiment", "run_dir", "resume", "executor", "accelerator",
-    "cluster", "faults", "evaluation", "checkpoint", "tracking",
-    "data.root", "data.path", "data.download",
-})  # fmt: skip
-"""What a resumed run may change: it decides where and how it runs, not what it gives."""
-_BOUND = frozenset({"cluster.threads_per_client"})
-"""What it may not change in these sections: with other threads sums round otherwise."""
-_IN_ORDER = "data.clients"
-"""A mapping whose order counts: clients are numbered in it."""
 _MAX_RECOVERIES = 3
-_MISSING = object()
 
 
 @dataclass
 class Recovery:
-    """Gives a run's state from its checkpoints.
+    """Restores a run's state from its checkpoints.
 
     Attributes:
         config: The run's config.
         start: The method's state before the first phase.
         checkpoints: The run's `checkpoints/`.
-        backend: Where the clients' states go.
-        recorder: Goes back with the run: its metrics and curves.
-        view: Is told.
+        backend: Stores clients' states.
+        recorder: Its metrics and curves go back with the state.
+        view: Is told about it.
     """
 
     config: RunConfig
@@ -55,11 +39,11 @@ class Recovery:
     _in_vain: int = 0
 
     def begin(self) -> RunState:
-        """The state to start from: under `resume`, the last whole checkpoint's if there is one.
+        """The state to start from: with `resume`, the last intact checkpoint's if there is one.
 
         Raises:
-            ConfigError: If the checkpoint is of a run with another config.
-            DataError: If none can be read.
+            ConfigError: If the checkpoint belongs to a run with another config.
+            DataError: If no checkpoint can be read.
         """
         if not self.config.resume:
             return RunState(server=self.start)
@@ -71,19 +55,21 @@ class Recovery:
         return state
 
     def recover(self, state: RunState, lost: StateLostError) -> None:
-        """Bring a run whose clients' states are lost back to where it can go on, in place.
+        """Change the state, after clients' states were lost, to one that can go on.
 
-        Under `rewind` all of it goes back to the last checkpoint, or to the start; under `stale`
-        only the lost clients do.
+        With `on_state_loss=rewind` the whole run goes back to the last checkpoint or to the start,
+        with `stale` only the lost clients do.
 
         Raises:
-            RunError: If states are lost again and again without a phase in between.
+            RunError: If states are lost several times without a phase completed in between.
         """
         self._in_vain = 0 if state.phases > self._furthest else self._in_vain + 1
         self._furthest = max(self._furthest, state.phases)
         if self._in_vain >= _MAX_RECOVERIES:
-            raise RunError(f"Clients' states were lost {_MAX_RECOVERIES} times in a row; look at "
-                           "the nodes and at Ray's object store.") from lost  # fmt: skip
+            raise RunError(
+                f"Clients' states were lost {_MAX_RECOVERIES} times in a row; look at the nodes "
+                "and at Ray's object store."
+            ) from lost
         self.recorder.writer.wait()
         stale = self.config.faults.on_state_loss == "stale"
         clients = self._all_lost(state, lost)
@@ -101,7 +87,7 @@ class Recovery:
         self.view.note(f"{state.failures[-1]}.")
 
     def _all_lost(self, state: RunState, lost: StateLostError) -> list[int]:
-        """The clients whose state or mail cannot be read any more."""
+        """The clients whose state or mail can no longer be read."""
         clients = set(lost.clients)
         for client in state.states.keys() | state.mail.keys():
             own = [state.states[client]] if client in state.states else []
@@ -113,7 +99,7 @@ class Recovery:
         return sorted(clients)
 
     def _back(self) -> RunState:
-        """The last checkpoint's state or the start's, the metrics cut back to it."""
+        """The last checkpoint's state or the start's, with the metrics truncated to it."""
         loaded = self._load()
         self.recorder.rewind(loaded.tracking if loaded else None)
         return loaded.state if loaded else RunState(server=self.start)
@@ -126,65 +112,12 @@ class Recovery:
             self.view.note(sentence)
         check_same_run(loaded.config, self.config)
         if loaded.config["checkpoint"]["best"] != self.config.checkpoint.best:
-            loaded.state.best = None  # by another metric
+            loaded.state.best = None  # the best value of another metric
         return loaded
 
 
-def check_same_run(stored: Mapping[str, Any], config: RunConfig) -> str:
-    """Refuse to resume a checkpoint of a run that would have given other bits.
-
-    Args:
-        stored: The run's config as plain values.
-        config: The one it is to go on with. It may be longer, by the keys that its method says.
-
-    Returns:
-        What makes it longer, as a sentence; "" if nothing does.
-
-    Raises:
-        ConfigError: Naming the first key that differs.
-    """
-    then, now = _flat(stored), _flat(dump_config(config))
-    longer = []
-    for key in sorted(then.keys() | now.keys(), key=lambda key: (not key.endswith(".target"), key)):
-        if then.get(key, _MISSING) != now.get(key, _MISSING):
-            if _raised(key, then, now, config):
-                longer.append(f"{key} rises from {then[key]} to {now[key]}")
-                continue
-            was, is_ = (f"{key}={d[key]}" if key in d else f"no {key}" for d in (then, now))
-            raise ConfigError(
-                f"resume=true: the checkpoint's run had {was}, this one has {is_}; give the same "
-                "config, or another run_dir."
-            )
-    return f"{', '.join(longer)}." if longer else ""
-
-
-def _raised(key: str, then: Mapping[str, Any], now: Mapping[str, Any], config: RunConfig) -> bool:
-    """Whether a key is a number that makes the run longer, and is larger now."""
-    section, _, name = key.partition(".")
-    before = then.get(key)
-    extends = section == "method" and name in config.method.extensible
-    return extends and isinstance(before, int) and now[key] > before
-
-
-def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Dotted key to value, of the keys that decide a run's bits."""
-    flat: dict[str, Any] = {}
-    for section, value in config.items():
-        leaves = value if isinstance(value, Mapping) else {"": value}
-        for leaf, inner in leaves.items():
-            key = f"{section}.{leaf}" if leaf else section
-            if key in _BOUND or not {section, key} & _FREE:
-                flat[key] = _plain([*inner.items()] if key == _IN_ORDER else inner)
-    return flat
-
-
-def _plain(value: Any) -> Any:
-    """As JSON gives it back: tuples become lists."""
-    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
-
-
 def _take_over(state: RunState, former: RunState, clients: list[int]) -> None:
-    """Give these clients the state and mail that they had in a former state of the run."""
+    """Give these clients the state and mail of a former state of the run."""
     for mine, theirs in ((state.states, former.states), (state.mail, former.mail)):
         for client in clients:
             mine.pop(client, None)

@@ -1,13 +1,11 @@
-"""One run's moving parts: directory, tracker, backend, state; and what is written at its end."""
+"""A run under way: starts its backend and tracker, trains, evaluates, and writes its outputs."""
 
-import logging
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from coterie.checkpoints.writer import CheckpointWriter
-from coterie.config.component import target_of
 from coterie.config.loading import dump_config
 from coterie.config.schema import RunConfig
 from coterie.contract.clusterer import Clusterer
@@ -17,12 +15,11 @@ from coterie.errors import RunError
 from coterie.evaluation.scorer import Evaluation
 from coterie.execution.backend import Backend
 from coterie.models.saved_model import with_head
-from coterie.peers.links import modelled_seconds
 from coterie.rounds.loop import Loop
-from coterie.rounds.state import Ledger, RunState
+from coterie.rounds.state import RunState
 from coterie.run.client_groups import ClientGroups
 from coterie.run.interrupts import Interrupts
-from coterie.run.outputs import draw_figures, write_assignments, write_models
+from coterie.run.outputs import draw_figures, summary_of, write_assignments, write_models
 from coterie.run.recorder import Recorder
 from coterie.run.recovery import Recovery
 from coterie.run.setup import Assembly, make_backend, make_scorer
@@ -32,12 +29,10 @@ from coterie.tracking.run_directory import RunDirectory
 from coterie.tracking.run_records import is_completed
 from coterie.tracking.summary import Summary
 
-_logger = logging.getLogger(__name__)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Finished:
-    """What a run gave when it ran to its end."""
+    """The result of a completed run."""
 
     evaluation: Evaluation
     model: Clusterer
@@ -49,20 +44,20 @@ class Session:
     """A run under way.
 
     Attributes:
-        config: What runs.
-        assembly: Its data, partition and method.
-        directory: Where it writes.
+        config: The run's config.
+        assembly: The run's parts, built from the config.
+        directory: The run's directory.
         view: Shows progress.
-        longer: Why it goes on longer than the run that is in the folder, as a sentence.
-        state: All that changes, once it has begun.
-        seconds: Wall-clock seconds by what they went into.
+        extension: What extends the run that is in the directory, as a sentence; "" if nothing.
+        state: Everything that changes, once training has begun.
+        seconds: Purpose to wall-clock seconds.
     """
 
     config: RunConfig
     assembly: Assembly
     directory: RunDirectory
     view: Observer
-    longer: str = ""
+    extension: str = ""
     state: RunState | None = None
     seconds: dict[str, float] = field(default_factory=dict)
     _backend: Backend | None = None
@@ -70,63 +65,30 @@ class Session:
     _tracker: Tracker | None = None
 
     def run(self, interrupts: Interrupts) -> Finished:
-        """Start the backend, run the method's phases, evaluate, write the outputs.
+        """Start the backend, run the method's phases, evaluate and write the outputs.
 
         Raises:
-            RunError: If the run cannot go on, for instance because the disk is full.
+            RunError: If the run cannot go on, for example because the disk is full.
         """
         try:
             state, recorder = self._train(interrupts)
         except OSError as error:
-            raise self.refused_by_system(error, "the run stopped") from error
+            raise self.system_error(error, "the run stopped") from error
         try:
             return self._finish(recorder, state)
         except OSError as error:
-            raise self.refused_by_system(error, "training is done") from error
-
-    def _train(self, interrupts: Interrupts) -> tuple[RunState, Recorder]:
-        begun = time.perf_counter()
-        self._tracker = self._make_tracker()
-        self._backend = make_backend(self.assembly.workload, interrupts.check)
-        self._recorder = self._make_recorder(self._backend, self._tracker)
-        recovery = Recovery(
-            self.config, self.assembly.server, self.directory.checkpoints, self._backend,
-            self._recorder, self.view,
-        )  # fmt: skip
-        self.state = recovery.begin()
-        if self.longer:
-            self._go_on_longer()
-        self.seconds["start"] = time.perf_counter() - begun
-        Loop(
-            self.assembly.method, self._backend, self.assembly.workload, self.view,
-            self._recorder.commit, recovery.recover,
-        ).run(self.state)  # fmt: skip
-        return self.state, self._recorder
-
-    def _go_on_longer(self) -> None:
-        """From here on the folder is that of the longer run, which has not ended."""
-        self.directory.summary.unlink(missing_ok=True)
-        self.directory.write_config(dump_config(self.config))
-        self.view.note(f"Longer than before: {self.longer}")
-
-    def refused_by_system(self, error: OSError, so_far: str) -> RunError:
-        """What to say of a full disk or of missing access, after so much of the run."""
-        return RunError(
-            f"{error.filename or self.directory.path}: cannot write or read "
-            f"({error.strerror or error}); {so_far}, so make room or mend access and go on with "
-            f"resume=true run_dir={self.directory.path}."
-        )
+            raise self.system_error(error, "training is done") from error
 
     def conclude(
         self, status: Status, metrics: Mapping[str, Mapping[str, float]], error: str | None = None
     ) -> None:
-        """Checkpoint if the run was interrupted, write summary.json, end what was started."""
+        """Checkpoint an interrupted run, write summary.json, and close."""
         try:
             if status == "interrupted" and self._recorder is not None and self.state is not None:
                 self.view.note("Stopping after a checkpoint; a second signal ends the run at once.")
                 self._recorder.checkpoint(self.state)
             elif self._recorder is not None:
-                self._recorder.writer.wait()  # the one under way is worth having
+                self._recorder.writer.wait()  # a checkpoint that is being written
             summary = self._summary(status, metrics, error)
             summary.write(self.directory.summary)
             if self._recorder is not None and self.state is not None:
@@ -137,33 +99,80 @@ class Session:
             self.close(status)
 
     def close(self, status: Status) -> None:
-        """End what was started."""
+        """Finish the tracker and end the backend's processes."""
         if self._tracker is not None:
             self._tracker.finish("success" if status == "completed" else "failed")
         if self._backend is not None:
             self._backend.close()
 
+    def system_error(self, error: OSError, so_far: str) -> RunError:
+        """The error to raise for a full disk or missing access.
+
+        Args:
+            error: The system's error.
+            so_far: How far the run has come, for the message.
+        """
+        return RunError(
+            f"{error.filename or self.directory.path}: cannot write or read "
+            f"({error.strerror or error}); {so_far}, so make room or mend access and go on with "
+            f"resume=true run_dir={self.directory.path}."
+        )
+
     @property
-    def stands(self) -> bool:
-        """Whether the folder's run is finished, and this process has added nothing to it."""
+    def already_completed(self) -> bool:
+        """Whether the directory's run was completed before and this process has not trained."""
         trained = self._recorder is not None and "training" in self._recorder.seconds
         return not trained and is_completed(self.directory.summary)
 
     @property
     def phases(self) -> int:
-        """Phases that were completed, before a resume too."""
+        """Number of completed phases, those before a resume included."""
         return self.state.phases if self.state else 0
 
     @property
     def failures(self) -> tuple[str, ...]:
-        """What failed so far, as sentences."""
+        """All failures so far, one sentence each."""
         own = self.state.failures if self.state else []
         return (*own, *(self._tracker.problems if self._tracker else []))
 
     @property
     def dropped(self) -> int:
-        """Turns that were dropped so far."""
+        """Number of dropped turns so far."""
         return self.state.dropped if self.state else 0
+
+    def _train(self, interrupts: Interrupts) -> tuple[RunState, Recorder]:
+        begun = time.perf_counter()
+        self._tracker = self._make_tracker()
+        self._backend = make_backend(self.assembly.workload, interrupts.check)
+        self._recorder = self._make_recorder(self._backend, self._tracker)
+        recovery = Recovery(
+            config=self.config,
+            start=self.assembly.server,
+            checkpoints=self.directory.checkpoints,
+            backend=self._backend,
+            recorder=self._recorder,
+            view=self.view,
+        )
+        self.state = recovery.begin()
+        if self.extension:
+            self._extend()
+        self.seconds["start"] = time.perf_counter() - begun
+        Loop(
+            method=self.assembly.method,
+            backend=self._backend,
+            workload=self.assembly.workload,
+            observer=self.view,
+            commit=self._recorder.commit,
+            recover=recovery.recover,
+            participation=self.assembly.participation,
+        ).run(self.state)
+        return self.state, self._recorder
+
+    def _extend(self) -> None:
+        """Turn the directory's completed run into the longer one, which has not ended."""
+        self.directory.summary.unlink(missing_ok=True)
+        self.directory.write_config(dump_config(self.config))
+        self.view.note(f"Longer than before: {self.extension}")
 
     def _finish(self, recorder: Recorder, state: RunState) -> Finished:
         started = time.perf_counter()
@@ -216,7 +225,7 @@ class Session:
         )
 
     def _warn(self, sentence: str) -> None:
-        """Say it, and remember it for the summary."""
+        """Show a warning and keep it for the summary."""
         self.view.note(sentence)
         if self.state is not None:
             self.state.failures.append(sentence.rstrip("."))
@@ -224,27 +233,15 @@ class Session:
     def _summary(
         self, status: Status, metrics: Mapping[str, Mapping[str, float]], error: str | None
     ) -> Summary:
-        state = self.state
-        ledger = state.ledger if state else Ledger()
         seconds = dict(self.seconds)
         if self._recorder is not None:
             seconds |= self._recorder.seconds
             seconds["checkpoints"] = self._recorder.writer.seconds
-        return Summary(
+        return summary_of(
+            self.assembly,
+            self.state,
             status=status,
-            method=target_of(self.config.method).rpartition(":")[2],
-            dataset=self.assembly.data.name,
-            rounds=state.server.round if state else 0,
-            clients=len(self.assembly.workload.parts),
-            seed=self.config.seed,
             metrics=metrics,
-            bytes_down=ledger.down,
-            bytes_up=ledger.up,
-            bytes_peer=ledger.peer,
-            bytes_evaluation=ledger.evaluation,
-            items_peer=ledger.items,
-            modelled_seconds=modelled_seconds(ledger.totals, self.config.links),
-            simulated=state.simulated if state else {},
             failures=self.failures,
             seconds=seconds,
             error=error,

@@ -14,7 +14,7 @@ from typing import Protocol
 from coterie.config.schema import RunConfig
 from coterie.distributed.room import Room
 from coterie.errors import ConfigError
-from coterie.run.recovery import check_same_run
+from coterie.run.same_run import check_same_run
 from coterie.studies.plan import Variant
 from coterie.tracking.claim import check_unclaimed
 from coterie.tracking.run_directory import RunDirectory

@@ -8,7 +8,7 @@ import torch
 from coterie.checkpoints import checkpoint as module
 from coterie.checkpoints.checkpoint import has_checkpoint, load_checkpoint
 from coterie.checkpoints.integrity import seal
-from coterie.checkpoints.tensors_file import save_tensors
+from coterie.checkpoints.record import save_tensors
 from coterie.contract.phase import ServerState
 from coterie.errors import DataError, InterruptedRunError
 from coterie.execution.packing import pack, unpack

@@ -2,7 +2,7 @@
 
 import torch
 
-from coterie.checkpoints.tensors_file import load_tensors_file, save_tensors
+from coterie.checkpoints.record import load_tensors_file, save_tensors
 
 
 def test_a_tensors_file_keeps_keys_types_and_bits(tmp_path):

@@ -10,7 +10,7 @@ from coterie.config.file_digest import with_digest
 from coterie.config.loading import dump_config
 from coterie.config.participation import ParticipationConfig
 from coterie.errors import ConfigError
-from coterie.run.recovery import check_same_run
+from coterie.run.same_run import check_same_run
 
 ROUNDS = (frozenset({0, 1, 4}), frozenset(), frozenset({2}))
 

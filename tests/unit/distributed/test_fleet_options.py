@@ -51,7 +51,7 @@ def test_the_server_half_takes_a_slot_only_if_told_to(monkeypatch, server, slots
     monkeypatch.setattr(fleet, "slots", lambda config: slots)
     monkeypatch.setattr(fleet, "_place", lambda workload: "data")
     recorded = Recorded(ClusterConfig(server=server, gpus_per_client=1.0))
-    recorded._start_all(SimpleNamespace(local=None, parts=[range(2)]))
+    recorded._start_all(SimpleNamespace(silo_classes=None, parts=[range(2)]))
     assert [kind for kind, _ in recorded.started] == started
 
 

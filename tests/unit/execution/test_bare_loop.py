@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from coterie.errors import ConfigError, InterruptedRunError
-from coterie.execution.bare_loop import SUPPORTED_HOOKS, BareLoop, Meter
+from coterie.execution.bare_trainer import SUPPORTED_HOOKS, BareTrainer
+from coterie.execution.meter import Meter
 from coterie.execution.trainer import LightningTrainer
 from tests.builders.everything import Everything, batches, both, fresh, train
 
@@ -41,7 +42,7 @@ def test_both_give_the_same_bits_hooks_and_means(optimizer, precision):
 
 
 def test_the_means_are_those_of_the_steps():
-    module, fit = train(BareLoop(), fresh(Everything))
+    module, fit = train(BareTrainer(), fresh(Everything))
     seen = [what[1] for what in module.log_of_hooks if what[0] == "on_train_batch_end"]
     assert fit.metrics["loss"] == pytest.approx(np.mean([s["loss"] for s in seen]))
     assert fit.metrics["norm"] == pytest.approx(np.mean([s["norm"] for s in seen]))
@@ -73,8 +74,8 @@ def test_no_steps_change_nothing_and_call_no_hook(plan):
 def test_the_seed_decides_and_the_global_generators_are_put_back():
     before = torch.get_rng_state()
     one, other = fresh(Everything), fresh(Everything)
-    BareLoop().fit(one, batches(), seed=1)
-    BareLoop().fit(other, batches(), seed=2)
+    BareTrainer().fit(one, batches(), seed=1)
+    BareTrainer().fit(other, batches(), seed=2)
     assert not torch.equal(one.net[0].weight, other.net[0].weight)
     assert torch.equal(torch.get_rng_state(), before)
 
@@ -97,7 +98,7 @@ def test_a_step_that_returns_the_loss_alone():
     assert set(fit_a.metrics) == {"loss"}
 
 
-@pytest.mark.parametrize("trainer", [LightningTrainer, BareLoop])
+@pytest.mark.parametrize("trainer", [LightningTrainer, BareTrainer])
 def test_stop_is_asked_after_each_step(trainer):
     asked = []
 
@@ -116,7 +117,7 @@ def test_the_determinism_setting_of_before_is_put_back():
     before = torch.are_deterministic_algorithms_enabled()
     for setting in (True, False):
         torch.use_deterministic_algorithms(setting)
-        BareLoop(deterministic=not setting).fit(fresh(Everything), batches(), seed=1)
+        BareTrainer(deterministic=not setting).fit(fresh(Everything), batches(), seed=1)
         assert torch.are_deterministic_algorithms_enabled() is setting
     torch.use_deterministic_algorithms(before)
 
@@ -137,7 +138,7 @@ class OwnOptimizer(Everything):
         return self.clearing
 
 
-@pytest.mark.parametrize("trainer", [LightningTrainer, BareLoop])
+@pytest.mark.parametrize("trainer", [LightningTrainer, BareTrainer])
 def test_an_optimizers_own_clearing_is_used(trainer):
     module = fresh(OwnOptimizer)
     fit = trainer().fit(module, batches(), seed=1)
@@ -212,7 +213,7 @@ class EndsEarly(Everything):
 def test_what_only_the_trainer_does_is_refused(kind, what):
     module = fresh(kind)
     with pytest.raises(ConfigError) as caught:
-        train(BareLoop(), module)
+        train(BareTrainer(), module)
     assert str(caught.value) == f"executor=bare: {kind.__name__} {what}"
     assert module._trainer is None
 
@@ -220,7 +221,7 @@ def test_what_only_the_trainer_does_is_refused(kind, what):
 @pytest.mark.parametrize(("kind", "given"), [(Schedules, "tuple"), (ScheduleDict, "dict")])
 def test_learning_rate_schedules_are_refused(kind, given):
     with pytest.raises(ConfigError) as caught:
-        train(BareLoop(), fresh(kind))
+        train(BareTrainer(), fresh(kind))
     assert str(caught.value) == (
         f"executor=bare: configure_optimizers gave a {given}; return one optimiser."
     )
@@ -228,9 +229,9 @@ def test_learning_rate_schedules_are_refused(kind, given):
 
 def test_sixteen_bits_mixed_are_refused():
     with pytest.raises(ConfigError) as caught:
-        train(BareLoop(precision="16-mixed"), fresh(Everything))
+        train(BareTrainer(precision="16-mixed"), fresh(Everything))
     assert str(caught.value) == (
-        "precision=16-mixed: the plain loop has no gradient scaler; use bf16-mixed."
+        "precision=16-mixed: executor=bare has no gradient scaler; use bf16-mixed."
     )
 
 

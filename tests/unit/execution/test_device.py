@@ -5,8 +5,8 @@ import torch
 
 from coterie.commands.compose import compose
 from coterie.contract.clusterer import Clusterer
+from coterie.execution.batch_predictor import BatchPredictor
 from coterie.execution.build import build_predictor, build_worker
-from coterie.execution.predictor import BatchPredictor
 from coterie.networks.encoders import MLP
 from coterie.run.evaluate_run import RunEvaluation
 from coterie.run.setup import assemble

@@ -9,7 +9,7 @@ from torch import nn
 from coterie.contract import load_optimizer, optimizer_tensors
 from coterie.contract.client import ClientData
 from coterie.execution.packing import pack, unpack
-from coterie.execution.predictor import embed
+from coterie.execution.turn_client import embed
 from tests.builders.federation import federate, same_bits, tiny_workload
 from tests.builders.modules import random_views
 

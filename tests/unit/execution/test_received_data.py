@@ -7,7 +7,7 @@ import torch
 from coterie.contract import ClientData, Plan
 from coterie.errors import ContractError
 from coterie.execution.batches import SeededBatches
-from coterie.execution.predictor import embed
+from coterie.execution.turn_client import embed
 from modules.cfcl_model import Local, TripletModel
 from tests.builders.cfcl import ran as ran_with
 from tests.builders.cfcl import short, turns

@@ -16,7 +16,7 @@ from coterie.execution.serial import SerialBackend
 from coterie.rounds.loop import Loop
 from coterie.rounds.state import RunState
 from modules.ccfc import CCFC, RULES, SCFC
-from modules.cluster_siamese import ClusterSiamese, Siamese
+from modules.cluster_siamese import ClusterSiamese, SiameseNetwork
 from tests.builders.checkpoints import save
 from tests.builders.federation import (
     SIZES,
@@ -143,7 +143,7 @@ def test_centroids_are_mined_in_the_local_latents_and_clustered_again(metric: st
             continue
         turns = turns_of(ran, phase)
         for turn in turns:
-            network = Siamese(short(), tiny_task()).double()
+            network = SiameseNetwork(short(), tiny_task()).double()
             slots = {k: m.tensors for k, m in turn.outcome.up.items()} or turn.slots
             given = {n.removeprefix("online."): v for s in slots.values() for n, v in s.items()}
             network.load_state_dict(given, strict=False)

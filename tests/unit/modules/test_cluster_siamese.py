@@ -6,7 +6,7 @@ import torch
 from coterie.contract import ServerState
 from coterie.losses import cluster_contrast, negative_cosine
 from modules.ccfc import CCFC
-from modules.cluster_siamese import ClusterSiamese, Siamese
+from modules.cluster_siamese import ClusterSiamese, SiameseNetwork
 from tests.builders.federation import SIZES, tiny_task
 from tests.builders.modules import random_views
 
@@ -18,14 +18,14 @@ def module(stage: str = "clusters", **changes: object) -> ClusterSiamese:
     """A module whose local network differs from its global one."""
     torch.manual_seed(0)
     built = ClusterSiamese(CCFC.Config(**SHORT | changes), tiny_task(), stage)
-    built.online.load_state_dict(Siamese(built.config, tiny_task()).double().state_dict())
+    built.online.load_state_dict(SiameseNetwork(built.config, tiny_task()).double().state_dict())
     built.centroids.copy_(torch.randn(CLUSTERS, 5))
     built.on_train_epoch_start()
     return built
 
 
 def test_the_network_is_that_of_the_authors_code() -> None:
-    network = Siamese(CCFC.Config(), tiny_task())
+    network = SiameseNetwork(CCFC.Config(), tiny_task())
     kinds = [
         (type(part).__name__, *part.weight.shape)
         for name, part in [*network.encoder.projector.named_modules()][1:]

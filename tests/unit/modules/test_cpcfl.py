@@ -19,9 +19,9 @@ from coterie.models.pretrained_encoder import frozen
 from coterie.rounds.loop import Loop
 from coterie.rounds.state import RunState
 from modules.classification import RULES, Classification, head
-from modules.cpcfl import CPCFL, IFCA
-from modules.fedavg import FedAvg
-from modules.model_choice import (
+from modules.cpcfl import (
+    CPCFL,
+    IFCA,
     chosen_at_random,
     chosen_by_loss,
     favourite,
@@ -29,6 +29,7 @@ from modules.model_choice import (
     latest_choices,
     smallest_share,
 )
+from modules.fedavg import FedAvg
 from tests.builders.checkpoints import save
 from tests.builders.cpcfl import models, pool_workload, ran_with, run_from, short, short_ifca
 from tests.builders.federation import SIZES, Federated, TinyEncoder, same_bits, slow_mean, tiny_task

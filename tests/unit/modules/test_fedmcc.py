@@ -14,7 +14,7 @@ from coterie.contract.phase import Mean
 from coterie.contract.rules import Rule
 from coterie.contract.seeds import derive_seed, seeded
 from coterie.errors import ConfigError, ContractError
-from coterie.execution.bare_loop import BareLoop
+from coterie.execution.bare_trainer import BareTrainer
 from coterie.execution.batches import SeededBatches
 from coterie.execution.serial import SerialBackend
 from coterie.run.setup import assemble
@@ -103,7 +103,9 @@ def replay(ran: Federated, number: int, kept: dict[int, Tensors]) -> None:
             module.state_dict()[name].copy_(value)
     data = ClientData(samples=client.data.samples, rows=client.data.rows)
     plan = Plan(batch_size=8, epochs={"representation": 1, "clustering": 2}[stage])
-    BareLoop(precision="64-true").fit(module, SeededBatches(data, plan, client.seed), client.seed)
+    BareTrainer(precision="64-true").fit(
+        module, SeededBatches(data, plan, client.seed), client.seed
+    )
     for slot, mean in turn.outcome.up.items():
         for name, value in mean.tensors.items():
             assert torch.equal(module.state_dict()[name], value), (number, slot, name)

@@ -7,8 +7,7 @@ import torch
 from coterie.config.aggregation import AggregationConfig
 from coterie.config.participation import ParticipationConfig
 from coterie.contract import ServerState
-from modules.model_choice import ABSENT, favourite
-from modules.pool_restarts import has_failed, is_due
+from modules.cpcfl import ABSENT, favourite, has_failed, is_due
 from tests.builders.cpcfl import ran_with, short, short_ifca
 from tests.builders.federation import Federated
 

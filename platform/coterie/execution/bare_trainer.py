@@ -1,11 +1,10 @@
-"""A plain training loop over the same LightningModules, for many tiny clients.
+"""The executor `bare`: training without a Lightning Trainer, for many tiny clients.
 
-It runs the hooks listed in `SUPPORTED_HOOKS`, in Lightning's order, and refuses modules that need
-anything else of a Trainer, so that both executors give the same weights.
+It calls the hooks in `SUPPORTED_HOOKS` in Lightning's order and refuses modules that need anything
+else of a Trainer, so that both executors give the same weights.
 """
 
 import contextlib
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -24,79 +23,71 @@ from torch.optim import Optimizer
 from coterie.contract.client import Batch, Batches, Fit
 from coterie.contract.seeds import seeded
 from coterie.errors import ConfigError
+from coterie.execution.meter import Meter
 
-_MOST_WAITING = 256
-"""Steps whose scalars stay on the device before they are summed up."""
-
-
-class Meter:
-    """Means of the scalars that `training_step` returns; many steps leave the device at a time."""
-
-    def __init__(self) -> None:
-        self.steps = 0
-        self._sums: dict[str, float] = defaultdict(float)
-        self._waiting: dict[str, list[Tensor]] = defaultdict(list)
-
-    def add(self, outputs: Tensor | Mapping[str, Any]) -> None:
-        """Take one step's outputs: a loss, or a mapping with "loss" and other scalars."""
-        scalars = outputs if isinstance(outputs, Mapping) else {"loss": outputs}
-        for name, scalar in scalars.items():
-            value = torch.as_tensor(scalar).detach()
-            self._waiting[name].append(value if value.dim() == 0 else value.reshape(()))
-        self.steps += 1
-        if self.steps % _MOST_WAITING == 0:
-            self._sum_up()
-
-    def fit(self) -> Fit:
-        """Steps and means."""
-        self._sum_up()
-        means = {name: value / self.steps for name, value in self._sums.items()}
-        return Fit(steps=self.steps, metrics=means)
-
-    def _sum_up(self) -> None:
-        for name, scalars in self._waiting.items():
-            self._sums[name] += sum(torch.stack(scalars).double().tolist())
-            scalars.clear()
-
-
-SUPPORTED_HOOKS = frozenset({
-    "on_train_start", "on_train_epoch_start", "on_before_batch_transfer",
-    "transfer_batch_to_device", "on_after_batch_transfer", "on_train_batch_start",
-    "on_before_zero_grad", "on_before_backward", "on_after_backward", "on_before_optimizer_step",
-    "on_train_batch_end", "on_train_epoch_end", "on_train_end",
-})  # fmt: skip
+SUPPORTED_HOOKS = frozenset(
+    {
+        "on_train_start",
+        "on_train_epoch_start",
+        "on_before_batch_transfer",
+        "transfer_batch_to_device",
+        "on_after_batch_transfer",
+        "on_train_batch_start",
+        "on_before_zero_grad",
+        "on_before_backward",
+        "on_after_backward",
+        "on_before_optimizer_step",
+        "on_train_batch_end",
+        "on_train_epoch_end",
+        "on_train_end",
+    }
+)
 _REFUSED_HOOKS = (
-    "on_fit_start", "on_fit_end", "setup", "teardown", "configure_callbacks", "configure_model",
-    "configure_gradient_clipping", "optimizer_step", "optimizer_zero_grad", "backward",
-    "lr_scheduler_step", "prepare_data", "train_dataloader", "manual_backward",
-)  # fmt: skip
-
-
-def _nothing() -> None:
-    """Let training go on."""
+    "on_fit_start",
+    "on_fit_end",
+    "setup",
+    "teardown",
+    "configure_callbacks",
+    "configure_model",
+    "configure_gradient_clipping",
+    "optimizer_step",
+    "optimizer_zero_grad",
+    "backward",
+    "lr_scheduler_step",
+    "prepare_data",
+    "train_dataloader",
+    "manual_backward",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
-class BareLoop:
-    """Trains without a Trainer; the attributes are those of `LightningTrainer`."""
+class BareTrainer:
+    """Trains a LightningModule without a Trainer.
+
+    Attributes:
+        accelerator: "cpu" or "cuda".
+        precision: Lightning's name of the precision.
+        deterministic: Whether to use deterministic algorithms only.
+        stop: Called after each step; raises when the run is to stop.
+    """
 
     accelerator: str = "cpu"
     precision: str = "32-true"
     deterministic: bool = True
-    stop: Callable[[], None] = _nothing
+    stop: Callable[[], None] = lambda: None
 
     def fit(self, module: LightningModule, batches: Batches, seed: int) -> Fit:
         """Train the module in place; see `LocalTrainer`.
 
         Raises:
-            ConfigError: If the module needs what only Lightning's Trainer does.
+            ConfigError: If the module needs a Trainer.
         """
         check_supported(module, self.precision)
         precision, meter = _precision(self.precision, self.accelerator), Meter()
         precision.convert_module(module)
         if batches.epochs == 0:
             return meter.fit()
-        if self.accelerator != "cpu":  # looking at each tensor takes time, where it is already
+        if self.accelerator != "cpu":  # moving visits each tensor, which takes time on the CPU too
             module.to(torch.device(self.accelerator))
         with seeded(seed), self._determinism(), _without_trainer(module):
             optimizer = _only_optimizer(module)
@@ -157,10 +148,10 @@ class BareLoop:
 
 
 def check_supported(module: LightningModule, precision: str) -> None:
-    """Raise a ConfigError if the plain loop would train this module differently from Lightning."""
+    """Raise a ConfigError if training without a Trainer would differ from Lightning's."""
     if precision == "16-mixed":
         raise ConfigError(
-            "precision=16-mixed: the plain loop has no gradient scaler; use bf16-mixed."
+            "precision=16-mixed: executor=bare has no gradient scaler; use bf16-mixed."
         )
     if not module.automatic_optimization:
         raise _unsupported(module, "optimises manually")
@@ -175,7 +166,7 @@ def _overrides(module: LightningModule, hook: str) -> bool:
 
 @contextlib.contextmanager
 def _without_trainer(module: LightningModule) -> Iterator[None]:
-    """Refuse `current_epoch`, which is 0 without a Trainer, `optimizers()` and their like."""
+    """Refuse `current_epoch`, `optimizers()` and whatever else would ask a Trainer."""
     module.trainer = _NoTrainer(module)  # type: ignore[assignment]
     try:
         yield
@@ -184,9 +175,10 @@ def _without_trainer(module: LightningModule) -> Iterator[None]:
 
 
 class _NoTrainer:
-    """Stands where the Trainer would; all that it lets pass is `log`, which then does nothing."""
+    """Takes the Trainer's place; raises on every attribute except those that `log` needs."""
 
     barebones = True
+    """Makes `LightningModule.log` do nothing."""
 
     def __init__(self, module: LightningModule) -> None:
         self._module = module
@@ -200,7 +192,7 @@ def _unsupported(module: LightningModule, what: str) -> ConfigError:
 
 
 def _precision(name: str, accelerator: str) -> Precision:
-    """Lightning's own plugin: how a precision treats modules, batches and the training step."""
+    """Lightning's plugin for a precision: it converts modules, batches and the training step."""
     if name == "bf16-mixed":
         return MixedPrecision("bf16-mixed", accelerator)
     if name == "bf16-true":
@@ -209,7 +201,7 @@ def _precision(name: str, accelerator: str) -> Precision:
 
 
 def _clear_gradients(optimizer: Optimizer) -> None:
-    """`optimizer.zero_grad()`, whose note for profilers takes longer than its work."""
+    """Do what `optimizer.zero_grad()` does, without its profiler record, which costs more."""
     if type(optimizer).zero_grad is not Optimizer.zero_grad:
         optimizer.zero_grad()
         return

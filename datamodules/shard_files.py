@@ -1,0 +1,253 @@
+"""Shards: a data set as memory-mapped Arrow files of encoded pictures or vectors, with an index.
+
+A folder holds `index.json` and `shard-00000.arrow`, …, Arrow IPC files of one record batch each,
+with the columns `sample` (a picture's own bytes, or float32 features), `label` and `client` (int64,
+-1 where unknown) and `name`. Rows are numbered over all shards, in order. `index.json` is written
+last, so that a folder with one is whole.
+"""
+
+import json
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import accumulate
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from pydantic import Field, NonNegativeInt, PositiveInt
+
+from coterie.config.component import Component
+from coterie.config.loading import load_component
+from coterie.contract.data import Indices
+from coterie.errors import ConfigError, DataError
+from coterie.tracking.atomic import replacing, write_text_atomically
+
+INDEX = "index.json"
+_COLUMNS = ["sample", "label", "client", "name"]
+Name = Annotated[str, Field(pattern=r"^shard-\d{5,}\.arrow$")]
+
+
+class ShardEntry(Component):
+    """One shard of the index."""
+
+    file: Name
+    """The file, beside the index."""
+    rows: PositiveInt
+    """How many samples it holds."""
+
+
+class ShardIndex(Component):
+    """The content of `index.json`."""
+
+    format: Literal[1] = 1
+    """The version of the layout."""
+    kind: Literal["pictures", "vectors"]
+    """What the samples are."""
+    shape: tuple[PositiveInt, ...] | None
+    """(height, width) where all pictures agree, (features,) of vectors; else null."""
+    modes: Mapping[str, NonNegativeInt] = {}
+    """Pillow's name of a picture's mode to the number of pictures that have it."""
+    classes: tuple[str, ...] = ()
+    """The names of the classes; empty without labels."""
+    clients: tuple[str, ...] = ()
+    """The names of the clients; empty where they are unknown."""
+    shards: Annotated[tuple[ShardEntry, ...], Field(min_length=1)]
+    """The files, in order."""
+
+
+class Row(NamedTuple):
+    """One sample as it is stored.
+
+    Attributes:
+        sample: A picture's bytes, or float32 features (features,).
+        label: Its class, -1 where unknown.
+        client: Its client, -1 where unknown.
+        name: What it was called where it came from.
+    """
+
+    sample: bytes | NDArray[np.float32]
+    label: int
+    client: int
+    name: str
+
+
+def write_shard_files(
+    folder: Path, rows: Iterator[Row], shard_bytes: int
+) -> tuple[ShardEntry, ...]:
+    """Write rows into shards of about `shard_bytes`; one shard at a time is in memory.
+
+    Args:
+        folder: Where to; made if it is not there.
+        rows: The samples, all pictures or all vectors of one width.
+        shard_bytes: A shard ends with the sample that reaches this size.
+
+    Returns:
+        The entries for the index.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    entries: list[ShardEntry] = []
+    waiting: list[Row] = []
+    size = 0
+
+    def close() -> None:
+        name = f"shard-{len(entries):05d}.arrow"
+        with replacing(folder / name) as temporary:
+            _write_batch(temporary, waiting)
+        entries.append(ShardEntry(file=name, rows=len(waiting)))
+
+    for row in rows:
+        waiting.append(row)
+        size += len(row.sample) if isinstance(row.sample, bytes) else row.sample.nbytes
+        if size >= shard_bytes:
+            close()
+            waiting, size = [], 0
+    if waiting:
+        close()
+    return tuple(entries)
+
+
+def write_index(folder: Path, index: ShardIndex) -> None:
+    """Write `index.json`, as the last file of the folder."""
+    text = json.dumps(index.model_dump(mode="json"), indent=2, ensure_ascii=False)
+    write_text_atomically(folder / INDEX, text + "\n")
+
+
+def _schema(index: ShardIndex) -> pa.Schema:
+    """The columns of every shard."""
+    width = None if index.shape is None else index.shape[0]
+    vectors = index.kind == "vectors"
+    sample = pa.list_(pa.float32(), width) if vectors else pa.large_binary()
+    types = (sample, pa.int64(), pa.int64(), pa.string())
+    return pa.schema(list(zip(_COLUMNS, types, strict=True)))
+
+
+def _write_batch(path: Path, rows: Sequence[Row]) -> None:
+    labels = pa.array([row.label for row in rows], pa.int64())
+    clients = pa.array([row.client for row in rows], pa.int64())
+    names = pa.array([row.name for row in rows], pa.string())
+    if isinstance(rows[0].sample, bytes):
+        samples = pa.array([row.sample for row in rows], pa.large_binary())
+    else:
+        values = np.stack([np.asarray(row.sample, np.float32) for row in rows])
+        samples = pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), values.shape[1])
+    batch = pa.record_batch([samples, labels, clients, names], names=_COLUMNS)
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, batch.schema) as writer:
+        writer.write_batch(batch)
+
+
+@dataclass
+class ShardFiles:
+    """A folder of shards, opened. Files are memory-mapped by the process that reads them.
+
+    Attributes:
+        folder: The folder.
+        index: Its index.
+    """
+
+    folder: Path
+    index: ShardIndex
+    _open: dict[int, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    @classmethod
+    def open(cls, folder: Path) -> "ShardFiles":
+        """Read the index of a folder.
+
+        Raises:
+            DataError: If it is missing, damaged, or of another version.
+        """
+        path = folder / INDEX
+        if not path.is_file():
+            raise DataError(
+                f"{folder}: there is no {INDEX}; make shards with python -m ray_jobs.import_data."
+            )
+        try:
+            values = json.loads(path.read_text(encoding="utf-8"))
+            index = load_component(ShardIndex, values if isinstance(values, dict) else {})
+        except (ConfigError, ValueError, RecursionError) as error:
+            raise DataError(f"{path}: it is damaged ({error}); import the data again.") from error
+        return cls(folder, index)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Travel to other processes without what is mapped here."""
+        return {"folder": self.folder, "index": self.index, "_open": {}}
+
+    def __len__(self) -> int:
+        """How many samples there are."""
+        return self._ends[-1]
+
+    def pictures(self, rows: Indices) -> list[bytes]:
+        """The pictures of some rows, encoded as they were.
+
+        Raises:
+            DataError: If a shard is missing or damaged.
+        """
+        return [self._shard(shard)["sample"][place].as_py() for shard, place in self._places(rows)]
+
+    def vectors(self, rows: Indices) -> NDArray[np.float32]:
+        """The vectors of some rows (m, features).
+
+        Raises:
+            DataError: If a shard is missing or damaged.
+        """
+        assert self.index.shape is not None  # vectors have one width
+        found = np.empty((len(rows), *self.index.shape), np.float32)
+        for at, (shard, place) in enumerate(self._places(rows)):
+            found[at] = self._values(shard)[place]
+        return found
+
+    def names(self, rows: Indices) -> list[str]:
+        """What some rows are called."""
+        return [self._shard(shard)["name"][place].as_py() for shard, place in self._places(rows)]
+
+    def numbers(self, column: Literal["label", "client"]) -> NDArray[np.int64]:
+        """A column of numbers of all rows (n,).
+
+        Raises:
+            DataError: If a number is out of the range of its names.
+        """
+        parts = [self._shard(n)[column].to_numpy() for n in range(len(self.index.shards))]
+        found: NDArray[np.int64] = np.concatenate(parts)
+        known = {"label": self.index.classes, "client": self.index.clients}[column]
+        if len(found) and not -1 <= found.min() <= found.max() < len(known):
+            raise DataError(
+                f"{self.folder}: a {column} is outside -1..{len(known) - 1}; import the data again."
+            )
+        return found
+
+    @cached_property
+    def _ends(self) -> list[int]:
+        return list(accumulate(entry.rows for entry in self.index.shards))
+
+    def _places(self, rows: Indices) -> Iterator[tuple[int, int]]:
+        """Shard and place in it of each row."""
+        for row in rows.tolist():
+            shard = bisect_right(self._ends, row)
+            yield shard, row - (self._ends[shard - 1] if shard else 0)
+
+    def _values(self, shard: int) -> NDArray[np.float32]:
+        """All vectors of a shard, a view of the file."""
+        flat = self._shard(shard)["sample"].flatten().to_numpy()
+        values: NDArray[np.float32] = flat.reshape(-1, *(self.index.shape or ()))
+        return values
+
+    def _shard(self, number: int) -> Any:
+        """One shard's record batch, mapped when it is first asked for."""
+        if number not in self._open:
+            entry = self.index.shards[number]
+            path = self.folder / entry.file
+            try:
+                batch = pa.ipc.open_file(pa.memory_map(str(path))).get_batch(0)
+                batch.validate(full=True)
+            except (pa.ArrowException, OSError) as error:
+                reason = str(error).splitlines()[0]
+                raise DataError(
+                    f"{path}: it cannot be read ({reason}); import the data again."
+                ) from error
+            if batch.num_rows != entry.rows or not batch.schema.equals(_schema(self.index)):
+                raise DataError(f"{path}: it is not the shard of its index; import the data again.")
+            self._open[number] = batch
+        return self._open[number]

@@ -1,0 +1,63 @@
+"""Data sets in shards, which `python -m ray_jobs.import_data` makes: read when they are needed."""
+
+import numpy as np
+
+from coterie.contract.data import Indices
+from coterie.errors import DataError
+from datamodules.base import Half
+from datamodules.image_files import decode_images
+from datamodules.own_data import OwnData, PicturesConfig
+from datamodules.shard_files import INDEX, ShardFiles
+from datamodules.source import Samples, Source
+
+
+class Shards(OwnData["Shards.Config"]):
+    """Samples in <path>/index.json and its shards, or in both <path>/train and <path>/test."""
+
+    class Config(PicturesConfig):
+        """Config of shards."""
+
+        stream: bool = True
+        """Read samples when they are needed, and keep none; false reads all at the start."""
+
+    def has_test(self) -> bool:
+        """Whether both `train` and `test` are there."""
+        return all((self.path / half / INDEX).is_file() for half in ("train", "test"))
+
+    @property
+    def streams(self) -> bool:
+        """Whether samples are read when they are needed."""
+        return self.config.stream
+
+    def open_half(self, half: Half) -> Source:
+        """Open the index; shards are mapped when rows are read.
+
+        Raises:
+            DataError: If it is missing or damaged, or pictures differ in size and none is set.
+        """
+        files = ShardFiles.open(self.path / half if self.has_test() else self.path)
+        index, config = files.index, self.config
+        if index.kind == "vectors" and config.size is not None:
+            raise DataError(f"data.size: {self.title} holds feature vectors; leave it out.")
+        if index.kind == "pictures" and index.shape is None and config.size is None:
+            raise DataError(
+                f"data.path={self.path}: its pictures differ in size; set data.size to resize them."
+            )
+
+        def read(rows: Indices) -> Samples:
+            if index.kind == "vectors":
+                return files.vectors(rows)
+            names = [f"{files.folder}, {name}" for name in files.names(rows)]
+            return decode_images(
+                files.pictures(rows), names, mode=config.mode, size=config.size
+            ).images
+
+        labels, owners = files.numbers("label"), files.numbers("client")
+        return Source(
+            count=len(files),
+            read=read,
+            labels=labels if index.classes else None,
+            classes=index.classes,
+            owners=owners if index.clients and bool(np.all(owners >= 0)) else None,
+            owner_names=index.clients,
+        )

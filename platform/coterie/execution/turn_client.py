@@ -1,0 +1,95 @@
+"""The client that a method's client half is given: the contract's `Client` for one turn."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from lightning import LightningModule
+from torch import Tensor, nn
+
+from coterie.contract.client import ClientData, Fit, LocalTrainer, ModuleT, Plan
+from coterie.contract.clusterer import parameter_dtype, to_unit
+from coterie.contract.phase import Tensors
+from coterie.contract.seeds import derive_seed
+from coterie.execution.batches import SeededBatches
+from coterie.execution.module_pool import ModulePool
+
+_EMBED_ROWS = 256
+"""Samples in a forward pass of `embed`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TurnClient:
+    """One client in one turn.
+
+    Attributes:
+        id: See `Client`, as for data, state, mail and seed.
+        data: Its samples.
+        state: What it kept, or None.
+        mail: Sender to message.
+        seed: Its seed for this turn.
+        needs_labels: Whether batches carry labels.
+        trainer: Trains on this client's data.
+        pool: Modules kept between turns.
+        device: Where to embed.
+        work: Share of the local steps to do; under 1 for a straggler.
+    """
+
+    id: int
+    data: ClientData
+    state: Tensors | None
+    mail: Mapping[int, Tensors]
+    seed: int
+    needs_labels: bool
+    trainer: LocalTrainer
+    pool: ModulePool
+    device: torch.device
+    work: float = 1.0
+
+    def module(self, kind: str, build: Callable[[], ModuleT]) -> ModuleT:
+        """The module in its initial state."""
+        return self.pool.fresh(kind, build)
+
+    def fit(self, module: LightningModule, plan: Plan, data: ClientData | None = None) -> Fit:
+        """Train the module in place, by default on the client's own data."""
+        data = self.data if data is None else data
+        seed = self.seed if plan.seed is None else plan.seed
+        batches = SeededBatches(data, plan, seed, with_labels=self.needs_labels, work=self.work)
+        # With a seed that outlives the turn, a network's own draws must not repeat in the next one.
+        own = seed if plan.seed is None else derive_seed(seed, "turn", plan.first_step)
+        return self.trainer.fit(module, batches, own)
+
+    def embed(self, network: nn.Module, samples: Tensor | None = None) -> Tensor:
+        """The network's outputs for samples, by default the client's own, on the CPU, in order."""
+        return embed(network, self.data if samples is None else samples, self.device)
+
+
+def embed(network: nn.Module, data: ClientData | Tensor, device: torch.device) -> Tensor:
+    """Compute a network's outputs in eval mode and without a graph.
+
+    Args:
+        network: Takes samples in [0, 1] in its own dtype. It ends on the CPU, each part in the
+            mode (train or eval) that it had.
+        data: The client's data, or samples (n, …) with n ≥ 1.
+        device: Where to compute.
+
+    Returns:
+        Outputs (n, …), in the samples' order, on the CPU.
+    """
+    modes = {part: part.training for part in network.modules()}
+    network.eval().to(device)
+    dtype, size = parameter_dtype(network), len(data)
+    with torch.no_grad():
+        outputs = [
+            network(to_unit(_rows(data, start, min(start + _EMBED_ROWS, size)).to(device), dtype))
+            for start in range(0, size, _EMBED_ROWS)
+        ]
+    network.cpu()
+    for part, training in modes.items():
+        part.training = training
+    return torch.cat(outputs)
+
+
+def _rows(data: ClientData | Tensor, start: int, end: int) -> Tensor:
+    return data[start:end] if isinstance(data, Tensor) else data.take(np.arange(start, end))

@@ -1,0 +1,85 @@
+"""Decides whether a config may resume a stored run: every key that changes its bits must agree."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from coterie.config.loading import dump_config
+from coterie.config.schema import RunConfig
+from coterie.errors import ConfigError
+
+_FREE = frozenset(
+    {
+        "experiment",
+        "run_dir",
+        "resume",
+        "executor",
+        "accelerator",
+        "cluster",
+        "faults",
+        "evaluation",
+        "checkpoint",
+        "tracking",
+        "data.root",
+        "data.path",
+        "data.download",
+    }
+)
+"""Keys and sections that a resumed run may change: they decide where and how it runs."""
+_BOUND = frozenset({"cluster.threads_per_client"})
+"""Keys of those sections that it may not change: the number of threads changes rounding."""
+_ORDERED = "data.clients"
+"""A mapping whose order counts, because it numbers the clients."""
+_MISSING = object()
+
+
+def check_same_run(stored: Mapping[str, Any], config: RunConfig) -> str:
+    """Check that a config gives the same run as a stored one, which it may extend.
+
+    Args:
+        stored: The stored run's config as plain values.
+        config: The config to resume with. The keys that its method calls extensible may be larger.
+
+    Returns:
+        What extends the run, as a sentence; "" if nothing does.
+
+    Raises:
+        ConfigError: Naming the first key that differs.
+    """
+    then, now = _flat(stored), _flat(dump_config(config))
+    extensions = []
+    for key in sorted(then.keys() | now.keys(), key=lambda key: (not key.endswith(".target"), key)):
+        if then.get(key, _MISSING) != now.get(key, _MISSING):
+            if _raised(key, then, now, config):
+                extensions.append(f"{key} rises from {then[key]} to {now[key]}")
+                continue
+            was, is_ = (f"{key}={d[key]}" if key in d else f"no {key}" for d in (then, now))
+            raise ConfigError(
+                f"resume=true: the checkpoint's run had {was}, this one has {is_}; give the same "
+                "config, or another run_dir."
+            )
+    return f"{', '.join(extensions)}." if extensions else ""
+
+
+def _raised(key: str, then: Mapping[str, Any], now: Mapping[str, Any], config: RunConfig) -> bool:
+    """Whether a key of the method extends the run, and is larger now."""
+    section, _, name = key.partition(".")
+    before = then.get(key)
+    extends = section == "method" and name in config.method.extensible
+    return extends and isinstance(before, int) and now[key] > before
+
+
+def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Dotted key to value, for the keys that change a run's bits."""
+    flat: dict[str, Any] = {}
+    for section, value in config.items():
+        leaves = value if isinstance(value, Mapping) else {"": value}
+        for leaf, inner in leaves.items():
+            key = f"{section}.{leaf}" if leaf else section
+            if key in _BOUND or not {section, key} & _FREE:
+                flat[key] = _plain([*inner.items()] if key == _ORDERED else inner)
+    return flat
+
+
+def _plain(value: Any) -> Any:
+    """The value as JSON returns it: tuples become lists."""
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
