@@ -1,1 +1,1 @@
-"""Data sets as LightningDataModules, and the partitions that spread them over clients."""
+"""Data sets as LightningDataModules, and partitions of their samples over clients."""

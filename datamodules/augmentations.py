@@ -1,31 +1,21 @@
 """Augmentations: random views of whole batches, drawn per sample, on the batch's device.
 
 Geometric steps are composed into one transformation, so an image is resampled only once.
-Randomness comes from torch's global generators; `seeded_view` draws from a seed instead.
+Randomness comes from torch's global generators; `coterie.networks.views.seeded_view` seeds them.
 """
 
 from abc import ABC, abstractmethod
 from math import ceil
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 import kornia.augmentation as kornia
+import torch
+from kornia.geometry.transform import warp_perspective
 from pydantic import AfterValidator, Field
-from torch import nn
+from torch import Tensor, nn
 
 from coterie.config.component import Component
 from coterie.errors import ConfigError
-from coterie.networks.views import seeded_view
-from datamodules.views import ImageView, Padding, VectorView, Warp
-
-__all__ = [
-    "AugmentationConfig",
-    "DigitsAugmentation",
-    "NaturalAugmentation",
-    "NoAugmentation",
-    "RotationPerspective",
-    "VectorNoise",
-    "seeded_view",
-]
 
 
 def _ordered(bounds: tuple[float, float]) -> tuple[float, float]:
@@ -42,14 +32,16 @@ Area = Annotated[tuple[Share, Share], Field(strict=False), AfterValidator(_order
 """Bounds of a crop's share of the image's area; a list in YAML."""
 Factor = Annotated[tuple[Positive, Positive], Field(strict=False), AfterValidator(_ordered)]
 """Bounds of a positive factor; a list in YAML."""
+Padding = Literal["zeros", "border", "reflection"]
+"""How to fill pixels beyond the image's edge."""
 
 
 class AugmentationConfig(Component, ABC):
-    """Base of the augmentations' configs."""
+    """Base of the configs of augmentations."""
 
     @abstractmethod
     def build(self, shape: tuple[int, ...]) -> nn.Module:
-        """A module that maps a batch of samples to one random view of each.
+        """Build a module that maps a batch of samples to a random view of each.
 
         Args:
             shape: The shape of one sample: (channels, height, width) or (features,).
@@ -71,24 +63,24 @@ class DigitsAugmentation(AugmentationConfig):
     """For digits and glyphs on a plain background: crop, small affine, blur; never a flip."""
 
     crop: Area = (0.7, 1.0)
-    """Random resized crop: share of the area that is kept."""
+    """Random resized crop: kept share of the area."""
     aspect: Factor = (0.9, 1.1)
     """Aspect ratio of the crop."""
     rotation: Annotated[float, Field(ge=0.0, le=180.0)] = 15.0
-    """Largest rotation, in degrees either way."""
+    """Largest rotation, in degrees, in either direction."""
     translation: Probability = 0.1
-    """Largest shift, as a share of the side, either way."""
+    """Largest shift, as a share of the side, in either direction."""
     scale: Factor = (0.9, 1.1)
-    """Factor of size."""
+    """Scaling factor."""
     shear: Annotated[float, Field(ge=0.0, lt=90.0)] = 5.0
-    """Largest horizontal shear, in degrees either way."""
+    """Largest horizontal shear, in degrees, in either direction."""
     padding: Padding = "zeros"
-    """What lies beyond the edge; "zeros" suits a black background."""
+    """How to fill pixels beyond the edge; "zeros" suits a black background."""
     blur_probability: Probability = 0.5
     """Share of the views that are blurred."""
     blur_sigma: Factor = (0.005, 0.035)
-    """Standard deviation of the blur, as a share of the side: 8×8 images stay legible. The kernel
-    is wide enough for it; below half a pixel it does next to nothing."""
+    """Standard deviation of the blur, as a share of the side, so that 8×8 images stay legible. The
+    kernel spans three of them on each side; below half a pixel there is almost no blur."""
 
     def build(self, shape: tuple[int, ...]) -> nn.Module:
         """See `AugmentationConfig.build`."""
@@ -116,35 +108,35 @@ class NaturalAugmentation(AugmentationConfig):
     """
 
     crop: Area = (0.2, 1.0)
-    """Random resized crop: share of the area that is kept."""
+    """Random resized crop: kept share of the area."""
     aspect: Factor = (0.75, 4 / 3)
     """Aspect ratio of the crop."""
     flip_probability: Probability = 0.5
     """Share of the views that are mirrored horizontally."""
     jitter_strength: Annotated[float, Field(ge=0.0, le=2.0)] = 0.5
-    """Times 0.8 for brightness, contrast and saturation, 0.2 for hue; 1 for larger images."""
+    """Factor of 0.8 for brightness, contrast and saturation, 0.2 for hue; 1 for larger images."""
     jitter_probability: Probability = 0.8
     """Share of the views whose colours are jittered."""
     grey_probability: Probability = 0.2
-    """Share of the views without colour."""
+    """Share of the views that are converted to grey."""
     blur_probability: Probability = 0.0
     """Share of the views that are blurred; 0.5 for ImageNet."""
     blur_sigma: Factor = (0.1, 2.0)
-    """Standard deviation of the blur, in pixels, before it is cut off: the kernel is SimCLR's,
-    about a tenth of the side wide and at least 3 pixels, and at 32 pixels makes 0.8 of 2.0."""
+    """Standard deviation of the blur, in pixels, before truncation: the kernel is SimCLR's, a tenth
+    of the side wide and at least 3 pixels, so that at 32 pixels 2.0 becomes 0.8."""
 
     def build(self, shape: tuple[int, ...]) -> nn.Module:
         """See `AugmentationConfig.build`."""
         size = _image_size("NaturalAugmentation", shape)
         steps: list[nn.Module] = [
-            # A crop lies within the image; "border" only spares its edge from fading.
+            # A crop lies within the image; "border" only keeps its edge from fading.
             Warp(
                 _resized_crop(size, self.crop, self.aspect),
                 kornia.RandomHorizontalFlip(p=self.flip_probability),
                 padding="border",
             )
         ]
-        # At probability zero kornia computes a step all the same, hence the conditions.
+        # kornia computes a step even at probability 0, hence the conditions.
         if shape[0] == 3 and self.jitter_probability > 0.0:
             level, hue = 0.8 * self.jitter_strength, 0.2 * self.jitter_strength
             # kornia's ColorJitter is torchvision's; its ColorJiggle adds to the brightness.
@@ -156,14 +148,14 @@ class NaturalAugmentation(AugmentationConfig):
 
 
 class RotationPerspective(AugmentationConfig):
-    """Random rotation and perspective, CF-CL's views of USPS."""
+    """Random rotation and perspective: CF-CL's views of USPS."""
 
     rotation: Annotated[float, Field(ge=0.0, le=180.0)] = 20.0
-    """Largest rotation, in degrees either way."""
+    """Largest rotation, in degrees, in either direction."""
     distortion: Probability = 0.3
-    """How far corners move inwards at most, as a share of half the side."""
+    """Largest inward shift of the corners, as a share of half the side."""
     padding: Padding = "zeros"
-    """What lies beyond the edge; "zeros" suits a black background."""
+    """How to fill pixels beyond the edge; "zeros" suits a black background."""
 
     def build(self, shape: tuple[int, ...]) -> nn.Module:
         """See `AugmentationConfig.build`."""
@@ -178,10 +170,10 @@ class RotationPerspective(AugmentationConfig):
 
 
 class VectorNoise(AugmentationConfig):
-    """For feature vectors: Gaussian noise on every feature, then some features set to zero."""
+    """For feature vectors: add Gaussian noise, then set some features to zero."""
 
     std: Annotated[float, Field(ge=0.0)] = 0.1
-    """Standard deviation of the noise, in the features' unit."""
+    """Standard deviation of the noise, in units of the features."""
     mask_probability: Probability = 0.1
     """Share of the features that are set to zero, drawn for each sample."""
 
@@ -207,8 +199,8 @@ def _image_size(name: str, shape: tuple[int, ...]) -> tuple[int, int]:
 def _resized_crop(
     size: tuple[int, int], area: tuple[float, float], aspect: tuple[float, float]
 ) -> nn.Module:
-    # "slice" and unaligned corners give torchvision's resize, where kornia's defaults stretch
-    # pixel centres instead. Nothing is sliced: `Warp` resamples.
+    # "slice" and unaligned corners give torchvision's resize; kornia's defaults would stretch pixel
+    # centres. `Warp` resamples, so nothing is sliced.
     crop: nn.Module = kornia.RandomResizedCrop(
         size, area, aspect, cropping_mode="slice", align_corners=False
     )
@@ -216,7 +208,7 @@ def _resized_crop(
 
 
 def _whole_kernel(sigma: float, side: int) -> int:
-    """The odd width that holds three standard deviations either way, as far as the side reaches."""
+    """Odd kernel width for three standard deviations on both sides, limited by the image's side."""
     return 2 * max(1, min(ceil(3.0 * sigma), side - 1)) + 1
 
 
@@ -229,3 +221,49 @@ def _blur(kernel: int, probability: float, sigma: tuple[float, float]) -> list[n
             (kernel, kernel), sigma, p=probability, separable=kernel > 5, border_type="replicate"
         )
     ]
+
+
+class Warp(nn.Module):
+    """Composes kornia's geometric augmentations and resamples once, bilinearly."""
+
+    def __init__(self, *steps: nn.Module, padding: Padding) -> None:
+        super().__init__()
+        self.steps = nn.ModuleList(steps)
+        self.padding = padding
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Map images (n, c, h, w) to views of the same shape."""
+        matrix = torch.eye(3, dtype=images.dtype, device=images.device)
+        step: Any
+        for step in self.steps:
+            drawn = step.forward_parameters(images.shape)
+            matrix = step.get_transformation_matrix(images, drawn, step.flags) @ matrix
+        size = (images.shape[-2], images.shape[-1])
+        views: Tensor = warp_perspective(
+            images, matrix, size, padding_mode=self.padding, align_corners=False
+        )
+        return views
+
+
+class ImageView(nn.Sequential):
+    """Applies steps in order and clamps to [0, 1], which rounding may leave."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Map images (n, c, h, w) in [0, 1] to views of the same shape and range."""
+        for step in self:
+            images = step(images)
+        return images.clamp(0.0, 1.0)
+
+
+class VectorView(nn.Module):
+    """Adds Gaussian noise, then sets a random share of the features to zero."""
+
+    def __init__(self, std: float, mask_probability: float) -> None:
+        super().__init__()
+        self.std = std
+        self.mask_probability = mask_probability
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        """Map vectors (n, d) to views of the same shape."""
+        kept = torch.rand_like(vectors) >= self.mask_probability
+        return (vectors + self.std * torch.randn_like(vectors)) * kept

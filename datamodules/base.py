@@ -1,7 +1,7 @@
-"""What the data sets share: where they lie, which samples are taken, and how they look.
+"""Bases of the data sets: location, selection and form of the samples.
 
-A data set says how to open one half of itself ("train" or "test"). The rest is here: merging the
-halves, subsets, resizing, and the loaders for users of plain Lightning.
+A data set implements how to open one half, "train" or "test". The bases merge halves, draw
+subsets, resize, and build the loaders for plain Lightning.
 """
 
 import os
@@ -31,33 +31,33 @@ ROOT_VARIABLE = "COTERIE_DATA"
 
 
 class DataConfig(Component):
-    """The keys that all data sets have."""
+    """Config keys of all data sets."""
 
     split: Literal["train", "test", "all"] = "train"
     """Which samples are federated. With "train" the test set is held out; "all" merges the two."""
 
     size: Pixels | tuple[Pixels, Pixels] | None = None
-    """Resize the images to this height and width in pixels, or to [height, width]; by default they
-    stay as they are."""
+    """Resize images to this height and width in pixels, or to [height, width]; by default they are
+    not resized."""
 
     limit: int | None = Field(default=None, ge=1)
-    """Take at most this many federated samples, a random subset with the classes' proportions."""
+    """Maximum number of federated samples, drawn with the classes' proportions."""
 
     limit_test: int | None = Field(default=None, ge=1)
-    """Take at most this many held-out samples; without effect when nothing is held out."""
+    """Maximum number of held-out samples; no effect if nothing is held out."""
 
     limit_seed: int = Field(default=0, ge=0)
-    """The seed that chooses the subsets."""
+    """Seed of the subsets."""
 
     batch_size: int = Field(default=128, ge=1)
-    """Samples per batch of the loaders for plain Lightning; federated runs have their own."""
+    """Batch size of the loaders for plain Lightning; federated runs have their own."""
 
 
 class ImageConfig(DataConfig):
-    """The keys of the data sets that lie in one folder with the others."""
+    """Config keys of the data sets in the common folder."""
 
     root: str | None = None
-    """The folder that holds the data sets; by default the environment variable COTERIE_DATA."""
+    """Folder of the data sets; by default the environment variable COTERIE_DATA."""
 
 
 ConfigT = TypeVar("ConfigT", bound=DataConfig)
@@ -65,11 +65,11 @@ ImageConfigT = TypeVar("ImageConfigT", bound=ImageConfig)
 
 
 class DataSet(LightningDataModule, Generic[ConfigT]):
-    """Base of the data sets; a data set adds `title` and `open_half`, and `classes` if it can.
+    """Base of the data sets; a subclass adds `title` and `open_half`, and `classes` if known.
 
     Attributes:
-        classes: The classes' names, in the order of the labels; empty if the files tell.
-        config: The data set's config.
+        classes: Names of the classes, in the order of the labels; empty if the files hold them.
+        config: Config of the data set.
     """
 
     classes: ClassVar[tuple[str, ...]] = ()
@@ -82,7 +82,7 @@ class DataSet(LightningDataModule, Generic[ConfigT]):
     @property
     @abstractmethod
     def title(self) -> str:
-        """The data set's name in tables and in the summary."""
+        """Name of the data set in tables and in the summary."""
 
     @abstractmethod
     def open_half(self, half: Half) -> Source:
@@ -102,7 +102,7 @@ class DataSet(LightningDataModule, Generic[ConfigT]):
         return False
 
     def open_all(self) -> Source:
-        """The training set followed by the test set, if there is one."""
+        """Open the training set, followed by the test set if there is one."""
         train = self.open_half("train")
         return merge_sources(train, self.open_half("test")) if self.has_test() else train
 
@@ -113,7 +113,7 @@ class DataSet(LightningDataModule, Generic[ConfigT]):
             uint8 images (n, channels, height, width), or float32 feature vectors (n, features).
 
         Raises:
-            DataError: If it is missing (what was looked for, where, how to get it) or unreadable.
+            DataError: If it is missing (of what, where, how to get it) or unreadable.
         """
         config = self.config
         if config.split == "test" and not self.has_test():
@@ -136,11 +136,11 @@ class DataSet(LightningDataModule, Generic[ConfigT]):
         )
 
     def setup(self, stage: str | None = None) -> None:
-        """Read the data set for the loaders, once."""
+        """Read the data set for the loaders."""
         self._data()
 
     def train_dataloader(self) -> DataLoader[Any]:
-        """Shuffled batches (images uint8, labels int64) of the samples that `split` chooses."""
+        """Shuffled batches (images uint8, labels int64) of the samples that `split` selects."""
         data = self._data()
         return self._loader(data.samples, data.labels, shuffle=True)
 
@@ -202,10 +202,10 @@ class _Rows(Dataset[tuple[Tensor, ...]]):
 
 
 class ImageDataModule(DataSet[ImageConfigT]):
-    """Base of the data sets that lie in one folder with the others."""
+    """Base of the data sets in the common folder."""
 
     def root(self) -> Path:
-        """The folder that holds the data sets.
+        """Folder of the data sets.
 
         Raises:
             DataError: If neither the config nor the environment names one.

@@ -13,7 +13,7 @@ from datamodules.base import (
     ImageConfig,
     ImageDataModule,
 )
-from datamodules.parquet_images import find_parquet, open_parquet
+from datamodules.parquet_images import find_parquet, open_parquet_images
 from datamodules.source import Source, source_from_arrays
 
 _FOLDER = "cifar10"
@@ -21,12 +21,12 @@ _PICKLES = "cifar-10-batches-py"
 
 
 def read_pickles(root: Path, half: Half) -> Source:
-    """One half from torchvision's layout, whose checksums torchvision verifies before unpickling.
+    """Open one half in torchvision's layout; torchvision verifies checksums before unpickling.
 
     Raises:
-        DataError: If a file is missing or changed.
+        DataError: If a file is missing or modified.
     """
-    # Importing torchvision takes a second, and the parquet files do not need it.
+    # torchvision takes a second to import, and parquet files do not need it.
     from torchvision import datasets
 
     try:
@@ -51,7 +51,7 @@ class CIFAR10(ImageDataModule["CIFAR10.Config"]):
         """Config of CIFAR-10."""
 
         folder: str = Field(default=_FOLDER, min_length=1)
-        """The folder of the parquet files in the root, and the data set's name in results."""
+        """Folder of the parquet files in the root, and name of the data set in results."""
 
     classes: ClassVar[tuple[str, ...]] = (
         "airplane",
@@ -68,7 +68,7 @@ class CIFAR10(ImageDataModule["CIFAR10.Config"]):
 
     @property
     def title(self) -> str:
-        """The folder's name: a re-encoded copy must not pass for the original in results."""
+        """Name of the folder: a re-encoded copy must not pass for the original in results."""
         return self.config.folder
 
     def open_half(self, half: Half) -> Source:
@@ -76,8 +76,8 @@ class CIFAR10(ImageDataModule["CIFAR10.Config"]):
         folder = self.root() / self.config.folder
         files = find_parquet(folder, half)
         if files:
-            return open_parquet(files, "RGB", len(self.classes))
-        # Another folder is another version of the pictures; the pickles would be the wrong ones.
+            return open_parquet_images(files, "RGB", len(self.classes))
+        # Another folder holds another version of the pictures, which the pickles are not.
         if self.config.folder == _FOLDER and (self.root() / _PICKLES).is_dir():
             return read_pickles(self.root(), half)
         raise DataError(

@@ -1,4 +1,4 @@
-"""CIFAR-100, from the original Python pickles as torchvision lays them out."""
+"""CIFAR-100, from the original Python pickles in torchvision's layout."""
 
 import pickle
 from dataclasses import replace
@@ -16,7 +16,7 @@ _FOLDER = "cifar-100-python"
 
 
 class CIFAR100(DownloadedDataModule["CIFAR100.Config"]):
-    """Natural images: 50,000 + 10,000, RGB, 32×32, 100 classes or 20 groups of five.
+    """Natural images: 50,000 + 10,000, RGB, 32×32, 100 classes or 20 superclasses of five.
 
     Reads <root>/cifar-100-python/{train,test,meta}; torchvision verifies their checksums before
     anything is unpickled.
@@ -26,11 +26,11 @@ class CIFAR100(DownloadedDataModule["CIFAR100.Config"]):
         """Config of CIFAR-100."""
 
         labels: Literal["fine", "coarse"] = "fine"
-        """The 100 classes, or the 20 groups that CC and others cluster ("CIFAR-20")."""
+        """The 100 classes, or the 20 superclasses that CC and others cluster ("CIFAR-20")."""
 
     @property
     def title(self) -> str:
-        """The data set's name; the groups have the name that results have in the literature."""
+        """Name of the data set; "cifar20" is the literature's name of the superclasses."""
         return "cifar100" if self.config.labels == "fine" else "cifar20"
 
     def open_half(self, half: Half) -> Source:
@@ -59,7 +59,7 @@ class CIFAR100(DownloadedDataModule["CIFAR100.Config"]):
         return replace(source, classes=tuple(names))
 
     def complete(self) -> bool:
-        """Whether the three files are there."""
+        """Whether the three files exist."""
         return all((self.root() / _FOLDER / name).is_file() for name in ("train", "test", "meta"))
 
     def fetch(self, root: Path) -> None:
@@ -70,6 +70,6 @@ class CIFAR100(DownloadedDataModule["CIFAR100.Config"]):
 
 
 def _unpickle(path: Path) -> dict[str, Any]:
-    """A file whose checksum torchvision has verified: it reads no coarse labels itself."""
+    """Unpickle a file that torchvision has verified, since torchvision reads no coarse labels."""
     content: dict[str, Any] = pickle.loads(path.read_bytes(), encoding="latin1")  # noqa: S301
     return content

@@ -1,4 +1,4 @@
-"""The 8×8 handwritten digits that come with scikit-learn: no files, loaded in an instant."""
+"""The 8×8 handwritten digits of scikit-learn, which need no files."""
 
 from typing import ClassVar, Literal
 
@@ -16,11 +16,11 @@ _SPLIT_SEED = 0
 class Digits(ImageDataModule["Digits.Config"]):
     """1,797 grey images of the ten digits, 8×8, from `sklearn.datasets.load_digits`.
 
-    The set has no test half of its own: a fixed fifth of each class serves as one.
+    The set has no test half; a fixed fifth of each class serves as one.
     """
 
     class Config(ImageConfig):
-        """Config of the digits; `root` has no meaning here."""
+        """Config of the digits; `root` has no effect."""
 
         split: Literal["train", "test", "all"] = "all"
         """Which samples are federated; by default all 1,797."""
@@ -29,11 +29,11 @@ class Digits(ImageDataModule["Digits.Config"]):
 
     @property
     def title(self) -> str:
-        """The data set's name."""
+        """Name of the data set."""
         return "digits"
 
     def open_all(self) -> Source:
-        """All images in scikit-learn's order, their grey levels 0..16 spread over 0..255."""
+        """All images in scikit-learn's order, with grey levels scaled from 0..16 to 0..255."""
         data = load_digits()
         images = np.rint(data.images * (255 / 16)).astype(np.uint8)[:, None]
         return source_from_arrays(images, data.target.astype(np.int64))

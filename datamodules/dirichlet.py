@@ -1,7 +1,7 @@
 """Dirichlet partitions: label skew of adjustable strength, from IID (large α) to one class (small).
 
-Two ways of drawing are in use: proportions over clients for each class, where the clients' sizes
-vary too, and proportions over classes for each client, where they are equal.
+There are two kinds: proportions over clients for each class, with clients of different sizes, and
+proportions over classes for each client, with clients of equal size.
 """
 
 import numpy as np
@@ -23,20 +23,20 @@ def dirichlet(
     equal_sizes: bool = False,
     min_samples: int = 2,
 ) -> list[Indices]:
-    """Spread classes over clients by Dirichlet(α) proportions; every sample is used once.
+    """Distribute classes over clients by Dirichlet(α) proportions; every sample is used once.
 
     Args:
         labels: int64 classes (n,).
-        clients: How many clients there are.
-        alpha: The concentration: 1e5 is close to IID, 1e-3 close to one class per client.
-        seed: Seeds the proportions and the samples.
-        equal_sizes: Draw each client's class mix around the data set's and fill all clients to the
-            same number of samples (±1), instead of drawing each class's shares of the clients. A
-            class that has run out is replaced by the client's others, in proportion.
+        clients: Number of clients.
+        alpha: Concentration: 1e5 is close to IID, 1e-3 close to one class per client.
+        seed: Seed of the proportions and the samples.
+        equal_sizes: Whether to draw each client's class proportions around the data set's and fill
+            all clients to equal sizes (±1), instead of drawing each class's shares of the clients.
+            An exhausted class is replaced by the client's other classes, in proportion.
         min_samples: Redraw, up to 100 times, until each client has this many samples.
 
     Returns:
-        Sorted row numbers, one array per client.
+        Each client's rows, sorted.
 
     Raises:
         DataError: If no draw gives every client `min_samples`.
@@ -63,7 +63,7 @@ def dirichlet(
 def _free_counts(
     sizes: NDArray[np.int64], clients: int, alpha: float, least: int, rng: np.random.Generator
 ) -> NDArray[np.int64]:
-    """Counts (clients, classes): each class is cut at the sums of its Dirichlet proportions."""
+    """Counts (clients, classes): each class is split at its cumulated Dirichlet proportions."""
     for _ in range(_MAX_DRAWS):
         shares = rng.dirichlet(np.full(clients, alpha), size=len(sizes))
         cuts = np.rint(np.cumsum(shares, axis=1) * sizes[:, None]).astype(np.int64)
@@ -83,14 +83,14 @@ def _equal_counts(
 ) -> NDArray[np.int64]:
     """Counts (clients, classes) with equal sums over classes, filled client by client.
 
-    The concentration follows the class sizes (α·C·n_c/n, which is α for balanced classes): were it
-    the same for unequal classes, large α would leave the frequent classes to the last clients.
+    The concentration is proportional to class size (α·C·n_c/n, which is α for balanced classes):
+    with equal concentrations, large α would leave the frequent classes to the last clients.
     """
     concentration = alpha * len(sizes) * sizes / sizes.sum()
     counts = np.zeros((clients, len(sizes)), dtype=np.int64)
     left = sizes.copy()
     base, extra = divmod(int(sizes.sum()), clients)
-    # Late clients take what others left, so the order is random.
+    # The last clients get the remaining classes, so the order is random.
     for turn, client in enumerate(rng.permutation(clients)):
         mix = rng.dirichlet(concentration)
         need = base + (turn < extra)

@@ -1,4 +1,4 @@
-"""What the data sets share that torchvision downloads."""
+"""Base of the data sets that torchvision downloads."""
 
 from abc import abstractmethod
 from pathlib import Path
@@ -9,28 +9,28 @@ from datamodules.base import ImageConfig, ImageDataModule
 
 
 class DownloadConfig(ImageConfig):
-    """The keys of the data sets that torchvision downloads."""
+    """Config keys of the data sets that torchvision downloads."""
 
     download: bool = False
-    """Let torchvision download the files into the root folder if they are not there yet."""
+    """Whether torchvision downloads missing files into the root folder."""
 
 
 DownloadConfigT = TypeVar("DownloadConfigT", bound=DownloadConfig)
 
 
 class DownloadedDataModule(ImageDataModule[DownloadConfigT]):
-    """Base of the data sets that torchvision downloads; a data set adds `fetch` and `complete`."""
+    """Base of the data sets that torchvision downloads; a subclass adds `fetch` and `complete`."""
 
     @abstractmethod
     def complete(self) -> bool:
-        """Whether all files are there."""
+        """Whether all files exist."""
 
     @abstractmethod
     def fetch(self, root: Path) -> None:
-        """Download with torchvision; importing it takes a second, so only here."""
+        """Download with torchvision, which is imported only here because it takes a second."""
 
     def prepare_data(self) -> None:
-        """With `download=true`, fetch the files unless they are there.
+        """Fetch missing files if `download=true`.
 
         Raises:
             DataError: If they cannot be fetched.

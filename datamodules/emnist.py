@@ -1,4 +1,4 @@
-"""EMNIST: handwritten letters and digits, in IDX files as torchvision lays them out."""
+"""EMNIST: handwritten letters and digits, in IDX files in torchvision's layout."""
 
 import string
 from dataclasses import replace
@@ -29,23 +29,23 @@ class EMNIST(IDXDataModule["EMNIST.Config"]):
     """Handwritten characters, 28×28 grey, in six variants (Cohen et al., arXiv:1702.05373).
 
     Reads <root>/EMNIST/raw/emnist-<variant>-{train,test}-{images-idx3,labels-idx1}-ubyte[.gz].
-    The files hold the images transposed, and torchvision leaves them so; here they stand upright.
+    The files and torchvision have the images transposed; here they are upright.
     """
 
     class Config(DownloadConfig):
         """Config of EMNIST."""
 
         variant: Variant = "balanced"
-        """Which selection: 62 classes (byclass), 47 (bymerge, and balanced: as many samples of
-        each), 26 (letters) or 10 (digits, mnist)."""
+        """Selection of samples: 62 classes (byclass), 47 (bymerge, and balanced with equal class
+        sizes), 26 (letters) or 10 (digits, mnist)."""
 
     @property
     def title(self) -> str:
-        """The data set's name with its variant."""
+        """Name of the data set with its variant."""
         return f"emnist_{self.config.variant}"
 
     def stem(self, half: Half) -> str:
-        """How the names of a half's two files begin."""
+        """Prefix of the names of a half's two files."""
         return f"emnist-{self.config.variant}-{half}"
 
     def open_half(self, half: Half) -> Source:
@@ -57,7 +57,7 @@ class EMNIST(IDXDataModule["EMNIST.Config"]):
         return replace(source_from_arrays(upright, labels), classes=classes)
 
     def fetch(self, root: Path) -> None:
-        """Download all variants; they come in one archive."""
+        """Download all variants, which are one archive."""
         from torchvision import datasets
 
         datasets.EMNIST(root=str(root), split=self.config.variant, download=True)

@@ -1,4 +1,4 @@
-"""Fits samples from anywhere to what a model takes: size and mode of images, width of vectors."""
+"""Fit samples to a model's input: size and mode of images, width of vectors."""
 
 import logging
 from collections import Counter
@@ -15,19 +15,19 @@ from datamodules.npz import as_samples
 from datamodules.resize import resize_images
 
 _LUMA = np.array([19595, 38470, 7471], dtype=np.uint32)
-"""ITU-R 601's weights of red, green and blue in 1/65536, as Pillow's conversion to "L" has them."""
+"""ITU-R 601 weights of red, green and blue in 1/65536, as in Pillow's conversion to "L"."""
 
 _logger = logging.getLogger(__name__)
 
 
 @dataclass
 class Fitting:
-    """What a model takes, and what had to be done to the samples so far to make them so.
+    """A model's input, and counts of the conversions of samples so far.
 
     Attributes:
-        shape: A sample's shape: (channels, height, width) or (features,).
+        shape: Shape of a sample: (channels, height, width) or (features,).
         images: Whether samples are uint8 images rather than float vectors.
-        mode: The images' mode; None for images of other than one or three channels.
+        mode: Mode of the images; None unless they have one or three channels.
     """
 
     shape: tuple[int, ...]
@@ -41,7 +41,7 @@ class Fitting:
         """Decode pictures to the model's size and mode.
 
         Raises:
-            DataError: If the model takes no pictures, or one is missing or cannot be read.
+            DataError: If the model takes no pictures, or one is missing or unreadable.
         """
         if not self.images or self.mode is None:
             raise DataError(f"{names[0]}: a picture, but {self._wanted}; give it such an array.")
@@ -54,22 +54,22 @@ class Fitting:
         return decoded.images
 
     def array(self, array: NDArray[Any], name: str) -> NDArray[np.generic]:
-        """Samples of an array in the model's shape and type.
+        """Convert an array to the model's shape and dtype.
 
         Images may be (n, height, width), (n, channels, height, width) or (n, height, width,
         channels); other sizes are resized, grey and RGB are converted to each other.
 
         Args:
             array: uint8 images, or real vectors (n, features).
-            name: What to call it in errors.
+            name: Its name in errors.
 
         Raises:
-            DataError: If it does not fit and cannot be made to, or a value is not finite.
+            DataError: If it cannot be converted, or a value is not finite.
         """
         return self._images(array, name) if self.images else self._vectors(array, name)
 
     def warn(self) -> None:
-        """Say once, after the last sample, what was done to them."""
+        """Warn once about the conversions, after the last sample."""
         if self._resized:
             size = "×".join(map(str, self.shape[1:]))
             _logger.warning("%d of %d images were resized to %s.", self._resized, self._count, size)
@@ -117,6 +117,6 @@ class Fitting:
 
 
 def _grey(images: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """RGB images (n, 3, height, width) as (n, 1, height, width), with Pillow's rounding."""
+    """Convert RGB (n, 3, height, width) to grey (n, 1, height, width), with Pillow's rounding."""
     levels = np.tensordot(images.astype(np.uint32), _LUMA, axes=(1, 0))
     return np.asarray((levels + 0x8000) >> 16, dtype=np.uint8)[:, None]

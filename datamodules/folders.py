@@ -1,4 +1,4 @@
-"""Pictures in folders: one per class, one per client, or all in one."""
+"""Pictures in folders: a folder per class, a folder per client, or one folder."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -27,15 +27,15 @@ class ImageFolder(OwnData[PicturesConfig]):
 class ClassFolders(OwnData[PicturesConfig]):
     """Pictures in a folder per class, as torchvision's ImageFolder reads them.
 
-    Reads <path>/<class>/…; if <path>/train and <path>/test are both there, <path>/train/<class>/…
-    and <path>/test/<class>/…
+    Reads <path>/<class>/…; if <path>/train and <path>/test both exist, <path>/train/<class>/… and
+    <path>/test/<class>/…
     """
 
     class Config(PicturesConfig):
         """Config of a folder per class."""
 
     def has_test(self) -> bool:
-        """Whether both `train` and `test` are there."""
+        """Whether both `train` and `test` exist."""
         return (self.path / "train").is_dir() and (self.path / "test").is_dir()
 
     def open_half(self, half: Half) -> Source:
@@ -85,7 +85,7 @@ class ClientFolders(OwnData[PicturesConfig]):
                 f"{paths[loose.index(True)]} lies in no class folder, but "
                 f"{paths[loose.index(False)]} does; put all pictures in class folders, or none."
             )
-        # A folder is a class whatever it is called, so -1 is not unknown here.
+        # Every folder is a class, even one called -1.
         names = [path.parts[0] for path in inside]
         numbers = {name: number for number, name in enumerate(sorted(set(names)))}
         labels = np.array([numbers[name] for name in names], dtype=np.int64)
@@ -93,17 +93,17 @@ class ClientFolders(OwnData[PicturesConfig]):
 
 
 def open_pictures(paths: Sequence[Path], config: PicturesConfig) -> Source:
-    """A source over picture files, without labels."""
+    """Source of picture files, without labels."""
     names = [str(path) for path in paths]
     return source_from_pictures(paths, names, mode=config.mode, size=config.size)
 
 
 def subfolders(folder: Path, what: str) -> dict[str, Path]:
-    """The folders in a folder by name, sorted, without hidden ones.
+    """List the visible folders in a folder, by name and sorted.
 
     Args:
-        folder: Where to look.
-        what: What they stand for, in errors.
+        folder: The parent folder.
+        what: What the folders stand for, in errors.
 
     Raises:
         DataError: If the folder is missing or has none.

@@ -1,4 +1,4 @@
-"""Data sets in IDX files, MNIST's format, as torchvision lays them out."""
+"""Data sets in IDX files (MNIST's format), in torchvision's layout."""
 
 import gzip
 import zlib
@@ -24,7 +24,7 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
     big-endian 32-bit integer; the values.
 
     Raises:
-        DataError: If the file is not of that form or too short.
+        DataError: If the file does not have that format.
     """
     try:
         content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
@@ -45,7 +45,7 @@ class IDXDataModule(DownloadedDataModule[DownloadConfigT]):
     """Reads <root>/<class name>/raw/<stem>-{images-idx3,labels-idx1}-ubyte[.gz]."""
 
     def stem(self, half: Half) -> str:
-        """How the names of a half's two files begin."""
+        """Prefix of the names of a half's two files."""
         return {"train": "train", "test": "t10k"}[half]
 
     def open_half(self, half: Half) -> Source:
@@ -54,15 +54,15 @@ class IDXDataModule(DownloadedDataModule[DownloadConfigT]):
         return source_from_arrays(images[:, None], labels)
 
     def read_half(self, half: Half, classes: int, first: int = 0) -> tuple[Images, Labels]:
-        """Images (n, height, width) and labels in 0..classes - 1.
+        """Read images (n, height, width) and labels in 0..classes - 1.
 
         Args:
             half: Which half.
-            classes: How many classes there are.
-            first: The label in the file that stands for the first of them.
+            classes: Number of classes.
+            first: The file's label of the first class.
 
         Raises:
-            DataError: If a file is missing or corrupt, or the two do not fit each other.
+            DataError: If a file is missing or corrupt, or images and labels do not fit.
         """
         self.prepare_data()
         images_path = self._find(f"{self.stem(half)}-images-idx3-ubyte")

@@ -1,8 +1,8 @@
 """Pictures, as files or as bytes, decoded into one array.
 
-Pictures of another mode are converted, with one warning for all of them. What is transparent is
+Pictures of another mode are converted, with one warning for all of them. Transparent pixels are
 composited on black. 16-bit grey levels are scaled to 8 bits, v·255/65535, where Pillow would clip
-them at 255. Orientation tags are left aside, as torchvision does.
+them at 255. Orientation tags are ignored, as in torchvision.
 """
 
 import logging
@@ -25,10 +25,10 @@ from datamodules.resize import Size, resize_images
 Mode = Literal["L", "RGB"]
 Picture = Path | bytes
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
-"""What `find_images` takes for a picture: the extensions of torchvision's ImageFolder."""
+"""Extensions of pictures, as in torchvision's ImageFolder."""
 
 _CHUNK = 64
-"""Pictures a thread decodes at a time."""
+"""Pictures that a thread decodes at a time."""
 _ALPHA = frozenset({"RGBA", "RGBa", "LA", "La", "PA"})
 _TRANSPARENT = " with a transparent colour"
 _BROKEN = (
@@ -39,13 +39,13 @@ _BROKEN = (
     struct.error,
     Image.DecompressionBombError,
 )
-"""What Pillow raises at pictures that are corrupt, truncated or far too large."""
+"""Pillow's errors for corrupt, truncated or far too large pictures."""
 
 _logger = logging.getLogger(__name__)
 
 
 def find_images(folder: Path) -> list[Path]:
-    """The pictures in a folder and the folders below it, sorted; hidden ones are left out.
+    """List the visible pictures in a folder and the folders below it, sorted.
 
     Raises:
         DataError: If the folder is missing or holds none.
@@ -72,14 +72,14 @@ def read_images(
     mode: Mode,
     size: Size | None = None,
 ) -> NDArray[np.uint8]:
-    """Decode pictures in threads, in their order.
+    """Decode pictures in threads, in order.
 
     Args:
         pictures: Files, or the bytes of files.
-        names: What to call each picture in errors.
-        mode: "L" gives one channel, "RGB" three; other pictures are converted.
-        size: Resize each to this side, or (height, width), bilinearly and with antialiasing. By
-            default they stay as they are, and have to be of one size.
+        names: Each picture's name in errors.
+        mode: "L" for one channel, "RGB" for three; other pictures are converted.
+        size: Resize each picture to this side, or (height, width), bilinearly and with
+            antialiasing. By default pictures are not resized and must have one size.
 
     Returns:
         uint8 (n, channels, height, width), contiguous.
@@ -93,12 +93,12 @@ def read_images(
 
 
 class Decoded(NamedTuple):
-    """Pictures that were decoded, and what was done to them.
+    """Decoded pictures, and counts of their conversions.
 
     Attributes:
         images: uint8 (n, channels, height, width).
-        converted: How many had which other mode.
-        resized: How many had another size.
+        converted: Number of pictures by other mode.
+        resized: Number of pictures of another size.
     """
 
     images: NDArray[np.uint8]
@@ -137,12 +137,12 @@ def decode_images(
 
 
 def warn_converted(converted: Counter[str], count: int, mode: Mode) -> None:
-    """Log one warning about the pictures of another mode among `count`, if there are any."""
+    """Warn once about the pictures of another mode among `count`, if any."""
     if not converted:
         return
     modes = ", ".join(f"{number} from {name}" for name, number in converted.most_common())
     alpha = any(name in _ALPHA or name.endswith(_TRANSPARENT) for name in converted)
-    black = "; what is transparent becomes black" if alpha else ""
+    black = "; transparent pixels become black" if alpha else ""
     _logger.warning(
         "%d of %d pictures were converted to %s (%s)%s.",
         converted.total(),
@@ -156,7 +156,7 @@ def warn_converted(converted: Counter[str], count: int, mode: Mode) -> None:
 def _decode(
     picture: Picture, name: str, mode: Mode, size: Size | None
 ) -> tuple[NDArray[np.uint8], str, bool]:
-    """One picture's pixels (channels, height, width), its former mode, whether it was resized."""
+    """Return a picture's pixels (channels, height, width), former mode, and whether resized."""
     if isinstance(picture, Path) and not picture.is_file():
         raise DataError(f"{name}: there is no such file; put it there, or take its entry out.")
     if not (picture.stat().st_size if isinstance(picture, Path) else picture):
@@ -181,12 +181,12 @@ def _decode(
 
 
 def _convert(image: Image.Image, mode: Mode) -> Image.Image:
-    """The picture in the wanted mode; Pillow's own `convert` would clip 16 bits and drop alpha."""
+    """Convert to a mode; Pillow's `convert` alone would clip 16 bits and drop alpha."""
     if image.mode == mode and "transparency" not in image.info:
         return image
     if image.mode.startswith("I"):
         levels = np.asarray(image)
-        # Compared before they are scaled: 16 bits tell levels apart that 8 do not.
+        # Compare before scaling: levels that differ in 16 bits may be equal in 8.
         seen = levels != image.info.get("transparency", -1)
         image = Image.fromarray(_eight_bits(levels) * seen)
     elif image.mode in _ALPHA or "transparency" in image.info:
@@ -199,10 +199,10 @@ def _convert(image: Image.Image, mode: Mode) -> Image.Image:
 
 
 def _eight_bits(levels: NDArray[np.integer]) -> NDArray[np.uint8]:
-    """Grey levels 0..65535 as 0..255, rounded."""
+    """Scale grey levels from 0..65535 to 0..255, rounded."""
     if levels.min() < 0 or levels.max() > 65535:
         raise ValueError("it holds numbers beyond 16 bits; save it with 8 or 16 bits")
-    # 65535 = 257·255, so this is the nearest integer to v/257 without a float.
+    # 65535 = 257·255, so this is v/257 rounded, without floats.
     return ((levels.astype(np.int64) + 128) // 257).astype(np.uint8)
 
 

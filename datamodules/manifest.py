@@ -18,24 +18,24 @@ from datamodules.source import Source, source_from_pictures
 
 
 class Manifest(OwnData["Manifest.Config"]):
-    """Pictures listed in a .csv or .parquet file, a row for each.
+    """Pictures listed in a .csv or .parquet file, one per row.
 
-    A picture is a path, relative to the file's own folder, or in parquet its bytes: a binary
-    column, or a struct with a field `bytes` as on the Hugging Face hub.
+    A picture is a path relative to the file's folder, or in parquet its bytes: a binary column, or
+    a struct with a field `bytes` as on the Hugging Face hub.
     """
 
     class Config(PicturesConfig):
         """Config of a manifest."""
 
         picture_column: str = Field(default="path", min_length=1)
-        """The column of paths or bytes."""
+        """Column of paths or bytes."""
         label_column: str | None = None
-        """The column of labels, text or integers, empty or -1 where unknown; by default none."""
+        """Column of labels, text or integers, empty or -1 where unknown; by default none."""
         client_column: str | None = None
-        """The column of clients, for `partition=by_client`; by default none."""
+        """Column of clients, for `partition=by_client`; by default none."""
 
     def open_half(self, half: Half) -> Source:
-        """Read the table; pictures are read when rows are."""
+        """Read the table; pictures are read on demand."""
         config = self.config
         table = self._read_table()
         pictures, names = self._pictures(table[config.picture_column])
@@ -81,8 +81,8 @@ class Manifest(OwnData["Manifest.Config"]):
     def _parse(self) -> Any:
         if self.path.suffix != ".csv":
             return pq.read_table(self.path)
-        # Only what is empty is missing: a class may well be called NA. Numbered clients and files
-        # stay text, so that 007 keeps its zeros.
+        # Only empty cells are missing, since a class may be called NA. Clients and files are text,
+        # so that 007 keeps its zeros.
         names = (self.config.picture_column, self.config.client_column)
         text = {name: pa.string() for name in names if name is not None}
         options = pa.csv.ConvertOptions(
@@ -91,7 +91,7 @@ class Manifest(OwnData["Manifest.Config"]):
         return pa.csv.read_csv(self.path, convert_options=options)
 
     def _pictures(self, column: Any) -> tuple[list[Picture], list[str]]:
-        """Each row's picture and what to call it in errors."""
+        """Each row's picture, and its name in errors."""
         if pa.types.is_struct(column.type) and column.type.get_field_index("bytes") >= 0:
             column = pc.struct_field(column, "bytes")
         values = column.to_pylist()

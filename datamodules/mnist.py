@@ -1,4 +1,4 @@
-"""MNIST and Fashion-MNIST, read from the original IDX files as torchvision lays them out."""
+"""MNIST and Fashion-MNIST, from the original IDX files in torchvision's layout."""
 
 from typing import ClassVar
 
@@ -16,7 +16,7 @@ class MNIST(IDXDataModule[DownloadConfig]):
 
     @property
     def title(self) -> str:
-        """The data set's name."""
+        """Name of the data set."""
         return "mnist"
 
 
@@ -41,5 +41,5 @@ class FashionMNIST(IDXDataModule[DownloadConfig]):
 
     @property
     def title(self) -> str:
-        """The data set's name."""
+        """Name of the data set."""
         return "fashion_mnist"

@@ -1,4 +1,4 @@
-"""Arrays of one's own in a NumPy .npz file: images, or feature vectors."""
+"""A user's arrays in a NumPy .npz file: images, or feature vectors."""
 
 import zipfile
 import zlib
@@ -14,14 +14,14 @@ from datamodules.own_data import OwnData, PathConfig, number_classes, number_own
 from datamodules.source import Samples, Source
 
 _USUAL = {"samples": ("samples", "x"), "labels": ("labels", "y"), "clients": ("clients",)}
-"""The names that are tried for arrays that the config does not name."""
+"""Default names of arrays."""
 
 
 class NPZ(OwnData["NPZ.Config"]):
-    """Samples in an .npz file, with labels and clients if it has them.
+    """Samples in an .npz file, with optional labels and clients.
 
     Images are uint8 (n, height, width), (n, height, width, channels) or (n, channels, height,
-    width) with 1 or 3 channels, the last axis being tried first; feature vectors are numbers
+    width) with 1 or 3 channels, on the last axis if both axes qualify; feature vectors are numbers
     (n, features). Labels and clients are integers or text (n,); the label -1 is unknown.
     """
 
@@ -29,15 +29,15 @@ class NPZ(OwnData["NPZ.Config"]):
         """Config of an .npz file."""
 
         samples: str | None = None
-        """The array of samples; by default `samples`, else `x`."""
+        """Array of samples; by default `samples`, else `x`."""
         labels: str | None = None
-        """The array of labels; by default `labels`, else `y`, if there is one."""
+        """Array of labels; by default `labels`, else `y`, if it exists."""
         clients: str | None = None
-        """The array of clients; by default `clients`, if there is one."""
+        """Array of clients; by default `clients`, if it exists."""
         test_samples: str | None = None
-        """The array of held-out samples; by default none."""
+        """Array of held-out samples; by default none."""
         test_labels: str | None = None
-        """The array of their labels; by default none."""
+        """Array of their labels; by default none."""
 
     def has_test(self) -> bool:
         """Whether the config names an array of held-out samples."""
@@ -79,7 +79,7 @@ class NPZ(OwnData["NPZ.Config"]):
         return as_samples(self._read(name), f"{self.path}, array {name},")
 
     def _values(self, key: str) -> tuple[list[Any] | None, str]:
-        """An array (n,) or (n, 1) as a list, if there is one, and what to call it in errors."""
+        """An array (n,) or (n, 1) as a list, if it exists, and its name in errors."""
         found = self._find(key)
         if found is None:
             return None, ""
@@ -92,7 +92,7 @@ class NPZ(OwnData["NPZ.Config"]):
         return values, name
 
     def _find(self, key: str) -> str | None:
-        """The array that the config names for a key, else the first of the usual names."""
+        """Name of a key's array: from the config, else the first default name that exists."""
         given: str | None = getattr(self.config, key)
         names = self._names()
         if given is not None and given not in names:
@@ -139,17 +139,17 @@ class NPZ(OwnData["NPZ.Config"]):
 
 
 def as_samples(array: NDArray[Any], name: str) -> Samples:
-    """uint8 images (n, channels, height, width), or float32 vectors (n, features).
+    """Convert to uint8 images (n, channels, height, width) or float32 vectors (n, features).
 
     Args:
-        array: As `NPZ` says.
-        name: What to call it in errors.
+        array: In a form that `NPZ` accepts.
+        name: Its name in errors.
 
     Raises:
         DataError: If it is neither.
     """
     if array.ndim == 2 and array.dtype.kind in "fiu":
-        with np.errstate(over="ignore"):  # what overflows becomes infinite, which is refused later
+        with np.errstate(over="ignore"):  # overflow to infinity is refused later
             return array.astype(np.float32)
     if array.ndim in (3, 4) and array.dtype == np.uint8:
         if array.ndim == 3:

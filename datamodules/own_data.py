@@ -1,4 +1,4 @@
-"""What the data sets share that a user points to with `data.path`."""
+"""Base of the data sets at a user's `data.path`."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,20 +17,20 @@ _UNKNOWN = (None, "", -1, "-1")
 
 
 class PathConfig(DataConfig):
-    """The keys of data of one's own."""
+    """Config keys of a user's data."""
 
     path: str = Field(min_length=1)
-    """Where the data lies."""
+    """Path of the data."""
 
 
 class PicturesConfig(PathConfig):
-    """The keys of pictures of one's own."""
+    """Config keys of a user's pictures."""
 
     mode: Mode = "RGB"
-    """Three channels of colour (RGB) or one of grey levels (L); other pictures are converted, and
-    what is transparent becomes black."""
+    """Three colour channels (RGB) or one grey channel (L); other pictures are converted, and
+    transparent pixels become black."""
     stream: bool = False
-    """Decode pictures when they are needed, and keep none: for data larger than memory. It needs
+    """Whether to decode pictures on demand and keep none, for data larger than memory. It needs
     `size`."""
 
 
@@ -38,7 +38,7 @@ PathConfigT = TypeVar("PathConfigT", bound=PathConfig)
 
 
 class OwnData(DataSet[PathConfigT]):
-    """Base of the data sets in one file or folder; without a test set unless a subclass has one."""
+    """Base of the data sets in one file or folder, without a test set by default."""
 
     @property
     def path(self) -> Path:
@@ -47,7 +47,7 @@ class OwnData(DataSet[PathConfigT]):
 
     @property
     def title(self) -> str:
-        """The file's or the folder's name."""
+        """Name of the file or folder."""
         return self.path.stem if self.path.is_file() else self.path.resolve().name
 
     def has_test(self) -> bool:
@@ -78,11 +78,11 @@ def number_classes(
 
     Args:
         values: Text or integers (n,).
-        name: What to call them in errors.
-        classes: The classes' names if they are known already, for a test set.
+        name: Their name in errors.
+        classes: Names of the classes, if known, for a test set.
 
     Returns:
-        int64 (n,), -1 where unknown, and the classes' names.
+        int64 (n,), -1 where unknown, and the names of the classes.
 
     Raises:
         DataError: If a label is neither text nor integer, below -1, or not among `classes`.
@@ -107,10 +107,10 @@ def number_owners(values: Sequence[Any], name: str) -> tuple[Indices, tuple[str,
 
     Args:
         values: Text or integers (n,).
-        name: What to call them in errors.
+        name: Their name in errors.
 
     Returns:
-        int64 (n,) and the clients' names.
+        int64 (n,) and the names of the clients.
 
     Raises:
         DataError: If a sample's client is missing, or neither text nor integer.

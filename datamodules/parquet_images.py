@@ -1,4 +1,4 @@
-"""Image sets in parquet files, as the Hugging Face hub lays them out.
+"""Image sets in parquet files, in the layout of the Hugging Face hub.
 
 A file has a column `image` or `img`, a struct with the encoded picture in its field `bytes`, and
 an integer column `label`. A half of a data set is one file or several shards.
@@ -23,10 +23,10 @@ _SHARD = re.compile(r"-\d+-of-(\d+)\.parquet$")
 
 
 def find_parquet(folder: Path, half: Half) -> list[Path]:
-    """The files of one half in `folder` or in one folder below it, in order; empty if none.
+    """Find the files of one half in `folder` or in one folder below it, in order; may be empty.
 
     Raises:
-        DataError: If two folders below hold such files, or if shards are missing.
+        DataError: If two folders below hold such files, or shards are missing.
     """
     files = sorted(folder.glob(f"{half}*.parquet")) or sorted(folder.glob(f"*/{half}*.parquet"))
     parents = sorted({path.parent for path in files})
@@ -46,16 +46,16 @@ def find_parquet(folder: Path, half: Half) -> list[Path]:
     return files
 
 
-def open_parquet(files: list[Path], mode: Mode, classes: int) -> Source:
-    """Open the files of one half; pictures are decoded when rows are read.
+def open_parquet_images(files: list[Path], mode: Mode, classes: int) -> Source:
+    """Open the files of one half; pictures are decoded on demand.
 
     Args:
         files: The half's files, in order.
-        mode: "L" gives one channel, "RGB" three; other pictures are converted.
-        classes: Labels have to be in 0..classes - 1.
+        mode: "L" for one channel, "RGB" for three; other pictures are converted.
+        classes: Number of classes; labels must be in 0..classes - 1.
 
     Raises:
-        DataError: If a file is corrupt, lacks a column or holds another label.
+        DataError: If a file is corrupt, lacks a column or holds an invalid label.
     """
     tables = [_read_table(path, classes) for path in files]
     pictures = [picture for table, _ in tables for picture in table]

@@ -1,4 +1,4 @@
-"""The partitions as components: `partition: {target: datamodules.partition_configs:IID, …}`."""
+"""Partitions as components: `partition: {target: datamodules.partition_configs:IID, …}`."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -23,7 +23,7 @@ Counts = Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(strict=False, 
 
 class _Clients(Component):
     clients: int = Field(ge=1)
-    """How many clients there are."""
+    """Number of clients."""
 
     def _labels(self, data: DataArrays) -> Labels:
         name, labels, size = type(self).__name__, data.labels, len(data.samples)
@@ -46,7 +46,7 @@ class _Clients(Component):
 
 
 class IID(_Clients):
-    """Samples dealt out at random; sizes differ by at most one."""
+    """Random parts whose sizes differ by at most one."""
 
     def split(self, data: DataArrays, seed: int) -> list[Indices]:
         """Each client's rows; see `partitions.iid`."""
@@ -62,7 +62,7 @@ class ClassBlocks(_Clients):
 
 
 class PMixture(_Clients):
-    """A share p of a client's samples from its own class, the rest mixed (CCFC's setting)."""
+    """A share p of a client's samples from its own class, the rest from all (CCFC's setting)."""
 
     p: float = Field(ge=0, le=1)
     """0 is IID, 1 is one class per client."""
@@ -76,14 +76,14 @@ class Dirichlet(_Clients):
     """Class proportions drawn from a Dirichlet distribution (Orchestra's setting)."""
 
     alpha: float = Field(gt=0, allow_inf_nan=False)
-    """The concentration: 1e5 is close to IID, 1e-3 close to one class per client."""
+    """Concentration: 1e5 is close to IID, 1e-3 close to one class per client."""
 
     equal_sizes: bool = False
-    """Whether all clients have the same number of samples (±1)."""
+    """Whether clients have equal sizes (±1)."""
 
     min_samples: int = Field(default=2, ge=0)
-    """The fewest samples a client may have; proportions are redrawn, within bounds, until it does.
-    A batch of one sample is skipped in training, hence two."""
+    """Minimum number of samples per client; proportions are redrawn, within bounds, until it holds.
+    Training skips batches of one sample, hence two."""
 
     def split(self, data: DataArrays, seed: int) -> list[Indices]:
         """Each client's rows; see `dirichlet.dirichlet`."""
@@ -98,7 +98,7 @@ class Dirichlet(_Clients):
 
 
 class KClasses(_Clients):
-    """k classes per client, spread evenly (CF-CL's setting: 10 devices, 3 classes each)."""
+    """k classes per client, each held equally often (CF-CL: 10 devices, 3 classes each)."""
 
     k: int = Field(ge=1)
     """Classes per client."""
@@ -112,17 +112,17 @@ class Grouped(_Clients):
     """Groups of clients with overlapping classes and few samples (CP-CFL's setting)."""
 
     groups: Groups = ((0, 1, 2, 3), (3, 4, 5, 6), (6, 7, 8, 9))
-    """Each group's classes, counted from 0."""
+    """Classes of each group, from 0."""
 
     counts: Counts = (20, 20, 5, 5)
-    """A client's samples of its group's classes; which class gets which is random per client."""
+    """Numbers of samples of a group's classes, assigned to the classes at random per client."""
 
     merge: Literal["none", "groups", "all"] = "none"
-    """`groups` gathers the clients of a group in one, `all` gathers everybody: the same samples,
-    for centralised references."""
+    """`groups` merges the clients of each group, `all` merges all clients: the same samples, for
+    centralised references."""
 
     def split(self, data: DataArrays, seed: int) -> list[Indices]:
-        """Each client's rows, or those of the clients gathered; see `partitions.grouped`."""
+        """Each client's rows, merged if configured; see `partitions.grouped`."""
         known = self._labels(data)
         parts = partitions.grouped(known, self.clients, self.groups, self.counts, seed)
         if self.merge == "none":
@@ -130,7 +130,7 @@ class Grouped(_Clients):
         return partitions.merged(parts, self._members() if self.merge == "groups" else None)
 
     def membership(self) -> Indices:
-        """Each client's true group (clients,), to compare a clustering of the clients with."""
+        """Each client's true group (clients,), to evaluate a clustering of clients."""
         if self.merge == "all":
             return np.zeros(1, np.int64)
         return self._members() if self.merge == "none" else np.arange(len(self.groups))
@@ -140,7 +140,7 @@ class Grouped(_Clients):
 
 
 class ByClient(Component):
-    """The clients that the data itself names: `client_folders`, `manifest`, `npz`."""
+    """The clients that the data names: `client_folders`, `manifest`, `npz`."""
 
     def split(self, data: DataArrays, seed: int) -> list[Indices]:
         """Each client's rows, in the order of `owner_names`. The seed has no effect.
@@ -165,18 +165,18 @@ class ByClient(Component):
 
 
 class FromFile(Component):
-    """The split that `python -m ray_jobs.partition` wrote, as it is."""
+    """A split that `python -m ray_jobs.partition` wrote."""
 
     path: str = Field(min_length=1)
     """The file partition.parquet."""
     digest: str | None = None
-    """SHA-256 of the file, which is found out; if it is given, it has to agree. So no run goes on
-    with another split than it began with."""
+    """SHA-256 of the file, computed if not given; a given one must match, so that a run is resumed
+    with the split it began with."""
 
     @model_validator(mode="before")
     @classmethod
     def _find_out(cls, given: Any) -> Any:
-        """Fill in the digest of a file that is there; `split` says it of one that is not."""
+        """Fill in the digest if the file exists; `split` reports a missing one."""
         return with_digest(given, file="path", digest="digest", section="partition")
 
     def split(self, data: DataArrays, seed: int) -> list[Indices]:
@@ -185,16 +185,16 @@ class FromFile(Component):
 
 
 class Rest(FromFile):
-    """One client with the samples that no client of the file has: unlabelled data to pretrain on.
+    """One client with the samples that no client of the file has, as data for pretraining.
 
-    The rest of what `python -m ray_jobs.partition` wrote for the run that is to follow.
+    The file is the split of the later run, written by `python -m ray_jobs.partition`.
     """
 
     def split(self, data: DataArrays, seed: int) -> list[Indices]:
-        """All that is left, as one client's rows. The seed has no effect.
+        """The remaining rows, as one client. The seed has no effect.
 
         Raises:
-            DataError: If the file does not fit the data, or leaves nothing.
+            DataError: If the file does not fit the data, or no rows remain.
         """
         held = np.concatenate(super().split(data, seed))
         left = np.setdiff1d(np.arange(len(data.samples)), held)

@@ -1,7 +1,7 @@
-"""Splits kept in a file, so that another run, or another tool, has the very same clients.
+"""Splits in a file, for other runs and tools with the same clients.
 
-A parquet file with the columns `sample` (int64, row of the data set) and `client` (int32), a row
-per sample held. Its metadata say of which data set: name, number of samples, digest of the labels.
+A parquet file with the columns `sample` (int64, row of the data set) and `client` (int32), and a
+row per held sample. Its metadata identify the data set: name, number of samples, digest of labels.
 """
 
 import hashlib
@@ -19,18 +19,18 @@ _COLUMNS = {"sample": pa.int64(), "client": pa.int32()}
 
 
 def write_partition(path: Path, parts: Sequence[Indices], data: DataArrays) -> None:
-    """Write each client's rows; the folder has to exist."""
+    """Write each client's rows; the folder must exist."""
     rows = np.concatenate(parts)
     clients = np.repeat(np.arange(len(parts), dtype=np.int32), [len(part) for part in parts])
-    schema = pa.schema(list(_COLUMNS.items()), metadata=_describe(data))
+    schema = pa.schema(list(_COLUMNS.items()), metadata=_fingerprint(data))
     pq.write_table(pa.table({"sample": rows, "client": clients}, schema=schema), path)
 
 
 def read_partition(path: Path, data: DataArrays) -> list[Indices]:
-    """Each client's rows, sorted.
+    """Read each client's rows, sorted.
 
     Raises:
-        DataError: If the file is missing, of another form, or of another data set.
+        DataError: If the file is missing, in another format, or of another data set.
     """
     try:
         table = pq.read_table(path)
@@ -54,7 +54,7 @@ def read_partition(path: Path, data: DataArrays) -> list[Indices]:
     return np.split(rows[order], cuts)
 
 
-def _describe(data: DataArrays) -> dict[bytes, bytes]:
+def _fingerprint(data: DataArrays) -> dict[bytes, bytes]:
     labels = b"" if data.labels is None else np.ascontiguousarray(data.labels, "<i8").tobytes()
     return {
         b"data": data.name.encode(),
@@ -64,7 +64,7 @@ def _describe(data: DataArrays) -> dict[bytes, bytes]:
 
 
 def _check_data(path: Path, found: dict[bytes, bytes], data: DataArrays) -> None:
-    for key, here in _describe(data).items():
+    for key, here in _fingerprint(data).items():
         there = found.get(key, b"nothing")
         if there != here:
             what = {b"data": "the data set's name", b"samples": "the number of samples"}

@@ -1,8 +1,8 @@
 """Partitions of a data set over clients: pure functions of labels and a seed.
 
-Each returns one sorted int64 array of row numbers per client; the arrays are disjoint. Where a
-client's classes are drawn at random (`k_classes`, `grouped`), they are drawn before any sample is,
-so the same seed gives training and test set the same classes per client.
+Each returns a sorted int64 array of rows per client; the arrays are disjoint. Random classes of
+clients (`k_classes`, `grouped`) are drawn before samples, so with the same seed training and test
+set have the same classes per client.
 """
 
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ def stratified_subset(labels: Labels, count: int, seed: int) -> Indices:
 
 
 def iid(size: int, clients: int, seed: int) -> list[Indices]:
-    """Deal `size` rows out at random; the clients' sizes differ by at most one.
+    """Distribute `size` rows at random; the clients' sizes differ by at most one.
 
     Raises:
         DataError: If there are more clients than rows.
@@ -43,7 +43,7 @@ def iid(size: int, clients: int, seed: int) -> list[Indices]:
 
 
 def class_blocks(labels: Labels, clients: int) -> list[Indices]:
-    """Give client k all samples of the k-th block of C/K consecutive classes; nothing is random.
+    """Give client k all samples of the k-th block of C/K consecutive classes, without randomness.
 
     Raises:
         DataError: If the number of classes is no multiple of the number of clients.
@@ -61,12 +61,12 @@ def class_blocks(labels: Labels, clients: int) -> list[Indices]:
 def p_mixture(labels: Labels, clients: int, p: float, seed: int) -> list[Indices]:
     """Mix own-class and shared samples, as CCFC does: one client per class, in the classes' order.
 
-    With s the equal share, client l takes p·s images of class l, and all are then filled up to s
-    from what is left, so p = 0 is IID. A class that has fewer than p·s images gives all of them.
-    With p = 1 each client has exactly its class, whatever the class's size.
+    With s the equal share, client l takes p·s samples of class l (all of them if there are fewer).
+    Then all clients are filled up to s with the remaining samples, so p = 0 is IID. With p = 1 each
+    client has exactly its class, whatever the class's size.
 
     Raises:
-        DataError: If there are not as many clients as classes.
+        DataError: If the numbers of clients and classes differ.
     """
     classes = np.unique(labels)
     if len(classes) != clients:
@@ -92,8 +92,8 @@ def p_mixture(labels: Labels, clients: int, p: float, seed: int) -> list[Indices
 def k_classes(labels: Labels, clients: int, k: int, seed: int) -> list[Indices]:
     """Give each client k classes, as CF-CL does (10 devices with 3 classes each).
 
-    The classes are spread evenly: the numbers of clients that hold them differ by at most one. A
-    class's samples are dealt out evenly to the clients that hold it.
+    Classes are distributed evenly: the numbers of clients that hold them differ by at most one. A
+    class's samples are distributed evenly to the clients that hold it.
 
     Raises:
         DataError: If there are fewer than k classes, if clients · k is less than the number of
@@ -129,19 +129,19 @@ def grouped(
 ) -> list[Indices]:
     """Give each client fixed counts of its group's classes, as CP-CFL does.
 
-    Which class gets which count is random per client (paper: 20, 20, 5, 5 over four classes).
-    Samples are drawn without replacement across all clients; those that are left stay unused.
+    Counts are assigned to classes at random per client (paper: 20, 20, 5, 5 over four classes).
+    Samples are drawn without replacement across all clients; the remaining samples are not used.
 
     Args:
         labels: int64 classes (n,).
-        clients: How many clients there are; see `client_groups` for who is in which group.
-        groups: Each group's classes; groups may overlap.
-        counts: How many samples a client has of its group's classes, in random order.
-        seed: Seeds both the order of the counts and the samples.
+        clients: Number of clients; `client_groups` assigns them to groups.
+        groups: Classes of each group; groups may overlap.
+        counts: Numbers of samples of a group's classes, in random order per client.
+        seed: Seed of the order of the counts and of the samples.
 
     Raises:
-        DataError: If a group's size differs from the number of counts or it names a class twice,
-            if there are fewer clients than groups, or if a class runs out of samples.
+        DataError: If a group's size differs from the number of counts, a group names a class twice,
+            there are fewer clients than groups, or a class has too few samples.
     """
     wrong = next((list(group) for group in groups if len(group) != len(counts)), None)
     if wrong is not None:
@@ -172,7 +172,7 @@ def grouped(
 
 
 def merged(parts: Sequence[Indices], members: NDArray[np.int64] | None = None) -> list[Indices]:
-    """The clients of each group as one, the groups in ascending order; None puts all in one."""
+    """Merge the clients of each group, in ascending order of groups; with None merge all."""
     owner = np.zeros(len(parts), np.int64) if members is None else members
     return _sorted(
         [
@@ -185,7 +185,7 @@ def merged(parts: Sequence[Indices], members: NDArray[np.int64] | None = None) -
 
 
 def client_groups(clients: int, groups: int) -> NDArray[np.int64]:
-    """Each client's group (clients,), in consecutive runs whose lengths differ by at most one.
+    """Each client's group (clients,): consecutive blocks whose lengths differ by at most one.
 
     Raises:
         DataError: If there are fewer clients than groups.
@@ -201,7 +201,7 @@ def _spread_classes(
     """The clients that hold each class, in random order."""
     held = np.zeros((clients, classes), dtype=bool)
     for client in rng.permutation(clients):
-        # The k least held classes, ties broken at random, keep the numbers of holders even.
+        # The k least-held classes, with random ties, keep the numbers of holders even.
         order = np.lexsort((rng.random(classes), held.sum(axis=0)))
         held[client, order[:k]] = True
     return [rng.permutation(np.flatnonzero(column)) for column in held.T]

@@ -1,4 +1,4 @@
-"""Data that lies with its clients: a path per client, read on the client's own node."""
+"""Silo data: a path per client, read on the client's node."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,19 +11,19 @@ from coterie.errors import DataError
 
 
 class Silos:
-    """Several data sets of one kind, one per client, which are never brought together.
+    """Data sets of one kind, one per client, which are never gathered in one place.
 
-    Which node a client runs on is `cluster.client_resources`; the path is one on that node.
+    `cluster.client_resources` assigns clients to nodes; a path is one on its client's node.
     """
 
     class Config(Component):
-        """Config of data that lies with its clients."""
+        """Config of silo data."""
 
         clients: Mapping[str, str] = Field(min_length=1)
-        """The path of each client's data, by the client's name: {silo_a: /data/a, …}."""
+        """Path of each client's data, by the client's name: {silo_a: /data/a, …}."""
 
         source: Mapping[str, Any] = Field(default={"target": "datamodules.folders:ClassFolders"})
-        """What reads a client's path: a data set that has the key `path`, and its other keys."""
+        """The data set that reads a client's path: its target, and its keys other than `path`."""
 
         @model_validator(mode="after")
         def _check_sources(self) -> "Silos.Config":
@@ -43,7 +43,7 @@ class Silos:
         """Read one client's data.
 
         Raises:
-            DataError: If it is missing or unreadable; it names the client.
+            DataError: If it is missing or unreadable; the message names the client.
         """
         name = self.client_names[client]
         path = self._config.clients[name]
@@ -55,7 +55,7 @@ class Silos:
         return arrays
 
     def arrays(self) -> DataArrays:
-        """Refused: the data stays with its clients.
+        """Refuse: silo data cannot be gathered.
 
         Raises:
             DataError: Always.

@@ -1,4 +1,4 @@
-"""Sources: samples that are read on demand, with what is known of each at once."""
+"""Sources: samples that are read on demand, with their labels and owners."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -20,18 +20,18 @@ Samples = NDArray[Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """Samples that are read on demand, so that a small subset costs little.
+    """Samples that are read on demand, so that a small subset is cheap.
 
     Attributes:
-        count: How many samples there are.
-        read: Gives the samples of some rows, which come sorted: int64 (m,) to uint8 images
-            (m, channels, height, width) or float32 vectors (m, features).
-        labels: int64 classes (n,), -1 for unknown ones; or None.
-        classes: The classes' names, where the files tell.
-        owners: The client that each sample comes from, int64 (n,), or None.
-        owner_names: These clients' names.
-        pictures: Where samples are encoded pictures: the files, or the bytes of files.
-        names: What each of these is called in errors.
+        count: Number of samples.
+        read: Maps sorted rows, int64 (m,), to uint8 images (m, channels, height, width) or float32
+            vectors (m, features).
+        labels: int64 classes (n,), -1 where unknown; or None.
+        classes: Names of the classes, if the files hold them.
+        owners: The client of each sample, int64 (n,), or None.
+        owner_names: Names of these clients.
+        pictures: Files of encoded pictures, or their bytes, if the samples are such.
+        names: Each picture's name in errors.
     """
 
     count: int
@@ -44,14 +44,14 @@ class Source:
     names: Sequence[str] = ()
 
     def subset(self, limit: int | None, seed: int) -> "Source":
-        """The source itself, or a random subset with the classes' proportions, in order."""
+        """Draw up to `limit` samples with the classes' proportions, in order; all if None."""
         if limit is None or limit >= self.count:
             return self
         labels = np.zeros(self.count, np.int64) if self.labels is None else self.labels
         return self.rows(stratified_subset(labels, limit, seed))
 
     def rows(self, chosen: Indices) -> "Source":
-        """The source of these rows, in ascending order."""
+        """Select rows, which must be ascending."""
         return replace(
             self,
             count=len(chosen),
@@ -70,19 +70,19 @@ class Source:
         )
 
     def read_all(self) -> Samples:
-        """Every sample."""
+        """Read all samples."""
         return self.read(np.arange(self.count, dtype=np.int64))
 
 
 def source_from_arrays(images: Images, labels: Labels) -> Source:
-    """A source over images (n, channels, height, width) that are in memory already."""
+    """Source of images (n, channels, height, width) in memory."""
     return Source(count=len(images), read=lambda rows: images[rows], labels=labels)
 
 
 def source_from_pictures(
     pictures: Sequence[Picture], names: Sequence[str], *, mode: Mode, size: Size | None = None
 ) -> Source:
-    """A source over encoded pictures, see `image_files.read_images`."""
+    """Source of encoded pictures; see `image_files.read_images`."""
 
     def read(rows: Indices) -> Images:
         chosen = [pictures[row] for row in rows], [names[row] for row in rows]
@@ -92,11 +92,11 @@ def source_from_pictures(
 
 
 def merge_sources(first: Source, second: Source) -> Source:
-    """The rows of `first`, then those of `second`; where one has no labels, they are unknown."""
+    """Concatenate two sources; labels of a source without labels are unknown."""
     count = first.count
 
     def read(rows: Indices) -> Samples:
-        # Rows come sorted, so all rows of `first` stand before those of `second`.
+        # Rows are sorted, so all rows of `first` precede those of `second`.
         cut = int(np.searchsorted(rows, count))
         if cut == 0:
             return second.read(rows - count)

@@ -1,4 +1,4 @@
-"""STL-10, from its binary files as torchvision lays them out."""
+"""STL-10, from its binary files in torchvision's layout."""
 
 from pathlib import Path
 from typing import ClassVar
@@ -28,7 +28,7 @@ class STL10(DownloadedDataModule["STL10.Config"]):
         """Config of STL-10."""
 
         unlabelled: bool = False
-        """Federate the 100,000 unlabelled images too, behind the others; they are about 3 GB."""
+        """Whether to append the 100,000 unlabelled images, about 3 GB, to the federated ones."""
 
     classes: ClassVar[tuple[str, ...]] = (
         "airplane",
@@ -45,7 +45,7 @@ class STL10(DownloadedDataModule["STL10.Config"]):
 
     @property
     def title(self) -> str:
-        """The data set's name."""
+        """Name of the data set."""
         return "stl10"
 
     def open_half(self, half: Half) -> Source:
@@ -67,7 +67,7 @@ class STL10(DownloadedDataModule["STL10.Config"]):
         return merge_sources(labelled, self._open_images("unlabeled_X.bin"))
 
     def complete(self) -> bool:
-        """Whether all files are there."""
+        """Whether all files exist."""
         return all((self.root() / _FOLDER / name).is_file() for name in _FILES)
 
     def fetch(self, root: Path) -> None:
@@ -84,7 +84,7 @@ class STL10(DownloadedDataModule["STL10.Config"]):
                 f"{path} holds {size} bytes, which are no whole number of 96×96 images; fetch "
                 "stl10_binary.tar.gz again."
             )
-        # Mapped, so that a subset costs little; the format runs down the columns.
+        # Memory-mapped, so that a subset is cheap; the format is column-major.
         stored = np.memmap(path, dtype=np.uint8, mode="r").reshape(-1, *_SHAPE)
 
         def read(rows: Indices) -> Images:

@@ -1,4 +1,4 @@
-"""Samples from a folder, an array file or a table, read batch by batch: none is in memory whole."""
+"""Samples from a folder, an array file or a table, read in batches, never all at once."""
 
 import zipfile
 import zlib
@@ -14,22 +14,27 @@ from coterie.contract.data import SampleBatch
 from coterie.errors import DataError
 from datamodules.fitting import Fitting
 from datamodules.image_files import find_images
-from datamodules.tables import open_csv, open_parquet, table_batches, unreadable
+from datamodules.sample_tables import (
+    open_csv_table,
+    open_parquet_table,
+    table_batches,
+    unreadable,
+)
 
 _ARRAYS = ("samples", "x", "images")
 _DAMAGE = (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error)
-"""What reading a damaged .npz file raises."""
+"""Errors of reading a damaged .npz file."""
 _KINDS = "a folder of pictures, or a .npy, .npz, .parquet or .csv file"
 
 
 @dataclass(frozen=True, kw_only=True)
 class SampleStream:
-    """Samples that are read as they are asked for, once.
+    """Samples that are read on demand, once.
 
     Attributes:
-        total: How many there are; None if only reading them all would tell.
-        named: Whether they have names.
-        batches: Batches of exactly the size asked for, but for the last one.
+        total: Number of samples; None if unknown before the end.
+        named: Whether samples have names.
+        batches: Batches of exactly the requested size, except the last.
     """
 
     total: int | None
@@ -40,20 +45,23 @@ class SampleStream:
 def open_samples(path: Path, fitting: Fitting, batch_size: int) -> SampleStream:
     """Open samples of any kind.
 
-    A folder's pictures come sorted by path and are named by it. An .npz file's array is `samples`,
-    `x`, `images` or the only one. For tables see `datamodules.tables`.
+    A folder's pictures are sorted and named by path. An .npz file's array is `samples`, `x`,
+    `images` or the only one. For tables see `datamodules.sample_tables`.
 
     Args:
-        path: A folder of pictures, or a file whose extension says what it is.
-        fitting: What the model takes; it warns after the last batch if samples had to be changed.
-        batch_size: Samples a batch.
+        path: A folder of pictures, or a file with the extension of its kind.
+        fitting: The model's input; warns after the last batch if samples were converted.
+        batch_size: Samples per batch.
 
     Raises:
-        DataError: If there is nothing to read, or it does not fit; later also from the batches.
+        DataError: If there are no samples, or they do not fit; also later, from the batches.
     """
     openers: dict[str, Callable[[Path, Fitting, int], SampleStream]] = {
-        ".npy": _open_npy, ".npz": _open_npz, ".parquet": _open_parquet, ".csv": _open_csv,
-    }  # fmt: skip
+        ".npy": _open_npy,
+        ".npz": _open_npz,
+        ".parquet": _open_parquet,
+        ".csv": _open_csv,
+    }
     if path.is_dir():
         return _open_folder(path, fitting, batch_size)
     if not path.is_file():
@@ -95,12 +103,12 @@ def _open_npz(path: Path, fitting: Fitting, size: int) -> SampleStream:
 
 
 def _open_parquet(path: Path, fitting: Fitting, size: int) -> SampleStream:
-    total, named, batches = table_batches(path, open_parquet(path, size), fitting, size)
+    total, named, batches = table_batches(path, open_parquet_table(path, size), fitting, size)
     return SampleStream(total=total, named=named, batches=batches)
 
 
 def _open_csv(path: Path, fitting: Fitting, size: int) -> SampleStream:
-    total, named, batches = table_batches(path, open_csv(path), fitting, size)
+    total, named, batches = table_batches(path, open_csv_table(path), fitting, size)
     return SampleStream(total=total, named=named, batches=batches)
 
 
@@ -134,7 +142,7 @@ def _array_name(path: Path, archive: zipfile.ZipFile) -> str:
 
 
 def _read_header(file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """Shape and type of an array in NumPy's format; the file stands at its values then."""
+    """Read shape and dtype of an array in NumPy's format; the file is then at its values."""
     version = np.lib.format.read_magic(file)
     one = version == (1, 0)
     read = np.lib.format.read_array_header_1_0 if one else np.lib.format.read_array_header_2_0

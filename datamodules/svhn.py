@@ -1,4 +1,4 @@
-"""SVHN's house numbers, from MATLAB files as torchvision lays them out."""
+"""SVHN's house numbers, from MATLAB files in torchvision's layout."""
 
 from pathlib import Path
 from typing import ClassVar
@@ -13,7 +13,7 @@ from datamodules.downloaded import DownloadConfig, DownloadedDataModule
 from datamodules.source import Source, source_from_arrays
 
 _BROKEN = (OSError, ValueError, TypeError, KeyError, RuntimeError, MatReadError)
-"""What scipy raises at files that are corrupt, or no MATLAB files of version 5, as SVHN's are."""
+"""SciPy's errors for files that are corrupt or not MATLAB version 5, as SVHN's are."""
 
 
 class SVHN(DownloadedDataModule[DownloadConfig]):
@@ -29,7 +29,7 @@ class SVHN(DownloadedDataModule[DownloadConfig]):
 
     @property
     def title(self) -> str:
-        """The data set's name."""
+        """Name of the data set."""
         return "svhn"
 
     def open_half(self, half: Half) -> Source:
@@ -57,7 +57,7 @@ class SVHN(DownloadedDataModule[DownloadConfig]):
         return source_from_arrays(images.transpose(3, 2, 0, 1), labels % 10)
 
     def complete(self) -> bool:
-        """Whether both halves are there."""
+        """Whether both halves exist."""
         return all(self._path(half).is_file() for half in HALVES)
 
     def fetch(self, root: Path) -> None:

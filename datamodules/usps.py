@@ -12,19 +12,19 @@ from datamodules.base import (
     ImageConfig,
     ImageDataModule,
 )
-from datamodules.parquet_images import find_parquet, open_parquet
+from datamodules.parquet_images import find_parquet, open_parquet_images
 from datamodules.source import Source, source_from_arrays
 
 _BZ2 = {"train": "usps.bz2", "test": "usps.t.bz2"}
 
 
 def read_bz2(root: Path, half: Half) -> Source:
-    """One half from the LIBSVM files usps.bz2 and usps.t.bz2.
+    """Open one half from the LIBSVM files usps.bz2 and usps.t.bz2.
 
     Raises:
         DataError: If the file is corrupt.
     """
-    # Importing torchvision takes a second, and the parquet files do not need it.
+    # torchvision takes a second to import, and parquet files do not need it.
     from torchvision import datasets
 
     try:
@@ -48,7 +48,7 @@ class USPS(ImageDataModule[ImageConfig]):
 
     @property
     def title(self) -> str:
-        """The data set's name."""
+        """Name of the data set."""
         return "usps"
 
     def open_half(self, half: Half) -> Source:
@@ -56,7 +56,7 @@ class USPS(ImageDataModule[ImageConfig]):
         root = self.root()
         files = find_parquet(root / "usps", half)
         if files:
-            return open_parquet(files, "L", len(self.classes))
+            return open_parquet_images(files, "L", len(self.classes))
         if (root / _BZ2[half]).is_file():
             return read_bz2(root, half)
         raise DataError(

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from coterie.contract import Entry, Rule, StateRules, Task, Tensors
 from coterie.gradcache import Part, Terms, batch_loss
-from coterie.losses.prediction import normalised_error
+from coterie.losses.cosine import normalised_error
 from coterie.networks.ema import update_ema
 from modules.pretraining import (
     ONLINE,

@@ -38,7 +38,7 @@ from coterie.contract import (
 )
 from coterie.contract.clusterer import Clusterer
 from coterie.errors import ConfigError
-from coterie.losses.cluster_contrast import Pairs
+from coterie.losses.cosine import Pairs
 from coterie.networks.branch import cluster_count
 from coterie.networks.heads import Centroids, UnitLength
 from modules.cluster_siamese import METRICS, ClusterSiamese, SiameseConfig, Stage, in_metric
@@ -179,7 +179,7 @@ class _MinesCentroids(Method):
         return ClusterSiamese(self._config, self._task, stage, self._pairs)
 
     def _mine(self, client: Client, module: ClusterSiamese) -> dict[str, Tensor]:
-        """K centroids of the client's samples in its own network's latent space (line 11)."""
+        """The client's own k centroids, in the latent space of its own network (line 11)."""
         latent = in_metric(client.embed(module.online.encoder), self._config.metric)
         return {CENTROIDS: self._kmeans(latent, derive_seed(client.seed, "kmeans"))}
 

@@ -14,15 +14,14 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from coterie.clustering.kmeans import Metric, assign
+from coterie.clustering.kmeans import Metric, nearest_centroids
 from coterie.contract import Task, Tensors, load_optimizer, optimizer_tensors
 from coterie.contract.clusterer import parameter_dtype
 from coterie.gradcache import MicroBatched, Part, Rows, Terms, batch_loss
-from coterie.losses.cluster_contrast import Pairs, cluster_contrast
-from coterie.losses.prediction import negative_cosine
+from coterie.losses.cosine import Pairs, cluster_contrast, negative_cosine
 from coterie.networks.branch import cluster_count
-from coterie.networks.heads import Predictor, Projector
-from coterie.networks.views import Plain
+from coterie.networks.heads import PredictionHead, Projector
+from coterie.networks.views import LazySamples
 from modules.view_pairs import ViewPairs
 
 Stage = Literal["samples", "clusters"]
@@ -84,7 +83,7 @@ class SiameseNetwork(nn.Module):
         )
         self.encoder = nn.Sequential(OrderedDict(backbone=backbone, projector=projector))
         sizes = (config.projection, config.bottleneck, config.projection)
-        self.predictor = Predictor(*sizes, batch_norm=True)
+        self.predictor = PredictionHead(*sizes, batch_norm=True)
 
     def forward(self, samples: Tensor) -> tuple[Tensor, Tensor]:
         """Representations z and predictions p of samples in [0, 1], both (n, projection)."""
@@ -144,7 +143,7 @@ class ClusterSiamese(ViewPairs):
         """Two views of each sample in stage "samples", else the samples themselves."""
         if self.stage == "samples":
             return super().on_after_batch_transfer(batch, dataloader_idx)
-        samples = Plain(batch["samples"], parameter_dtype(self))
+        samples = LazySamples(batch["samples"], parameter_dtype(self))
         return (samples[:] if self.config.micro_batch_size is None else samples,)
 
     def training_step(self, views: tuple[Rows, ...], batch_idx: int) -> dict[str, Tensor]:
@@ -183,7 +182,7 @@ class ClusterSiamese(ViewPairs):
         from the forward pass that R needs anyway.
         """
         z, p = local
-        labels = assign(z_world, self.centroids, self.config.metric)
+        labels = nearest_centroids(z_world, self.centroids, self.config.metric)
         return cluster_contrast(p, z, labels, len(self.centroids), self.pairs)
 
 

@@ -17,7 +17,7 @@ from coterie.config.component import Component
 from coterie.contract import Entry, Rule, ServerState, Slots, Task, Tensors, load_tensors
 from coterie.contract.clusterer import Clusterer, UnitProjection
 from coterie.gradcache import MicroBatched, Rows
-from coterie.networks.heads import Predictor, Projector
+from coterie.networks.heads import PredictionHead, Projector
 from modules.averaging import Averaging, AveragingConfig, sgd_or_adam
 from modules.view_pairs import ViewPairs
 
@@ -129,7 +129,7 @@ class TwoViewsPredicted(TwoViews):
     def __init__(self, config: PredictionConfig, task: Task) -> None:
         super().__init__(config, task, batch_norm=True)
         width, bottleneck = config.projection, config.bottleneck
-        self.predictor = Predictor(width, bottleneck, width, batch_norm=True)
+        self.predictor = PredictionHead(width, bottleneck, width, batch_norm=True)
 
 
 ModuleT = TypeVar("ModuleT", bound=TwoViews)

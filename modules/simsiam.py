@@ -12,7 +12,7 @@ from torch import Tensor
 
 from coterie.contract import StateRules, Task
 from coterie.gradcache import Terms, batch_loss
-from coterie.losses.prediction import negative_cosine
+from coterie.losses.cosine import negative_cosine
 from modules.pretraining import (
     ONLINE,
     PREDICTOR,

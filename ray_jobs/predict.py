@@ -1,7 +1,7 @@
 """Assign new samples: `python -m ray_jobs.predict model=RUN/model input=PATH [key=value …]`."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -17,11 +17,7 @@ from coterie.config.loading import load_component
 from coterie.config.schema import ClusterConfig, Threads
 
 if TYPE_CHECKING:
-    from coterie.contract.clusterer import Clusterer
-    from coterie.contract.data import SampleBatch
     from coterie.execution.batch_predictor import Predicted
-
-    Predict = Callable[[Iterable[SampleBatch]], Iterator[Predicted]]
 
 _GivenPath = Annotated[str, Field(min_length=1)]
 
@@ -30,25 +26,25 @@ class WorkersConfig(Component):
     """Where to predict."""
 
     backend: Literal["auto", "ray", "serial"] = "auto"
-    """`ray`: actors; `serial`: this process; `auto`: Ray where cluster.address, cluster.num_actors
-    or RAY_ADDRESS is given."""
+    """`ray`: actors; `serial`: this process; `auto`: Ray if cluster.address, cluster.num_actors or
+    RAY_ADDRESS is given."""
     address: str | None = None
-    """A running cluster's address; without one RAY_ADDRESS counts, else a local Ray is started."""
+    """Address of a running cluster; by default RAY_ADDRESS, else a local Ray is started."""
     num_actors: PositiveInt | None = None
-    """Actors to start; by default as many as the resources hold."""
+    """Number of actors; by default as many as the resources hold."""
     cpus_per_client: PositiveFloat = 1.0
     """CPUs that Ray reserves for an actor."""
     gpus_per_client: Annotated[float, Field(ge=0.0)] = 0.0
-    """GPU slice of an actor; 0 gives each a whole one where the cluster has any."""
+    """GPU slice of an actor; 0 gives each a whole one if the cluster has any."""
     threads_per_client: Threads = 1
-    """CPU threads of PyTorch; another number, other bits."""
+    """CPU threads of PyTorch; another number gives other bits."""
     start_timeout_s: PositiveFloat = 180.0
-    """How long to wait for the cluster to grant the actors."""
+    """Seconds to wait for the cluster to grant the actors."""
     max_actor_restarts: NonNegativeInt = 3
-    """Actors replaced before the prediction fails."""
+    """Actors that are replaced before the prediction fails."""
 
     def as_cluster(self) -> ClusterConfig:
-        """The cluster's config, its backend decided."""
+        """The cluster's config, with the backend decided."""
         keys = self.model_dump()
         if self.backend == "auto":
             keys["backend"] = backend_at_hand(keys)
@@ -56,18 +52,18 @@ class WorkersConfig(Component):
 
 
 class PredictConfig(Component):
-    """What to predict, with what, and where to."""
+    """What to predict, with what, and where to write."""
 
     model: _GivenPath
     """A finished run's folder, or its `model/`."""
     input: _GivenPath
     """A folder of pictures, or a .npy, .npz, .parquet or .csv file."""
     output: _GivenPath = "assignments.parquet"
-    """Where to write sample, name, cluster and confidence; a file that exists is refused."""
+    """File for sample, name, cluster and confidence; an existing file is refused."""
     embedding: bool = False
-    """Write each sample's representation too."""
+    """Write each sample's representation as well."""
     batch_size: PositiveInt = 512
-    """Samples a batch; with the run's evaluation.batch_size its own samples give its own bits."""
+    """Samples per batch; the run's evaluation.batch_size gives the bits of the run."""
     accelerator: Literal["auto", "cpu", "cuda"] = "auto"
     """Device of prediction; `auto` takes a GPU if there is one."""
     cluster: WorkersConfig = WorkersConfig()
@@ -92,63 +88,36 @@ def _help(*arguments: str) -> str:
 
 def _predict(arguments: Sequence[str]) -> int:
     config = load_component(PredictConfig, read_values(arguments))
-    # Imported only now: a mistyped key is answered at once, not after PyTorch has loaded.
-    from coterie.models.assignments import AssignmentsFile, check_output
-    from coterie.models.loading import load_model
+    # Imported here, so that a mistyped key is refused before PyTorch is imported.
+    from coterie.models.assignments import check_output
     from coterie.models.saved_model import model_folder, read_description
-    from coterie.run.interrupts import Interrupts
+    from coterie.run.predict_samples import predict_samples
     from datamodules.fitting import Fitting
     from datamodules.streams import open_samples
 
     output = Path(config.output).expanduser()
     check_output(output)
-    described = read_description(model_folder(config.model))
-    wanted = described["input"]
+    wanted = read_description(model_folder(config.model))["input"]
     fitting = Fitting(
         tuple(wanted["shape"]), images=wanted["dtype"] == "uint8", mode=wanted["mode"]
     )
     stream = open_samples(Path(config.input).expanduser(), fitting, config.batch_size)
-    model = load_model(config.model)
-    file = AssignmentsFile(
+    rows = predict_samples(
+        stream.batches,
         output,
+        model=config.model,
         named=stream.named,
-        clustered=described["clusters"] is not None,
-        features=described["features"] if config.embedding else None,
+        embedding=config.embedding,
+        cluster=config.cluster.as_cluster(),
+        accelerator=config.accelerator,
+        watch=partial(_shown, total=stream.total),
     )
-    with file, Interrupts() as interrupts:
-
-        def stop() -> None:
-            interrupts.check("nothing was written")
-
-        with _predictor(config, model, stop) as predict:
-            for predicted in _shown(predict(stream.batches), stream.total):
-                stop()
-                file.write(predicted)
-    Console(soft_wrap=True).print(f"{file.rows:,} samples in {output}", highlight=False)
+    Console(soft_wrap=True).print(f"{rows:,} samples in {output}", highlight=False)
     return 0
 
 
-@contextmanager
-def _predictor(
-    config: PredictConfig, model: "Clusterer", stop: Callable[[], None]
-) -> Iterator["Predict"]:
-    cluster = config.cluster.as_cluster()
-    if cluster.backend == "serial":
-        from coterie.execution.batch_predictor import BatchPredictor
-
-        yield BatchPredictor(model, config.accelerator, cluster.threads_per_client).predict_all
-        return
-    from coterie.distributed.prediction import ActorPool
-
-    pool = ActorPool(model, cluster, config.accelerator, stop)
-    try:
-        yield pool.predict_all
-    finally:
-        pool.close()
-
-
 def _shown(predictions: Iterable["Predicted"], total: int | None) -> Iterator["Predicted"]:
-    """The predictions, with a progress bar on stderr."""
+    """Pass predictions on, with a progress bar on stderr."""
     columns = (TextColumn("predicting"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True)) as progress:
         task = progress.add_task("", total=total)

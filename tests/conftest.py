@@ -5,6 +5,12 @@ import time
 
 import pytest
 from hypothesis import settings
+from jaxtyping import install_import_hook
+
+from tests.builders.shape_checks import CHECKED
+
+# Before any import of coterie: shapes in annotations are checked, which production never does.
+install_import_hook(CHECKED, "tests.builders.shape_checks.check_after_call")
 
 # A single example may be slow on a busy machine; whether it is says nothing about the code.
 settings.register_profile("coterie", deadline=None)

@@ -1,8 +1,8 @@
-"""Losses in float32 at least, whatever precision the networks before them train in.
+"""Losses in float32 or wider, independent of the networks' training precision.
 
-Under autocast a matrix product gives bfloat16 or float16, and on CPUs so does what follows it.
-Their three digits are enough for a network's activations, but not for similarities that are divided
-by a small temperature, for counts, or for differences of squares.
+Under autocast a matrix product has dtype bfloat16 or float16, and on CPUs so do the operations on
+it. Three digits suffice for activations, but not for similarities over a small temperature, for
+counts, or for differences of squares.
 """
 
 from collections.abc import Callable
@@ -17,17 +17,17 @@ P = ParamSpec("P")
 
 
 def widened(x: Tensor) -> Tensor:
-    """The same numbers in float32 at least: float64 stays as it is."""
+    """Convert to float32; float64 stays as it is."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def unit_rows(x: Tensor) -> Tensor:
-    """Rows (n, d) of unit length, in float32 at least; a row of zeros stays one."""
+    """Normalise rows (n, d) to unit length, in float32 or wider; a row of zeros stays zero."""
     return functional.normalize(widened(x), dim=1)
 
 
 def in_float32(loss: Callable[P, Tensor]) -> Callable[P, Tensor]:
-    """Let a function compute in float32 at least: its floating tensors widened, autocast off."""
+    """Make a function compute in float32 or wider: floating tensors widened, autocast off."""
 
     @wraps(loss)
     def wide(*args: P.args, **kwargs: P.kwargs) -> Tensor:
@@ -47,4 +47,4 @@ def _widened(value: Any) -> Any:
 
 
 cross_entropy = in_float32(functional.cross_entropy)
-"""PyTorch's own, which on CPUs takes over autocast's bfloat16."""
+"""PyTorch's cross-entropy, which on CPUs would compute in autocast's bfloat16."""

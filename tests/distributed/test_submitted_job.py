@@ -117,7 +117,7 @@ def test_a_submitted_job_trains_on_the_cluster(head, tmp_path):
 def test_a_relative_run_directory_is_refused_under_a_job(head):
     done = head.submit("python", "-m", "ray_jobs.train", *SMALL, "run_dir=here")
     assert done.returncode != 0
-    assert "run_dir=here: a submitted job's working directory is thrown away" in done.stdout
+    assert "run_dir=here: a submitted job's working directory is deleted" in done.stdout
 
 
 def test_a_job_without_the_token_is_refused(head):

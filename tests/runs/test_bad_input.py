@@ -162,7 +162,7 @@ def test_a_cluster_at_an_address_where_nobody_listens(refused, tmp_path):
 
 def test_a_relative_folder_under_a_job(refused, monkeypatch):
     monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")
-    assert refused().startswith("run_dir=run: a submitted job's working directory is thrown away")
+    assert refused().startswith("run_dir=run: a submitted job's working directory is deleted")
 
 
 @pytest.mark.parametrize(

@@ -90,11 +90,12 @@ REFUSED = {
     "checkpoint=last": "checkpoint=last: must be one of latest, best; did you mean latest?",
     "checkpoint=-1": "checkpoint=-1: must be one of latest, best, or a larger number.",
     "checkpoint=foo": "checkpoint=foo: must be one of latest, best, or a whole number.",
-    "data=mnist": "data=mnist: the run has been trained with its own; only single keys of it can",
+    "data=mnist": "data=mnist: the run was trained with its own data; change only single keys of",
     "runs=x": "runs=x: there is no such key; did you mean run?",
     "chekpoint=3": "chekpoint=3: there is no such key; did you mean checkpoint?",
     "evaluation.kn=no": "evaluation.kn=no: there is no such key; did you mean evaluation.knn?",
-    "method.rounds=3": "method={rounds:3}: the run has been trained with its own; only keys of acc",
+    "method.rounds=3": "method={rounds:3}: the run was trained with its own value; "
+    "change only keys of acc",
     "labelled_shares=[2]": "labelled_shares[0]=2: must be at most 1.",
     "fine_tuning_epochs=0": "fine_tuning_epochs=0: must be at least 1.",
     "data.limit=many": "data.limit=many: not a whole number; give one such as",
@@ -144,5 +145,5 @@ def test_a_folder_that_cannot_be_made_is_refused_first(ran, tmp_path, capsys):
     (tmp_path / "file").touch()
     assert main([f"run={ran.run_dir}", f"out={tmp_path / 'file' / 'x'}"]) == 2
     words = capsys.readouterr().err
-    assert words.startswith(f"out={tmp_path / 'file' / 'x'}: it cannot be written (")
-    assert words.endswith("; choose another.\n")
+    assert words.startswith(f"out={tmp_path / 'file' / 'x'}: cannot write there (")
+    assert words.endswith("; choose a folder you may write to.\n")

@@ -8,7 +8,7 @@ import torch
 
 from coterie.config.schema import Precision
 from coterie.contract.data import DataArrays
-from coterie.evaluation.result import Evaluation
+from coterie.evaluation.scorer import Evaluation
 from coterie.run.outputs import draw_evaluation
 from tests.builders.runs import train
 

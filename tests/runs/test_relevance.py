@@ -8,8 +8,8 @@ from torch import nn
 from coterie import load_model
 from coterie.commands.compose import compose
 from coterie.errors import DataError
-from coterie.evaluation.relevance import embedded_sample, mean_cross_cosine
 from coterie.run.data import read_and_split
+from coterie.run.pretraining_relevance import embedded_sample, mean_cross_cosine
 from ray_jobs.pretrain import main as pretrain
 from ray_jobs.relevance import main
 

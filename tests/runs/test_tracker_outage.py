@@ -39,7 +39,7 @@ def ended(run_dir, caplog):
     (warning,) = [r.getMessage() for r in caplog.records if "is left out" in r.getMessage()]
     assert summary["status"] == "completed"
     assert summary["failures"] == [warning.rstrip(".")]
-    assert warning.endswith("mend it, or take it out of tracking.loggers, before the next run.")
+    assert warning.endswith("repair it, or remove it from tracking.loggers, before the next run.")
     assert next((run_dir / "csv").rglob("metrics.csv")).read_text().count("\n") > 1
     return warning
 

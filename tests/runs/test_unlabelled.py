@@ -14,7 +14,7 @@ from coterie.commands.compose import compose
 from coterie.config import Component
 from coterie.contract.data import DataArrays
 from coterie.errors import ConfigError, DataError
-from coterie.evaluation.heterogeneity import class_spread, class_table, client_names
+from coterie.evaluation.label_distribution import class_spread, class_table, client_names
 
 SHORT = (
     "experiment=fedmcc_digits", "cluster=serial", "encoder=mlp", "encoder.hidden=[16]",

@@ -3,31 +3,32 @@
 from typing import Any
 
 import numpy as np
+from jaxtyping import Int64, Integer
 from numpy.typing import NDArray
 
 from coterie.errors import DataError
 
-Table = NDArray[np.int64]
-"""Counts (clusters, classes): samples of each class in each cluster. Tables of disjoint samples add
-up, so clients can return tables in place of assignments."""
+Table = Int64[NDArray[np.int64], "clusters classes"]
+"""Counts of each class in each cluster. Tables of disjoint samples add up, so clients can return
+tables in place of assignments."""
 
 
 def contingency(
-    assignments: NDArray[np.integer[Any]],
-    labels: NDArray[np.integer[Any]],
+    assignments: Integer[NDArray[np.integer[Any]], "n"],
+    labels: Integer[NDArray[np.integer[Any]], "n"],
     clusters: int,
     classes: int,
 ) -> Table:
-    """Count how many samples of each class each cluster holds.
+    """Count the samples of each class in each cluster.
 
     Args:
-        assignments: Each sample's cluster (n,), in 0..clusters−1.
-        labels: Each sample's class (n,), in 0..classes−1.
+        assignments: Each sample's cluster, in 0..clusters−1.
+        labels: Each sample's class, in 0..classes−1.
         clusters: The number of clusters, empty ones included.
         classes: The number of classes, absent ones included.
 
     Returns:
-        Table: int64 counts (clusters, classes), which sum to n.
+        Counts, which sum to n.
 
     Raises:
         DataError: If the lengths differ or a value is out of range.
@@ -42,8 +43,10 @@ def contingency(
     return counts.astype(np.int64).reshape(clusters, classes)
 
 
-def _indices(values: NDArray[np.integer[Any]], count: int, name: str) -> NDArray[np.int64]:
-    """The values as int64 (n,), checked against 0..count−1."""
+def _indices(
+    values: Integer[NDArray[np.integer[Any]], "n"], count: int, name: str
+) -> Int64[NDArray[np.int64], "n"]:
+    """Convert to int64 and check against 0..count−1."""
     array = np.asarray(values)
     if array.ndim != 1 or (array.size and not np.issubdtype(array.dtype, np.integer)):
         raise DataError(

@@ -1,48 +1,51 @@
-"""Fuzzy c-means: each sample belongs to every cluster, the more the nearer.
+"""Fuzzy c-means: each sample belongs to every cluster, by its distance to the centroids.
 
-Bezdek et al., "FCM: The fuzzy c-means clustering algorithm" (1984). All in float64.
+Bezdek et al., "FCM: The fuzzy c-means clustering algorithm" (1984). Computed in float64.
 """
 
 from dataclasses import dataclass
 
 import torch
+from jaxtyping import Float, Float64
 from torch import Tensor
 
 from coterie.errors import DataError
 
 _ROWS = 16384
-"""Rows that are looked at together."""
+"""Rows processed at a time."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FuzzyMeans:
-    """What fuzzy c-means found.
+    """Result of fuzzy c-means.
 
     Attributes:
-        centroids: (k, d), of the points' type: Σ_i u_ij^m x_i / Σ_i u_ij^m.
-        memberships: Σ_i u_ij, the clusters' supports, float64 (k,), of these u.
-        powers: Σ_i u_ij^m, float64 (k,).
-        objective: (1/n) Σ_ij u_ij^m ‖x_i − c_j‖², of the centroids before that gave these u.
+        centroids: Σ_i u_ij^m x_i / Σ_i u_ij^m, in the points' dtype.
+        memberships: Σ_i u_ij, the clusters' supports, for the same u.
+        powers: Σ_i u_ij^m.
+        objective: (1/n) Σ_ij u_ij^m ‖x_i − c_j‖², at the previous centroids, which gave these u.
     """
 
-    centroids: Tensor
-    memberships: Tensor
-    powers: Tensor
+    centroids: Float[Tensor, "k d"]
+    memberships: Float64[Tensor, "k"]
+    powers: Float64[Tensor, "k"]
     objective: float
 
 
-def memberships(points: Tensor, centroids: Tensor, fuzziness: float) -> Tensor:
-    """u_ij = 1 / Σ_l (‖x_i − c_j‖ / ‖x_i − c_l‖)^(2/(m−1)); a point on a centroid is its own.
+def memberships(
+    points: Float[Tensor, "n d"], centroids: Float[Tensor, "k d"], fuzziness: float
+) -> Float64[Tensor, "n k"]:
+    """u_ij = 1 / Σ_l (‖x_i − c_j‖ / ‖x_i − c_l‖)^(2/(m−1)); 1 for a point on centroid j.
 
-    Distances are taken from the differences themselves, so a row's bits do not depend on others.
+    Distances are computed from differences, so a row's bits do not depend on other rows.
 
     Args:
-        points: x (n, d).
-        centroids: c (k, d).
-        fuzziness: m > 1; near 1 it is the nearest centroid's, for large m all are alike.
+        points: x.
+        centroids: c.
+        fuzziness: m > 1; near 1 only the nearest centroid counts, for large m all count alike.
 
     Returns:
-        float64 (n, k), whose rows sum to 1.
+        Memberships; rows sum to 1.
     """
     exact = "donot_use_mm_for_euclid_dist"
     away = torch.cdist(points.double(), centroids.double(), compute_mode=exact)
@@ -50,17 +53,21 @@ def memberships(points: Tensor, centroids: Tensor, fuzziness: float) -> Tensor:
 
 
 def fuzzy_means(
-    points: Tensor, centroids: Tensor, *, fuzziness: float, iterations: int
+    points: Float[Tensor, "n d"],
+    centroids: Float[Tensor, "k d"],
+    *,
+    fuzziness: float,
+    iterations: int,
 ) -> FuzzyMeans:
     """Iterations of fuzzy c-means: c_j ← Σ_i u_ij^m x_i / Σ_i u_ij^m.
 
-    A centroid that no point belongs to, by what float64 can tell, stays where it is.
+    A centroid whose memberships are all 0 in float64 stays where it is.
 
     Args:
-        points: x (n, d), n ≥ 1.
-        centroids: Where it starts (k, d).
+        points: x, n ≥ 1.
+        centroids: The initial centroids.
         fuzziness: m > 1.
-        iterations: How many, at least one.
+        iterations: Number of iterations, at least 1.
 
     Raises:
         DataError: If shapes do not fit, a number is out of range or a value is not finite.
@@ -78,10 +85,12 @@ def fuzzy_means(
     )
 
 
-def ratio_where_positive(sums: Tensor, weights: Tensor, otherwise: Tensor) -> Tensor:
-    """Rows of weighted sums (k, d) by their weights (k,); other rows where a weight is 0.
+def ratio_where_positive(
+    sums: Float[Tensor, "k d"], weights: Float[Tensor, "k"], otherwise: Float[Tensor, "k d"]
+) -> Float[Tensor, "k d"]:
+    """Divide rows of weighted sums by their weights; where a weight is 0, take `otherwise`.
 
-    A denormal weight counts as 0: too few of its digits are left.
+    A denormal weight counts as 0: it has lost most of its digits.
     """
     enough = (weights >= torch.finfo(weights.dtype).tiny)[:, None]
     return torch.where(enough, sums / torch.where(enough, weights[:, None], 1.0), otherwise)
@@ -91,13 +100,15 @@ def ratio_where_positive(sums: Tensor, weights: Tensor, otherwise: Tensor) -> Te
 class _Totals:
     """Sums over all points: Σ u, Σ u^m, Σ u^m x, Σ u^m d²."""
 
-    memberships: Tensor
-    powers: Tensor
-    sums: Tensor
+    memberships: Float64[Tensor, "k"]
+    powers: Float64[Tensor, "k"]
+    sums: Float64[Tensor, "k d"]
     objective: float
 
 
-def _pass(points: Tensor, centroids: Tensor, fuzziness: float) -> _Totals:
+def _pass(
+    points: Float[Tensor, "n d"], centroids: Float64[Tensor, "k d"], fuzziness: float
+) -> _Totals:
     members, powers = centroids.new_zeros(2, len(centroids))
     sums, objective = torch.zeros_like(centroids), 0.0
     for block in torch.split(points, _ROWS):
@@ -113,8 +124,8 @@ def _pass(points: Tensor, centroids: Tensor, fuzziness: float) -> _Totals:
     return _Totals(memberships=members, powers=powers, sums=sums, objective=objective)
 
 
-def _shares(squared: Tensor, fuzziness: float) -> Tensor:
-    """Memberships of squared distances (n, k), in logarithms: 0 and large powers do no harm."""
+def _shares(squared: Float64[Tensor, "n k"], fuzziness: float) -> Float64[Tensor, "n k"]:
+    """Memberships from squared distances, by logarithms: safe for 0 and for large powers."""
     logs = squared.clamp_min(torch.finfo(squared.dtype).tiny).log()
     return (-logs / (fuzziness - 1)).softmax(dim=1)
 
@@ -131,9 +142,9 @@ def _check(points: Tensor, centroids: Tensor, fuzziness: float, iterations: int)
         )
     if not fuzziness > 1 or iterations < 1:
         raise DataError(
-            f"fuzziness={fuzziness:g}, iterations={iterations}: give more than 1 of the one and at "
-            "least 1 of the other."
+            f"fuzziness={fuzziness:g}, iterations={iterations}: set fuzziness above 1 and "
+            "iterations to 1 or more."
         )
     for name, values in (("points", points), ("centroids", centroids)):
         if not bool(torch.isfinite(values).all()):
-            raise DataError(f"{name} are not finite: check what computed them.")
+            raise DataError(f"{name} are not finite: check how they were computed.")

@@ -1,4 +1,4 @@
-"""k-means by FAISS: all points, k-means++ starts, the same result for the same seed."""
+"""k-means by FAISS: on all points, from k-means++ starts, reproducible from a seed."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,34 +8,36 @@ from typing import Any, Literal
 import faiss
 import numpy as np
 import torch
+from jaxtyping import Float32, Float64, Int64, Shaped
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import normalize
 
 from coterie.errors import DataError
 
-Points = Tensor | NDArray[np.floating[Any]]
-"""Vectors (n, d)."""
+Points = Shaped[Tensor, "n d"] | Shaped[NDArray[Any], "n d"]
+_Weights = Shaped[Tensor, "n"] | Shaped[NDArray[Any], "n"]
+_Centroids = Shaped[Tensor, "k d"] | Shaped[NDArray[Any], "k d"]
 
 Metric = Literal["euclidean", "cosine"]
 
 _ROWS = 16384
-"""Rows whose distances to all centroids are held at once."""
+"""Rows whose distances to the centroids are held at a time."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class KMeansResult:
-    """What k-means found.
+    """Result of k-means.
 
     Attributes:
-        centroids: float32 (k, d), where the points are; unit rows if spherical.
-        assignments: int64 (n,), each point's nearest centroid.
-        inertia: Σ_i w_i ‖x_i − c_{a_i}‖² of exactly these centroids and assignments (spherical: of
-            the normalised points, so 2 Σ_i w_i (1 − cos)), w_i = 1 without weights.
+        centroids: On the points' device; unit rows if spherical.
+        assignments: Each point's nearest centroid.
+        inertia: Σ_i w_i ‖x_i − c_{a_i}‖² of exactly these centroids and assignments, w_i = 1
+            without weights; if spherical, of the normalised points, so 2 Σ_i w_i (1 − cos).
     """
 
-    centroids: Tensor
-    assignments: Tensor
+    centroids: Float32[Tensor, "k d"]
+    assignments: Int64[Tensor, "n"]
     inertia: float
 
 
@@ -46,33 +48,33 @@ def kmeans(
     seed: int,
     iterations: int = 100,
     restarts: int = 10,
-    weights: Points | None = None,
+    weights: _Weights | None = None,
     spherical: bool = False,
-    init: Points | None = None,
+    init: _Centroids | None = None,
 ) -> KMeansResult:
-    """Cluster points with Lloyd's algorithm; of all restarts the one of least inertia is returned.
+    """Cluster points with Lloyd's algorithm; return the restart of least inertia.
 
-    Starts are k-means++ where FAISS has it (1.15 does), else random points. FAISS runs on one
-    thread, so that the bits do not depend on the number of cores, and on the points' GPU if it was
-    built for GPUs. It stops early once its objective no longer falls. A cluster that runs empty
-    takes over half of another one, picked with a probability that grows with its size: both get
-    that cluster's centroid, moved by ±1/1024 of each coordinate. So with fewer distinct points than
-    k some centroids are such near-copies, and may have no points. With n = k the points themselves
-    are returned, in their order, whatever `init` is.
+    Starts are k-means++ if FAISS has it (1.15 does), else random points. FAISS runs on one thread,
+    so that the bits do not depend on the number of cores, and on the points' GPU if it was built
+    for GPUs. It stops early once its objective no longer falls. An empty cluster takes half of
+    another one, drawn with a probability that grows with its size: both get that cluster's
+    centroid, moved by ±1/1024 of each coordinate. So with fewer than k distinct points some
+    centroids are such near-copies, and may have no points. With n = k the points themselves are
+    returned, in order, whatever `init` is.
 
     Args:
-        x: Points (n, d), computed with as float32.
-        k: The number of clusters, at most the number of points (of non-zero weight).
-        seed: Of the starts.
-        iterations: Lloyd iterations of a restart, at most.
-        restarts: Independent starts; with `init` there is only one.
-        weights: Non-negative weights (n,); they weigh the means and the inertia, not the starts.
+        x: Points, converted to float32.
+        k: Number of clusters, at most the number of points of non-zero weight.
+        seed: Seed of the starts.
+        iterations: Maximum number of Lloyd iterations per restart.
+        restarts: Number of independent starts; with `init` there is only one.
+        weights: Non-negative weights; they apply to means and inertia, not to the starts.
         spherical: Cluster by cosine: points and centroids are normalised.
-        init: Centroids to start from (k, d).
+        init: Initial centroids.
 
     Raises:
-        DataError: If there are fewer points than clusters, a value is not finite, rows are so
-            long that float32 cannot hold their squared distances, or shapes and options do not fit.
+        DataError: If there are fewer points than clusters, a value is not finite, squared
+            distances overflow float32, or shapes and options do not fit.
     """
     points = _tensor(x, "x")
     points = normalize(points, dim=1) if spherical else _in_range(points, "x")
@@ -88,16 +90,18 @@ def kmeans(
     return min(results, key=lambda result: result.inertia)
 
 
-def assign(x: Points, centroids: Points, metric: Metric = "euclidean") -> Tensor:
-    """Each point's nearest centroid; the lowest index among equals.
+def nearest_centroids(
+    x: Points, centroids: _Centroids, metric: Metric = "euclidean"
+) -> Int64[Tensor, "n"]:
+    """Assign each point to its nearest centroid, and ties to the lowest index.
 
     Args:
-        x: Points (n, d).
-        centroids: Centroids (k, d).
+        x: Points.
+        centroids: Centroids.
         metric: "euclidean", or "cosine" (both L2-normalised first).
 
     Returns:
-        Tensor: int64 (n,), where the points are.
+        Each point's centroid, on the points' device.
 
     Raises:
         DataError: If a value is not finite, shapes do not fit, or the metric is unknown.
@@ -115,8 +119,10 @@ def assign(x: Points, centroids: Points, metric: Metric = "euclidean") -> Tensor
     return _nearest(points, centres.to(points.device))
 
 
-def _nearest(points: Tensor, centroids: Tensor) -> Tensor:
-    """Nearest centroid by the differences themselves: no cancellation, no dependence on threads."""
+def _nearest(
+    points: Float32[Tensor, "n d"], centroids: Float32[Tensor, "k d"]
+) -> Int64[Tensor, "n"]:
+    """Nearest centroid by differences: no cancellation, no dependence on threads."""
     exact = "donot_use_mm_for_euclid_dist"
     blocks = [
         torch.cdist(points[first : first + _ROWS], centroids, compute_mode=exact).argmin(dim=1)
@@ -125,8 +131,10 @@ def _nearest(points: Tensor, centroids: Tensor) -> Tensor:
     return torch.cat(blocks)
 
 
-def _clustering(points: Tensor, k: int, seed: int, iterations: int, spherical: bool) -> Any:
-    """FAISS's k-means, set to use every point and to find neighbours where the points are."""
+def _clustering(
+    points: Float32[Tensor, "n d"], k: int, seed: int, iterations: int, spherical: bool
+) -> Any:
+    """FAISS's k-means, set to use every point and to search on the points' device."""
     options = {"min_points_per_centroid": 1, "max_points_per_centroid": len(points)}
     if hasattr(faiss, "ClusteringInitMethod_KMEANS_PLUS_PLUS"):
         options["init_method"] = faiss.ClusteringInitMethod_KMEANS_PLUS_PLUS
@@ -138,11 +146,11 @@ def _clustering(points: Tensor, k: int, seed: int, iterations: int, spherical: b
 
 def _lloyd(
     runner: Any,
-    points: Tensor,
-    weights: NDArray[np.float32] | None,
-    init: NDArray[np.float32] | None,
-) -> Tensor:
-    """One run from one start: centroids (k, d), where the points are."""
+    points: Float32[Tensor, "n d"],
+    weights: Float32[NDArray[np.float32], "n"] | None,
+    init: Float32[NDArray[np.float32], "k d"] | None,
+) -> Float32[Tensor, "k d"]:
+    """Run from one start; return the centroids, on the points' device."""
     data = np.ascontiguousarray(points.cpu().numpy())
     with _one_thread():
         runner.train(data, weights=weights, init_centroids=init)
@@ -150,7 +158,7 @@ def _lloyd(
 
 
 def flat_index(features: int, spherical: bool, device: torch.device) -> Any:
-    """The exact index that finds nearest centroids, on the points' GPU if FAISS can."""
+    """Exact index for the nearest centroid, on the points' GPU if FAISS supports it."""
     index = faiss.IndexFlatIP(features) if spherical else faiss.IndexFlatL2(features)
     if device.type != "cuda" or not hasattr(faiss, "StandardGpuResources"):
         return index
@@ -160,7 +168,7 @@ def flat_index(features: int, spherical: bool, device: torch.device) -> Any:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """FAISS (and the BLAS it brings) on one thread, as before afterwards."""
+    """Run FAISS and its BLAS on one thread; then restore the number."""
     before = faiss.omp_get_max_threads()
     faiss.omp_set_num_threads(1)
     try:
@@ -169,8 +177,12 @@ def _one_thread() -> Iterator[None]:
         faiss.omp_set_num_threads(before)
 
 
-def result_of(points: Tensor, centroids: Tensor, weights: Tensor | None) -> KMeansResult:
-    """Assign points (n, d) to centroids (k, d); the inertia is summed block by block."""
+def result_of(
+    points: Float32[Tensor, "n d"],
+    centroids: Float32[Tensor, "k d"],
+    weights: Float64[Tensor, "n"] | None,
+) -> KMeansResult:
+    """Assign points to centroids; the inertia is summed block by block."""
     assignments = _nearest(points, centroids)
     pairs = zip(torch.split(points, _ROWS), torch.split(assignments, _ROWS), strict=True)
     sums = [(rows - centroids[near]).double().square().sum(dim=1) for rows, near in pairs]
@@ -181,21 +193,21 @@ def result_of(points: Tensor, centroids: Tensor, weights: Tensor | None) -> KMea
     return KMeansResult(centroids=centroids, assignments=assignments, inertia=total)
 
 
-def _tensor(values: Points, name: str) -> Tensor:
-    """Finite float32 vectors (n, d)."""
+def _tensor(values: Points, name: str) -> Float32[Tensor, "n d"]:
+    """Convert to float32; refuse anything but a matrix of finite values."""
     tensor = torch.as_tensor(values).detach().to(torch.float32)
     if tensor.ndim != 2:
         raise DataError(f"{name} of shape {tuple(tensor.shape)}: give vectors of shape (n, d).")
     bad = int((~torch.isfinite(tensor)).any(dim=1).sum())
     if bad:
         raise DataError(
-            f"{bad} of {len(tensor)} rows of {name} are not finite: check what computed them."
+            f"{bad} of {len(tensor)} rows of {name} are not finite: check how they were computed."
         )
     return tensor
 
 
-def _in_range(points: Tensor, name: str) -> Tensor:
-    """The points, if float32 holds ‖a − b‖² ≤ 4 max ‖x‖²; at infinity FAISS ends the process."""
+def _in_range(points: Float32[Tensor, "n d"], name: str) -> Float32[Tensor, "n d"]:
+    """Return the points if ‖a − b‖² ≤ 4 max ‖x‖² fits float32; infinity would crash FAISS."""
     bad, longest = 0, 0.0
     for block in torch.split(points, _ROWS):
         over = block[~torch.isfinite(4 * block.square().sum(dim=1))]
@@ -209,7 +221,7 @@ def _in_range(points: Tensor, name: str) -> Tensor:
     return points
 
 
-def _weights(weights: Points, samples: int) -> Tensor:
+def _weights(weights: _Weights, samples: int) -> Float64[Tensor, "n"]:
     tensor = torch.as_tensor(weights).detach().to(torch.float64)
     if tensor.shape != (samples,) or not bool(torch.isfinite(tensor).all() and (tensor >= 0).all()):
         raise DataError(
@@ -218,17 +230,17 @@ def _weights(weights: Points, samples: int) -> Tensor:
     return tensor
 
 
-def _scaled(weights: Tensor) -> NDArray[np.float32]:
+def _scaled(weights: Float64[Tensor, "n"]) -> Float32[NDArray[np.float32], "positive"]:
     """The positive weights, scaled to mean 1.
 
-    To refill an empty cluster, some versions of FAISS (not 1.15) look for one of weight above 1:
-    with small fractions they would never return.
+    To refill an empty cluster, some versions of FAISS (not 1.15) look for one of weight above 1,
+    and never return if all weights are small.
     """
     positive = weights[weights > 0]
     return (positive / positive.mean()).float().cpu().numpy()
 
 
-def _init(init: Points, k: int, features: int) -> NDArray[np.float32]:
+def _init(init: _Centroids, k: int, features: int) -> Float32[NDArray[np.float32], "k d"]:
     tensor = _in_range(_tensor(init, "init"), "init")
     if tensor.shape != (k, features):
         raise DataError(f"init of shape {tuple(tensor.shape)}: give ({k}, {features}).")

@@ -1,31 +1,34 @@
-"""k-FED's two halves: k-means on a client after a projection, and seeds for k-means on the server.
+"""k-FED: k-means on a client after a projection, and seeds for k-means on the server.
 
 Dennis et al., "Heterogeneity for the Win: One-Shot Federated Clustering" (2021), algorithms 1 and
 2; the first is of Awasthi and Sheffet, "Improved Spectral-Norm Bounds for Clustering" (2012).
 """
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from coterie.clustering.kmeans import KMeansResult, kmeans
 from coterie.errors import DataError
 
 _RATIO = 1 / 3
-"""A point tells of a cluster if its centroid is at most this as far as any other."""
+"""A point is trusted if its nearest centroid is at most this far, relative to the second one."""
 
 
-def projected_kmeans(points: Tensor, k: int, *, seed: int, restarts: int) -> KMeansResult:
-    """k-means among projections, then Lloyd's algorithm on the points themselves.
+def projected_kmeans(
+    points: Float[Tensor, "n d"], k: int, *, seed: int, restarts: int
+) -> KMeansResult:
+    """k-means on projections, then Lloyd's algorithm on the points.
 
-    It starts there from the means of those points that are clearly of one cluster among the
-    projections. With k clusters the projections are onto the first k right singular vectors, which
-    holds distances between clusters and takes noise away.
+    Lloyd's algorithm starts from the means of the points that clearly belong to one cluster of the
+    projections. Projections are onto the first k right singular vectors, which preserves distances
+    between clusters and removes noise.
 
     Args:
-        points: (n, d), n ≥ k.
-        k: The number of clusters.
-        seed: Of k-means among the projections.
-        restarts: Its independent starts.
+        points: n ≥ k points.
+        k: Number of clusters.
+        seed: Seed of k-means on the projections.
+        restarts: Its number of independent starts.
 
     Raises:
         DataError: As `kmeans`.
@@ -35,11 +38,11 @@ def projected_kmeans(points: Tensor, k: int, *, seed: int, restarts: int) -> KMe
     return kmeans(points, k, seed=seed, init=trusted_means(points, seen, starts))
 
 
-def projected(points: Tensor, rank: int) -> Tensor:
-    """Coordinates (n, min(rank, d)) along the points' first right singular vectors.
+def projected(points: Float[Tensor, "n d"], rank: int) -> Float[Tensor, "n r"]:
+    """Coordinates along the points' first right singular vectors, r = min(rank, n, d).
 
-    The points are not centred. From the eigenvectors of their Gram matrix, n×n or d×d, whichever is
-    smaller, in float64; of n < d points there are min(rank, n) coordinates.
+    The points are not centred. Computed in float64 from the eigenvectors of the Gram matrix, n × n
+    or d × d, whichever is smaller.
     """
     wide = points.double()
     if len(wide) < wide.shape[1]:
@@ -51,19 +54,18 @@ def projected(points: Tensor, rank: int) -> Tensor:
     return coordinates.to(points.dtype)
 
 
-def trusted_means(points: Tensor, seen: Tensor, starts: Tensor) -> Tensor:
+def trusted_means(
+    points: Float[Tensor, "n d"], seen: Float[Tensor, "n r"], starts: Float[Tensor, "k r"]
+) -> Float[Tensor, "k d"]:
     """Means of the points whose projection is three times nearer to one centroid than to others.
 
-    Where a cluster has no such point it is the mean of all that are nearest to its centroid, and
-    where it has none of these either, of all points.
+    A cluster without such points gets the mean of the points nearest to its centroid, or, without
+    these too, the mean of all points.
 
     Args:
-        points: (n, d).
-        seen: Their projections (n, r).
-        starts: Centroids among the projections (k, r).
-
-    Returns:
-        (k, d).
+        points: The points.
+        seen: Their projections.
+        starts: Centroids of the projections.
     """
     exact = "donot_use_mm_for_euclid_dist"
     away = torch.cdist(seen.double(), starts.double(), compute_mode=exact)
@@ -79,16 +81,13 @@ def trusted_means(points: Tensor, seen: Tensor, starts: Tensor) -> Tensor:
     return torch.stack(means)
 
 
-def farthest_first(centroids: Tensor, k: int, first: int) -> Tensor:
-    """Seeds: some to begin with, then again and again what is farthest from all so far.
+def farthest_first(centroids: Float[Tensor, "n d"], k: int, first: int) -> Float[Tensor, "k d"]:
+    """Seeds: the first rows, then repeatedly the row farthest from all seeds so far.
 
     Args:
-        centroids: All clients' centroids (n, d), n ≥ k.
-        k: How many seeds.
-        first: How many of the first rows to begin with, those of one client.
-
-    Returns:
-        (k, d).
+        centroids: All clients' centroids, n ≥ k.
+        k: Number of seeds.
+        first: Number of first rows to start with, those of one client.
 
     Raises:
         DataError: If there are fewer than k.

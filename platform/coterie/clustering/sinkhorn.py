@@ -1,11 +1,12 @@
 """Clustering into parts of equal mass by optimal transport: on a client, and on the server.
 
 Orchestra (Lubana et al., 2022), section 4 and algorithms 1 and 2; after Genevay et al.,
-"Differentiable Deep Clustering with Cluster Size Constraints" (2019). Rows are vectors of unit
-length throughout, so similarities are cosines.
+"Differentiable Deep Clustering with Cluster Size Constraints" (2019). Rows are unit vectors, so
+similarities are cosines.
 """
 
 import torch
+from jaxtyping import Float, Int64
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 from torch.nn.functional import normalize
@@ -19,25 +20,27 @@ ITERATIONS = 10
 """Sinkhorn iterations."""
 _LOCAL_ITERATIONS = 5
 _FILL = 2.0
-"""More than any gain from an entry of the plan, which is at most 1."""
+"""Bonus for a place that must be filled, above any entry of the plan (at most 1)."""
 _CANCELLED = 1e-6
-"""Length of a mean of unit rows below which it is rounding, and has no direction."""
+"""A mean of unit rows that is shorter is rounding error and has no direction."""
 
 
-def sinkhorn(logits: Tensor, epsilon: float = EPSILON, iterations: int = ITERATIONS) -> Tensor:
-    """The transport of samples to clusters of equal mass, by Sinkhorn and Knopp's iteration.
+def sinkhorn(
+    logits: Float[Tensor, "n k"], epsilon: float = EPSILON, iterations: int = ITERATIONS
+) -> Float[Tensor, "n k"]:
+    """Transport samples to clusters of equal mass, by the Sinkhorn-Knopp iteration.
 
-    From softmax(s/ε) on, each iteration normalises the clusters, then the samples: every row sums
-    to 1 after any number of them, every column to n / k once they converge. A constant added to a
-    row changes nothing.
+    Starting at softmax(s/ε), each iteration normalises the clusters, then the samples: rows sum to
+    1 after any iteration, columns to n / k at convergence. A constant added to a row changes
+    nothing.
 
     Args:
-        logits: Similarities (n, k) of n samples and k clusters.
+        logits: Similarities of samples and clusters.
         epsilon: ε > 0; the smaller, the harder the plan.
-        iterations: How many, at least one.
+        iterations: Number of iterations, at least 1.
 
     Returns:
-        The plan (n, k), non-negative.
+        The plan, non-negative.
 
     Raises:
         DataError: If there is no sample or no cluster, or a number is out of range.
@@ -45,10 +48,11 @@ def sinkhorn(logits: Tensor, epsilon: float = EPSILON, iterations: int = ITERATI
     _check_matrix(logits, "logits")
     if not epsilon > 0.0 or iterations < 1:
         raise DataError(
-            f"epsilon={epsilon}, iterations={iterations}: give a positive ε and 1 or more of them."
+            f"epsilon={epsilon}, iterations={iterations}: give a positive ε and 1 or more "
+            "iterations."
         )
-    # In logarithms, for exp(s/ε) leaves the range of float32. From softmax on, as in Orchestra's
-    # code: without it a sample's constant would weigh it in the clusters' first sums.
+    # In logarithms, since exp(s/ε) overflows float32. Starting at softmax, as in Orchestra's code:
+    # otherwise a constant in a row would weight that sample in the first column sums.
     plan = (logits / epsilon).log_softmax(dim=1)
     for _ in range(iterations):
         plan = plan - plan.logsumexp(dim=0, keepdim=True)
@@ -56,44 +60,45 @@ def sinkhorn(logits: Tensor, epsilon: float = EPSILON, iterations: int = ITERATI
     return plan.exp()
 
 
-def balanced_assignment(plan: Tensor) -> Tensor:
-    """Clusters of equal size ±1 that hold as much of a plan's mass as such clusters can.
+def balanced_assignment(plan: Float[Tensor, "n k"]) -> Int64[Tensor, "n"]:
+    """Assign samples to clusters of equal size ±1 that hold the most mass of a plan.
 
-    Each cluster has ⌊n/k⌋ or ⌈n/k⌉ samples: the exact optimum, by the Hungarian method on a table
-    with a column for each place in a cluster.
+    Each cluster gets ⌊n/k⌋ or ⌈n/k⌉ samples. This is the exact optimum, by the Hungarian method on
+    a table with a column for each place in a cluster.
 
     Args:
-        plan: (n, k) with values in [0, 1].
+        plan: Values in [0, 1].
 
     Returns:
-        Tensor: int64 (n,), each sample's cluster.
+        Each sample's cluster.
     """
     samples, clusters = plan.shape
     places = torch.arange(clusters, device=plan.device)
     surely = places.repeat(samples // clusters)
-    # One further place in every cluster, of which some stay empty; the others are filled first.
+    # Each cluster has one more place, of which some stay empty; the bonus fills the others first.
     table = torch.cat([plan[:, surely] + _FILL, plan], dim=1)
     _, columns = linear_sum_assignment(table.cpu().double().numpy(), maximize=True)
     return torch.cat([surely, places])[torch.from_numpy(columns).to(plan.device)]
 
 
 def local_centroids(
-    z: Tensor, clusters: int, *, seed: int, balanced: bool
-) -> tuple[Tensor, Tensor]:
-    """A client's centroids: five times Sinkhorn, assignment and the clusters' normalised means.
+    z: Float[Tensor, "n d"], clusters: int, *, seed: int, balanced: bool
+) -> tuple[Float[Tensor, "{clusters} d"], Int64[Tensor, "n"]]:
+    """A client's centroids: five iterations of Sinkhorn, assignment and normalised cluster means.
 
-    That of an empty cluster is a row, drawn at random. Where rows cancel, as z and −z do, every
-    direction is as near to them as any other: it is a random one, not a row, which tells a sample.
+    An empty cluster gets a random row. Where the rows of a cluster cancel, as z and −z do, no
+    direction is nearer to them than another: the centroid is a random direction, not a row, which
+    would disclose a sample.
 
     Args:
-        z: Unit rows (n, d), n ≥ `clusters`.
+        z: Unit rows, n ≥ `clusters`.
         clusters: L.
-        seed: Of the start, which is L of the rows, and of what takes the place of a mean.
-        balanced: Clusters of equal size ±1; otherwise each row goes where most of its mass does,
-            as in Orchestra's code, and sizes differ.
+        seed: Seed of the start, which is L of the rows, and of the substitutes for means.
+        balanced: Whether clusters have equal sizes ±1; otherwise each row goes to its cluster of
+            most mass, as in Orchestra's code, and sizes differ.
 
     Returns:
-        Unit centroids (L, d), and each row's cluster (n,) that they are the means of.
+        Unit centroids, and the assignment of rows that they are the means of.
 
     Raises:
         DataError: If there are fewer rows than clusters.
@@ -119,31 +124,31 @@ def local_centroids(
 
 
 def global_centroids(
-    points: Tensor,
-    start: Tensor,
+    points: Float[Tensor, "n d"],
+    start: Float[Tensor, "k d"],
     *,
     steps: int = 500,
     learning_rate: float = 0.01,
     momentum: float = 0.9,
     temperature: float = 0.1,
-) -> Tensor:
-    """The server's centroids: gradient steps that make a softmax agree with the Sinkhorn plan.
+) -> Float[Tensor, "k d"]:
+    """The server's centroids: gradient steps that fit a softmax to the Sinkhorn plan.
 
         L(C) = −(1/n) Σ_i ⟨Sinkhorn(C z_i), log softmax(C z_i / τ)⟩, the plan held constant,
 
-    whose gradient is (softmax − plan)ᵀ z / (n τ), for the plan's rows sum to 1. Rows of C are
+    with the gradient (softmax − plan)ᵀ z / (n τ), since the plan's rows sum to 1. Rows of C are
     normalised after each step. There may be more centroids than points.
 
     Args:
-        points: Unit rows z (n, d).
-        start: Centroids C to start from (k, d).
+        points: Unit rows z.
+        start: Initial centroids C.
         steps: SGD steps.
         learning_rate: SGD's learning rate.
         momentum: SGD's momentum.
         temperature: τ > 0.
 
     Returns:
-        Unit centroids (k, d).
+        Unit centroids.
 
     Raises:
         DataError: If there is no point or no centroid, or widths differ.
@@ -152,7 +157,7 @@ def global_centroids(
     _check_matrix(start, "start")
     if points.shape[1] != start.shape[1]:
         widths = f"{points.shape[1]} and {start.shape[1]}"
-        raise DataError(f"points and centroids of widths {widths}: give them the same.")
+        raise DataError(f"points and centroids of widths {widths}: give them the same width.")
     z, centroids = widened(points), unit_rows(start)
     velocity = torch.zeros_like(centroids)
     for _ in range(steps):
@@ -167,4 +172,4 @@ def _check_matrix(x: Tensor, name: str) -> None:
     if x.ndim != 2 or 0 in x.shape:
         raise DataError(f"{name} of shape {tuple(x.shape)}: give a matrix with rows and columns.")
     if not bool(torch.isfinite(x).all()):
-        raise DataError(f"{name}: a value is not finite; check what computed them.")
+        raise DataError(f"{name}: a value is not finite; check how they were computed.")

@@ -1,1 +1,1 @@
-"""What command lines share: arguments, composition, help, exit codes."""
+"""The command line: compose a config, help texts, exit codes."""

@@ -1,18 +1,24 @@
-"""The `key=value` arguments of commands that compose no experiment."""
+"""Read `key=value` arguments of commands that compose no experiment, or not only one."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal
 
 from coterie.commands.compose import parse
 from coterie.errors import ConfigError
 
 
+def separate(arguments: Sequence[str], keys: Collection[str]) -> tuple[list[str], list[str]]:
+    """Split arguments into those of a command's own keys and all others, each in order."""
+    own = [text for text in arguments if "=" in text and text.partition("=")[0] in keys]
+    return own, [text for text in arguments if text not in own]
+
+
 def read_values(arguments: Sequence[str]) -> dict[str, Any]:
-    """`a.b=1` as `{"a": {"b": 1}}`, by the same grammar as everywhere.
+    """Read `a.b=1` as `{"a": {"b": 1}}`, by the grammar of all commands.
 
     Raises:
-        ConfigError: At the first argument that is no `key=value`, or stands against another one.
+        ConfigError: At the first argument that is not `key=value`, or contradicts an earlier one.
     """
     values: dict[str, Any] = {}
     for override in parse(arguments):
@@ -31,9 +37,9 @@ def read_values(arguments: Sequence[str]) -> dict[str, Any]:
 
 
 def backend_at_hand(cluster: Mapping[str, Any]) -> Literal["ray", "serial"]:
-    """The backend for the keys of a `cluster` section that names none.
+    """Choose the backend for a `cluster` section that names none.
 
-    Ray where they hold an address or a number of actors, or RAY_ADDRESS names a cluster; else this
+    It is Ray if the section has an address or a number of actors, or RAY_ADDRESS is set; else this
     process.
     """
     wanted = cluster.get("address") or cluster.get("num_actors") or os.environ.get("RAY_ADDRESS")

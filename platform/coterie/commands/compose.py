@@ -1,7 +1,7 @@
-"""From `key=value` and `group=choice` to a validated configuration, with Hydra's YAML groups.
+"""Compose a validated config from `key=value` and `group=choice`, with Hydra's YAML groups.
 
-Hydra composes the groups of `configs/`; the single values are set afterwards and judged by the
-config models alone, because Hydra's own refusals are long and know no nearest key.
+Hydra composes the groups of `configs/`. Single values are set afterwards and checked by the config
+models alone, because Hydra's own error messages are long and do not suggest the nearest key.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,31 +24,31 @@ from coterie.errors import ConfigError
 from coterie.tracking.run_directory import RunDirectory
 
 _NAMED = 12
-"""Experiments that a message still lists."""
+"""Experiments up to which a message lists them all."""
 
 
 def compose(*overrides: str) -> RunConfig:
-    """The configuration that a command line asks for; also for notebooks, from any folder.
+    """Compose the config that a command line asks for; works in notebooks and from any folder.
 
-    A choice (`encoder=mlp`) comes before single values (`encoder.features=64`), whatever their
-    order. A choice other than the experiment's replaces the experiment's keys in that section;
-    where both name the same class, it replaces only the keys that the choice itself sets.
+    Choices (`encoder=mlp`) are applied before single values (`encoder.features=64`) in any order. A
+    choice that differs from the experiment's replaces the experiment's keys in that section; if
+    both name the same class, it replaces only the keys that the choice itself sets.
 
-    Without an experiment, `resume=true run_dir=…` takes that run's own config; `cluster=` and
-    `tracking=` may be chosen anew.
+    Without an experiment, `resume=true run_dir=…` takes the config of that run; `cluster=` and
+    `tracking=` can be chosen anew.
 
     Args:
         overrides: `experiment=fedmcc_digits`, `encoder=mlp`, `seed=1`, `method.lr=1e-3`;
-            `~method.lr` takes the experiment's value back in favour of the default.
+            `~method.lr` replaces the experiment's value by the default.
 
     Raises:
-        ConfigError: In one sentence, at the first thing that is wrong.
+        ConfigError: At the first error, in one sentence.
     """
     return load_config(compose_plain(*overrides))
 
 
 def compose_plain(*overrides: str) -> dict[str, Any]:
-    """The same as plain values that nothing has judged yet; it does not import PyTorch."""
+    """Compose the same config as unchecked plain values, without importing PyTorch."""
     choices, values = _sort(overrides)
     stored = _resumed(choices, values)
     if "experiment" not in choices and stored is None:
@@ -65,9 +65,9 @@ def compose_plain(*overrides: str) -> dict[str, Any]:
 
 
 def _resumed(choices: Mapping[str, str], values: Sequence[Override]) -> dict[str, Any] | None:
-    """The config of the run that `resume=true run_dir=…` goes on with, if nothing else is chosen.
+    """The config of the run that `resume=true run_dir=…` resumes, if nothing else is chosen.
 
-    Another `cluster` or `tracking` takes the run's place; what decides bits is checked later.
+    Another `cluster` or `tracking` replaces the run's; keys that decide bits are checked later.
     """
     given = {value.key_or_group: value.value() for value in values if not value.is_delete()}
     run_dir = given.get("run_dir")
@@ -86,7 +86,7 @@ def _no_experiment() -> str:
 
 
 def config_dir() -> Path:
-    """Find the YAML groups: inside `coterie` in a wheel, at the top of the source tree else."""
+    """Find the YAML groups: inside `coterie` in a wheel, else at the top of the source tree."""
     package = Path(__file__).resolve().parent.parent
     inside = package / "configs"
     found = inside if inside.is_dir() else package.parent.parent / "configs"
@@ -96,7 +96,7 @@ def config_dir() -> Path:
 
 
 def groups() -> dict[str, list[str]]:
-    """Every group's choices, sorted: `{"cluster": ["gpu", "local", "serial"], …}`."""
+    """The choices of every group, sorted: `{"cluster": ["gpu", "local", "serial"], …}`."""
     return {
         folder.name: sorted(path.stem for path in folder.glob("*.yaml"))
         for folder in sorted(config_dir().iterdir())
@@ -105,19 +105,19 @@ def groups() -> dict[str, list[str]]:
 
 
 def experiments() -> dict[str, str]:
-    """Every experiment's description: the first comment of its YAML that is not Hydra's."""
-    return {name: describe("experiment", name) for name in groups()["experiment"]}
+    """The description of every experiment, see `describe_choice`."""
+    return {name: describe_choice("experiment", name) for name in groups()["experiment"]}
 
 
-def describe(group: str, choice: str) -> str:
-    """The first comment line of a group's YAML, or "" if it has none."""
+def describe_choice(group: str, choice: str) -> str:
+    """The first comment of a choice's YAML that is not Hydra's, or "" without any."""
     text = (config_dir() / group / f"{choice}.yaml").read_text(encoding="utf-8")
     comments = (line.lstrip("# ").strip() for line in text.splitlines() if line.startswith("#"))
     return next((comment for comment in comments if not comment.startswith("@")), "")
 
 
 def read_choice(group: str, choice: str) -> dict[str, Any]:
-    """The keys that one choice's own YAML sets, such as `target`.
+    """Read the keys that a choice's own YAML sets, such as `target`.
 
     Raises:
         ConfigError: If the group has no such choice.
@@ -136,14 +136,14 @@ def _check_choice(group: str, choice: str) -> None:
 
 
 def parse(overrides: Sequence[str], *, sweeps: bool = False) -> list[Override]:
-    """Read overrides by Hydra's grammar.
+    """Parse overrides by Hydra's grammar.
 
     Args:
         overrides: Such as `method.lr=1e-3`.
-        sweeps: Whether one may have several values, as `method.lr=1e-3,1e-2`.
+        sweeps: Whether an override may have several values, as `method.lr=1e-3,1e-2`.
 
     Raises:
-        ConfigError: At the first that cannot be read, or has several values where it may not.
+        ConfigError: At the first override that cannot be parsed, or must not have several values.
     """
     parser = OverridesParser.create()
     parsed = []
@@ -170,7 +170,7 @@ def parse(overrides: Sequence[str], *, sweeps: bool = False) -> list[Override]:
 
 
 def _sort(overrides: Sequence[str]) -> tuple[dict[str, str], list[Override]]:
-    """Choices of groups, and single values, in their order; the last choice counts."""
+    """Separate choices of groups from single values, in order; the last choice counts."""
     known, choices, values = groups(), {}, []
     for override in parse(overrides):
         group, value = override.key_or_group, override.value()
@@ -179,12 +179,12 @@ def _sort(overrides: Sequence[str]) -> tuple[dict[str, str], list[Override]]:
             continue
         _check_choice(group, show(value))
         choices[group] = show(value)
-    # A change of class drops the former class's keys, so it goes before any of the new one's.
+    # A new class drops the keys of the old one, so `target` comes before the new keys.
     return choices, sorted(values, key=lambda value: not value.key_or_group.endswith(".target"))
 
 
 def _compose_groups(choices: dict[str, str]) -> DictConfig:
-    """The YAML of these choices; keys that an experiment set for another choice are dropped."""
+    """Compose the YAML of these choices, without an experiment's keys for other choices."""
     others = {group: choice for group, choice in choices.items() if group != "experiment"}
     config = _hydra(choices)
     if not others:
@@ -202,7 +202,7 @@ def _compose_groups(choices: dict[str, str]) -> DictConfig:
 def _hydra(choices: dict[str, str], *, runtime: bool = False) -> DictConfig:
     given = [f"{group}={choice}" for group, choice in choices.items()]
     world = GlobalHydra.instance()
-    surrounding, world.hydra = world.hydra, None  # a notebook or an app may use Hydra itself
+    surrounding, world.hydra = world.hydra, None  # a notebook may use Hydra itself
     try:
         with initialize_config_dir(str(config_dir()), version_base="1.3"):
             config = hydra_compose("config", given, return_hydra_config=runtime)
@@ -218,7 +218,7 @@ def _target(config: DictConfig, section: str) -> str | None:
 
 
 def _set(config: DictConfig, override: Override) -> None:
-    """Set or take back one value."""
+    """Set or delete one value."""
     key, value = override.key_or_group, override.value()
     parent, _, leaf = key.rpartition(".")
     if override.is_delete():

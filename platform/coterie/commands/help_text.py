@@ -1,4 +1,4 @@
-"""What `python -m ray_jobs.train --help` says, from the YAML groups and the config models."""
+"""The help texts of the commands, from the YAML groups and the config models."""
 
 import textwrap
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from pydantic_core import PydanticUndefined
 
 from coterie.commands.compose import (
     compose_plain,
-    describe,
+    describe_choice,
     experiments,
     groups,
     parse,
@@ -37,17 +37,17 @@ _EXIT_CODES = {
     "0": "completed",
     "1": "the run failed",
     "2": "the config or the data was refused",
-    "3": "completed, but clients were dropped on the way",
+    "3": "completed, but clients were dropped",
     "130": "interrupted, after a checkpoint",
 }
 
 
 def help_text(*overrides: str) -> str:
-    """The help, at most 80 columns wide.
+    """The help of `ray_jobs.train`, at most 80 columns wide.
 
     Args:
-        overrides: Choices such as `method=fedmcc`, whose own keys are added; with an experiment
-            the values that the whole command line gives its groups.
+        overrides: Choices such as `method=fedmcc`, whose own keys are added; with an experiment,
+            the values that the whole command line sets are added.
 
     Raises:
         ConfigError: If a choice does not exist, or its class cannot be imported.
@@ -74,13 +74,13 @@ def help_text(*overrides: str) -> str:
 def command_help(
     about: str, usage: str, model: type[BaseModel], exit_codes: Mapping[str, str] | None = None
 ) -> str:
-    """The help of a command that composes no experiment, at most 80 columns wide.
+    """The help of a command with a config model, at most 80 columns wide.
 
     Args:
-        about: What it does, in a sentence or more.
-        usage: Its usage line.
-        model: The config model of its keys.
-        exit_codes: Code to meaning; by default done, failed, refused, interrupted.
+        about: What the command does, in one or more sentences.
+        usage: The usage line.
+        model: The config model of the command's keys.
+        exit_codes: Exit code to meaning; by default done, failed, refused, interrupted.
     """
     fields = {
         name: field
@@ -103,7 +103,7 @@ def _choices() -> dict[str, str]:
 
 
 def _choices_keys(overrides: tuple[str, ...]) -> list[str]:
-    """A list of keys for each choice of a component among the overrides."""
+    """A list of keys for each component that the overrides choose."""
     parts = []
     for override in parse(overrides):
         group, choice = override.key_or_group, override.value()
@@ -117,24 +117,24 @@ def _choices_keys(overrides: tuple[str, ...]) -> list[str]:
             if model_in(field.annotation) is None
         }
         title = f"Keys of {group}={choice} with their defaults:"
-        about = textwrap.fill(describe(group, show(choice)), _WIDTH)
+        about = textwrap.fill(describe_choice(group, show(choice)), _WIDTH)
         parts.append(f"{about}\n{_key_list(title, fields, section)}")
     return parts
 
 
 def _experiments_values(overrides: tuple[str, ...]) -> list[str]:
-    """What an experiment sets, as YAML, with all that stands beside it on the command line."""
+    """The values that an experiment and the other overrides set, as YAML."""
     if not any(override.key_or_group == "experiment" for override in parse(overrides)):
         return []
     values = compose_plain(*overrides)
     name = values.pop("experiment")
     text = yaml.safe_dump(values, sort_keys=False, default_flow_style=None, width=_WIDTH - 30)
-    title = f"experiment={name} sets; all else is at its default:"
+    title = f"experiment={name} sets these; all else has its default:"
     return [f"{title}\n{textwrap.indent(text.rstrip(), '  ')}"]
 
 
 def _table(title: str, rows: dict[str, str]) -> str:
-    """A title and, below it, names with their texts in a second column."""
+    """A title, then names with their texts in a second column."""
     column = max(map(len, rows), default=0) + 4
     lines = [
         textwrap.fill(
@@ -152,7 +152,7 @@ def _table(title: str, rows: dict[str, str]) -> str:
 def _key_list(
     title: str, fields: dict[str, FieldInfo], chosen: dict[str, object] | None = None
 ) -> str:
-    """A title and, below it, each key with its default and its docstring."""
+    """A title, then each key with its default and its docstring."""
     lines = [title]
     for name, field in fields.items():
         default = (chosen or {}).get(

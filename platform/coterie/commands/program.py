@@ -1,4 +1,4 @@
-"""What every command shares: help, how refusals are shown, exit codes."""
+"""Run a command: help, error messages, exit codes."""
 
 import atexit
 import logging
@@ -21,16 +21,16 @@ def run_command(
     arguments: Sequence[str],
     help_text: Callable[..., str],
 ) -> int:
-    """Run a command, with its errors as one sentence on stderr.
+    """Run a command and print its errors as one sentence on stderr.
 
     Args:
-        command: Takes the arguments and gives the exit code. It should import PyTorch only once the
-            arguments have been read: a mistyped key is then answered at once.
-        arguments: The command line behind the module's name.
-        help_text: Takes the other arguments and gives what `--help` writes.
+        command: Takes the arguments and returns the exit code. It should import PyTorch only after
+            it has read the arguments, so that a mistyped key is refused at once.
+        arguments: The command line after the module's name.
+        help_text: Takes the arguments besides `--help` and returns the help.
 
     Returns:
-        The command's exit code, or that of the error which ended it.
+        The exit code of the command, or of the error that ended it.
     """
     errors = Console(stderr=True, soft_wrap=True)
     logging.basicConfig(
@@ -49,26 +49,26 @@ def run_command(
         if not error.reported:
             show(str(error))
         return error.exit_code
-    except OSError as error:  # what the system refuses before or after the run itself
+    except OSError as error:  # before or after the run itself
         reason = error.strerror or " ".join(str(error).split()) or type(error).__name__
         where = f"{error.filename}: " if error.filename else ""
         show(f"{where}the system refused it ({reason}); make room or mend access, and start again.")
         return RunError.exit_code
-    except KeyboardInterrupt:  # rounds and evaluations catch the signal themselves
+    except KeyboardInterrupt:  # before or after `Interrupts`
         show("Interrupted.")
         return InterruptedRunError.exit_code
 
 
 def run_program(main: Callable[[Sequence[str]], int]) -> NoReturn:
-    """Run a command as all that this process does, and end the process with its exit code.
+    """Run a command as the only work of this process, and end the process with its exit code.
 
-    Python ends by taking every module apart. With PyTorch and Lightning that takes some two
-    seconds, in which the user waits for nothing. Threads are waited for and exit handlers run as
-    ever; the process ends after the last of them. A command that raises ends in Python's own way.
+    Python's shutdown takes all modules apart, which takes about two seconds with PyTorch and
+    Lightning. The process therefore ends after the last exit handler; threads are joined and exit
+    handlers run as usual. A command that raises ends in Python's usual way.
 
     Args:
-        main: Takes the command line behind the module's name and gives the exit code. What it needs
-            at the end of the process must register its exit handler later than this call.
+        main: Takes the command line after the module's name and returns the exit code. Exit
+            handlers must be registered after this call.
     """
     ending = _Ending()
     atexit.register(ending)  # handlers run last in, first out
@@ -77,7 +77,7 @@ def run_program(main: Callable[[Sequence[str]], int]) -> NoReturn:
 
 
 class _Ending:
-    """The last exit handler."""
+    """The last exit handler: it ends the process if the command has returned."""
 
     exit_code: int | None = None
 

@@ -1,4 +1,4 @@
-"""Trains one experiment, for `ray_jobs.train` and for the processes of a study."""
+"""Train one experiment, for `ray_jobs.train` and for the processes of a study."""
 
 from collections.abc import Sequence
 
@@ -24,7 +24,7 @@ def main(arguments: Sequence[str]) -> int:
 def _train(arguments: Sequence[str]) -> int:
     plain = compose_plain(*arguments)
     check_engine_keys(plain)
-    # What follows imports PyTorch, and Ray starts meanwhile.
+    # Ray starts while PyTorch is imported.
     with early_start(load_component(ClusterConfig, plain.get("cluster") or {}, "cluster.")):
         with paused_collector():
             config = load_config(plain)

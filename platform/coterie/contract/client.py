@@ -1,4 +1,4 @@
-"""What a method's client half is given: data, state, mail, a seed, and a trainer."""
+"""Inputs of a method's client half: data, state, mail, a seed, and a trainer."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -6,6 +6,7 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
+from jaxtyping import Int64, Shaped
 from lightning import LightningModule
 from numpy.typing import NDArray
 from torch import Tensor, nn
@@ -17,42 +18,42 @@ from coterie.errors import ContractError
 
 Batch = dict[str, Any]
 """{"samples": (batch, …) uint8 or float32, "positions": int64 (batch,), "seed": int} and, for
-supervised methods, "labels". Positions are those of the samples in the client's own data."""
+supervised methods, "labels". Positions index the client's own data."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClientData:
-    """A client's own rows of the data set, viewed and never copied as a whole.
+    """A client's own rows of the data set, as a view; never copied as a whole.
 
-    Behind its own samples may come some that it received from others.
+    Samples that were received from other clients may follow its own samples.
 
     Attributes:
-        samples: The whole data set's samples (n, …), shared and read-only.
-        rows: int64 (size,), the client's rows of it.
-        labels: The whole data set's classes (n,), only if the method is supervised.
-        received: Samples from others (m, …), whose positions follow those of its own; or None.
+        samples: The whole data set's samples, shared and read-only.
+        rows: The client's rows in it.
+        labels: The whole data set's classes, only if the method is supervised.
+        received: Samples from other clients, positioned behind the client's own; or None.
     """
 
     samples: Samples
     rows: Indices
-    labels: NDArray[np.int64] | None = None
-    received: NDArray[np.generic] | None = None
+    labels: Int64[NDArray[np.int64], "_"] | None = None
+    received: Shaped[NDArray[np.generic], "m ..."] | None = None
 
     def __len__(self) -> int:
-        """How many samples the client has, those from others included."""
+        """Number of samples, including received ones."""
         return len(self.rows) + (0 if self.received is None else len(self.received))
 
     @property
     def streamed(self) -> bool:
-        """Whether its samples are read from files when they are taken."""
+        """Whether samples are read from files when they are taken."""
         return isinstance(self.samples, StreamedSamples)
 
-    def joined(self, samples: Tensor) -> "ClientData":
-        """The same data with these samples (m, …) from others behind it, in place of any before."""
+    def joined(self, samples: Shaped[Tensor, "m ..."]) -> "ClientData":
+        """The same data with these received samples, which replace any others."""
         return replace(self, received=samples.numpy() if len(samples) else None)
 
-    def take(self, positions: Indices | None = None) -> Tensor:
-        """A copy of the samples at these positions of the client's data; all by default."""
+    def take(self, positions: Indices | None = None) -> Shaped[Tensor, "n ..."]:
+        """Copy the samples at these positions of the client's data; all by default."""
         if self.received is None:
             rows = self.rows if positions is None else self.rows[positions]
             return torch.from_numpy(self.samples[rows])
@@ -63,8 +64,8 @@ class ClientData:
         taken[foreign] = self.received[places[foreign] - len(self.rows)]
         return torch.from_numpy(taken)
 
-    def take_labels(self, positions: Indices | None = None) -> Tensor:
-        """The classes at these positions, int64.
+    def take_labels(self, positions: Indices | None = None) -> Int64[Tensor, "n"]:
+        """Return the classes at these positions.
 
         Raises:
             ContractError: If the method does not declare that it needs labels.
@@ -79,17 +80,17 @@ class ClientData:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """How long and on which batches to train locally.
+    """Length and batches of local training.
 
-    Batches are a function of the seed and the step alone, so training can go on at any step.
+    Batches depend on the seed and the step only, so training can continue at any step.
 
     Attributes:
-        batch_size: Samples a batch; the last one of an epoch is smaller, and skipped below two.
-        epochs: Passes over the client's data; or
-        steps: Batches to train on, in place of epochs.
-        first_step: The step to begin at, counted over all epochs.
-        seed: What the batches follow from, for training that goes on from turn to turn; by default
-            the turn's own seed.
+        batch_size: Samples per batch; an epoch's last batch is smaller, and skipped below two.
+        epochs: Passes over the client's data, unless `steps` is given.
+        steps: Batches to train on, instead of epochs.
+        first_step: The first step, counted over all epochs.
+        seed: Seed of the batches, for training that continues over turns; by default the turn's
+            own seed.
     """
 
     batch_size: int
@@ -111,11 +112,11 @@ class Plan:
 
 @dataclass(frozen=True, kw_only=True)
 class Fit:
-    """What local training reports.
+    """Report of local training.
 
     Attributes:
         steps: Optimiser steps taken.
-        metrics: Means over the steps of every scalar that `training_step` returned.
+        metrics: Mean over the steps of each scalar that `training_step` returned.
     """
 
     steps: int
@@ -123,24 +124,24 @@ class Fit:
 
 
 class LocalTrainer(Protocol):
-    """Trains a LightningModule on a client's data: Lightning's Trainer or the plain loop."""
+    """Trains a LightningModule on a client's data: Lightning's Trainer or the bare executor."""
 
     def fit(self, module: LightningModule, batches: "Batches", seed: int) -> Fit:
-        """Train in place; `seed` sets the global generators for the time of the training."""
+        """Train in place; `seed` sets the global generators during training."""
 
 
 class Batches(Protocol):
-    """An epoch's batches each time it is iterated over, epoch after epoch."""
+    """Batches of a training; each iteration over it is the next epoch."""
 
     @property
     def epochs(self) -> int:
-        """How often to iterate."""
+        """Number of epochs."""
 
     def __iter__(self) -> Iterator[Batch]:
         """The batches of the next epoch."""
 
     def __len__(self) -> int:
-        """Batches in an epoch."""
+        """Number of batches in an epoch."""
 
 
 ModuleT = TypeVar("ModuleT", bound=LightningModule)
@@ -152,8 +153,8 @@ class Client(Protocol):
     Attributes:
         id: Its number, from 0.
         data: Its own samples.
-        state: What it kept from its last turn, or None.
-        mail: Sender to what it sent since the last turn.
+        state: State it saved in its last turn, or None.
+        mail: Sender to its message since the last turn.
         seed: Its seed for this turn, derived from run, round, phase and client.
     """
 
@@ -167,7 +168,7 @@ class Client(Protocol):
 
     @property
     def state(self) -> Tensors | None:
-        """What it kept."""
+        """Its saved state."""
 
     @property
     def mail(self) -> Mapping[int, Tensors]:
@@ -178,18 +179,20 @@ class Client(Protocol):
         """Its seed for this turn."""
 
     def module(self, kind: str, build: Callable[[], ModuleT]) -> ModuleT:
-        """The model in its initial state; a process builds each `kind` once and reuses it."""
+        """Return the model in its initial state; a process builds each `kind` only once."""
 
     def fit(self, module: LightningModule, plan: Plan, data: ClientData | None = None) -> Fit:
         """Train the module in place, by default on the client's own data."""
 
-    def embed(self, network: nn.Module, samples: Tensor | None = None) -> Tensor:
-        """What the network, in eval mode, gives for each sample, by default of the client's own.
+    def embed(
+        self, network: nn.Module, samples: Shaped[Tensor, "n ..."] | None = None
+    ) -> Shaped[Tensor, "n ..."]:
+        """Outputs of the network, in eval mode, for each sample; by default the client's own.
 
         Args:
             network: Takes samples in [0, 1].
-            samples: uint8 or floating samples (n, …).
+            samples: uint8 or floating samples.
 
         Returns:
-            Outputs (n, …), in the samples' order, on the CPU.
+            Outputs, in the samples' order, on the CPU.
         """

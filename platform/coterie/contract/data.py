@@ -1,44 +1,46 @@
-"""What a data set looks like to the engine: arrays, and which of their rows each client holds."""
+"""Data sets as the engine sees them: arrays, and the rows of each client."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
+from jaxtyping import Int64, Shaped
 from numpy.typing import NDArray
 
 from coterie.contract.samples import StreamedSamples
 
-Indices = NDArray[np.int64]
+Indices = Int64[NDArray[np.int64], "_"]
+"""Row or client numbers."""
 
-Samples = NDArray[np.generic] | StreamedSamples
+Samples = Shaped[NDArray[np.generic], "_ ..."] | Shaped[StreamedSamples, "_ ..."]
 """Samples in memory, or samples that are read when they are indexed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataArrays:
-    """A whole data set, in memory or streamed from files.
+    """A whole data set, in memory or streamed; `check_data` refuses shapes that do not fit.
 
     Attributes:
-        name: The data set's name, for tables and the summary.
+        name: Name of the data set, for tables and the summary.
         samples: Training samples: uint8 images (n, channels, height, width), or float32 feature
             vectors (n, features).
-        labels: int64 classes (n,), -1 where unknown, or None. Only evaluation, partitions and
-            supervised methods see them.
+        labels: Classes, -1 where unknown, or None. Only evaluation, partitions and supervised
+            methods see them.
         test_samples: Held-out samples in the same form, or None.
         test_labels: Their classes, or None.
-        classes: The classes' names; empty when there are no labels.
-        owners: The client that each sample comes from, int64 (n,), or None if unknown.
-        owner_names: These clients' names.
+        classes: Names of the classes; empty without labels.
+        owners: The client of each sample, or None if unknown.
+        owner_names: Names of these clients.
     """
 
     name: str
     samples: Samples
-    labels: NDArray[np.int64] | None = None
+    labels: Int64[NDArray[np.int64], "_"] | None = None
     test_samples: Samples | None = None
-    test_labels: NDArray[np.int64] | None = None
+    test_labels: Int64[NDArray[np.int64], "_"] | None = None
     classes: tuple[str, ...] = ()
-    owners: NDArray[np.int64] | None = None
+    owners: Int64[NDArray[np.int64], "_"] | None = None
     owner_names: tuple[str, ...] = ()
 
     @property
@@ -49,13 +51,13 @@ class DataArrays:
 
 @dataclass(frozen=True, kw_only=True)
 class Survey:
-    """What a client tells of its own data before the run: no sample, and of labels only the names.
+    """Description of a client's data before the run, without samples or labels.
 
     Attributes:
-        size: How many training samples it has.
-        shape: A sample's shape.
-        dtype: The samples' type, "uint8" or "float32".
-        classes: The names of its classes; empty without labels.
+        size: Number of training samples.
+        shape: Shape of a sample.
+        dtype: The samples' dtype, "uint8" or "float32".
+        classes: Names of its classes; empty without labels.
         labelled: Whether every sample has a label.
     """
 
@@ -67,7 +69,7 @@ class Survey:
 
     @classmethod
     def of(cls, data: DataArrays) -> "Survey":
-        """What there is to tell of a client's data."""
+        """Describe a client's data."""
         labelled = data.labels is not None and bool((data.labels >= 0).all())
         names = data.classes if data.labels is not None else ()
         return cls(
@@ -81,14 +83,14 @@ class Survey:
 
 @runtime_checkable
 class SiloDataModule(Protocol):
-    """Data that stays where its clients are: each part is read by the process that trains on it."""
+    """Silo data: each client's part stays in place and is read by the process that trains on it."""
 
     @property
     def client_names(self) -> tuple[str, ...]:
         """The clients' names, in the order of their numbers."""
 
     def local_arrays(self, client: int) -> DataArrays:
-        """Read one client's own data, where it lies.
+        """Read one client's own data, in place.
 
         Raises:
             DataError: If it is missing or unreadable there.
@@ -96,25 +98,25 @@ class SiloDataModule(Protocol):
 
 
 class SampleBatch(NamedTuple):
-    """Some samples of a stream, in its order.
+    """Consecutive samples of a stream.
 
     Attributes:
         samples: uint8 images (n, channels, height, width), or float32 vectors (n, features).
-        names: What each is called where it came from, or None.
+        names: Each sample's name in its source, or None.
     """
 
-    samples: NDArray[np.generic]
+    samples: Shaped[NDArray[np.generic], "n ..."]
     names: tuple[str, ...] | None = None
 
 
 class DataModule(Protocol):
-    """What the engine asks of a data module; Lightning's own methods are for other users of it."""
+    """Interface of a data module to the engine; Lightning's own methods are for plain Lightning."""
 
     def arrays(self) -> DataArrays:
         """Read the data set.
 
         Raises:
-            DataError: If it is missing (what was looked for, where, how to get it) or unreadable.
+            DataError: If it is missing (of what, where, how to get it) or unreadable.
         """
 
 
@@ -123,14 +125,14 @@ class KnowsGroups(Protocol):
     """A partition whose clients belong to groups, such as those with the same classes."""
 
     def membership(self) -> Indices:
-        """Each client's true group (clients,), from 0."""
+        """Each client's true group, from 0."""
 
 
 class Partition(Protocol):
-    """Spreads a data set's rows over clients."""
+    """Distributes a data set's rows over clients."""
 
     def split(self, data: DataArrays, seed: int) -> Sequence[Indices]:
-        """Each client's rows, sorted; the same for the same data and seed.
+        """Each client's rows, sorted; a function of data and seed.
 
         Raises:
             DataError: If it cannot be done: no labels, more clients than samples, …

@@ -1,4 +1,4 @@
-"""What is checked of a data set before anything is built for it, whoever wrote its data module."""
+"""Checks of a data set before a run, whichever data module it comes from."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -7,15 +7,15 @@ from coterie.contract.data import DataArrays, Samples
 from coterie.errors import DataError
 
 _CHUNK = 4096
-"""Samples looked at in one go; a whole data set's comparison would take its memory again."""
+"""Samples compared at a time; comparing a whole data set would double its memory."""
 
 
 def check_data(data: DataArrays) -> None:
     """Refuse data that cannot be learned from or evaluated.
 
     Raises:
-        DataError: If there are no samples, they are of another form than `DataArrays` says, not
-            finite or all the same, or if labels or owners do not fit them.
+        DataError: If there are no samples, their form is not that of `DataArrays`, they are not
+            finite or all equal, or labels or owners do not fit them.
     """
     _check_samples(data.name, data.samples)
     _check_variety(data.name, data.samples)

@@ -1,1 +1,1 @@
-"""How good embeddings and clusters are: pure functions of embeddings, assignments and labels."""
+"""Evaluate a model: metrics and figures as pure functions, and the evaluators that call them."""

@@ -1,23 +1,70 @@
-"""Scores of predicted class probabilities: accuracy, F1 and areas under ROC curves."""
+"""Metrics of predicted classes: accuracy, F1 and areas under ROC curves."""
 
+from dataclasses import dataclass
 from itertools import combinations
 from typing import cast
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from sklearn.metrics import f1_score, roc_auc_score
+from torch import Tensor
+from torchmetrics.functional.classification import multiclass_f1_score
 
 from coterie.errors import DataError
 
 Floats = NDArray[np.floating]
 
 
-def classification_report(probabilities: Floats, labels: NDArray[np.int64]) -> dict[str, float]:
-    """Scores over one pool of predictions.
+@dataclass(frozen=True, kw_only=True)
+class ClassificationScores:
+    """Metrics of predicted classes.
 
-    "f1_macro" and "f1_weighted" of the likeliest classes; "auroc_ovr_macro", "auroc_ovr_weighted",
-    "auroc_ovo_macro" and "auroc_ovo_weighted" (Hand and Till, 2001) of the probabilities. All are
-    scikit-learn's, over the classes that occur: a class without a sample has no ROC curve.
+    Attributes:
+        acc: Accuracy, in 0..1.
+        f1_macro: Mean F1 score over the classes, in 0..1; classes that are neither true nor
+            predicted are left out.
+    """
+
+    acc: float
+    f1_macro: float
+
+
+def classification_scores(predicted: Tensor, y: Tensor, classes: int) -> ClassificationScores:
+    """Accuracy and macro F1 of predicted against true classes, both int64 (n,)."""
+    f1 = multiclass_f1_score(predicted, y, num_classes=classes, average="macro")
+    return ClassificationScores(acc=float((predicted == y).double().mean()), f1_macro=float(f1))
+
+
+def check_features(x: Tensor, y: Tensor, classes: int, name: str) -> None:
+    """Refuse features that are not finite (n, d) or labels that are not integers in 0..classes−1.
+
+    Raises:
+        DataError: With the name, the offending value and what is expected.
+    """
+    if x.ndim != 2 or y.ndim != 1 or len(x) != len(y) or len(x) == 0:
+        raise DataError(
+            f"{name} features {tuple(x.shape)} and labels {tuple(y.shape)}: give (n, d) and (n,)."
+        )
+    if y.is_floating_point() or int(y.min()) < 0 or int(y.max()) >= classes:
+        raise DataError(
+            f"{name} labels in {y.min().item()}..{y.max().item()}: give integers in "
+            f"0..{classes - 1}."
+        )
+    bad = int((~torch.isfinite(x)).any(dim=1).sum())
+    if bad:
+        raise DataError(
+            f"{bad} of {len(x)} {name} features are not finite: check the encoder that made them."
+        )
+
+
+def f1_and_auroc(probabilities: Floats, labels: NDArray[np.int64]) -> dict[str, float]:
+    """F1 scores and areas under ROC curves of one pool of predictions.
+
+    "f1_macro" and "f1_weighted" of the most probable classes; "auroc_ovr_macro",
+    "auroc_ovr_weighted", "auroc_ovo_macro" and "auroc_ovo_weighted" (Hand and Till, 2001) of the
+    probabilities. All follow scikit-learn, over the classes that occur: a class without a sample
+    has no ROC curve.
 
     Args:
         probabilities: (n, classes), rows that sum to 1.
@@ -56,7 +103,7 @@ def _areas(probabilities: Floats, labels: NDArray[np.int64]) -> dict[str, float]
 
 
 def _pair_area(probabilities: Floats, labels: NDArray[np.int64], a: int, b: int) -> float:
-    """The mean of telling a from b by a's probability and b from a by b's."""
+    """Mean of two areas: class a against b by a's probability, and b against a by b's."""
     rows = (labels == a) | (labels == b)
     chosen, own = probabilities[rows], labels[rows]
     return (_area(own == a, chosen[:, a]) + _area(own == b, chosen[:, b])) / 2

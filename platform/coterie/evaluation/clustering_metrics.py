@@ -1,21 +1,21 @@
 """Clustering metrics as functions of a contingency table: ACC, NMI, ARI and Cohen's kappa.
 
-All take counts (clusters, classes), see `coterie.evaluation.matching`. Clusters and classes without
-a sample change nothing. A table without any sample is refused.
+All take counts (clusters, classes). Clusters and classes without a sample change nothing. A table
+without any sample is refused.
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.clustering.contingency import Table, contingency
+from coterie.clustering.contingency import Table
 from coterie.errors import DataError
 from coterie.evaluation.matching import match
 
 Average = Literal["arithmetic", "geometric"]
-"""How NMI joins the two entropies: by their arithmetic or their geometric mean."""
+"""The mean of the two entropies that normalises NMI."""
 
 
 def accuracy(table: Table) -> float:
@@ -38,11 +38,11 @@ def nmi(table: Table, average: Average = "arithmetic") -> float:
     """Normalised mutual information I(cluster; class) / mean(H(cluster), H(class)).
 
     As in scikit-learn: one cluster and one class give 1; otherwise no information gives 0, so a
-    single cluster over several classes, or several clusters of a single class, is 0.
+    single cluster over several classes, or several clusters of a single class, gives 0.
 
     Args:
         table: Counts (clusters, classes).
-        average: Which mean of the entropies.
+        average: The mean of the entropies.
 
     Raises:
         DataError: If the table is not one of counts, or holds no sample, or `average` is unknown.
@@ -55,7 +55,7 @@ def nmi(table: Table, average: Average = "arithmetic") -> float:
         return 1.0
     h_cluster, h_label = _entropy(cluster), _entropy(label)
     information = h_cluster + h_label - _entropy(joint)
-    # Rounding can leave a few units in the last place where there is no information at all.
+    # Without any information, rounding can leave a few units in the last place.
     if information <= 8 * np.finfo(np.float64).eps:
         return 0.0
     arithmetic = average == "arithmetic"
@@ -66,7 +66,7 @@ def nmi(table: Table, average: Average = "arithmetic") -> float:
 def ari(table: Table) -> float:
     """Adjusted Rand index: agreement of pairs of samples, corrected for chance.
 
-    With a pairs together in both, b only in the cluster, c only in the class, d in neither:
+    With a pairs together in both, b only in the clusters, c only in the classes, d in neither:
     2(ad − bc) / ((a + b)(b + d) + (a + c)(c + d)). As in scikit-learn, b = c = 0 gives 1, which
     covers one cluster of one class and n clusters of n classes.
 
@@ -77,7 +77,7 @@ def ari(table: Table) -> float:
         DataError: If the table is not one of counts, or holds no sample.
     """
     total = _total(table)
-    # Python's integers: the products of pair counts exceed 64 bits from about 10⁵ samples.
+    # Python integers: products of pair counts exceed 64 bits from about 10⁵ samples.
     together = _pairs(table.ravel())
     only_cluster = _pairs(table.sum(axis=1)) - together
     only_class = _pairs(table.sum(axis=0)) - together
@@ -93,10 +93,10 @@ def ari(table: Table) -> float:
 def kappa(table: Table) -> float:
     """Cohen's kappa of the classes and the clusters' matched classes: (p_o − p_e) / (1 − p_e).
 
-    p_o is the accuracy and p_e the agreement expected of independent marginals. The samples of an
+    p_o is the accuracy and p_e the agreement expected from independent marginals. Samples of an
     unmatched cluster have a predicted label of their own, which agrees with no class. Where kappa
-    is undefined (p_e = 1: one class, all of it in one matched cluster; scikit-learn returns NaN) it
-    is 1 here, as NMI and ARI are.
+    is undefined (p_e = 1: one class, all of it in one matched cluster; scikit-learn returns NaN),
+    it is 1 here, like NMI and ARI.
 
     Args:
         table: Counts (clusters, classes).
@@ -106,7 +106,7 @@ def kappa(table: Table) -> float:
     """
     total = _total(table)
     predicted, true = table.sum(axis=1), table.sum(axis=0)
-    # n² p_e and n² p_o in exact integers, so that p_e = 1 is seen as such.
+    # n² p_e and n² p_o as exact integers, so that p_e = 1 is recognised.
     expected = sum(int(predicted[row]) * int(true[column]) for row, column in match(table).items())
     observed = _matched(table) * total
     if expected == total * total:
@@ -132,25 +132,12 @@ class ClusteringScores:
 
     @classmethod
     def from_table(cls, table: Table, average: Average = "arithmetic") -> Self:
-        """Score a contingency table (clusters, classes), such as the sum of the clients' tables."""
+        """Score a contingency table (clusters, classes), for example the sum over clients."""
         return cls(acc=accuracy(table), nmi=nmi(table, average), ari=ari(table), kappa=kappa(table))
-
-    @classmethod
-    def from_assignments(
-        cls,
-        assignments: NDArray[np.integer[Any]],
-        labels: NDArray[np.integer[Any]],
-        *,
-        clusters: int,
-        classes: int,
-        average: Average = "arithmetic",
-    ) -> Self:
-        """Score assignments (n,) in 0..clusters−1 against labels (n,) in 0..classes−1."""
-        return cls.from_table(contingency(assignments, labels, clusters, classes), average)
 
 
 def _total(table: Table) -> int:
-    """The number of samples in a table, which must be one of counts and hold some."""
+    """The number of samples in a table; refuse a table that is not one of counts or is empty."""
     if table.ndim != 2 or not np.issubdtype(table.dtype, np.integer) or (table < 0).any():
         raise DataError(
             f"a table of shape {table.shape} and type {table.dtype}: give non-negative integer "
@@ -163,7 +150,7 @@ def _total(table: Table) -> int:
 
 
 def _matched(table: Table) -> int:
-    """How many samples lie in a cluster that is matched to their class."""
+    """The number of samples whose cluster is matched to their class."""
     return sum(int(table[row, column]) for row, column in match(table).items())
 
 

@@ -1,4 +1,4 @@
-"""The figure of the groups that clients are in, round by round."""
+"""The figure of the clients' groups over the rounds."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,21 +13,21 @@ from coterie.evaluation.canvas import COLOURS, blank, save
 
 _ABSENT = "#ffffff"
 _MOST = 12
-"""Groups that the legend names."""
+"""Groups named in the legend."""
 
 
 def group_figure(
     history: Mapping[int, Sequence[int]], truth: NDArray[np.int64] | None, path: Path
 ) -> Path:
-    """Draw each client's group (colour) over the rounds (across); after CP-CFL, figure 5.
+    """Draw each client's group as a colour over the rounds, as in CP-CFL, figure 5.
 
-    Clients that are absent are white. Where their true groups are known, clients are sorted by them
-    and lines part them.
+    Absent clients are white. If the true groups are known, clients are sorted by them, with lines
+    between the groups.
 
     Args:
-        history: Round to each client's group, −1 for the absent; at least one round.
+        history: Round to each client's group, −1 for absent clients; at least one round.
         truth: Each client's true group.
-        path: Where to write the PNG; folders are made as needed.
+        path: The PNG to write; folders are made as needed.
 
     Returns:
         Path: `path`.
@@ -40,10 +40,13 @@ def group_figure(
     axes = figure.add_subplot()
     edges = (rounds[0] - 0.5, rounds[-1] + 0.5, clients - 0.5, -0.5)
     axes.imshow(
-        _by_round(rounds, table)[order], cmap=ListedColormap(colours),
+        _by_round(rounds, table)[order],
+        cmap=ListedColormap(colours),
         norm=BoundaryNorm(np.arange(-1.5, groups + 0.5), groups + 1),
-        aspect="auto", interpolation="nearest", extent=edges,
-    )  # fmt: skip
+        aspect="auto",
+        interpolation="nearest",
+        extent=edges,
+    )
     if truth is not None:
         for cut in np.flatnonzero(np.diff(truth[order])):
             axes.axhline(cut + 0.5, color="black", linewidth=1.2)
@@ -63,7 +66,7 @@ def _height(clients: int) -> float:
 
 
 def _by_round(rounds: Sequence[int], table: NDArray[np.int64]) -> NDArray[np.int64]:
-    """A column for every round from the first to the last; one in which nobody took part is −1."""
+    """A column per round from the first to the last; −1 in rounds without participants."""
     every = np.full((len(table), rounds[-1] - rounds[0] + 1), -1)
     every[:, np.array(rounds) - rounds[0]] = table
     return every

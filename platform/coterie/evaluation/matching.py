@@ -1,4 +1,4 @@
-"""Contingency tables of clusters against classes, and the matching of one to the other."""
+"""The best one-to-one matching of clusters to classes."""
 
 from scipy.optimize import linear_sum_assignment
 
@@ -6,10 +6,10 @@ from coterie.clustering.contingency import Table
 
 
 def match(table: Table) -> dict[int, int]:
-    """Match clusters to classes one to one so that the overlap is as large as it can be.
+    """Match clusters to classes one to one with the largest overlap.
 
-    The Hungarian algorithm on the counts. A rectangular table leaves the surplus clusters (or
-    classes) unmatched.
+    It is the Hungarian algorithm on the counts. In a rectangular table the surplus clusters (or
+    classes) stay unmatched.
 
     Args:
         table: Counts (clusters, classes).

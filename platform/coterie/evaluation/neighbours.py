@@ -1,4 +1,4 @@
-"""Classification by the nearest neighbours in a frozen embedding."""
+"""k-nearest-neighbour classification in a frozen embedding."""
 
 import torch
 from torch import Tensor
@@ -6,7 +6,7 @@ from torch.nn.functional import normalize
 
 from coterie.config.schema import KnnWeighting
 from coterie.errors import DataError
-from coterie.evaluation.probes import check_features
+from coterie.evaluation.classification_metrics import check_features
 
 BLOCK = 2**24
 """Similarities held at once: 64 MiB of float32."""
@@ -23,11 +23,12 @@ def knn_accuracy(
     weighting: KnnWeighting = "exp",
     temperature: float = 0.1,
 ) -> float:
-    """Accuracy of the k nearest training features by cosine similarity.
+    """Accuracy of a vote of the k nearest training features by cosine similarity.
 
     Features are L2-normalised. Each of the k nearest votes for its class with weight
-    exp(cos/temperature) ("exp") or 1 ("uniform"); among equal votes the lowest class wins. The work
-    is done where `train_x` is, in blocks of test rows, so memory does not grow with the test set.
+    exp(cos/temperature) ("exp") or 1 ("uniform"); among equal votes the lowest class wins. It is
+    computed on the device of `train_x` in blocks of test rows, so memory does not grow with the
+    test set.
 
     Args:
         train_x: Features (n, d).
@@ -35,12 +36,12 @@ def knn_accuracy(
         test_x: Features (m, d).
         test_y: Classes (m,).
         classes: The number of classes.
-        k: Neighbours; clipped to n.
-        weighting: How they vote.
-        temperature: Of "exp"; positive.
+        k: Number of neighbours; clipped to n.
+        weighting: Weight of a vote.
+        temperature: Temperature of "exp"; positive.
 
     Returns:
-        float: The share of test features whose class wins, in 0..1.
+        float: The share of test features whose true class wins, in 0..1.
 
     Raises:
         DataError: If shapes, labels or values do not fit, or an option is out of range.
@@ -70,7 +71,7 @@ def votes(cosine: Tensor, neighbour_y: Tensor, classes: int, temperature: float 
     if temperature is None:
         weights = torch.ones_like(cosine)
     else:
-        # Relative to the nearest neighbour, which changes no decision and cannot overflow.
+        # Relative to the nearest neighbour: the decision is the same, and exp cannot overflow.
         weights = ((cosine - cosine[:, :1]) / temperature).exp()
-    # A masked sum for each class: unlike scatter_add_ its order is fixed on a GPU too.
+    # A masked sum per class: unlike scatter_add_, its order is fixed on a GPU too.
     return torch.stack([(weights * (neighbour_y == c)).sum(dim=1) for c in range(classes)], dim=1)

@@ -1,28 +1,28 @@
-"""The baseline that every method is compared with: k-means on the samples themselves."""
+"""The baseline of every method: k-means on the raw samples."""
 
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.clustering.kmeans import assign, kmeans
+from coterie.clustering.kmeans import kmeans, nearest_centroids
 from coterie.contract.data import Indices, Samples
-from coterie.evaluation.fixed_sample import fixed_sample
+from coterie.evaluation.sampling import fixed_sample
 
 _RAW_VALUES = 2**28
-"""Values (samples × features) that k-means on raw samples learns from: 1 GiB of float32."""
+"""Values (samples × features) that k-means is fitted on: 1 GiB of float32."""
 _RAW_ROWS = 4096
-"""Samples that are assigned in one go."""
+"""Samples per block of the assignment."""
 
 
 def raw_clusters(
     samples: Samples, clusters: int, seed: int, most: int = _RAW_VALUES
 ) -> NDArray[np.int64]:
-    """Cluster the samples themselves by k-means, without a float copy of all of them.
+    """Cluster raw samples by k-means, without a float copy of all of them.
 
     Args:
         samples: (n, …), uint8 or float32.
         clusters: The number of clusters.
-        seed: Of k-means, and of the sample that it learns from.
-        most: Values that k-means learns from; more samples than these are assigned block by block.
+        seed: Seed of k-means, and of the sample that it is fitted on.
+        most: Values that k-means is fitted on; of larger data it is a sample.
 
     Returns:
         Each sample's cluster (n,).
@@ -38,4 +38,6 @@ def raw_clusters(
     if len(rows) == len(every):
         return found.assignments.numpy()
     blocks = np.split(every, range(_RAW_ROWS, len(every), _RAW_ROWS))
-    return np.concatenate([assign(flat(block), found.centroids).numpy() for block in blocks])
+    return np.concatenate(
+        [nearest_centroids(flat(block), found.centroids).numpy() for block in blocks]
+    )

@@ -1,31 +1,68 @@
-"""What scores the server states of a run."""
+"""The interface of a run's evaluators, and the result of a run's final evaluation."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from coterie.config.schema import EvaluationConfig
 from coterie.contract.phase import ServerState
-from coterie.evaluation.result import Evaluation
+from coterie.networks.heads import Centroids
+
+UNSUPERVISED = "unsupervised"
+"""The group of the metrics that need no labels."""
+LOCAL = "local"
+"""The group of the metrics on the clients' own test sets."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """The final evaluation of a run.
+
+    Attributes:
+        metrics: Group to metrics: "clustering", "clustering_test", "kmeans_raw", "linear", "knn";
+            for a classifier "train" and "test" instead of the first three.
+        embedding: Representations of the training samples (n, features).
+        assignments: Their clusters (n,), or None if the model has none and k-means was not run.
+        confidence: Probability of the assigned cluster (n,).
+        centroids: The k-means head that assigned the clusters, if the model has no head.
+        table: Contingency table (clusters, classes), or None without labels.
+    """
+
+    metrics: Mapping[str, Mapping[str, float]]
+    embedding: Tensor
+    assignments: NDArray[np.int64] | None
+    confidence: NDArray[np.float32] | None
+    table: NDArray[np.int64] | None
+    centroids: Centroids | None = None
 
 
 class Scorer(Protocol):
     """Scores server states.
 
     Attributes:
-        sent: Bytes that crossed for it; the recorder takes them into the ledger.
-        missed: Clients that could not be reached for it; the recorder takes them as failures.
+        config: What is evaluated, and when.
+        sent: Bytes sent for evaluation so far; the recorder adds them to the ledger.
+        missed: Clients that could not be reached so far; the recorder lists them as failures.
     """
 
+    config: EvaluationConfig
     sent: int
     missed: tuple[int, ...]
 
     @property
     def group(self) -> str:
-        """What scores between rounds are about: "clustering", "train" or "test"."""
+        """The group of the metrics of `quick`: "clustering", "train", "test" or "local"."""
 
     def due(self, round_: int, last: bool) -> bool:
-        """Whether an evaluation follows this round."""
+        """Whether to evaluate after this round; after the last one comes `final` instead."""
+        return not last and self.config.every > 0 and round_ % self.config.every == 0
 
     def quick(self, server: ServerState) -> dict[str, float]:
-        """Clustering metrics between rounds."""
+        """Metrics between rounds."""
 
     def final(self, server: ServerState) -> Evaluation:
-        """The last evaluation."""
+        """The final evaluation."""

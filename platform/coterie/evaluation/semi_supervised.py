@@ -1,4 +1,4 @@
-"""Semi-supervised evaluation: the whole network fine-tuned with the labels of a few samples."""
+"""Semi-supervised evaluation: fine-tune the whole network with a share of the labels."""
 
 import copy
 
@@ -10,26 +10,15 @@ from torch import Tensor, nn
 from coterie.contract.clusterer import parameter_dtype, to_unit
 from coterie.contract.seeds import seeded
 from coterie.errors import DataError
-from coterie.evaluation.probes import ClassificationScores, check_features, classification_scores
+from coterie.evaluation.classification_metrics import (
+    ClassificationScores,
+    check_features,
+    classification_scores,
+)
+from coterie.evaluation.sampling import labelled_rows
 
 _Labelled = tuple[NDArray[np.generic], NDArray[np.int64]]
 """Samples (n, …) and their classes (n,)."""
-
-
-def labelled_rows(labels: NDArray[np.int64], share: float, seed: int) -> NDArray[np.int64]:
-    """The rows whose labels are given: of each class this share, and at least one sample.
-
-    Raises:
-        DataError: If the share is not in (0, 1].
-    """
-    if not 0.0 < share <= 1.0:
-        raise DataError(f"share={share:g}: it must be above 0 and at most 1.")
-    order = np.random.default_rng(seed).permutation(len(labels))
-    chosen = []
-    for kind in np.unique(labels):
-        own = order[labels[order] == kind]
-        chosen.append(own[: max(1, round(share * len(own)))])
-    return np.sort(np.concatenate(chosen))
 
 
 def fine_tune(
@@ -49,22 +38,22 @@ def fine_tune(
 
     FedMCC (section IV-C, Table V), FedU and Orchestra (section 6.1) fine-tune the whole model with
     1 % or 10 % of the labels, of samples that were held out of the training, as a run's
-    `labelled_pool` does; SimCLR draws them by class. The last epoch is scored, never the best. What
-    the papers leave open is ours: cross-entropy, Adam 1e-3, 100 epochs, batches of 128 (one of a
-    single sample is skipped, for batch norm), no augmentation, head of PyTorch's initial
-    distribution. The encoder itself is not changed, nor is the global random state.
+    `labelled_pool` does; SimCLR draws them by class. The last epoch is scored, never the best. The
+    papers do not give the rest; we use cross-entropy, Adam 1e-3, 100 epochs, batches of 128 (a
+    batch of a single sample is skipped because of batch norm), no augmentation, and PyTorch's
+    initial distribution for the head. Neither the encoder nor the global random state is changed.
 
     Args:
-        encoder: Samples in [0, 1] to representations (n, features).
-        train: Samples and classes to take the share from.
+        encoder: Maps samples in [0, 1] to representations (n, features).
+        train: Samples and classes to draw the share from.
         test: Held-out samples and classes.
         classes: The number of classes.
         share: The share of each class that is labelled, at least one sample.
-        seed: Of the share, the head and the order of the batches.
+        seed: Seed of the share, the head and the order of the batches.
         epochs: Passes over the labelled samples.
-        batch_size: Samples a step.
-        learning_rate: Adam's.
-        device: Where to train.
+        batch_size: Samples per step.
+        learning_rate: Learning rate of Adam.
+        device: The device to train on.
 
     Raises:
         DataError: If labels do not fit, or an option is out of range.

@@ -70,12 +70,8 @@ class SeededBatches:
         epoch = self._step // self._per_epoch
         order, first = self._order(epoch), epoch * self._per_epoch
         end = min(self._end, first + self._per_epoch)
-        size = self._plan.batch_size
-        start, stop, gathered = (
-            (self._step - first) * size,
-            (end - first) * size,
-            self._ahead * size,
-        )
+        size, gathered = self._plan.batch_size, self._ahead * self._plan.batch_size
+        start, stop = (self._step - first) * size, (end - first) * size
         parts = [order[i : min(i + gathered, stop)] for i in range(start, stop, gathered)]
         for positions, samples in read_ahead(self._data.take, parts, threaded=self._data.streamed):
             yield from self._batches(positions, samples)

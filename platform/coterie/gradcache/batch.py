@@ -1,4 +1,4 @@
-"""A batch's loss over representations: at once, or in micro-batches where a config asks for it."""
+"""Loss of a batch of representations: at once, or in micro-batches if the config says so."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -13,13 +13,13 @@ from coterie.gradcache.cached import Part, Terms, cached_loss
 
 
 class MicroBatched(Component):
-    """Of a method whose loss couples the samples of a batch, and that declares representations."""
+    """Config of a method whose loss couples the samples of a batch."""
 
     micro_batch: ClassVar[str | None] = "micro_batch_size"
 
     micro_batch_size: PositiveInt | None = None
-    """Samples whose graph is in memory at a time: gradients of the whole batch are cached, at the
-    cost of one more forward pass. By default the whole batch's. Batch norm needs two."""
+    """Samples per micro-batch, whose graph is in memory at a time: gradients of the whole batch are
+    cached, at the cost of one more forward pass. By default the whole batch. Batch norm needs 2."""
 
 
 UNCOUPLED = (
@@ -34,12 +34,12 @@ def batch_loss(
     loss: Callable[[Mapping[str, Any]], Terms],
     micro_batch_size: int | None,
 ) -> dict[str, Tensor]:
-    """The terms of a loss over all representations of a batch, ready to be back-propagated.
+    """Compute the terms of a loss over all representations of a batch, ready for `backward`.
 
     Args:
-        parts: Name to what is represented.
-        loss: Name to representations, to the terms; see `cached_loss`.
-        micro_batch_size: None for the plain step, with the whole batch's graph in memory.
+        parts: The parts by name.
+        loss: Maps representations by name to the terms; see `cached_loss`.
+        micro_batch_size: None for one step with the whole batch's graph in memory.
     """
     if micro_batch_size is not None:
         sized = {n: replace(p, micro_batch_size=micro_batch_size) for n, p in parts.items()}

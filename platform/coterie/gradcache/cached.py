@@ -5,11 +5,11 @@ Limited Setup" (arXiv:2101.06983). Pass 1 represents the batch in micro-batches 
 loss over all representations gives α = ∂L/∂representation. Pass 2 represents each micro-batch
 again, from the same random state, and back-propagates ⟨α, representation⟩.
 
-Pass 2 is the backward of an autograd function, so that whoever calls `backward` on the loss —
-Lightning, with gradient scaling or clipping, or a plain loop — gets parameters' gradients as ever.
+Pass 2 is the backward of an autograd function, so `backward` on the loss gives the parameters'
+gradients as usual: by Lightning, with gradient scaling or clipping, or by a bare loop.
 
-What couples samples inside the networks is not cached: BatchNorm in train mode takes its statistics
-from the micro-batch, and the gradient is, exactly, that of L(cat(net(micro-batch))).
+Coupling of samples inside the networks is not cached: BatchNorm in train mode takes its statistics
+from the micro-batch, and the gradient is exactly that of L(cat(net(micro-batch))).
 """
 
 import itertools
@@ -27,22 +27,22 @@ from coterie.errors import ConfigError, ContractError
 from coterie.gradcache.replay import Generators, Sums, autocast_now, check_leaves
 
 Terms = Mapping[str, Tensor]
-"""A loss under "loss", and other scalars to watch."""
+"""A loss under "loss", and other scalars to log."""
 
 
 class Rows(Protocol):
-    """What micro-batches are cut from: a tensor (n, …), or views that are drawn as needed."""
+    """Source of micro-batches: a tensor (n, …), or views that are drawn on access."""
 
     def __len__(self) -> int:
-        """Samples, n."""
+        """Number of samples, n."""
 
     def __getitem__(self, rows: slice, /) -> Tensor:
-        """These rows, the same whenever they are asked for."""
+        """These rows; the same on every access."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """Representations of a batch: what some networks make of it.
+    """Representations of a batch by some networks.
 
     Attributes:
         apply: Maps a micro-batch to its representations: tensors (micro-batch, …), or dicts, lists
@@ -50,9 +50,8 @@ class Part:
         modules: The networks that `apply` uses. If any of their parameters requires a gradient,
             the part is passed twice.
         samples: The batch.
-        micro_batch_size: Samples whose graph is in memory at a time, at most (of 2, three where one
-            would be left alone); the batch is cut into pieces as equal as can be. By default the
-            whole batch.
+        micro_batch_size: Maximum size of a micro-batch; with 2, three samples where one would be
+            left over. The batch is split as evenly as possible. By default the whole batch.
     """
 
     apply: Callable[[Tensor], Any]
@@ -65,7 +64,7 @@ class Part:
             raise ConfigError(f"micro_batch_size={self.micro_batch_size}: it must be positive.")
 
     def pieces(self) -> list[slice]:
-        """The micro-batches; of sizes above one none has a single sample, for batch norm's sake."""
+        """The micro-batches; for batch norm, none has a single sample unless the size is 1."""
         n, size = len(self.samples), self.micro_batch_size or len(self.samples)
         count = max(1, min(-(-n // size), n // min(size, 2)))
         bounds = [n * i // count for i in range(count + 1)]
@@ -77,7 +76,7 @@ class Part:
         return any(p.requires_grad for module in self.modules for p in module.parameters())
 
     def parameters(self) -> list[nn.Parameter]:
-        """Those that require a gradient, each once."""
+        """The parameters that require a gradient, each once."""
         found = (p for module in self.modules for p in module.parameters() if p.requires_grad)
         return list(dict.fromkeys(found))
 
@@ -85,21 +84,21 @@ class Part:
 def cached_loss(
     parts: Mapping[str, Part], loss: Callable[[Mapping[str, Any]], Terms]
 ) -> dict[str, Tensor]:
-    """The loss over all representations, whose `backward` needs one micro-batch's graph at a time.
+    """Loss over all representations, whose `backward` needs one micro-batch's graph at a time.
 
     The random state and autocast of pass 1 are replayed in pass 2; buffers, such as running
-    statistics, move once.
+    statistics, are updated once.
 
     Args:
-        parts: Name to what is represented.
-        loss: Name to representations of the whole batch, as `apply` structures them, to the terms.
-            It may use no parameters of its own that require a gradient.
+        parts: The parts by name.
+        loss: Maps the whole batch's representations by name, as `apply` structures them, to the
+            terms. It must not use parameters that require a gradient.
 
     Returns:
-        The terms; "loss" can be back-propagated once, the others are detached.
+        The terms; "loss" can be back-propagated once, the other terms are detached.
 
     Raises:
-        ContractError: If the loss itself trains parameters.
+        ContractError: If the loss itself uses parameters that require a gradient.
     """
     run = _Run([_Pass(part) for part in parts.values()], torch.is_grad_enabled())
     leaves = dict(zip(parts, (one.represent() for one in run.passes), strict=True))
@@ -114,7 +113,7 @@ def cached_loss(
 
 @dataclass
 class _Pass:
-    """One part, what is needed to pass it again, and α."""
+    """State of one part between the passes, and α."""
 
     part: Part
     leaves: list[Tensor] = field(default_factory=list)
@@ -127,7 +126,7 @@ class _Pass:
 
     @torch.no_grad()
     def represent(self) -> Any:
-        """Pass 1: representations of the whole batch, as leaves of a graph to come."""
+        """Pass 1: representations of the whole batch, as leaves of the loss's graph."""
         if self.trained:
             self.buffers = [buffer.clone() for buffer in self._buffers()]
         structure = None
@@ -135,19 +134,19 @@ class _Pass:
             samples = self.part.samples[piece]
             self.generators.append(Generators.now(samples).shared(self.generators))
             flat, structure = tree_flatten(self.part.apply(samples))
-            # Whole from the start: small tensors kept of each piece would fragment the memory.
+            # Allocated whole: small tensors per piece would fragment the memory.
             if not self.leaves:
                 n = len(self.part.samples)
                 self.leaves = [rows.new_empty(n, *rows.shape[1:]) for rows in flat]
             for leaf, rows in zip(self.leaves, flat, strict=True):
                 leaf[piece] = rows
-        # Autocast keeps its copies of weights, and these know of no gradient.
+        # Autocast caches copies of weights, which were made without a graph here.
         torch.clear_autocast_cache()
         if self.trained:
             self.leaves = [
                 leaf.requires_grad_() if leaf.is_floating_point() else leaf for leaf in self.leaves
             ]
-        assert structure is not None  # there is one piece at least
+        assert structure is not None  # there is at least one piece
         return tree_unflatten(self.leaves, structure)
 
     def again(self, upstream: Tensor) -> Iterator[tuple[Tensor | None, ...]]:
@@ -172,7 +171,7 @@ class _Pass:
 
 
 class _Run:
-    """A batch between its two passes."""
+    """State of a batch between its two passes."""
 
     def __init__(self, passes: Sequence[_Pass], grad: bool) -> None:
         self.passes = passes
@@ -182,7 +181,7 @@ class _Run:
         self._done = False
 
     def differentiate(self, loss: Tensor) -> None:
-        """α of every representation."""
+        """Compute α of every representation."""
         leaves = [leaf for one in self.passes for leaf in one.leaves if leaf.requires_grad]
         check_leaves(loss, leaves)
         alphas = iter(torch.autograd.grad(loss, leaves, allow_unused=True))
@@ -191,7 +190,7 @@ class _Run:
             one.leaves = []
 
     def gradients(self, upstream: Tensor) -> list[Tensor | None]:
-        """Pass 2: each parameter's gradient."""
+        """Pass 2: the gradient of each parameter."""
         if self._done:
             raise ContractError("A cached loss was back-propagated twice; compute it again.")
         self._done = True
@@ -205,7 +204,7 @@ class _Run:
 
     @contextmanager
     def _buffers_kept(self) -> Iterator[None]:
-        """Buffers are where pass 1 left them, whatever pass 2 does to them."""
+        """Restore the buffers as pass 1 left them."""
         modules = dict.fromkeys(module for one in self.passes for module in one.part.modules)
         buffers = [buffer for module in modules for buffer in module.buffers()]
         values = [buffer.clone() for buffer in buffers]

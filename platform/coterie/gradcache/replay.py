@@ -1,4 +1,4 @@
-"""What the second pass of gradient caching needs to be like the first."""
+"""Repeat the first pass of gradient caching: generators, autocast, sums of gradients."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -13,7 +13,7 @@ from coterie.errors import ContractError
 
 @dataclass(frozen=True)
 class Generators:
-    """The state of the generators that a network draws from."""
+    """State of the random generators."""
 
     cpu: Tensor
     device: torch.device
@@ -21,12 +21,12 @@ class Generators:
 
     @classmethod
     def now(cls, samples: Tensor) -> "Generators":
-        """The state before samples on their device are passed."""
+        """The present state, for samples on their device."""
         cuda = torch.cuda.get_rng_state(samples.device) if samples.is_cuda else None
         return cls(torch.get_rng_state(), samples.device, cuda)
 
     def shared(self, others: "Sequence[Generators]") -> "Generators":
-        """The last of the others if it is the same state: networks that draw nothing keep one."""
+        """The last of the others if it is equal: saves memory for networks that draw nothing."""
         if not others or not torch.equal(others[-1].cpu, self.cpu):
             return self
         before = others[-1].cuda
@@ -37,7 +37,7 @@ class Generators:
 
     @contextmanager
     def replayed(self) -> Iterator[None]:
-        """Set the generators to this state, and put them back after it."""
+        """Set the generators to this state; restore them afterwards."""
         devices = [self.device] if self.cuda is not None else []
         with torch.random.fork_rng(devices=devices):
             torch.set_rng_state(self.cpu)
@@ -47,7 +47,7 @@ class Generators:
 
 
 class Sums:
-    """Sums of gradients in two levels: a thousand small ones added one by one would lose digits."""
+    """Two-level sums of gradients: adding a thousand small ones one by one would lose digits."""
 
     _TOGETHER = 16
 
@@ -81,14 +81,14 @@ def _add(
 
 
 def autocast_now() -> Callable[[], AbstractContextManager[Any]]:
-    """Makes the autocast that is in force now, for later."""
+    """Return a factory of the present autocast context, for later."""
     kind = "cuda" if torch.cuda.is_available() and torch.is_autocast_enabled("cuda") else "cpu"
     enabled, dtype = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
     return lambda: torch.autocast(kind, dtype=dtype, enabled=enabled)
 
 
 def check_leaves(loss: Tensor, leaves: Sequence[Tensor]) -> None:
-    """Raise a ContractError if the loss depends on other leaves: their gradient would be lost."""
+    """Raise a ContractError if the loss depends on other leaves, whose gradient would be lost."""
     known, seen, waiting = {id(leaf) for leaf in leaves}, set(), [loss.grad_fn]
     while waiting:
         node = waiting.pop()

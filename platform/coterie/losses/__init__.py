@@ -1,11 +1,13 @@
-"""Losses as pure functions of projections and soft assignments, and their closed-form gradients."""
+"""Losses as pure functions of projections and soft assignments, and their closed-form gradients.
 
-from coterie.losses.cluster_contrast import cluster_contrast
+Axes: n samples, d features, k clusters, m samples of another device. A scalar has no axis.
+"""
+
 from coterie.losses.contrastive import cluster_contrastive_loss, contrastive_loss, nt_xent
+from coterie.losses.cosine import cluster_contrast, negative_cosine, normalised_error
 from coterie.losses.entropy import cluster_entropy, entropy_gradient
 from coterie.losses.gradients import contrastive_gradients
 from coterie.losses.plain import plain_contrastive_loss
-from coterie.losses.prediction import negative_cosine, normalised_error
 from coterie.losses.tiled import tiled_contrastive_loss
 
 __all__ = [

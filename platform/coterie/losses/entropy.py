@@ -1,6 +1,7 @@
-"""The entropy of the clusters' sizes, which keeps CC, MCC and FedMCC from one single cluster."""
+"""Entropy of the cluster sizes, which keeps CC, MCC and FedMCC from collapse to one cluster."""
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from coterie.errors import ContractError
@@ -8,17 +9,17 @@ from coterie.precision import in_float32
 
 
 @in_float32
-def cluster_entropy(c: Tensor) -> Tensor:
+def cluster_entropy(c: Float[Tensor, "n k"]) -> Float[Tensor, ""]:
     """H(c) = −Σ_i p_i log p_i with p_i = ‖c_i‖₁ / ‖c‖₁ over the columns c_i, in nats.
 
-    0 ≤ H ≤ log(clusters); H is largest when all clusters are of one size, so a loss has to
-    **subtract** it (FedMCC prints +H in (2), (6) and (9), which collapses to one cluster).
+    0 ≤ H ≤ log k; H is largest when all clusters have one size, so a loss must **subtract** it
+    (FedMCC prints +H in (2), (6) and (9), which collapses to one cluster).
 
     Args:
-        c: Soft assignments (n, clusters).
+        c: Soft assignments.
 
     Returns:
-        The entropy, a scalar. Clusters of no mass add nothing, to the value and to the gradient.
+        The entropy. Clusters without mass add nothing to the value and to the gradient.
 
     Raises:
         ContractError: If c is not a matrix.
@@ -29,14 +30,14 @@ def cluster_entropy(c: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def entropy_gradient(c: Tensor) -> Tensor:
+def entropy_gradient(c: Float[Tensor, "n k"]) -> Float[Tensor, "n k"]:
     """∂H/∂c of `cluster_entropy`, eq. (17): −(log p_l + H) sign(c_{r,l}) / ‖c‖₁.
 
     Args:
-        c: Soft assignments (n, clusters).
+        c: Soft assignments.
 
     Returns:
-        The gradient (n, clusters), of +H.
+        The gradient of +H.
 
     Raises:
         ContractError: If c is not a matrix.
@@ -47,8 +48,8 @@ def entropy_gradient(c: Tensor) -> Tensor:
     return -(log_p + entropy) * c.sign() / c.abs().sum()
 
 
-def cluster_sizes(c: Tensor) -> Tensor:
-    """The clusters' shares p_i = ‖c_i‖₁ / ‖c‖₁ of the mass, (clusters,), which sum to one.
+def cluster_sizes(c: Float[Tensor, "n k"]) -> Float[Tensor, "k"]:
+    """Each cluster's share p_i = ‖c_i‖₁ / ‖c‖₁ of the mass; the shares sum to one.
 
     Raises:
         ContractError: If c is not a matrix.
@@ -62,6 +63,6 @@ def cluster_sizes(c: Tensor) -> Tensor:
     return mass / mass.sum()
 
 
-def floored(p: Tensor) -> Tensor:
-    """P with zeros replaced by the smallest normal number, so that logarithms are finite."""
+def floored(p: Float[Tensor, "k"]) -> Float[Tensor, "k"]:
+    """Replace zeros by the smallest normal number, so that logarithms are finite."""
     return p.clamp_min(torch.finfo(p.dtype).tiny)

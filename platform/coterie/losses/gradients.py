@@ -1,40 +1,44 @@
-"""The closed form of the contrastive loss's gradients, FedMCC's eq. (14) to (16), corrected.
+"""Gradients of the contrastive loss in closed form, without a graph: FedMCC's eq. (14) to (16).
 
-It needs no graph, which is what caching a batch-coupled gradient over micro-batches needs.
+The equations are corrected, see `contrastive_gradients`.
 """
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
 from coterie.losses.plain import anchor_logits, check_views
 
-_SMALLEST_NORM = 1e-12  # what functional.normalize divides by at least
+_SMALLEST_NORM = 1e-12  # minimum divisor in functional.normalize
 
 
 @torch.no_grad()
 def contrastive_gradients(
-    u: Tensor, v: Tensor, temperature: float, include_positive: bool = False
-) -> tuple[Tensor, Tensor]:
+    u: Float[Tensor, "n d"],
+    v: Float[Tensor, "n d"],
+    temperature: float,
+    include_positive: bool = False,
+) -> tuple[Float[Tensor, "n d"], Float[Tensor, "n d"]]:
     """∂L/∂u and ∂L/∂v of `contrastive_loss`, eq. (15) and (16).
 
-    With s'(u, w) = ∂s(u, w)/∂u = w/(‖u‖‖w‖) − s(u, w) u/‖u‖² — the paper's (14) has a wrong
-    sign — and with the factor 1/ξ_l that the last term of the paper's (15) lacks,
+    Two corrections to the paper: s'(u, w) = ∂s(u, w)/∂u = w/(‖u‖‖w‖) − s(u, w) u/‖u‖², where (14)
+    has a wrong sign, and the factor 1/ξ_l, which the last term of (15) lacks:
 
         n τ ∂L/∂u_l = −s'(u_l, v_l) + Σ_{i≠l} [ (1/ξ_l + 1/ξ_i) e^{s(u_l, u_i)/τ} s'(u_l, u_i)
                                                 + (1/ξ_l) e^{s(u_l, v_i)/τ} s'(u_l, v_i) ]
         n τ ∂L/∂v_l = −s'(v_l, u_l) + Σ_{i≠l} (1/ξ_i) e^{s(u_i, v_l)/τ} s'(v_l, u_i),
 
-    and the terms i = l across the views as well if the positive is included.
+    plus the terms i = l across the views if the positive is included.
 
     Args:
-        u: One view's projections (n, d), n ≥ 2.
-        v: The other view's (n, d).
+        u: One view's projections, n ≥ 2.
+        v: The other view's.
         temperature: τ > 0.
         include_positive: As in `contrastive_loss`.
 
     Returns:
-        ∂L/∂u and ∂L/∂v, both (n, d).
+        ∂L/∂u and ∂L/∂v.
 
     Raises:
         ConfigError: If τ is not positive.
@@ -51,8 +55,13 @@ def contrastive_gradients(
     return on_sphere(towards_u, u, unit_u, scale), on_sphere(towards_v, v, unit_v, scale)
 
 
-def on_sphere(direction: Tensor, rows: Tensor, unit: Tensor, scale: float) -> Tensor:
-    """Apply s' for a weighted sum of unit vectors: (g − ⟨g, û⟩ û) / ‖u‖, times `scale`."""
+def on_sphere(
+    direction: Float[Tensor, "n d"],
+    rows: Float[Tensor, "n d"],
+    unit: Float[Tensor, "n d"],
+    scale: float | Float[Tensor, ""],
+) -> Float[Tensor, "n d"]:
+    """Apply s' to a weighted sum of unit vectors: (g − ⟨g, û⟩ û) / ‖u‖, times `scale`."""
     tangent = direction - (direction * unit).sum(dim=1, keepdim=True) * unit
     norm: Tensor = torch.linalg.vector_norm(rows, dim=1, keepdim=True).clamp_min(_SMALLEST_NORM)
     return scale * tangent / norm

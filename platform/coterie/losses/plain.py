@@ -1,6 +1,7 @@
-"""The contrastive loss as its formula reads, and what its other forms share with it."""
+"""The contrastive loss by its formula, and functions that its other forms share."""
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
@@ -10,8 +11,11 @@ from coterie.precision import in_float32
 
 @in_float32
 def plain_contrastive_loss(
-    u: Tensor, v: Tensor, temperature: float, include_positive: bool = False
-) -> Tensor:
+    u: Float[Tensor, "n d"],
+    v: Float[Tensor, "n d"],
+    temperature: float,
+    include_positive: bool = False,
+) -> Float[Tensor, ""]:
     """`contrastive_loss` by its formula, with all n × n similarities in memory: the reference."""
     check_views(u, v, temperature)
     u, v = functional.normalize(u, dim=1), functional.normalize(v, dim=1)
@@ -21,18 +25,21 @@ def plain_contrastive_loss(
 
 
 def anchor_logits(
-    u: Tensor, v: Tensor, temperature: float, include_positive: bool
-) -> tuple[Tensor, Tensor]:
+    u: Float[Tensor, "n d"],
+    v: Float[Tensor, "n d"],
+    temperature: float,
+    include_positive: bool,
+) -> tuple[Float[Tensor, "n n"], Float[Tensor, "n n"]]:
     """The logits whose exponentials sum to ξ: s(u_i, u_j)/τ and s(u_i, v_j)/τ.
 
     Args:
-        u: Rows of unit length (n, d), the anchors.
-        v: Rows of unit length (n, d).
+        u: Rows of unit length, the anchors.
+        v: Rows of unit length.
         temperature: τ.
         include_positive: Whether the second block keeps its diagonal.
 
     Returns:
-        Two matrices (n, n); what ξ leaves out is −∞.
+        Two matrices; terms that ξ leaves out are −∞.
     """
     anchors = u / temperature
     among = (anchors @ u.T).fill_diagonal_(-torch.inf)
@@ -41,7 +48,7 @@ def anchor_logits(
 
 
 def check_views(u: Tensor, v: Tensor, temperature: float) -> None:
-    """Refuse what the loss is not defined for.
+    """Refuse views and temperatures for which the loss is not defined.
 
     Raises:
         ConfigError: If the temperature is not positive.

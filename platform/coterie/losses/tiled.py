@@ -1,10 +1,10 @@
 """The contrastive loss in tiles: its value and gradient without an n × n matrix.
 
 Both passes go over square blocks of anchors and partners. The forward pass sums each anchor's
-denominator ξ block by block; the backward pass computes each block again. Memory beside the inputs
-and their gradients is a few blocks, whatever n is. Similarities of unit vectors are at most 1, so
-1/τ is a bound of all logits that is known beforehand: exponentials are taken relative to it, and no
-running maximum is needed. Within a view similarities are symmetric, and half the blocks do.
+denominator ξ block by block; the backward pass recomputes each block. Beyond the inputs and their
+gradients, memory holds a few blocks, for any n. Similarities of unit vectors are at most 1, so 1/τ
+bounds all logits: exponentials are taken relative to it, without a running maximum. Similarities
+within a view are symmetric, so half of its blocks suffice.
 """
 
 import itertools
@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
@@ -22,26 +23,30 @@ from coterie.losses.gradients import on_sphere
 from coterie.losses.plain import check_views
 
 TILE = 1024
-"""Rows and columns of a block: 4 MB in float32, which a CPU's cache holds."""
+"""Rows and columns of a block: 4 MB in float32, which fit in a CPU's cache."""
 
 
 def tiled_contrastive_loss(
-    u: Tensor, v: Tensor, temperature: float, include_positive: bool = False, tile: int = TILE
-) -> Tensor:
-    """The same as `plain_contrastive_loss`, to rounding, in memory O(n d + tile²).
+    u: Float[Tensor, "n d"],
+    v: Float[Tensor, "n d"],
+    temperature: float,
+    include_positive: bool = False,
+    tile: int = TILE,
+) -> Float[Tensor, ""]:
+    """`plain_contrastive_loss`, to rounding, in memory O(n d + tile²).
 
-    It computes in float32 at least, under autocast and for half-precision inputs too, and in
-    float64 where exponentials of similarities over τ would leave float32's range.
+    Computed in float32 or wider, also under autocast and for half-precision inputs; in float64 if
+    exponentials of similarities over τ would leave float32's range.
 
     Args:
-        u: One view's projections (n, d), the anchors, n ≥ 2.
-        v: The other view's (n, d), row i of both being sample i.
+        u: One view's projections, the anchors, n ≥ 2.
+        v: The other view's; row i of both is sample i.
         temperature: τ, at least 0.003.
         include_positive: Whether ξ also holds the positive pair.
-        tile: Anchors and partners of a block.
+        tile: Number of anchors, and of partners, in a block.
 
     Returns:
-        The loss, a scalar; it can be differentiated once.
+        The loss; it can be differentiated once.
 
     Raises:
         ConfigError: If τ is too small or `tile` is not positive.
@@ -66,7 +71,9 @@ class _Tiled(torch.autograd.Function):
     """Forward: ξ, relative to e^{1/τ}. Backward: FedMCC's eq. (15) and (16), corrected."""
 
     @staticmethod
-    def forward(ctx: Any, u: Tensor, v: Tensor, options: _Options) -> Tensor:
+    def forward(
+        ctx: Any, u: Float[Tensor, "n d"], v: Float[Tensor, "n d"], options: _Options
+    ) -> Float[Tensor, ""]:
         with torch.autocast(u.device.type, enabled=False):
             unit_u, unit_v = _unit(u, options), _unit(v, options)
             xi = unit_u.new_zeros(len(u))
@@ -86,7 +93,9 @@ class _Tiled(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, Tensor, None]:
+    def backward(
+        ctx: Any, upstream: Float[Tensor, ""]
+    ) -> tuple[Float[Tensor, "n d"], Float[Tensor, "n d"], None]:
         u, v, xi = ctx.saved_tensors
         options = ctx.options
         with torch.autocast(u.device.type, enabled=False):
@@ -105,7 +114,9 @@ class _Tiled(torch.autograd.Function):
                 towards_u[rows].addmm_(block, unit_v[columns])
                 towards_v[columns].addmm_(block.T, unit_u[rows])
             scale = upstream.to(xi.dtype) / (len(u) * options.temperature)
-            for rows in _slices(len(u), options.tile):  # in place: whole ones would cost n d each
+            for rows in _slices(
+                len(u), options.tile
+            ):  # in place: full-size temporaries would cost n d each
                 for towards, x, unit in ((towards_u, u, unit_u), (towards_v, v, unit_v)):
                     towards[rows] = on_sphere(
                         towards[rows], x[rows].to(xi.dtype), unit[rows], scale
@@ -114,8 +125,12 @@ class _Tiled(torch.autograd.Function):
 
 
 def _exponentials(
-    unit_u: Tensor, partners: Tensor, rows: slice, columns: slice, options: _Options
-) -> Tensor:
+    unit_u: Float[Tensor, "n d"],
+    partners: Float[Tensor, "n d"],
+    rows: slice,
+    columns: slice,
+    options: _Options,
+) -> Float[Tensor, "rows columns"]:
     """e^{(s(u_i, w_j) − 1)/τ} of a block; 0 for i = j unless that pair counts."""
     scale = 1.0 / options.temperature
     bound = unit_u.new_full((1, 1), -scale)
@@ -139,13 +154,13 @@ def _pairs(n: int, tile: int) -> Iterator[tuple[slice, slice]]:
     return ((rows, columns) for rows, columns in _all(n, tile) if rows.start <= columns.start)
 
 
-def _unit(rows: Tensor, options: _Options) -> Tensor:
-    """Rows of unit length, in the type that the loss computes in."""
+def _unit(rows: Float[Tensor, "n d"], options: _Options) -> Float[Tensor, "n d"]:
+    """Rows of unit length, in the dtype of the computation."""
     dtype = torch.promote_types(rows.dtype, torch.float32)
     dtype = dtype if _in_range(options.temperature, dtype) else torch.float64
     return functional.normalize(rows.to(dtype), dim=1)
 
 
 def _in_range(temperature: float, dtype: torch.dtype) -> bool:
-    """Whether e^{−2/τ}, the smallest exponential, and its inverse are in a type's range."""
+    """Whether e^{−2/τ}, the smallest exponential, and its inverse are in the dtype's range."""
     return 2.0 / temperature < -0.95 * math.log(torch.finfo(dtype).tiny)

@@ -7,26 +7,32 @@ Labels", eq. (1), (23) and (25).
 import math
 from typing import Literal
 
+from jaxtyping import Float
 from torch import Tensor
 
 from coterie.errors import ContractError
 from coterie.precision import widened
 
 Reduction = Literal["mean", "sum"]
-"""Over the received embeddings."""
+"""How to reduce over the received embeddings."""
 
 
-def triplet_losses(anchors: Tensor, positives: Tensor, negatives: Tensor, margin: float) -> Tensor:
+def triplet_losses(
+    anchors: Float[Tensor, "n d"],
+    positives: Float[Tensor, "n d"],
+    negatives: Float[Tensor, "n d"],
+    margin: float,
+) -> Float[Tensor, "n"]:
     """Eq. (1): max{0, ‖a − p‖² − ‖a − n‖² + m} of each triplet of rows.
 
     Args:
-        anchors: φ(d), (n, d).
-        positives: φ(d̃), the augmented anchors, (n, d).
-        negatives: φ(d̂), other samples, (n, d).
+        anchors: φ(d).
+        positives: φ(d̃), the augmented anchors.
+        negatives: φ(d̂), other samples.
         margin: m.
 
     Returns:
-        Losses (n,), in float32 at least.
+        Losses, in float32 or wider.
 
     Raises:
         ContractError: If the shapes differ.
@@ -38,17 +44,22 @@ def triplet_losses(anchors: Tensor, positives: Tensor, negatives: Tensor, margin
     return (near - far + margin).clamp_min(0)
 
 
-def crossed_losses(anchors: Tensor, positives: Tensor, others: Tensor, margin: float) -> Tensor:
-    """Eq. (1) of each anchor with each of some other embeddings as its negative.
+def crossed_losses(
+    anchors: Float[Tensor, "n d"],
+    positives: Float[Tensor, "n d"],
+    others: Float[Tensor, "m d"],
+    margin: float,
+) -> Float[Tensor, "n m"]:
+    """Eq. (1) for each anchor with each other embedding as its negative.
 
     Args:
-        anchors: φ(d), (n, d).
-        positives: φ(d̃), (n, d).
-        others: Embeddings (k, d).
+        anchors: φ(d).
+        positives: φ(d̃).
+        others: The other embeddings.
         margin: m.
 
     Returns:
-        Losses (n, k), in float32 at least.
+        Losses, in float32 or wider.
     """
     _check(anchors, positives)
     a, p, z = widened(anchors), widened(positives), widened(others)
@@ -58,20 +69,24 @@ def crossed_losses(anchors: Tensor, positives: Tensor, others: Tensor, margin: f
 
 
 def received_loss(
-    anchors: Tensor, positives: Tensor, received: Tensor, margin: float, reduction: Reduction
-) -> Tensor:
+    anchors: Float[Tensor, "n d"],
+    positives: Float[Tensor, "n d"],
+    received: Float[Tensor, "m d"],
+    margin: float,
+    reduction: Reduction,
+) -> Float[Tensor, ""]:
     """The regulariser of eq. (23) without its weight: received embeddings as negatives.
 
     Args:
-        anchors: φ(d), (n, d).
-        positives: φ(d̃), (n, d).
-        received: Constants z (k, d); none give 0.
+        anchors: φ(d).
+        positives: φ(d̃).
+        received: Constants z; with none the loss is 0.
         margin: m_reg.
         reduction: The sum over z as in the paper, which grows with the number of neighbours and
-            of what each sends, or the mean.
+            of embeddings from each, or the mean.
 
     Returns:
-        The mean over the anchors, a scalar.
+        The mean over the anchors.
     """
     if len(received) == 0:
         return widened(anchors).new_zeros(())
@@ -82,7 +97,7 @@ def received_loss(
 def staleness_weight(
     step: int, *, total: int, interval: int, scale: float, rho_zeta: float
 ) -> float:
-    """W_t, eq. (25): high while received embeddings are fresh, and rising over the run.
+    """W_t, eq. (25): highest right after an exchange, and rising over the run.
 
         W_t = λ_w (exp(−(t mod T_a)/(T_a − 1)) + exp(t/T − ρζ))
 

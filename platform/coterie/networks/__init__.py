@@ -18,7 +18,7 @@ from coterie.networks.heads import (
     Centroids,
     ClusterHead,
     FuzzyCentroids,
-    Predictor,
+    PredictionHead,
     Projector,
     UnitLength,
 )
@@ -33,7 +33,7 @@ __all__ = [
     "Encoder",
     "EncoderConfig",
     "FuzzyCentroids",
-    "Predictor",
+    "PredictionHead",
     "Projector",
     "Raw",
     "USPSNet",

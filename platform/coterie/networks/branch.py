@@ -39,10 +39,10 @@ class ContrastiveBranch(nn.Module):
 
 
 def cluster_count(configured: int | None, task: Task) -> int:
-    """The number of clusters: as configured, else the data's number of classes.
+    """Number of clusters: as configured, else the data's number of classes.
 
     Raises:
-        ConfigError: If it is below two, or neither is known.
+        ConfigError: If it is below two, or unknown.
     """
     count = task.classes if configured is None else configured
     if count < 2:

@@ -10,12 +10,12 @@ from coterie.errors import ConfigError, ContractError
 def update_ema(target: nn.Module, online: nn.Module, momentum: float) -> None:
     """Move the target's parameters towards the online network's: P_T ← m P_T + (1 − m) P_O.
 
-    Only parameters move; buffers such as BatchNorm's running statistics stay the target's own.
-    Where both agree, the target's bits do not change; m = 1 changes nothing, m = 0 copies.
+    Buffers, such as BatchNorm's running statistics, do not change. Where both parameters are equal,
+    the target's bits do not change; m = 1 changes nothing, m = 0 copies.
 
     Args:
-        target: Network that follows, changed in place.
-        online: Network of the same architecture that is followed.
+        target: The target network, changed in place.
+        online: The online network, of the same architecture.
         momentum: m in [0, 1].
 
     Raises:
@@ -31,7 +31,7 @@ def update_ema(target: nn.Module, online: nn.Module, momentum: float) -> None:
             f"The EMA's target has {len(ours)} parameters and the online network {len(theirs)}, "
             "or their shapes differ; build both from the same config."
         )
-    # The ends are exact by rule: rounding would turn -0.0 into 0.0 and inf into NaN.
+    # m = 0 and m = 1 are exact: rounding would turn -0.0 into 0.0 and inf into NaN.
     if momentum == 1.0 or not ours:
         return
     if momentum == 0.0:

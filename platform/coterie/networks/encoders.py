@@ -1,4 +1,4 @@
-"""Encoders: networks that turn samples into representations, each built from a frozen config."""
+"""Encoders: networks from samples to representations, each built from a frozen config."""
 
 import math
 from abc import ABC, abstractmethod
@@ -13,10 +13,10 @@ from coterie.errors import ConfigError
 from coterie.networks.heads import UnitLength
 
 Norm = Literal["batch", "group", "none"]
-"""Normalisation of convolutional layers. Without "batch", samples of a batch are independent."""
+"""Normalisation of convolutional layers. Only "batch" couples the samples of a batch."""
 
 Width = Annotated[int, Field(ge=1)]
-"""The width of a layer, in units."""
+"""Width of a layer, in units."""
 
 
 class Encoder(nn.Module):
@@ -24,7 +24,7 @@ class Encoder(nn.Module):
 
     Attributes:
         network: Maps a batch of samples to (n, features).
-        features: The width of the representation.
+        features: Width of the representation.
     """
 
     def __init__(self, network: nn.Module, features: int) -> None:
@@ -50,7 +50,7 @@ class EncoderConfig(Component, ABC):
 
     @abstractmethod
     def build(self, shape: tuple[int, ...]) -> Encoder:
-        """A freshly initialised encoder; its weights come from torch's global generator.
+        """Build an encoder; its initial weights come from torch's global generator.
 
         Args:
             shape: The shape of one sample: (channels, height, width) or (features,).
@@ -60,12 +60,12 @@ class EncoderConfig(Component, ABC):
         """
 
     def architecture(self) -> "EncoderConfig":
-        """A config of the same network, whatever its weights, that needs nothing but itself."""
+        """A config of the same architecture that depends on no file."""
         return self
 
 
 class ConvNet2(EncoderConfig):
-    """Two convolutions with pooling and a linear layer, a small network for federated averaging.
+    """Two convolutions with pooling and a linear layer: a small network for federated averaging.
 
     Convolutions of w and 2w kernels 3×3 with padding 1, each followed by ReLU and a 2×2 maximum,
     then a linear layer with ReLU: representations are non-negative. With a linear classifier of
@@ -82,33 +82,33 @@ class ConvNet2(EncoderConfig):
         channels, height, width = image_shape("ConvNet2", shape, smallest=4)
         layers: list[nn.Module] = []
         for inputs, outputs in ((channels, self.width), (self.width, 2 * self.width)):
-            # The maximum first: it commutes with ReLU, which then has a quarter of the work.
+            # Max-pooling first: it commutes with ReLU, which then has a quarter of the work.
             layers += [nn.Conv2d(inputs, outputs, 3, padding=1), nn.MaxPool2d(2), nn.ReLU()]
         flat = 2 * self.width * (height // 4) * (width // 4)
         layers += [nn.Flatten(), nn.Linear(flat, self.features), nn.ReLU()]
-        # On a CPU, pooling with the channels last takes a third of the time.
+        # On a CPU, pooling takes a third of the time with channels last.
         network = nn.Sequential(*layers).to(memory_format=torch.channels_last)
         return Encoder(network, self.features)
 
 
 class ConvNet3(EncoderConfig):
-    """Three strided convolutions and a linear layer, CCFC's encoder for small images.
+    """Three strided convolutions and a linear layer: CCFC's encoder for small images.
 
     Convolutions of w, 2w and 4w kernels 4×4 (64, 128 and 256 in CCFC) with stride 2 and padding 1,
-    each followed by normalisation and LeakyReLU 0.2. Inputs of 8×8 pixels and more.
+    each followed by normalisation and LeakyReLU 0.2. Inputs have at least 8×8 pixels.
     """
 
     width: Width = 64
     """Kernels of the first convolution, w."""
 
     features: Width | None = 256
-    """Width of the representation; None leaves the linear layer out."""
+    """Width of the representation; None omits the linear layer."""
     norm: Norm = "batch"
     """Normalisation after each convolution."""
     standardise: bool = False
-    """Whether a BatchNorm without parameters ends it, as one ends the projector in CCFC's code."""
+    """Whether to append a BatchNorm without parameters, as CCFC's code does in the projector."""
     unit_length: bool = False
-    """Whether representations are brought to unit length, where no loss can move them all away."""
+    """Whether to normalise representations to unit length, where no loss can move them all away."""
 
     def build(self, shape: tuple[int, ...]) -> Encoder:
         """See `EncoderConfig.build`."""
@@ -116,7 +116,7 @@ class ConvNet3(EncoderConfig):
         layers: list[nn.Module] = []
         first = self.width
         for inputs, outputs in ((channels, first), (first, 2 * first), (2 * first, 4 * first)):
-            # The normalisation's own shift makes a bias superfluous.
+            # Normalisation has its own shift, so the convolution needs no bias.
             layers.append(nn.Conv2d(inputs, outputs, 4, 2, 1, bias=self.norm == "none"))
             layers += [normalisation(self.norm, outputs), nn.LeakyReLU(0.2)]
         flat = 4 * first * (height // 8) * (width // 8)
@@ -132,10 +132,10 @@ class ConvNet3(EncoderConfig):
 
 
 class ConvNet4(EncoderConfig):
-    """Four strided convolutions and a dense layer, CP-CFL's encoder.
+    """Four strided convolutions and a dense layer: CP-CFL's encoder.
 
     Convolutions of 64, 128, 192 and 256 kernels 3×3 with stride 2 and no padding, then a dense
-    layer, all with ReLU: representations are non-negative. Inputs of 31×31 pixels and more.
+    layer, all with ReLU: representations are non-negative. Inputs have at least 31×31 pixels.
     """
 
     features: Width = 256
@@ -153,7 +153,7 @@ class ConvNet4(EncoderConfig):
 
 
 class USPSNet(EncoderConfig):
-    """One convolution and three linear layers, CF-CL's encoder for USPS.
+    """One convolution and three linear layers: CF-CL's encoder for USPS.
 
     8 kernels 3×3 (stride 1, no padding), then 1024, 256 and `features` units, ReLU in between.
     """
@@ -161,7 +161,7 @@ class USPSNet(EncoderConfig):
     features: Width = 16
     """Width of the representation."""
     unit_length: bool = False
-    """Whether representations are brought to unit length."""
+    """Whether to normalise representations to unit length."""
 
     def build(self, shape: tuple[int, ...]) -> Encoder:
         """See `EncoderConfig.build`."""
@@ -189,7 +189,7 @@ class MLP(EncoderConfig):
 
 
 class Raw(EncoderConfig):
-    """No network: samples themselves, images flattened, for methods that cluster raw data."""
+    """No network: the samples, flattened, for methods that cluster raw data."""
 
     def build(self, shape: tuple[int, ...]) -> Encoder:
         """See `EncoderConfig.build`."""
@@ -197,9 +197,9 @@ class Raw(EncoderConfig):
 
 
 def normalisation(norm: Norm, channels: int) -> nn.Module:
-    """The normalisation layer for (n, channels, height, width).
+    """Normalisation layer for (n, channels, height, width).
 
-    GroupNorm takes 32 groups, or as many as divide both 32 and the number of channels.
+    GroupNorm has gcd(32, channels) groups.
     """
     if norm == "batch":
         return nn.BatchNorm2d(channels)
@@ -218,10 +218,10 @@ def dense(inputs: int, hidden: list[int], outputs: int) -> list[nn.Module]:
 
 
 def image_shape(name: str, shape: tuple[int, ...], smallest: int) -> tuple[int, int, int]:
-    """Check that samples of this shape are images of at least `smallest` pixels a side.
+    """Return the shape of an image.
 
     Raises:
-        ConfigError: If they are not.
+        ConfigError: If it is not an image's, or a side has fewer than `smallest` pixels.
     """
     if len(shape) != 3:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""Heads: small networks on top of an encoder's representation."""
+"""Heads: small networks on top of representations."""
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +12,7 @@ class _TwoLayers(nn.Module):
 
     def __init__(self, inputs: int, hidden: int, outputs: int, batch_norm: bool) -> None:
         super().__init__()
-        # BatchNorm's own shift makes the first bias superfluous.
+        # BatchNorm has its own shift, so the first layer needs no bias.
         layers: list[nn.Module] = [nn.Linear(inputs, hidden, bias=not batch_norm)]
         if batch_norm:
             layers.append(nn.BatchNorm1d(hidden))
@@ -25,19 +25,19 @@ class _TwoLayers(nn.Module):
 
 
 class Projector(_TwoLayers):
-    """Projects representations to where instances are compared (CC's instance head).
+    """Projects representations for the comparison of instances (CC's instance head).
 
-    Two layers: Linear, BatchNorm if `batch_norm`, ReLU, Linear. The output is not normalised.
+    Layers: Linear, BatchNorm if `batch_norm`, ReLU, Linear. The output is not normalised.
     """
 
     def __init__(self, inputs: int, hidden: int, outputs: int, batch_norm: bool = False) -> None:
         super().__init__(inputs, hidden, outputs, batch_norm)
 
 
-class Predictor(_TwoLayers):
+class PredictionHead(_TwoLayers):
     """Predicts one view's projection from the other's (BYOL, SimSiam), through a bottleneck.
 
-    Two layers: Linear, BatchNorm if `batch_norm`, ReLU, Linear.
+    Layers: Linear, BatchNorm if `batch_norm`, ReLU, Linear.
     """
 
     def __init__(
@@ -47,10 +47,10 @@ class Predictor(_TwoLayers):
 
 
 class ClusterHeads(nn.Module):
-    """Several cluster heads side by side, of which one is chosen later.
+    """Several parallel cluster heads, of which one is selected later.
 
     Attributes:
-        heads: The heads, each a `ClusterHead` of its own.
+        heads: The heads, each a `ClusterHead`.
     """
 
     def __init__(self, inputs: int, hidden: int, clusters: int, count: int) -> None:
@@ -77,11 +77,11 @@ class ClusterHead(_TwoLayers):
 
 
 class Centroids(nn.Module):
-    """Assignment to the nearest centroid, for encoders that k-means was run on.
+    """Assignment to the nearest centroid, after k-means on an encoder's representations.
 
-    Probabilities are the softmax over the centroids of −‖h − c‖²: those of a mixture of equal
-    Gaussians of variance ½ a dimension. The nearest centroid is the likeliest. Distances are taken
-    from the differences themselves, in float32, so a sample's bits do not depend on its batch.
+    Probabilities are the softmax over the centroids of −‖h − c‖², as for a mixture of equal
+    Gaussians of variance ½ per dimension. The nearest centroid is the likeliest. Distances are
+    computed from differences, in float32, so a sample's bits do not depend on its batch.
 
     Args:
         centroids: (clusters, features).
@@ -101,18 +101,18 @@ class Centroids(nn.Module):
 
 
 class UnitLength(nn.Module):
-    """Representations brought to unit length, on which distances are those of cosines.
+    """Normalises representations to unit length, where distances are functions of cosines.
 
     Schroff et al., "FaceNet: A Unified Embedding for Face Recognition and Clustering", section 3.
     """
 
     def forward(self, representations: Tensor) -> Tensor:
-        """Map (n, d) to (n, d), in float32 at least."""
+        """Map (n, d) to (n, d), in float32 or wider."""
         return unit_rows(representations)
 
 
 class FuzzyCentroids(nn.Module):
-    """Assignment by fuzzy c-means: probabilities are the memberships of its centroids.
+    """Assignment by fuzzy c-means: probabilities are the memberships.
 
     Args:
         centroids: (clusters, features).

@@ -14,15 +14,15 @@ _DEPTHS = {18: (resnet18, 512), 34: (resnet34, 512), 50: (resnet50, 2048)}
 class ResNet(EncoderConfig):
     """A residual network (He et al., 2016) whose representation is the average-pooled last block.
 
-    Weights are torchvision's random initialisation, never downloaded. A network without
-    normalisation keeps that initialisation, and its activations grow with depth.
+    Weights have torchvision's random initialisation and are never downloaded. Without
+    normalisation, activations grow with depth at that initialisation.
     """
 
     depth: Literal[18, 34, 50] = 18
-    """Layers; representations have 512 features at 18 and 34, 2048 at 50."""
+    """Number of layers; representations have 512 features for 18 and 34, 2048 for 50."""
     stem: Literal["imagenet", "small"] = "small"
     """"imagenet": 7×7 convolution with stride 2 and max-pool. "small": 3×3 with stride 1 and no
-    pooling, for images of 64 pixels and less."""
+    pooling, for images of up to 64 pixels."""
     norm: Norm = "batch"
     """Normalisation after each convolution."""
 
@@ -41,7 +41,7 @@ class ResNet(EncoderConfig):
 
 
 def _first_convolution(channels: int, kernel: int, stride: int) -> nn.Conv2d:
-    """A first convolution initialised as torchvision initialises the one that it replaces."""
+    """First convolution, initialised as torchvision initialises the one it replaces."""
     conv = nn.Conv2d(channels, 64, kernel, stride, kernel // 2, bias=False)
     nn.init.kaiming_normal_(conv.weight, mode="fan_out", nonlinearity="relu")
     return conv

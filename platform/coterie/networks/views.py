@@ -1,4 +1,4 @@
-"""Random views of a batch, drawn from a seed."""
+"""Random views of a batch, reproducible from a seed."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -11,11 +11,11 @@ from coterie.contract.clusterer import to_unit
 from coterie.contract.seeds import derive_seed
 
 BLOCK = 256
-"""Samples whose views are drawn together; a batch of no more is drawn as a whole."""
+"""Samples whose views are drawn at a time."""
 
 
 def seeded_view(augment: nn.Module, images: Tensor, seed: int) -> Tensor:
-    """One view of each sample, drawn from a seed; the global generators are left as they were.
+    """Draw a view of each sample from a seed; global generators keep their state.
 
     Args:
         augment: Draws from PyTorch's global generators, as kornia does.
@@ -25,14 +25,14 @@ def seeded_view(augment: nn.Module, images: Tensor, seed: int) -> Tensor:
     Returns:
         Views of the batch's shape.
     """
-    if isinstance(augment, nn.Identity):  # it draws nothing, and setting the generators takes time
+    if isinstance(augment, nn.Identity):  # nothing to draw, and setting the generators takes time
         return images
-    # A run's precision must not change views: kornia draws in the type that its module was cast to
-    # and in the default one, and within a training step both follow the precision.
+    # A run's precision must not change views: kornia draws in its module's dtype and in the default
+    # dtype, which both follow the precision in a training step.
     augment.float()
     devices = [images.get_device()] if images.is_cuda else []
     with torch.random.fork_rng(devices=devices):
-        # Not torch.manual_seed, which would reseed every other CUDA device for good.
+        # Not torch.manual_seed, which would reseed all CUDA devices for good.
         torch.default_generator.manual_seed(seed)
         for device in devices:
             torch.cuda.default_generators[device].manual_seed(seed)
@@ -51,18 +51,18 @@ def _default_float32() -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
-class Views:
-    """One view of each sample of a batch, drawn when it is asked for.
+class LazyViews:
+    """A view of each sample of a batch, drawn on access.
 
-    A draw of a library for a whole batch depends on the batch's size. Views are drawn in blocks of
-    `BLOCK` samples instead, each from a seed of its own: what is asked for at a time, and how
-    often, changes nothing. The block drawn last is kept.
+    A library's draw depends on the size of its batch. So views are drawn in blocks of `BLOCK`
+    samples, each from its own seed, and do not depend on the slices or the number of accesses. The
+    last block is cached.
 
     Args:
         augment: Maps float samples in [0, 1] to one random view of each.
         samples: uint8 or floating samples (batch, …).
-        seed: The view's seed.
-        dtype: The model's type; views are drawn in float32 whatever it is.
+        seed: Seed of the view.
+        dtype: The model's dtype; views are drawn in float32 in any case.
     """
 
     def __init__(self, augment: nn.Module, samples: Tensor, seed: int, dtype: torch.dtype) -> None:
@@ -70,12 +70,12 @@ class Views:
         self._kept: tuple[int, Tensor] | None = None
 
     def __len__(self) -> int:
-        """Samples of the batch."""
+        """Number of samples in the batch."""
         return len(self._samples)
 
     @torch.no_grad()
     def __getitem__(self, rows: slice) -> Tensor:
-        """These samples' views, in `dtype`; rows one after the other."""
+        """Views of these consecutive samples, in `dtype`."""
         start, stop, _ = rows.indices(len(self))
         pieces = []
         for number in range(start // BLOCK, -(-stop // BLOCK)):
@@ -91,19 +91,19 @@ class Views:
         return self._kept[1]
 
 
-class Plain:
-    """The samples of a batch themselves, brought into [0, 1] when they are asked for.
+class LazySamples:
+    """The samples of a batch without augmentation, scaled to [0, 1] on access.
 
     Args:
         samples: uint8 or floating samples (batch, …).
-        dtype: The model's type.
+        dtype: The model's dtype.
     """
 
     def __init__(self, samples: Tensor, dtype: torch.dtype) -> None:
         self._samples, self._dtype = samples, dtype
 
     def __len__(self) -> int:
-        """Samples of the batch."""
+        """Number of samples in the batch."""
         return len(self._samples)
 
     def __getitem__(self, rows: slice) -> Tensor:
@@ -113,17 +113,17 @@ class Plain:
 
 def view_pair(
     augment: nn.Module, samples: Tensor, seed: int, dtype: torch.dtype
-) -> tuple[Views, Views]:
-    """Two independent views of each sample, drawn as they are asked for.
+) -> tuple[LazyViews, LazyViews]:
+    """Two independent views of each sample, drawn on access.
 
     Args:
-        augment: See `Views`.
-        samples: See `Views`.
-        seed: The batch's seed.
-        dtype: See `Views`.
+        augment: See `LazyViews`.
+        samples: See `LazyViews`.
+        seed: Seed of the batch.
+        dtype: See `LazyViews`.
     """
     a, b = (
-        Views(augment, samples, derive_seed(seed, "view", number), dtype) for number in range(2)
+        LazyViews(augment, samples, derive_seed(seed, "view", number), dtype) for number in range(2)
     )
     return a, b
 
@@ -131,14 +131,14 @@ def view_pair(
 def two_views(
     augment: nn.Module, samples: Tensor, seed: int, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
-    """The whole of both views of `view_pair`."""
+    """Both views of `view_pair` as tensors."""
     a, b = view_pair(augment, samples, seed, dtype)
     return a[:], b[:]
 
 
 def batch_views(
     augment: nn.Module, batch: Mapping[str, Any], dtype: torch.dtype, *, whole: bool
-) -> tuple[Tensor, Tensor] | tuple[Views, Views]:
-    """Two views of a batch's samples: whole, or drawn as micro-batches of them are asked for."""
+) -> tuple[Tensor, Tensor] | tuple[LazyViews, LazyViews]:
+    """Two views of a batch's samples: whole, or drawn on access to micro-batches."""
     draw = two_views if whole else view_pair
     return draw(augment, batch["samples"], batch["seed"], dtype)

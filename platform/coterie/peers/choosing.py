@@ -1,25 +1,28 @@
-"""Which points a device sends: drawn by importance, at random, or nearest to its centroids."""
+"""The points that a device sends: by importance, at random, or nearest to its centroids."""
 
 import torch
+from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
 from coterie.clustering.kmeans import kmeans
 from coterie.peers.clusters import squared_distances
 
 
-def draw(probabilities: Tensor, count: int, generator: torch.Generator) -> Tensor:
-    """Draw points without replacement, at most as many as have a positive probability.
+def draw(
+    probabilities: Float64[Tensor, "n"], count: int, generator: torch.Generator
+) -> Int64[Tensor, "drawn"]:
+    """Draw up to `count` points of positive probability, without replacement.
 
-    Beyond these `torch.multinomial` would return others without a word, and before those whose
-    probability is denormal, which counts as 0 here.
+    A denormal probability counts as 0. Without this limit `torch.multinomial` would silently return
+    points of probability 0.
 
     Args:
-        probabilities: float64 (n,), on the CPU.
-        count: How many at most.
-        generator: What draws.
+        probabilities: Each point's probability, on the CPU.
+        count: Maximum number of points.
+        generator: Source of randomness.
 
     Returns:
-        Different positions, int64 (at most count,).
+        Distinct positions.
     """
     possible = probabilities >= torch.finfo(probabilities.dtype).tiny
     number = min(count, int(possible.sum()))
@@ -29,24 +32,26 @@ def draw(probabilities: Tensor, count: int, generator: torch.Generator) -> Tenso
     return torch.multinomial(weights, number, replacement=False, generator=generator)
 
 
-def draw_uniformly(size: int, count: int, generator: torch.Generator) -> Tensor:
-    """Different positions below `size`, all equally likely: int64 (at most count,)."""
+def draw_uniformly(size: int, count: int, generator: torch.Generator) -> Int64[Tensor, "drawn"]:
+    """Draw up to `count` distinct positions below `size`, all equally likely."""
     return torch.randperm(size, generator=generator)[:count]
 
 
-def nearest_to_centroids(points: Tensor, count: int, *, seed: int, restarts: int) -> Tensor:
-    """The points nearest to the centroids of as many clusters, each point once.
+def nearest_to_centroids(
+    points: Float[Tensor, "n d"], count: int, *, seed: int, restarts: int
+) -> Int64[Tensor, "chosen"]:
+    """Cluster the points into `count` clusters, and choose the point nearest to each centroid.
 
-    The centroids choose in turn, each the nearest point that is left.
+    The centroids choose in turn, each the nearest point that is not chosen yet.
 
     Args:
-        points: Vectors (n, d).
-        count: How many at most.
-        seed: Of k-means' starts.
-        restarts: k-means' starts, of which the best is taken.
+        points: Vectors.
+        count: Maximum number of points.
+        seed: Seed of k-means.
+        restarts: Number of k-means restarts.
 
     Returns:
-        Different positions, int64 (min(n, count),).
+        min(n, count) distinct positions.
     """
     count = min(count, len(points))
     if count == 0:

@@ -1,54 +1,55 @@
-"""How important a device's embeddings are to another: CF-CL's implicit importance sampling.
+"""Importance of a device's embeddings to another device: CF-CL's implicit importance sampling.
 
 Wagle et al., "Unsupervised Federated Optimization at the Edge: D2D-Enabled Learning without
-Labels", section III-C2. All in float64, for a probability is compared with 0.
+Labels", section III-C2. Computed in float64, since probabilities are compared with 0.
 """
 
 from typing import Literal
 
 import torch
+from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
 from coterie.peers.clusters import maxima, means, sizes, squared_distances
 
 _ROUNDING = 1e-12
-"""Relative to a cluster's radius: points within this of the farthest count as the farthest."""
+"""Tolerance relative to a cluster's radius: points this close to the farthest count as farthest."""
 
 _SAME = 1e-6
-"""Relative to the largest overlap: a deviation below this is rounding of float32 embeddings."""
+"""Tolerance relative to the largest overlap: a smaller deviation is float32 rounding error."""
 
 Score = Literal["intent", "literal"]
-"""Whether nearness to the centroid and to the reserve adds to an embedding's score, as the text
-says, or takes from it, as eq. (16) is printed."""
+"""Whether nearness to the centroid and to the reserve raises an embedding's score, as the paper's
+text says ("intent"), or lowers it, as eq. (16) is printed ("literal")."""
 
 
 def embedding_importance(
-    candidates: Tensor,
-    labels: Tensor,
-    reserve: Tensor,
-    reserve_labels: Tensor,
+    candidates: Float[Tensor, "n d"],
+    labels: Int64[Tensor, "n"],
+    reserve: Float[Tensor, "m d"],
+    reserve_labels: Int64[Tensor, "m"],
     *,
     form: Score,
     mean: float = 0.0,
     deviation: float | None = None,
-) -> Tensor:
-    """The probability of each candidate embedding, eq. (22): macro × micro weight.
+) -> Float64[Tensor, "n"]:
+    """Probability of each candidate embedding, eq. (22): macro weight × micro weight.
 
-    Micro, eq. (21): the score's share of its cluster's; uniform where all of these vanish. Macro,
-    eq. (17) to (20): the cluster's mean score times the normal density of its overlap b(h); by the
-    clusters' sizes where all of these vanish.
+    Micro, eq. (21): the score's share of its cluster's scores; uniform if these are all 0. Macro,
+    eq. (17) to (20): the cluster's mean score times the normal density of its overlap b(h);
+    proportional to the cluster sizes if these products are all 0.
 
     Args:
-        candidates: The transmitter's embeddings (n, d), n ≥ 1.
-        labels: Each one's cluster, int64 (n,).
-        reserve: The receiver's reserve embeddings (m, d), m ≥ 1.
-        reserve_labels: Each one's cluster, int64 (m,).
+        candidates: The transmitter's embeddings, n ≥ 1.
+        labels: Each candidate's cluster.
+        reserve: The receiver's reserve embeddings, m ≥ 1.
+        reserve_labels: Each reserve embedding's cluster.
         form: See `Score`.
         mean: μ̂ of the normal density.
         deviation: σ̂; None for the standard deviation of b(h) over the clusters.
 
     Returns:
-        float64 (n,), which sum to 1.
+        Probabilities, which sum to 1.
     """
     count = int(labels.max()) + 1
     members = sizes(labels, count)
@@ -61,16 +62,21 @@ def embedding_importance(
     return macro[labels] * micro
 
 
-def embedding_scores(candidates: Tensor, labels: Tensor, reserve: Tensor, form: Score) -> Tensor:
-    """Each embedding's score, eq. (16): non-negative, float64 (n,).
+def embedding_scores(
+    candidates: Float[Tensor, "n d"],
+    labels: Int64[Tensor, "n"],
+    reserve: Float[Tensor, "m d"],
+    form: Score,
+) -> Float64[Tensor, "n"]:
+    """Score of each embedding, eq. (16): non-negative.
 
-    With r = ‖z − μ_h‖², "literal" is r · Σ_z' ‖z' − z‖². The text asks for the opposite, and
-    "intent" is (max_h r − r) · Σ_z' (D² − ‖z' − z‖²), D² the largest distance of all.
+    With r = ‖z − μ_h‖², "literal" is r · Σ_z' ‖z' − z‖². The text describes the opposite:
+    "intent" is (max_h r − r) · Σ_z' (D² − ‖z' − z‖²), with D² the largest squared distance.
 
     Args:
-        candidates: Embeddings z (n, d).
-        labels: Each one's cluster h, int64 (n,).
-        reserve: Embeddings z' (m, d).
+        candidates: Embeddings z.
+        labels: Each embedding's cluster h.
+        reserve: Embeddings z'.
         form: See `Score`.
     """
     count = int(labels.max()) + 1
@@ -80,21 +86,21 @@ def embedding_scores(candidates: Tensor, labels: Tensor, reserve: Tensor, form: 
     if form == "literal":
         return radii * distances.sum(dim=1)
     edges = maxima(radii, labels, count)[labels]
-    # Both points of a pair are equally far from its centroid, but for rounding.
+    # Both points of a cluster of two are equally far from its centroid, up to rounding.
     inwards = torch.where(radii < edges * (1 - _ROUNDING), edges - radii, 0.0)
     return inwards * (distances.max() - distances).sum(dim=1)
 
 
 def cluster_overlaps(
-    candidates: Tensor, labels: Tensor, reserve: Tensor, reserve_labels: Tensor
-) -> Tensor:
-    """b(h), eq. (19): how much farther a cluster is from the receiver's than from the other own.
+    candidates: Float[Tensor, "n d"],
+    labels: Int64[Tensor, "n"],
+    reserve: Float[Tensor, "m d"],
+    reserve_labels: Int64[Tensor, "m"],
+) -> Float64[Tensor, "k"]:
+    """b(h), eq. (19): a cluster's distance to the receiver's clusters, less that to its own ones.
 
     The mean squared distance of its centroid to the reserve's centroids, less that to the other
-    local centroids (0 if there is no other).
-
-    Returns:
-        float64 (clusters,); of clusters without members it means nothing.
+    local centroids (0 if there is no other). Undefined for clusters without members.
     """
     local, here = _centroids(candidates, labels)
     foreign, there = _centroids(reserve, reserve_labels)
@@ -103,20 +109,26 @@ def cluster_overlaps(
     return to_reserve - squared_distances(local, local[here]).sum(dim=1) / others
 
 
-def _centroids(points: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Centroids (clusters, d), and which of the clusters have members."""
+def _centroids(
+    points: Float[Tensor, "n d"], labels: Int64[Tensor, "n"]
+) -> tuple[Float64[Tensor, "k d"], Bool[Tensor, "k"]]:
+    """The centroids, and which of the clusters have members."""
     count = int(labels.max()) + 1
     return means(points, labels, count), sizes(labels, count) > 0
 
 
 def _macro(
-    mean_scores: Tensor, members: Tensor, overlaps: Tensor, mean: float, deviation: float | None
-) -> Tensor:
-    """Mean score × normal density, normalised; in logarithms, for densities underflow."""
+    mean_scores: Float64[Tensor, "k"],
+    members: Float64[Tensor, "k"],
+    overlaps: Float64[Tensor, "k"],
+    mean: float,
+    deviation: float | None,
+) -> Float64[Tensor, "k"]:
+    """Mean score × normal density, normalised; in logarithms, since densities underflow."""
     here = members > 0
     spread = _spread(overlaps[here]) if deviation is None else deviation
     logs = mean_scores.log()
-    if spread > 0:  # without any spread all densities are the same
+    if spread > 0:  # without spread all densities are equal
         logs = logs - (overlaps - mean).square() / (2 * spread**2)
     logs = torch.where(here, logs, -torch.inf)
     if bool(torch.isneginf(logs).all()):
@@ -124,7 +136,7 @@ def _macro(
     return logs.softmax(dim=0)
 
 
-def _spread(overlaps: Tensor) -> float:
-    """σ̂, their standard deviation; 0 if they differ by rounding alone, which it would magnify."""
+def _spread(overlaps: Float64[Tensor, "k"]) -> float:
+    """σ̂, the standard deviation; 0 if overlaps differ by rounding only, which it would magnify."""
     spread = float(overlaps.std(correction=0))
     return spread if spread > _SAME * float(overlaps.abs().max()) else 0.0

@@ -1,4 +1,4 @@
-"""Graphs of devices: who exchanges with whom. Undirected and static, as pairs of client numbers."""
+"""Undirected, static graphs of devices that exchange, as pairs of client numbers."""
 
 from collections.abc import Iterable
 
@@ -11,16 +11,16 @@ Edges = tuple[tuple[int, int], ...]
 
 
 def geometric_graph(clients: int, degree: float, seed: int) -> Edges:
-    """A random geometric graph of a wanted mean degree.
+    """Draw a random geometric graph with a given mean degree.
 
-    The devices are uniform points of the unit square, and two are linked if they are closer than a
-    radius. Of all radii the one is taken that gives ⌊clients · degree / 2⌉ links, so the mean
-    degree is the wanted one to within 1/clients. Nothing keeps the graph connected.
+    Devices are uniform points in the unit square; two are linked if they are closer than a radius.
+    The radius is such that there are ⌊clients · degree / 2⌉ links, so the mean degree is exact to
+    within 1/clients. The graph need not be connected.
 
     Args:
-        clients: How many devices.
-        degree: Mean number of neighbours; from clients − 1 on, all are linked.
-        seed: Of the points.
+        clients: Number of devices.
+        degree: Mean number of neighbours; from clients − 1 on, all devices are linked.
+        seed: Seed of the points.
     """
     points = np.random.default_rng(seed).random((clients, 2))
     first, second = np.triu_indices(clients, k=1)
@@ -31,21 +31,21 @@ def geometric_graph(clients: int, degree: float, seed: int) -> Edges:
 
 
 def ring(clients: int) -> Edges:
-    """Each device linked to the next one, the last to the first."""
+    """Link each device to the next one, and the last to the first."""
     pairs = ((client, (client + 1) % clients) for client in range(clients))
     return tuple(sorted({(min(pair), max(pair)) for pair in pairs if pair[0] != pair[1]}))
 
 
 def complete_graph(clients: int) -> Edges:
-    """Every device linked to every other."""
+    """Link every device to every other."""
     return tuple((i, j) for i in range(clients) for j in range(i + 1, clients))
 
 
 def listed_graph(clients: int, pairs: Iterable[tuple[int, int]]) -> Edges:
-    """The graph of a list of links, each in either direction and any number of times.
+    """The graph of a list of links; directions and repetitions do not matter.
 
     Raises:
-        ConfigError: If a link is not between two different devices that exist.
+        ConfigError: If a link is not between two different existing devices.
     """
     edges = set()
     for i, j in pairs:
@@ -59,6 +59,6 @@ def listed_graph(clients: int, pairs: Iterable[tuple[int, int]]) -> Edges:
 
 
 def neighbours(edges: Iterable[tuple[int, int]], client: int) -> tuple[int, ...]:
-    """The devices that one is linked to, ascending."""
+    """Neighbours of a device, ascending."""
     pairs = [pair for pair in edges if client in pair]
     return tuple(sorted(i + j - client for i, j in pairs))

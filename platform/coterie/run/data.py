@@ -13,7 +13,7 @@ from coterie.contract.data_checks import check_data
 from coterie.contract.method import Task
 from coterie.contract.seeds import derive_seed
 from coterie.errors import ConfigError, DataError
-from coterie.evaluation.semi_supervised import labelled_rows
+from coterie.evaluation.sampling import labelled_rows
 from coterie.execution.silo_data import SiloData, is_siloed, silo_names
 
 _DTYPES = {"64-true": torch.float64, "bf16-true": torch.bfloat16}

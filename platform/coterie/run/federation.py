@@ -15,21 +15,21 @@ from coterie.config.schema import RunConfig
 from coterie.contract.clusterer import Clusterer
 from coterie.contract.observer import Observer, Status
 from coterie.errors import ConfigError, CoterieError, DataError, InterruptedRunError
-from coterie.evaluation.heterogeneity import (
+from coterie.evaluation.label_distribution import (
     class_spread,
     class_table,
     client_names,
     label_distribution_figure,
 )
-from coterie.evaluation.local_tests import GROUP
+from coterie.evaluation.scorer import LOCAL
 from coterie.run.interrupts import Interrupts
 from coterie.run.same_run import check_same_run
 from coterie.run.session import Finished, Session
 from coterie.run.setup import assemble
 from coterie.tracking.claim import claimed
 from coterie.tracking.console import ConsoleView
+from coterie.tracking.formatting import without_auroc
 from coterie.tracking.run_directory import RunDirectory
-from coterie.tracking.tables import shown
 
 _DROPPED_EXIT_CODE = 3
 _JOB_VARIABLE = "RAY_JOB_CONFIG_JSON_ENV_VAR"
@@ -178,9 +178,11 @@ class Federation:
             "kmeans_raw": "k-means on raw samples",
             "train": f"{self._name}, training set",
             "test": f"{self._name}, test set",
-            GROUP: f"{self._name}, own test sets",
+            LOCAL: f"{self._name}, own test sets",
         }
-        scores = {row: shown(metrics[group]) for group, row in rows.items() if group in metrics}
+        scores = {
+            row: without_auroc(metrics[group]) for group, row in rows.items() if group in metrics
+        }
         outputs = (*finished.figures, directory.summary)
         self._view.finish("completed", scores=scores, outputs=outputs)
         return RunResult(

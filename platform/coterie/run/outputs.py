@@ -14,7 +14,7 @@ from coterie.contract.data import DataArrays, Indices
 from coterie.contract.observer import Status
 from coterie.contract.phase import ServerState
 from coterie.evaluation.figures import confusion_figure, curves_figure, embedding_figure
-from coterie.evaluation.result import Evaluation
+from coterie.evaluation.scorer import Evaluation
 from coterie.models.saved_model import write_model
 from coterie.peers.links import modelled_seconds
 from coterie.rounds.state import Ledger, RunState

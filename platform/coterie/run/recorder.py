@@ -11,8 +11,7 @@ from coterie.contract.data import Indices
 from coterie.contract.method import Method
 from coterie.contract.observer import Observer, PhaseRecord
 from coterie.contract.phase import Phase
-from coterie.evaluation.result import Evaluation
-from coterie.evaluation.scorer import Scorer
+from coterie.evaluation.scorer import Evaluation, Scorer
 from coterie.execution.backend import Backend
 from coterie.execution.events import TurnDone
 from coterie.peers.links import modelled_seconds

@@ -12,7 +12,7 @@ from coterie.contract.clusterer import Clusterer
 from coterie.contract.observer import Observer, Status
 from coterie.contract.seeds import derive_seed
 from coterie.errors import RunError
-from coterie.evaluation.result import Evaluation
+from coterie.evaluation.scorer import Evaluation
 from coterie.execution.backend import Backend
 from coterie.models.saved_model import with_head
 from coterie.rounds.loop import Loop
@@ -23,10 +23,10 @@ from coterie.run.outputs import draw_figures, summary_of, write_assignments, wri
 from coterie.run.recorder import Recorder
 from coterie.run.recovery import Recovery
 from coterie.run.setup import Assembly, make_backend, make_scorer
-from coterie.tracking.finished import is_completed
 from coterie.tracking.loggers import Tracker, build_loggers
 from coterie.tracking.metrics_log import MetricsLog
 from coterie.tracking.run_directory import RunDirectory
+from coterie.tracking.run_records import is_completed
 from coterie.tracking.summary import Summary
 
 

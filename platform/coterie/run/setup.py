@@ -12,11 +12,11 @@ from coterie.contract.method import Method
 from coterie.contract.phase import ServerState
 from coterie.contract.seeds import derive_seed
 from coterie.errors import ConfigError, DataError
-from coterie.evaluation.local_runner import LocalEvaluator
-from coterie.evaluation.local_tests import LocalTests, local_test_rows
-from coterie.evaluation.runner import Evaluator
+from coterie.evaluation.evaluator import Evaluator
+from coterie.evaluation.local_test_sets import LocalTestEvaluator, local_test_rows
 from coterie.evaluation.scorer import Scorer
-from coterie.evaluation.unsupervised import UnsupervisedEvaluator
+from coterie.evaluation.silo_evaluator import SiloEvaluator
+from coterie.evaluation.unsupervised_evaluator import UnsupervisedEvaluator
 from coterie.execution.backend import Backend, Workload
 from coterie.execution.build import build_method
 from coterie.execution.device import check_device, client_device
@@ -94,7 +94,7 @@ def make_scorer(config: RunConfig, assembly: Assembly, backend: Backend) -> Scor
     if workload.silo_classes is None:
         return evaluator
     clients = len(workload.parts)
-    return LocalEvaluator(config.evaluation, backend, clients, evaluator.classifies)
+    return SiloEvaluator(config.evaluation, backend, clients, evaluator.classifies)
 
 
 def make_evaluator(config: RunConfig, assembly: Assembly, backend: Backend) -> Evaluator:
@@ -126,13 +126,15 @@ def make_unsupervised_evaluator(
     )
 
 
-def _make_local_tests(config: RunConfig, assembly: Assembly, backend: Backend) -> LocalTests | None:
+def _make_local_tests(
+    config: RunConfig, assembly: Assembly, backend: Backend
+) -> LocalTestEvaluator | None:
     """Build the evaluator of each client's model on its own test set, if the config asks for it."""
     if not config.evaluation.local_tests:
         return None
     labels = assembly.data.test_labels
     assert labels is not None  # `assemble` has refused the run otherwise
-    return LocalTests(
+    return LocalTestEvaluator(
         backend=backend,
         rows=_local_test_rows(config, assembly.data, assembly.workload.parts),
         labels=labels,

@@ -1,1 +1,1 @@
-"""Many runs as one: plan, processes, report."""
+"""Studies: many runs as one command. Plan them, train them as processes, report on them."""

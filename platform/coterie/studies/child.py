@@ -1,8 +1,8 @@
-"""One run of a comparison: `ray_jobs.train` in a process that ends when its parent is gone.
+"""The process of one run of a study: `ray_jobs.train`, stopped when its parent is gone.
 
-The parent holds the other end of this process's standard input and never writes to it. It ends
-with the parent, whatever ends that, and then this run is asked to stop as by `kill`: after a
-checkpoint. So no run goes on unwatched, and none stands in the way of a comparison that is resumed.
+The parent holds the other end of this process's standard input and never writes to it. The input
+ends with the parent, however that ends. The run then gets SIGTERM and stops after a checkpoint. So
+no run goes on without its study, and none holds the folder of a study that is resumed.
 """
 
 import os
@@ -17,19 +17,19 @@ _INTERRUPTED = 130
 
 
 def follow_parent() -> None:
-    """Ask this process to stop once its standard input has ended."""
+    """Send this process SIGTERM when its standard input ends."""
     threading.Thread(target=_wait, name="parent-watch", daemon=True).start()
 
 
 def _wait() -> None:
-    # Not sys.stdin, whose lock would be held when the interpreter ends.
+    # Not sys.stdin: its lock would still be held when the interpreter ends.
     while os.read(0, 1):
         pass
     os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _leave(number: int, frame: FrameType | None) -> None:
-    """Before the run catches signals itself: nothing has been trained yet."""
+    """End the process at once; used before the run handles signals, with nothing trained."""
     os._exit(_INTERRUPTED)
 
 

@@ -1,4 +1,4 @@
-"""What a comparison runs, from its command line: variants of experiments, each over all seeds."""
+"""The plan of a comparison from its command line: variants of experiments, and their configs."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -11,10 +11,11 @@ from hydra.core.override_parser.types import Override
 from pydantic import Field, NonNegativeInt, PositiveInt, field_validator
 
 from coterie.commands.arguments import read_values
-from coterie.commands.compose import experiments, parse
+from coterie.commands.compose import compose_plain, experiments, parse
 from coterie.config.component import Component
 from coterie.config.explain import nearest
-from coterie.config.loading import load_component
+from coterie.config.loading import load_component, load_config
+from coterie.config.schema import RunConfig
 from coterie.errors import ConfigError
 
 _Names = Annotated[tuple[str, ...], Field(strict=False)]
@@ -23,33 +24,33 @@ _INSTEAD = {
     "run_dir": "out=DIR",
     "seed": "seeds=[0,1,2]",
 }
-"""Keys of a single run, and what a comparison has in their place."""
+"""Keys of a single run, and their replacements in a comparison."""
 
 
 class CompareConfig(Component):
-    """What is compared, and where to."""
+    """What to compare, and where to write it."""
 
     experiments: Mapping[str, str] = {}
-    """Experiments as [a,b], or with names of one's own as {name: experiment, other: experiment}."""
+    """Experiments as [a,b], or with your own names as {name: experiment, other: experiment}."""
     seeds: Annotated[tuple[NonNegativeInt, ...], Field(strict=False, min_length=1)] = (0, 1, 2)
-    """Each experiment is run once with each."""
+    """Each experiment is run once with each seed."""
     out: Annotated[str, Field(min_length=1)] | None = None
-    """Where to write; by default `$COTERIE_RUNS` or `runs`, then comparison and time."""
+    """Folder to write to; by default `<$COTERIE_RUNS or runs>/comparison/<UTC time>`."""
     resume: bool = False
-    """Go on in out=DIR: finished runs are kept, interrupted ones continued, others added."""
+    """Resume in out=DIR: completed runs are kept, interrupted ones resumed, others added."""
     parallel: PositiveInt | Literal["auto"] = "auto"
-    """Runs at a time; `auto`: as many as the cluster's or the machine's CPUs and GPUs hold."""
+    """Runs at a time; `auto`: as many as the CPUs and GPUs of cluster or machine hold."""
     metrics: _Names = ()
     """Columns of the table and panels of the figures, such as [clustering/acc]; by default all
-    final metrics and what was used of bytes, and up to four panels."""
+    final metrics and the bytes that were used, and up to four panels."""
     axes: _Names = ()
-    """Figures to draw, by x-axis: round, bytes, or columns of metrics.jsonl to be summed over the
-    phases; by default round and all there are of bytes, steps and modelled seconds."""
+    """Figures by x-axis: round, bytes, or columns of metrics.jsonl, which are summed over the
+    phases; by default round and those of bytes, steps and modelled seconds that were used."""
 
     @field_validator("experiments", mode="before")
     @classmethod
     def _named(cls, value: Any) -> Any:
-        """A list's experiments are called by their own names."""
+        """Turn a list of experiments into a mapping of each name to itself."""
         if isinstance(value, str):
             value = (value,)
         if isinstance(value, list | tuple):
@@ -70,10 +71,10 @@ class CompareConfig(Component):
 
 @dataclass(frozen=True)
 class Variant:
-    """One row of the table: an experiment with these overrides, run once with each seed.
+    """An experiment with overrides, run once with each seed: a row of the table.
 
     Attributes:
-        label: Its name and the values that tell it from its like: "ccfc_digits p=0.25".
+        label: The name and the values that differ between variants: "ccfc_digits p=0.25".
         experiment: The experiment.
         overrides: As on the command line of `ray_jobs.train`.
     """
@@ -84,22 +85,22 @@ class Variant:
 
     @property
     def folder(self) -> str:
-        """What its runs' folders begin with; two labels never share it."""
+        """The start of its runs' folder names, unique to the label."""
         plain = re.sub(r"[^\w.=+,-]", "_", self.label.replace(" ", ","), flags=re.ASCII)
         if plain == self.label.replace(" ", ","):
             return plain
         return f"{plain[:80]}-{blake2b(self.label.encode(), digest_size=4).hexdigest()}"
 
     def arguments(self, seed: int) -> tuple[str, ...]:
-        """The command line of one of its runs, without where it writes."""
+        """The command line of one of its runs, without `run_dir`."""
         return (f"experiment={self.experiment}", *self.overrides, f"seed={seed}")
 
 
 def read_comparison(arguments: Sequence[str]) -> tuple[CompareConfig, tuple[Variant, ...]]:
-    """What the command line asks for.
+    """Read the command line of a comparison.
 
     Raises:
-        ConfigError: At the first argument that cannot be.
+        ConfigError: At the first invalid argument.
     """
     heads = {text: text.partition("=")[0] for text in arguments}
     own = [text for text in arguments if heads[text] in CompareConfig.model_fields]
@@ -121,8 +122,25 @@ def read_comparison(arguments: Sequence[str]) -> tuple[CompareConfig, tuple[Vari
     return config, tuple(variants)
 
 
+def variant_configs(variants: Sequence[Variant], seed: int) -> dict[Variant, RunConfig]:
+    """Load each variant's config with this seed, so that errors are found before any run.
+
+    Raises:
+        ConfigError: At the first variant whose config is invalid.
+    """
+    plain, configs = {}, {}
+    try:
+        for variant in variants:  # all of them before a class, and with it PyTorch, is imported
+            plain[variant] = compose_plain(*variant.arguments(seed))
+        for variant in variants:
+            configs[variant] = load_config(plain[variant])
+    except ConfigError as error:
+        raise ConfigError(f"{variant.label}: {error}") from error
+    return configs
+
+
 def _by_name(texts: Sequence[str], names: Mapping[str, str]) -> dict[str, list[str]]:
-    """The overrides of single experiments, as `name:key=value`, by name."""
+    """The overrides of single experiments (`name:key=value`) by name."""
     found: dict[str, list[str]] = {name: [] for name in names}
     for text in texts:
         name, _, override = text.partition(":")
@@ -137,14 +155,14 @@ def _by_name(texts: Sequence[str], names: Mapping[str, str]) -> dict[str, list[s
 def _variants(
     name: str, experiment: str, shared: Sequence[str], own: Sequence[str]
 ) -> list[Variant]:
-    """An experiment with its overrides; with several values for a key, one for each of them."""
+    """The variants of an experiment: one per combination of the keys' values."""
     texts, chosen = [*shared, *own], dict[str, tuple[Override, str]]()
     for number, (override, text) in enumerate(zip(parse(texts, sweeps=True), texts, strict=True)):
         key = override.key_or_group
         if key in _INSTEAD:
             given = text if number < len(shared) else f"{name}:{text}"
             raise ConfigError(f"{given}: a comparison sets it itself; give {_INSTEAD[key]}.")
-        chosen.pop(key, None)  # the last one counts, an experiment's own before everyone's
+        chosen.pop(key, None)  # the last value counts; own ones follow shared ones
         chosen[key] = override, text
     values = {key: _values(override, text) for key, (override, text) in chosen.items()}
     swept = [key for key, (override, _) in chosen.items() if override.is_sweep_override()]
@@ -160,7 +178,7 @@ def _variants(
 
 
 def _values(override: Override, text: str) -> list[str]:
-    """An override once for each of its values."""
+    """The override of each value of a key."""
     if not override.is_sweep_override():
         return [text]
     if not (override.is_choice_sweep() or override.is_range_sweep()):

@@ -1,4 +1,4 @@
-"""The runs of a comparison as processes: side by side where there is room, stopped together."""
+"""Train the runs of a study as processes: in parallel as far as resources allow."""
 
 import os
 import signal
@@ -9,31 +9,32 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
 from coterie.config.schema import RunConfig
 from coterie.distributed.room import Room
 from coterie.errors import ConfigError
 from coterie.run.same_run import check_same_run
 from coterie.studies.plan import Variant
-from coterie.studies.view import View
 from coterie.tracking.claim import check_unclaimed
-from coterie.tracking.finished import RunRecord, read_run
 from coterie.tracking.run_directory import RunDirectory
+from coterie.tracking.run_records import RunRecord, read_run
 
 _POLL_S = 0.2
 _TAIL = 4096
+"""Bytes at the end of a log that are searched for its last lines."""
 _CHILD = (sys.executable, "-m", "coterie.studies.child")
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedRun:
-    """A run of the comparison: one variant with one seed.
+    """A run of a study: one variant with one seed.
 
     Attributes:
-        variant: What runs.
-        seed: Its seed.
-        folder: Its run directory; what its process prints goes to `<folder>.log`.
-        config: What its command line stands for.
+        variant: The variant.
+        seed: The seed.
+        folder: The run directory; the output of its process goes to `<folder>.log`.
+        config: The run's config.
     """
 
     variant: Variant
@@ -43,30 +44,30 @@ class PlannedRun:
 
     @property
     def name(self) -> str:
-        """What it is called in the terminal."""
+        """The run's name in the terminal."""
         return f"{self.variant.label} seed {self.seed}"
 
     @property
     def log(self) -> Path:
-        """What its process prints."""
+        """The file with the output of the run's process."""
         return self.folder.with_name(f"{self.folder.name}.log")
 
     @property
     def command(self) -> tuple[str, ...]:
-        """The process that trains it, or goes on with it."""
+        """The command that starts or resumes the run."""
         quoted = str(self.folder).replace("'", "\\'")
         own = (f"run_dir='{quoted}'", "resume=true", "tracking.progress=lines")
         return (*_CHILD, *self.variant.arguments(self.seed), *own)
 
     def record(self, failure: str = "") -> RunRecord:
-        """What its directory says; one that is to be longer than it is has not completed."""
+        """Read the run's directory; a completed run that is to be longer counts as interrupted."""
         found = read_run(self.variant.label, self.seed, self.folder, failure)
         longer = found.completed and check_finished(self)
         return replace(found, status="interrupted") if longer else found
 
     @property
     def held(self) -> bool:
-        """Whether another process writes in its directory."""
+        """Whether a process writes in the run's directory."""
         try:
             check_unclaimed(self.folder)
         except ConfigError:
@@ -74,15 +75,34 @@ class PlannedRun:
         return False
 
 
-class RunProcess:
-    """A run under way.
+class Watcher(Protocol):
+    """Is told about the runs of a study, for example to show them."""
 
-    Its terminal's signals do not reach it, for its parent passes them on: once, so that it stops
-    after a checkpoint, while two would end it at once.
+    def begin(self, total: int, todo: int) -> None:
+        """The study has `total` runs, of which `todo` have not completed."""
+
+    def started(self, name: str) -> None:
+        """A run's process has started."""
+
+    def ended(self, name: str, record: RunRecord, seconds: float) -> None:
+        """A run's process has ended."""
+
+    def running(self, progress: Mapping[str, str], waiting: int) -> None:
+        """The runs under way with their last lines, and the number of runs that wait."""
+
+    def note(self, text: str) -> None:
+        """A sentence for the user."""
+
+
+class RunProcess:
+    """The process of a run.
+
+    The terminal's signals do not reach it. Its parent passes them on once, so that the run stops
+    after a checkpoint; a second signal would end it at once.
 
     Args:
-        run: What it runs.
-        environment: What it is told besides this process's own environment.
+        run: The run.
+        environment: Environment variables in addition to those of this process.
     """
 
     def __init__(self, run: PlannedRun, environment: Mapping[str, str]) -> None:
@@ -102,22 +122,22 @@ class RunProcess:
 
     @property
     def ended(self) -> bool:
-        """Whether the process is gone."""
+        """Whether the process has ended."""
         return self._process.poll() is not None
 
     @property
     def seconds(self) -> float:
-        """How long it has been running."""
+        """Seconds since the process started."""
         return time.monotonic() - self.began
 
     @property
     def progress(self) -> str:
-        """The last round's line of its log, or "starting"."""
+        """The line of the last round in its log, or "starting"."""
         lines = self._printed()
         return next((line for line in reversed(lines) if line.startswith("round ")), "starting")
 
     def result(self) -> RunRecord:
-        """What became of it, once it has ended."""
+        """Wait for the process to end, and return the run's record."""
         code = self._process.wait()
         if self._process.stdin is not None:
             self._process.stdin.close()
@@ -125,7 +145,7 @@ class RunProcess:
         if code in (0, 3, 130):
             return record
         if code == 1 and record.status == "failed":
-            return record  # with its own sentence
+            return record  # summary.json says why
         if code < 0:
             reason = f"ended by {signal.Signals(-code).name}"
         else:
@@ -133,12 +153,12 @@ class RunProcess:
         return self.run.record(failure=f"{reason.rstrip('.')} ({self.run.log}).")
 
     def interrupt(self) -> None:
-        """Ask it to stop after a checkpoint."""
+        """Ask the run to stop after a checkpoint."""
         with suppress(ProcessLookupError):
             self._process.send_signal(signal.SIGINT)
 
     def _printed(self) -> list[str]:
-        """The last lines that this process has printed."""
+        """The last lines that the process has printed."""
         with self.run.log.open("rb") as log:
             end = log.seek(0, 2)
             log.seek(max(self._from, end - _TAIL))
@@ -147,10 +167,10 @@ class RunProcess:
 
 
 def check_finished(run: PlannedRun) -> str:
-    """See that a run which is there is one of this comparison.
+    """Check that the run in this folder, if any, was trained with this config.
 
     Returns:
-        What makes it longer than what is there; "" if nothing does.
+        What makes the planned run longer than the one in the folder, as a sentence; "" if nothing.
 
     Raises:
         ConfigError: If it was trained with another config.
@@ -165,25 +185,25 @@ def check_finished(run: PlannedRun) -> str:
 
 
 def run_all(
-    runs: Sequence[PlannedRun], limit: int | None, view: View, check: Callable[[], None]
+    runs: Sequence[PlannedRun], limit: int | None, watcher: Watcher, check: Callable[[], None]
 ) -> list[RunRecord]:
-    """Run them, in their order, as many at a time as there is room for.
+    """Train runs in order, as many at a time as resources allow.
 
     Args:
-        runs: What to run; those that have completed are not run again, unless to be longer.
-        limit: Runs at a time; None goes by what each needs.
-        view: Is told.
-        check: Raises when a signal has come; then all stop after a checkpoint.
+        runs: The runs; completed ones are skipped unless they are to be longer.
+        limit: Runs at a time; None for as many as the resources hold.
+        watcher: Is told about the runs.
+        check: Raises to stop; every run then stops after a checkpoint.
 
     Returns:
-        What became of each, in their order.
+        The record of each run, in order.
     """
     records = {number: run.record() for number, run in enumerate(runs)}
     waiting = [number for number, record in records.items() if not record.completed]
     running: dict[int, RunProcess] = {}
     room = Room(limit)
-    view.begin(len(runs), len(waiting))
-    held = _Held({number: runs[number] for number in waiting}, view)
+    watcher.begin(len(runs), len(waiting))
+    held = _Held({number: runs[number] for number in waiting}, watcher)
     try:
         while waiting or running:
             check()
@@ -194,13 +214,13 @@ def run_all(
                     break
                 waiting.remove(number)
                 running[number] = RunProcess(runs[number], room.environment(number))
-                view.started(runs[number].name)
+                watcher.started(runs[number].name)
             for number in [number for number, process in running.items() if process.ended]:
                 process = running.pop(number)
                 records[number] = process.result()
                 room.give_back(number)
-                view.ended(process.run.name, records[number], process.seconds)
-            view.show({p.run.name: p.progress for p in running.values()}, len(waiting))
+                watcher.ended(process.run.name, records[number], process.seconds)
+            watcher.running({p.run.name: p.progress for p in running.values()}, len(waiting))
             time.sleep(_POLL_S)
     finally:
         _stop(running)
@@ -208,33 +228,34 @@ def run_all(
 
 
 class _Held:
-    """Runs in whose directories a process still writes, as of a comparison that was killed.
+    """Runs in whose directories another process still writes.
 
-    It evaluates the final model, say, and does not look for a signal before it has.
+    It may belong to a study that was killed, and may be evaluating the final model, during which it
+    does not react to signals.
     """
 
-    def __init__(self, runs: Mapping[int, PlannedRun], view: View) -> None:
-        self._runs, self._view = runs, view
+    def __init__(self, runs: Mapping[int, PlannedRun], watcher: Watcher) -> None:
+        self._runs, self._watcher = runs, watcher
         self._since = {number: time.monotonic() for number, run in runs.items() if run.held}
         for number in self._since:
-            view.line(f"{runs[number].name}: waiting for the process that still writes in it")
+            watcher.note(f"{runs[number].name}: waiting for the process that still writes in it")
 
     def __contains__(self, number: int) -> bool:
         return number in self._since
 
     def completed(self) -> dict[int, RunRecord]:
-        """Those that have been left since the last call and are at their end; others can run."""
+        """Records of the runs that have been released since the last call and are completed."""
         free = [number for number in self._since if not self._runs[number].held]
         seconds = {number: time.monotonic() - self._since.pop(number) for number in free}
         records = {number: self._runs[number].record() for number in free}
         done = {number: record for number, record in records.items() if record.completed}
         for number, record in done.items():
-            self._view.ended(self._runs[number].name, record, seconds[number])
+            self._watcher.ended(self._runs[number].name, record, seconds[number])
         return done
 
 
 def _stop(running: dict[int, RunProcess]) -> None:
-    """Let each stop after a checkpoint, and wait for it."""
+    """Stop every run after a checkpoint, and wait for it."""
     for process in running.values():
         process.interrupt()
     for process in running.values():

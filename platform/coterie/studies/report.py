@@ -1,54 +1,67 @@
-"""What a comparison leaves in its folder: tables and figures."""
+"""The report of a study: tables and figures of its runs, as files in its folder."""
 
 import logging
 from collections.abc import Sequence
 from pathlib import Path
 
-from coterie.studies.figure import Line, comparison_figure
-from coterie.studies.plan import CompareConfig
-from coterie.studies.series import axes_of, band, metrics_of, points
-from coterie.studies.table import Comparison
+from coterie.studies.comparison_figure import Line, comparison_figure
+from coterie.studies.comparison_table import ComparisonTable
+from coterie.studies.curves import axes_of, band, metrics_of, points
 from coterie.tracking.atomic import write_text_atomically
-from coterie.tracking.finished import RunRecord
+from coterie.tracking.run_records import RunRecord
 
 _log = logging.getLogger(__name__)
 
 
 def write_report(
-    options: CompareConfig, records: Sequence[RunRecord], out: Path
-) -> tuple[Comparison, list[Path]]:
-    """Write `table.md`, `table.csv`, `runs.csv` and `figures/<axis>.png` of what has completed.
+    records: Sequence[RunRecord],
+    out: Path,
+    *,
+    metrics: Sequence[str] = (),
+    axes: Sequence[str] = (),
+) -> tuple[ComparisonTable, list[Path]]:
+    """Write `table.md`, `table.csv`, `runs.csv` and `figures/<axis>.png` of the completed runs.
+
+    Args:
+        records: The runs.
+        out: The folder to write to.
+        metrics: Columns of the table and panels of the figures; by default all final metrics and
+            the bytes that were used, and up to four panels.
+        axes: X-axes of the figures; by default all that the runs have.
 
     Returns:
         The table, and the files worth opening.
     """
-    comparison = Comparison.of(records, options.metrics)
+    table = ComparisonTable.of(records, metrics)
     texts = {
-        "table.md": comparison.markdown(),
-        "table.csv": comparison.csv(),
-        "runs.csv": comparison.runs_csv(),
+        "table.md": table.markdown(),
+        "table.csv": table.csv(),
+        "runs.csv": table.runs_csv(),
     }
     for name, text in texts.items():
         write_text_atomically(out / name, text)
     done = [record for record in records if record.completed]
-    for name in options.metrics:
+    for name in metrics:
         if done and not any(name in record.numbers for record in done):
-            _log.warning("metrics=[%s]: no run has it; runs.csv has all that there are.", name)
-    return comparison, [out / "table.md", out / "table.csv", *_draw(options, done, out / "figures")]
+            _log.warning("metrics=[%s]: no run has it; see runs.csv for those that exist.", name)
+    figures = _draw(done, out / "figures", metrics, axes)
+    return table, [out / "table.md", out / "table.csv", *figures]
 
 
-def _draw(options: CompareConfig, done: Sequence[RunRecord], folder: Path) -> list[Path]:
-    """A figure per axis on which a run has points."""
-    metrics, drawn = options.metrics or metrics_of(done), []
+def _draw(
+    done: Sequence[RunRecord], folder: Path, metrics: Sequence[str], axes: Sequence[str]
+) -> list[Path]:
+    """Draw a figure per axis on which a run has points."""
+    shown, drawn = metrics or metrics_of(done), []
     several = any(record.seed != done[0].seed for record in done)
     note = "mean over the seeds, band: ± one standard deviation" if several else ""
-    for axis in options.axes or axes_of(done):
-        panels = {metric: _lines(done, metric, axis) for metric in metrics}
+    for axis in axes or axes_of(done):
+        panels = {metric: _lines(done, metric, axis) for metric in shown}
         panels = {metric: lines for metric, lines in panels.items() if lines}
         if panels:
             path = folder / f"{axis.replace('/', '_')}.png"
             drawn.append(comparison_figure(panels, axis, path, note))
-        elif axis in options.axes and done:
+        elif axis in axes and done:
             _log.warning("axes=[%s]: no run has such a column in its metrics.jsonl.", axis)
     return drawn
 

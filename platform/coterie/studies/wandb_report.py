@@ -1,4 +1,4 @@
-"""A comparison on Weights & Biases: one run with the table and the figures."""
+"""Send a comparison to Weights & Biases: one run with the table and the figures."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -6,33 +6,33 @@ from pathlib import Path
 from typing import Any
 
 from coterie.config.schema import WandbConfig
-from coterie.studies.table import Comparison
+from coterie.studies.comparison_table import ComparisonTable
 from coterie.tracking.wandb_logger import build_wandb_logger
 
 _log = logging.getLogger(__name__)
 
 
 def send_comparison(
-    comparison: Comparison,
+    comparison: ComparisonTable,
     figures: Sequence[Path],
     *,
     config: WandbConfig,
     directory: Path,
     plan: Mapping[str, Any],
 ) -> None:
-    """Log the table `comparison` and the images `figures`; each run has its own page besides.
+    """Log the table `comparison` and the images `figures`; each run has its own page as well.
 
-    An outage is reported and costs nothing else: the files have everything.
+    An outage causes a warning only: the files have everything.
 
     Args:
         comparison: The table.
         figures: PNG files.
         config: The project, the account and whether to go online.
         directory: The comparison's folder; W&B's files go to `wandb/` in it.
-        plan: What W&B shows as the run's config.
+        plan: The config that W&B shows for this run.
 
     Raises:
-        ConfigError: If it shall be online and no API key is known.
+        ConfigError: If W&B is to be online and no API key is known.
     """
     logger = build_wandb_logger(config, directory, f"comparison-{directory.name}", plan)
     try:
@@ -43,4 +43,4 @@ def send_comparison(
         logger.finalize("success")
     except Exception as error:  # noqa: BLE001 - trackers raise whatever their libraries do
         reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        _log.warning("W&B has no table of the comparison (%s): table.md has it.", reason)
+        _log.warning("W&B did not take the comparison (%s); see table.md.", reason)

@@ -1,1 +1,1 @@
-"""What a run leaves behind and shows: its directory, metrics, trackers, terminal and summary."""
+"""Record a run: run directory, metrics, loggers, terminal; read runs back. The driver writes."""

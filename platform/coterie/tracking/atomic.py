@@ -1,4 +1,4 @@
-"""Files that at any moment have their old content or all of the new one."""
+"""Write files atomically: a file has its old content or all of the new one."""
 
 import os
 import re
@@ -10,17 +10,17 @@ _HALF = re.compile(r"\..+\.(\d+)\.tmp")
 
 
 def temporary_name(path: Path) -> Path:
-    """Where a file is written before it takes its name: beside it, hidden, with the process id."""
+    """The hidden file beside `path`, with the process id, that is written before it is renamed."""
     return path.with_name(f".{path.name}.{os.getpid()}.tmp")
 
 
 def is_half(path: Path) -> bool:
-    """Whether its name is one of `temporary_name`: what a killed process left."""
+    """Whether this is a temporary file of `temporary_name`."""
     return _HALF.fullmatch(path.name) is not None
 
 
 def is_left(path: Path) -> bool:
-    """Whether it is the half of a file whose process is gone; one of another machine looks so."""
+    """Whether this is a temporary file whose process is gone from this machine."""
     half = _HALF.fullmatch(path.name)
     if half is None:
         return False
@@ -28,16 +28,19 @@ def is_left(path: Path) -> bool:
         os.kill(int(half[1]), 0)  # sends nothing
     except ProcessLookupError:
         return True
-    except (OSError, OverflowError):  # it lives, and is somebody else's; or that is no process
+    except (
+        OSError,
+        OverflowError,
+    ):  # another user's process, or no process id
         return False
     return False
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Give a name to write to; what is written there goes to the disk and takes `path` at once.
+    """Give a temporary path to write to, then sync it to disk and rename it to `path`.
 
-    Missing parent folders are made. Where writing fails, `path` stays as it was.
+    Missing parent folders are made. If writing fails, `path` stays unchanged.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = temporary_name(path)
@@ -46,15 +49,15 @@ def replacing(path: Path) -> Iterator[Path]:
         _sync(temporary)
         temporary.replace(path)
     except OSError as error:
-        error.filename = str(path)  # a write that fails does not say where
+        error.filename = str(path)  # a failed write does not name its file
         raise
     finally:
         temporary.unlink(missing_ok=True)
-    _sync(path.parent)  # without it a power cut may undo the name, not the content
+    _sync(path.parent)  # otherwise a power cut may undo the renaming
 
 
 def write_text_atomically(path: Path, text: str) -> None:
-    """Write a UTF-8 file so that it has its old content or all of the new one; see `replacing`."""
+    """Write a UTF-8 file atomically, see `replacing`."""
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8", newline="\n")
 

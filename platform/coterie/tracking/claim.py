@@ -1,4 +1,4 @@
-"""A claim on a run directory, so that two runs never write in one."""
+"""Lock run directories, so that two runs never write to the same one."""
 
 import fcntl
 import logging
@@ -10,22 +10,22 @@ from pathlib import Path
 from coterie.errors import ConfigError
 
 LOCK = ".lock"
-"""The file in a run directory that is locked; it stays there, with its last holder's process id."""
+"""The file in a run directory that is locked; it stays there with the last process id."""
 
 _log = logging.getLogger(__name__)
 
 
 @contextmanager
 def claimed(folder: Path) -> Iterator[None]:
-    """Hold a folder for the life of a run.
+    """Lock a folder while a run writes to it.
 
-    The kernel releases the lock with the process, whatever ends it (flock(2)).
+    The kernel releases the lock with the process, however it ends (flock(2)).
 
     Args:
-        folder: The run directory, which exists.
+        folder: An existing run directory.
 
     Raises:
-        ConfigError: If another run holds it.
+        ConfigError: If another run holds the lock.
     """
     descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
     try:
@@ -38,10 +38,10 @@ def claimed(folder: Path) -> Iterator[None]:
 
 
 def check_unclaimed(folder: Path) -> None:
-    """Refuse a folder in which a run is under way.
+    """Refuse a folder that a run is writing to.
 
     Raises:
-        ConfigError: If a run holds it.
+        ConfigError: If a run holds the lock.
     """
     if not (folder / LOCK).is_file():
         return
@@ -61,8 +61,9 @@ def _lock(descriptor: int, folder: Path) -> None:
             f"run_dir={folder}: another run (process {holder}) writes in it; wait for it or choose "
             "another folder."
         ) from error
-    except OSError as error:  # some network file systems have no locks: no reason to run nowhere
+    except OSError as error:  # some network file systems have no locks; the run goes on without
         _log.warning(
-            "%s cannot be locked (%s): see to it that no other run writes in it.",
-            folder, error.strerror,
-        )  # fmt: skip
+            "%s cannot be locked (%s): make sure that no other run writes to it.",
+            folder,
+            error.strerror,
+        )

@@ -1,4 +1,4 @@
-"""The terminal: a live panel for people, a line per round for log files, or nothing."""
+"""The terminal view of a run: a live panel, a line per round, or nothing."""
 
 import os
 import textwrap
@@ -16,7 +16,7 @@ from rich.text import Text
 
 from coterie.contract.observer import PhaseRecord, Scores, Status
 from coterie.contract.phase import Phase
-from coterie.tracking import tables
+from coterie.tracking import formatting
 from coterie.tracking.progress import Progress
 
 _PANEL_WIDTH = 80
@@ -26,21 +26,21 @@ _LISTED_FAILURES = 5
 
 
 class ConsoleView:
-    """The one terminal view of a run, an `Observer`.
+    """The terminal view of a run, an `Observer`.
 
-    Live: a panel of six lines and at most 80 columns that is drawn over itself, with evaluations,
-    failures and notes scrolling above it. Lines: plain text, at most 100 characters for a finished
-    round; rounds that follow within two seconds are left out, except the last one and those with a
+    Mode `live` draws a panel of six lines and at most 80 columns in place; evaluations, failures
+    and notes scroll above it. Mode `lines` prints plain text, at most 100 characters for a finished
+    round. It leaves out rounds that follow within two seconds, except the last one and those with a
     new stage, an evaluation or a failure.
 
     Args:
-        mode: `auto` is live on a terminal, and lines where there is none, in CI and in jobs.
-        console: Where to draw; by default rich's console on the standard output.
-        clock: Seconds that only grow, for rates and the ETA.
+        mode: `auto` is live on a terminal, and lines without one, in CI and in jobs.
+        console: The console to draw on; by default the standard output.
+        clock: A monotonic clock in seconds, for rates and the ETA.
 
     Attributes:
-        console: Where it draws.
-        mode: How it draws: `live`, `lines` or `none`.
+        console: The console.
+        mode: `live`, `lines` or `none`.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class ConsoleView:
         self._last_line: tuple[float, str] | None = None
 
     def start(self, title: str, facts: Mapping[str, str]) -> None:
-        """Say what runs, and begin to draw."""
+        """Show what runs, and start the panel."""
         self._title = title
         words = [title, *(f"{name} {value}" for name, value in facts.items())]
         for line in textwrap.wrap(" | ".join(words), self._width):
@@ -79,20 +79,20 @@ class ConsoleView:
         self._progress.begin(phase, cohort_size, total_rounds)
 
     def client_done(self, client: int, metrics: Mapping[str, float]) -> None:
-        """Count a client, once: with an actor its turns are lost and run again."""
+        """Count a client once: when an actor is lost, its clients' turns are run again."""
         self._progress.done.add(client)
 
     def client_failed(self, client: int, message: str) -> None:
-        """List a failure; of many in a round only the first ones, the round's line counts all."""
+        """Show a failure; only the first few of a round, whose line counts all of them."""
         self._progress.failed_turns += 1
         if self._progress.failed_turns <= _LISTED_FAILURES:
             line = f"client {client} failed: {' '.join(message.split())}"
-            self._print(tables.shorten(line, self._width))
+            self._print(formatting.shorten(line, self._width))
         elif self._progress.failed_turns == _LISTED_FAILURES + 1:
             self._print("further failures of this round are counted, not listed")
 
     def phase_finished(self, record: PhaseRecord) -> None:
-        """Update the panel, or write the round's line."""
+        """Update the panel, or print the round's line."""
         progress = self._progress
         progress.end(record)
         if not record.phase.ends_round and record.evaluation is None:
@@ -103,7 +103,7 @@ class ConsoleView:
             self._print(self._line(record))
 
     def note(self, text: str) -> None:
-        """Write a line of its own."""
+        """Print a line."""
         self._print(" ".join(text.split()))
 
     def finish(
@@ -114,53 +114,55 @@ class ConsoleView:
         scores: Scores | None = None,
         outputs: Sequence[Path] = (),
     ) -> None:
-        """Stop drawing; show how it ended, the final comparison and the files worth opening."""
+        """Stop the panel; show the status, the final scores and the files worth opening."""
         if self._live is not None:
             self._live.stop()
         self._print(f"{status}: {error}" if error else status)
         if scores and self.mode != "none":
-            self.console.print(tables.scores_table(scores))
+            self.console.print(formatting.scores_table(scores))
         for path in outputs:
-            self._print(tables.display_path(path))
+            self._print(formatting.display_path(path))
 
     def panel(self) -> RenderableType:
-        """The live panel as it stands."""
+        """The current live panel."""
         progress = self._progress
         phase, total = progress.phase, progress.total_rounds
         place = f"{phase.stage} / {phase.name}  " if phase else ""
-        scores = "  ".join(tables.score_texts(progress.evaluation))
+        scores = "  ".join(formatting.score_texts(progress.evaluation))
         clients = f"{progress.clients} failed {progress.failed_turns}"
         lines = Group(
-            tables.one_line(f"{place}{progress.round}  {progress.eta}"),
+            formatting.one_line(f"{place}{progress.round}  {progress.eta}"),
             Padding(ProgressBar(total or 1, progress.rounds_done if total else 0), 0),
-            tables.one_line(f"{progress.loss}  {scores}"),
-            tables.one_line(f"{clients}  {progress.rate}  {progress.traffic}"),
+            formatting.one_line(f"{progress.loss}  {scores}"),
+            formatting.one_line(f"{clients}  {progress.rate}  {progress.traffic}"),
         )
         width = min(_PANEL_WIDTH, self.console.width)
         return Panel(lines, title=Text(self._title), width=width)
 
     def _line_is_due(self, phase: Phase) -> bool:
-        """Whether a round without events has a line: a new stage, the last one, not too soon."""
+        """Whether to print a round without events: in a new stage, at the end, or after a pause."""
         if self._last_line is None or phase.round == self._progress.total_rounds:
             return True
         when, stage = self._last_line
         return stage != phase.stage or self._clock() - when >= _QUIET_S
 
     def _line(self, record: PhaseRecord) -> str:
-        """A round in at most 100 characters: what matters less is left out if it does not fit."""
+        """A round in at most 100 characters, without less important parts if they do not fit."""
         progress = self._progress
-        parts = [f"{progress.round} {tables.shorten(record.phase.stage, 24)}"]
+        parts = [f"{progress.round} {formatting.shorten(record.phase.stage, 24)}"]
         parts += [f"FAILED {progress.failures}"] if progress.failures else []
-        parts += [progress.loss, *tables.score_texts(record.evaluation or {})]
-        return tables.fit([*parts, progress.clients, progress.eta, progress.traffic], self._width)
+        parts += [progress.loss, *formatting.score_texts(record.evaluation or {})]
+        return formatting.fit(
+            [*parts, progress.clients, progress.eta, progress.traffic], self._width
+        )
 
     def _print(self, text: str) -> None:
-        """One line as it is: no markup, no colours, never wrapped."""
+        """Print a line without markup, colours or wrapping."""
         if self.mode != "none":
             self.console.print(text, markup=False, highlight=False, emoji=False, soft_wrap=True)
 
 
 def _resolve(console: Console) -> Literal["live", "lines"]:
-    """Live on a terminal that can redraw and has someone before it."""
+    """Choose live on an interactive terminal that can redraw."""
     interactive = console.is_terminal and not console.is_dumb_terminal
     return "live" if interactive and not os.environ.get("CI") else "lines"

@@ -1,4 +1,4 @@
-"""What a run depends on besides its config."""
+"""The software that a run depends on."""
 
 import platform
 from importlib import metadata
@@ -8,13 +8,25 @@ ENVIRONMENT_KEYS = ("version", "python", "platform", "packages")
 """The keys of `environment`."""
 
 _PACKAGES = (
-    "torch", "lightning", "ray", "torchvision", "kornia", "faiss-cpu", "faiss-gpu-cu12",
-    "scikit-learn", "scipy", "numpy", "pydantic", "hydra-core", "safetensors", "wandb",
-)  # fmt: skip
+    "torch",
+    "lightning",
+    "ray",
+    "torchvision",
+    "kornia",
+    "faiss-cpu",
+    "faiss-gpu-cu12",
+    "scikit-learn",
+    "scipy",
+    "numpy",
+    "pydantic",
+    "hydra-core",
+    "safetensors",
+    "wandb",
+)
 
 
 def environment() -> dict[str, Any]:
-    """What a run depends on besides its config: versions of Coterie, Python and packages."""
+    """The versions of Coterie, Python, the platform and the packages."""
     versions = {name: _version(name) for name in _PACKAGES}
     return {
         "version": _version("coterie") or "unknown",
@@ -25,7 +37,7 @@ def environment() -> dict[str, Any]:
 
 
 def _version(package: str) -> str | None:
-    """The installed version of a package, or None."""
+    """The version of an installed package, or None."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""Lightning's loggers, fed by the driver alone, and the tracker that hands rows to all of them."""
+"""The tracker, which writes rows to `metrics.jsonl` and to Lightning's loggers."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -14,26 +14,26 @@ from coterie.tracking.metrics_log import MetricsLog, MetricsRow
 _log = logging.getLogger(__name__)
 
 Position = Mapping[str, int]
-"""Where tracking stands, for a checkpoint: "offset" in metrics.jsonl, "phases" counted, the last
-counted "round" and "step"."""
+"""The position of tracking in a checkpoint: "offset" in metrics.jsonl, number of "phases", the last
+"round" and "step"."""
 
 
 def build_loggers(
     config: TrackingConfig, directory: Path, run_name: str, resolved_config: Mapping[str, Any]
 ) -> list[Logger]:
-    """The loggers that the config names, in its order.
+    """Build the loggers that the config names, in order.
 
-    A resumed run adds a version of its own beside the earlier ones (`csv/version_1`, …); online
-    W&B continues the same run.
+    A resumed run adds a version beside the earlier ones (`csv/version_1`, …); online W&B continues
+    the same run.
 
     Args:
-        config: Which loggers, and the options of W&B.
-        directory: The run directory; each logger writes in a folder of it.
-        run_name: The run's name, for trackers with many runs.
+        config: The loggers, and the options of W&B.
+        directory: The run directory; each logger writes to a folder in it.
+        run_name: The run's name in the tracker.
         resolved_config: The whole config as plain values, shown as hyperparameters.
 
     Raises:
-        ConfigError: If W&B shall be online and no API key is known.
+        ConfigError: If W&B is to be online and no API key is known.
     """
     return [_build(name, config, directory, run_name, resolved_config) for name in config.loggers]
 
@@ -45,7 +45,7 @@ def _build(
     run_name: str,
     resolved_config: Mapping[str, Any],
 ) -> Logger:
-    """One logger by its name."""
+    """Build one logger."""
     if name == "wandb":
         from coterie.tracking.wandb_logger import build_wandb_logger  # a slow import
 
@@ -64,15 +64,14 @@ class Tracker:
 
     A logger's step is the number of the phase over the whole run, from 1. A metric has one name
     over all stages, `loss` or `clustering/acc`, and that of a client `client/<id>/loss`; the metric
-    `stage` is the number of the stage, from 1. A logger that raises is reported once and left out
-    from then on: an outage of a tracker is no reason to lose a run, and `metrics.jsonl` has
-    everything.
+    `stage` is the number of the stage, from 1. A logger that raises is reported once and then left
+    out, so that an outage of a tracker does not end a run; `metrics.jsonl` has everything.
 
     Args:
         metrics: The run's `metrics.jsonl`.
         loggers: Lightning loggers; they are started at once.
-        client_rows: Rows of clients 0 to `client_rows` - 1 are tracked, the same clients all along,
-            so that series are not cut up and a logger's columns stay few.
+        client_rows: Rows of clients 0 to `client_rows` - 1 are tracked, always the same clients, so
+            that their series have no gaps and loggers have few columns.
 
     Attributes:
         loggers: Those that have not failed.
@@ -91,7 +90,7 @@ class Tracker:
             self._guarded(logger, logger.save)
 
     def log(self, row: MetricsRow) -> None:
-        """Track one row; a client's row beyond `client_rows` only counts the phase.
+        """Track a row; the row of a client beyond `client_rows` only counts the phase.
 
         Raises:
             ContractError: If a metric has the name of a reserved key.
@@ -112,7 +111,7 @@ class Tracker:
 
     @property
     def position(self) -> Position:
-        """Where tracking stands, for a checkpoint."""
+        """The position of tracking, for a checkpoint."""
         last_round, last_step = self._last
         return {
             "offset": self._metrics.offset,
@@ -122,15 +121,15 @@ class Tracker:
         }
 
     def log_failure(self, row: MetricsRow) -> None:
-        """Write an event to `metrics.jsonl`, whichever client it is about; loggers take numbers."""
+        """Write a failure of any client to `metrics.jsonl`; loggers take only numbers."""
         self._metrics.append(row)
 
     def server_rows(self) -> list[dict[str, Any]]:
-        """The server's rows so far, as `metrics.jsonl` has them."""
+        """The server's rows in `metrics.jsonl` so far."""
         return [row for row in self._metrics.rows() if row["scope"] == "server"]
 
     def rewind(self, position: Position | None) -> None:
-        """Go back to a checkpoint's `position`, or to the start: later rows leave the file."""
+        """Go back to a checkpoint's position, or to the start, and cut off later rows."""
         position = position or {"offset": 0, "phases": 0, "round": -1, "step": -1}
         self._metrics.truncate_to(position["offset"])
         self._phases = position["phases"]
@@ -139,14 +138,14 @@ class Tracker:
         self._last = (position["round"], position["step"])
 
     def finish(self, status: Literal["success", "failed"]) -> None:
-        """Close everything; with W&B online it waits for the upload."""
+        """Close all loggers; with W&B online, wait for the upload."""
         for logger in tuple(self.loggers):
             self._guarded(logger, partial(logger.finalize, status))
         self.loggers.clear()
         self._metrics.close()
 
     def _guarded(self, logger: Logger, action: Callable[[], None]) -> None:
-        """Do something with a logger; leave the logger out if it raises."""
+        """Call an action of a logger; leave the logger out if it raises."""
         try:
             action()
         except Exception as error:  # noqa: BLE001 - trackers raise whatever their libraries do
@@ -154,7 +153,7 @@ class Tracker:
             reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
             self.problems.append(
                 f"{type(logger).__name__} is left out from here on ({reason}): the run goes on and "
-                "metrics.jsonl has everything; mend it, or take it out of tracking.loggers, before "
-                "the next run"
+                "metrics.jsonl has everything; repair it, or remove it from tracking.loggers, "
+                "before the next run"
             )
             _log.warning("%s.", self.problems[-1])

@@ -15,7 +15,7 @@ from coterie.errors import ContractError
 _log = logging.getLogger(__name__)
 
 RESERVED = ("round", "stage", "phase", "step", "scope", "client", "failure", "status")
-"""Keys of a line that say where it belongs, and so cannot be a metric's name."""
+"""Keys that locate a line; a metric cannot have such a name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,9 +28,9 @@ class MetricsRow:
         phase: The phase's name.
         step: The phase's number within its round, from 0.
         values: The metrics by name.
-        client: The client they belong to; None for the server.
-        failure: What failed, as a sentence; the row then is an event and has no metrics.
-        status: How the run ended; the row then is the run's last one, with its final numbers.
+        client: The client; None for the server.
+        failure: What failed, as a sentence; the row is then an event without metrics.
+        status: How the run ended; the row is then the last one, with the run's final numbers.
     """
 
     round: int
@@ -44,7 +44,7 @@ class MetricsRow:
 
     @property
     def scope(self) -> Literal["server", "client", "event", "run"]:
-        """Whose metrics they are."""
+        """The kind of row."""
         if self.failure is not None:
             return "event"
         if self.status is not None:
@@ -52,7 +52,7 @@ class MetricsRow:
         return "server" if self.client is None else "client"
 
     def to_json(self) -> str:
-        """One line of strict JSON; what is not finite becomes null, its key stays.
+        """The row as a line of strict JSON; numbers that are not finite become null.
 
         Raises:
             ContractError: If a metric has the name of a reserved key.
@@ -71,7 +71,7 @@ class MetricsRow:
 
 
 def finite(value: float) -> float | None:
-    """A number as strict JSON can hold it: None in place of NaN and the infinities."""
+    """A number for strict JSON: None for NaN and infinities."""
     if isinstance(value, int):
         return value
     number = float(value)  # NumPy's and PyTorch's scalars too
@@ -79,7 +79,7 @@ def finite(value: float) -> float | None:
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
-    """Nested mappings as one, names joined by slashes; what is no finite number is left out."""
+    """Flatten nested mappings, joining names by slashes; keep only finite numbers."""
     found: dict[str, float] = {}
     for name, value in values.items():
         if isinstance(value, Mapping):
@@ -90,16 +90,16 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
 
 
 class MetricsLog:
-    """Appends rows to `metrics.jsonl`; each is handed to the system before `append` returns.
+    """Appends rows to `metrics.jsonl`, unbuffered.
 
     Rows that cannot be written, for instance because the disk is full, are kept in memory with a
-    warning and written before the next one: no reason to lose a run.
+    warning and written before the next row, so that the run goes on.
 
     Args:
-        path: The file; made if it does not exist, continued if it does.
+        path: The file; it is created or continued.
 
     Attributes:
-        file: The open file, unbuffered.
+        file: The open file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -110,16 +110,16 @@ class MetricsLog:
 
     @property
     def offset(self) -> int:
-        """Bytes so far, of rows that wait too; a checkpoint remembers it for `truncate_to`."""
+        """Bytes so far, including rows in memory; checkpoints store it for `truncate_to`."""
         return os.fstat(self.file.fileno()).st_size + len(self._waiting)
 
     def rows(self) -> list[dict[str, Any]]:
-        """The rows so far, as written; a line that a crash cut short is left out."""
+        """The rows written so far, without lines that a crash cut short."""
         lines = self.path.read_text(encoding="utf-8", errors="replace").splitlines()
         return [row for line in lines if (row := parse_row(line)) is not None]
 
     def append(self, row: MetricsRow) -> None:
-        """Write one line.
+        """Append a row.
 
         Raises:
             ContractError: If a metric has the name of a reserved key.
@@ -133,26 +133,30 @@ class MetricsLog:
             if not waited:
                 _log.warning(
                     "%s: cannot write (%s): the run goes on and its metrics wait in memory; make "
-                    "room.", self.path, error.strerror,
-                )  # fmt: skip
+                    "room.",
+                    self.path,
+                    error.strerror,
+                )
 
     def truncate_to(self, offset: int) -> None:
-        """Drop what was written after a checkpoint, so that a resumed run writes it again.
+        """Remove rows written after a checkpoint; a resumed run writes them again.
 
-        A file that is shorter than that (a power cut can do it) is kept, with a warning: the
-        missing rows are no reason to lose the run. Half a line at its end is cut off.
+        A file that is shorter, for example after a power cut, is kept with a warning, so that the
+        run goes on. An incomplete line at its end is removed.
 
         Args:
-            offset: The `offset` that the checkpoint remembers.
+            offset: The `offset` in the checkpoint.
         """
         if offset < 0:
             raise ValueError(f"offset={offset}: it cannot be negative")
         if self.offset < offset:
             _log.warning(
-                "%s holds %d bytes where the checkpoint knows of %d: the rows between are lost, "
-                "look for a copy of the file if you need them.",
-                self.path, self.offset, offset,
-            )  # fmt: skip
+                "%s holds %d bytes, the checkpoint expects %d: the rows between are lost; look for "
+                "a copy of the file if you need them.",
+                self.path,
+                self.offset,
+                offset,
+            )
             self.file.truncate(self.path.read_bytes().rfind(b"\n") + 1)
             return
         self._waiting = b""
@@ -163,14 +167,15 @@ class MetricsLog:
         if self._waiting:
             _log.warning(
                 "%s: its last %d rows could not be written and are lost.",
-                self.path, self._waiting.count(b"\n"),
-            )  # fmt: skip
+                self.path,
+                self._waiting.count(b"\n"),
+            )
             self._waiting = b""
         self.file.close()
 
 
 def parse_row(line: str) -> dict[str, Any] | None:
-    """A line as the object that it holds; None if a crash cut it short."""
+    """Parse a line; None if a crash cut it short."""
     try:
         row = json.loads(line)
     except ValueError:

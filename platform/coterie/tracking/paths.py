@@ -1,4 +1,4 @@
-"""Where runs may write: paths as they are given, and folders that can be written to."""
+"""Paths that users give, and folders that runs can write to."""
 
 import os
 import tempfile
@@ -8,11 +8,11 @@ from urllib.parse import unquote, urlsplit
 from coterie.errors import ConfigError
 
 ROOT_VARIABLE = "COTERIE_RUNS"
-"""Environment variable with the folder under which runs are written by default."""
+"""Environment variable with the default root of run directories."""
 
 
 def local_path(key: str, given: str) -> Path:
-    """A path from a path or file:// URI."""
+    """Read a path or a file:// URI."""
     if "://" not in given:
         return Path(given).expanduser()
     parts = urlsplit(given)
@@ -22,21 +22,21 @@ def local_path(key: str, given: str) -> Path:
 
 
 def default_root(*, job: bool) -> Path:
-    """`$COTERIE_RUNS` or `runs`; a job must have the first, as an absolute path."""
+    """`$COTERIE_RUNS` or `runs`; a submitted job needs the first, as an absolute path."""
     given = os.environ.get(ROOT_VARIABLE, "")
     if not job:
         return local_path(ROOT_VARIABLE, given or "runs").absolute()
     root = local_path(ROOT_VARIABLE, given) if given else Path()
     if not root.is_absolute():
         raise ConfigError(
-            f"{ROOT_VARIABLE}={given}: a submitted job's working directory is thrown away, so set "
+            f"{ROOT_VARIABLE}={given}: a submitted job's working directory is deleted, so set "
             f"{ROOT_VARIABLE} in the runtime environment, or run_dir, to an absolute path."
         )
     return root
 
 
 def make_writable(key: str, path: Path) -> None:
-    """Make a folder and try to write in it, so that a run of hours does not fail at its end."""
+    """Make a folder and test that it can be written to, before a run starts."""
     try:
         path.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=path):

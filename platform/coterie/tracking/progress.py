@@ -1,11 +1,11 @@
-"""What the terminal shows of a run, apart from how it is drawn."""
+"""The state of a run behind its terminal view, and its parts as text."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from coterie.contract.observer import PhaseRecord
 from coterie.contract.phase import Phase
-from coterie.tracking import tables
+from coterie.tracking import formatting
 
 _RECENT = 10
 _WORDS = {"stragglers": "slow"}
@@ -13,9 +13,9 @@ _WORDS = {"stragglers": "slow"}
 
 @dataclass
 class Progress:
-    """What is shown, apart from how; bytes are totals of the run so far.
+    """The progress of a run; bytes are totals of the run so far.
 
-    The panel is drawn by a thread of its own: values are replaced, not changed in place.
+    Another thread draws the panel, so values are replaced and never changed in place.
     """
 
     clock: Callable[[], float]
@@ -38,7 +38,7 @@ class Progress:
     evaluation: Mapping[str, float] = field(default_factory=dict)
 
     def begin(self, phase: Phase, cohort: int, total_rounds: int | None) -> None:
-        """Enter a phase; losses and durations of another stage say nothing about this one."""
+        """Start a phase; a new stage resets losses and durations."""
         now = self.clock()
         if self.phase is None or self.phase.stage != phase.stage:
             self.losses, self.durations, self.round_began = (), (), now
@@ -49,7 +49,7 @@ class Progress:
         self.phase_began, self.phase_seconds = now, 0.0
 
     def end(self, record: PhaseRecord) -> None:
-        """Take in a phase's record."""
+        """End a phase with its record."""
         self.phase, self.phase_seconds = record.phase, record.seconds
         self.done = set(record.participants)
         self.failures += len(record.failures)
@@ -64,27 +64,27 @@ class Progress:
         if record.phase.ends_round:
             now = self.clock()
             self.durations = (*self.durations, now - self.round_began)[-_RECENT:]
-            self.round_began = now  # evaluations and checkpoints before the next round count too
+            self.round_began = now  # so that evaluations and checkpoints between rounds count
             self.rounds_done = record.phase.round
 
     @property
     def round(self) -> str:
-        """The round and how many there are: `round 3/110`."""
+        """The round and the number of rounds: `round 3/110`."""
         number = self.phase.round if self.phase else 0
         return f"round {number}/{self.total_rounds}" if self.total_rounds else f"round {number}"
 
     @property
     def eta(self) -> str:
-        """The rounds that remain, at the mean time of this stage's recent ones."""
+        """Time for the remaining rounds at the mean pace of the stage's recent rounds."""
         durations, total = self.durations, self.total_rounds
         if not durations or not total:
             return "ETA -"
         seconds = max(total - self.rounds_done, 0) * sum(durations) / len(durations)
-        return f"ETA {tables.format_seconds(seconds)}"
+        return f"ETA {formatting.format_seconds(seconds)}"
 
     @property
     def loss(self) -> str:
-        """The latest loss, and how far it is from the mean of the recent ones before it."""
+        """The latest loss and its difference from the mean of the recent losses before it."""
         losses = self.losses
         if len(losses) < 2:
             return f"loss {losses[0]:.4f}" if losses else "loss -"
@@ -92,9 +92,11 @@ class Progress:
 
     @property
     def traffic(self) -> str:
-        """Bytes down and up, and between clients where there are any."""
-        peer = f" peer {tables.format_bytes(self.peer)}" if self.peer else ""
-        return f"down {tables.format_bytes(self.down)} up {tables.format_bytes(self.up)}{peer}"
+        """Bytes down and up, and between clients if there are any."""
+        peer = f" peer {formatting.format_bytes(self.peer)}" if self.peer else ""
+        return (
+            f"down {formatting.format_bytes(self.down)} up {formatting.format_bytes(self.up)}{peer}"
+        )
 
     @property
     def rate(self) -> str:
@@ -104,7 +106,7 @@ class Progress:
 
     @property
     def clients(self) -> str:
-        """Clients that are done, of those that take part: `clients 7/7 (3 absent, 1 slow)`."""
+        """Clients done out of the cohort: `clients 7/7 (3 absent, 1 slow)`."""
         counts = [(_WORDS.get(name, name), count) for name, count in self.simulated.items()]
         simulated = ", ".join(f"{count} {word}" for word, count in counts if count)
         return f"clients {len(self.done)}/{self.cohort}" + (f" ({simulated})" if simulated else "")

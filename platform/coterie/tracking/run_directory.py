@@ -1,4 +1,4 @@
-"""The run directory: where a run writes.
+"""The run directory: the folder and files of a run.
 
 Layout (other tools read it): `config.yaml`, `metrics.jsonl`, `summary.json`, `checkpoints/`,
 `model/`, `assignments.parquet`, `figures/`.
@@ -27,7 +27,7 @@ class RunDirectory:
 
     Attributes:
         path: The folder itself, absolute.
-        made: Whether `create` has made it; else it was there, empty.
+        made: Whether `create` made it; else it existed and was empty.
     """
 
     path: Path
@@ -40,11 +40,11 @@ class RunDirectory:
         """Make the folder of a new run.
 
         Args:
-            run_dir: Where to write, as a path or file:// URI; None stands for
+            run_dir: The folder, as a path or file:// URI; None for
                 `<$COTERIE_RUNS or runs>/<experiment>/<UTC time>`.
             experiment: The experiment's name, one path component.
-            job: Whether this is a submitted Ray job, whose working directory is thrown away.
-            key: What the path is called in errors.
+            job: Whether this is a submitted Ray job, whose working directory is deleted.
+            key: The name of the path in errors.
 
         Raises:
             ConfigError: If the path is relative under a job, not empty, or cannot be written.
@@ -54,8 +54,8 @@ class RunDirectory:
         path = local_path(key, run_dir)
         if job and not path.is_absolute():
             raise ConfigError(
-                f"{key}={run_dir}: a submitted job's working directory is thrown away, "
-                "so give an absolute path on storage that outlives the job."
+                f"{key}={run_dir}: a submitted job's working directory is deleted, so give an "
+                "absolute path on storage that outlives the job."
             )
         path = path.absolute()
         made = not path.exists()
@@ -64,25 +64,25 @@ class RunDirectory:
         if any(child.name != LOCK and not is_half(child) for child in path.iterdir()):
             raise ConfigError(
                 f"{key}={run_dir}: the folder is not empty; choose another one, or resume "
-                "what is in it."
+                "the run in it."
             )
         return cls(path, made=made)
 
     @classmethod
     def exists(cls, run_dir: str) -> bool:
-        """Whether an earlier run is in this folder."""
+        """Whether this folder has an earlier run."""
         return cls(local_path("run_dir", run_dir).absolute()).config.is_file()
 
     @classmethod
     def open(cls, run_dir: str, *, key: str = "run_dir") -> "RunDirectory":
-        """The folder of an earlier run, to resume or to read it.
+        """Open the folder of an earlier run, to resume or to read it.
 
         Args:
             run_dir: The folder, as a path or file:// URI.
-            key: What it is called in errors.
+            key: The name of the path in errors.
 
         Raises:
-            ConfigError: If there is no run in it.
+            ConfigError: If it has no run.
         """
         directory = cls(local_path(key, run_dir).absolute())
         if not directory.config.is_file():
@@ -92,13 +92,13 @@ class RunDirectory:
         return directory
 
     def sweep(self) -> None:
-        """Take away the halves of files that killed processes left; for who claims the folder."""
+        """Delete temporary files of killed processes; the caller must hold the lock."""
         for path in self.path.rglob(".*.tmp"):
             if is_left(path):
                 path.unlink(missing_ok=True)
 
     def discard(self) -> None:
-        """Take away what a refused run has made, in a folder that `create` gave."""
+        """Delete what a refused run has made in a folder from `create`."""
         for child in self.path.iterdir():
             shutil.rmtree(child) if child.is_dir() else child.unlink()
         if self.made:
@@ -106,7 +106,7 @@ class RunDirectory:
 
     @property
     def config(self) -> Path:
-        """`config.yaml`: the resolved config and what it ran with."""
+        """`config.yaml`: the resolved config and the versions."""
         return self.path / "config.yaml"
 
     @property
@@ -121,12 +121,12 @@ class RunDirectory:
 
     @property
     def checkpoints(self) -> Path:
-        """`checkpoints/`: the whole run at certain rounds."""
+        """`checkpoints/`: the state of the run at some rounds."""
         return self.path / "checkpoints"
 
     @property
     def model(self) -> Path:
-        """`model/`: what a user takes away."""
+        """`model/`: the trained model."""
         return self.path / "model"
 
     @property
@@ -141,14 +141,14 @@ class RunDirectory:
 
     @property
     def figures(self) -> Path:
-        """`figures/`: drawings of the run."""
+        """`figures/`: figures of the run."""
         return self.path / "figures"
 
     def write_config(self, config: Mapping[str, Any]) -> None:
-        """Write `config.yaml`: the resolved config, then the versions that it ran with.
+        """Write `config.yaml`: the resolved config, then the versions.
 
         Args:
-            config: Plain values, as `coterie.config.loading.dump_config` gives them.
+            config: Plain values from `coterie.config.loading.dump_config`.
         """
         text = yaml.safe_dump({**config, **environment()}, sort_keys=False, allow_unicode=True)
         write_text_atomically(self.config, text)
@@ -157,14 +157,14 @@ class RunDirectory:
         """The config that `write_config` wrote, without the versions.
 
         Raises:
-            ConfigError: If the file is of something else.
+            ConfigError: If the file is not a run's config.
         """
         values = read_stored_config(self.config)
         return {key: value for key, value in values.items() if key not in ENVIRONMENT_KEYS}
 
 
 def _make_default(root: Path, experiment: str) -> Path:
-    """Make `<root>/<experiment>/<UTC time>`, with a number behind it if that is taken."""
+    """Make `<root>/<experiment>/<UTC time>`, with a number appended if it exists."""
     if experiment in {"", ".", ".."} or Path(experiment).name != experiment:
         raise ConfigError(f"experiment={experiment}: use a plain name without slashes.")
     parent, stamp, number = root / experiment, _timestamp(), 1
@@ -172,7 +172,7 @@ def _make_default(root: Path, experiment: str) -> Path:
     while True:
         path = parent / (stamp if number == 1 else f"{stamp}-{number}")
         try:
-            path.mkdir()  # fails if it exists, so two runs that start together never share one
+            path.mkdir()  # fails if it exists, so that two runs never share a folder
         except FileExistsError:
             number += 1
         else:
@@ -180,5 +180,5 @@ def _make_default(root: Path, experiment: str) -> Path:
 
 
 def _timestamp() -> str:
-    """The time in UTC, to the second, sortable and fit for a file name."""
+    """The UTC time to the second, as a sortable file name."""
     return datetime.now(UTC).strftime("%Y-%m-%d_%H-%M-%S")

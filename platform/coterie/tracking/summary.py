@@ -1,4 +1,4 @@
-"""`summary.json`: how a run ended, in one small file that scripts read."""
+"""`summary.json`: status, final metrics and totals of a run."""
 
 import json
 from collections.abc import Mapping
@@ -15,29 +15,29 @@ _TOTALS = ("bytes", "seconds", "items_peer", "modelled_seconds", "simulated")
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """How a run ended.
+    """The summary of a run.
 
     Attributes:
-        status: How it ended.
+        status: How the run ended.
         method: The method's name.
         dataset: The data set's name.
-        rounds: Rounds that were completed.
-        clients: Clients of the whole federation.
+        rounds: The number of completed rounds.
+        clients: The number of clients of the federation.
         seed: The run's seed.
         metrics: Final metrics by group: {"clustering": {"acc": 0.9, …}, "linear": {…}, …}.
         bytes_down: Bytes sent from the server to clients over the whole run.
         bytes_up: Bytes sent from clients to the server.
         bytes_peer: Bytes sent from clients to clients.
-        bytes_evaluation: Bytes sent for evaluation, where data stays with its clients.
-        items_peer: Rows sent from clients to clients by key: {"samples": 700}; in the file only
-            where there are any.
-        modelled_seconds: How long messages would take over the config's links, by direction; in
-            the file only where the config has any.
-        simulated: Turns simulated over the whole run: {"dropped": 12, "stragglers": 30}, in the
-            file only where the config simulates any.
-        failures: One sentence per client that was dropped or actor that was lost.
-        seconds: Wall-clock times by what they were spent on, "total" among them.
-        error: Why the run failed, as one sentence; None unless it did.
+        bytes_evaluation: Bytes sent for evaluation, if data is siloed.
+        items_peer: Rows sent from clients to clients by key: {"samples": 700}; in the file only if
+            there are any.
+        modelled_seconds: Transfer time over the config's links by direction; in the file only if
+            the config has links.
+        simulated: Simulated turns of the whole run: {"dropped": 12, "stragglers": 30}; in the file
+            only if the config simulates any.
+        failures: One sentence per dropped client or lost actor.
+        seconds: Wall-clock times by purpose, with "total".
+        error: Why the run failed, as one sentence; None if it did not.
     """
 
     status: Status
@@ -63,7 +63,7 @@ class Summary:
             raise ValueError(f"status={self.status!r}: give an error if, and only if, it failed")
 
     def as_dict(self) -> dict[str, Any]:
-        """The object of `summary.json`; what is not finite is None, its key stays."""
+        """The object of `summary.json`; numbers that are not finite become None."""
         summary = {
             "status": self.status,
             "method": self.method,
@@ -90,23 +90,23 @@ class Summary:
         return summary if self.error is None else {**summary, "error": self.error}
 
     def numbers(self) -> dict[str, float]:
-        """The final numbers by one name each, for `metrics.jsonl` and the loggers.
+        """The final numbers by name, for `metrics.jsonl` and the loggers.
 
-        Final metrics are called as between rounds (`clustering/acc`, `linear/acc`); what the whole
-        run took begins with `total/` (`total/bytes/up`, `total/seconds/training`).
+        Final metrics have the names of those between rounds (`clustering/acc`, `linear/acc`);
+        totals of the run begin with `total/` (`total/bytes/up`, `total/seconds/training`).
         """
         used = {key: value for key, value in self.as_dict().items() if key in _TOTALS}
         counts = {"rounds": self.rounds, "failures": len(self.failures)}
         return {**flat(self.as_dict()["metrics"]), **flat({**used, **counts}, "total/")}
 
     def write(self, path: Path) -> None:
-        """Write it atomically as strict JSON."""
+        """Write the summary atomically as strict JSON."""
         text = json.dumps(self.as_dict(), indent=2, ensure_ascii=False, allow_nan=False)
         write_text_atomically(path, text + "\n")
 
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested mappings of numbers as strict JSON can hold them."""
+    """Nested mappings of numbers for strict JSON."""
     return {
         name: _plain(value) if isinstance(value, Mapping) else finite(value)
         for name, value in values.items()

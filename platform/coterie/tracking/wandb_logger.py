@@ -1,4 +1,4 @@
-"""Weights & Biases: the only module that imports it, and only once a run asks for it."""
+"""Weights & Biases, imported here alone and only if a run uses it."""
 
 import logging
 import netrc
@@ -14,28 +14,30 @@ from lightning.pytorch.loggers import WandbLogger
 from coterie.config.schema import WandbConfig
 from coterie.errors import ConfigError
 from coterie.tracking.atomic import write_text_atomically
-from coterie.tracking.tables import display_path
+from coterie.tracking.formatting import display_path
 
 _log = logging.getLogger(__name__)
 
 Mode = Literal["online", "offline", "disabled"]
 _ENVIRONMENT_MODES: Mapping[str, Mode] = {
-    "offline": "offline", "dryrun": "offline", "disabled": "disabled",
-}  # fmt: skip
+    "offline": "offline",
+    "dryrun": "offline",
+    "disabled": "disabled",
+}
 _START_TIMEOUT_S = 20.0
-"""How much an unreachable server may delay the start of a run, which then goes on without it."""
+"""Longest delay of a run's start by an unreachable server; the run then goes on without it."""
 
 
 class WandbRunLogger(WandbLogger):
-    """Lightning's W&B logger for a run that the driver tracks alone.
+    """Lightning's W&B logger for a run that only the driver tracks.
 
-    `save` starts the W&B run, `finalize` ends it, so that it is uploaded and marked as completed or
-    failed before the process goes on. Every row carries its step as `trainer/global_step`, the
-    x-axis of all charts, since W&B's own counter cannot go back on resume.
+    `save` starts the W&B run. `finalize` ends it, so that it is uploaded and marked as completed or
+    failed before the process goes on. Every row has its step as `trainer/global_step`, the x-axis
+    of all charts, because W&B's own counter cannot go back on resume.
     """
 
     def save(self) -> None:
-        """Start the W&B run if it has not started, so that it can be watched from the first round.
+        """Start the W&B run if it has not started, so that it is visible from the first round.
 
         Raises:
             wandb.Error: If an online run cannot be started.
@@ -57,29 +59,31 @@ class WandbRunLogger(WandbLogger):
 def build_wandb_logger(
     config: WandbConfig, directory: Path, run_name: str, resolved_config: Mapping[str, Any]
 ) -> WandbRunLogger:
-    """The W&B logger of a run; nothing is started or sent yet.
+    """Build the W&B logger of a run; nothing is started or sent yet.
 
     An online run keeps its id in `<directory>/wandb/run_id`, so that a resumed run continues it.
-    Offline runs cannot be continued, so a resumed one gets an id of its own.
+    Offline runs cannot be continued, so a resumed run gets a new id.
 
     Args:
-        config: The project, the account and whether to go online.
+        config: The project, the account and the mode.
         directory: The run directory; W&B's files go to `wandb/` in it.
         run_name: The run's name on W&B.
-        resolved_config: What W&B shows as the run's config.
+        resolved_config: The config that W&B shows for the run.
 
     Raises:
-        ConfigError: If it shall be online and no API key is known.
+        ConfigError: If W&B is to be online and no API key is known.
     """
     import wandb
 
     mode = resolve_mode(config)
     settings = wandb.Settings(
-        # Silent, and never wrapping stdout: the terminal belongs to the run's own view.
-        silent=True, console="off", init_timeout=_START_TIMEOUT_S,
-        # A run of its own, whatever else in this process uses W&B.
+        # Silent, and stdout not wrapped: the terminal belongs to the run's own view.
+        silent=True,
+        console="off",
+        init_timeout=_START_TIMEOUT_S,
+        # A new run, even if something else in this process uses W&B.
         reinit="create_new",
-    )  # fmt: skip
+    )
     return WandbRunLogger(
         name=run_name,
         save_dir=directory,
@@ -93,12 +97,12 @@ def build_wandb_logger(
 
 
 def resolve_mode(config: WandbConfig) -> Mode:
-    """Whether W&B goes online; never a mode in which it would ask for a key in the terminal.
+    """Choose the mode of W&B, never one in which it would ask for a key in the terminal.
 
-    `auto` follows WANDB_MODE=offline or disabled, else goes online where a key is known.
+    `auto` follows WANDB_MODE=offline or disabled; else it is online if a key is known.
 
     Raises:
-        ConfigError: If it shall be online and no API key is known.
+        ConfigError: If W&B is to be online and no API key is known.
     """
     if config.mode == "offline":
         return "offline"
@@ -126,12 +130,12 @@ def api_key_known() -> bool:
     try:
         entry = netrc.netrc(path).authenticators(urlsplit(server).hostname or "")
     except (OSError, netrc.NetrcParseError):
-        return False  # W&B could not read a key from it either
+        return False  # W&B cannot read it either
     return entry is not None and bool(entry[2])
 
 
 def _persistent_id(directory: Path) -> str:
-    """The W&B id of the run in this directory, made at the first call."""
+    """The W&B id of the run in this directory, created at the first call."""
     path = directory / "wandb" / "run_id"
     if not path.is_file():
         write_text_atomically(path, secrets.token_hex(4) + "\n")

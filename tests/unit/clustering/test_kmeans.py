@@ -7,7 +7,8 @@ from sklearn.datasets import load_digits, make_blobs
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from coterie.clustering import kmeans as module
-from coterie.clustering.kmeans import assign, kmeans
+from coterie.clustering.contingency import contingency
+from coterie.clustering.kmeans import kmeans, nearest_centroids
 from coterie.errors import DataError
 from coterie.evaluation.clustering_metrics import ClusteringScores
 
@@ -41,9 +42,7 @@ def test_digits_as_well_as_scikit_learn(digits):
     assert kmeans(x, 10, seed=0).inertia == pytest.approx(theirs, rel=0.01)
     found = kmeans(x, 10, seed=0, restarts=40)
     assert found.inertia == pytest.approx(theirs, rel=0.0005)
-    scores = ClusteringScores.from_assignments(
-        found.assignments.numpy(), y, clusters=10, classes=10
-    )
+    scores = ClusteringScores.from_table(contingency(found.assignments.numpy(), y, 10, 10))
     assert scores.acc == pytest.approx(0.79, abs=0.02)
     assert scores.nmi == pytest.approx(0.74, abs=0.02)
 
@@ -56,7 +55,7 @@ def test_the_result_is_a_fixed_point_and_its_inertia_is_true(digits):
     means = np.stack([x[found.assignments.numpy() == c].mean(0) for c in range(10)])
     np.testing.assert_allclose(found.centroids.numpy(), means, atol=1e-3)
     assert found.inertia == pytest.approx(inertia(x, found.centroids), rel=1e-6)
-    assert torch.equal(found.assignments, assign(x, found.centroids))
+    assert torch.equal(found.assignments, nearest_centroids(x, found.centroids))
 
 
 def test_same_seed_same_bits_whatever_the_threads_and_the_input_type(blobs):
@@ -178,7 +177,7 @@ def test_init_decides_the_result(blobs):
     found = kmeans(blobs, 12, seed=9, init=start[order])
     torch.testing.assert_close(found.centroids, start[order], rtol=1e-3, atol=1e-3)
     one = kmeans(blobs, 12, seed=9, init=blobs[:12], iterations=1)
-    nearest = assign(blobs, blobs[:12]).numpy()
+    nearest = nearest_centroids(blobs, blobs[:12]).numpy()
     means = np.stack([blobs[nearest == c].mean(0) for c in range(12)])
     np.testing.assert_allclose(one.centroids.numpy(), means, rtol=1e-4, atol=1e-4)
 
@@ -256,23 +255,23 @@ def test_assign_is_the_slow_search(metric, monkeypatch):
         expected = (unit[0] @ unit[1].T).argmax(1)
     else:
         expected = ((x[:, None] - centroids[None]) ** 2).sum(-1).argmin(1)
-    np.testing.assert_array_equal(assign(x, centroids, metric).numpy(), expected)
+    np.testing.assert_array_equal(nearest_centroids(x, centroids, metric).numpy(), expected)
     monkeypatch.setattr(module, "_ROWS", 100)
-    np.testing.assert_array_equal(assign(x, centroids, metric).numpy(), expected)
-    euclidean = assign(x, centroids, "euclidean").numpy()
+    np.testing.assert_array_equal(nearest_centroids(x, centroids, metric).numpy(), expected)
+    euclidean = nearest_centroids(x, centroids, "euclidean").numpy()
     assert (metric == "euclidean") == bool((euclidean == expected).all())
 
 
 def test_assign_is_exact_far_from_the_origin():
     x = torch.tensor([[10000.0, 0.01], [10000.0, 0.99]])
-    assert assign(x, torch.tensor([[10000.0, 0.0], [10000.0, 1.0]])).tolist() == [0, 1]
+    assert nearest_centroids(x, torch.tensor([[10000.0, 0.0], [10000.0, 1.0]])).tolist() == [0, 1]
 
 
 def test_assign_refuses_what_does_not_fit():
     with pytest.raises(DataError, match="metric=manhattan"):
-        assign(np.zeros((2, 2)), np.zeros((2, 2)), "manhattan")
+        nearest_centroids(np.zeros((2, 2)), np.zeros((2, 2)), "manhattan")
     with pytest.raises(DataError, match=r"points \(2, 2\) and centroids \(2, 3\)"):
-        assign(np.zeros((2, 2)), np.zeros((2, 3)))
+        nearest_centroids(np.zeros((2, 2)), np.zeros((2, 3)))
 
 
 class Largest(TorchDispatchMode):

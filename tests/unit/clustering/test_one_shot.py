@@ -6,7 +6,7 @@ from sklearn.datasets import load_digits
 from sklearn.decomposition import TruncatedSVD
 from torch import Tensor
 
-from coterie.clustering.kmeans import assign, kmeans
+from coterie.clustering.kmeans import kmeans, nearest_centroids
 from coterie.clustering.one_shot import farthest_first, projected, projected_kmeans, trusted_means
 from coterie.errors import DataError
 from tests.builders.vectors import slow_farthest
@@ -103,7 +103,7 @@ def test_it_is_k_means_among_projections_then_among_points_from_trusted_means() 
 
 def test_it_ends_in_a_fixed_point_of_lloyds_algorithm_on_the_points_themselves() -> None:
     found = projected_kmeans(POINTS, 7, seed=1, restarts=3)
-    assert torch.equal(assign(POINTS, found.centroids), found.assignments)
+    assert torch.equal(nearest_centroids(POINTS, found.centroids), found.assignments)
     means = torch.stack([POINTS[found.assignments == j].mean(dim=0) for j in range(7)])
     torch.testing.assert_close(found.centroids, means, atol=1e-5, rtol=1e-4)
 

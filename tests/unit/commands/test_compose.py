@@ -9,7 +9,14 @@ from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 
 from coterie.commands import compose as compose_module
-from coterie.commands.compose import compose, config_dir, describe, experiments, groups, read_choice
+from coterie.commands.compose import (
+    compose,
+    config_dir,
+    describe_choice,
+    experiments,
+    groups,
+    read_choice,
+)
 from coterie.config import Component, dump_config, load_config, target_of
 from coterie.errors import ConfigError
 
@@ -222,7 +229,7 @@ def test_every_yaml_composes_and_survives_a_dump(group: str, choice: str, finish
     config = compose(f"experiment={experiment}", f"{group}={choice}", *path)
     assert config.experiment == experiment
     assert load_config(dump_config(config)) == config
-    assert describe(group, choice).endswith(".")
+    assert describe_choice(group, choice).endswith(".")
     section = dump_config(config)[group] if group != "experiment" else {}
     for key, value in read_choice(group, choice).items() if group in SECTIONS else ():
         assert section[key] == value

@@ -61,7 +61,7 @@ def test_exit_codes() -> None:
         "  0    completed",
         "  1    the run failed",
         "  2    the config or the data was refused",
-        "  3    completed, but clients were dropped on the way",
+        "  3    completed, but clients were dropped",
         "  130  interrupted, after a checkpoint",
     ]
 
@@ -81,7 +81,7 @@ def test_an_unknown_choice_is_refused() -> None:
 
 def test_an_experiment_shows_what_it_sets_with_the_rest_of_the_line() -> None:
     text = help_text("experiment=cfcl_usps", "method.budget=50")
-    rows = lines_after(text, "experiment=cfcl_usps sets; all else is at its default:")
+    rows = lines_after(text, "experiment=cfcl_usps sets these; all else has its default:")
     values = yaml.safe_load("\n".join(rows))
     assert values["method"]["target"] == "modules.cfcl:CFCL"
     assert (values["method"]["budget"], values["method"]["aggregate_every"]) == (50, 10)

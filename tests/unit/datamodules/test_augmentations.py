@@ -12,6 +12,7 @@ from torchvision.transforms import functional
 from coterie.commands.compose import compose
 from coterie.config.component import parse_component
 from coterie.errors import ConfigError
+from coterie.networks.views import seeded_view
 from datamodules.augmentations import (
     AugmentationConfig,
     DigitsAugmentation,
@@ -19,9 +20,8 @@ from datamodules.augmentations import (
     NoAugmentation,
     RotationPerspective,
     VectorNoise,
-    seeded_view,
+    Warp,
 )
-from datamodules.views import Warp
 
 IMAGE_KINDS = [
     DigitsAugmentation(),

@@ -85,7 +85,7 @@ def test_transparency_becomes_black_with_one_warning(caplog):
     assert images[4, :, 0, 0].tolist() == [0, 255, 255]
     assert caplog.messages == [
         "4 of 5 pictures were converted to RGB (1 from RGBA, 1 from LA, 1 from P with a "
-        "transparent colour, 1 from CMYK); what is transparent becomes black."
+        "transparent colour, 1 from CMYK); transparent pixels become black."
     ]
     np.testing.assert_array_equal(read(pictures[1], mode="L")[0, 0], wanted)
 
@@ -100,7 +100,7 @@ def test_sixteen_bits_with_a_transparent_level_are_scaled_too(caplog):
     assert read(picture)[0].tolist() == [wanted] * 3
     assert read(picture, mode="L")[0, 0].tolist() == wanted
     assert all(
-        message.endswith("; what is transparent becomes black.") for message in caplog.messages
+        message.endswith("; transparent pixels become black.") for message in caplog.messages
     )
     assert len(caplog.messages) == 2
 

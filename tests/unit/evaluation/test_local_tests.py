@@ -12,8 +12,8 @@ from coterie.commands.compose import compose
 from coterie.contract.clusterer import Prediction
 from coterie.contract.data import DataArrays
 from coterie.errors import ConfigError, DataError
-from coterie.evaluation.classification_metrics import classification_report
-from coterie.evaluation.local_tests import LocalTests, local_test_rows
+from coterie.evaluation.classification_metrics import f1_and_auroc
+from coterie.evaluation.local_test_sets import LocalTestEvaluator, local_test_rows
 from coterie.run.setup import assemble
 from datamodules.partition_configs import IID, Grouped
 
@@ -91,7 +91,9 @@ def test_accuracy_is_the_mean_over_clients_and_the_rest_is_pooled() -> None:
     labels = np.random.default_rng(0).integers(0, 4, 60)
     rows = [np.arange(30), np.arange(0), np.arange(40, 49)]
     backend = Backend(given)
-    found = LocalTests(backend=backend, rows=rows, labels=labels, batch_size=16).scores(None)
+    found = LocalTestEvaluator(backend=backend, rows=rows, labels=labels, batch_size=16).scores(
+        None
+    )
     assert [(c.split, c.client, len(c.rows)) for c in backend.asked] == [
         ("test", 0, 30),
         ("test", 2, 9),
@@ -109,12 +111,12 @@ def test_accuracy_is_the_mean_over_clients_and_the_rest_is_pooled() -> None:
 
 def test_classes_without_a_sample_have_no_curve() -> None:
     p = np.array([[0.7, 0.2, 0.1], [0.1, 0.2, 0.7], [0.4, 0.3, 0.3], [0.3, 0.1, 0.6]])
-    found = classification_report(p, np.array([0, 2, 2, 2]))
+    found = f1_and_auroc(p, np.array([0, 2, 2, 2]))
     assert found["auroc_ovr_macro"] == pytest.approx(1.0)
     assert found["auroc_ovo_weighted"] == pytest.approx(1.0)
-    assert set(classification_report(p, np.zeros(4, np.int64))) == {"f1_macro", "f1_weighted"}
+    assert set(f1_and_auroc(p, np.zeros(4, np.int64))) == {"f1_macro", "f1_weighted"}
     with pytest.raises(DataError, match=r"labels \(0,\): give"):
-        classification_report(p[:0], np.zeros(0, np.int64))
+        f1_and_auroc(p[:0], np.zeros(0, np.int64))
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from coterie.config.schema import EvaluationConfig
 from coterie.errors import DataError
 from coterie.evaluation import neighbours
 from coterie.evaluation.neighbours import knn_accuracy
-from coterie.evaluation.probe_runner import Probes
+from coterie.evaluation.probes import Probes
 
 
 @pytest.fixture(scope="module")

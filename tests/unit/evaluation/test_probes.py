@@ -12,9 +12,10 @@ from torch.nn.functional import cross_entropy
 
 from coterie.config.schema import EvaluationConfig
 from coterie.errors import DataError
-from coterie.evaluation import probes
-from coterie.evaluation.probe_runner import Probes
-from coterie.evaluation.probes import linear_probe
+from coterie.evaluation import classification_metrics
+from coterie.evaluation import linear_probe as probe_module
+from coterie.evaluation.linear_probe import linear_probe
+from coterie.evaluation.probes import Probes
 
 
 @pytest.fixture(autouse=True)
@@ -131,7 +132,7 @@ def test_standardised_features_have_neither_offset_nor_scale(digits):
 
 def test_standardised_features_by_hand():
     train = torch.tensor([[1.0, 5.0, 1e6], [3.0, 5.0, 1e6 + 1]])
-    ours, other = probes.standardised(train, torch.tensor([[2.0, 6.0, 1e6]]))
+    ours, other = probe_module.standardised(train, torch.tensor([[2.0, 6.0, 1e6]]))
     assert ours.tolist() == [[-1.0, 0.0, -1.0], [1.0, 0.0, 1.0]]  # a constant one is only shifted
     assert other.tolist() == [[0.0, 1.0, -1.0]]
 
@@ -185,7 +186,7 @@ def test_the_global_random_state_is_left_alone(digits):
 
 
 def test_initial_weights_are_those_of_a_linear_layer():
-    layer = probes.linear_layer(100, 400, torch.Generator().manual_seed(0))
+    layer = probe_module.linear_layer(100, 400, torch.Generator().manual_seed(0))
     bound = 100**-0.5
     assert layer.weight.abs().max().item() == pytest.approx(bound, rel=1e-3)
     assert layer.weight.std().item() == pytest.approx(bound / math.sqrt(3), rel=0.01)
@@ -194,7 +195,7 @@ def test_initial_weights_are_those_of_a_linear_layer():
 
 def test_macro_f1_leaves_out_classes_that_do_not_occur():
     predicted, y = torch.tensor([0, 0, 1, 1]), torch.tensor([0, 1, 1, 1])
-    scores = probes.classification_scores(predicted, y, 5)
+    scores = classification_metrics.classification_scores(predicted, y, 5)
     assert scores.acc == 0.75
     assert scores.f1_macro == pytest.approx((2 / 3 + 4 / 5) / 2)
 

@@ -8,8 +8,8 @@ import torch
 from torch.nn.functional import cosine_similarity
 
 from coterie.errors import DataError
-from coterie.evaluation import representation_scores
-from coterie.evaluation.representation_scores import (
+from coterie.evaluation import unsupervised_metrics
+from coterie.evaluation.unsupervised_metrics import (
     alignment,
     mixing,
     selection_score,
@@ -62,7 +62,7 @@ def test_parity_with_the_slow_versions(clients, monkeypatch):
     assert alignment(pairs) == pytest.approx(slow_alignment(pairs), abs=1e-6)
     assert uniformity(clients) == pytest.approx(slow_uniformity(clients, TAU), abs=1e-5)
     assert uniformity(clients, 1.0) == pytest.approx(slow_uniformity(clients, 1.0), abs=1e-6)
-    monkeypatch.setattr(representation_scores, "_BLOCK", 20)  # two rows of nine at a time
+    monkeypatch.setattr(unsupervised_metrics, "_BLOCK", 20)  # two rows of nine at a time
     assert uniformity(clients) == pytest.approx(slow_uniformity(clients, TAU), abs=1e-5)
     chosen = [np.array(rows) for rows in ([0], [3, 1], [0, 5, 8])]
     expected = slow_uniformity(clients, TAU, chosen)

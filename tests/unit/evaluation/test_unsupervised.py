@@ -13,7 +13,7 @@ from coterie import Federation
 from coterie.checkpoints.checkpoint import load_checkpoint
 from coterie.commands.compose import compose
 from coterie.contract.clusterer import Prediction, to_unit
-from coterie.evaluation.representation_scores import alignment, mixing, uniformity
+from coterie.evaluation.unsupervised_metrics import alignment, mixing, uniformity
 from coterie.execution.predictor import split_rows
 from coterie.models.loading import load_model
 from coterie.run.setup import assemble, make_backend, make_unsupervised_evaluator

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from coterie.checkpoints.checkpoint import load_checkpoint
-from coterie.clustering.kmeans import assign, kmeans
+from coterie.clustering.kmeans import kmeans, nearest_centroids
 from coterie.contract import Phase
 from coterie.contract.rules import Rule
 from coterie.contract.seeds import derive_seed
@@ -121,7 +121,7 @@ def test_the_result_is_the_nearest_global_centroid_of_the_global_network(metric:
     model = ran.spy.model_for(ran.state.server, None).eval()
     found = model(torch.from_numpy(ran.backend.worker.samples["train"]))
     centroids = ran.state.server.slots["centroids"]["centroids"]
-    nearest = assign(found.embedding, centroids, metric)
+    nearest = nearest_centroids(found.embedding, centroids, metric)
     assert torch.equal(found.probabilities.argmax(dim=1), nearest)
     assert len(nearest.unique()) > 1
     # By cosine a representation's length tells nothing, of the confidence neither.

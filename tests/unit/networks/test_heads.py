@@ -4,14 +4,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from coterie.networks import Centroids, ClusterHead, FuzzyCentroids, Predictor, Projector
+from coterie.networks import Centroids, ClusterHead, FuzzyCentroids, PredictionHead, Projector
 
 
 def linear(x: Tensor, layer: nn.Module) -> Tensor:
     return x @ layer.weight.T + (0 if layer.bias is None else layer.bias)
 
 
-@pytest.mark.parametrize("head", [Projector(6, 10, 4), Predictor(6, 10, 4)])
+@pytest.mark.parametrize("head", [Projector(6, 10, 4), PredictionHead(6, 10, 4)])
 def test_two_layers(head: nn.Module) -> None:
     x = torch.randn(5, 6)
     expected = linear(linear(x, head.layers[0]).clamp_min(0), head.layers[-1])
@@ -19,7 +19,7 @@ def test_two_layers(head: nn.Module) -> None:
     assert sum(p.numel() for p in head.parameters()) == 7 * 10 + 11 * 4
 
 
-@pytest.mark.parametrize("kind", [Projector, Predictor])
+@pytest.mark.parametrize("kind", [Projector, PredictionHead])
 def test_batch_norm_comes_before_relu(kind: type[nn.Module]) -> None:
     torch.manual_seed(0)
     head, x = kind(6, 10, 4, batch_norm=True), torch.randn(8, 6)

@@ -6,7 +6,7 @@ from torch import nn
 
 from coterie.contract.clusterer import to_unit
 from coterie.contract.seeds import derive_seed
-from coterie.networks.views import BLOCK, Views, seeded_view, two_views
+from coterie.networks.views import BLOCK, LazyViews, seeded_view, two_views
 from datamodules.augmentations import DigitsAugmentation
 
 SHAPE = (1, 8, 8)
@@ -19,7 +19,7 @@ def samples(n):
 
 
 def views(n, **options):
-    return Views(AUGMENT, samples(n), 7, options.get("dtype", torch.float32))
+    return LazyViews(AUGMENT, samples(n), 7, options.get("dtype", torch.float32))
 
 
 @pytest.mark.parametrize("size", [1, 64, 100, BLOCK, 400, 1000])
@@ -35,7 +35,7 @@ def test_micro_batches_are_parts_of_the_whole(size):
 
 def test_blocks_are_drawn_from_seeds_of_their_own():
     same = samples(1).expand(2 * BLOCK, -1, -1, -1)
-    whole = Views(AUGMENT, same, 7, torch.float32)[:]
+    whole = LazyViews(AUGMENT, same, 7, torch.float32)[:]
     assert not torch.equal(whole[:BLOCK], whole[BLOCK:])
 
 
@@ -61,5 +61,5 @@ def test_the_precision_of_a_training_step_changes_no_draw(dtype):
 
 
 def test_without_augmentation_views_are_the_samples():
-    plain = Views(nn.Identity(), samples(300), 7, torch.float32)
+    plain = LazyViews(nn.Identity(), samples(300), 7, torch.float32)
     assert torch.equal(plain[250:270], to_unit(samples(300))[250:270])

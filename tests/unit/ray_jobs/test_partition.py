@@ -46,7 +46,7 @@ def test_refusals_and_help(tmp_path, capsys, monkeypatch):
     )
     (tmp_path / "taken").touch()
     assert main([*SMALL, "out=taken"]) == 2
-    assert "out=taken: it cannot be written (" in capsys.readouterr().err
+    assert "out=taken: cannot write there (" in capsys.readouterr().err
     assert not (tmp_path / "partition").exists()
     assert main(["--help"]) == 0
     text = capsys.readouterr().out

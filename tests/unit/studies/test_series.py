@@ -5,9 +5,9 @@ import pytest
 from PIL import Image
 
 from coterie.errors import DataError
-from coterie.studies.figure import comparison_figure
-from coterie.studies.series import axes_of, band, metrics_of, points
-from coterie.tracking.finished import RunRecord
+from coterie.studies.comparison_figure import comparison_figure
+from coterie.studies.curves import axes_of, band, metrics_of, points
+from coterie.tracking.run_records import RunRecord
 
 
 def run(accs, *, final=None, up=10, link=0.5, label="a", seed=0):

@@ -7,9 +7,9 @@ import statistics
 import pytest
 from rich.console import Console
 
-from coterie.studies.table import Comparison, Spread, cell_text, foremost
-from coterie.studies.view import View, comparison_table
-from coterie.tracking.finished import RunRecord
+from coterie.studies.comparison_table import ComparisonTable, Spread, cell_text, foremost
+from coterie.studies.study_view import StudyView, terminal_table
+from coterie.tracking.run_records import RunRecord
 
 
 def record(label, seed, status="completed", error="", **numbers):
@@ -31,7 +31,7 @@ RECORDS = [
 
 
 def test_mean_and_sample_deviation_over_the_completed_runs():
-    comparison = Comparison.of(RECORDS)
+    comparison = ComparisonTable.of(RECORDS)
     assert comparison.columns == ("clustering/acc", "linear/acc", "bytes/up")
     one, two = comparison.rows
     assert one.cells[0] == Spread(pytest.approx(0.8), pytest.approx(0.1))
@@ -44,7 +44,7 @@ def test_mean_and_sample_deviation_over_the_completed_runs():
 
 
 def test_markdown_is_a_table_and_the_runs_that_are_missing_in_it():
-    assert Comparison.of(RECORDS).markdown() == (
+    assert ComparisonTable.of(RECORDS).markdown() == (
         "| experiment | runs | clustering/acc | linear/acc | bytes/up |\n"
         "| --- | --- | --- | --- | --- |\n"
         "| a | 3 | 0.800 ± 0.100 | – | 2.00 kB ± 1.00 kB |\n"
@@ -53,11 +53,11 @@ def test_markdown_is_a_table_and_the_runs_that_are_missing_in_it():
         "- b|c, seed 1: failed: cannot read; make room.\n"
         "- b|c, seed 2: not started.\n"
     )
-    assert Comparison.of(RECORDS[:3]).markdown().count("\n") == 3
+    assert ComparisonTable.of(RECORDS[:3]).markdown().count("\n") == 3
 
 
 def test_csv_reads_back_to_the_same_numbers():
-    comparison = Comparison.of(RECORDS)
+    comparison = ComparisonTable.of(RECORDS)
     rows = list(csv.DictReader(io.StringIO(comparison.csv())))
     assert float(rows[0]["clustering/acc mean"]) == comparison.rows[0].cells[0].mean
     assert float(rows[0]["clustering/acc std"]) == comparison.rows[0].cells[0].deviation
@@ -70,7 +70,7 @@ def test_csv_reads_back_to_the_same_numbers():
 
 
 def test_columns_can_be_chosen():
-    chosen = Comparison.of(RECORDS, ["bytes/up", "nothing"])
+    chosen = ComparisonTable.of(RECORDS, ["bytes/up", "nothing"])
     assert chosen.columns == ("bytes/up", "nothing")
     assert chosen.rows[0].cells == (Spread(2000.0, 1000.0), None)
 
@@ -85,14 +85,14 @@ def test_the_terminal_takes_the_first_of_each_group_and_80_columns():
     both = {"clustering__acc": 0.5, "clustering__nmi": 0.5, "bytes__up": 9}
     records = [record("a", 0, **both, knn__acc=0.1), record("b", 0, **both)]
     wanted = ["clustering/acc", "clustering/nmi", "knn/acc"]
-    assert foremost(Comparison.of(records)) == wanted
+    assert foremost(ComparisonTable.of(records)) == wanted
     records = [record("a", 0, **both, knn__acc=0.1), record("b", 0, **both, knn__acc=0.2)]
-    assert foremost(Comparison.of(records)) == ["clustering/acc", "knn/acc", "clustering/nmi"]
+    assert foremost(ComparisonTable.of(records)) == ["clustering/acc", "knn/acc", "clustering/nmi"]
     numbers = {f"g{i}__m{j}": 0.5 for i in range(6) for j in range(4)}
     label = "a label that is much too long to stand in a terminal"
-    comparison = Comparison.of([record(label, seed, **numbers) for seed in (0, 1)])
+    comparison = ComparisonTable.of([record(label, seed, **numbers) for seed in (0, 1)])
     console = Console(file=io.StringIO(), width=80)
-    console.print(comparison_table(comparison))
+    console.print(terminal_table(comparison))
     lines = console.file.getvalue().splitlines()
     assert max(map(len, lines)) <= 80
     assert lines[1].split() == ["g0", "g1"]
@@ -102,7 +102,7 @@ def test_the_terminal_takes_the_first_of_each_group_and_80_columns():
 def test_the_view_says_how_each_run_ended_and_draws_no_line_over_80_columns():
     now = [0.0]
     console = Console(file=io.StringIO(), width=200)
-    view = View("lines", console, clock=lambda: now[0])
+    view = StudyView("lines", console, clock=lambda: now[0])
     view.begin(4, 3)
     view.started("a seed 0")
     now[0] = 30.0

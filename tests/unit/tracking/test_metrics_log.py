@@ -106,7 +106,7 @@ def test_a_file_shorter_than_the_checkpoint_knows_is_kept_with_a_warning(tmp_pat
     with caplog.at_level(logging.WARNING):
         log.truncate_to(size + 10)
     assert log.offset == size
-    assert f"holds {size} bytes where the checkpoint knows of {size + 10}" in caplog.text
+    assert f"holds {size} bytes, the checkpoint expects {size + 10}" in caplog.text
     with pytest.raises(ValueError, match="offset=-1"):
         log.truncate_to(-1)
 

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from coterie.tracking.summary import Summary
-from coterie.tracking.tables import (
+from coterie.tracking.formatting import (
     display_path,
     fit,
     format_bytes,
@@ -19,6 +18,7 @@ from coterie.tracking.tables import (
     scores_table,
     shorten,
 )
+from coterie.tracking.summary import Summary
 
 
 def summary(**changes):

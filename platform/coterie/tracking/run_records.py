@@ -1,4 +1,4 @@
-"""What run directories say of runs that have ended, for whoever compares them."""
+"""Read finished runs back from their directories, to compare them."""
 
 import json
 from collections.abc import Mapping
@@ -14,17 +14,17 @@ Ended = Literal["completed", "failed", "interrupted", "not started"]
 
 @dataclass(frozen=True, kw_only=True)
 class RunRecord:
-    """One run as its directory has it.
+    """A run as read from its directory.
 
     Attributes:
-        label: What it is a run of.
-        seed: Its seed.
-        status: How it ended.
-        error: Why it failed, as a sentence; "" unless it did.
+        label: The run's variant.
+        seed: The run's seed.
+        status: How the run ended.
+        error: Why the run failed, as a sentence; "" if it did not.
         numbers: Every finite number of summary.json by its path: "clustering/acc", "bytes/up".
-        scores: Which of them are final metrics, in the order of summary.json.
-        accounts: Which say what the run used: bytes by direction, modelled seconds; not the
-            wall-clock time, which depends on the machine and on what else it did.
+        scores: The names of the final metrics among them, in the order of summary.json.
+        accounts: The names of what the run used: bytes by direction, modelled seconds. Wall-clock
+            time is left out, because it depends on the machine and its load.
         rows: The server's rows of metrics.jsonl, in order.
     """
 
@@ -39,12 +39,12 @@ class RunRecord:
 
     @property
     def completed(self) -> bool:
-        """Whether it ran to its end."""
+        """Whether the run completed."""
         return self.status == "completed"
 
     @property
     def dropped(self) -> int:
-        """Turns of clients that were dropped, those left out that the config simulates."""
+        """The number of dropped client turns, without simulated ones."""
         return sum(row.get("dropped", 0) - row.get("dropped/simulated", 0) for row in self.rows)
 
 
@@ -52,11 +52,11 @@ def read_run(label: str, seed: int, folder: Path, failure: str = "") -> RunRecor
     """Read a run's directory.
 
     Args:
-        label: What it is a run of.
-        seed: Its seed.
-        folder: Its run directory, which need not exist.
-        failure: Why its process ended, if that was no way to end: a summary.json of an earlier
-            attempt does not count then.
+        label: The run's variant.
+        seed: The run's seed.
+        folder: The run directory, which need not exist.
+        failure: Why the run's process ended abnormally; "" if it did not. With a failure
+            summary.json is ignored, since it belongs to an earlier attempt.
     """
     directory = RunDirectory(folder)
     summary = {} if failure else _json(directory.summary)
@@ -82,12 +82,12 @@ def read_run(label: str, seed: int, folder: Path, failure: str = "") -> RunRecor
 
 
 def is_completed(summary: Path) -> bool:
-    """Whether a summary.json is of a run that ran to its end."""
+    """Whether a summary.json is that of a completed run."""
     return _json(summary).get("status") == "completed"
 
 
 def _json(path: Path) -> dict[str, Any]:
-    """An object of a file; nothing where there is no whole one."""
+    """The content of a summary.json; {} if it is missing or damaged."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):
@@ -96,7 +96,7 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 def _server_rows(path: Path) -> list[Mapping[str, Any]]:
-    """The server's rows; a line that is not whole is left out."""
+    """The server's rows, without incomplete lines."""
     if not path.is_file():
         return []
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines()

@@ -1,4 +1,4 @@
-"""Text for people: the final comparison, scores, sizes, durations, paths, lines that fit."""
+"""Format for the terminal: tables of scores, sizes, durations, paths, lines that fit."""
 
 import math
 from collections import Counter
@@ -14,14 +14,14 @@ _NAME_WIDTH = 28
 
 
 def scores_table(rows: Mapping[str, Mapping[str, float]]) -> Table:
-    """The final comparison, at most 80 columns wide for up to five metrics.
+    """A table of scores, at most 80 columns wide for up to five metrics.
 
     Args:
-        rows: What was compared to its metrics, each the higher the better; a metric may be missing.
+        rows: Name of a row to its metrics, for all of which higher is better; some may be missing.
 
     Returns:
-        A table with a row per entry and a column per metric in order of first appearance, three
-        decimals, the best of each column in bold (all of them if several print alike).
+        A table with a column per metric in order of first appearance, three decimals, the best of
+        each column in bold (all of them if several print alike).
     """
     metrics = list(dict.fromkeys(name for scores in rows.values() for name in scores))
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
@@ -41,8 +41,8 @@ def scores_table(rows: Mapping[str, Mapping[str, float]]) -> Table:
     return table
 
 
-def shown(scores: Mapping[str, float]) -> dict[str, float]:
-    """The scores that a table has room for: all but areas under ROC curves."""
+def without_auroc(scores: Mapping[str, float]) -> dict[str, float]:
+    """The scores without areas under ROC curves, for which a terminal has no room."""
     return {name: value for name, value in scores.items() if not name.startswith("auroc")}
 
 
@@ -65,7 +65,7 @@ def format_seconds(seconds: float) -> str:
 
 
 def display_path(path: Path) -> str:
-    """A path as a user would type it: relative to the current folder if it lies inside."""
+    """A path relative to the current folder if it is inside, else absolute."""
     absolute = path.absolute()
     current = Path.cwd()
     return str(absolute.relative_to(current) if absolute.is_relative_to(current) else absolute)
@@ -74,7 +74,7 @@ def display_path(path: Path) -> str:
 def score_texts(scores: Mapping[str, float]) -> list[str]:
     """Scores by the last part of their names: `clustering/acc` is `acc 0.912`.
 
-    Where two have the same, the one with a group is called by its whole name: `linear acc 0.960`.
+    If two scores share it, both have their whole names: `linear acc 0.960`.
     """
     short = Counter(name.rpartition("/")[2] for name in scores)
     return [
@@ -88,14 +88,14 @@ def _plain_name(name: str, *, unique: bool) -> str:
 
 
 def shorten(text: str, width: int) -> str:
-    """Text of at most `width` characters, cut with three dots if need be."""
+    """Shorten text to at most `width` characters, ending in three dots."""
     return text if len(text) <= width else text[: width - 3] + "..."
 
 
 def fit(parts: Sequence[str], width: int) -> str:
-    """Parts, the most important first, in a line of at most `width` characters.
+    """Join parts, the most important first, in a line of at most `width` characters.
 
-    A part that no longer fits is left out as a whole; a shorter one behind it may still fit.
+    A part that does not fit is left out; a shorter one after it may still fit.
     """
     line = ""
     for part in parts:
@@ -105,17 +105,17 @@ def fit(parts: Sequence[str], width: int) -> str:
 
 
 def one_line(text: str) -> Text:
-    """Text for rich that is cut, not wrapped, where it is too long."""
+    """Text for rich that is cut and not wrapped if it is too long."""
     return Text(text, no_wrap=True, overflow="ellipsis")
 
 
 def _score(value: float | None) -> str:
-    """Three decimals, or a dash where there is no number."""
+    """Three decimals, or a dash without a number."""
     return "-" if value is None or math.isnan(value) else f"{value:.3f}"
 
 
 def _best(values: list[float | None]) -> str | None:
-    """How the highest number prints, or None if there is no number."""
+    """The highest number as text, or None without any."""
     numbers = [value for value in values if value is not None and not math.isnan(value)]
     return _score(max(numbers)) if numbers else None
 

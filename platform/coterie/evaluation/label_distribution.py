@@ -1,29 +1,28 @@
-"""Showing how classes are spread over clients: counts, a table for terminals, a figure."""
+"""The distribution of classes over clients: counts, a table for terminals, a figure."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from rich import box
 from rich.table import Table
 from rich.text import Text
 
 from coterie.contract.data import DataArrays, Indices
-from coterie.tracking.tables import shorten
+from coterie.evaluation.canvas import blank
+from coterie.tracking.formatting import shorten
 
 Counts = NDArray[np.int64]
 _WIDTH = 80
 _MAX_ROWS = 20
 _NAME = 16
-"""Characters of a client's name that are shown."""
+"""Width of a client's name."""
 _Row = tuple[str, NDArray[np.float64]]
-"""What a row is called, and its counts."""
+"""A row's label and its counts."""
 _ENDS = 8
-"""Clients shown at each end when there are more than `_MAX_ROWS`."""
+"""Clients at each end of the table if there are more than `_MAX_ROWS`."""
 
 
 def class_counts(
@@ -34,16 +33,16 @@ def class_counts(
     Args:
         labels: int64 classes (n,), in 0..classes - 1.
         parts: Each client's row numbers.
-        classes: How many classes there are.
+        classes: The number of classes.
     """
     counts = [np.bincount(labels[part], minlength=classes) for part in parts]
     return np.stack(counts).astype(np.int64)
 
 
 def class_spread(data: DataArrays, parts: Sequence[Indices]) -> tuple[Counts, tuple[str, ...]]:
-    """Each client's samples of each class, and the classes' names.
+    """Count each client's samples of each class, and name the classes.
 
-    Samples of unknown class come last, as a class of their own where there are any.
+    Samples of unknown class, if there are any, are counted as a last class "unlabelled".
     """
     labels, classes = data.labels, len(data.classes)
     if labels is None:
@@ -55,7 +54,7 @@ def class_spread(data: DataArrays, parts: Sequence[Indices]) -> tuple[Counts, tu
 
 
 def client_names(data: DataArrays, parts: Sequence[Indices]) -> tuple[str, ...]:
-    """The clients' names where the parts are the data's own clients, else none."""
+    """The clients' names if the parts are the data's own clients, else none."""
     if data.owners is None:
         return ()
     owners = [np.unique(data.owners[part]).tolist() for part in parts]
@@ -65,10 +64,10 @@ def client_names(data: DataArrays, parts: Sequence[Indices]) -> tuple[str, ...]:
 def class_table(
     counts: Counts, class_names: Sequence[str] = (), client_names: Sequence[str] = ()
 ) -> Table:
-    """A table of clients and their samples per class that fits 80 columns.
+    """Make a table of the clients' samples per class, at most 80 columns wide.
 
-    With more than 20 clients, those in the middle are one row of means. With more classes than fit,
-    each client's row names its largest classes instead of one column per class.
+    With more than 20 clients, one row has the means of those in the middle. With more classes than
+    fit, each row names the client's largest classes instead.
 
     Args:
         counts: int64 (clients, classes), from `class_counts`.
@@ -105,7 +104,7 @@ def _largest_classes_table(counts: Counts, rows: list[_Row], names: list[str]) -
 
 
 def _lead_width(rows: list[_Row]) -> int:
-    """The characters that the columns of clients and samples take, with a space behind each."""
+    """Width of the columns "client" and "samples", with a space after each."""
     labels = ("client", *(label for label, _ in rows))
     return max(map(len, labels)) + 1 + len("samples ")
 
@@ -120,7 +119,7 @@ def _empty_table(counts: Counts) -> Table:
 
 
 def _rows(counts: Counts, names: Sequence[str]) -> list[_Row]:
-    """The rows to show, the mean of the middle ones among them."""
+    """The rows of the table; many clients' middle ones are replaced by their mean."""
     labels = [shorten(name, _NAME) for name in names] or [str(k) for k in range(len(counts))]
     rows = [(label, row.astype(np.float64)) for label, row in zip(labels, counts, strict=True)]
     if len(rows) <= _MAX_ROWS:
@@ -130,7 +129,7 @@ def _rows(counts: Counts, names: Sequence[str]) -> list[_Row]:
 
 
 def _short(count: float) -> str:
-    """A count in at most five characters up to 9,999,999, with a dot for none."""
+    """A count in at most five characters up to 9,999,999; a dot for zero."""
     if count == 0:
         return "·"
     if count < 10 and count != int(count):
@@ -149,7 +148,7 @@ def label_distribution_figure(
     Args:
         counts: int64 (clients, classes), from `class_counts`.
         class_names: The classes' names; their numbers if empty.
-        path: The file to write; its folder has to exist.
+        path: The file to write, in an existing folder.
         client_names: The clients' names; their numbers if empty.
     """
     clients, classes = counts.shape
@@ -157,8 +156,7 @@ def label_distribution_figure(
     names = list(class_names) or [str(number) for number in range(classes)]
     width = float(np.clip(2.6 + 0.4 * clients, 5.0, 12.0))
     height = float(np.clip(1.2 + 0.3 * classes, 2.8, 12.0))
-    figure = Figure(figsize=(width, height), dpi=150, layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = blank(width, height)
     axes = figure.add_subplot()
     image = axes.imshow(counts.T, cmap="Blues", vmin=0, aspect="auto", interpolation="nearest")
     axes.set_xlabel("client")
@@ -171,11 +169,11 @@ def label_distribution_figure(
     if clients <= 20 and classes <= 20:
         _write_counts(axes, counts)
     figure.colorbar(image, ax=axes, label="samples")
-    figure.savefig(Path(path), format="png")
+    figure.savefig(Path(path), format="png", dpi=150)
 
 
 def _write_counts(axes: Axes, counts: Counts) -> None:
-    """Write each count into its cell, in white where the cell is dark."""
+    """Write each count into its cell, in white on dark cells."""
     half = counts.max(initial=0) / 2
     for (client, number), count in np.ndenumerate(counts):
         if count > 0:

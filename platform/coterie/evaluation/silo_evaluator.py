@@ -1,4 +1,4 @@
-"""Evaluates a run whose data stays with its clients: only their counts come back."""
+"""Evaluate a run whose data stays in its silos: clients return only contingency tables."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -10,26 +10,26 @@ from coterie.clustering.contingency import Table
 from coterie.config.schema import EvaluationConfig
 from coterie.contract.phase import ServerState
 from coterie.evaluation.clustering_metrics import ClusteringScores
-from coterie.evaluation.result import Evaluation
+from coterie.evaluation.scorer import Evaluation, Scorer
 from coterie.execution.backend import Backend
 from coterie.execution.packing import pack_server
 from coterie.execution.silo_data import Tally
 
 
 @dataclass
-class LocalEvaluator:
-    """Scores server states by the sums of the clients' contingency tables.
+class SiloEvaluator(Scorer):
+    """Scores server states by the sum of the clients' contingency tables.
 
-    Neither samples nor embeddings nor assignments leave a client, so there is no probe, no k-means
-    and no figure of embeddings; a model without clusters has no score.
+    No samples, embeddings or assignments leave a client, so there are no probes, no k-means and no
+    figure of the embedding; a model without clusters has no score.
 
     Attributes:
         config: When to evaluate.
-        backend: Where the clients are.
-        clients: How many there are.
-        classifies: Whether the model's head predicts classes; its score is the accuracy then.
-        sent: Bytes of models down and of counts up, so far.
-        missed: Clients that could not be reached, so far.
+        backend: Backend that reaches the clients.
+        clients: Number of clients.
+        classifies: Whether the model's head predicts classes; the metric then is the accuracy.
+        sent: Bytes of models sent down and of tables sent up so far.
+        missed: Clients that could not be reached so far.
     """
 
     config: EvaluationConfig
@@ -41,19 +41,15 @@ class LocalEvaluator:
 
     @property
     def group(self) -> str:
-        """What scores are about."""
+        """The group of the metrics of `quick`."""
         return "train" if self.classifies else "clustering"
 
-    def due(self, round_: int, last: bool) -> bool:
-        """Whether an evaluation follows this round; the last round has one of its own."""
-        return not last and self.config.every > 0 and round_ % self.config.every == 0
-
     def quick(self, server: ServerState) -> dict[str, float]:
-        """Clustering metrics on all clients' data: "acc", "nmi", "ari", "kappa"; or nothing."""
+        """Clustering metrics on all clients' data: "acc", "nmi", "ari", "kappa"; {} without any."""
         return self._scores(self._tables(server).get("train"))
 
     def final(self, server: ServerState) -> Evaluation:
-        """The scores on the training and, where clients have any, the test samples."""
+        """Metrics on the training samples and, if clients have any, the test samples."""
         tables = self._tables(server)
         groups = {self.group: "train", "test" if self.classifies else "clustering_test": "test"}
         metrics: Mapping[str, Mapping[str, float]] = {
@@ -75,7 +71,7 @@ class LocalEvaluator:
         return asdict(ClusteringScores.from_table(table))
 
     def _tables(self, server: ServerState) -> dict[str, Table]:
-        """The sums of the tables of the clients that can be reached."""
+        """Sums of the tables of the clients that can be reached, by split."""
         told = self.backend.tally(server, range(self.clients))
         model = sum(slot.nbytes for slot in pack_server(server).slots.values())
         self.missed += tuple(client for client, tally in enumerate(told) if tally is None)
@@ -84,7 +80,7 @@ class LocalEvaluator:
 
 
 def sum_tables(tallies: Sequence[Tally]) -> dict[str, Table]:
-    """Tables of disjoint samples, added up by split."""
+    """Add up the clients' tables by split."""
     sums: dict[str, Table] = {}
     for tally in tallies:
         for split, table in tally.tables.items():

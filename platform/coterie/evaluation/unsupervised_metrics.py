@@ -1,8 +1,8 @@
-"""How good a representation is without labels: alignment, uniformity and inter-cluster mixing.
+"""Metrics without labels: alignment, uniformity and inter-cluster mixing of representations.
 
-Orchestra (Lubana et al., 2022): eq. (5) and appendix C.4 for alignment and uniformity, by whose
-combination hyperparameters are chosen; definition 3.1 for the mixing. All take representations,
-which are L2-normalised here; s is the cosine similarity.
+Orchestra (Lubana et al., 2022): eq. (5) and appendix C.4 for alignment and uniformity, whose sum
+selects hyperparameters; definition 3.1 for the mixing. Representations are L2-normalised here; s is
+the cosine similarity.
 """
 
 import math
@@ -20,11 +20,11 @@ from coterie.errors import DataError
 _BLOCK = 2**24
 """Similarities held at once: 64 MiB of float32."""
 _WEIGHT = 0.2
-"""Of uniformity beside alignment."""
+"""Weight of uniformity in the selection score."""
 
 
 def alignment(clients: Sequence[tuple[Tensor, Tensor]]) -> float:
-    """The mean over clients of E_x s(x, T(x)), in −1..1; 1 if views do not move a sample.
+    """Mean over clients of E_x s(x, T(x)), in −1..1; 1 if a view equals its sample.
 
     Args:
         clients: Each client's representations (n_k, d) of its samples and of one view of each.
@@ -49,15 +49,15 @@ def uniformity(
     *,
     anchors: Sequence[Indices] | None = None,
 ) -> float:
-    """−1 times the mean over clients of E_x log E_y exp(s(x, y)/τ), the higher the better.
+    """−1 times the mean over clients of E_x log E_y exp(s(x, y)/τ); higher is better.
 
-    y runs over the client's own samples, x included. It is −1/τ if all representations are equal.
-    The work is done in blocks, so memory does not grow with the square of the samples.
+    y runs over the client's own samples, including x. It is −1/τ if all representations are equal.
+    It is computed in blocks, so memory does not grow with the square of the samples.
 
     Args:
         clients: Each client's representations (n_k, d).
         temperature: τ, positive.
-        anchors: Each client's rows that x runs over, one or more; None for all.
+        anchors: Each client's rows for x, one or more; None for all.
 
     Raises:
         DataError: If there is no client, one has no sample, or τ is not positive.
@@ -72,24 +72,24 @@ def uniformity(
 
 
 def selection_score(alignment_: float, uniformity_: float) -> float:
-    """Align + 0.2 · Unif, which Orchestra maximises to choose hyperparameters without labels."""
+    """Align + 0.2 · Unif, which Orchestra maximises to select hyperparameters without labels."""
     return alignment_ + _WEIGHT * uniformity_
 
 
 def mixing(x: Tensor, assignments: NDArray[np.int64]) -> float:
-    """Inter-cluster mixing δ = max_g max_{b not in g} μ_g · b: the lower, the better separated.
+    """Inter-cluster mixing δ = max_g max_{b not in g} μ_g · b; lower is better.
 
-    μ_g is the mean of cluster g's normalised representations, itself normalised.
+    μ_g is the normalised mean of the normalised representations of cluster g.
 
     Args:
         x: Representations (n, d).
         assignments: Their clusters (n,).
 
     Returns:
-        float: In −1..1; NaN with a single cluster, for nothing lies outside it.
+        float: In −1..1; NaN with a single cluster.
 
     Raises:
-        DataError: If there is no sample, or not one assignment for each.
+        DataError: If there is no sample, or not one assignment per sample.
     """
     _check([x])
     if len(assignments) != len(x):
@@ -105,7 +105,7 @@ def mixing(x: Tensor, assignments: NDArray[np.int64]) -> float:
 
 
 def _log_mean_exp(unit: Tensor, anchors: Indices, temperature: float) -> float:
-    """E_x log E_y exp(s(x, y)/τ) of unit rows y and those x of them that are anchors."""
+    """E_x log E_y exp(s(x, y)/τ) over unit rows y, with x at the rows in `anchors`."""
     rows, x = max(1, _BLOCK // len(unit)), unit[torch.from_numpy(anchors)]
     blocks = (x[first : first + rows] @ unit.T for first in range(0, len(x), rows))
     logs = torch.cat([(block / temperature).double().logsumexp(dim=1) for block in blocks])

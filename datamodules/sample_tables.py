@@ -1,10 +1,10 @@
-"""Samples of a parquet or CSV table, batch by batch.
+"""Samples of a parquet or CSV table, in batches.
 
-The columns tell what a row holds: `image` or `img` (a picture's bytes, or a struct with a field
-`bytes`), else `path` or `file` (a picture's file, relative to the table's folder), else a column of
-lists of numbers, else all columns of numbers but `id`, `name`, `sample`, `label`, `client`,
-`cluster` and `confidence`. Names come from `name`, `id`, or the files' paths; in CSV they and files
-are text, so that 007 keeps its zeros.
+The samples are in the first of these: a column `image` or `img` (a picture's bytes, or a struct
+with a field `bytes`); a column `path` or `file` (a picture's file, relative to the table's folder);
+a column of lists of numbers; all columns of numbers except `id`, `name`, `sample`, `label`,
+`client`, `cluster` and `confidence`. Names are in `name`, `id`, or the files' paths; in CSV names
+and files are text, so that 007 keeps its zeros.
 """
 
 from collections.abc import Iterable, Iterator
@@ -31,18 +31,18 @@ _BYTES = frozenset({"binary", "large_binary", "binary_view"})
 
 @dataclass(frozen=True, kw_only=True)
 class OpenTable:
-    """A table under way: its columns, its rows if they are known, and its record batches."""
+    """An open table: schema, number of rows if known, and record batches."""
 
     schema: Any
     rows: int | None
     batches: Iterable[Any]
 
 
-def open_parquet(path: Path, batch_size: int) -> OpenTable:
+def open_parquet_table(path: Path, batch_size: int) -> OpenTable:
     """Open a parquet file.
 
     Raises:
-        DataError: If it is none.
+        DataError: If it is not one.
     """
     try:
         file = pq.ParquetFile(path)
@@ -52,11 +52,11 @@ def open_parquet(path: Path, batch_size: int) -> OpenTable:
     return OpenTable(schema=file.schema_arrow, rows=rows, batches=batches)
 
 
-def open_csv(path: Path) -> OpenTable:
-    """Open a CSV file with a header; its types are those of its first megabyte.
+def open_csv_table(path: Path) -> OpenTable:
+    """Open a CSV file with a header; types are inferred from its first megabyte.
 
     Raises:
-        DataError: If it is none.
+        DataError: If it is not one.
     """
     text = dict.fromkeys((*_NAMES, *_FILES), pa.string())
     try:
@@ -69,11 +69,11 @@ def open_csv(path: Path) -> OpenTable:
 def table_batches(
     path: Path, table: OpenTable, fitting: Fitting, batch_size: int
 ) -> tuple[int | None, bool, Iterator[SampleBatch]]:
-    """The number of rows if it is known, whether they have names, and the batches.
+    """Return the number of rows if known, whether samples have names, and the batches.
 
     Raises:
-        DataError: If there are no rows, no columns to read samples from, or columns of another
-            type or of one name; later also from the batches.
+        DataError: If there are no rows, no columns with samples, or columns of a wrong type or with
+            the same name; also later, from the batches.
     """
     if table.rows == 0:
         raise DataError(f"{path}: it holds no row; give at least one.")
@@ -97,7 +97,7 @@ def table_batches(
 
 
 class _Columns(NamedTuple):
-    """What the rows hold, and the columns it is in."""
+    """Kind of the samples, and their columns."""
 
     kind: Literal["picture", "file", "list", "numbers"]
     names: list[str]
@@ -131,7 +131,7 @@ def _check_once(path: Path, schema: Any, used: list[str]) -> None:
 
 
 def _check_type(path: Path, schema: Any, columns: _Columns) -> None:
-    """Whether files are text, and pictures bytes."""
+    """Refuse files that are not text and pictures that are not bytes."""
     name = columns.names[0]
     given = schema.field(name).type
     if columns.kind == "file":
@@ -151,7 +151,7 @@ def _check_type(path: Path, schema: Any, columns: _Columns) -> None:
 
 
 def _plain(kind: Any) -> Any:
-    """The type of what a dictionary, as of categories, stands for."""
+    """Value type of a dictionary-encoded column, else the type itself."""
     return kind.value_type if pa.types.is_dictionary(kind) else kind
 
 
@@ -190,7 +190,7 @@ def _matrix(path: Path, column: str, values: Any) -> NDArray[Any]:
 
 
 def _rebatched(path: Path, batches: Iterable[Any], size: int) -> Iterator[Any]:
-    """Tables of exactly `size` rows, but for the last one: a result depends on the batches."""
+    """Tables of exactly `size` rows except the last, since results depend on the batches."""
     held: list[Any] = []
     try:
         for batch in batches:
@@ -216,6 +216,6 @@ def _is_number(kind: Any) -> bool:
 
 
 def unreadable(path: Path, error: Exception) -> DataError:
-    """The error for a file that is not what its name says, in one sentence."""
+    """Error for a file that its reader refuses, in one sentence."""
     reason = (str(error) or type(error).__name__).splitlines()[0].rstrip(".")
     return DataError(f"{path}: it cannot be read ({reason}); write it again.")

@@ -1,4 +1,4 @@
-"""One table of many runs: mean ± standard deviation over the seeds, as Markdown and CSV."""
+"""A table of runs: mean ± standard deviation over seeds, as Markdown and CSV."""
 
 import csv
 import io
@@ -7,17 +7,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
-from coterie.tracking.finished import RunRecord
-from coterie.tracking.tables import format_bytes
+from coterie.tracking.formatting import format_bytes
+from coterie.tracking.run_records import RunRecord
 
 
 @dataclass(frozen=True)
 class Spread:
-    """A number over the seeds.
+    """Mean and standard deviation of a number over seeds.
 
     Attributes:
-        mean: The mean of the runs that have it.
-        deviation: The sample standard deviation, over n - 1; None for a single run.
+        mean: The mean over the runs that have the number.
+        deviation: The sample standard deviation (n - 1); None for a single run.
     """
 
     mean: float
@@ -25,7 +25,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> "Spread | None":
-        """The spread of one value or more, None of none."""
+        """The spread of these values, None without any."""
         if not values:
             return None
         return cls(statistics.fmean(values), statistics.stdev(values) if values[1:] else None)
@@ -36,10 +36,10 @@ class ComparisonRow:
     """A row: one variant over its seeds.
 
     Attributes:
-        label: The variant.
-        completed: How many of its runs completed.
-        runs: How many there are.
-        cells: A spread per column, None where no completed run has the number.
+        label: The variant's label.
+        completed: The number of its runs that completed.
+        runs: The number of its runs.
+        cells: A spread per column; None if no completed run has the number.
     """
 
     label: str
@@ -49,18 +49,18 @@ class ComparisonRow:
 
     @property
     def count(self) -> str:
-        """How many runs the numbers are of: "3", or "2 of 3" if one is missing."""
+        """The number of runs behind the row: "3", or "2 of 3" if one is missing."""
         return str(self.runs) if self.completed == self.runs else f"{self.completed} of {self.runs}"
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """The table; only completed runs count in it.
+class ComparisonTable:
+    """A table of the completed runs.
 
     Attributes:
         columns: Names as in `RunRecord.numbers`.
-        rows: One per variant, in the order of the comparison.
-        records: The runs behind it, in order.
+        rows: One per variant, in the order of the runs.
+        records: All runs, in order.
     """
 
     columns: tuple[str, ...]
@@ -68,13 +68,13 @@ class Comparison:
     records: tuple[RunRecord, ...]
 
     @classmethod
-    def of(cls, records: Iterable[RunRecord], columns: Sequence[str] = ()) -> "Comparison":
-        """The table of these runs.
+    def of(cls, records: Iterable[RunRecord], columns: Sequence[str] = ()) -> "ComparisonTable":
+        """Tabulate runs.
 
         Args:
-            records: Runs, those of a label with different seeds.
-            columns: Which numbers; by default every final metric, and the bytes and modelled
-                seconds that any run used.
+            records: The runs; those of one label have different seeds.
+            columns: The numbers to tabulate; by default every final metric, and bytes and modelled
+                seconds if any run used them.
         """
         records = tuple(records)
         done = [record for record in records if record.completed]
@@ -92,7 +92,7 @@ class Comparison:
 
     @property
     def problems(self) -> list[str]:
-        """A sentence for each run that is missing in the table."""
+        """A sentence for each run that did not complete."""
         return [
             f"{record.label}, seed {record.seed}: {record.status}"
             + (f": {record.error}" if record.error else ".")
@@ -101,7 +101,7 @@ class Comparison:
         ]
 
     def markdown(self) -> str:
-        """The table for people, and below it the runs that are missing in it."""
+        """The table in Markdown, and below it the runs that did not complete."""
         head = ["experiment", "runs", *self.columns]
         lines = [head, ["---"] * len(head)]
         lines += [[row.label, row.count, *self.texts(row)] for row in self.rows]
@@ -110,19 +110,19 @@ class Comparison:
         return f"{table}\n\n{problems}" if problems else f"{table}\n"
 
     def texts(self, row: ComparisonRow) -> list[str]:
-        """A row's cells for people."""
+        """A row's cells as text."""
         pairs = zip(self.columns, row.cells, strict=True)
         return [cell_text(name, cell) for name, cell in pairs]
 
     @property
     def head(self) -> list[str]:
-        """The names of the entries of `lines`."""
+        """The header of `lines`."""
         parts = [f"{name} {part}" for name in self.columns for part in ("mean", "std")]
         return ["experiment", "completed", "runs", *parts]
 
     @property
     def lines(self) -> list[list[str | int | float | None]]:
-        """Every row's label and counts, then mean and deviation of each column."""
+        """Each row's label and counts, then mean and deviation per column."""
         lines: list[list[str | int | float | None]] = []
         for row in self.rows:
             lines.append([row.label, row.completed, row.runs])
@@ -131,11 +131,11 @@ class Comparison:
         return lines
 
     def csv(self) -> str:
-        """The table for programs, in full precision."""
+        """The table as CSV in full precision."""
         return _csv([self.head, *self.lines])
 
     def runs_csv(self) -> str:
-        """Every run with every number of its summary.json, in full precision."""
+        """Every run with every number of its summary.json, as CSV in full precision."""
         names = list(dict.fromkeys(name for record in self.records for name in record.numbers))
         head = ["experiment", "seed", "status", "error", *names]
         lines = [
@@ -146,7 +146,7 @@ class Comparison:
 
 
 def cell_text(name: str, cell: Spread | None) -> str:
-    """A cell for people: `0.929 ± 0.012`, bytes in their units, a dash where there is nothing."""
+    """A cell as text: `0.929 ± 0.012`, bytes with a unit, a dash for None."""
     if cell is None:
         return "–"
     sizes = name.startswith("bytes/")
@@ -156,10 +156,10 @@ def cell_text(name: str, cell: Spread | None) -> str:
     return f"{show(cell.mean)} ± {show(spread)}"
 
 
-def foremost(comparison: Comparison) -> list[str]:
-    """The final metrics among the columns, those in front that most rows have.
+def foremost(comparison: ComparisonTable) -> list[str]:
+    """The final metrics among the columns, those that most rows have first.
 
-    Among these the first of each group ("clustering", "linear") comes before the second of each.
+    Among equals, the first of each group ("clustering", "linear") comes before the second of each.
     """
     missing = {
         name: sum(row.cells[place] is None for row in comparison.rows)
@@ -171,7 +171,7 @@ def foremost(comparison: Comparison) -> list[str]:
 
 
 def alternating(names: Iterable[str]) -> list[str]:
-    """The first of each group, which is what stands before the slash, then the second of each."""
+    """The first name of each group (the part before the slash), then the second of each."""
     groups: dict[str, list[str]] = {}
     for name in names:
         groups.setdefault(name.partition("/")[0], []).append(name)
@@ -185,7 +185,7 @@ def _default_columns(done: Sequence[RunRecord]) -> tuple[str, ...]:
 
 
 def _short(number: float) -> str:
-    """Three decimals, or five digits of what is large."""
+    """Three decimals, or five digits from 100 on."""
     return f"{number:.3f}" if abs(number) < 100 else f"{number:.5g}"
 
 
@@ -194,7 +194,7 @@ def _escape(text: str) -> str:
 
 
 def _csv(lines: Sequence[Sequence[object]]) -> str:
-    """Floats with all their digits, so that reading them gives the same numbers; None is empty."""
+    """CSV with all digits of floats, so that they read back unchanged; None is empty."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(lines)
     return text.getvalue()

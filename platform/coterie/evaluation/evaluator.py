@@ -1,4 +1,4 @@
-"""Evaluates a server state: embeds samples on the backend, then scores with pure functions."""
+"""Evaluate server states: predict on the backend, then score with pure functions."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -14,38 +14,37 @@ from coterie.contract.data import DataArrays, Indices
 from coterie.contract.phase import ServerState
 from coterie.contract.seeds import derive_seed
 from coterie.errors import ContractError
-from coterie.evaluation.assignment import assign
+from coterie.evaluation.classification_metrics import classification_scores
+from coterie.evaluation.cluster_assignment import assign_clusters
 from coterie.evaluation.clustering_metrics import ClusteringScores
-from coterie.evaluation.fixed_sample import fixed_sample
-from coterie.evaluation.local_tests import GROUP, LocalTests
-from coterie.evaluation.probe_runner import Probes
-from coterie.evaluation.probes import classification_scores
+from coterie.evaluation.local_test_sets import LocalTestEvaluator
+from coterie.evaluation.probes import Probes
 from coterie.evaluation.raw_baseline import raw_clusters
-from coterie.evaluation.result import Evaluation
-from coterie.evaluation.unsupervised import UnsupervisedEvaluator
+from coterie.evaluation.sampling import fixed_sample
+from coterie.evaluation.scorer import LOCAL, UNSUPERVISED, Evaluation, Scorer
+from coterie.evaluation.unsupervised_evaluator import UnsupervisedEvaluator
 from coterie.execution.backend import Backend
 from coterie.execution.predictor import join, split_rows
 
-UNSUPERVISED = "unsupervised"
-"""The group of the scores without labels."""
 _PROBE_SHARE = 0.8
+"""Share of the samples that a probe is fitted on if there is no test set."""
 _LEAST_LABELS = 2
-"""Known labels below which nothing is scored: a probe needs one to fit and one to hold out."""
+"""Known labels needed to score: a probe needs one to fit and one to hold out."""
 
 
 @dataclass
-class Evaluator:
-    """Scores server states of one run.
+class Evaluator(Scorer):
+    """Scores the server states of one run on all its data.
 
     Attributes:
-        config: What is measured.
-        data: The data set, labels included; they go no further than here.
-        backend: Where samples are embedded.
-        clusters: How many clusters k-means makes where the model has none; 0 for no clustering.
+        config: What is evaluated.
+        data: The data set with its labels, which are used nowhere else.
+        backend: Backend that predicts.
+        clusters: Clusters of k-means if the model has no head; 0 for no clustering.
         seed: The run's seed.
-        classifies: Whether the model predicts the data's classes; then it is scored by them.
-        unsupervised: Scores without labels besides, where the config asks for them.
-        local: Scores of each client's model on its own test set, where the config asks for them.
+        classifies: Whether the model predicts the data's classes, and is scored as a classifier.
+        unsupervised: Evaluator of the metrics without labels, if the config asks for it.
+        local: Evaluator on the clients' own test sets, if the config asks for it.
     """
 
     config: EvaluationConfig
@@ -55,30 +54,27 @@ class Evaluator:
     seed: int
     classifies: bool = False
     unsupervised: UnsupervisedEvaluator | None = None
-    local: LocalTests | None = None
-    sent: int = 0  # all data is at hand
+    local: LocalTestEvaluator | None = None
+    sent: int = 0  # the driver has all data
     missed: tuple[int, ...] = ()
     _baseline: dict[str, float] | None = field(default=None, repr=False)
 
-    def due(self, round_: int, last: bool) -> bool:
-        """Whether an evaluation follows this round; the last round has one of its own."""
-        return not last and self.config.every > 0 and round_ % self.config.every == 0
-
     @property
     def group(self) -> str:
-        """What scores between rounds are about: "clustering" or, of a classifier, the samples."""
+        """The group of the metrics of `quick`: "clustering", "train", "test" or "local"."""
         if self.local is not None:
-            return GROUP
+            return LOCAL
         if not self.classifies:
             return "clustering"
         return "train" if self.data.test_samples is None else "test"
 
     def quick(self, server: ServerState) -> dict[str, float]:
-        """Scores on a fixed sample: "acc", "nmi", "ari", "kappa"; none of them without labels.
+        """Metrics on a fixed sample of the labelled data.
 
-        Nor are there any where k-means makes the clusters, and more of them than labels are known.
-        Of a classifier "acc" and "f1_macro", on held-out samples if there are any; or its local
-        scores. Without labels "unsupervised/align" and so on; of a linear probe "linear/acc".
+        For a clustering "acc", "nmi", "ari" and "kappa", unless k-means needs more samples than are
+        labelled. For a classifier "acc" and "f1_macro", on the test set if there is one, or the
+        metrics on the clients' test sets. If the config asks for them, "unsupervised/align" and so
+        on, and "linear/acc" of the linear probe.
         """
         found = {} if self.unsupervised is None else self.unsupervised.quick(server)
         blind = {f"{UNSUPERVISED}/{name}": value for name, value in found.items()}
@@ -88,7 +84,7 @@ class Evaluator:
         return {**self._quick_labelled(server), **linear, **blind}
 
     def _quick_probe(self, server: ServerState) -> dict[str, float]:
-        """The linear probe's scores on a fixed sample."""
+        """Scores of the linear probe on a fixed sample."""
         fit, held, test_labels = self.held_out()
         most, seed = self.config.max_samples, self._seed
         fit, held = fixed_sample(fit, most, seed), fixed_sample(held, most, seed)
@@ -108,18 +104,19 @@ class Evaluator:
         prediction = self._predict(server, "train", rows)
         if prediction.probabilities is None and len(rows) < self.clusters:
             return {}
-        assignments, _, _ = assign(prediction, self.clusters, self._seed)
+        assignments, _, _ = assign_clusters(prediction, self.clusters, self._seed)
         return self._scores(assignments, self._labels[rows])
 
     def final(self, server: ServerState) -> Evaluation:
-        """Everything the config asks for, on all samples."""
+        """Evaluate all that the config asks for, on all samples."""
         prediction = self._predict(server, "train", np.arange(len(self.data.samples)))
         assignments, confidence, table, centroids = None, None, None, None
         metrics: dict[str, Mapping[str, float]] = {}
         if self.classifies and self.labelled:
             metrics["train"] = self._class_scores(prediction, self._labels)
         elif self.clusters:
-            assignments, confidence, centroids = assign(prediction, self.clusters, self._seed)
+            found = assign_clusters(prediction, self.clusters, self._seed)
+            assignments, confidence, centroids = found
         if assignments is not None and self.labelled:
             table = self._table(assignments, self._labels)
             metrics["clustering"] = asdict(ClusteringScores.from_table(table))
@@ -127,7 +124,7 @@ class Evaluator:
                 metrics["kmeans_raw"] = self.kmeans_baseline()
         metrics |= self._held_out(server, prediction)
         if self.local is not None:
-            metrics[GROUP] = self.local.scores(server)
+            metrics[LOCAL] = self.local.scores(server)
         if self.unsupervised is not None:
             metrics[UNSUPERVISED] = self.unsupervised.scores(server)
         return Evaluation(
@@ -140,7 +137,7 @@ class Evaluator:
         )
 
     def kmeans_baseline(self) -> dict[str, float]:
-        """Clustering metrics of k-means on the raw samples; computed once."""
+        """Clustering metrics of k-means on the raw samples, computed once."""
         if self._baseline is None and self.labelled:
             assignments = raw_clusters(self.data.samples, self.clusters, self._seed)
             self._baseline = self._scores(assignments, self._labels)
@@ -152,17 +149,17 @@ class Evaluator:
 
     @property
     def _labels(self) -> NDArray[np.int64]:
-        """The training samples' classes, -1 where unknown."""
+        """Classes of the training samples, -1 if unknown."""
         labels = self.data.labels
         return np.full(len(self.data.samples), -1, np.int64) if labels is None else labels
 
     @property
     def labelled(self) -> bool:
-        """Whether enough labels are known to score, and to hold a fifth of them out."""
+        """Whether enough labels are known to score a model."""
         return int((self._labels >= 0).sum()) >= _LEAST_LABELS
 
     def _held_out(self, server: ServerState, train: Prediction) -> dict[str, Mapping[str, float]]:
-        """Scores on held-out samples: the test set or, without one, a fifth of the samples."""
+        """Metrics on the test set, or on a fifth of the training samples if there is none."""
         metrics: dict[str, Mapping[str, float]] = {}
         if not self.labelled:
             return {}
@@ -183,11 +180,11 @@ class Evaluator:
         return metrics | self._probes.scores(features, targets)
 
     def held_out(self) -> tuple[Indices, Indices, NDArray[np.int64] | None]:
-        """What probes learn from and are scored on; only samples of known class.
+        """Split the samples of known class for the probes.
 
         Returns:
-            Training rows to learn from, rows to score, and the test set's classes if the latter are
-            rows of it; without a test set they are a fifth of the training rows.
+            Training rows to fit on, rows to score on, and the classes of the test set. Without a
+            test set the rows to score on are a fifth of the training rows, and the classes None.
         """
         known, test_labels = np.flatnonzero(self._labels >= 0), self.data.test_labels
         if self.data.test_samples is None or test_labels is None or (test_labels < 0).all():
@@ -208,14 +205,14 @@ class Evaluator:
     def _table(
         self, assignments: NDArray[np.int64], labels: NDArray[np.int64]
     ) -> NDArray[np.int64]:
-        """Counts (clusters, classes) of the samples whose class is known."""
+        """Counts (clusters, classes) of the samples of known class."""
         known = labels >= 0
         clusters = max(int(assignments.max()) + 1, self.clusters)
         classes = len(self.data.classes)
         return contingency(assignments[known], labels[known], clusters, classes)
 
     def _class_scores(self, prediction: Prediction, labels: NDArray[np.int64]) -> dict[str, float]:
-        """Of the samples whose class is known."""
+        """Classification metrics on the samples of known class."""
         if prediction.probabilities is None:
             raise ContractError("A classifier gave no probabilities; give its Clusterer a head.")
         known = torch.from_numpy(labels >= 0)

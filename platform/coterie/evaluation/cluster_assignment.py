@@ -1,4 +1,4 @@
-"""Which cluster a sample is in: by the model's head, or by k-means where it has none."""
+"""Assign samples to clusters: by the model's head, or by k-means if it has none."""
 
 import numpy as np
 import torch
@@ -9,20 +9,21 @@ from coterie.contract.clusterer import Prediction
 from coterie.networks.heads import Centroids
 
 _ROWS = 16384
+"""Rows per block."""
 
 
-def assign(
+def assign_clusters(
     prediction: Prediction, clusters: int, seed: int
 ) -> tuple[NDArray[np.int64], NDArray[np.float32], Centroids | None]:
-    """The likeliest clusters and their probabilities; without a head, k-means makes one.
+    """Assign each sample to its most probable cluster; without a head, run k-means first.
 
     Args:
-        prediction: Of n samples.
-        clusters: How many k-means makes.
-        seed: Of k-means.
+        prediction: Embeddings and, if the model has a head, cluster probabilities of n samples.
+        clusters: Number of clusters of k-means.
+        seed: Seed of k-means.
 
     Returns:
-        Clusters (n,), probabilities (n,), and k-means's centroids if it was needed.
+        Clusters (n,), their probabilities (n,), and the centroids of k-means if it was run.
     """
     found, centroids = prediction.probabilities, None
     if found is None:

@@ -1,4 +1,4 @@
-"""What the terminal shows of a comparison, at most 80 columns wide."""
+"""The terminal view of a study and of a comparison's table, at most 80 columns wide."""
 
 import os
 import time
@@ -12,22 +12,22 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from coterie.studies.table import Comparison, foremost
-from coterie.tracking import tables
-from coterie.tracking.finished import RunRecord
+from coterie.studies.comparison_table import ComparisonTable, foremost
+from coterie.tracking import formatting
+from coterie.tracking.run_records import RunRecord
 
 _WIDTH = 80
 _LABEL = 28
 _CELL = 15
 
 
-class View:
-    """Runs under way and, line by line, runs that have ended.
+class StudyView:
+    """Shows the runs under way and, line by line, the runs that have ended.
 
     Args:
-        mode: As of `tracking.progress`: `auto` is live on a terminal.
-        console: Where to draw; by default rich's console on the standard output.
-        clock: Seconds that only grow.
+        mode: As in `tracking.progress`: `auto` is live on a terminal.
+        console: The console to draw on; by default the standard output.
+        clock: A monotonic clock in seconds.
     """
 
     def __init__(
@@ -46,42 +46,42 @@ class View:
         self._live: Live | None = None
 
     def begin(self, total: int, todo: int) -> None:
-        """Say how many runs there are, and how many are left to do."""
+        """Show how many runs there are, and how many have completed before."""
         self._began, self._total, self._todo = self._clock(), total, todo
         kept = f", {total - todo} of them completed before" if total > todo else ""
-        self.line(f"{total} runs{kept}")
+        self.note(f"{total} runs{kept}")
         if self._mode == "live" and todo:
             self._live = Live(console=self._console, transient=True, refresh_per_second=4)
             self._live.start()
 
     def started(self, name: str) -> None:
-        """A run's process has started."""
+        """Show that a run's process has started."""
         if self._mode == "lines":
-            self.line(tables.shorten(f"started {name}", _WIDTH))
+            self.note(formatting.shorten(f"started {name}", _WIDTH))
 
     def ended(self, name: str, record: RunRecord, seconds: float) -> None:
-        """A run's process has ended."""
+        """Show how a run's process has ended."""
         self._done += 1
         self._last = self._clock()
         number = self._total - self._todo + self._done
-        took = tables.format_seconds(seconds)
-        self.line(f"[{number}/{self._total}] {name}: {record.status} after {took}")
+        took = formatting.format_seconds(seconds)
+        self.note(f"[{number}/{self._total}] {name}: {record.status} after {took}")
         if record.error:
-            self.line(f"    {record.error}")
+            self.note(f"    {record.error}")
 
-    def show(self, progress: Mapping[str, str], waiting: int) -> None:
-        """Draw the runs under way, and what is left."""
+    def running(self, progress: Mapping[str, str], waiting: int) -> None:
+        """Draw the runs under way."""
         if self._live is not None:
             self._live.update(self.panel(progress, waiting))
 
     def panel(self, progress: Mapping[str, str], waiting: int) -> Group:
-        """The runs under way, a line each, below how far the whole is."""
+        """A line on the whole study, then a line per run under way."""
         width = min(_WIDTH, self._console.width)
         head = f"{len(progress)} running, {waiting} waiting  {self._eta}"
-        lines = [tables.shorten(head, width)]
+        lines = [formatting.shorten(head, width)]
         for name, line in progress.items():
-            label = tables.shorten(name, width // 2)
-            lines.append(tables.shorten(f"  {label}  {line}", width))
+            label = formatting.shorten(name, width // 2)
+            lines.append(formatting.shorten(f"  {label}  {line}", width))
         return Group(*(Text(line, no_wrap=True, overflow="crop") for line in lines))
 
     def close(self) -> None:
@@ -90,32 +90,32 @@ class View:
             self._live.stop()
             self._live = None
 
-    def finish(self, comparison: Comparison, outputs: Sequence[Path]) -> None:
-        """Show the table, the runs that are missing in it, and the files worth opening."""
+    def finish(self, comparison: ComparisonTable, outputs: Sequence[Path]) -> None:
+        """Show the table, the runs that did not complete, and the files worth opening."""
         self.close()
         if self._mode == "none":
             return
         if any(row.completed for row in comparison.rows):
-            self._console.print(comparison_table(comparison))
-        for text in (*comparison.problems, *map(tables.display_path, outputs)):
-            self.line(text)
+            self._console.print(terminal_table(comparison))
+        for text in (*comparison.problems, *map(formatting.display_path, outputs)):
+            self.note(text)
 
-    def line(self, text: str) -> None:
-        """One line as it is: no markup, no colours, never wrapped."""
+    def note(self, text: str) -> None:
+        """Print a line without markup, colours or wrapping."""
         if self._mode != "none":
             self._console.print(text, markup=False, highlight=False, emoji=False, soft_wrap=True)
 
     @property
     def _eta(self) -> str:
-        """The runs that remain, at the pace of those that have ended."""
+        """Time for the remaining runs at the pace of those that have ended."""
         if not self._done:
             return "ETA -"
         left = (self._last - self._began) / self._done * (self._todo - self._done)
-        return f"ETA {tables.format_seconds(max(left - (self._clock() - self._last), 0.0))}"
+        return f"ETA {formatting.format_seconds(max(left - (self._clock() - self._last), 0.0))}"
 
 
-def comparison_table(comparison: Comparison) -> Table:
-    """The table with as many columns as fit in 80; table.md has all of them."""
+def terminal_table(comparison: ComparisonTable) -> Table:
+    """The table with as many metrics as fit into 80 columns; table.md has all of them."""
     label = min(_LABEL, max(len(row.label) for row in comparison.rows))
     count = max(len("runs"), *(len(row.count) for row in comparison.rows))
     room = (_WIDTH - label - count - 5) // _CELL

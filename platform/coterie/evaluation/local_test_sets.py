@@ -1,4 +1,4 @@
-"""Scores of each client's own model on a test set of its own, with the client's class proportions.
+"""Test sets of the clients with their own class proportions, and the evaluator that uses them.
 
 CP-CFL's measure (Tun et al., section 4.1): "local testing sets that follow each client's data
 distribution by sampling from the testing portion of the dataset"; the test accuracy is the mean of
@@ -15,23 +15,20 @@ from numpy.typing import NDArray
 from coterie.contract.data import DataArrays, Indices
 from coterie.contract.phase import ServerState
 from coterie.errors import ContractError, DataError
-from coterie.evaluation.classification_metrics import classification_report
+from coterie.evaluation.classification_metrics import f1_and_auroc
 from coterie.execution.backend import Backend
 from coterie.execution.predictor import Chunk, join
 
-GROUP = "local"
-"""The group of these scores."""
-
 
 @dataclass(frozen=True, kw_only=True)
-class LocalTests:
-    """Scores every client's model on the client's test set.
+class LocalTestEvaluator:
+    """Scores every client's model on the client's own test set.
 
     Attributes:
-        backend: Where samples are predicted.
+        backend: Backend that predicts.
         rows: Each client's rows of the test set.
-        labels: The test set's classes.
-        batch_size: Samples predicted at a time.
+        labels: Classes of the test set.
+        batch_size: Samples per batch.
     """
 
     backend: Backend
@@ -40,9 +37,9 @@ class LocalTests:
     batch_size: int
 
     def scores(self, server: ServerState) -> dict[str, float]:
-        """Mean of the clients' accuracies, "acc"; over all predictions in one pool F1 and AUROC.
+        """Mean accuracy over clients, "acc"; F1 and AUROC over all clients' predictions together.
 
-        See `classification_report` for the latter. A client without a test sample does not count.
+        See `f1_and_auroc` for the latter. A client without a test sample does not count.
         """
         clients = [client for client, own in enumerate(self.rows) if len(own)]
         found = self.backend.predict(server, [self._chunk(client) for client in clients])
@@ -55,7 +52,7 @@ class LocalTests:
         hits = [np.mean(ours.numpy() == own) for ours, own in zip(each, labels, strict=True)]
         return {
             "acc": float(np.mean(hits)),
-            **classification_report(pooled, np.concatenate(labels)),
+            **f1_and_auroc(pooled, np.concatenate(labels)),
         }
 
     def _chunk(self, client: int) -> Chunk:
@@ -66,22 +63,22 @@ class LocalTests:
 def local_test_rows(
     data: DataArrays, parts: Sequence[Indices], ratio: float, seed: int
 ) -> list[Indices]:
-    """Deal the test set out: to each client `ratio` test samples of a class for each of its own.
+    """Split the test set over the clients: `ratio` test samples per training sample and class.
 
-    Where the test set has too few of some class for that, all counts shrink by one factor, so that
-    the clients' proportions stay. The sets are disjoint and drawn at random.
+    If the test set has too few samples of a class, all counts shrink by one factor, so that the
+    clients' class proportions are kept. The sets are disjoint and drawn at random.
 
     Args:
         data: Classes of the training and the test samples; those of class −1 are left out.
         parts: Each client's training rows.
-        ratio: Test samples for each training sample.
-        seed: Of the draw.
+        ratio: Test samples per training sample.
+        seed: Seed of the draw.
 
     Returns:
         Each client's rows of the test set, sorted.
 
     Raises:
-        DataError: If nothing is held out, there are no labels, or the ratio leaves nobody a sample.
+        DataError: If there is no test set, there are no labels, or no client gets a sample.
     """
     labels, test_labels = data.labels, data.test_labels
     if labels is None or test_labels is None:
@@ -102,7 +99,7 @@ def local_test_rows(
         )
     rows: list[list[Indices]] = [[] for _ in parts]
     for c in wanted:
-        # Rounded sums, so that a class's shares add up whatever the factor.
+        # Rounded cumulative sums, so that the shares of a class add up for any factor.
         ends = np.floor(np.cumsum(own[c]) * factor + 0.5).astype(np.int64)
         shares = np.split(rng.permutation(held[c]), np.minimum(ends, len(held[c])))
         for client, share in enumerate(shares[:-1]):

@@ -1,4 +1,4 @@
-"""Scores of a server state without labels: alignment, uniformity and inter-cluster mixing."""
+"""Score server states without labels: alignment, uniformity and inter-cluster mixing."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from coterie.contract.clusterer import Prediction
 from coterie.contract.data import Indices
 from coterie.contract.phase import ServerState
 from coterie.contract.seeds import derive_seed
-from coterie.evaluation.representation_scores import (
+from coterie.evaluation.unsupervised_metrics import (
     alignment,
     mixing,
     selection_score,
@@ -25,16 +25,15 @@ from coterie.execution.predictor import join, split_rows
 
 @dataclass(frozen=True, kw_only=True)
 class UnsupervisedEvaluator:
-    """Orchestra's scores of a model where it compares samples, see `Clusterer.project`.
+    """Orchestra's metrics of a model in its projection space, see `Clusterer.project`.
 
     Attributes:
-        backend: Where samples are embedded.
+        backend: Backend that predicts.
         parts: Each client's rows; alignment and uniformity are means over clients.
-        clusters: How many clusters k-means makes for the mixing, where the model has none; 0 for
-            no mixing.
-        seed: Of the sample, of the views and of k-means.
-        batch_size: Samples embedded at a time.
-        max_samples: Samples that `quick` looks at; None takes all.
+        clusters: Clusters of k-means for the mixing if the model has no head; 0 for no mixing.
+        seed: Seed of the sample, the views and k-means.
+        batch_size: Samples per batch.
+        max_samples: Samples that `quick` scores; None for all.
     """
 
     backend: Backend
@@ -45,22 +44,22 @@ class UnsupervisedEvaluator:
     max_samples: int | None
 
     def scores(self, server: ServerState) -> dict[str, float]:
-        """Scores "align", "unif", "selection" and, with clusters, "mixing" of a state.
+        """Metrics "align", "unif", "selection" and, with clusters, "mixing" of a state.
 
-        Alignment compares each sample with one random view of it, by the run's augmentation.
+        Alignment compares each sample with one random view of it under the run's augmentation.
         """
         return self._scores(server, [np.arange(len(part)) for part in self.parts])
 
     def quick(self, server: ServerState) -> dict[str, float]:
-        """The same of at most `max_samples`, each compared with all samples of its client.
+        """The same metrics on up to `max_samples`, each compared with all samples of its client.
 
-        All are embedded: uniformity counts a sample itself among those that it is compared with,
-        for more the fewer these are.
+        All samples are embedded: uniformity compares a sample with itself too, and with fewer
+        samples that term would weigh more.
         """
         return self._scores(server, self.sampled())
 
     def _scores(self, server: ServerState, anchors: Sequence[Indices]) -> dict[str, float]:
-        """Scores of the samples at these positions in the clients' parts."""
+        """Metrics of the samples at these positions in the clients' parts."""
         sizes, every = [len(part) for part in self.parts], np.concatenate(self.parts)
         counts, starts = [len(own) for own in anchors], np.cumsum([0, *sizes[:-1]])
         chosen = np.concatenate([own + start for own, start in zip(anchors, starts, strict=True)])
@@ -77,7 +76,7 @@ class UnsupervisedEvaluator:
         return found
 
     def assignments_of(self, found: Prediction) -> NDArray[np.int64] | None:
-        """The head's clusters, or those of k-means; None for fewer samples than clusters."""
+        """The clusters of the head, or of k-means; None for fewer samples than clusters."""
         assigned: Tensor
         if found.probabilities is not None:
             assigned = found.probabilities.argmax(dim=1)
@@ -89,7 +88,7 @@ class UnsupervisedEvaluator:
         return np.asarray(assigned.numpy(), dtype=np.int64)
 
     def sampled(self) -> list[Indices]:
-        """Positions in each client's part, of all alike so few that `max_samples` is kept."""
+        """Draw positions in each client's part: the same share of each, `max_samples` in all."""
         sizes, most = [len(part) for part in self.parts], self.max_samples
         total = sum(sizes)
         if most is None or total <= most:
@@ -106,6 +105,6 @@ class UnsupervisedEvaluator:
 
 
 def _taken(found: Prediction, rows: Tensor) -> Prediction:
-    """The predictions of these rows."""
+    """Select the predictions of these rows."""
     p = found.probabilities
     return Prediction(found.embedding[rows], None if p is None else p[rows])

@@ -1,4 +1,4 @@
-"""The figure of a comparison: each variant's mean over the seeds as a line, with a band."""
+"""The figure of a comparison: the mean over seeds as a line per variant, with a band."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,22 +10,22 @@ from numpy.typing import NDArray
 
 from coterie.errors import DataError
 from coterie.evaluation.canvas import COLOURS, MARKERS, blank, save
-from coterie.tracking.tables import format_bytes
+from coterie.tracking.formatting import format_bytes
 
 Line = tuple[NDArray[np.float64], NDArray[np.float64] | None]
-"""A mean curve (2, n), places and values, and the edges (2, n) of its band, if it has one."""
+"""A mean curve (2, n) of positions and values, and the edges (2, n) of its band, if any."""
 
 
 def comparison_figure(
     panels: Mapping[str, Mapping[str, Line]], axis: str, path: Path, note: str = ""
 ) -> Path:
-    """Draw a panel per metric, in it a line per variant.
+    """Draw a panel per metric with a line per variant.
 
     Args:
-        panels: Metric to label to line; labels have the same colour in all panels.
-        axis: What the x-axis is; sizes are shown in bytes' units if it is "bytes".
-        path: Where to write the PNG; folders are made as needed.
-        note: What the bands are, under the figure.
+        panels: Metric to label to line; a label has the same colour in all panels.
+        axis: Name of the x-axis; "bytes" is shown in kB, MB and so on.
+        path: The PNG to write; folders are made as needed.
+        note: What the bands show, below the figure.
 
     Returns:
         Path: `path`.
@@ -49,8 +49,11 @@ def comparison_figure(
     grid[0].legend(
         [handles[label] for label in labels if label in handles],
         [label for label in labels if label in handles],
-        loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False, fontsize=9,
-    )  # fmt: skip
+        loc="upper left",
+        bbox_to_anchor=(1.01, 1),
+        frameon=False,
+        fontsize=9,
+    )
     _label_axis(grid[-1], axis, note)
     return save(figure, path)
 
@@ -66,13 +69,19 @@ def _line(axes: Axes, label: str, line: Line, number: int) -> None:
     colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
     every = max(1, len(places) // 10)
     axes.plot(
-        places, values, label=label, color=colour, marker=marker, markevery=every,
-        markersize=4, lw=1.4,
-    )  # fmt: skip
+        places,
+        values,
+        label=label,
+        color=colour,
+        marker=marker,
+        markevery=every,
+        markersize=4,
+        lw=1.4,
+    )
     if edges is None:
         return
     axes.fill_between(places, *edges, color=colour, alpha=0.18, linewidth=0)
-    if len(places) == 1:  # a band without width cannot be seen
+    if len(places) == 1:  # a band of width zero is invisible
         half = (edges[1] - edges[0]) / 2
         axes.errorbar(places, values, yerr=half, color=colour, capsize=3, lw=1.2)
 

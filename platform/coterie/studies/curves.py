@@ -1,4 +1,4 @@
-"""A run's scores along any axis: rounds, or columns of metrics.jsonl that add up."""
+"""A run's metrics along an axis, rounds or cumulative columns, and their mean over seeds."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -7,23 +7,24 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.studies.table import alternating
-from coterie.tracking.finished import RunRecord
+from coterie.studies.comparison_table import alternating
+from coterie.tracking.run_records import RunRecord
 
 Points = NDArray[np.float64]
-"""(2, n): places on the axis, ascending, and values there."""
+"""A curve (2, n): positions on the axis, ascending, and values."""
 
 ROUND, WALL_CLOCK = "round", "seconds"
 _ADDS_UP = re.compile(r"(^|_)(bytes|steps|seconds)(_|$)")
 _LARGEST = 4
+"""Panels of a figure by default."""
 
 
 def axes_of(records: Iterable[RunRecord]) -> list[str]:
-    """The axes that these runs have: rounds, and what was used of bytes, steps, modelled seconds.
+    """The axes of these runs: rounds, and bytes, steps and modelled seconds if any were used.
 
-    What counts is a column with one of these words in the first part of its name, which is the
-    axis: `modelled_seconds/up` and `modelled_seconds/peer` add up to `modelled_seconds`. The wall
-    clock's `seconds` do not count: they depend on the machine and on what runs beside it.
+    An axis is the first part of a column's name, if one of these words is in it:
+    `modelled_seconds/up` and `modelled_seconds/peer` add up to `modelled_seconds`. Wall-clock
+    `seconds` are left out, because they depend on the machine and its load.
     """
     used = dict.fromkeys(
         name.partition("/")[0]
@@ -36,9 +37,10 @@ def axes_of(records: Iterable[RunRecord]) -> list[str]:
 
 
 def metrics_of(records: Iterable[RunRecord]) -> list[str]:
-    """What the figures show by default: up to four final metrics that were tracked on the way.
+    """The default metrics of the figures: up to four final metrics that were tracked each round.
 
-    Each group has its first one in before any has its second. The loss, where there are none.
+    The first metric of every group comes before the second of any. Without such metrics it is the
+    loss.
     """
     records = list(records)
     tracked = {name for record in records for row in record.rows for name in row}
@@ -48,13 +50,13 @@ def metrics_of(records: Iterable[RunRecord]) -> list[str]:
 
 
 def points(record: RunRecord, metric: str, axis: str) -> Points:
-    """A metric of one run along an axis, the final value at its end included.
+    """A metric of one run along an axis, with the final value at its end.
 
     Args:
         record: The run.
-        metric: A column of metrics.jsonl; its final value is that of summary.json.
-        axis: `round`; or a column, summed over the phases so far; or what stands before the slash
-            of several columns, all of them summed: `bytes` is `bytes/down`, `bytes/up` and
+        metric: A column of metrics.jsonl; the final value is that of summary.json.
+        axis: `round`; or a column, summed over the phases so far; or the part before the slash of
+            several columns, whose sum is taken: `bytes` is `bytes/down`, `bytes/up` and
             `bytes/peer`.
     """
     places, at, found = _places(record.rows, axis), 0.0, list[tuple[float, float]]()
@@ -65,16 +67,16 @@ def points(record: RunRecord, metric: str, axis: str) -> Points:
         if row.get(metric) is not None:
             found.append((place, float(row[metric])))
     if metric in record.scores:
-        found = [point for point in found if point[0] < at]  # the final one is of all samples
+        found = [point for point in found if point[0] < at]  # the final one uses all samples
         found.append((at, record.numbers[metric]))
     return np.array(found, dtype=np.float64).reshape(-1, 2).T
 
 
 def band(curves: Sequence[Points]) -> tuple[Points, Points | None]:
-    """The mean of curves, and the interval of one standard deviation around it.
+    """The mean of curves, and the band of one sample standard deviation around it.
 
-    Curves are joined linearly between their points, since bytes and seconds differ between seeds,
-    and taken at every place that all of them reach.
+    Curves are interpolated linearly, because bytes and seconds differ between seeds, at every
+    position within the range of all of them.
 
     Returns:
         The mean (2, n), and (2, n) the lower and the upper edge; None for a single curve.
@@ -94,7 +96,7 @@ def band(curves: Sequence[Points]) -> tuple[Points, Points | None]:
 
 
 def _places(rows: Sequence[Mapping[str, Any]], axis: str) -> list[float]:
-    """Where each row lies on the axis; nowhere if the run has no such column."""
+    """The position of each row on the axis; [] if the run has no such column."""
     if axis == ROUND:
         return [float(row["round"]) for row in rows]
     names = {name for row in rows for name in row}

@@ -1,0 +1,87 @@
+"""Assign new samples to the clusters of a saved model, in this process or on Ray actors."""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from coterie.config.schema import ClusterConfig
+from coterie.contract.clusterer import Clusterer
+from coterie.contract.data import SampleBatch
+from coterie.execution.batch_predictor import BatchPredictor, Predicted
+from coterie.execution.device import Accelerator
+from coterie.models.assignments import AssignmentsFile
+from coterie.models.loading import load_model
+from coterie.models.saved_model import model_folder, read_description
+from coterie.run.interrupts import Interrupts
+
+Predict = Callable[[Iterable[SampleBatch]], Iterator[Predicted]]
+"""Predicts batches in order."""
+Watch = Callable[[Iterator[Predicted]], Iterable[Predicted]]
+"""Passes predictions on, for example with a progress bar."""
+
+
+def predict_samples(
+    batches: Iterable[SampleBatch],
+    output: Path,
+    *,
+    model: str,
+    named: bool,
+    embedding: bool,
+    cluster: ClusterConfig,
+    accelerator: Accelerator,
+    watch: Watch = iter,
+) -> int:
+    """Predict samples with a run's model and write their assignments as parquet.
+
+    Args:
+        batches: The samples.
+        output: The file to write; it appears whole or not at all.
+        model: A finished run's folder, or its `model/`.
+        named: Whether the samples have names.
+        embedding: Whether to write the representations as well.
+        cluster: Where to predict.
+        accelerator: Device of prediction.
+        watch: Sees the predictions pass.
+
+    Returns:
+        The number of samples written.
+
+    Raises:
+        DataError: If the model or a sample cannot be read.
+        InterruptedRunError: If Ctrl-C or SIGTERM came; nothing is written then.
+    """
+    described = read_description(model_folder(model))
+    clusterer = load_model(model)
+    file = AssignmentsFile(
+        output,
+        named=named,
+        clustered=described["clusters"] is not None,
+        features=described["features"] if embedding else None,
+    )
+    with file, Interrupts() as interrupts:
+
+        def stop() -> None:
+            interrupts.check("nothing was written")
+
+        with _predictor(clusterer, cluster, accelerator, stop) as predict:
+            for predicted in watch(predict(batches)):
+                stop()
+                file.write(predicted)
+    return file.rows
+
+
+@contextmanager
+def _predictor(
+    model: Clusterer, cluster: ClusterConfig, accelerator: Accelerator, stop: Callable[[], None]
+) -> Iterator[Predict]:
+    """The model in this process or, with the Ray backend, in actors that end with the context."""
+    if cluster.backend == "serial":
+        yield BatchPredictor(model, accelerator, cluster.threads_per_client).predict_all
+        return
+    from coterie.distributed.prediction import ActorPool
+
+    pool = ActorPool(model, cluster, accelerator, stop)
+    try:
+        yield pool.predict_all
+    finally:
+        pool.close()

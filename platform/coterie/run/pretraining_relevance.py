@@ -1,0 +1,104 @@
+"""The relevance of an encoder's pretraining data to the data of the clients.
+
+CP-CFL (Tun et al., section 4.3): the mean cosine over all pairs of representations of 300 random
+images of each data set.
+"""
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+from coterie.config.schema import RunConfig
+from coterie.contract.clusterer import parameter_dtype, to_unit
+from coterie.contract.data import Indices, Samples
+from coterie.contract.seeds import derive_seed
+from coterie.errors import DataError
+from coterie.models.loading import load_model
+from coterie.run.data import read_and_split
+
+_ROWS = 256
+"""Samples per batch."""
+
+
+def pretraining_relevance(
+    pretrained: str, pretraining: RunConfig, clients: RunConfig, samples: int
+) -> float:
+    """Mean cosine between representations of the pretraining data and of the clients' data.
+
+    Args:
+        pretrained: The folder of the run that trained the encoder.
+        pretraining: That run's config.
+        clients: The config of an experiment, whose clients' data is compared.
+        samples: Samples drawn from each data set.
+
+    Returns:
+        A number in [-1, 1], see `mean_cross_cosine`.
+
+    Raises:
+        DataError: If the samples of the two differ in shape.
+    """
+    encoder = load_model(pretrained).encoder
+    sampled, shapes = [], []
+    for purpose, config in (("pretraining", pretraining), ("clients", clients)):
+        data, parts = read_and_split(config)
+        shapes.append(data.shape)
+        if shapes[-1] != shapes[0]:
+            raise DataError(
+                f"pretrained={pretrained}: its samples are {shapes[0]}, the clients' "
+                f"{shapes[-1]}; set data.size to that of the pretraining."
+            )
+        seed = derive_seed(clients.seed, "relevance", purpose)
+        rows = np.concatenate(parts)
+        sampled.append(embedded_sample(encoder, data.samples, rows, samples, seed))
+    return mean_cross_cosine(*sampled)
+
+
+def mean_cross_cosine(first: Tensor, second: Tensor) -> float:
+    """The mean of s(u, v) over all u of `first` and v of `second`; a zero vector counts as 0.
+
+    It is computed as the product of the two means of unit vectors.
+
+    Args:
+        first: Representations (n, d), n of 1 or more.
+        second: Representations (m, d), m of 1 or more.
+
+    Returns:
+        A number in [-1, 1]; in [0, 1] if representations are non-negative.
+
+    Raises:
+        DataError: If one is empty, or their widths differ.
+    """
+    if not len(first) or not len(second) or first.shape[1:] != second.shape[1:]:
+        raise DataError(
+            f"representations {tuple(first.shape)} and {tuple(second.shape)}: give (n, d) and "
+            "(m, d), n and m of 1 or more."
+        )
+    means = [normalize(points.double(), dim=1).mean(dim=0) for points in (first, second)]
+    return float(means[0] @ means[1])
+
+
+def embedded_sample(
+    encoder: nn.Module, samples: Samples, rows: Indices, count: int, seed: int
+) -> Tensor:
+    """Representations of up to `count` random samples among these rows.
+
+    Args:
+        encoder: In eval mode; maps samples in [0, 1] to representations (n, d).
+        samples: The samples of a data set (n, …).
+        rows: The rows to draw from, without replacement.
+        count: The number of samples to draw.
+        seed: Seed of the draw.
+
+    Returns:
+        Representations (at most `count`, d).
+    """
+    rng = np.random.default_rng(seed)
+    drawn = np.sort(rng.choice(rows, size=min(count, len(rows)), replace=False))
+    dtype = parameter_dtype(encoder)
+    with torch.inference_mode():
+        parts = [
+            encoder(to_unit(torch.from_numpy(samples[drawn[start : start + _ROWS]]), dtype))
+            for start in range(0, len(drawn), _ROWS)
+        ]
+    return torch.cat(parts)

@@ -1,0 +1,84 @@
+"""A comparison: a study of experiments over seeds, reported as one table and figures."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from coterie.config.loading import dump_config
+from coterie.config.schema import RunConfig, TrackingConfig
+from coterie.errors import InterruptedRunError
+from coterie.run.interrupts import Interrupts
+from coterie.studies.comparison_table import ComparisonTable
+from coterie.studies.plan import CompareConfig, Variant
+from coterie.studies.processes import Watcher
+from coterie.studies.report import write_report
+from coterie.studies.study import Study
+from coterie.studies.wandb_report import send_comparison
+from coterie.tracking.run_records import RunRecord
+from coterie.tracking.wandb_logger import resolve_mode
+
+
+class ComparisonView(Watcher, Protocol):
+    """Shows a comparison."""
+
+    def close(self) -> None:
+        """No run is under way any more."""
+
+    def finish(self, table: ComparisonTable, outputs: Sequence[Path]) -> None:
+        """Show the table and the files of the report."""
+
+
+def run_comparison(
+    options: CompareConfig, configs: Mapping[Variant, RunConfig], view: ComparisonView
+) -> list[RunRecord]:
+    """Train the variants over the seeds and write the report; also after an interrupt.
+
+    Args:
+        options: Seeds, folder, runs at a time, and contents of the report.
+        configs: Each variant's config.
+        view: Is told about the runs and the report.
+
+    Returns:
+        The record of each run.
+
+    Raises:
+        ConfigError: If the folder cannot be used, a run in it has another config, or W&B has no
+            API key.
+        InterruptedRunError: After the report, if a signal stopped the runs.
+    """
+    tracking = next(iter(configs.values())).tracking
+    if "wandb" in tracking.loggers:
+        resolve_mode(tracking.wandb)
+    out, resume = options.out, options.resume
+    study = Study.plan("comparison", configs, options.seeds, out=out, resume=resume)
+    stopped: InterruptedRunError | None = None
+    with study.opened(), Interrupts() as interrupts:
+        try:
+            records = study.train(
+                options.parallel, view, lambda: interrupts.check("the runs have stopped")
+            )
+        except InterruptedRunError as error:
+            records, stopped = study.records(), error
+        finally:
+            view.close()
+        table, outputs = write_report(
+            records, study.folder, metrics=options.metrics, axes=options.axes
+        )
+        if "wandb" in tracking.loggers:
+            _send(study, tracking, table, outputs)
+        view.finish(table, outputs)
+    if stopped is not None:
+        raise InterruptedRunError(
+            f"{str(stopped).rstrip('.')}; go on with the same command and resume=true "
+            f"out={study.folder}."
+        ) from stopped
+    return records
+
+
+def _send(
+    study: Study, tracking: TrackingConfig, table: ComparisonTable, outputs: Sequence[Path]
+) -> None:
+    """Send the table and the figures to W&B."""
+    plan = {run.variant.label: dump_config(run.config) for run in study.runs}
+    figures = [path for path in outputs if path.suffix == ".png"]
+    send_comparison(table, figures, config=tracking.wandb, directory=study.folder, plan=plan)
