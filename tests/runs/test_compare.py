@@ -191,19 +191,10 @@ ONE += ["experiments=[fedavg_digits]"]
 
 
 @pytest.fixture(scope="module")
-def one_compared(compared, tmp_path_factory):
-    """The half of the comparison, with its runs."""
+def one_compared(tmp_path_factory):
     out = tmp_path_factory.mktemp("one_compared") / "c"
-    for run in (compared / "runs").glob("fedavg_digits,*"):
-        target = out / "runs" / run.name
-        (shutil.copytree if run.is_dir() else shutil.copy)(run, _made(target))
-    assert main([*ONE, f"out={out}", "resume=true"]) == 0
+    assert main([*ONE, f"out={out}"]) == 0
     return out
-
-
-def _made(path):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return path
 
 
 def test_a_run_to_be_made_longer_is_not_shown_as_completed(one_compared, tmp_path):
