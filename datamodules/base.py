@@ -26,6 +26,7 @@ Half = Literal["train", "test"]
 HALVES: tuple[Half, Half] = ("train", "test")
 Pixels = Annotated[int, Field(ge=1)]
 ROOT_VARIABLE = "COTERIE_DATA"
+_SUBSET_SEED = 0
 
 
 class DataConfig(Component):
@@ -43,12 +44,6 @@ class DataConfig(Component):
 
     limit_test: int | None = Field(default=None, ge=1)
     """Take at most this many held-out samples; without effect when nothing is held out."""
-
-    limit_seed: int = Field(default=0, ge=0)
-    """The seed that chooses the subsets."""
-
-    batch_size: int = Field(default=128, ge=1)
-    """Samples per batch of the loaders for plain Lightning; federated runs have their own."""
 
 
 class ImageConfig(DataConfig):
@@ -68,13 +63,14 @@ class DataSet(LightningDataModule, Generic[ConfigT]):
     Attributes:
         classes: The classes' names, in the order of the labels; empty if the files tell.
         config: The data set's config.
+        batch_size: Samples a batch of the loaders, which a federated run does not use.
     """
 
     classes: ClassVar[tuple[str, ...]] = ()
 
-    def __init__(self, config: ConfigT) -> None:
+    def __init__(self, config: ConfigT, batch_size: int = 128) -> None:
         super().__init__()
-        self.config = config
+        self.config, self.batch_size = config, batch_size
         self._loaded: DataArrays | None = None
 
     @property
@@ -152,7 +148,7 @@ class DataSet(LightningDataModule, Generic[ConfigT]):
         return self._loader(data.test_samples, data.test_labels, shuffle=False)
 
     def _take(self, source: Source, limit: int | None) -> tuple[Samples, Source]:
-        chosen = source.subset(limit, self.config.limit_seed)
+        chosen = source.subset(limit, _SUBSET_SEED)
         samples = np.ascontiguousarray(chosen.read_all())
         if self.config.size is not None:
             if samples.dtype != np.uint8:
@@ -169,9 +165,7 @@ class DataSet(LightningDataModule, Generic[ConfigT]):
         self, samples: NDArray[Any], labels: NDArray[np.int64] | None, *, shuffle: bool
     ) -> DataLoader[Any]:
         tensors = [torch.from_numpy(array) for array in (samples, labels) if array is not None]
-        return DataLoader(
-            TensorDataset(*tensors), batch_size=self.config.batch_size, shuffle=shuffle
-        )
+        return DataLoader(TensorDataset(*tensors), batch_size=self.batch_size, shuffle=shuffle)
 
 
 class ImageDataModule(DataSet[ImageConfigT]):

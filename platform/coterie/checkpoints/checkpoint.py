@@ -14,6 +14,7 @@ from coterie.checkpoints.retention import checkpoint_name, checkpoints_in, point
 from coterie.checkpoints.state_files import StateFiles
 from coterie.checkpoints.tensors_file import load_tensors_file, save_tensors
 from coterie.config.schema import CheckpointConfig
+from coterie.config.stored import up_to_date
 from coterie.errors import DataError
 from coterie.execution.backend import Backend
 from coterie.rounds.state import RunState
@@ -151,7 +152,8 @@ def _read(folder: Path, name: str, backend: Backend) -> Loaded:
     states = StateFiles(folder / STATES, backend)
     kept = {int(c): backend.store(states.read(d)) for c, d in record["clients"].items()}
     state = restore(record, tensors, kept, backend)
-    return Loaded(state=state, tracking=record["tracking"], config=record["config"], path=path)
+    config = up_to_date(record["config"], path / "run.json")
+    return Loaded(state=state, tracking=record["tracking"], config=config, path=path)
 
 
 def _named(folder: Path, which: str | int) -> str:

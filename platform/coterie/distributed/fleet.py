@@ -159,9 +159,7 @@ class Fleet:
             disconnect()
 
     def _new(self, home: int | None = None) -> Any:
-        slice_ = self._config.gpus_per_client % 1.0 or 1.0
-        fraction = self._config.gpu_memory_fraction or slice_
-        capped = fraction if self._config.gpus_per_client > 0 and fraction < 1.0 else None
+        capped = self._config.gpus_per_client % 1.0 or None
         if home is None or self._names is None:
             return self._start(ClientActor, self._stored, capped)
         own = own_resources(self._config, self._names[home])
