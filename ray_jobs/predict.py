@@ -138,9 +138,9 @@ def _predictor(
 
         yield BatchPredictor(model, config.accelerator, cluster.threads_per_client).predict_all
         return
-    from coterie.distributed.prediction import ActorPool
+    from coterie.distributed.prediction_actors import PredictionActors
 
-    pool = ActorPool(model, cluster, config.accelerator, stop)
+    pool = PredictionActors(model, cluster, config.accelerator, stop)
     try:
         yield pool.predict_all
     finally:

@@ -2,13 +2,12 @@
 
 from collections.abc import Sequence
 
-from coterie.collector import paused_collector
 from coterie.commands.compose import compose_plain
 from coterie.commands.help_text import help_text
 from coterie.commands.program import run_command
 from coterie.config.loading import check_engine_keys, load_component, load_config
 from coterie.config.schema import ClusterConfig
-from coterie.distributed.early import early_start
+from coterie.distributed.startup import early_start
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -24,10 +23,9 @@ def main(arguments: Sequence[str]) -> int:
 def _train(arguments: Sequence[str]) -> int:
     plain = compose_plain(*arguments)
     check_engine_keys(plain)
-    # What follows imports PyTorch, and Ray starts meanwhile.
+    # Ray starts while the body imports PyTorch.
     with early_start(load_component(ClusterConfig, plain.get("cluster") or {}, "cluster.")):
-        with paused_collector():
-            config = load_config(plain)
-            from coterie.run.federation import Federation
+        config = load_config(plain)
+        from coterie.run.federation import Federation
 
         return Federation(config).run().exit_code

@@ -64,7 +64,7 @@ def up_to_date(values: Mapping[str, Any], path: Path) -> dict[str, Any]:
 
 
 def _section(values: Mapping[str, Any], prefix: str, path: Path) -> dict[str, Any]:
-    found = {}
+    found: dict[str, Any] = {}
     for name, value in values.items():
         key = f"{prefix}{name}"
         if key in _REMOVED:
