@@ -104,8 +104,12 @@ def test_a_program_that_goes_on_has_no_thread_of_rays_metrics_left():
     environment["RAY_metrics_report_interval_ms"] = "100"
     done = subprocess.run(
         [sys.executable, "-c", STAYS],
-        env=environment, check=True, capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
+        env=environment,
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     assert done.stdout == "1\n"
 
 

@@ -7,7 +7,7 @@ encoder is thus named by its path, without a registry.
 
 import importlib
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar
 
 from pydantic import (
     BaseModel,
@@ -64,9 +64,6 @@ class Component(BaseModel):
     def _lists_to_tuples(cls, value: Any) -> Any:
         """Turn YAML's lists into the tuples that a frozen config with strict types holds."""
         return _frozen(value)
-
-
-ComponentT = TypeVar("ComponentT", bound=Component)
 
 
 def _frozen(value: Any) -> Any:

@@ -29,7 +29,6 @@ _SENTENCES = {
     "value_error": "{error}",
 }
 
-
 _TYPES = {
     "float_type": "a number",
     "greater_than": "a larger number",

@@ -24,7 +24,7 @@ _logger = logging.getLogger(__name__)
 class Fleet:
     """The actors of a run: one per client if the cluster has room, else several clients per actor.
 
-    A silo always has an actor of its own, on the node that has its data: its home.
+    A silo has an actor of its own, on the node with its data; it is the home of that actor.
 
     Args:
         workload: What the actors run; its arrays are stored once per node in the object store.
