@@ -7,6 +7,7 @@ from sklearn.datasets import load_digits, make_blobs
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from coterie.clustering import kmeans as module
+from coterie.clustering.contingency import contingency
 from coterie.clustering.kmeans import kmeans, nearest_centroids
 from coterie.errors import DataError
 from coterie.evaluation.clustering_metrics import ClusteringScores
