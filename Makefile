@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 FAISS ?= cpu
 STAMP := $(VENV)/.installed
 
-.PHONY: help install demo test test-all lint format bench clean
+.PHONY: help install demo check test test-all lint format bench clean
 
 help:  ## This list.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 12
@@ -24,9 +24,11 @@ $(STAMP): pyproject.toml constraints.txt
 demo: install  ## FedMCC on handwritten digits: 5 clients, about 2 minutes on 2 cores.
 	$(BIN)/python -m ray_jobs.train experiment=fedmcc_digits
 
+check: install lint  ## lint, and for a minute the tests that the changes since main touch.
+	$(BIN)/python -m tests.check
+
 test: install  ## Every test but the slow ones.
-	$(BIN)/python -m pytest -n 2 -m 'not slow and not ray'
-	$(BIN)/python -m pytest -m 'ray and not slow'
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m 'not slow'
 
 test-all: install  ## Every test.
 	$(BIN)/python -m pytest

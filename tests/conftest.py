@@ -1,5 +1,8 @@
 """What holds for all tests."""
 
+import os
+import time
+
 import pytest
 from hypothesis import settings
 from jaxtyping import install_import_hook
@@ -12,6 +15,24 @@ install_import_hook(CHECKED, "tests.builders.shape_checks.check_after_call")
 # A single example may be slow on a busy machine; whether it is says nothing about the code.
 settings.register_profile("coterie", deadline=None)
 settings.load_profile("coterie")
+
+
+def pytest_collection_modifyitems(items):
+    """Begin with the longest files, but let `make check` keep its order."""
+    if "COTERIE_TESTS_UNTIL" not in os.environ:
+        items.sort(key=_longest_first)
+
+
+def _longest_first(item):
+    starts_ray = "no_cluster" in getattr(item, "fixturenames", ())
+    place = item.path.relative_to(item.config.rootpath).parts[1]
+    return {"distributed": 0, "runs": 2}.get(place, 3) + (place == "distributed" and not starts_ray)
+
+
+def pytest_runtest_setup(item):
+    """Begin no test after the time that `make check` has."""
+    if time.time() > float(os.environ.get("COTERIE_TESTS_UNTIL", "inf")):
+        pytest.skip("make check has run out of time; make test runs it")
 
 
 @pytest.fixture(scope="session")

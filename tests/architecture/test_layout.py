@@ -47,17 +47,6 @@ def parsed(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
-def imported(path: Path) -> set[str]:
-    """The top-level packages that a file imports, anywhere in it."""
-    found = set()
-    for node in ast.walk(parsed(path)):
-        if isinstance(node, ast.Import):
-            found |= {alias.name.split(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            found.add(node.module.split(".")[0])
-    return found
-
-
 def functions(tree: ast.AST) -> Iterator[Function]:
     return (n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef))
 
@@ -65,6 +54,27 @@ def functions(tree: ast.AST) -> Iterator[Function]:
 def test_the_scan_sees_the_code() -> None:
     names = {relative(path) for path in SOURCES}
     assert {"platform/coterie/rounds/loop.py", "modules/fedmcc.py", "ray_jobs/train.py"} <= names
+
+
+def test_unit_tests_lie_in_the_folders_of_the_source() -> None:
+    folders = {path.parent.relative_to(ENGINE) for path in ENGINE.rglob("*.py")}
+    folders |= {Path(name) for name in ("modules", "datamodules", "ray_jobs")}
+    unit = ROOT / "tests" / "unit"
+    tested = {path.parent.relative_to(unit) for path in unit.rglob("*.py")}
+    assert tested <= folders
+    assert folders - tested == {Path("gradcache")}  # compared with plain steps in tests/parity
+
+
+def test_no_test_file_imports_another() -> None:
+    imports = {
+        f"{relative(path)}: {name}"
+        for path in TESTS
+        for node in ast.walk(parsed(path))
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for name in (getattr(node, "module", None), *(alias.name for alias in node.names))
+        if name and any(part.startswith(("test_", "conftest")) for part in name.split("."))
+    }
+    assert imports == set()
 
 
 def test_platform_is_a_source_root_and_no_package() -> None:
@@ -82,28 +92,6 @@ def test_pythons_own_platform_wins(path: str | None) -> None:
         assert not Path(file).is_relative_to(ROOT / "platform")
         assert Path(file).name in {"platform.py", "__init__.py"}
         assert system in {"Linux", "Darwin", "Windows"}
-
-
-@pytest.mark.parametrize(
-    ("package", "folder", "jobs_may"),
-    [("ray", "distributed", True), ("faiss", "clustering", False), ("wandb", "tracking", False)],
-)
-def test_one_folder_imports(package: str, folder: str, jobs_may: bool) -> None:
-    importing = {path.parent for path in SOURCES if package in imported(path)}
-    allowed = {ENGINE / folder} | ({ROOT / "ray_jobs"} if jobs_may else set())
-    assert ENGINE / folder in importing
-    assert importing <= allowed
-
-
-def test_no_print() -> None:
-    calls = [
-        f"{relative(path)}:{node.lineno}"
-        for path in SOURCES
-        for node in ast.walk(parsed(path))
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
-        if node.func.id == "print"
-    ]
-    assert calls == []
 
 
 def length(function: Function) -> int:

@@ -29,11 +29,18 @@ SETTINGS = {
     "10 clients of 6,000 images": (10, 6_000, 10, 2),
 }
 OPTIONS = (
-    "experiment=fedavg_fashionmnist", "executor=bare",
-    "cluster.num_actors=2", "method.batch_size=10", "method.learning_rate=0.1",
-    "evaluation.every=0", "evaluation.linear_probe=false", "evaluation.knn=false",
-    "evaluation.figures=false", "checkpoint.every=0", "tracking.progress=none",
-)  # fmt: skip
+    "experiment=fedavg_fashionmnist",
+    "executor=bare",
+    "cluster.num_actors=2",
+    "method.batch_size=10",
+    "method.learning_rate=0.1",
+    "evaluation.every=0",
+    "evaluation.linear_probe=false",
+    "evaluation.knn=false",
+    "evaluation.figures=false",
+    "checkpoint.every=0",
+    "tracking.progress=none",
+)
 
 
 class Turns:
@@ -56,10 +63,13 @@ class Turns:
 
 def overrides(clients, images, cohort, rounds, run_dir):
     return (
-        *OPTIONS, f"partition.clients={clients}", f"data.limit={clients * images}",
-        f"method.participation={cohort / clients}", f"method.rounds={rounds}",
+        *OPTIONS,
+        f"partition.clients={clients}",
+        f"data.limit={clients * images}",
+        f"method.participation={cohort / clients}",
+        f"method.rounds={rounds}",
         f"run_dir={run_dir}",
-    )  # fmt: skip
+    )
 
 
 def in_turns(clients, images, cohort, rounds):

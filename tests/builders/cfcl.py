@@ -9,9 +9,16 @@ from modules.cfcl import CFCL
 from tests.builders.federation import Federated, SpiedTurn, federate, tiny_workload
 
 SHORT = {
-    "total_steps": 7, "aggregate_every": 3, "pull_every": 2, "batch_size": 8, "budget": 2,
-    "learning_rate": 0.01, "reserve_size": 4, "approx_size": 6, "clusters": 3,
-}  # fmt: skip
+    "total_steps": 7,
+    "aggregate_every": 3,
+    "pull_every": 2,
+    "batch_size": 8,
+    "budget": 2,
+    "learning_rate": 0.01,
+    "reserve_size": 4,
+    "approx_size": 6,
+    "clusters": 3,
+}
 """Aggregations at 3, 6 and the end; pulls at 2, 4 and 6; everyone is everyone's neighbour."""
 
 

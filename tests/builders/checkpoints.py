@@ -7,6 +7,11 @@ from coterie.config.schema import CheckpointConfig
 def save(folder, state, backend, tracking=None, **policy):
     best = policy.pop("marked_best", False)
     return save_checkpoint(
-        folder, state, backend,
-        tracking=tracking or {}, config={}, policy=CheckpointConfig(**policy), best=best,
-    )  # fmt: skip
+        folder,
+        state,
+        backend,
+        tracking=tracking or {},
+        config={},
+        policy=CheckpointConfig(**policy),
+        best=best,
+    )

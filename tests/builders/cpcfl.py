@@ -39,8 +39,8 @@ def run_from(workload: Workload, state: RunState, method: Any = None) -> RunStat
     """Run on from a state, by another method than the workload's if one is given."""
     backend = SerialBackend(workload, lambda: None)
     if method is not None:
-        backend._worker.method = method
-    used = backend._worker.method
+        backend.worker.method = method
+    used = backend.worker.method
     Loop(used, backend, workload, Silent(), lambda *_: None).run(state)
     return state
 

@@ -114,6 +114,7 @@ class Federated:
     spy: Spy
     commits: list[Committed]
     backend: SerialBackend
+    config: Any
 
     @property
     def kept(self) -> dict[int, dict[str, Tensor]]:
@@ -123,13 +124,20 @@ class Federated:
 def federate(workload: Workload) -> Federated:
     """Run the workload to its end."""
     backend = SerialBackend(workload, lambda: None)
-    spy = Spy(backend._worker.method)
-    backend._worker.method = spy
+    spy = Spy(backend.worker.method)
+    backend.worker.method = spy
     sizes = {client: len(rows) for client, rows in enumerate(workload.parts)}
     start = spy.init(sizes, derive_seed(workload.config.seed, "init"))
     state, commits = RunState(server=start), []
     Loop(spy, backend, workload, Silent(), lambda _, done: commits.append(done)).run(state)
-    return Federated(start=start, state=state, spy=spy, commits=commits, backend=backend)
+    return Federated(
+        start=start,
+        state=state,
+        spy=spy,
+        commits=commits,
+        backend=backend,
+        config=workload.config.method,
+    )
 
 
 def copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

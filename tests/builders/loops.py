@@ -44,7 +44,7 @@ def make_loop(
 ) -> Loop:
     """A loop on a serial backend of its own."""
     backend = SerialBackend(workload, lambda: None)
-    method = backend._worker.method
+    method = backend.worker.method
     return Loop(method, backend, workload, Quiet(), commit)
 
 

@@ -53,12 +53,15 @@ class Misbehaves(FedMCC):
         wrong = {"not_finite": float("nan"), "infinite": float("inf"), "huge": 1e30}
         if self._config.how in wrong:
             return {
-                slot: Mean(weight=mean.weight, tensors={
-                    name: torch.full_like(value, wrong[self._config.how])
-                    for name, value in mean.tensors.items()
-                })
+                slot: Mean(
+                    weight=mean.weight,
+                    tensors={
+                        name: torch.full_like(value, wrong[self._config.how])
+                        for name, value in mean.tensors.items()
+                    },
+                )
                 for slot, mean in up.items()
-            }  # fmt: skip
+            }
         if self._config.how == "shape":
             slot, mean = next(iter(up.items()))
             tensors = {name: value[..., None] for name, value in mean.tensors.items()}

@@ -10,10 +10,19 @@ from modules.orchestra_model import OrchestraModel
 from tests.builders.federation import SHAPE, tiny_task
 
 SHORT = {
-    "projection": 5, "hidden": 7, "batch_size": 8, "rounds": 2, "epochs": 2, "participation": 1.0,
-    "local_clusters": 3, "global_clusters": 4, "global_steps": 20, "memory": 16,
-    "learning_rate": 0.05, "momentum": 0.7,
-}  # fmt: skip
+    "projection": 5,
+    "hidden": 7,
+    "batch_size": 8,
+    "rounds": 2,
+    "epochs": 2,
+    "participation": 1.0,
+    "local_clusters": 3,
+    "global_clusters": 4,
+    "global_steps": 20,
+    "memory": 16,
+    "learning_rate": 0.05,
+    "momentum": 0.7,
+}
 
 
 def short(**changes: Any) -> Orchestra.Config:

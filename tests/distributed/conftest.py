@@ -1,4 +1,4 @@
-"""One local Ray cluster per test module, ended with it."""
+"""One local Ray cluster for all tests that leave it as it was; the others start their own."""
 
 import os
 
@@ -11,9 +11,30 @@ os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
 os.environ.setdefault("RAY_enable_open_telemetry", "0")
 
 
+@pytest.fixture(scope="package")
+def shared():
+    """Ends the shared cluster behind the last test of this folder."""
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture
+def cluster(shared):
+    """The shared cluster, which stays when the test is over."""
+    if not ray.is_initialized():
+        # More CPUs than the machine has: five actors of one CPU each have to fit.
+        ray.init(
+            address="local",
+            num_cpus=6,
+            include_dashboard=False,
+            log_to_driver=False,
+            object_store_memory=2 * 10**8,
+        )
+
+
 @pytest.fixture(scope="module")
-def cluster():
-    # More CPUs than the machine has: five actors of one CPU each have to fit.
-    ray.init(address="local", num_cpus=6, include_dashboard=False, log_to_driver=False)
+def no_cluster():
+    """Ends the shared cluster, for tests that start Ray themselves."""
+    ray.shutdown()
     yield
     ray.shutdown()

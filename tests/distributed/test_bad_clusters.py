@@ -10,7 +10,7 @@ from ray.cluster_utils import Cluster
 from ray_jobs.train import main
 from tests.builders.runs import COMMAND
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("no_cluster")]
 
 ON_RAY = (*COMMAND, "cluster=local")
 
@@ -79,7 +79,7 @@ def test_a_device_that_the_actors_lack(refused, monkeypatch):
 def test_actors_that_are_never_granted(refused):
     sentence = refused(
         "cluster.num_actors=5", "cluster.cpus_per_client=2", "cluster.start_timeout_s=20", code=1
-    )  # fmt: skip
+    )
     assert re.fullmatch(
         r"cluster.start_timeout_s=20: [345] of 5 actors \(2 CPU, 0 GPU each\) were not granted or "
         r"not ready in time, free are .*; lower cluster.num_actors or add nodes.",

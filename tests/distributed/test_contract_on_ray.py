@@ -6,6 +6,7 @@ import pytest
 
 from coterie.config.schema import ClusterConfig
 from coterie.distributed.backend import RayBackend
+from coterie.execution.build import build_method
 from coterie.execution.packing import Packed
 from coterie.rounds.loop import Loop
 from tests.builders.loops import make_workload, plain, run, start
@@ -21,7 +22,9 @@ def on_ray(workload, actors):
     workload = replace(workload, config=workload.config.model_copy(update={"cluster": cluster}))
     backend = RayBackend(workload, lambda: None)
     try:
-        loop = Loop(backend._method, backend, workload, Quiet(), lambda state, committed: None)
+        loop = Loop(
+            build_method(workload), backend, workload, Quiet(), lambda state, committed: None
+        )
         state = start(loop)
         loop.run(state)
         assert not any(isinstance(kept, Packed) for kept in state.states.values())

@@ -15,7 +15,7 @@ from coterie.errors import RunError
 from ray_jobs.train import main
 from tests.builders.runs import COMMAND
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("no_cluster")]
 
 
 def test_who_connects_takes_it_over():

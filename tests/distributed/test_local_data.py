@@ -19,7 +19,7 @@ from coterie.run.federation import Federation
 from tests.builders.observers import Silent
 from tests.builders.runs import SMALL
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(240), pytest.mark.usefixtures("no_cluster")]
 CLASSES = {"a": range(9), "b": range(1, 10)}  # neither silo has all ten
 
 
@@ -57,12 +57,18 @@ def nodes():
 
 def config(silos, run_dir, *overrides):
     return compose(
-        *SMALL, "executor=bare", "data=silos", "~data.limit", f"run_dir={run_dir}",
+        *SMALL,
+        "executor=bare",
+        "data=silos",
+        "~data.limit",
+        f"run_dir={run_dir}",
         f"data.clients={{silo_a: {silos}/a, silo_b: {silos}/b}}",
         "data.source={target: tests.builders.watched:Watched, mode: L}",
-        "cluster.client_resources={silo_a: 1, silo_b: 1}", "method.clusters=10",
-        "evaluation.every=1", *overrides,
-    )  # fmt: skip
+        "cluster.client_resources={silo_a: 1, silo_b: 1}",
+        "method.clusters=10",
+        "evaluation.every=1",
+        *overrides,
+    )
 
 
 def run(silos, run_dir, *overrides):

@@ -54,6 +54,8 @@ def test_a_dead_actor_counts_once_and_its_chunks_run_again(cluster, tmp_path, mo
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").open()]
     (event,) = [row for row in rows if row["scope"] == "event"]
     assert (event["stage"], event["phase"], event["failure"]) == (
-        "clustering", "evaluation", failure,
-    )  # fmt: skip
+        "clustering",
+        "evaluation",
+        failure,
+    )
     assert f"{failure}." in view.notes

@@ -12,7 +12,7 @@ from coterie.run.federation import Federation
 from tests.builders.observers import Silent
 from tests.builders.runs import SMALL
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(240), pytest.mark.usefixtures("no_cluster")]
 
 # Target networks of over 100 KiB, in stage 1: smaller ones lie with the driver, never lost.
 RUN = (

@@ -87,12 +87,12 @@ class Stuck(nn.Module):
 
 
 def test_a_signal_is_heeded_while_a_batch_is_waited_for(cluster, batches):
-    interrupts = Interrupts()
-    pool = PredictionActors(Stuck(), ClusterConfig(num_actors=1), "auto", interrupts.check)
-    threading.Timer(1, interrupts._handle, (signal.SIGINT, None)).start()
-    began = time.monotonic()
-    with pytest.raises(InterruptedRunError, match="SIGINT came"):
-        next(pool.predict_all(batches))
+    with Interrupts() as interrupts:
+        pool = PredictionActors(Stuck(), ClusterConfig(num_actors=1), "auto", interrupts.check)
+        threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT)).start()
+        began = time.monotonic()
+        with pytest.raises(InterruptedRunError, match="SIGINT came"):
+            next(pool.predict_all(batches))
     assert time.monotonic() - began < 20
     pool.close()
 

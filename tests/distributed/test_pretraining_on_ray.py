@@ -11,10 +11,18 @@ from tests.builders.runs import SMALL, assert_same, run
 pytestmark = pytest.mark.ray
 
 BASE = (
-    "experiment=fedbyol_digits", "data.limit=200", "encoder=mlp", "encoder.hidden=[32]",
-    "encoder.features=16", "method.rounds=2", "method.epochs=1", "method.batch_size=32",
-    "method.hidden=16", "method.projection=8", "method.predictor_threshold=0.1",
-)  # fmt: skip
+    "experiment=fedbyol_digits",
+    "data.limit=200",
+    "encoder=mlp",
+    "encoder.hidden=[32]",
+    "encoder.features=16",
+    "method.rounds=2",
+    "method.epochs=1",
+    "method.batch_size=32",
+    "method.hidden=16",
+    "method.projection=8",
+    "method.predictor_threshold=0.1",
+)
 
 
 def test_two_actors_give_the_serial_backends_bits(cluster):

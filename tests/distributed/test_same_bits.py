@@ -51,11 +51,20 @@ def test_k_means_on_clients_and_server_gives_the_serial_backends_bits(cluster):
 
 
 ORCHESTRA = (
-    "experiment=orchestra_digits", "data.limit=200", "partition=iid", "partition.clients=5",
-    "encoder.width=8", "encoder.features=16", "method.rounds=2", "method.epochs=1",
-    "method.hidden=16", "method.projection=8", "method.global_steps=20", "method.memory=24",
+    "experiment=orchestra_digits",
+    "data.limit=200",
+    "partition=iid",
+    "partition.clients=5",
+    "encoder.width=8",
+    "encoder.features=16",
+    "method.rounds=2",
+    "method.epochs=1",
+    "method.hidden=16",
+    "method.projection=8",
+    "method.global_steps=20",
+    "method.memory=24",
     "method.participation=0.6",
-)  # fmt: skip
+)
 
 
 def test_orchestra_on_two_actors_gives_the_serial_backends_bits(cluster):
@@ -66,9 +75,15 @@ def test_orchestra_on_two_actors_gives_the_serial_backends_bits(cluster):
 
 
 CPCFL = (
-    "experiment=cpcfl_digits", "encoder.width=8", "encoder.features=16", "partition.clients=6",
-    "method.rounds=4", "method.explore_rounds=2", "method.epochs=1", "method.participation=0.8",
-)  # fmt: skip
+    "experiment=cpcfl_digits",
+    "encoder.width=8",
+    "encoder.features=16",
+    "partition.clients=6",
+    "method.rounds=4",
+    "method.explore_rounds=2",
+    "method.epochs=1",
+    "method.participation=0.8",
+)
 
 
 def test_a_pool_of_models_on_two_actors_gives_the_serial_backends_bits(cluster):
@@ -79,9 +94,15 @@ def test_a_pool_of_models_on_two_actors_gives_the_serial_backends_bits(cluster):
 
 
 CFCL = (
-    "data.limit=200", "encoder.width=8", "method.total_steps=12", "method.aggregate_every=5",
-    "method.pull_every=4", "method.batch_size=8", "method.approx_size=15", "method.clusters=4",
-)  # fmt: skip
+    "data.limit=200",
+    "encoder.width=8",
+    "method.total_steps=12",
+    "method.aggregate_every=5",
+    "method.pull_every=4",
+    "method.batch_size=8",
+    "method.approx_size=15",
+    "method.clusters=4",
+)
 
 
 @pytest.mark.parametrize("actors", [pytest.param(1, marks=pytest.mark.slow), 2])

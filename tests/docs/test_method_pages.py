@@ -114,12 +114,24 @@ def test_a_page_has_the_sections_of_the_others(stem: str) -> None:
 @pytest.mark.parametrize(
     ("text", "default", "same"),
     [
-        ("1e-3", 0.001, True), ("0.003", 0.003, True), ("100", 100, True), ("1", 1.0, True),
-        ("`euclidean`", "euclidean", True), ("the data's classes", None, True), ("–", None, True),
-        ("false", False, True), ("[0.1, 1]", (0.1, 1), True), ("none", "none", True),
-        ("1e-3", 0.002, False), ("0", None, False), ("0", False, False), ("false", True, False),
-        ("mean", "sum", False), ("null", "sum", False), ("text", 1.0, False),
+        ("1e-3", 0.001, True),
+        ("0.003", 0.003, True),
+        ("100", 100, True),
+        ("1", 1.0, True),
+        ("`euclidean`", "euclidean", True),
+        ("the data's classes", None, True),
+        ("–", None, True),
+        ("false", False, True),
+        ("[0.1, 1]", (0.1, 1), True),
+        ("none", "none", True),
+        ("1e-3", 0.002, False),
+        ("0", None, False),
+        ("0", False, False),
+        ("false", True, False),
+        ("mean", "sum", False),
+        ("null", "sum", False),
+        ("text", 1.0, False),
     ],
-)  # fmt: skip
+)
 def test_the_comparison_of_defaults_can_fail(text: str, default: Any, same: bool) -> None:
     assert says(text, default) is same

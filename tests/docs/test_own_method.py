@@ -36,9 +36,14 @@ def shell(command, folder, *more):
     words = [sys.executable, *shlex.split(command.replace("\\\n", " "))[1:], *more]
     paths = os.pathsep.join([str(ROOT / "platform"), str(ROOT)])
     return subprocess.run(
-        words, cwd=folder, env=os.environ | {"PYTHONPATH": paths},
-        capture_output=True, text=True, timeout=200, check=False,
-    )  # fmt: skip
+        words,
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
 
 
 def test_the_command_trains_it_and_it_clusters(folder):

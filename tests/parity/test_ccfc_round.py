@@ -21,10 +21,17 @@ from tests.builders.federation import SHAPE, SIZES, federate, tiny_task, tiny_wo
 
 EPOCHS, BATCH, RATE, WEIGHT, CLUSTERS = 2, 8, 3e-3, 0.3, 3
 SHORT = {
-    "projection": 5, "hidden": 7, "bottleneck": 4, "batch_size": BATCH, "epochs": EPOCHS,
-    "learning_rate": RATE, "model_weight": WEIGHT, "restarts": 2,
-    "warmup_rounds": 1, "rounds": 2,
-}  # fmt: skip
+    "projection": 5,
+    "hidden": 7,
+    "bottleneck": 4,
+    "batch_size": BATCH,
+    "epochs": EPOCHS,
+    "learning_rate": RATE,
+    "model_weight": WEIGHT,
+    "restarts": 2,
+    "warmup_rounds": 1,
+    "rounds": 2,
+}
 
 
 def s(a: Tensor, b: Tensor) -> Tensor:

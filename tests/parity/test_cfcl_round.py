@@ -14,14 +14,20 @@ from coterie.execution.batches import SeededBatches
 from coterie.networks.views import seeded_view
 from datamodules.augmentations import DigitsAugmentation
 from modules.cfcl_model import TripletModel
+from modules.cfcl_timeline import timeline
 from tests.builders import slow_importance as slow
 from tests.builders.cfcl import ran, short
 from tests.builders.federation import SHAPE, SIZES, Federated, tiny_task, tiny_workload
 
 TOTAL, AGGREGATE, PULL, BATCH, RATE, MARGIN, LAMBDA = 7, 3, 2, 8, 0.01, 1.0, 0.7
 BUDGET, RESERVE, CANDIDATES, CLUSTERS, WEIGHT, RHO_ZETA, SCALE = 2, 4, 9, 3, 0.6, 0.8, 1.5
-CHANGES = {"temperature": LAMBDA, "regulariser": WEIGHT, "rho_zeta": RHO_ZETA,
-           "margin_scale": SCALE, "approx_size": CANDIDATES}  # fmt: skip
+CHANGES = {
+    "temperature": LAMBDA,
+    "regulariser": WEIGHT,
+    "rho_zeta": RHO_ZETA,
+    "margin_scale": SCALE,
+    "approx_size": CANDIDATES,
+}
 CLIENTS = range(len(SIZES))
 
 
@@ -40,11 +46,11 @@ class Reference:
         self.embedded = exchange == "implicit"
         self.data = [
             ClientData(samples=tiny_workload(short()).samples["train"], rows=rows)
-            for rows in done.backend._worker.parts
+            for rows in done.backend.worker.parts
         ]
         self.seeds = {}
         for turn in done.spy.turns:
-            event = done.spy._timeline[turn.phase.round - 1][turn.phase.step]
+            event = timeline(done.config)[turn.phase.round - 1][turn.phase.step]
             self.seeds[event.kind, event.step, turn.client.id] = turn.client.seed
         self.batch_seed = int(done.start.slots["setup"]["seed"])
         with seeded(derive_seed(5, "init")):
@@ -130,8 +136,10 @@ class Reference:
         (batch,) = list(SeededBatches(data, plan, seed))
         draw = torch.Generator().manual_seed(derive_seed(batch["seed"], "negatives"))
         others = torch.randint(len(samples) - 1, (len(batch["positions"]),), generator=draw)
-        negatives = [[n for n in range(len(samples)) if n != at][other]
-                     for at, other in zip(batch["positions"], others, strict=True)]  # fmt: skip
+        negatives = [
+            [n for n in range(len(samples)) if n != at][other]
+            for at, other in zip(batch["positions"], others, strict=True)
+        ]
         views = augment(batch["samples"], derive_seed(batch["seed"], "view", 0))
         net, n = self.nets[i].train(), len(batch["samples"])
         parts = batch["samples"].double() / 255.0, views, samples[negatives].double() / 255.0

@@ -120,9 +120,9 @@ def test_dropout_is_the_same_in_both_passes_and_later_draws_are_as_ever():
 
 
 def heads(net):
-    return nn.ModuleDict({
-        "encoder": net, "instance": nn.Linear(4, 3), "cluster": nn.Linear(4, 5)
-    }).double()  # fmt: skip
+    return nn.ModuleDict(
+        {"encoder": net, "instance": nn.Linear(4, 3), "cluster": nn.Linear(4, 5)}
+    ).double()
 
 
 def momentum_loss(z):

@@ -19,9 +19,13 @@ SMALL = {"batch_size": 8}
 ROUNDS = {**SMALL, "rounds": 2, "epochs": 1}
 HEADS = {"projection": 5, "hidden": 7}
 TWO_STAGES = {
-    **SMALL, **HEADS, "representation_rounds": 1, "representation_epochs": 1,
-    "clustering_rounds": 1, "clustering_epochs": 2,
-}  # fmt: skip
+    **SMALL,
+    **HEADS,
+    "representation_rounds": 1,
+    "representation_epochs": 1,
+    "clustering_rounds": 1,
+    "clustering_epochs": 2,
+}
 WITHOUT_BATCH_NORM = {
     "fedmcc": (FedMCC, TWO_STAGES),
     "fedmcc, two representations": (FedMCC, {**TWO_STAGES, "representations": "two"}),

@@ -19,10 +19,22 @@ from tests.builders.federation import SHAPE, SIZES, federate, tiny_task, tiny_wo
 EPOCHS, BATCH, RATE, SGD, DECAY, EMA, TAU = 2, 8, 0.05, 0.8, 0.01, 0.7, 0.2
 L, G, MEMORY, STEPS = 2, 4, 10, 15
 CONFIG = Orchestra.Config(
-    projection=5, hidden=7, batch_size=BATCH, epochs=EPOCHS, rounds=1, participation=1.0,
-    learning_rate=RATE, sgd_momentum=SGD, weight_decay=DECAY, momentum=EMA, temperature=TAU,
-    local_clusters=L, global_clusters=G, memory=MEMORY, global_steps=STEPS,
-)  # fmt: skip
+    projection=5,
+    hidden=7,
+    batch_size=BATCH,
+    epochs=EPOCHS,
+    rounds=1,
+    participation=1.0,
+    learning_rate=RATE,
+    sgd_momentum=SGD,
+    weight_decay=DECAY,
+    momentum=EMA,
+    temperature=TAU,
+    local_clusters=L,
+    global_clusters=G,
+    memory=MEMORY,
+    global_steps=STEPS,
+)
 
 
 class World:
@@ -106,8 +118,10 @@ def train(world: World, batches: list, memory: list[tuple[int, Tensor]]) -> Worl
     local = copy.deepcopy(world)
     sgd = torch.optim.SGD(
         [*local.online.parameters(), *local.head.parameters()],
-        lr=RATE, momentum=SGD, weight_decay=DECAY,
-    )  # fmt: skip
+        lr=RATE,
+        momentum=SGD,
+        weight_decay=DECAY,
+    )
     local.online.train()
     local.target.train()
     for batch in batches:

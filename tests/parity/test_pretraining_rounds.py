@@ -134,9 +134,16 @@ def test_two_rounds_are_those_of_the_formulas(name: str, threshold: float | None
     heads |= {"temperature": TAU} if name == "simclr" else {}
     heads |= {"momentum": EMA} if name == "byol" else {}
     config = KINDS[name].Config(
-        hidden=7, projection=5, batch_size=BATCH, epochs=EPOCHS, rounds=ROUNDS,
-        learning_rate=RATE, weight_decay=DECAY, sgd_momentum=VELOCITY, **heads,
-    )  # fmt: skip
+        hidden=7,
+        projection=5,
+        batch_size=BATCH,
+        epochs=EPOCHS,
+        rounds=ROUNDS,
+        learning_rate=RATE,
+        weight_decay=DECAY,
+        sgd_momentum=VELOCITY,
+        **heads,
+    )
     workload = tiny_workload(config)
     ran = federate(workload)
     world = networks(name)

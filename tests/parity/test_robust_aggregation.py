@@ -79,9 +79,15 @@ def test_one_huge_client_does_not_move_the_median_of_equal_ones():
 def turn(client, **slots):
     """A turn whose updates are these slots, each a tensor "w"."""
     return TurnDone(
-        call=1, client=client, records=pack({}), metrics={}, bytes_up={}, bytes_peer={},
-        seconds=0.0, updates={slot: pack({"w": value}) for slot, value in slots.items()},
-    )  # fmt: skip
+        call=1,
+        client=client,
+        records=pack({}),
+        metrics={},
+        bytes_up={},
+        bytes_peer={},
+        seconds=0.0,
+        updates={slot: pack({"w": value}) for slot, value in slots.items()},
+    )
 
 
 def test_each_slot_is_joined_over_the_clients_that_sent_it_in_the_servers_type():

@@ -132,9 +132,13 @@ print((peak_mb() - before) * 2**20 / u.nbytes)
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_both_views_in_unit_length_and_both_gradients_are_all_that_is_held():
     done = subprocess.run(
-        [sys.executable, "-c", COPIES], check=True, capture_output=True, text=True, timeout=300,
+        [sys.executable, "-c", COPIES],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=300,
         env={**os.environ, "MALLOC_MMAP_THRESHOLD_": "1000000"},  # freed memory is given back
-    )  # fmt: skip
+    )
     assert 4.0 < float(done.stdout) < 6.5  # 4 and a few blocks; in one piece it is 8.2
 
 

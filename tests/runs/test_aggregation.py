@@ -90,7 +90,7 @@ def test_an_optimiser_moves_the_server_towards_the_mean_but_for_running_statisti
 
 def test_a_client_that_sends_huge_values_does_not_move_the_median():
     ran = federated(rule="median")
-    worker = ran.backend._worker
+    worker = ran.backend.worker
     honest = worker.method.method.client
 
     def faulty(client, phase, slots):

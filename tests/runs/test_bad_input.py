@@ -1,9 +1,9 @@
 """Bad input ends in one sentence (what, which value, what to do), the right exit code, no folder.
 
-Each line of `REFUSED` is run as a command. The other cases are in test_config.py and
-test_compose.py (keys, types, ranges, targets), test_bad_data.py and test_image_files.py (data),
-test_checkpoint_files.py and test_checkpoint_damage.py (checkpoints), test_claim.py (two runs in one
-directory), test_full_disk.py, test_tracker_outage.py, and tests/distributed/test_bad_clusters.py.
+Each line of `REFUSED` is run as a command. The other cases are, in tests/unit, config/test_schema.py
+and commands/test_compose.py (keys, types, ranges, targets), datamodules/test_bad_data.py and
+test_image_files.py (data), checkpoints (checkpoints); here test_claim.py (two runs in one directory),
+test_full_disk.py and test_tracker_outage.py; and tests/distributed/test_bad_clusters.py.
 """
 
 # ruff: noqa: E501 -- the sentences stand whole
@@ -23,6 +23,8 @@ from torch import nn
 from coterie.commands.compose import groups
 from coterie.networks.encoders import Encoder, EncoderConfig
 from ray_jobs.train import main
+from tests.builders.comparisons import ROOT
+from tests.builders.runs import COMMAND
 
 HERE = __name__
 METHODS = ", ".join(groups()["method"])

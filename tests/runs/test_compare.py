@@ -74,8 +74,9 @@ def test_wandb_has_the_table(compared):
     records = complete_wandb_records(path)
     keys = [
         item.nested_key[0] if item.nested_key else item.key
-        for r in records for item in r.history.item
-    ]  # fmt: skip
+        for r in records
+        for item in r.history.item
+    ]
     assert "comparison" in keys
     assert "figures" in keys
     (table,) = folder.glob("files/media/table/comparison*.table.json")
@@ -158,16 +159,22 @@ def test_a_run_that_fails_is_told_of_and_the_others_go_on(tmp_path, capsys):
     out = tmp_path / "c"
     keys = [key for key in TINY if not key.startswith(("seeds", "experiments", "fed"))]
     arguments = [
-        *keys, "experiments={bad: fedavg_digits, refused: fedavg_digits, good: fedavg_digits}",
-        "seeds=[0]", f"out={out}", "method.rounds=3", "bad:method.learning_rate=1e30",
+        *keys,
+        "experiments={bad: fedavg_digits, refused: fedavg_digits, good: fedavg_digits}",
+        "seeds=[0]",
+        f"out={out}",
+        "method.rounds=3",
+        "bad:method.learning_rate=1e30",
         "refused:partition.clients=5000",
-    ]  # fmt: skip
+    ]
     assert main(arguments) == 1
     shown = capsys.readouterr().out
     rows = {row["experiment"]: row for row in csv.DictReader((out / "table.csv").open())}
     assert {name: row["completed"] for name, row in rows.items()} == {
-        "bad": "0", "refused": "0", "good": "1",
-    }  # fmt: skip
+        "bad": "0",
+        "refused": "0",
+        "good": "1",
+    }
     assert rows["bad"]["test/acc mean"] == ""
     assert float(rows["good"]["test/acc mean"]) > 0
     table = (out / "table.md").read_text()
@@ -184,10 +191,19 @@ ONE += ["experiments=[fedavg_digits]"]
 
 
 @pytest.fixture(scope="module")
-def one_compared(tmp_path_factory):
+def one_compared(compared, tmp_path_factory):
+    """The half of the comparison, with its runs."""
     out = tmp_path_factory.mktemp("one_compared") / "c"
-    assert main([*ONE, f"out={out}"]) == 0
+    for run in (compared / "runs").glob("fedavg_digits,*"):
+        target = out / "runs" / run.name
+        (shutil.copytree if run.is_dir() else shutil.copy)(run, _made(target))
+    assert main([*ONE, f"out={out}", "resume=true"]) == 0
     return out
+
+
+def _made(path):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
 
 
 def test_a_run_to_be_made_longer_is_not_shown_as_completed(one_compared, tmp_path):

@@ -14,19 +14,28 @@ from tests.builders.comparisons import ROOT
 from tests.builders.runs import COMMAND
 
 FIGURES = (
-    *COMMAND, "evaluation.figures=true", "checkpoint.every=1", "encoder.hidden=[4]",
-    "encoder.features=4", "method.hidden=4", "method.projection=4",
-)  # fmt: skip
+    *COMMAND,
+    "evaluation.figures=true",
+    "checkpoint.every=1",
+    "encoder.hidden=[4]",
+    "encoder.features=4",
+    "method.hidden=4",
+    "method.projection=4",
+)
 
 
 def limited(limit, *arguments):
     """Train where no file may be longer than `limit` bytes."""
     return subprocess.run(
         [sys.executable, "-m", "ray_jobs.train", *arguments],
-        cwd=ROOT, env={**os.environ, "PYTHONPATH": f"platform{os.pathsep}."},
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": f"platform{os.pathsep}."},
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
-        capture_output=True, text=True, check=False, timeout=120,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
 
 
 @pytest.fixture(scope="module")

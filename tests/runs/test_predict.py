@@ -175,7 +175,7 @@ REFUSED = {
     "embedding=maybe": "embedding=maybe: must be true or false.",
     "model.path=x": "model.path=x: model has a value of its own already.",
     "~output": "~output: nothing is set yet; leave it out.",
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("argument", REFUSED)

@@ -29,11 +29,17 @@ def silos(tmp_path_factory):
 
 def train(silos, run_dir, *overrides):
     config = compose(
-        *SMALL, "cluster=serial", "executor=bare", "data=silos", "~data.limit",
-        f"run_dir={run_dir}", f"data.clients={{silo_a: {silos}/a, silo_b: {silos}/b}}",
+        *SMALL,
+        "cluster=serial",
+        "executor=bare",
+        "data=silos",
+        "~data.limit",
+        f"run_dir={run_dir}",
+        f"data.clients={{silo_a: {silos}/a, silo_b: {silos}/b}}",
         "data.source={target: datamodules.folders:ClassFolders, mode: L}",
-        "method.clusters=10", *overrides,
-    )  # fmt: skip
+        "method.clusters=10",
+        *overrides,
+    )
     return Federation(config, Silent()).run()
 
 

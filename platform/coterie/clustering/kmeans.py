@@ -86,7 +86,7 @@ def kmeans(
     draws = np.random.SeedSequence(seed).generate_state(1 if start is not None else restarts)
     # Restarts are compared here, because FAISS's own `nredo` ignores the weights when it does.
     runners = (_clustering(used, k, int(draw >> 1), iterations, spherical) for draw in draws)
-    results = (_result(points, _lloyd(run, used, scaled, start), masses) for run in runners)
+    results = (result_of(points, _lloyd(run, used, scaled, start), masses) for run in runners)
     return min(results, key=lambda result: result.inertia)
 
 
@@ -140,7 +140,7 @@ def _clustering(
         options["init_method"] = faiss.ClusteringInitMethod_KMEANS_PLUS_PLUS
     features = points.shape[1]
     runner = faiss.Kmeans(features, k, niter=iterations, seed=seed, spherical=spherical, **options)
-    runner.index = _index(features, spherical, points.device)
+    runner.index = flat_index(features, spherical, points.device)
     return runner
 
 
@@ -157,7 +157,7 @@ def _lloyd(
     return torch.from_numpy(np.array(runner.centroids, dtype=np.float32)).to(points.device)
 
 
-def _index(features: int, spherical: bool, device: torch.device) -> Any:
+def flat_index(features: int, spherical: bool, device: torch.device) -> Any:
     """Exact index for the nearest centroid, on the points' GPU if FAISS supports it."""
     index = faiss.IndexFlatIP(features) if spherical else faiss.IndexFlatL2(features)
     if device.type != "cuda" or not hasattr(faiss, "StandardGpuResources"):
@@ -177,11 +177,12 @@ def _one_thread() -> Iterator[None]:
         faiss.omp_set_num_threads(before)
 
 
-def _result(
+def result_of(
     points: Float32[Tensor, "n d"],
     centroids: Float32[Tensor, "k d"],
     weights: Float64[Tensor, "n"] | None,
 ) -> KMeansResult:
+    """Assign points to centroids; the inertia is summed block by block."""
     assignments = _nearest(points, centroids)
     pairs = zip(torch.split(points, _ROWS), torch.split(assignments, _ROWS), strict=True)
     sums = [(rows - centroids[near]).double().square().sum(dim=1) for rows, near in pairs]

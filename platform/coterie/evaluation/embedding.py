@@ -61,7 +61,7 @@ def embedding_figure(
     _check_embedding(vectors, labels, assignments, len(class_names))
     size = min(sample, len(vectors))
     rows = np.sort(np.random.default_rng(seed).permutation(len(vectors))[:size])
-    points = _map(vectors[rows], seed)
+    points = tsne_points(vectors[rows], seed)
     panels = _groups(labels, assignments, class_names)
     figure = blank(0.4 + 5.6 * len(panels), 4.4)
     grid = figure.subplots(1, len(panels), squeeze=False)[0]
@@ -92,7 +92,7 @@ def _check_embedding(
         raise DataError(f"label {np.max(labels)} and {names} class names: name every class.")
 
 
-def _map(vectors: NDArray[Any], seed: int) -> NDArray[np.float64]:
+def tsne_points(vectors: NDArray[Any], seed: int) -> NDArray[np.float64]:
     """t-SNE coordinates (n, 2); all zero if the vectors are all but equal."""
     # Half a second, which a run without figures need not wait for.
     from sklearn.decomposition import PCA

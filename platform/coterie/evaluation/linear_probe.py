@@ -58,7 +58,7 @@ def linear_probe(
     _check_options(optimizer, epochs, batch_size, lr)
     device = train_x.device if device is None else torch.device(device)
     generator = torch.Generator().manual_seed(seed)
-    head = _linear(train_x.shape[1], classes, generator).to(device)
+    head = linear_layer(train_x.shape[1], classes, generator).to(device)
     steps = epochs * math.ceil(len(train_x) / batch_size)
     descent, schedule = _descent(head, optimizer, batch_size, lr, steps)
     x, y = _features(train_x, device), train_y.to(device)
@@ -101,7 +101,7 @@ def _features(x: Tensor, device: torch.device) -> Tensor:
     return x.detach().to(device=device, dtype=torch.float32)
 
 
-def _linear(features: int, classes: int, generator: torch.Generator) -> nn.Linear:
+def linear_layer(features: int, classes: int, generator: torch.Generator) -> nn.Linear:
     """A linear layer with PyTorch's default initial distribution, drawn from `generator`."""
     # The meta device keeps the layer's own initialisation from using the global random state.
     layer = nn.Linear(features, classes, device="meta").to_empty(device="cpu")

@@ -8,7 +8,7 @@ from coterie.config.schema import KnnWeighting
 from coterie.errors import DataError
 from coterie.evaluation.classification_metrics import check_features
 
-_BLOCK = 2**24
+BLOCK = 2**24
 """Similarities held at once: 64 MiB of float32."""
 
 
@@ -56,17 +56,17 @@ def knn_accuracy(
     bank_y = train_y.to(bank.device)
     scale = temperature if weighting == "exp" else None
     right = 0
-    size = max(1, _BLOCK // len(bank))
+    size = max(1, BLOCK // len(bank))
     for first in range(0, len(test_x), size):
         block = slice(first, first + size)
         queries = normalize(test_x[block].detach().to(bank.device, torch.float32), dim=1)
         cosine, nearest = (queries @ bank.T).topk(min(k, len(bank)), dim=1)
-        predicted = _votes(cosine, bank_y[nearest], classes, scale).argmax(dim=1)
+        predicted = votes(cosine, bank_y[nearest], classes, scale).argmax(dim=1)
         right += int((predicted == test_y[block].to(bank.device)).sum())
     return right / len(test_x)
 
 
-def _votes(cosine: Tensor, neighbour_y: Tensor, classes: int, temperature: float | None) -> Tensor:
+def votes(cosine: Tensor, neighbour_y: Tensor, classes: int, temperature: float | None) -> Tensor:
     """Votes (m, classes) of neighbours (m, k), nearest first; one each if `temperature` is None."""
     if temperature is None:
         weights = torch.ones_like(cosine)

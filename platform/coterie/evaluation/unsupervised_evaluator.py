@@ -56,7 +56,7 @@ class UnsupervisedEvaluator:
         All samples are embedded: uniformity compares a sample with itself too, and with fewer
         samples that term would weigh more.
         """
-        return self._scores(server, self._sampled())
+        return self._scores(server, self.sampled())
 
     def _scores(self, server: ServerState, anchors: Sequence[Indices]) -> dict[str, float]:
         """Metrics of the samples at these positions in the clients' parts."""
@@ -70,12 +70,13 @@ class UnsupervisedEvaluator:
         align = alignment(list(zip(*both, strict=True)))
         unif = uniformity(torch.split(whole.embedding, sizes), anchors=anchors)
         found = {"align": align, "unif": unif, "selection": selection_score(align, unif)}
-        assignments = self._assignments(plain)
+        assignments = self.assignments_of(plain)
         if assignments is not None:
             found["mixing"] = mixing(plain.embedding, assignments)
         return found
 
-    def _assignments(self, found: Prediction) -> NDArray[np.int64] | None:
+    def assignments_of(self, found: Prediction) -> NDArray[np.int64] | None:
+        """The head's clusters, or those of k-means; None for fewer samples than clusters."""
         assigned: Tensor
         if found.probabilities is not None:
             assigned = found.probabilities.argmax(dim=1)
@@ -86,7 +87,7 @@ class UnsupervisedEvaluator:
             return None
         return np.asarray(assigned.numpy(), dtype=np.int64)
 
-    def _sampled(self) -> list[Indices]:
+    def sampled(self) -> list[Indices]:
         """Draw positions in each client's part: the same share of each, `max_samples` in all."""
         sizes, most = [len(part) for part in self.parts], self.max_samples
         total = sum(sizes)

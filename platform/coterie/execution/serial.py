@@ -19,20 +19,23 @@ class SerialBackend:
     Args:
         workload: What to run.
         stop: Called between steps and batches; raises when the run is to stop.
+
+    Attributes:
+        worker: Runs the turns.
     """
 
     name = "serial"
     actors = 1
 
     def __init__(self, workload: Workload, stop: Callable[[], None]) -> None:
-        self._worker = build_worker(workload, stop)
-        self._predictor = build_predictor(self._worker, workload, stop)
+        self.worker = build_worker(workload, stop)
+        self._predictor = build_predictor(self.worker, workload, stop)
         self._calls = 0
 
     def execute(self, order: Order) -> Iterator[Event]:
         """Run the turns in order."""
         self._calls += 1
-        yield from self._worker.run(order, self._calls)
+        yield from self.worker.run(order, self._calls)
 
     def serve(
         self,
@@ -42,7 +45,7 @@ class SerialBackend:
         records: Mapping[int, Tensors],
     ) -> ServerState:
         """Run the method's server half."""
-        return self._worker.method.server(server, phase, means, records)
+        return self.worker.method.server(server, phase, means, records)
 
     def predict(self, server: ServerState, chunks: Sequence[Chunk]) -> list[Prediction]:
         """Predict chunks, in order."""
@@ -56,7 +59,7 @@ class SerialBackend:
     def tally(self, server: ServerState, clients: Sequence[int]) -> list[Tally | None]:
         """Count clusters and classes in each client's silo."""
         self._calls += 1
-        silo_data, key = self._worker.silo_data, str(self._calls)
+        silo_data, key = self.worker.silo_data, str(self._calls)
         if silo_data is None:
             raise ContractError("tally: the data is not siloed; use predict.")
         return [silo_data.tally(self._predictor, server, key, client) for client in clients]

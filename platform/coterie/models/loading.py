@@ -73,7 +73,7 @@ def _build(folder: Path, description: Mapping[str, Any]) -> Clusterer:
             dtype=getattr(torch, description["dtype"]),
         )
         state = description["server"]
-        slots = {slot: _zeros(tensors) for slot, tensors in state["slots"].items()}
+        slots = {slot: zeros(tensors) for slot, tensors in state["slots"].items()}
         server = ServerState(
             slots=slots, round=description["round"], step=state["step"], facts=state["facts"]
         )
@@ -134,7 +134,8 @@ def _check_weights(path: Path, weights: Mapping[str, Tensor], model: nn.Module) 
             )
 
 
-def _zeros(layouts: Mapping[str, str]) -> dict[str, Tensor]:
+def zeros(layouts: Mapping[str, str]) -> dict[str, Tensor]:
+    """Tensors of zeros in the layouts that `layouts_of` gave."""
     tensors = {}
     for name, layout in layouts.items():
         dtype, _, shape = layout.partition(" ")

@@ -78,7 +78,7 @@ def model_description(model: Clusterer, server: ServerState, data: DataArrays) -
         "server": {
             "step": server.step,
             "facts": dict(server.facts),
-            "slots": {slot: _layouts(tensors) for slot, tensors in server.slots.items()},
+            "slots": {slot: layouts_of(tensors) for slot, tensors in server.slots.items()},
         },
     }
 
@@ -126,7 +126,7 @@ def read_description(folder: Path) -> dict[str, Any]:
     return dict(description)
 
 
-def _layouts(tensors: Mapping[str, Tensor]) -> dict[str, str]:
+def layouts_of(tensors: Mapping[str, Tensor]) -> dict[str, str]:
     """Name to dtype and shape, such as `float32 32x1x4x4`."""
     return {
         name: f"{str(t.dtype).removeprefix('torch.')} {'x'.join(map(str, t.shape))}"

@@ -158,7 +158,7 @@ class RunEvaluation:
             share=share,
             seed=self._seed("fine-tuning"),
             epochs=self.epochs,
-            device=self._device,
+            device=self.device,
         )
         return asdict(scores)
 
@@ -210,7 +210,8 @@ class RunEvaluation:
         return EvaluatedRun(folder=folder, metrics=metrics, outputs=tuple(outputs))
 
     @property
-    def _device(self) -> torch.device:
+    def device(self) -> torch.device:
+        """Where the driver predicts."""
         return device_of(self.config.accelerator)
 
     def _seed(self, *purpose: int | str) -> int:

@@ -37,6 +37,10 @@ class ConsoleView:
         mode: `auto` is live on a terminal, and lines without one, in CI and in jobs.
         console: The console to draw on; by default the standard output.
         clock: A monotonic clock in seconds, for rates and the ETA.
+
+    Attributes:
+        console: The console.
+        mode: `live`, `lines` or `none`.
     """
 
     def __init__(
@@ -45,10 +49,10 @@ class ConsoleView:
         console: Console | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._console = console or Console()
-        self._mode = _resolve(self._console) if mode == "auto" else mode
-        live = self._mode == "live"
-        self._width = min(_LINE_WIDTH, self._console.width) if live else _LINE_WIDTH
+        self.console = console or Console()
+        self.mode = _resolve(self.console) if mode == "auto" else mode
+        live = self.mode == "live"
+        self._width = min(_LINE_WIDTH, self.console.width) if live else _LINE_WIDTH
         self._clock = clock
         self._progress = Progress(clock)
         self._title = ""
@@ -61,14 +65,14 @@ class ConsoleView:
         words = [title, *(f"{name} {value}" for name, value in facts.items())]
         for line in textwrap.wrap(" | ".join(words), self._width):
             self._print(line)
-        if self._mode == "live":
-            self._live = Live(get_renderable=self.panel, console=self._console, transient=True)
+        if self.mode == "live":
+            self._live = Live(get_renderable=self.panel, console=self.console, transient=True)
             self._live.start()
 
     def table(self, table: object) -> None:
         """Show a table above the panel."""
-        if self._mode != "none":
-            self._console.print(table)
+        if self.mode != "none":
+            self.console.print(table)
 
     def phase_started(self, phase: Phase, cohort_size: int, total_rounds: int | None) -> None:
         """Show the phase in the panel."""
@@ -94,7 +98,7 @@ class ConsoleView:
         if not record.phase.ends_round and record.evaluation is None:
             return
         event = bool(record.evaluation or progress.failures)
-        if event or (self._mode == "lines" and self._line_is_due(record.phase)):
+        if event or (self.mode == "lines" and self._line_is_due(record.phase)):
             self._last_line = (self._clock(), record.phase.stage)
             self._print(self._line(record))
 
@@ -114,8 +118,8 @@ class ConsoleView:
         if self._live is not None:
             self._live.stop()
         self._print(f"{status}: {error}" if error else status)
-        if scores and self._mode != "none":
-            self._console.print(formatting.scores_table(scores))
+        if scores and self.mode != "none":
+            self.console.print(formatting.scores_table(scores))
         for path in outputs:
             self._print(formatting.display_path(path))
 
@@ -132,7 +136,7 @@ class ConsoleView:
             formatting.one_line(f"{progress.loss}  {scores}"),
             formatting.one_line(f"{clients}  {progress.rate}  {progress.traffic}"),
         )
-        width = min(_PANEL_WIDTH, self._console.width)
+        width = min(_PANEL_WIDTH, self.console.width)
         return Panel(lines, title=Text(self._title), width=width)
 
     def _line_is_due(self, phase: Phase) -> bool:
@@ -154,8 +158,8 @@ class ConsoleView:
 
     def _print(self, text: str) -> None:
         """Print a line without markup, colours or wrapping."""
-        if self._mode != "none":
-            self._console.print(text, markup=False, highlight=False, emoji=False, soft_wrap=True)
+        if self.mode != "none":
+            self.console.print(text, markup=False, highlight=False, emoji=False, soft_wrap=True)
 
 
 def _resolve(console: Console) -> Literal["live", "lines"]:

@@ -74,12 +74,13 @@ class Tracker:
             that their series have no gaps and loggers have few columns.
 
     Attributes:
+        loggers: Those that have not failed.
         problems: One sentence for each logger that was left out.
     """
 
     def __init__(self, metrics: MetricsLog, loggers: Sequence[Logger], client_rows: int) -> None:
         self._metrics = metrics
-        self._loggers = list(loggers)
+        self.loggers = list(loggers)
         self._client_rows = client_rows
         self.problems: list[str] = []
         self._phases = 0
@@ -105,7 +106,7 @@ class Tracker:
         values = {prefix + name: float(value) for name, value in row.values.items()}
         if row.client is None:
             values["stage"] = self._stages.setdefault(row.stage, len(self._stages) + 1)
-        for logger in tuple(self._loggers):
+        for logger in tuple(self.loggers):
             self._guarded(logger, partial(logger.log_metrics, values, step=self._phases))
 
     @property
@@ -138,9 +139,9 @@ class Tracker:
 
     def finish(self, status: Literal["success", "failed"]) -> None:
         """Close all loggers; with W&B online, wait for the upload."""
-        for logger in tuple(self._loggers):
+        for logger in tuple(self.loggers):
             self._guarded(logger, partial(logger.finalize, status))
-        self._loggers.clear()
+        self.loggers.clear()
         self._metrics.close()
 
     def _guarded(self, logger: Logger, action: Callable[[], None]) -> None:
@@ -148,7 +149,7 @@ class Tracker:
         try:
             action()
         except Exception as error:  # noqa: BLE001 - trackers raise whatever their libraries do
-            self._loggers.remove(logger)
+            self.loggers.remove(logger)
             reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
             self.problems.append(
                 f"{type(logger).__name__} is left out from here on ({reason}): the run goes on and "

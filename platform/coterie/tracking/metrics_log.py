@@ -97,18 +97,21 @@ class MetricsLog:
 
     Args:
         path: The file; it is created or continued.
+
+    Attributes:
+        file: The open file, unbuffered.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = path.open("ab", buffering=0)
+        self.file = path.open("ab", buffering=0)
         self._waiting = b""
 
     @property
     def offset(self) -> int:
         """Bytes so far, including rows in memory; checkpoints store it for `truncate_to`."""
-        return os.fstat(self._file.fileno()).st_size + len(self._waiting)
+        return os.fstat(self.file.fileno()).st_size + len(self._waiting)
 
     def rows(self) -> list[dict[str, Any]]:
         """The rows written so far, without lines that a crash cut short."""
@@ -125,7 +128,7 @@ class MetricsLog:
         self._waiting += row.to_json().encode() + b"\n"
         try:
             while self._waiting:  # an unbuffered write may take only a part
-                self._waiting = self._waiting[self._file.write(self._waiting) :]
+                self._waiting = self._waiting[self.file.write(self._waiting) :]
         except OSError as error:
             if not waited:
                 _log.warning(
@@ -154,10 +157,10 @@ class MetricsLog:
                 self.offset,
                 offset,
             )
-            self._file.truncate(self.path.read_bytes().rfind(b"\n") + 1)
+            self.file.truncate(self.path.read_bytes().rfind(b"\n") + 1)
             return
         self._waiting = b""
-        self._file.truncate(offset)
+        self.file.truncate(offset)
 
     def close(self) -> None:
         """Close the file; a second call does nothing."""
@@ -168,7 +171,7 @@ class MetricsLog:
                 self._waiting.count(b"\n"),
             )
             self._waiting = b""
-        self._file.close()
+        self.file.close()
 
 
 def parse_row(line: str) -> dict[str, Any] | None:

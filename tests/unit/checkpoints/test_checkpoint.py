@@ -127,8 +127,11 @@ def test_names_latest_and_pruning(tmp_path, backend):
     assert (folder / "latest").read_text() == "round-000010\n"
     assert has_checkpoint(folder)
     assert names(path) == [
-        "mail.safetensors", "optimizer.safetensors", "run.json", "server.safetensors",
-    ]  # fmt: skip
+        "mail.safetensors",
+        "optimizer.safetensors",
+        "run.json",
+        "server.safetensors",
+    ]
 
 
 def test_a_step_within_a_round_has_a_name_of_its_own(tmp_path, backend):

@@ -217,9 +217,9 @@ def test_the_index_moves_to_the_points_gpu_where_faiss_has_one(monkeypatch):
     monkeypatch.setattr(
         faiss, "index_cpu_to_gpu", lambda *given: calls.append(given) or "gpu", raising=False
     )
-    assert module._index(4, False, torch.device("cuda", 3)) == "gpu"
+    assert module.flat_index(4, False, torch.device("cuda", 3)) == "gpu"
     assert calls[0][:2] == ("resources", 3)
-    assert isinstance(module._index(4, True, torch.device("cpu")), faiss.IndexFlatIP)
+    assert isinstance(module.flat_index(4, True, torch.device("cpu")), faiss.IndexFlatIP)
 
 
 @pytest.mark.parametrize(
@@ -299,7 +299,7 @@ def drawn(rows, features):
 def test_blocks_have_the_bits_of_all_rows_at_once(shape, weighted, monkeypatch):
     points, centroids, weights = drawn(*shape)
     monkeypatch.setattr(module, "_ROWS", 100)
-    found = module._result(points, centroids, weights if weighted else None)
+    found = module.result_of(points, centroids, weights if weighted else None)
     squared = (points - centroids[found.assignments]).double().square().sum(dim=1)
     whole = squared * weights if weighted else squared
     assert found.inertia == float(whole.numpy().sum())
@@ -309,5 +309,5 @@ def test_no_copy_of_the_data_is_made(monkeypatch):
     points, centroids, weights = drawn(1000, 50)
     monkeypatch.setattr(module, "_ROWS", 100)
     with Largest() as largest:
-        module._result(points, centroids, weights)
+        module.result_of(points, centroids, weights)
     assert largest.values <= 100 * 50

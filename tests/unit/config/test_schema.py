@@ -80,9 +80,15 @@ def refusal(values: dict[str, Any]) -> str:
 
 
 METHOD_PROBLEMS = [
-    ({"temprature": 1}, "method.temprature=1: there is no such key; did you mean method.temperature?"),
+    (
+        {"temprature": 1},
+        "method.temprature=1: there is no such key; did you mean method.temperature?",
+    ),
     ({"temperature": 0}, "method.temperature=0: must be above 0."),
-    ({"temperature": True}, "method.temperature=true: not a number; give one such as method.temperature=0.5."),
+    (
+        {"temperature": True},
+        "method.temperature=true: not a number; give one such as method.temperature=0.5.",
+    ),
     ({"momentum": 1.5}, "method.momentum=1.5: must be at most 1."),
     ({"momentum": -1}, "method.momentum=-1: must be at least 0."),
     ({"depth": 19}, "method.depth=19: must be one of 18, 34."),
@@ -92,9 +98,15 @@ METHOD_PROBLEMS = [
     ({"widths": 3}, "method.widths=3: must be a list in brackets such as method.widths=[[64]]."),
     ({"widths": [[8], [4, 0]]}, "method.widths[1][1]=0: must be at least 1."),
     ({"optimiser": {"lr": -1}}, "method.optimiser.lr=-1: must be above 0."),
-    ({"optimiser": {"lrr": 1}}, "method.optimiser.lrr=1: there is no such key; did you mean method.optimiser.lr?"),
+    (
+        {"optimiser": {"lrr": 1}},
+        "method.optimiser.lrr=1: there is no such key; did you mean method.optimiser.lr?",
+    ),
     ({"optimiser": {"betas": [0.9]}}, "method.optimiser.betas[1]: a value is needed."),
-    ({"optimiser": 1}, "method.optimiser=1: must be a group of keys; give it one such as method.optimiser.lr=…."),
+    (
+        {"optimiser": 1},
+        "method.optimiser=1: must be a group of keys; give it one such as method.optimiser.lr=….",
+    ),
     ({"lr": 1.0}, "method.lr=1.0: there is no such key; did you mean method.optimiser.lr?"),
     ({"name": "bad"}, "method: the name {bad} does not fit; take another one."),
     (
@@ -102,7 +114,7 @@ METHOD_PROBLEMS = [
         "method.cohort=x: not a number; give one such as method.cohort=1.0 or not a whole number; "
         "give one such as method.cohort=1 or must be a list in brackets such as method.cohort=[1,2].",
     ),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("method", "sentence"), METHOD_PROBLEMS)
@@ -116,20 +128,38 @@ RUN_PROBLEMS = [
     ({"seed": True}, "seed=true: not a whole number; give one such as seed=0."),
     ({"seed": None}, "seed=null: not a whole number; give one such as seed=0."),
     ({"seed": -1}, "seed=-1: must be at least 0."),
-    ({"cluster": {"backend": "rya"}}, "cluster.backend=rya: must be one of ray, serial; did you mean ray?"),
+    (
+        {"cluster": {"backend": "rya"}},
+        "cluster.backend=rya: must be one of ray, serial; did you mean ray?",
+    ),
     ({"cluster": {"backend": "mpi"}}, "cluster.backend=mpi: must be one of ray, serial."),
     ({"cluster": {"num_actors": 0}}, "cluster.num_actors=0: must be at least 1."),
-    ({"cluster": {"num_actors": "a"}}, "cluster.num_actors=a: not a whole number; give one such as cluster.num_actors=1."),
+    (
+        {"cluster": {"num_actors": "a"}},
+        "cluster.num_actors=a: not a whole number; give one such as cluster.num_actors=1.",
+    ),
     ({"cluster": {"cpus_per_client": 0}}, "cluster.cpus_per_client=0: must be above 0."),
     ({"cluster": 3}, "cluster=3: must be a group of keys; give it one such as cluster.backend=…."),
     ({"sede": 1}, "sede=1: there is no such key; did you mean seed?"),
-    ({"clutser": {"backend": "ray"}}, "clutser.backend=ray: there is no such key; did you mean cluster.backend?"),
+    (
+        {"clutser": {"backend": "ray"}},
+        "clutser.backend=ray: there is no such key; did you mean cluster.backend?",
+    ),
     ({"backend": "ray"}, "backend=ray: there is no such key; did you mean cluster.backend?"),
     ({"temperature": 1}, "temperature=1: there is no such key; did you mean method.temperature?"),
-    ({"checkpoint": {"zzz": 1}}, "checkpoint.zzz=1: there is no such key; checkpoint has every, keep, keep_every, best."),
-    ({"tracking": {"loggers": ["csv", "wandbb"]}}, "tracking.loggers[1]=wandbb: must be one of csv, tensorboard, wandb; did you mean wandb?"),
-    ({"tracking": {"wandb": {"mode": "onlin"}}}, "tracking.wandb.mode=onlin: must be one of auto, online, offline; did you mean online?"),
-]  # fmt: skip
+    (
+        {"checkpoint": {"zzz": 1}},
+        "checkpoint.zzz=1: there is no such key; checkpoint has every, keep, keep_every, best.",
+    ),
+    (
+        {"tracking": {"loggers": ["csv", "wandbb"]}},
+        "tracking.loggers[1]=wandbb: must be one of csv, tensorboard, wandb; did you mean wandb?",
+    ),
+    (
+        {"tracking": {"wandb": {"mode": "onlin"}}},
+        "tracking.wandb.mode=onlin: must be one of auto, online, offline; did you mean online?",
+    ),
+]
 
 
 @pytest.mark.parametrize(("changes", "sentence"), RUN_PROBLEMS)
@@ -153,14 +183,20 @@ TARGETS = [
     ({"target": "plain"}, "encoder.target=plain: write it as package.module:Name."),
     ({"target": "./own.py:X"}, "encoder.target=./own.py:X: write it as package.module:Name."),
     ({"target": "no.such:X"}, "encoder.target=no.such:X: no module 'no'; check the path."),
-    ({"target": f"{HERE}:Plian"}, f"encoder.target={HERE}:Plian: '{HERE}' has no 'Plian'; did you mean {HERE}:Plain?"),
-    ({"target": f"{HERE}:Bare"}, f"encoder.target={HERE}:Bare: it has no config model; give it a nested class Config."),
+    (
+        {"target": f"{HERE}:Plian"},
+        f"encoder.target={HERE}:Plian: '{HERE}' has no 'Plian'; did you mean {HERE}:Plain?",
+    ),
+    (
+        {"target": f"{HERE}:Bare"},
+        f"encoder.target={HERE}:Bare: it has no config model; give it a nested class Config.",
+    ),
     (
         {"target": f"{HERE}:Heir"},
         f"encoder.target={HERE}:Heir: its config model belongs to {HERE}:Learner; "
         "give it a nested class Config of its own, which may inherit.",
     ),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("section", "sentence"), TARGETS)

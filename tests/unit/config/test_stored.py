@@ -4,8 +4,6 @@ import re
 
 import pytest
 import yaml
-from tests.methods_for_tests.mailer import Mailer
-from tests.methods_for_tests.running import make_loop, make_workload
 
 from coterie.checkpoints.checkpoint import load_checkpoint, save_checkpoint
 from coterie.commands.compose import compose
@@ -15,7 +13,9 @@ from coterie.config.stored import read_stored_config
 from coterie.contract.phase import ServerState
 from coterie.errors import ConfigError
 from coterie.rounds.state import RunState
-from coterie.run.recovery import check_same_run
+from coterie.run.same_run import check_same_run
+from tests.builders.loops import make_loop, make_workload
+from tests.builders.mailer import Mailer
 
 TINY = ("experiment=fedmcc_digits", "cluster=serial")
 ENCODER = "coterie.models.pretrained_encoder:Pretrained"

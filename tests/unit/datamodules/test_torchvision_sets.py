@@ -167,8 +167,10 @@ def test_emnist_stands_upright(tmp_path, variant, first):
     assert data.name == f"emnist_{variant}"
     theirs = torchvision.datasets.EMNIST(str(tmp_path), variant, train=True)
     assert data.classes == tuple(theirs.classes)[first:]
-    write_idx(tmp_path / "EMNIST" / "raw" / f"emnist-{variant}-test-labels-idx1-ubyte",
-              np.array([count + first], np.uint8))  # fmt: skip
+    write_idx(
+        tmp_path / "EMNIST" / "raw" / f"emnist-{variant}-test-labels-idx1-ubyte",
+        np.array([count + first], np.uint8),
+    )
     assert f"holds the label {count + first}, but emnist_{variant} has {count} classes" in refusal(
         EMNIST, tmp_path, variant=variant
     )

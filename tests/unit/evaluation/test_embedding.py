@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from coterie.evaluation.embedding import _map
+from coterie.evaluation.embedding import tsne_points
 
 NORMALS = np.random.default_rng(0).normal(size=(60, 8))
 VECTORS = {
@@ -22,36 +22,54 @@ VECTORS = {
 }
 
 
-@pytest.mark.parametrize("kind", VECTORS)
-def test_collapsed_and_extreme_vectors_are_drawn(kind, tmp_path):
-    """In a process of its own, which may crash without taking the tests along."""
-    vectors, target = tmp_path / "x.npy", tmp_path / "e.png"
-    np.save(vectors, VECTORS[kind])
-    code = (
-        "import sys, pathlib, numpy as np\n"
-        "from coterie.evaluation.embedding import embedding_figure\n"
-        "x, path = np.load(sys.argv[1]), pathlib.Path(sys.argv[2])\n"
-        "embedding_figure(x, None, np.arange(len(x)) % 3, (), path, seed=0)\n"
-    )
+DRAWS = """
+import sys, pathlib, numpy as np
+from coterie.evaluation.embedding import embedding_figure
+for path in map(pathlib.Path, sys.argv[1:]):
+    x = np.load(path)
+    embedding_figure(x, None, np.arange(len(x)) % 3, (), path.with_suffix(".png"), seed=0)
+"""
+
+
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory):
+    """How drawing all of them in a process of its own ended, and where the figures are.
+
+    It may crash without taking the tests along.
+    """
+    folder = tmp_path_factory.mktemp("vectors")
+    files = [folder / f"{kind}.npy" for kind in VECTORS]
+    for path in files:
+        np.save(path, VECTORS[path.stem])
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     done = subprocess.run(
-        [sys.executable, "-c", code, str(vectors), str(target)],
-        env=environment, capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+        [sys.executable, "-c", DRAWS, *files],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    return done, folder
+
+
+@pytest.mark.parametrize("kind", VECTORS)
+def test_collapsed_and_extreme_vectors_are_drawn(drawn, kind):
+    done, folder = drawn
+    assert (folder / f"{kind}.png").stat().st_size > 1000, done.stderr
     assert done.returncode == 0, f"it ended with {done.returncode}: {done.stderr}"
-    assert target.stat().st_size > 1000
 
 
 def test_what_has_collapsed_is_one_point():
     for kind in ("ones", "zeros", "constant", "nearly constant"):
-        points = _map(VECTORS[kind], 0)
+        points = tsne_points(VECTORS[kind], 0)
         np.testing.assert_array_equal(points, np.zeros((len(VECTORS[kind]), 2)))
 
 
 @pytest.mark.parametrize("size", [1e-300, 1e-30, 1.0, 1e30, 1e300])
 def test_the_size_of_vectors_does_not_matter(size):
     near, apart = NORMALS[:30] + 20, NORMALS[30:] - 20
-    points = _map(np.concatenate([near, apart]) * size, 0)
+    points = tsne_points(np.concatenate([near, apart]) * size, 0)
     assert _gap(points) > 3
 
 

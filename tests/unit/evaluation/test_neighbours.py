@@ -99,10 +99,10 @@ def test_k_is_clipped_to_the_number_of_training_points():
 def test_blocks_change_nothing(data, monkeypatch):
     whole = knn_accuracy(*data, classes=10, k=20)
     sizes = []
-    original = neighbours._votes
-    monkeypatch.setattr(neighbours, "_BLOCK", 1200 * 7)
+    original = neighbours.votes
+    monkeypatch.setattr(neighbours, "BLOCK", 1200 * 7)
     monkeypatch.setattr(
-        neighbours, "_votes", lambda cos, *rest: sizes.append(len(cos)) or original(cos, *rest)
+        neighbours, "votes", lambda cos, *rest: sizes.append(len(cos)) or original(cos, *rest)
     )
     assert knn_accuracy(*data, classes=10, k=20) == whole
     assert sizes == [7] * 85 + [2]

@@ -186,7 +186,7 @@ def test_the_global_random_state_is_left_alone(digits):
 
 
 def test_initial_weights_are_those_of_a_linear_layer():
-    layer = probe_module._linear(100, 400, torch.Generator().manual_seed(0))
+    layer = probe_module.linear_layer(100, 400, torch.Generator().manual_seed(0))
     bound = 100**-0.5
     assert layer.weight.abs().max().item() == pytest.approx(bound, rel=1e-3)
     assert layer.weight.std().item() == pytest.approx(bound / math.sqrt(3), rel=0.01)

@@ -74,7 +74,7 @@ def test_scores_of_a_pretrainer_are_those_of_its_projector(name):
     assert predicted(backend, server, every).embedding.shape == (120, 16)
     scores = blind.scores(server)
     assert scores["unif"] == uniformity(torch.split(found.embedding, sizes))
-    assert scores["mixing"] == mixing(found.embedding, blind._assignments(found))
+    assert scores["mixing"] == mixing(found.embedding, blind.assignments_of(found))
 
 
 def test_alignment_is_between_samples_and_views_of_the_runs_augmentation():
@@ -115,7 +115,7 @@ def test_between_rounds_fewer_samples_are_compared_with_all_of_their_client():
     assert counted == [120, 120, 120, 60]
     every = torch.randn(120, 16, generator=torch.Generator().manual_seed(0))
     clients = [every[torch.from_numpy(part)] for part in blind.parts]
-    positions = blind._sampled()
+    positions = blind.sampled()
     assert [len(set(own.tolist())) for own in positions] == [15, 15, 15, 15]
     assert quick["unif"] == uniformity(clients, anchors=positions)
     # Among 15 others in place of 30 a sample itself would count twice as much.
@@ -172,6 +172,6 @@ def test_without_the_key_no_evaluation_has_them(finished_run):
 def test_samples_too_few_for_the_clusters_are_scored_without_mixing():
     assembly, _, blind = built("experiment=fedbyol_digits", *ORCHESTRA[1:8])
     few = replace(blind, max_samples=10)
-    assert sum(len(own) for own in few._sampled()) == 9 < few.clusters
+    assert sum(len(own) for own in few.sampled()) == 9 < few.clusters
     assert set(few.quick(assembly.server)) == {"align", "unif", "selection"}
     assert "mixing" in few.scores(assembly.server)

@@ -42,9 +42,10 @@ def ids(batch):
 
 @pytest.mark.parametrize(("size", "batch_size"), [(10, 5), (10, 4), (3, 8), (2, 2), (11, 3)])
 def test_every_epoch_is_a_permutation_and_each_another(size, batch_size):
-    epochs = [[i for batch in e for i in ids(batch)] for e in epochs_of(
-        batches(size, batch_size=batch_size, epochs=6)
-    )]  # fmt: skip
+    epochs = [
+        [i for batch in e for i in ids(batch)]
+        for e in epochs_of(batches(size, batch_size=batch_size, epochs=6))
+    ]
     assert len(epochs) == 6
     assert all(sorted(epoch) == list(range(size)) for epoch in epochs)
     assert len(set(map(tuple, epochs))) > 1

@@ -41,7 +41,7 @@ def test_clients_use_a_gpu_only_if_their_actor_has_one(keys, expected):
 @pytest.mark.parametrize(("accelerator", "expected"), [("auto", CUDA), ("cpu", CPU)])
 def test_the_driver_uses_its_own(accelerator, expected):
     config = compose(*DIGITS, "cluster=local", f"accelerator={accelerator}")
-    assert RunEvaluation(config, directory=None, checkpoint="latest")._device == expected
+    assert RunEvaluation(config, directory=None, checkpoint="latest").device == expected
 
 
 @pytest.mark.parametrize(("gpus", "expected"), [(0.0, CPU), (0.5, CUDA), (None, CUDA)])

@@ -110,9 +110,12 @@ def test_name_type_and_shape_change_the_digest_of_equal_bits():
 
 def test_a_server_state_comes_back_with_its_counters_facts_and_empty_slots():
     state = ServerState(
-        round=3, step=2, facts={"k": [1, {"x": None}]}, slots={"e": AWKWARD, "empty": {}},
+        round=3,
+        step=2,
+        facts={"k": [1, {"x": None}]},
+        slots={"e": AWKWARD, "empty": {}},
         renewed=frozenset({"e"}),
-    )  # fmt: skip
+    )
     back = unpack_server(pack_server(state))
     assert (back.round, back.step, back.facts) == (3, 2, {"k": [1, {"x": None}]})
     assert back.renewed == {"e"}

@@ -17,8 +17,8 @@ from coterie import load_model
 from coterie.commands.compose import compose
 from coterie.errors import ConfigError, CoterieError, DataError
 from coterie.models import saved_model
-from coterie.models.loading import _zeros
-from coterie.models.saved_model import _layouts
+from coterie.models.loading import zeros
+from coterie.models.saved_model import layouts_of
 from coterie.networks.heads import Centroids
 from coterie.run.setup import assemble
 from tests.builders.runs import TINY, WITHOUT_CLUSTERS, train
@@ -101,8 +101,8 @@ def test_loading_needs_neither_data_nor_ray(ran):
 
 def test_layouts_come_back():
     tensors = {"a": torch.zeros(2, 3), "b": torch.zeros((), dtype=torch.int64)}
-    assert _layouts(tensors) == {"a": "float32 2x3", "b": "int64 "}
-    again = _zeros(_layouts(tensors))
+    assert layouts_of(tensors) == {"a": "float32 2x3", "b": "int64 "}
+    again = zeros(layouts_of(tensors))
     assert {k: (v.shape, v.dtype) for k, v in again.items()} == {
         k: (v.shape, v.dtype) for k, v in tensors.items()
     }

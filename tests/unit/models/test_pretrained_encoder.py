@@ -25,24 +25,38 @@ from ray_jobs import pretrain
 from tests.builders.federation import SHAPE, federate, same_bits, tiny_workload
 
 QUIET = (
-    "cluster=serial", "executor=bare", "data.limit=120", "evaluation.every=0",
-    "evaluation.figures=false", "evaluation.linear_probe=false", "evaluation.knn=false",
-    "evaluation.kmeans_baseline=false", "tracking.progress=none",
-)  # fmt: skip
+    "cluster=serial",
+    "executor=bare",
+    "data.limit=120",
+    "evaluation.every=0",
+    "evaluation.figures=false",
+    "evaluation.linear_probe=false",
+    "evaluation.knn=false",
+    "evaluation.kmeans_baseline=false",
+    "tracking.progress=none",
+)
 PRETRAINING = (
-    "experiment=simclr_digits", *QUIET, "encoder.width=4", "encoder.features=8",
-    "method.rounds=1", "method.epochs=1", "method.batch_size=64",
-)  # fmt: skip
+    "experiment=simclr_digits",
+    *QUIET,
+    "encoder.width=4",
+    "encoder.features=8",
+    "method.rounds=1",
+    "method.epochs=1",
+    "method.batch_size=64",
+)
 SUPERVISED = ("experiment=fedavg_digits", *QUIET, "method.rounds=1", "encoder=pretrained")
 WEIGHTS = "model/model.safetensors"
 ROUNDS = {
     FedAvg: {"rounds": 2, "epochs": 1, "batch_size": 8},
     FedBYOL: {"rounds": 2, "epochs": 1, "batch_size": 8},
     FedMCC: {
-        "representation_rounds": 1, "clustering_rounds": 1, "representation_epochs": 1,
-        "clustering_epochs": 1, "batch_size": 8,
+        "representation_rounds": 1,
+        "clustering_rounds": 1,
+        "representation_epochs": 1,
+        "clustering_epochs": 1,
+        "batch_size": 8,
     },
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module")
@@ -187,7 +201,7 @@ REFUSED = [
     ("encoder.path=nowhere", "there is no such folder; give a run's folder or its model/."),
     ("encoder.freeze=1", "encoder.freeze=1: must be true or false."),
     ("encoder.network.width=9", "leave it out, or give the model that it belongs to."),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("override", "ending"), REFUSED)

@@ -119,7 +119,7 @@ def test_defaults_are_those_of_the_paper_and_of_its_code() -> None:
 def test_the_result_is_the_nearest_global_centroid_of_the_global_network(metric: str) -> None:
     ran = federate(tiny_workload(short(metric=metric)))
     model = ran.spy.model_for(ran.state.server, None).eval()
-    found = model(torch.from_numpy(ran.backend._worker.samples["train"]))
+    found = model(torch.from_numpy(ran.backend.worker.samples["train"]))
     centroids = ran.state.server.slots["centroids"]["centroids"]
     nearest = nearest_centroids(found.embedding, centroids, metric)
     assert torch.equal(found.probabilities.argmax(dim=1), nearest)
@@ -130,7 +130,7 @@ def test_the_result_is_the_nearest_global_centroid_of_the_global_network(metric:
     # Before there are centroids, who scores it by k-means is to do it in the same space.
     early = ran.spy.model_for(ran.start, None).eval()
     assert early.head is None
-    lengths = early(torch.from_numpy(ran.backend._worker.samples["train"])).embedding.norm(dim=1)
+    lengths = early(torch.from_numpy(ran.backend.worker.samples["train"])).embedding.norm(dim=1)
     assert torch.allclose(lengths, torch.ones_like(lengths)) == (metric == "cosine")
 
 
@@ -377,10 +377,10 @@ def test_a_resumed_run_has_the_bits_of_an_undisturbed_one(
             save(tmp_path, state, backend)
             raise Crash
 
-    loop = Loop(backend._worker.method, backend, workload, Silent(), commit)
+    loop = Loop(backend.worker.method, backend, workload, Silent(), commit)
     with pytest.raises(Crash):
         loop.run(RunState(server=ran.start))
     again = SerialBackend(workload, lambda: None)
     state = load_checkpoint(tmp_path, again).state
-    Loop(again._worker.method, again, workload, Silent(), lambda *_: None).run(state)
+    Loop(again.worker.method, again, workload, Silent(), lambda *_: None).run(state)
     assert plain(state) == plain(ran.state)

@@ -21,6 +21,7 @@ from coterie.rounds.state import RunState
 from modules.cfcl import CFCL, RULES, weight_unit
 from modules.cfcl_device import Device
 from modules.cfcl_model import TripletModel
+from modules.cfcl_timeline import timeline
 from tests.builders.cfcl import encoder, encoders, letters, ran, short, turns
 from tests.builders.checkpoints import save
 from tests.builders.federation import (
@@ -100,8 +101,10 @@ def test_the_training_set_is_the_own_one_and_what_was_pulled(
 ) -> None:
     sets = Sets(monkeypatch)
     done = ran(exchange=exchange)
-    own = [multiset(torch.from_numpy(done.backend._worker.samples["train"][rows]))
-           for rows in done.backend._worker.parts]  # fmt: skip
+    own = [
+        multiset(torch.from_numpy(done.backend.worker.samples["train"][rows]))
+        for rows in done.backend.worker.parts
+    ]
     pulled: dict[int, dict[int, Counter[bytes]]] = {}
     seen = iter(sets.seen)
     for turn in done.spy.turns:
@@ -137,7 +140,7 @@ def test_models_are_weighted_by_their_sets_summed_over_the_steps(explicit: Feder
     for server, phase, means, _, after in explicit.spy.served:
         done = [turn for turn in explicit.spy.turns if turn.phase == phase]
         if phase.name == "train":
-            event = explicit.spy._timeline[phase.round - 1][phase.step]
+            event = timeline(explicit.config)[phase.round - 1][phase.step]
             for turn in done:
                 sizes[turn.client.id] = turn.outcome.metrics["set_size"]
                 exposure[turn.client.id] += event.steps * int(sizes[turn.client.id])
@@ -412,8 +415,11 @@ def test_explicit_letters(explicit: Federated) -> None:
 
 
 def test_implicit_letters(implicit: Federated) -> None:
-    kinds = {(turn.phase.name, tuple(shapes(letter).items()))
-             for turn in implicit.spy.turns for letter in turn.outcome.mail.values()}  # fmt: skip
+    kinds = {
+        (turn.phase.name, tuple(shapes(letter).items()))
+        for turn in implicit.spy.turns
+        for letter in turn.outcome.mail.values()
+    }
     assert kinds == {
         ("push", (("reserve_embeddings", (4, FEATURES)),)),
         ("pull", (("embeddings", (2, FEATURES)),)),
@@ -424,7 +430,7 @@ def test_implicit_letters(implicit: Federated) -> None:
 @pytest.mark.parametrize("changes", EMBEDDED, ids=lambda changes: changes["exchange"])
 def test_in_implicit_mode_nothing_like_an_image_ever_leaves_a_device(changes: Any) -> None:
     done = ran(**changes)
-    images = done.backend._worker.samples["train"]
+    images = done.backend.worker.samples["train"]
     known = {row.tobytes() for row in images.reshape(len(images), -1)}
     unit = {row.tobytes() for row in (images / 255.0).reshape(len(images), -1)}
     pixels = int(np.prod(SHAPE))
@@ -445,7 +451,7 @@ def test_in_implicit_mode_nothing_like_an_image_ever_leaves_a_device(changes: An
 
 def test_samples_do_leave_in_explicit_mode(explicit: Federated) -> None:
     """So that the test above could fail."""
-    images = explicit.backend._worker.samples["train"]
+    images = explicit.backend.worker.samples["train"]
     known = {row.tobytes() for row in images}
     assert all(row.numpy().tobytes() in known for *_, value in letters(explicit) for row in value)
 
@@ -464,8 +470,9 @@ def test_bytes_and_items_are_those_counted_by_hand(
     size = 8 * sum(int(np.prod(shape)) for shape in ENCODER.values())
     setup = 8 * (3 * 2 + 1 + 1)
     for done, key, pushes, each in (
-        (explicit, "samples", 1, 64), (implicit, "embeddings", 3, 8 * FEATURES),
-    ):  # fmt: skip
+        (explicit, "samples", 1, 64),
+        (implicit, "embeddings", 3, 8 * FEATURES),
+    ):
         items = {f"reserve_{key}": pushes * pairs * 4, key: 3 * pairs * 2}
         ledger = done.state.ledger
         assert ledger.items == dict(sorted(items.items()))
@@ -508,14 +515,14 @@ def test_it_resumes_to_the_same_bits_after_any_phase(exchange: str, tmp_path) ->
                 save(folder, state, backend, keep=1)
                 raise Crash
 
-        loop = Loop(backend._worker.method, backend, workload, Silent(), commit)
+        loop = Loop(backend.worker.method, backend, workload, Silent(), commit)
         with pytest.raises(Crash):
             loop.run(RunState(server=whole.start))
         again = SerialBackend(workload, lambda: None)
         torch.rand(3)
         state = load_checkpoint(folder, again).state
         in_flight += bool(state.mail)
-        Loop(again._worker.method, again, workload, Silent(), lambda *_: None).run(state)
+        Loop(again.worker.method, again, workload, Silent(), lambda *_: None).run(state)
         assert plain(state) == plain(whole.state)
         assert state.ledger.items == whole.state.ledger.items
     assert in_flight >= 2

@@ -74,9 +74,11 @@ def test_bulk_pulls_once_before_the_first_step_and_none_never() -> None:
 
 
 @given(
-    total=st.integers(1, 60), every=st.integers(1, 20), pull=st.integers(1, 20),
+    total=st.integers(1, 60),
+    every=st.integers(1, 20),
+    pull=st.integers(1, 20),
     exchange=st.sampled_from(["explicit", "implicit", "none", "uniform", "kmeans", "bulk"]),
-)  # fmt: skip
+)
 def test_every_step_is_trained_once_between_what_is_due(
     total: int, every: int, pull: int, exchange: str
 ) -> None:
@@ -99,8 +101,11 @@ def test_every_step_is_trained_once_between_what_is_due(
 
 
 def test_what_an_exchange_is() -> None:
-    implicit = {e for e in ("explicit", "implicit", "none", "uniform", "bulk", "kmeans")
-                if CFCLConfig(exchange=e).sends_embeddings}  # fmt: skip
+    implicit = {
+        e
+        for e in ("explicit", "implicit", "none", "uniform", "bulk", "kmeans")
+        if CFCLConfig(exchange=e).sends_embeddings
+    }
     assert implicit == {"implicit"}
     assert CFCLConfig(exchange="uniform", medium="embeddings").sends_embeddings
     assert not CFCLConfig(exchange="explicit", medium="embeddings").sends_embeddings

@@ -14,6 +14,7 @@ from coterie.commands.compose import compose
 from coterie.contract import Plan, load_slots
 from coterie.errors import ConfigError
 from coterie.execution.batches import SeededBatches
+from coterie.run.setup import assemble
 from datamodules.augmentations import NoAugmentation
 from modules.fedavg import Classification, FedAvg
 from tests.builders.federation import Federated, federate, same_bits, tiny_task, tiny_workload
@@ -36,9 +37,11 @@ def test_a_turn_is_sgd_with_momentum_on_the_cross_entropy(ran: Federated) -> Non
     model = Classification(CONFIG, task).train()
     load_slots(model, turn.slots)
     batches = SeededBatches(
-        turn.client.data, Plan(batch_size=8, epochs=2), turn.client.seed,
+        turn.client.data,
+        Plan(batch_size=8, epochs=2),
+        turn.client.seed,
         with_labels=True,
-    )  # fmt: skip
+    )
     velocity = {name: torch.zeros_like(p) for name, p in model.named_parameters()}
     losses = []
     for batch in (batch for _ in range(2) for batch in batches):
@@ -77,13 +80,19 @@ def test_data_without_classes_is_refused() -> None:
 
 def test_the_classifier_is_scored_without_matching(tmp_path) -> None:
     overrides = (
-        "experiment=fedavg_digits", "cluster=serial", "executor=bare", "method.rounds=3",
-        "method.batch_size=8", "method.epochs=5", "evaluation.every=1", "evaluation.figures=false",
-        "tracking.progress=none", f"run_dir={tmp_path / 'run'}",
-    )  # fmt: skip
-    federation = Federation(compose(*overrides))
-    result = federation.run()
-    data = federation._assembly.data
+        "experiment=fedavg_digits",
+        "cluster=serial",
+        "executor=bare",
+        "method.rounds=3",
+        "method.batch_size=8",
+        "method.epochs=5",
+        "evaluation.every=1",
+        "evaluation.figures=false",
+        "tracking.progress=none",
+        f"run_dir={tmp_path / 'run'}",
+    )
+    config = compose(*overrides)
+    result, data = Federation(config).run(), assemble(config).data
     samples, labels = torch.from_numpy(data.test_samples), data.test_labels
     with torch.no_grad():
         found = result.model(samples).probabilities.argmax(dim=1).numpy()

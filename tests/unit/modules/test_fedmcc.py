@@ -92,7 +92,7 @@ def replay(ran: Federated, number: int, kept: dict[int, Tensors]) -> None:
     turn = ran.spy.turns[number]
     stage, client = turn.phase.stage, turn.client
     with seeded(derive_seed(5, "init")):
-        module = MomentumContrast(ran.spy._config, tiny_task(), stage)
+        module = MomentumContrast(ran.config, tiny_task(), stage)
     state = module.state_dict()
     for tensors in turn.slots.values():
         for name, value in tensors.items():
@@ -198,7 +198,7 @@ def test_aggregated_targets_are_sent_and_not_kept() -> None:
 
 
 def test_the_model_clusters_only_once_that_is_trained(ran: Federated) -> None:
-    samples = torch.from_numpy(ran.backend._worker.samples["train"])
+    samples = torch.from_numpy(ran.backend.worker.samples["train"])
     for state, clusters in (
         (ran.start, False),
         (ran.spy.served[2][4], False),
@@ -206,7 +206,7 @@ def test_the_model_clusters_only_once_that_is_trained(ran: Federated) -> None:
     ):
         model = ran.spy.model_for(state, None).eval()
         prediction = model(samples)
-        module = MomentumContrast(ran.spy._config, tiny_task(), "joint").eval()
+        module = MomentumContrast(ran.config, tiny_task(), "joint").eval()
         for tensors in state.slots.values():
             module.load_state_dict(dict(tensors), strict=False)
         hidden = module.online.encoder(samples.double() / 255.0)
@@ -317,8 +317,9 @@ def test_targets_cross_only_if_asked_for(audited: Federated) -> None:
 @pytest.mark.parametrize("aggregate_target", [False, True])
 @pytest.mark.parametrize("stage", list(PARTS))
 def test_every_state_entry_has_a_rule(stage: str, aggregate_target: bool) -> None:
-    method = FedMCC(config(aggregate_target=aggregate_target), tiny_task())
-    rules, module = method.rules(stage), MomentumContrast(method._config, tiny_task(), stage)
+    given = config(aggregate_target=aggregate_target)
+    rules = FedMCC(given, tiny_task()).rules(stage)
+    module = MomentumContrast(given, tiny_task(), stage)
     rules.check(module)
     kept = {name for name in module.state_dict() if rules.of(name).rule is Rule.KEEP}
     targets = set() if aggregate_target else {f"target.{part}" for part in PARTS[stage]}
@@ -438,10 +439,17 @@ def test_labels_are_out_of_a_clients_reach(audited: Federated) -> None:
 
 
 SMALL = (
-    "experiment=fedmcc_digits", "cluster=serial", "data.limit=100", "encoder=mlp",
-    "encoder.hidden=[16]", "encoder.features=8", "method.hidden=8",
-    "method.representation_rounds=1", "method.clustering_rounds=2", "method.cluster_heads=3",
-)  # fmt: skip
+    "experiment=fedmcc_digits",
+    "cluster=serial",
+    "data.limit=100",
+    "encoder=mlp",
+    "encoder.hidden=[16]",
+    "encoder.features=8",
+    "method.hidden=8",
+    "method.representation_rounds=1",
+    "method.clustering_rounds=2",
+    "method.cluster_heads=3",
+)
 
 
 @pytest.fixture(scope="module")
@@ -488,8 +496,10 @@ def test_the_server_keeps_the_head_of_lowest_running_loss(assembly):
     phase = method.next(server)
     assert (phase.stage, phase.records) == ("clustering", {"head_losses"})
     mean = {"cluster": Mean(weight=1, tensors=server.slots["cluster"])}
-    first = {0: {"head_losses": torch.tensor([-1.0, -3.0, 0.0], dtype=torch.float64)},
-             1: {"head_losses": torch.tensor([-2.0, -1.0, 0.0], dtype=torch.float64)}}  # fmt: skip
+    first = {
+        0: {"head_losses": torch.tensor([-1.0, -3.0, 0.0], dtype=torch.float64)},
+        1: {"head_losses": torch.tensor([-2.0, -1.0, 0.0], dtype=torch.float64)},
+    }
     server = method.server(server, phase, mean, first)
     assert server.facts == {"head_losses": [-1.5, -2.0, 0.0], "head": 1}
     second = {0: {"head_losses": torch.tensor([-4.0, -2.0, 0.0], dtype=torch.float64)}}

@@ -29,7 +29,7 @@ def centroids(server: Any) -> Tensor:
 
 def test_a_round_of_one_iteration_is_one_of_all_data_together() -> None:
     ran = federate(tiny_workload(config(**EXACT)))
-    samples = torch.from_numpy(ran.backend._worker.samples["train"])
+    samples = torch.from_numpy(ran.backend.worker.samples["train"])
     together = ran.spy.model_for(ran.start, None).eval()(samples).embedding
     served = [step for step in ran.spy.served if step[1].name == "clustering"]
     assert len(served) == 3
@@ -184,7 +184,7 @@ def test_as_many_iterations_as_asked_for_from_the_clients_own_k_means() -> None:
 
 def test_predictions_are_memberships(ran: Federated) -> None:
     model = ran.spy.model_for(ran.state.server, None)
-    samples = torch.from_numpy(ran.backend._worker.samples["train"])
+    samples = torch.from_numpy(ran.backend.worker.samples["train"])
     found = model(samples)
     expected = memberships(found.embedding, centroids(ran.state.server).float(), 1.3).float()
     assert torch.equal(found.probabilities, expected)

@@ -116,7 +116,7 @@ def test_it_ends_after_its_rounds(ran: Federated) -> None:
 
 
 def test_next_offer_and_the_server_half_are_pure(ran: Federated) -> None:
-    fresh = type(ran.spy.method)(ran.spy._config, tiny_task())
+    fresh = type(ran.spy.method)(ran.config, tiny_task())
     for server, phase, means, records, after in ran.spy.served:
         before, expected = bits(server), bits(after)
         torch.manual_seed(0)
@@ -146,7 +146,7 @@ def test_it_offers_just_what_the_phase_declares(ran: Federated) -> None:
 
 
 def test_there_is_a_model_at_any_time(ran: Federated) -> None:
-    samples = torch.from_numpy(ran.backend._worker.samples["train"])
+    samples = torch.from_numpy(ran.backend.worker.samples["train"])
     for state in (ran.start, ran.state.server):
         before = bits(state)
         torch.manual_seed(0)
@@ -204,7 +204,7 @@ def crash_after(phases: int, given: Any, start: Any, folder: Any) -> None:
             save(folder, state, backend, keep=1)
             raise Crash
 
-    loop = Loop(backend._worker.method, backend, given, Silent(), commit)
+    loop = Loop(backend.worker.method, backend, given, Silent(), commit)
     with pytest.raises(Crash):
         loop.run(RunState(server=start))
 
@@ -223,7 +223,7 @@ def test_a_run_that_crashed_resumes_to_the_same_bits(
         torch.rand(3)
         state = load_checkpoint(folder, again).state
         assert state.phases == moment
-        Loop(again._worker.method, again, given, Silent(), lambda *_: None).run(state)
+        Loop(again.worker.method, again, given, Silent(), lambda *_: None).run(state)
         assert plain(state) == plain(whole.state)
 
 
@@ -241,7 +241,7 @@ def test_what_may_be_raised_gives_the_bits_of_a_run_that_had_it_from_the_start(
         assert longer.state.phases > shorter.state.phases
         again = SerialBackend(given, lambda: None)
         state = load_checkpoint(tmp_path, again).state
-        Loop(again._worker.method, again, given, Silent(), lambda *_: None).run(state)
+        Loop(again.worker.method, again, given, Silent(), lambda *_: None).run(state)
         assert plain(state) == plain(longer.state)
 
 

@@ -121,7 +121,7 @@ def test_clients_keep_nothing_and_begin_with_an_empty_memory(ran: Federated) -> 
     assert all(turn.outcome.state is None for turn in ran.spy.turns)
     built = model()
     built.remember(batch_of(built)[0], torch.arange(8))
-    pool = ran.backend._worker.pool
+    pool = ran.backend.worker.pool
     pool.fresh("orchestra", lambda: built)  # built before, so this one is not asked for
     assert rows(pool.fresh("orchestra", lambda: built)) == [-1] * 16
 
@@ -211,10 +211,10 @@ def test_clients_train_for_the_scaled_number_of_epochs() -> None:
 
 
 def test_the_model_is_the_target_and_projects_among_the_global_clusters(ran: Federated) -> None:
-    samples = torch.from_numpy(ran.backend._worker.samples["train"])
+    samples = torch.from_numpy(ran.backend.worker.samples["train"])
     found = ran.spy.model_for(ran.state.server, None).eval()
     assert found(samples).probabilities is None
-    built = OrchestraModel(ran.spy._config, tiny_task()).eval()
+    built = OrchestraModel(ran.config, tiny_task()).eval()
     for tensors in ran.state.server.slots.values():
         built.load_state_dict(dict(tensors), strict=False)
     unit = samples.double() / 255.0
@@ -278,9 +278,18 @@ NETWORKS_SENT = {
 
 def ran_with(**changes: Any) -> Federated:
     config = Orchestra.Config(
-        projection=D, hidden=H, batch_size=8, rounds=2, epochs=1, participation=1.0,
-        local_clusters=L, global_clusters=G, global_steps=5, memory=M, **changes,
-    )  # fmt: skip
+        projection=D,
+        hidden=H,
+        batch_size=8,
+        rounds=2,
+        epochs=1,
+        participation=1.0,
+        local_clusters=L,
+        global_clusters=G,
+        global_steps=5,
+        memory=M,
+        **changes,
+    )
     return federate(tiny_workload(config))
 
 

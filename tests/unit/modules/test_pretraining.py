@@ -149,9 +149,10 @@ def test_a_target_stays_with_its_client(kept: Federated) -> None:
         assert (given is None) is (turn.phase.round == 1)
         if given is not None:
             before = next(
-                t.outcome.state for t in kept.spy.turns
+                t.outcome.state
+                for t in kept.spy.turns
                 if t.client.id == turn.client.id and t.phase.round == turn.phase.round - 1
-            )  # fmt: skip
+            )
             assert same_bits(given, before)
 
 
@@ -316,9 +317,14 @@ def test_bytes_are_those_counted_by_hand(ran) -> None:
 
 
 CONFIG = FedBYOL.Config(
-    rounds=3, epochs=1, batch_size=8, hidden=7, projection=5, predictor_threshold=0.1,
+    rounds=3,
+    epochs=1,
+    batch_size=8,
+    hidden=7,
+    projection=5,
+    predictor_threshold=0.1,
     participation=0.6,
-)  # fmt: skip
+)
 
 
 class Crash(BaseException):
@@ -336,13 +342,13 @@ def test_it_resumes_to_the_same_bits(tmp_path, phases: int) -> None:
             save(tmp_path, state, backend, keep=1)
             raise Crash
 
-    loop = Loop(backend._worker.method, backend, workload, Silent(), commit)
+    loop = Loop(backend.worker.method, backend, workload, Silent(), commit)
     with pytest.raises(Crash):
         loop.run(RunState(server=whole.start))
     again = SerialBackend(workload, lambda: None)
     torch.rand(3)
     state = load_checkpoint(tmp_path, again).state
-    Loop(again._worker.method, again, workload, Silent(), lambda *_: None).run(state)
+    Loop(again.worker.method, again, workload, Silent(), lambda *_: None).run(state)
     assert state.server.round == 3
     for slot, tensors in whole.state.server.slots.items():
         assert same_bits(tensors, state.server.slots[slot])

@@ -23,9 +23,12 @@ def some(n: int, m: int, k: int, seed: int) -> tuple[Tensor, Tensor, Tensor, Ten
 
 
 @given(
-    n=st.integers(1, 30), m=st.integers(1, 12), k=st.integers(1, 8), seed=SEEDS,
+    n=st.integers(1, 30),
+    m=st.integers(1, 12),
+    k=st.integers(1, 8),
+    seed=SEEDS,
     temperature=st.one_of(st.floats(0, 1e6), st.just(math.inf)),
-)  # fmt: skip
+)
 def test_explicit_probabilities_sum_to_one(
     n: int, m: int, k: int, seed: int, temperature: float
 ) -> None:
@@ -37,9 +40,13 @@ def test_explicit_probabilities_sum_to_one(
 
 
 @given(
-    n=st.integers(1, 30), m=st.integers(1, 12), k=st.integers(1, 8), seed=SEEDS,
-    form=st.sampled_from(["intent", "literal"]), scale=st.sampled_from([1e-6, 1.0, 1e3]),
-)  # fmt: skip
+    n=st.integers(1, 30),
+    m=st.integers(1, 12),
+    k=st.integers(1, 8),
+    seed=SEEDS,
+    form=st.sampled_from(["intent", "literal"]),
+    scale=st.sampled_from([1e-6, 1.0, 1e3]),
+)
 def test_implicit_probabilities_sum_to_one(
     n: int, m: int, k: int, seed: int, form: str, scale: float
 ) -> None:

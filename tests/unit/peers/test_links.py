@@ -26,11 +26,20 @@ def test_the_papers_figures() -> None:
 
 
 RUN = (
-    "experiment=cfcl_digits", "cluster=serial", "executor=bare", "data.limit=200",
-    "encoder.width=8", "method.total_steps=8", "method.aggregate_every=4", "method.pull_every=4",
-    "method.batch_size=8", "evaluation.every=1", "evaluation.figures=false",
-    "evaluation.kmeans_baseline=false", "evaluation.knn=false",
-)  # fmt: skip
+    "experiment=cfcl_digits",
+    "cluster=serial",
+    "executor=bare",
+    "data.limit=200",
+    "encoder.width=8",
+    "method.total_steps=8",
+    "method.aggregate_every=4",
+    "method.pull_every=4",
+    "method.batch_size=8",
+    "evaluation.every=1",
+    "evaluation.figures=false",
+    "evaluation.kmeans_baseline=false",
+    "evaluation.knn=false",
+)
 
 
 def ran(run_dir, *overrides):
@@ -73,7 +82,8 @@ def test_the_probe_between_rounds_is_the_one_at_the_end(tmp_path) -> None:
 
 
 def test_nothing_is_modelled_unless_it_is_asked_for(tmp_path) -> None:
-    rows, summary = ran(tmp_path / "run", "links.up_mbit_s=null", "links.peer_mbit_s=null",
-                        "method.exchange=none")  # fmt: skip
+    rows, summary = ran(
+        tmp_path / "run", "links.up_mbit_s=null", "links.peer_mbit_s=null", "method.exchange=none"
+    )
     assert not {"items_peer", "modelled_seconds"} & set(summary)
     assert not any(key.startswith(("items/", "modelled_seconds/")) for row in rows for key in row)

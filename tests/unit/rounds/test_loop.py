@@ -167,8 +167,12 @@ def test_each_model_of_a_pool_is_averaged_over_those_who_chose_it():
         assert slots[f"model/{model}"]["b"].shape == ()
     assert state.server.facts["weights"] == {"model/0": 4, "model/2": 7, "model/3": 4}
     assert {c: r["choice"].item() for c, r in done.result.records.items()} == {
-        0: 0, 1: 2, 2: 0, 3: 3, 4: 2,
-    }  # fmt: skip
+        0: 0,
+        1: 2,
+        2: 0,
+        3: 3,
+        4: 2,
+    }
 
 
 def test_a_model_that_nobody_chose_keeps_its_bits():

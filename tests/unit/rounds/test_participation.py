@@ -137,14 +137,17 @@ class Counted:
 @pytest.mark.parametrize("executor", ["bare", "lightning"])
 def test_stragglers_do_their_part_of_the_steps_in_any_method(executor):
     method = FedMCC.Config(
-        projection=5, batch_size=4, representation_rounds=1, clustering_rounds=0,
+        projection=5,
+        batch_size=4,
+        representation_rounds=1,
+        clustering_rounds=0,
         representation_epochs=3,
-    )  # fmt: skip
+    )
 
     def steps(**keys):
         config = ParticipationConfig(**keys)
         loop = make_loop(tiny_workload(method, participation=config, executor=executor))
-        loop.backend._worker.trainer = counted = Counted(loop.backend._worker.trainer)
+        loop.backend.worker.trainer = counted = Counted(loop.backend.worker.trainer)
         loop.run(start(loop))
         return counted.steps
 

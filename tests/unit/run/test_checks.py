@@ -14,13 +14,23 @@ from coterie.errors import ConfigError
 from coterie.run.checks import cluster_key, cluster_number
 
 SHORT = (
-    "cluster=serial", "executor=bare", "tracking.progress=none", "evaluation.figures=false",
-    "evaluation.linear_probe=false", "evaluation.knn=false",
-)  # fmt: skip
+    "cluster=serial",
+    "executor=bare",
+    "tracking.progress=none",
+    "evaluation.figures=false",
+    "evaluation.linear_probe=false",
+    "evaluation.knn=false",
+)
 CFCL = (
-    "experiment=cfcl_digits", "data.limit=120", "method.total_steps=2", "method.aggregate_every=2",
-    "method.pull_every=2", "method.exchange=none", "partition=iid", "partition.clients=2",
-)  # fmt: skip
+    "experiment=cfcl_digits",
+    "data.limit=120",
+    "method.total_steps=2",
+    "method.aggregate_every=2",
+    "method.pull_every=2",
+    "method.exchange=none",
+    "partition=iid",
+    "partition.clients=2",
+)
 
 
 def config(*overrides: str) -> RunConfig:
@@ -62,10 +72,17 @@ def test_data_without_labels_is_clustered_as_the_evaluation_says(tmp_path: Path)
     samples = np.random.default_rng(0).normal(size=(40, 5)).astype("f4")
     np.savez(tmp_path / "v.npz", x=samples)
     vectors = (
-        "experiment=simclr_digits", "data=npz", f"data.path={tmp_path / 'v.npz'}", "partition=iid",
-        "partition.clients=1", "encoder=mlp", "augmentation=noise", "method.rounds=1",
-        "method.epochs=1", "method.batch_size=16",
-    )  # fmt: skip
+        "experiment=simclr_digits",
+        "data=npz",
+        f"data.path={tmp_path / 'v.npz'}",
+        "partition=iid",
+        "partition.clients=1",
+        "encoder=mlp",
+        "augmentation=noise",
+        "method.rounds=1",
+        "method.epochs=1",
+        "method.batch_size=16",
+    )
     assert scored(tmp_path / "run", *vectors, "evaluation.clusters=3") == ({0, 1, 2}, set())
 
 

@@ -19,6 +19,7 @@ from coterie.evaluation.group_figure import group_figure
 from coterie.run.client_groups import ClientGroups
 from modules.cc import CC
 from ray_jobs.predict import main as predict
+from tests.builders.observers import Silent
 
 HISTORY = {1: [0, 2, 2, -1, 0, 1], 3: [1, 1, 1, 0, 0, -1]}
 TRUTH = np.array([0, 0, 1, 1, 2, 2])
@@ -77,10 +78,18 @@ def test_methods_without_groups_have_none() -> None:
 
 
 SMALL = (
-    "experiment=cpcfl_digits", "cluster=serial", "executor=bare", "encoder.width=8",
-    "method.rounds=4", "method.explore_rounds=2", "evaluation.every=2", "tracking.progress=none",
-    "evaluation.linear_probe=false", "evaluation.knn=false", "checkpoint.every=1",
-)  # fmt: skip
+    "experiment=cpcfl_digits",
+    "cluster=serial",
+    "executor=bare",
+    "encoder.width=8",
+    "method.rounds=4",
+    "method.explore_rounds=2",
+    "evaluation.every=2",
+    "tracking.progress=none",
+    "evaluation.linear_probe=false",
+    "evaluation.knn=false",
+    "checkpoint.every=1",
+)
 
 
 @pytest.fixture(scope="module")
@@ -106,9 +115,14 @@ def test_a_run_leaves_scores_table_figure_and_model(run) -> None:
     summary = json.loads((run.run_dir / "summary.json").read_text())["metrics"]
     assert summary["groups"]["ari"] == pytest.approx(server[-1]["groups/ari"])
     assert set(summary["local"]) == {
-        "acc", "f1_macro", "f1_weighted", "auroc_ovr_macro", "auroc_ovr_weighted",
-        "auroc_ovo_macro", "auroc_ovo_weighted",
-    }  # fmt: skip
+        "acc",
+        "f1_macro",
+        "f1_weighted",
+        "auroc_ovr_macro",
+        "auroc_ovr_weighted",
+        "auroc_ovo_macro",
+        "auroc_ovo_weighted",
+    }
     assert (run.run_dir / "figures" / "client_groups.png").stat().st_size > 5000
     assert load_model(run.run_dir).classifies
 
@@ -136,23 +150,20 @@ def test_each_group_has_its_model(run, tmp_path) -> None:
 
 def test_a_resumed_run_has_the_whole_table(run, tmp_path) -> None:
     """Stopped after a checkpoint in the middle, as by a kill; its files begin at the same state."""
-    first = Federation(compose(*SMALL, f"run_dir={tmp_path / 'run'}"))
     recorder_rows = (run.run_dir / "client_groups.csv").read_text()
 
     class Stop(BaseException):
         """The process is gone."""
 
-    class View:
-        def __getattr__(self, name):
-            return lambda *args, **kwargs: None
-
+    class View(Silent):
         def phase_started(self, phase, cohort_size, total_rounds):
             if phase.round == 4:
                 raise Stop
 
-    first._view = View()
+    keys = (*SMALL, "evaluation.figures=false", f"run_dir={tmp_path / 'run'}")
+    first = Federation(compose(*keys), View())
     with pytest.raises(Stop):
         first.run()
-    again = Federation(compose(*SMALL, f"run_dir={tmp_path / 'run'}", "resume=true")).run()
+    again = Federation(compose(*keys, "resume=true")).run()
     assert (again.run_dir / "client_groups.csv").read_text() == recorder_rows
     assert again.metrics["local"] == run.metrics["local"]

@@ -46,7 +46,7 @@ class Terminal:
     def panel(self):
         """The lines of the panel as it stands."""
         file = io.StringIO()
-        Console(file=file, width=self.view._console.width).print(self.view.panel())
+        Console(file=file, width=self.view.console.width).print(self.view.panel())
         return file.getvalue().splitlines()
 
 
@@ -55,9 +55,14 @@ def test_a_round_in_lines_mode_is_this_line():
     terminal.view.start("tiny", {"method": "FedMCC", "data": "digits"})
     terminal.round(1, 3.0, loss=2.0, bytes_down=2000, bytes_up=1000)
     terminal.round(
-        2, 5.0, loss=1.5, bytes_down=500, bytes_up=500, bytes_peer=7,
+        2,
+        5.0,
+        loss=1.5,
+        bytes_down=500,
+        bytes_up=500,
+        bytes_peer=7,
         evaluation={"clustering/acc": 0.5, "nmi": 0.25},
-    )  # fmt: skip
+    )
     assert terminal.lines == [
         "tiny | method FedMCC | data digits",
         "round 1/10 cluster  loss 2.0000  clients 4/4  ETA 27.0 s  down 2.00 kB up 1.00 kB",
@@ -82,16 +87,27 @@ numbers = st.floats(0, 1e12) | st.just(math.nan)
 
 @settings(max_examples=50)
 @given(
-    stage=st.text(st.characters(codec="ascii", categories=["L", "N"]), min_size=1), loss=numbers,
-    number=st.integers(1, 10**6), seconds=st.floats(0, 1e6), size=st.integers(0, 10**18),
+    stage=st.text(st.characters(codec="ascii", categories=["L", "N"]), min_size=1),
+    loss=numbers,
+    number=st.integers(1, 10**6),
+    seconds=st.floats(0, 1e6),
+    size=st.integers(0, 10**18),
     scores=st.dictionaries(st.sampled_from("abcdefghijkl"), numbers),
-)  # fmt: skip
+)
 def test_a_rounds_line_never_exceeds_a_hundred(stage, number, loss, seconds, scores, size):
     terminal = Terminal()
     terminal.round(
-        number, seconds, total=10**6, stage=stage, loss=loss, evaluation=scores, failures=("x",),
-        bytes_down=size, bytes_up=size, bytes_peer=size,
-    )  # fmt: skip
+        number,
+        seconds,
+        total=10**6,
+        stage=stage,
+        loss=loss,
+        evaluation=scores,
+        failures=("x",),
+        bytes_down=size,
+        bytes_up=size,
+        bytes_peer=size,
+    )
     (line,) = terminal.lines
     assert len(line) <= 100
     assert line.startswith(f"round {number}/1000000 {stage[:10]}")
@@ -221,11 +237,11 @@ def test_live_draws_the_panel_and_scrolls_events_above_it():
 
 
 def test_auto_is_lines_in_ci_and_on_a_dumb_terminal(monkeypatch):
-    modes = [Terminal(terminal=terminal).view._mode for terminal in (True, False)]
+    modes = [Terminal(terminal=terminal).view.mode for terminal in (True, False)]
     for name, value in (("CI", "true"), ("TERM", "dumb")):
         with monkeypatch.context() as patch:
             patch.setenv(name, value)
-            modes.append(Terminal(terminal=True).view._mode)
+            modes.append(Terminal(terminal=True).view.mode)
     assert modes == ["live", "lines", "lines", "lines"]
 
 

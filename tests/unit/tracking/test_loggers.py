@@ -117,14 +117,20 @@ def test_wandb_offline_holds_the_rows_and_the_config(tmp_path, capfd, caplog):
 @pytest.mark.parametrize(
     ("config_mode", "key", "variable", "mode"),
     [
-        ("auto", None, None, "offline"), ("auto", "env", None, "online"),
-        ("auto", "netrc", None, "online"), ("auto", "other host", None, "offline"),
-        ("auto", "no password", None, "offline"), ("auto", "malformed", None, "offline"),
-        ("auto", "env", "offline", "offline"), ("auto", "env", "disabled", "disabled"),
-        ("auto", None, "online", "offline"), ("offline", "env", None, "offline"),
-        ("online", "env", None, "online"), ("online", "netrc", "offline", "online"),
+        ("auto", None, None, "offline"),
+        ("auto", "env", None, "online"),
+        ("auto", "netrc", None, "online"),
+        ("auto", "other host", None, "offline"),
+        ("auto", "no password", None, "offline"),
+        ("auto", "malformed", None, "offline"),
+        ("auto", "env", "offline", "offline"),
+        ("auto", "env", "disabled", "disabled"),
+        ("auto", None, "online", "offline"),
+        ("offline", "env", None, "offline"),
+        ("online", "env", None, "online"),
+        ("online", "netrc", "offline", "online"),
     ],
-)  # fmt: skip
+)
 def test_wandb_goes_online_only_with_a_key(tmp_path, monkeypatch, config_mode, key, variable, mode):
     entries = {
         "netrc": "machine api.wandb.ai login user password x\n",
@@ -160,7 +166,7 @@ def test_a_resumed_online_run_keeps_its_id_an_offline_one_does_not(tmp_path, mon
 
 
 def test_loggers_come_in_the_configs_order_or_not_at_all(tmp_path):
-    names = [type(logger).__name__ for logger in track(tmp_path, "tensorboard", "csv")._loggers]
+    names = [type(logger).__name__ for logger in track(tmp_path, "tensorboard", "csv").loggers]
     assert names == ["TensorBoardLogger", "CSVLogger"]
     feed(track(tmp_path / "none"))
     assert [path.name for path in (tmp_path / "none").iterdir()] == ["metrics.jsonl"]

@@ -129,21 +129,21 @@ def test_rows_after_half_a_line_are_whole(tmp_path):
 def test_rows_wait_with_one_warning_while_the_disk_is_full(tmp_path, caplog):
     log = MetricsLog(tmp_path / "metrics.jsonl")
     log.append(row(loss=1.0))
-    file = log._file
+    file = log.file
     with open("/dev/full", "ab", buffering=0) as device:  # noqa: PTH123
-        log._file = device
+        log.file = device
         log.append(row(loss=2.0))
         log.append(row(loss=3.0))
     assert len(log.rows()) == 1
     (record,) = caplog.records
     assert "cannot write (No space left on device): the run goes on" in record.getMessage()
-    log._file = file
+    log.file = file
     before = file.tell()
     assert log.offset > before
     log.append(row(loss=4.0))
     assert [found["loss"] for found in log.rows()] == [1.0, 2.0, 3.0, 4.0]
     assert log.offset == (tmp_path / "metrics.jsonl").stat().st_size
-    log._file = open("/dev/full", "ab", buffering=0)  # noqa: PTH123, SIM115
+    log.file = open("/dev/full", "ab", buffering=0)  # noqa: PTH123, SIM115
     log.append(row(loss=5.0))
     log.close()
     assert "its last 1 rows could not be written" in caplog.records[-1].getMessage()

@@ -39,20 +39,24 @@ def test_default_is_runs_experiment_and_utc_time(tmp_path):
     assert directory.path.is_dir()
 
 
-def test_the_time_is_utc_whatever_the_time_zone(monkeypatch):
-    class Noon(run_directory.datetime):
-        @classmethod
-        def now(cls, tz=None):
-            return cls(2031, 2, 3, 12, 4, 5, tzinfo=run_directory.UTC).astimezone(tz)
+class Noon(run_directory.datetime):
+    """A clock that stands still."""
 
+    @classmethod
+    def now(cls, tz=None):
+        return cls(2031, 2, 3, 12, 4, 5, tzinfo=run_directory.UTC).astimezone(tz)
+
+
+def test_the_time_is_utc_whatever_the_time_zone(monkeypatch):
     monkeypatch.setattr(run_directory, "datetime", Noon)
     assert RunDirectory.create(None, "a", job=False).path.name == "2031-02-03_12-04-05"
 
 
 def test_a_taken_second_gets_a_suffix(monkeypatch):
-    monkeypatch.setattr(run_directory, "_timestamp", lambda: "now")
+    monkeypatch.setattr(run_directory, "datetime", Noon)
     names = [RunDirectory.create(None, "a", job=False).path.name for _ in range(3)]
-    assert names == ["now", "now-2", "now-3"]
+    now = "2031-02-03_12-04-05"
+    assert names == [now, f"{now}-2", f"{now}-3"]
 
 
 @pytest.mark.parametrize("job", [False, True])
@@ -142,9 +146,14 @@ def test_paths_are_those_of_the_contract(tmp_path):
     directory = RunDirectory(tmp_path)
     names = ["config", "metrics", "summary", "checkpoints", "model", "assignments", "figures"]
     assert [getattr(directory, name).relative_to(tmp_path).as_posix() for name in names] == [
-        "config.yaml", "metrics.jsonl", "summary.json", "checkpoints", "model",
-        "assignments.parquet", "figures",
-    ]  # fmt: skip
+        "config.yaml",
+        "metrics.jsonl",
+        "summary.json",
+        "checkpoints",
+        "model",
+        "assignments.parquet",
+        "figures",
+    ]
 
 
 def test_config_comes_back_and_carries_the_versions(tmp_path):

@@ -1,4 +1,4 @@
-"""The bare loop and Lightning's Trainer: the same bits, hooks and means; what only one can do."""
+"""The bare trainer and Lightning's: the same bits, hooks and means; what only one can do."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,6 @@ import torch
 
 from coterie.errors import ConfigError, InterruptedRunError
 from coterie.execution.bare_trainer import SUPPORTED_HOOKS, BareTrainer
-from coterie.execution.meter import Meter
 from coterie.execution.trainer import LightningTrainer
 from tests.builders.everything import Everything, batches, both, fresh, train
 
@@ -215,7 +214,8 @@ def test_what_only_the_trainer_does_is_refused(kind, what):
     with pytest.raises(ConfigError) as caught:
         train(BareTrainer(), module)
     assert str(caught.value) == f"executor=bare: {kind.__name__} {what}"
-    assert module._trainer is None
+    with pytest.raises(RuntimeError, match="not attached to a `Trainer`"):
+        module.trainer  # noqa: B018
 
 
 @pytest.mark.parametrize(("kind", "given"), [(Schedules, "tuple"), (ScheduleDict, "dict")])
@@ -233,27 +233,3 @@ def test_sixteen_bits_mixed_are_refused():
     assert str(caught.value) == (
         "precision=16-mixed: executor=bare has no gradient scaler; use bf16-mixed."
     )
-
-
-def test_means_are_those_of_a_plain_float64_sum():
-    values = (torch.randn(700, generator=torch.Generator().manual_seed(0)) * 1e3).tolist()
-    meter, total = Meter(), 0.0
-    for value in values:
-        loss = torch.tensor(value, requires_grad=True)
-        meter.add({"loss": loss, "twice": 2 * loss})
-        total += loss.item()
-    fit = meter.fit()
-    assert fit.steps == 700
-    assert fit.metrics == {"loss": total / 700, "twice": 2 * total / 700}
-
-
-def test_a_bare_loss_and_plain_numbers_are_taken_and_no_graph_is_kept():
-    meter, weight = Meter(), torch.ones(1_000, requires_grad=True)
-    meter.add(weight.sum())
-    meter.add({"loss": 2.0})
-    assert not any(value.requires_grad for values in meter._waiting.values() for value in values)
-    assert meter.fit().metrics == {"loss": 501.0}
-
-
-def test_nothing_was_measured():
-    assert (Meter().fit().steps, Meter().fit().metrics) == (0, {})
