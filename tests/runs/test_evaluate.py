@@ -94,8 +94,8 @@ REFUSED = {
     "runs=x": "runs=x: there is no such key; did you mean run?",
     "chekpoint=3": "chekpoint=3: there is no such key; did you mean checkpoint?",
     "evaluation.kn=no": "evaluation.kn=no: there is no such key; did you mean evaluation.knn?",
-    "method.rounds=3": "method={rounds:3}: the run was trained with its own value; change only "
-    "keys of acc",
+    "method.rounds=3": "method={rounds:3}: the run was trained with its own value; "
+    "change only keys of acc",
     "labelled_shares=[2]": "labelled_shares[0]=2: must be at most 1.",
     "fine_tuning_epochs=0": "fine_tuning_epochs=0: must be at least 1.",
     "data.limit=many": "data.limit=many: not a whole number; give one such as",

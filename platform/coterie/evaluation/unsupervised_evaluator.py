@@ -76,7 +76,7 @@ class UnsupervisedEvaluator:
         return found
 
     def assignments_of(self, found: Prediction) -> NDArray[np.int64] | None:
-        """The head's clusters, or those of k-means; None for fewer samples than clusters."""
+        """The clusters of the head, or of k-means; None for fewer samples than clusters."""
         assigned: Tensor
         if found.probabilities is not None:
             assigned = found.probabilities.argmax(dim=1)

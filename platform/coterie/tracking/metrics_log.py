@@ -99,7 +99,7 @@ class MetricsLog:
         path: The file; it is created or continued.
 
     Attributes:
-        file: The open file, unbuffered.
+        file: The open file.
     """
 
     def __init__(self, path: Path) -> None:
