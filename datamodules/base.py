@@ -28,6 +28,7 @@ Half = Literal["train", "test"]
 HALVES: tuple[Half, Half] = ("train", "test")
 Pixels = Annotated[int, Field(ge=1)]
 ROOT_VARIABLE = "COTERIE_DATA"
+_SUBSET_SEED = 0
 
 
 class DataConfig(Component):
@@ -45,12 +46,6 @@ class DataConfig(Component):
 
     limit_test: int | None = Field(default=None, ge=1)
     """Maximum number of held-out samples; no effect if nothing is held out."""
-
-    limit_seed: int = Field(default=0, ge=0)
-    """Seed of the subsets."""
-
-    batch_size: int = Field(default=128, ge=1)
-    """Batch size of the loaders for plain Lightning; federated runs have their own."""
 
 
 class ImageConfig(DataConfig):
@@ -70,13 +65,14 @@ class DataSet(LightningDataModule, Generic[ConfigT]):
     Attributes:
         classes: Names of the classes, in the order of the labels; empty if the files hold them.
         config: Config of the data set.
+        batch_size: Samples a batch of the loaders, which a federated run does not use.
     """
 
     classes: ClassVar[tuple[str, ...]] = ()
 
-    def __init__(self, config: ConfigT) -> None:
+    def __init__(self, config: ConfigT, batch_size: int = 128) -> None:
         super().__init__()
-        self.config = config
+        self.config, self.batch_size = config, batch_size
         self._loaded: DataArrays | None = None
 
     @property
@@ -159,7 +155,7 @@ class DataSet(LightningDataModule, Generic[ConfigT]):
         return self._loader(data.test_samples, data.test_labels, shuffle=False)
 
     def _take(self, source: Source, limit: int | None) -> tuple[Samples | StreamedSamples, Source]:
-        chosen = source.subset(limit, self.config.limit_seed)
+        chosen = source.subset(limit, _SUBSET_SEED)
         if self.streams:
             return chosen.stream(), chosen
         samples = np.ascontiguousarray(chosen.read_all())
@@ -182,7 +178,7 @@ class DataSet(LightningDataModule, Generic[ConfigT]):
         shuffle: bool,
     ) -> DataLoader[Any]:
         rows = _Rows(samples, labels)
-        return DataLoader(rows, batch_size=self.config.batch_size, shuffle=shuffle)
+        return DataLoader(rows, batch_size=self.batch_size, shuffle=shuffle)
 
 
 class _Rows(Dataset[tuple[Tensor, ...]]):

@@ -1,4 +1,4 @@
-"""Coterie: representations and clusters from unlabelled data spread over many clients."""
+"""Coterie learns representations and clusters from unlabelled data spread over many clients."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    # Loaded when used: PyTorch is not needed to answer `--help` or to refuse a config.
+    # Imported on first use: `--help` and the refusal of a config need no PyTorch.
     if name not in _HOMES:
         raise AttributeError(f"module 'coterie' has no attribute {name!r}")
     from importlib import import_module

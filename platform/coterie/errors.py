@@ -1,12 +1,12 @@
-"""The errors a user can meet; each message is one sentence: what, which value, what to do."""
+"""Errors shown to users; each message is one sentence: what, which value, what to do."""
 
 
 class CoterieError(Exception):
-    """Base of every error that Coterie raises on purpose.
+    """Base of all errors that Coterie raises on purpose.
 
     Attributes:
-        exit_code: What the command line exits with when this error ends the run.
-        reported: Whether the run's view has shown the sentence already.
+        exit_code: Exit code of a command that ends with this error.
+        reported: Whether the run's view has already shown the message.
     """
 
     exit_code = 1
@@ -20,24 +20,24 @@ class ConfigError(CoterieError):
 
 
 class DataError(CoterieError):
-    """The data was refused: missing, unreadable, or not fit for what was asked."""
+    """The data was refused: missing, unreadable, or unfit for the config."""
 
     exit_code = 2
 
 
 class ContractError(CoterieError):
-    """A method broke the contract: an undeclared key, a wrong shape, a value that is not finite."""
+    """A method broke the contract: an undeclared key, a wrong shape, a non-finite value."""
 
 
 class RunError(CoterieError):
-    """The run cannot go on: too few clients, no actors left, a client failed under `fail`."""
+    """The run cannot continue: too few clients, no actors left, a client failed under `fail`."""
 
 
 class StateLostError(RunError):
-    """What clients kept, or were sent, is lost with the node that held it.
+    """States or mail of clients are lost with their node.
 
     Attributes:
-        clients: The clients.
+        clients: The clients whose state or mail is lost.
     """
 
     def __init__(self, *clients: int) -> None:
@@ -45,7 +45,7 @@ class StateLostError(RunError):
         self.clients = clients
 
     def __str__(self) -> str:
-        """One sentence."""
+        """Return the message."""
         names = ", ".join(str(client) for client in self.clients)
         return f"The state of clients {names} is lost with its node; resume from a checkpoint."
 

@@ -10,8 +10,7 @@ import pytest
 import ray
 
 from coterie.config.schema import ClusterConfig
-from coterie.distributed.cluster import connect, local_options
-from coterie.distributed.early import EarlyStart, early_start
+from coterie.distributed.startup import EarlyStart, connect, early_start, local_options
 from coterie.errors import RunError
 from ray_jobs.train import main
 from tests.builders.runs import COMMAND
@@ -39,7 +38,8 @@ def test_actors_begin_with_what_they_need_imported(monkeypatch):
 ENDS = """
 import ray
 from coterie.config.schema import ClusterConfig
-from coterie.distributed.cluster import connect, disconnect
+from coterie.distributed.cluster import disconnect
+from coterie.distributed.startup import connect
 
 connect(ClusterConfig())
 processes = ray._private.worker._global_node.all_processes
@@ -75,7 +75,8 @@ import time
 from pathlib import Path
 import ray
 from coterie.config.schema import ClusterConfig
-from coterie.distributed.cluster import connect, disconnect
+from coterie.distributed.cluster import disconnect
+from coterie.distributed.startup import connect
 
 for _ in range(2):
     connect(ClusterConfig())
@@ -103,8 +104,12 @@ def test_a_program_that_goes_on_has_no_thread_of_rays_metrics_left():
     environment["RAY_metrics_report_interval_ms"] = "100"
     done = subprocess.run(
         [sys.executable, "-c", STAYS],
-        env=environment, check=True, capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
+        env=environment,
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     assert done.stdout == "1\n"
 
 

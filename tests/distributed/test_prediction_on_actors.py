@@ -14,7 +14,7 @@ from torch import nn
 from coterie.config.schema import ClusterConfig
 from coterie.contract.clusterer import Clusterer
 from coterie.contract.data import SampleBatch
-from coterie.distributed.prediction import ActorPool, PredictionActor
+from coterie.distributed.prediction_actors import PredictionActor, PredictionActors
 from coterie.errors import ConfigError, InterruptedRunError, RunError
 from coterie.execution.batch_predictor import BatchPredictor
 from coterie.networks.encoders import ConvNet3
@@ -39,7 +39,7 @@ def batches():
 
 
 def pool_of(model, actors, **config):
-    return ActorPool(model, ClusterConfig(num_actors=actors, **config), "auto", lambda: None)
+    return PredictionActors(model, ClusterConfig(num_actors=actors, **config), "auto", lambda: None)
 
 
 def assert_same(given, expected):
@@ -88,7 +88,7 @@ class Stuck(nn.Module):
 
 def test_a_signal_is_heeded_while_a_batch_is_waited_for(cluster, batches):
     with Interrupts() as interrupts:
-        pool = ActorPool(Stuck(), ClusterConfig(num_actors=1), "auto", interrupts.check)
+        pool = PredictionActors(Stuck(), ClusterConfig(num_actors=1), "auto", interrupts.check)
         threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT)).start()
         began = time.monotonic()
         with pytest.raises(InterruptedRunError, match="SIGINT came"):
@@ -124,4 +124,4 @@ def test_a_gpu_that_is_not_there_is_refused(cluster, model):
     if ray.cluster_resources().get("GPU"):
         pytest.skip("there is one")
     with pytest.raises(ConfigError, match="accelerator=cuda: the cluster has no GPU; use"):
-        ActorPool(model, ClusterConfig(num_actors=1), "cuda", lambda: None)
+        PredictionActors(model, ClusterConfig(num_actors=1), "cuda", lambda: None)

@@ -4,7 +4,7 @@ import pytest
 import ray
 
 from coterie.commands.compose import compose
-from coterie.distributed.room import Room, capacity, place_of
+from coterie.distributed.run_resources import RunResources, capacity, place_of
 
 pytestmark = pytest.mark.ray
 
@@ -15,7 +15,7 @@ def test_a_clusters_cpus_are_shared_out(cluster):
     assert place_of(config.cluster) == address
     assert capacity(config.cluster) == {"CPU": 6.0, "GPU": 0.0}
     assert ray.is_initialized()  # it was not ours to end
-    room, two = Room(), compose(
+    room, two = RunResources(), compose(
         "experiment=fedmcc_digits", f"cluster.address='{address}'", "cluster.num_actors=2"
     )  # fmt: skip
     assert [room.take(number, two) for number in range(4)] == [True, True, True, False]

@@ -135,7 +135,8 @@ def test_a_run_that_stops_half_way_resumes_to_the_same_bits(ran, tmp_path):
         (row["round"], row["scope"], row.get("client"), row.get("loss")) for row in rows(run_dir)
     ]
     assert ours == [
-        (row["round"], row["scope"], row.get("client"), row["loss"]) for row in rows(ran.run_dir)
+        (row["round"], row["scope"], row.get("client"), row.get("loss"))
+        for row in rows(ran.run_dir)
     ]
 
 

@@ -19,6 +19,7 @@ from coterie.checkpoints.record import (
 from coterie.checkpoints.retention import checkpoint_name, checkpoints_in, pointed_to, superseded
 from coterie.checkpoints.state_files import StateFiles
 from coterie.config.schema import CheckpointConfig
+from coterie.config.stored import up_to_date
 from coterie.errors import DataError
 from coterie.execution.backend import Backend
 from coterie.rounds.state import RunState
@@ -156,7 +157,8 @@ def _read(folder: Path, name: str, backend: Backend) -> Loaded:
     states = StateFiles(folder / STATES, backend)
     kept = {int(c): backend.store(states.read(d)) for c, d in record["clients"].items()}
     state = restore(record, tensors, kept, backend)
-    return Loaded(state=state, tracking=record["tracking"], config=record["config"], path=path)
+    config = up_to_date(record["config"], path / "run.json")
+    return Loaded(state=state, tracking=record["tracking"], config=config, path=path)
 
 
 def _named(folder: Path, which: str | int) -> str:

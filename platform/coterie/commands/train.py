@@ -2,13 +2,12 @@
 
 from collections.abc import Sequence
 
-from coterie.collector import paused_collector
 from coterie.commands.compose import compose_plain
 from coterie.commands.help_text import help_text
 from coterie.commands.program import run_command
 from coterie.config.loading import check_engine_keys, load_component, load_config
 from coterie.config.schema import ClusterConfig
-from coterie.distributed.early import early_start
+from coterie.distributed.startup import early_start
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -26,8 +25,7 @@ def _train(arguments: Sequence[str]) -> int:
     check_engine_keys(plain)
     # Ray starts while PyTorch is imported.
     with early_start(load_component(ClusterConfig, plain.get("cluster") or {}, "cluster.")):
-        with paused_collector():
-            config = load_config(plain)
-            from coterie.run.federation import Federation
+        config = load_config(plain)
+        from coterie.run.federation import Federation
 
         return Federation(config).run().exit_code

@@ -1,4 +1,4 @@
-"""The run's configuration: frozen models, defaults, validation, and errors in one sentence."""
+"""Configuration of a run: frozen models, defaults, validation, errors in one sentence."""
 
 from coterie.config.component import (
     Component,

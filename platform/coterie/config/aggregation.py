@@ -1,4 +1,4 @@
-"""How the server turns the clients' contributions into its next state, whatever the method."""
+"""How the server aggregates the clients' contributions, whatever the method."""
 
 from typing import Annotated, Literal
 
@@ -11,29 +11,30 @@ Decay = Annotated[float, Field(ge=0.0, lt=1.0)]
 
 
 class AggregationConfig(Component):
-    """How contributions to a slot become one, and how the server follows it."""
+    """How contributions to a slot are joined, and what step the server takes towards the result."""
 
     rule: AggregationRule = "weighted"
-    """How contributions are joined: by the method's weights (FedAvg), each alike, or by coordinate
-    with the median or a trimmed mean, which some faulty clients cannot move far."""
+    """How contributions are joined: mean by the method's weights (FedAvg), plain mean, or the
+    median or trimmed mean of each coordinate, which a few faulty clients cannot move far."""
     trim: Annotated[float, Field(ge=0.0, lt=0.5)] = 0.1
-    """Share of the clients that `trimmed_mean` cuts at each end, rounded down to whole clients."""
+    """Share of the clients that `trimmed_mean` leaves out at each end, rounded down."""
     optimizer: Literal["none", "momentum", "adam"] = "none"
-    """How the server follows the mean: it takes it, or steps towards it as FedAvgM or FedAdam."""
+    """`none`: the server takes the mean; `momentum`: FedAvgM; `adam`: FedAdam."""
     learning_rate: PositiveFloat | None = None
-    """The server's step; by default 1 for `momentum` and 0.01 for `adam`, which is worth tuning."""
+    """Learning rate of the server; by default 1 for `momentum` and 0.01 for `adam`, where tuning
+    pays."""
     momentum: Decay = 0.9
     """Decay of FedAvgM's velocity."""
     beta_1: Decay = 0.9
-    """Decay of FedAdam's first moment."""
+    """Decay of FedAdam's first moment, β₁."""
     beta_2: Decay = 0.99
-    """Decay of FedAdam's second moment."""
+    """Decay of FedAdam's second moment, β₂."""
     tau: PositiveFloat = 1e-3
-    """FedAdam's adaptivity: the larger, the less steps are scaled by coordinate."""
+    """FedAdam's adaptivity τ: the larger, the more alike are the steps of all coordinates."""
 
     @property
     def step_size(self) -> float:
-        """The server's learning rate, the optimiser's own default included."""
+        """The server's learning rate, or the optimiser's default."""
         if self.learning_rate is not None:
             return self.learning_rate
         return 0.01 if self.optimizer == "adam" else 1.0

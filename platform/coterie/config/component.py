@@ -1,13 +1,13 @@
-"""Components: frozen configs that say by path what they configure.
+"""Components: config sections that name their class by path.
 
 A section such as `method`, `data`, `partition`, `encoder` or `augmentation` names a class with
-`target: package.module:Class`; the section's other keys are that class's own config. So a user's
-method or encoder is used like ours: by its path, without a registry.
+`target: package.module:Class`; its other keys are the config of that class. A user's own method or
+encoder is thus named by its path, without a registry.
 """
 
 import importlib
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar
 
 from pydantic import (
     BaseModel,
@@ -35,20 +35,21 @@ class Component(BaseModel):
     )
 
     absent: ClassVar[Mapping[str, str]] = {}
-    """Keys that others of its kind have and it has not, and why: the end of a sentence."""
+    """Keys that other components of its kind have, and why this one lacks them; the reason ends
+    the sentence "KEY=VALUE is not for it: …"."""
 
     extensible: ClassVar[frozenset[str]] = frozenset()
-    """Of a method's config: numbers that a resumed run may raise. Nothing but the end depends on
-    them, so that it goes on to the bits of a run that had them from the start."""
+    """Of a method's config: numbers that a resumed run may raise. Only the end of the run depends
+    on them, so the bits are those of a run that had them from the start."""
 
     sample_clusters: ClassVar[str | None] = "clusters"
-    """Of a method's config: the key, should there be one, that says how many clusters the samples
-    are in. None where a key of that name counts something else, such as a pool of models; then
-    `evaluation.clusters` says it."""
+    """Of a method's config: the key of the number of clusters of the samples, if it has one. None
+    if the key `clusters` counts something else, such as CP-CFL's pool of models; then
+    `evaluation.clusters` applies."""
 
     ema: ClassVar[frozenset[str]] = frozenset()
-    """Of a method's config: momenta of moving averages of weights. Small steps are lost where
-    weights are kept in bfloat16, so such a precision is refused unless they are 0, 1 or null."""
+    """Of a method's config: keys of momenta of moving averages of weights. Weights in bfloat16
+    lose the small steps, so `bf16-true` is refused unless the momenta are 0, 1 or null."""
 
     micro_batch: ClassVar[str | None] = None
     """Of a method's config: the key, should there be one, that says how many samples pass the
@@ -66,7 +67,7 @@ class Component(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _refuse_absent(cls, values: Any) -> Any:
-        """Say why, which is more than that there is no such key."""
+        """Refuse a key in `absent` with its reason."""
         for key in cls.absent.keys() & set(values if isinstance(values, Mapping) else ()):
             raise ValueError(f"{key}={show(values[key])} is not for it: {cls.absent[key]}")
         return values
@@ -74,11 +75,8 @@ class Component(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _lists_to_tuples(cls, value: Any) -> Any:
-        """YAML knows lists only; a frozen config holds tuples, and strict types tell them apart."""
+        """Turn YAML's lists into the tuples that a frozen config with strict types holds."""
         return _frozen(value)
-
-
-ComponentT = TypeVar("ComponentT", bound=Component)
 
 
 def _frozen(value: Any) -> Any:
@@ -86,7 +84,7 @@ def _frozen(value: Any) -> Any:
 
 
 def load_target(target: str) -> Any:
-    """Import what `package.module:Name` names.
+    """Import the object at `package.module:Name`.
 
     Raises:
         ConfigError: If the path is malformed, or the module or the name does not exist.
@@ -108,7 +106,7 @@ def load_target(target: str) -> Any:
 
 
 def config_model(target: str) -> type[Component]:
-    """The config model of a target: the target itself, or its attribute `Config`.
+    """Return the config model of a target: the target itself, or its attribute `Config`.
 
     Raises:
         ConfigError: If the target has no config model, or only one that it inherits.
@@ -120,7 +118,7 @@ def config_model(target: str) -> type[Component]:
         raise ConfigError(
             f"target={target}: it has no config model; give it a nested class Config."
         )
-    # Further on, a config alone says what it configures: with an inherited one, that is the parent.
+    # `target_of` names a component by its config: an inherited one would name the parent.
     if load_target(_path_of(model)) is not found:
         raise ConfigError(
             f"target={target}: its config model belongs to {_path_of(model)}; "
@@ -130,11 +128,11 @@ def config_model(target: str) -> type[Component]:
 
 
 def parse_component(section: Mapping[str, Any]) -> Component:
-    """Validate a section `{target: …, key: value, …}` with the target's own config model.
+    """Validate a section `{target: …, key: value, …}` by its target's config model.
 
     Raises:
         ConfigError: If `target` names nothing that has a config model.
-        pydantic.ValidationError: If the other keys are not that model's.
+        pydantic.ValidationError: If that model refuses the other keys.
     """
     values = dict(section)
     target = values.pop("target", None)
@@ -144,7 +142,7 @@ def parse_component(section: Mapping[str, Any]) -> Component:
 
 
 def target_of(component: Component) -> str:
-    """The path that names a component: `modules.fedmcc:FedMCC` for a `FedMCC.Config`."""
+    """Return a component's target: `modules.fedmcc:FedMCC` for a `FedMCC.Config`."""
     return _path_of(type(component))
 
 

@@ -1,4 +1,4 @@
-"""What pydantic refuses, as one sentence: the dotted key, its value, and what to do about it."""
+"""Turns a pydantic error into one sentence: the dotted key, its value, and what to do."""
 
 import difflib
 import re
@@ -9,7 +9,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 Fields = Mapping[str, FieldInfo]
-"""Every key that exists, by its full dotted name."""
+"""All existing keys, by their full dotted names."""
 
 _SENTENCES = {
     "bool_type": "must be true or false",
@@ -29,7 +29,6 @@ _SENTENCES = {
     "value_error": "{error}",
 }
 
-
 _TYPES = {
     "float_type": "a number",
     "greater_than": "a larger number",
@@ -37,24 +36,24 @@ _TYPES = {
     "int_from_float": "a whole number",
     "int_type": "a whole number",
 }
-"""What a union takes besides words."""
+"""What a union takes besides words, by the error of that type."""
 
 
 def nearest(word: str, options: Iterable[str]) -> str | None:
-    """The option that `word` probably stands for, or None if none is close."""
+    """Return the option that is closest to `word`, or None if none is close."""
     found = difflib.get_close_matches(word, list(options), n=1)
     return found[0] if found else None
 
 
 def one_of(word: str, options: Iterable[str]) -> str:
-    """The reason to refuse `word`: the options, and the nearest if one is near."""
+    """Return the reason to refuse `word`: the options, and the closest if one is close."""
     names = list(options)
     close = nearest(word, names)
     return f"must be one of {', '.join(names)}" + (f"; did you mean {close}?" if close else ".")
 
 
 def show(value: Any) -> str:
-    """A value as one would write it on the command line, cut at 60 characters."""
+    """Format a value as on the command line, cut at 60 characters."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, list | tuple):
@@ -69,7 +68,7 @@ def _cut(text: str) -> str:
 
 
 def dotted_fields(model: type[BaseModel], prefix: str = "") -> dict[str, FieldInfo]:
-    """All keys of a config model and of the models in it, by their full dotted names."""
+    """Return all keys of a config model and its nested models, by their full dotted names."""
     fields: dict[str, FieldInfo] = {}
     for name, field in model.model_fields.items():
         fields[prefix + name] = field
@@ -80,31 +79,31 @@ def dotted_fields(model: type[BaseModel], prefix: str = "") -> dict[str, FieldIn
 
 
 def model_in(annotation: Any) -> type[BaseModel] | None:
-    """The config model that an annotation holds, as `X` or in `X | None`, or None."""
+    """Return the config model in an annotation `X` or `X | None`, or None."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     return next(filter(None, map(model_in, get_args(annotation))), None)
 
 
 def explain(error: ValidationError, values: Mapping[str, Any], fields: Fields, prefix: str) -> str:
-    """The first problem of a refused config in one sentence.
+    """Describe the first problem of a refused config in one sentence.
 
     Args:
-        error: What pydantic said.
+        error: The error of pydantic.
         values: The mapping that was refused.
-        fields: All keys that exist, for the nearest one.
-        prefix: What comes before this mapping's keys: "" or "method.".
+        fields: All existing keys, to suggest the closest one.
+        prefix: Prefix of this mapping's keys: "" or "method.".
 
     Returns:
         For example `method.temprature=1: there is no such key; did you mean method.temperature?`.
     """
-    # A misspelt key often leaves another one missing; the spelling is what to say then.
+    # A misspelt key often leaves another one missing: report the misspelt one first.
     problems = sorted(error.errors(), key=lambda problem: problem["type"] != "extra_forbidden")
     path = _path(problems[0]["loc"], values)
     key, value = prefix + _dotted(path), problems[0]["input"]
     if problems[0]["type"] == "extra_forbidden":
         return _unknown(key, value, fields)
-    # A union gives one problem for each of its types.
+    # pydantic reports one problem for each type of a union.
     same = [problem for problem in problems if _path(problem["loc"], values) == path]
     reason = _joined([_reason(dict(problem), key, fields) for problem in same], same)
     given = f"={show(value)}" if path and problems[0]["type"] != "missing" else ""
@@ -113,7 +112,7 @@ def explain(error: ValidationError, values: Mapping[str, Any], fields: Fields, p
 
 
 def _joined(reasons: Sequence[str], problems: Sequence[Any]) -> str:
-    """Why none of a union's types fits: a choice of words, or what else it may be."""
+    """Join the reasons of a union's types: the words it takes, or the other types."""
     if problems[0]["type"] != "literal_error" or len(problems) == 1 or reasons[0].endswith("?"):
         return " or ".join(dict.fromkeys(reasons))
     others = [_TYPES.get(problem["type"], "another value") for problem in problems[1:]]
@@ -121,7 +120,7 @@ def _joined(reasons: Sequence[str], problems: Sequence[Any]) -> str:
 
 
 def _path(location: tuple[int | str, ...], values: Any) -> tuple[int | str, ...]:
-    """A location without the names that pydantic gives to the types of a union."""
+    """Drop the names that pydantic gives to a union's types from a location."""
     here, path = values, []
     for number, part in enumerate(location, start=1):
         if isinstance(here, Mapping) and (part in here or number == len(location)):
@@ -139,13 +138,13 @@ def _dotted(path: tuple[int | str, ...]) -> str:
 
 def _unknown(key: str, value: Any, fields: Fields) -> str:
     rest = ""
-    while isinstance(value, Mapping) and value:  # say metod.lr=1, which is what was written
+    while isinstance(value, Mapping) and value:  # show metod.lr=1, as the user wrote it
         name, value = next(iter(value.items()))
         rest += f".{name}"
     parent, _, leaf = key.rpartition(".")
     siblings = [name for name in fields if name.rpartition(".")[0] == parent]
     near = nearest(leaf, [name.rpartition(".")[2] for name in siblings])
-    # Else the same name further in: method.lr may be meant as method.optimiser.lr.
+    # Otherwise suggest the same name further in: method.optimiser.lr for method.lr.
     inner = (name for name in fields if name.startswith(key.removesuffix(leaf)))
     close = next((name for name in inner if name.rpartition(".")[2] == leaf), None)
     close = f"{parent}.{near}".strip(".") if near else close

@@ -1,4 +1,4 @@
-"""The digest of a file that a config names: a run does not go on with another one."""
+"""Digest of a file named in the config, so that a run is not resumed with another file."""
 
 import hashlib
 from collections.abc import Mapping
@@ -9,17 +9,17 @@ from coterie.errors import ConfigError
 
 
 def with_digest(given: Any, *, file: str, digest: str, section: str) -> Any:
-    """A section's values, the digest of its file filled in.
+    """Fill in the digest of a section's file.
 
     Args:
-        given: The values as they came; what is no mapping, or names no file that can be read,
-            comes back as it is.
-        file: The key of the file's path.
-        digest: The key of its SHA-256; if it is given, it has to agree.
-        section: The section's own key, for the message.
+        given: The section's values; returned unchanged if they are not a mapping or name no file
+            that can be read.
+        file: Key of the file's path.
+        digest: Key of its SHA-256; a given value has to match.
+        section: Key of the section, for the error.
 
     Raises:
-        ConfigError: If it does not.
+        ConfigError: If the given digest does not match.
     """
     if not isinstance(given, Mapping) or not isinstance(given.get(file), str):
         return given
@@ -27,7 +27,7 @@ def with_digest(given: Any, *, file: str, digest: str, section: str) -> Any:
     try:
         with path.open("rb") as content:
             found = hashlib.file_digest(content, "sha256").hexdigest()
-    except OSError:  # whoever reads the file says so
+    except OSError:  # the error is raised where the file is read
         return given
     if given.get(digest) not in (None, found):
         raise ConfigError(

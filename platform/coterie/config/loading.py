@@ -1,4 +1,4 @@
-"""From a plain mapping to the run's frozen configuration, and back."""
+"""Converts plain values to the run's frozen configuration, and back."""
 
 from collections.abc import Mapping
 from typing import Any, TypeVar
@@ -21,15 +21,15 @@ _Engine = create_model("_Engine", __base__=Component, **_own)
 
 
 def load_config(values: Mapping[str, Any]) -> RunConfig:
-    """Validate the whole configuration at once.
+    """Validate the whole configuration.
 
     Args:
-        values: Plain values as YAML gives them. The sections in `COMPONENTS` hold `target:
-            package.module:Class` and the keys of that class's own config model.
+        values: Plain values, as read from YAML. The sections in `COMPONENTS` hold `target:
+            package.module:Class` and the keys of that class's config model.
 
     Raises:
-        ConfigError: At the first key that does not exist and value that cannot be: one sentence
-            with the full dotted key, the value, and the nearest valid one.
+        ConfigError: At the first unknown key or invalid value: one sentence with the full dotted
+            key, the value, and the closest valid one.
     """
     models = {name: section_model(name, values.get(name)) for name in COMPONENTS}
     fields = dict(dotted_fields(RunConfig))
@@ -43,7 +43,7 @@ def load_config(values: Mapping[str, Any]) -> RunConfig:
 
 
 def check_engine_keys(values: Mapping[str, Any]) -> None:
-    """Validate the keys that the engine reads itself, without importing methods, data or PyTorch.
+    """Validate the keys outside of `COMPONENTS`, without importing methods, data or PyTorch.
 
     Args:
         values: As for `load_config`, which validates all of them.
@@ -56,12 +56,12 @@ def check_engine_keys(values: Mapping[str, Any]) -> None:
 
 
 def load_component(model: type[ModelT], values: Mapping[str, Any], prefix: str = "") -> ModelT:
-    """Validate plain values by a config model that stands for itself, such as a command's.
+    """Validate plain values by a config model that is no section of a run, such as a command's.
 
     Args:
         model: The config model.
-        values: What is given.
-        prefix: What stands before its keys in errors, such as "cluster.".
+        values: The plain values.
+        prefix: Prefix of the keys in errors, such as "cluster.".
 
     Raises:
         ConfigError: As `load_config`.
@@ -70,9 +70,9 @@ def load_component(model: type[ModelT], values: Mapping[str, Any], prefix: str =
 
 
 def dump_config(config: RunConfig) -> dict[str, Any]:
-    """The whole configuration, defaults included, as plain values for YAML or JSON.
+    """Return the whole configuration, defaults included, as plain values for YAML or JSON.
 
-    `load_config` turns it back into an equal one.
+    `load_config` restores an equal one.
     """
     values = config.model_dump(mode="json")
     for name in COMPONENTS:
@@ -81,14 +81,14 @@ def dump_config(config: RunConfig) -> dict[str, Any]:
 
 
 def section_model(name: str, section: object) -> type[Component]:
-    """The config model that a section's `target` names.
+    """Return the config model of a section's `target`.
 
     Args:
-        name: The section, one of `COMPONENTS`; for the error.
+        name: Name of the section, one of `COMPONENTS`, for the error.
         section: Its keys and values.
 
     Raises:
-        ConfigError: If it names none, or nothing that has a config model.
+        ConfigError: If there is no target, or it has no config model.
     """
     target = section.get("target") if isinstance(section, Mapping) else None
     if target is None:

@@ -1,4 +1,4 @@
-"""Who takes part in a phase, on top of what the method asks for; all of it is simulated."""
+"""Simulated participation: cohorts, absence, dropouts and stragglers."""
 
 from typing import Annotated, Any
 
@@ -12,31 +12,30 @@ Rate = Annotated[float, Field(ge=0.0, lt=1.0)]
 
 
 class ParticipationConfig(Component):
-    """Cohorts, absent clients, dropouts and stragglers; they follow from the run's seed alone."""
+    """Cohorts, absent clients, dropouts and stragglers, all drawn from the run's seed."""
 
     fraction: Fraction | None = None
-    """Share of the clients present that is drawn for each round, rounded up; by default as the
-    method says."""
+    """Share of the present clients drawn for each round, rounded up; by default the method's."""
     count: PositiveInt | None = None
-    """Clients that are drawn, or all that are present if they are fewer; instead of a fraction."""
+    """Number of clients drawn, or all that are present if fewer; instead of a fraction."""
     availability: str | tuple[tuple[int, ...], ...] | None = None
-    """The clients present in each round: [[0,1],[2]], or a .json file of such a list, or a .csv
-    file with the columns round and client; after the last round it begins anew."""
+    """Clients present in each round: a list such as [[0,1],[2]], a .json file of such a list, or a
+    .csv file with the columns round and client; after the last round it starts over."""
     availability_digest: str | None = None
-    """SHA-256 of that file, which is found out; if it is given, it has to agree."""
+    """SHA-256 of that file, computed by default; a given one has to match."""
     device_failure_rate: Rate = 0.0
-    """Share of the clients that is absent throughout; to the nearest client, never all."""
+    """Share of the clients that is absent in all rounds, rounded to whole clients, never all."""
     dropout_rate: Rate = 0.0
-    """Probability that a chosen client fails in a phase before it has sent anything."""
+    """Probability that a chosen client fails in a phase before it sends anything."""
     straggler_rate: Rate = 0.0
-    """Share of each round's clients that trains for only a part of its steps."""
+    """Share of each round's clients that does only a part of its local steps."""
     straggler_work: Fraction = 0.5
-    """The part of their local steps that stragglers do, rounded down, at least one."""
+    """Part of the local steps that stragglers do, rounded down, at least one step."""
 
     @model_validator(mode="before")
     @classmethod
     def _find_out(cls, given: Any) -> Any:
-        """Fill in the digest, so that a run is not resumed with another list of clients."""
+        """Fill in the digest, so that a run is not resumed with another file."""
         return with_digest(
             given, file="availability", digest="availability_digest", section="participation"
         )
@@ -58,7 +57,7 @@ class ParticipationConfig(Component):
 
 
 def are_rounds(value: Any) -> bool:
-    """Whether a value that YAML or JSON gave is a list of lists of clients."""
+    """Whether a value from YAML or JSON is a list of lists of clients."""
     return isinstance(value, list | tuple) and all(
         isinstance(present, list | tuple) and all(type(client) is int for client in present)
         for present in value

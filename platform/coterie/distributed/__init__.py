@@ -1,1 +1,1 @@
-"""Everything that imports Ray: the cluster, the actors, the backend that uses them."""
+"""All code that imports Ray: the cluster, the actors, and the Ray backend."""

@@ -1,4 +1,4 @@
-"""The actor in which clients run, and the one that runs a method's server half."""
+"""The Ray actors: one that runs clients, and one that runs a method's server half."""
 
 import os
 import time
@@ -22,7 +22,7 @@ from coterie.execution.predictor import Chunk
 from coterie.execution.silo_data import SiloData, Tally
 
 FLUSH_S = 0.25
-"""Reports are sent at most this often."""
+"""Shortest time between two reports."""
 
 ObjectKey = tuple[int, int | str | None]
 """(client, recipient) of a message, (client, slot) of an update, (client, None) of a state."""
@@ -30,7 +30,7 @@ ObjectKey = tuple[int, int | str | None]
 
 @dataclass(frozen=True)
 class Report:
-    """Events of some turns. Behind it in the stream come the objects that it lists."""
+    """Events of turns; the objects that it lists follow it in the stream."""
 
     events: tuple[Event, ...]
     objects: tuple[ObjectKey, ...]
@@ -38,29 +38,29 @@ class Report:
 
 @dataclass(frozen=True, kw_only=True)
 class StoredWorkload:
-    """A workload whose arrays lie in the object store, once per node."""
+    """A workload whose arrays are in the object store, once per node."""
 
     workload: Workload
     samples: Mapping[str, Any]
     labels: Any | None
 
     def load(self) -> Workload:
-        """The workload with views of the arrays, which are not copied."""
+        """Return the workload with views of the arrays, without a copy."""
         samples = {split: ray.get(ref) for split, ref in self.samples.items()}
         labels = None if self.labels is None else ray.get(self.labels)
         return replace(self.workload, samples=samples, labels=labels)
 
 
 class ClientActor:
-    """Hosts clients on its CPU or GPU slice, one after the other.
+    """Runs clients on its share of CPUs and GPUs, one after the other.
 
     Args:
-        stored: What to run.
-        memory_fraction: Cap on this process's share of its GPU's memory, or None.
-        clients: Those whose data lies here and is read now, where data stays with its clients.
+        stored: The workload.
+        memory_fraction: Cap on this process's share of the GPU's memory, or None.
+        clients: The silos of this node, whose data is read now.
 
     Raises:
-        DataError: If their data is missing or unreadable.
+        DataError: If a silo's data is missing or unreadable.
     """
 
     def __init__(
@@ -83,11 +83,11 @@ class ClientActor:
         return self._worker.silo_data
 
     def tally(self, server: PackedServer, key: str, client: int) -> Tally:
-        """A client's own counts of clusters and classes."""
+        """Count clusters and classes in a silo's own data."""
         return self._local.tally(self._predictor, unpack_server(server), key, client)
 
     def ready(self) -> int:
-        """The id of the actor's process, once it is set up.
+        """Return the id of the actor's process, once the actor is set up.
 
         Raises:
             ConfigError: If it lacks the device that the config asks for.
@@ -96,10 +96,10 @@ class ClientActor:
         return os.getpid()
 
     def execute(self, order: Order, call: int) -> Iterator[Report | Packed]:
-        """Stream the order's turns: reports, each followed by its states and mail; sums last.
+        """Run the order's turns and stream reports, each followed by its objects; the sums last.
 
-        The end of the call is a report of its own, behind all objects: a driver that has it has
-        them too, whenever this process dies.
+        The last report stands alone behind all objects: a driver that has received it has all of
+        them, even if this process dies.
         """
         events: list[Event] = []
         objects: list[tuple[ObjectKey, Packed]] = []
@@ -120,12 +120,12 @@ class ClientActor:
                 yield Report((event,), ())
 
     def predict(self, server: PackedServer, key: str, chunk: Chunk) -> Prediction:
-        """Embedding and probabilities of a chunk's samples."""
+        """Predict a chunk's embeddings and probabilities."""
         return self._predictor.predict(unpack_server(server), key, chunk)
 
 
 class ServerActor:
-    """Runs the method's server half on the cluster, with a slice like a client's."""
+    """Runs the method's server half, with a client actor's share of CPUs and GPUs."""
 
     def __init__(self, stored: StoredWorkload) -> None:
         workload = stored.load()
@@ -139,7 +139,7 @@ class ServerActor:
         means: Mapping[str, tuple[int, Packed]],
         records: Mapping[int, Packed],
     ) -> PackedServer:
-        """See `Method.server`; tensors come and go packed."""
+        """Run `Method.server` on packed tensors."""
         weighted = {slot: Mean(weight=w, tensors=unpack(p)) for slot, (w, p) in means.items()}
         gathered = {client: unpack(packed) for client, packed in records.items()}
         state = unpack_server(server)
@@ -147,12 +147,12 @@ class ServerActor:
 
 
 def warm_up() -> None:
-    """Bring in what the first optimiser of a process imports, about a second's worth."""
+    """Build an optimiser: the first one of a process imports for about a second."""
     torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
 
 
 def _split(event: Event) -> tuple[Event, list[tuple[ObjectKey, Packed]]]:
-    """An event without its heavy parts, and those parts: they go to the store, not the driver."""
+    """Split the tensors off an event: they go to the object store, not to the driver."""
     if not isinstance(event, TurnDone):
         return event, []
     heavy: list[tuple[ObjectKey, Packed]] = []
@@ -172,4 +172,4 @@ def _resolve(handle: Handle) -> Packed:
 
 
 def _never() -> None:
-    """An actor is not asked to stop: the driver ends it."""
+    """An actor is not asked to stop: the driver kills it."""

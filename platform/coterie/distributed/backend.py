@@ -1,4 +1,4 @@
-"""The Ray backend: one streaming call per actor and phase, and actors that may die."""
+"""The Ray backend: one streaming call per actor and phase; dead actors are replaced."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -31,7 +31,7 @@ from coterie.execution.worker import timeout_message
 
 _POLL_S = 0.2
 _GRACE = 1.25
-"""An actor that is over the time limit by this factor, and does not stop by itself, hangs."""
+"""An actor hangs if a turn exceeds the time limit by this factor and `_GRACE_S` seconds."""
 _GRACE_S = 2.0
 _NO_ROOM = "no node has room for a replacement"
 
@@ -41,7 +41,7 @@ class RayBackend:
 
     Args:
         workload: What to run.
-        stop: Called several times a second; raises when the run is to stop.
+        stop: Called several times a second; raises when the run has to stop.
     """
 
     name = "ray"
@@ -56,13 +56,13 @@ class RayBackend:
 
     @property
     def actors(self) -> int:
-        """How many actors there are now."""
+        """Present number of actors."""
         return len(self._fleet.actors)
 
     def execute(self, order: Order) -> Iterator[Event]:
-        """Run the turns on the actors; a dead actor's turns run again on what is left."""
-        placed, homeless = self._fleet.assign(order.turns)
-        yield from self._fail(homeless)
+        """Run the turns on the actors; a dead actor's turns run again on other actors."""
+        placed, unplaced = self._fleet.assign(order.turns)
+        yield from self._fail_unplaced(unplaced)
         calls = self._submit_all(order, placed)
         lost = 0
         while calls:
@@ -77,15 +77,15 @@ class RayBackend:
                     lost += not node_died(error)
                     yield CallLost(call=call.id, message=why_lost(error))
                     self._check_restarts(lost)
-                    yield from self._again(calls, call)
+                    yield from self._resubmit(calls, call)
                     continue
                 call.note(events)
                 if isinstance(events[-1], CallDone):
                     del calls[stream]
                 yield from events
-            yield from self._end_hung(calls)
-            for actor in self._fleet.give_up():
-                yield from self._abandon(calls, actor)
+            yield from self._kill_hung(calls)
+            for actor in self._fleet.remove_unplaced():
+                yield from self._reassign(calls, actor)
 
     def serve(
         self,
@@ -94,7 +94,7 @@ class RayBackend:
         means: Mapping[str, Mean],
         records: Mapping[int, Tensors],
     ) -> ServerState:
-        """Run the server half here, or on its actor where the config asks for one."""
+        """Run the server half in the driver, or on its actor if there is one."""
         if self._fleet.server is None:
             return self._method.server(server, phase, means, records)
         weighted = {slot: (mean.weight, pack(mean.tensors)) for slot, mean in means.items()}
@@ -103,7 +103,7 @@ class RayBackend:
         return unpack_server(fetch(reference))
 
     def predict(self, server: ServerState, chunks: Sequence[Chunk]) -> list[Prediction]:
-        """Predict chunks on the actors, in their order."""
+        """Predict chunks on the actors; results are in the chunks' order."""
         self._calls += 1
         key, stored = str(self._calls), ray.put(pack_server(server))
         results: dict[int, Prediction] = {}
@@ -115,7 +115,7 @@ class RayBackend:
                 waiting[actor.predict.remote(stored, key, chunks[i])] = i, actor
 
         def again(actor: Any, why: str) -> None:
-            """Submit all that an actor had, and remember that it was lost: once, however much."""
+            """Resubmit all chunks of a lost actor, and note the loss once."""
             theirs = [reference for reference, (_, owner) in waiting.items() if owner is actor]
             self._lost += [why] if theirs else []
             submit([waiting.pop(reference)[0] for reference in theirs])
@@ -136,17 +136,17 @@ class RayBackend:
                     again(actor, why_lost(error))
                 else:
                     del waiting[reference]
-            for actor in self._fleet.give_up():
+            for actor in self._fleet.remove_unplaced():
                 again(actor, _NO_ROOM)
         return [results[i] for i in range(len(chunks))]
 
     def take_losses(self) -> list[str]:
-        """Why actors were lost while they predicted, since this was last asked."""
+        """Return why actors were lost during predictions since the last call."""
         lost, self._lost = self._lost, []
         return lost
 
     def tally(self, server: ServerState, clients: Sequence[int]) -> list[Tally | None]:
-        """Each client's own counts of clusters and classes, counted where its data is."""
+        """Count clusters and classes in each silo's data, on the silo's node."""
         self._calls += 1
         key, stored = str(self._calls), ray.put(pack_server(server))
         hosts = [self._fleet.host(client) for client in clients]
@@ -154,7 +154,7 @@ class RayBackend:
             None if host is None else host.tally.remote(stored, key, client)
             for host, client in zip(hosts, clients, strict=True)
         ]
-        return [None if reference is None else self._told(reference) for reference in asked]
+        return [None if reference is None else self._fetch_tally(reference) for reference in asked]
 
     def store(self, packed: Packed) -> Handle:
         """Put tensors into the object store; the driver owns them."""
@@ -164,7 +164,7 @@ class RayBackend:
         """Read tensors from the object store.
 
         Raises:
-            StateLostError: If they are lost with their node.
+            StateLostError: If their node is lost.
         """
         try:
             packed: Packed = fetch(handle)
@@ -173,11 +173,11 @@ class RayBackend:
         return packed
 
     def close(self) -> None:
-        """End the actors, and Ray if it was started here."""
+        """End the actors and the connection, and Ray if it was started here."""
         self._fleet.close()
 
-    def _told(self, reference: Any) -> Tally | None:
-        """A client's tally; None if its actor died, which the next phase finds out."""
+    def _fetch_tally(self, reference: Any) -> Tally | None:
+        """Return a silo's tally; None if its actor died, which the next phase handles."""
         wait_for(reference, self._stop)
         try:
             found: Tally = fetch(reference)
@@ -186,7 +186,7 @@ class RayBackend:
         return found
 
     def _submit_all(self, order: Order, placed: Placed) -> dict[Any, Call]:
-        """One call to each actor that has a share of the turns, by stream."""
+        """Make one call to each actor with turns; return the calls by stream."""
         calls = {}
         for actor, turns in placed:
             self._calls += 1
@@ -195,28 +195,28 @@ class RayBackend:
             calls[stream] = Call(self._calls, actor, share)
         return calls
 
-    def _fail(self, homeless: Sequence[Turn]) -> Iterator[Event]:
-        """The turns of clients whose data lies on no node that is there."""
-        for turn in homeless:
+    def _fail_unplaced(self, unplaced: Sequence[Turn]) -> Iterator[Event]:
+        """Fail the turns of silos whose node is gone."""
+        for turn in unplaced:
             self._calls += 1
             yield TurnFailed(
                 call=self._calls, client=turn.client, message="no node has its data any more"
             )
             yield CallDone(call=self._calls, lanes={})
 
-    def _again(
+    def _resubmit(
         self, calls: dict[Any, Call], call: Call, without: int | None = None
     ) -> Iterator[Event]:
-        """Run a lost call's turns on the actor's replacement, or spread them."""
+        """Run a lost call's turns on the actor's replacement, else on the other actors."""
         turns = tuple(turn for turn in call.order.turns if turn.client != without)
         new = self._fleet.replace(call.actor)
-        placed, homeless = ([(new, turns)], []) if new else self._fleet.assign(turns)
+        placed, unplaced = ([(new, turns)], []) if new else self._fleet.assign(turns)
         if turns:
             calls |= self._submit_all(call.order, placed)
-            yield from self._fail(homeless)
+            yield from self._fail_unplaced(unplaced)
 
-    def _end_hung(self, calls: dict[Any, Call]) -> Iterator[Event]:
-        """End the actors whose client is over its time limit and does not stop by itself."""
+    def _kill_hung(self, calls: dict[Any, Call]) -> Iterator[Event]:
+        """Kill actors whose client exceeds the time limit and does not stop by itself."""
         limit = self._config.faults.client_timeout_s
         if limit is None:
             return
@@ -225,17 +225,17 @@ class RayBackend:
                 del calls[stream]
                 ray.kill(call.actor)
                 yield CallLost(call=call.id, message=timeout_message(limit), client=call.client)
-                yield from self._again(calls, call, without=call.client)
+                yield from self._resubmit(calls, call, without=call.client)
 
-    def _abandon(self, calls: dict[Any, Call], actor: Any) -> Iterator[Event]:
-        """Spread the turns of an actor that never started."""
+    def _reassign(self, calls: dict[Any, Call], actor: Any) -> Iterator[Event]:
+        """Run the turns of a replacement that was never placed on the other actors."""
         for stream, call in list(calls.items()):
             if call.actor is actor:
                 del calls[stream]
                 yield CallLost(call=call.id, message=_NO_ROOM)
-                placed, homeless = self._fleet.assign(call.order.turns)
+                placed, unplaced = self._fleet.assign(call.order.turns)
                 calls |= self._submit_all(call.order, placed)
-                yield from self._fail(homeless)
+                yield from self._fail_unplaced(unplaced)
 
     def _check_restarts(self, lost: int) -> None:
         limit = self._config.cluster.max_actor_restarts

@@ -1,4 +1,4 @@
-"""Streaming calls to actors: what each carries, how its events are read, who gets which turns."""
+"""Streaming calls to actors: their turns, their events, and why a call was lost."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -18,11 +18,10 @@ from coterie.distributed.actors import ObjectKey, Report
 from coterie.execution.events import Event, Handle, Order, Turn, TurnDone, TurnStarted
 
 LOST = (RayActorError, ObjectLostError, OutOfMemoryError)
-"""What a call raises when its actor, or the node of its actor, is gone."""
-
+"""Errors of a call whose actor or node is gone."""
 
 Placed = list[tuple[Any, tuple[Turn, ...]]]
-"""Actors and the turns that each is to run."""
+"""Actors, each with the turns that it runs."""
 
 
 @dataclass
@@ -32,9 +31,9 @@ class Call:
     Attributes:
         id: Its number.
         actor: The actor's handle.
-        order: What it carries out.
-        client: The client whose turn has begun, where turns have a time limit.
-        since: When it began, by the monotonic clock.
+        order: The phase with this actor's share of the turns.
+        client: The client whose turn is under way, if known.
+        since: Start of that turn, by the monotonic clock.
     """
 
     id: int
@@ -44,18 +43,18 @@ class Call:
     since: float = 0.0
 
     def note(self, events: Sequence[Event]) -> None:
-        """Note whose turn it is."""
+        """Take note of whose turn it is."""
         last = events[-1]
         self.client = last.client if isinstance(last, TurnStarted) else None
         self.since = time.monotonic()
 
     def runs_for(self) -> float:
-        """Seconds since the present turn began; 0 where that is not known."""
+        """Return the seconds since the present turn began; 0 if unknown."""
         return 0.0 if self.client is None else time.monotonic() - self.since
 
 
 def pack_longest_first(turns: Sequence[Turn], actors: int) -> list[tuple[Turn, ...]]:
-    """Spread turns over actors so that all end at about the same time: longest to least loaded."""
+    """Balance turns over actors: the longest first, each to the least loaded actor."""
     shares: list[list[Turn]] = [[] for _ in range(actors)]
     loads = [0] * actors
     for turn in sorted(turns, key=lambda turn: (-turn.size, turn.client)):
@@ -66,10 +65,10 @@ def pack_longest_first(turns: Sequence[Turn], actors: int) -> list[tuple[Turn, .
 
 
 def read_events(stream: Any) -> list[Event]:
-    """The next report's events, with references to the objects that follow it in the stream.
+    """Read the next report's events, with references to the objects behind it in the stream.
 
     Raises:
-        Exception: What the actor raised, or one of `LOST`.
+        Exception: The actor's error, or one of `LOST`.
     """
     report: Report = fetch(next(stream))
     handles = {key: next(stream) for key in report.objects}
@@ -77,10 +76,10 @@ def read_events(stream: Any) -> list[Event]:
 
 
 def fetch(reference: Any) -> Any:
-    """What a reference refers to.
+    """Fetch a reference's object.
 
     Raises:
-        Exception: What the actor raised, as it was there, or one of `LOST`.
+        Exception: The actor's error, unwrapped, or one of `LOST`.
     """
     try:
         return ray.get(reference)
@@ -89,13 +88,13 @@ def fetch(reference: Any) -> Any:
 
 
 def node_died(error: BaseException) -> bool:
-    """Whether a call was lost with its node: then many are, and no actor is to blame."""
-    # An actor is unavailable first, for some seconds, until Ray takes its node for dead.
+    """Whether a call was lost with its node, so that no actor is to blame."""
+    # For some seconds Ray reports an actor as unavailable, before it declares its node dead.
     return isinstance(error, ActorUnavailableError) or "node has died" in str(error)
 
 
 def why_lost(error: BaseException) -> str:
-    """A few words on why a call was lost."""
+    """Return a few words on why a call was lost."""
     if node_died(error):
         return "its node cannot be reached"
     if isinstance(error, OutOfMemoryError) or "memory pressure" in str(error):

@@ -1,4 +1,4 @@
-"""Joins a running Ray cluster or starts a local one."""
+"""The Ray cluster: joined or started, ended, and what resources it has."""
 
 import json
 import logging
@@ -11,60 +11,50 @@ from urllib.parse import urlsplit
 import ray
 
 from coterie.config.schema import ClusterConfig
-from coterie.distributed.early import EarlyStart
 from coterie.errors import ConfigError, RunError
-
-_logger = logging.getLogger(__name__)
 
 _ANSWER_S = 10.0
 _LOOPBACK = {"127.0.0.1", "localhost", "::1"}
-_SYSTEM = {"enable_open_telemetry": False}
-"""What exports Ray's own metrics is then OpenCensus, which ends with the connection. OpenTelemetry
-leaves a thread behind for each `ray.init`, and they can crash the end of Python (Ray 2.60).
-"""
 
 
-def connect(config: ClusterConfig) -> bool:
-    """Connect this process to Ray.
+def join_or_start(config: ClusterConfig, options: Mapping[str, Any]) -> bool:
+    """Connect this process to Ray, unless it is connected.
 
-    An address from the config or from RAY_ADDRESS (which a submitted job has) is joined; without
-    one, a local cluster of our own is started: `ray.init()` alone would join whatever cluster was
-    last started on the machine.
+    The cluster at `config.address` or RAY_ADDRESS (set in a submitted job) is joined. Without an
+    address a local cluster is started: `ray.init()` alone would join whatever cluster was last
+    started on the machine.
+
+    Args:
+        config: The cluster's address.
+        options: Of `ray.init`, for a local cluster only.
 
     Returns:
-        Whether the connection is ours to end.
+        Whether the connection was made here.
 
     Raises:
-        ConfigError: If the address is none, or one of Ray Client.
-        RunError: If there is no cluster at the address.
+        ConfigError: If the address is malformed, or one of Ray Client.
+        RunError: If no cluster answers at the address.
     """
-    if EarlyStart.pending is not None:
-        return EarlyStart.pending.take()
-    return join_or_start(config)
-
-
-def join_or_start(config: ClusterConfig) -> bool:
-    """Do what `connect` says, here and now."""
     if ray.is_initialized():
         return False
     address = config.address or os.environ.get("RAY_ADDRESS") or "local"
     if address not in {"local", "auto"}:
         _check_answers(address)
-    # With local clusters Ray would overwrite this for every process under the driver.
+    # With a local cluster Ray would otherwise set this for all child processes of the driver.
     os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
-    options = local_options(config) if address == "local" else {}
+    own = options if address == "local" else {}
     try:
-        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **options)
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **own)
     except ConnectionError as error:
         raise _no_answer(address) from error
     return True
 
 
 def disconnect() -> None:
-    """End the connection, and Ray itself if `join_or_start` started it here.
+    """End the connection, and a local cluster that this process started.
 
-    Ray's monitor for autoscaling has nothing to do on a local cluster, but does not end when asked:
-    Ray would wait a second and kill it then, so it is killed at once.
+    The autoscaler's monitor has nothing to do on a local cluster and does not end when asked: Ray
+    would wait a second and then kill it, so it is killed at once.
     """
     if started_here():
         ray._private.worker._global_node.kill_monitor(check_alive=False)
@@ -72,26 +62,13 @@ def disconnect() -> None:
 
 
 def started_here() -> bool:
-    """Whether this process has started Ray itself: then no other node will join."""
+    """Whether this process started a local cluster, which no other node joins."""
     node = ray._private.worker._global_node
     return node is not None and bool(node.is_head())
 
 
-def local_options(config: ClusterConfig) -> dict[str, Any]:
-    """How to start a local cluster: without a dashboard, and with processes that are ready.
-
-    Ray starts an idle process for each CPU at once, and makes actors of them. Those that bring
-    PyTorch and Lightning with them have them imported while the driver still prepares the run. With
-    many more CPUs than actors that would be memory for nothing.
-    """
-    system: dict[str, Any] = dict(_SYSTEM)
-    if (os.cpu_count() or 1) <= 2 * (config.num_actors or 2):
-        system["preload_python_modules"] = ["coterie.distributed.preload"]
-    return {"include_dashboard": False, "_system_config": system}
-
-
 def _check_answers(address: str) -> None:
-    """Raise a RunError if nobody listens at an address: Ray would try again for many minutes."""
+    """Raise a RunError if nothing listens at an address: Ray would retry for many minutes."""
     if address.startswith("ray://"):
         raise ConfigError(
             f"cluster.address={address}: Ray Client cannot stream what actors report; start the "
@@ -106,7 +83,7 @@ def _check_answers(address: str) -> None:
         raise ConfigError(
             f"cluster.address={address}: it is no address; write it as host:port, or auto."
         )
-    # Ray takes a loopback address for the node's own, on which alone it may listen.
+    # Ray replaces a loopback address by the node's own, and may listen on that alone.
     hosts = {host, ray.util.get_node_ip_address()} if host in _LOOPBACK else {host}
     for candidate in sorted(hosts):
         try:
@@ -124,7 +101,7 @@ def _no_answer(address: str) -> RunError:
 
 
 def slots(config: ClusterConfig) -> int:
-    """How many actors the cluster holds at once, by CPUs and GPUs; none spans two nodes.
+    """Return how many actors fit the cluster at once, by CPUs and GPUs; none spans two nodes.
 
     Raises:
         ConfigError: If not even one fits.
@@ -148,9 +125,9 @@ def slots(config: ClusterConfig) -> int:
 
 
 def _held(node: Mapping[str, float], wanted: Mapping[str, float]) -> int:
-    """How many actors one node holds."""
+    """Return how many actors fit one node."""
     fits = [int(node.get("CPU", 0.0) / wanted["CPU"] + 1e-9)]
-    if 0 < wanted["GPU"] < 1:  # a slice lies on one GPU: two GPUs hold four of 0.4, not five
+    if 0 < wanted["GPU"] < 1:  # a slice is on one GPU: two GPUs hold four of 0.4, not five
         fits.append(int(node.get("GPU", 0.0)) * int(1 / wanted["GPU"] + 1e-9))
     elif wanted["GPU"]:
         fits.append(int(node.get("GPU", 0.0) / wanted["GPU"] + 1e-9))
@@ -163,21 +140,21 @@ def cluster_has_gpu() -> bool:
 
 
 def own_resources(config: ClusterConfig, name: str) -> dict[str, float]:
-    """What a client takes of the resource of its own name; nothing if it may run anywhere."""
+    """Return the custom resource that a silo takes; nothing if it may run on any node."""
     return {name: config.client_resources[name]} if name in config.client_resources else {}
 
 
 def has_own_resources(config: ClusterConfig, name: str) -> bool:
-    """Whether a node has what the client takes."""
+    """Whether a live node has the custom resource of a silo."""
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     return all(
-        any(node["Alive"] and node["Resources"].get(resource, 0.0) >= amount
-            for node in ray.nodes())
+        any(node.get(resource, 0.0) >= amount for node in nodes)
         for resource, amount in own_resources(config, name).items()
-    )  # fmt: skip
+    )
 
 
-def without_node(config: ClusterConfig, name: str) -> str:
-    """What to do about a client whose data lies on no node that is there."""
+def describe_unplaced(config: ClusterConfig, name: str) -> str:
+    """Describe why a silo cannot be placed, and what to do."""
     wanted = own_resources(config, name)
     if has_own_resources(config, name):
         return (

@@ -1,4 +1,4 @@
-"""The actors of a run: started together, replaced one by one."""
+"""The actors of a run: started together, replaced when they die."""
 
 import logging
 import time
@@ -10,13 +10,8 @@ import ray
 
 from coterie.distributed.actors import ClientActor, ServerActor, StoredWorkload
 from coterie.distributed.calls import Placed, pack_longest_first
-from coterie.distributed.cluster import (
-    connect,
-    disconnect,
-    has_own_resources,
-    own_resources,
-    slots,
-)
+from coterie.distributed.cluster import disconnect, has_own_resources, own_resources, slots
+from coterie.distributed.startup import connect
 from coterie.distributed.waiting import wait_until_ready
 from coterie.errors import ConfigError, RunError
 from coterie.execution.backend import Workload
@@ -27,19 +22,21 @@ _logger = logging.getLogger(__name__)
 
 
 class Fleet:
-    """One actor per client as long as slots allow; several clients per actor beyond that.
+    """The actors of a run: one per client if the cluster has room, else several clients per actor.
+
+    A silo has an actor of its own, on the node with its data; it is the home of that actor.
 
     Args:
-        workload: What the actors run; its arrays are placed once per node in the object store.
-        stop: Called while waiting; raises when the run is to stop.
+        workload: What the actors run; its arrays are stored once per node in the object store.
+        stop: Called while waiting; raises when the run has to stop.
 
     Attributes:
         actors: Handles of the client actors.
-        server: Handle of the server actor, or None if the server half runs on the driver.
+        server: Handle of the server actor, or None if the server half runs in the driver.
 
     Raises:
         ConfigError: If not even one actor fits the cluster.
-        RunError: If the cluster does not grant the actors in time.
+        RunError: If the cluster does not start the actors in time.
     """
 
     def __init__(self, workload: Workload, stop: Callable[[], None]) -> None:
@@ -74,30 +71,28 @@ class Fleet:
         self._starting: dict[Any, tuple[Any, float]] = {}
 
     def replace(self, actor: Any) -> Any | None:
-        """Put a new actor in the place of one that died, if the cluster still has room for it.
+        """Replace an actor that died, if the cluster still has room.
 
         Returns:
-            The new actor; None if there is none, and the others have to do its work.
+            The new actor; None if there is no room, and the other actors have to do the work.
 
         Raises:
             RunError: If no actor is left.
         """
         if actor not in self.actors:  # replaced already: several of its calls were lost
             return None
-        ray.kill(actor)  # it may live on where it cannot be reached
+        ray.kill(actor)  # it may still run on a node that cannot be reached
         home = self._homes.pop(actor)
         if not self._fits(home):
             self._remove(actor)
             return None
-        new = self._new(home)
-        self._homes[new] = home
+        new = self._start_later(home)
         self.actors[self.actors.index(actor)] = new
-        self._starting[new] = new.ready.remote(), time.monotonic() + self._config.start_timeout_s
         return new
 
-    def give_up(self) -> list[Any]:
-        """Replacements that will not start, for there is no room for them; now removed."""
-        given_up = []
+    def remove_unplaced(self) -> list[Any]:
+        """Remove, and return, the replacements for which the cluster has no room."""
+        removed = []
         for actor, (ready, deadline) in list(self._starting.items()):
             if ray.wait([ready], timeout=0)[0]:
                 del self._starting[actor]
@@ -105,36 +100,39 @@ class Fleet:
                 del self._starting[actor], self._homes[actor]
                 ray.kill(actor)
                 self._remove(actor)
-                given_up.append(actor)
-        return given_up
+                removed.append(actor)
+        return removed
 
-    def assign(
-        self, turns: Sequence[Turn]
-    ) -> tuple[list[tuple[Any, tuple[Turn, ...]]], list[Turn]]:
-        """Who runs which turns, and the turns of clients whose node is gone."""
+    def assign(self, turns: Sequence[Turn]) -> tuple[Placed, list[Turn]]:
+        """Assign turns to actors.
+
+        Returns:
+            The actors with their turns, and the turns of silos whose node is gone.
+        """
         if self._names is None:
             shares = pack_longest_first(turns, len(self.actors))
             return [pair for pair in zip(self.actors, shares, strict=True) if pair[1]], []
         hosts = {home: actor for actor, home in self._homes.items()}
         for client in {turn.client for turn in turns} - hosts.keys():
             if self._fits(client):  # its node has come back
-                hosts[client] = self._add(client)
+                hosts[client] = self._start_later(client)
+                self.actors.append(hosts[client])
         placed: Placed = [(hosts[turn.client], (turn,)) for turn in turns if turn.client in hosts]
         return placed, [turn for turn in turns if turn.client not in hosts]
 
     def host(self, client: int) -> Any | None:
-        """The actor that has a client's data."""
+        """Return the actor that has a silo's data, if there is one."""
         return next((actor for actor, home in self._homes.items() if home == client), None)
 
-    def _add(self, home: int) -> Any:
+    def _start_later(self, home: int | None) -> Any:
+        """Start an actor without waiting for it; `remove_unplaced` looks after it."""
         new = self._new(home)
         self._homes[new] = home
-        self.actors.append(new)
         self._starting[new] = new.ready.remote(), time.monotonic() + self._config.start_timeout_s
         return new
 
     def _fits(self, home: int | None) -> bool:
-        """Whether the cluster, which may have lost a node, still has room for an actor."""
+        """Whether the cluster, which may have lost nodes, has room for an actor."""
         if self._names is not None and home is not None:
             return has_own_resources(self._config, self._names[home])
         try:
@@ -143,14 +141,15 @@ class Fleet:
             return False
 
     def _remove(self, actor: Any) -> None:
-        _logger.info("There is no room for an actor any more; %d are left", len(self.actors) - 1)
+        _logger.info("No node has room for an actor; %d are left", len(self.actors) - 1)
         self.actors.remove(actor)
         if not self.actors and self._names is None:
-            raise RunError("No node is left that holds an actor; add nodes and go on with "
-                           "resume=true.")  # fmt: skip
+            raise RunError(
+                "No node is left that holds an actor; add nodes and go on with resume=true."
+            )
 
     def close(self) -> None:
-        """End the actors, and the cluster if it was started here."""
+        """End the actors and the connection, and the cluster if it was started here."""
         if not ray.is_initialized():
             return
         for actor in [*self.actors, *([self.server] if self.server else [])]:
@@ -159,16 +158,14 @@ class Fleet:
             disconnect()
 
     def _new(self, home: int | None = None) -> Any:
-        slice_ = self._config.gpus_per_client % 1.0 or 1.0
-        fraction = self._config.gpu_memory_fraction or slice_
-        capped = fraction if self._config.gpus_per_client > 0 and fraction < 1.0 else None
+        capped = self._config.gpus_per_client % 1.0 or None
         if home is None or self._names is None:
             return self._start(ClientActor, self._stored, capped)
         own = own_resources(self._config, self._names[home])
         return self._start(ClientActor, self._stored, capped, (home,), resources=own)
 
     def _start(self, kind: type, *args: Any, resources: dict[str, float] | None = None) -> Any:
-        # Actors never restart by themselves: the driver replaces them, so that nothing runs twice.
+        # Ray restarts no actor: the driver replaces them, so that no turn runs twice.
         options = ray.remote(kind).options(
             num_cpus=self._config.cpus_per_client,
             num_gpus=self._config.gpus_per_client,
@@ -180,7 +177,8 @@ class Fleet:
 
 
 def _place(workload: Workload) -> StoredWorkload:
+    """Put a workload's arrays into the object store."""
     samples = {split: ray.put(array) for split, array in workload.samples.items()}
     labels = None if workload.labels is None else ray.put(workload.labels)
-    bare = replace(workload, samples={}, labels=None)
-    return StoredWorkload(workload=bare, samples=samples, labels=labels)
+    rest = replace(workload, samples={}, labels=None)
+    return StoredWorkload(workload=rest, samples=samples, labels=labels)

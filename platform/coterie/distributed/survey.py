@@ -1,4 +1,4 @@
-"""Asks every client, on the node that has its data, what there is."""
+"""Surveys silos: a task on each silo's node describes the data there."""
 
 from typing import Any
 
@@ -9,28 +9,28 @@ from coterie.config.component import load_target, target_of
 from coterie.config.schema import RunConfig
 from coterie.contract.data import SiloDataModule, Survey
 from coterie.distributed.cluster import (
-    connect,
+    describe_unplaced,
     disconnect,
     has_own_resources,
     own_resources,
     started_here,
-    without_node,
 )
+from coterie.distributed.startup import connect
 from coterie.errors import RunError
 
 
 def survey(config: RunConfig, names: tuple[str, ...]) -> list[Survey]:
-    """Each client's survey, in their order.
+    """Survey the silos, in the order of their names.
 
     Raises:
-        DataError: If a client's data is missing or unreadable on its node.
-        RunError: If no node has a client's resource in time, or a Ray of our own has not.
+        DataError: If a silo's data is missing or unreadable on its node.
+        RunError: If no node has a silo's resource in time, or a local cluster lacks it.
     """
     ours = connect(config.cluster)
     try:
         absent = [name for name in names if not has_own_resources(config.cluster, name)]
         if absent and started_here():
-            raise RunError(without_node(config.cluster, absent[0]))
+            raise RunError(describe_unplaced(config.cluster, absent[0]))
         task = ray.remote(_look)
         waiting = {
             task.options(
@@ -45,7 +45,7 @@ def survey(config: RunConfig, names: tuple[str, ...]) -> list[Survey]:
         if late:
             missing = [waiting[reference] for reference in late]
             gone = [name for name in missing if not has_own_resources(config.cluster, name)]
-            raise RunError(without_node(config.cluster, [*gone, *missing][0]))
+            raise RunError(describe_unplaced(config.cluster, [*gone, *missing][0]))
         return [_result(reference) for reference in references]
     finally:
         if ours:

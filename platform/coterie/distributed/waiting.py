@@ -1,4 +1,4 @@
-"""Waits for actors in short looks, so that what is asked to stop does."""
+"""Waits for actors, several times a second interrupted by a check whether to stop."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -14,11 +14,11 @@ _POLL_S = 0.2
 
 
 def wait_for(reference: Any, stop: Callable[[], None]) -> None:
-    """Wait until a reference can be read, if only to learn that its actor died.
+    """Wait until a reference has a result, or its actor has died.
 
     Args:
-        reference: What is waited for.
-        stop: Called several times a second; raises when nobody waits any more.
+        reference: A Ray object reference.
+        stop: Called several times a second; raises when the run has to stop.
     """
     while not ray.wait([reference], timeout=_POLL_S)[0]:
         stop()
@@ -27,16 +27,16 @@ def wait_for(reference: Any, stop: Callable[[], None]) -> None:
 def wait_until_ready(
     actors: Sequence[Any], config: ClusterConfig, stop: Callable[[], None]
 ) -> None:
-    """Wait until the cluster has granted all of these actors and they are set up.
+    """Wait until all actors are started and set up.
 
     Args:
-        actors: Handles of actors that have a method `ready`.
-        config: Their slices, and how long to wait.
-        stop: Called while waiting; raises when nobody waits any more.
+        actors: Handles of actors with a method `ready`.
+        config: Their CPUs and GPUs, and the time limit.
+        stop: Called several times a second; raises when the run has to stop.
 
     Raises:
-        Exception: What an actor raised, as it was there.
-        RunError: If one dies, or they are not ready in time.
+        Exception: The error of an actor's set-up, unwrapped.
+        RunError: If an actor dies, or they are not ready in time.
     """
     waiting = [actor.ready.remote() for actor in actors]
     deadline = time.monotonic() + config.start_timeout_s

@@ -73,5 +73,4 @@ class Probes:
             classes=self.classes,
             k=self.config.knn_k,
             weighting=self.config.knn_weighting,
-            temperature=self.config.knn_temperature,
         )

@@ -71,7 +71,7 @@ def run_phase(
     """
     gather = _Gather(order.phase, ExactMeans(dict(order.layouts)))
     pending = order.turns
-    for attempt in range(1 + (faults.retries if faults.on_client_failure == "retry" else 0)):
+    for attempt in range(2 if faults.on_client_failure == "retry" else 1):
         if attempt:
             for client, message in sorted(gather.failed.items()):
                 gather.note(client, message, "retried")

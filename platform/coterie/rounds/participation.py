@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from coterie.config.availability import Rounds, read_availability
+from coterie.config.availability_file import Rounds, read_availability
 from coterie.config.schema import RunConfig
 from coterie.contract.phase import Phase
 from coterie.contract.seeds import derive_seed

@@ -78,9 +78,9 @@ def _predictor(
     if cluster.backend == "serial":
         yield BatchPredictor(model, accelerator, cluster.threads_per_client).predict_all
         return
-    from coterie.distributed.prediction import ActorPool
+    from coterie.distributed.prediction_actors import PredictionActors
 
-    pool = ActorPool(model, cluster, accelerator, stop)
+    pool = PredictionActors(model, cluster, accelerator, stop)
     try:
         yield pool.predict_all
     finally:

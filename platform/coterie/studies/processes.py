@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from coterie.config.schema import RunConfig
-from coterie.distributed.room import Room
+from coterie.distributed.run_resources import RunResources
 from coterie.errors import ConfigError
 from coterie.run.same_run import check_same_run
 from coterie.studies.plan import Variant
@@ -201,7 +201,7 @@ def run_all(
     records = {number: run.record() for number, run in enumerate(runs)}
     waiting = [number for number, record in records.items() if not record.completed]
     running: dict[int, RunProcess] = {}
-    room = Room(limit)
+    resources = RunResources(limit)
     watcher.begin(len(runs), len(waiting))
     held = _Held({number: runs[number] for number in waiting}, watcher)
     try:
@@ -210,15 +210,15 @@ def run_all(
             records |= held.completed()
             waiting = [number for number in waiting if not records[number].completed]
             for number in [number for number in waiting if number not in held]:
-                if not room.take(number, runs[number].config):
+                if not resources.take(number, runs[number].config):
                     break
                 waiting.remove(number)
-                running[number] = RunProcess(runs[number], room.environment(number))
+                running[number] = RunProcess(runs[number], resources.environment(number))
                 watcher.started(runs[number].name)
             for number in [number for number, process in running.items() if process.ended]:
                 process = running.pop(number)
                 records[number] = process.result()
-                room.give_back(number)
+                resources.give_back(number)
                 watcher.ended(process.run.name, records[number], process.seconds)
             watcher.running({p.run.name: p.progress for p in running.values()}, len(waiting))
             time.sleep(_POLL_S)

@@ -5,7 +5,7 @@ import hashlib
 import pytest
 
 from coterie.commands.compose import compose
-from coterie.config.availability import read_availability
+from coterie.config.availability_file import read_availability
 from coterie.config.file_digest import with_digest
 from coterie.config.loading import dump_config
 from coterie.config.participation import ParticipationConfig

@@ -83,9 +83,7 @@ def test_limits_are_stratified_and_seeded(mnist_root):
     data = load(MNIST, root, limit=10, limit_test=5)
     assert sorted(data.labels) == list(range(10))
     assert len(data.test_labels) == 5
-    again, other = load(MNIST, root, limit=10), load(MNIST, root, limit=10, limit_seed=1)
-    np.testing.assert_array_equal(data.samples, again.samples)
-    assert not np.array_equal(data.samples, other.samples)
+    np.testing.assert_array_equal(data.samples, load(MNIST, root, limit=10).samples)
     assert len(load(MNIST, root, limit=1000).labels) == 20
 
 
@@ -109,7 +107,7 @@ def test_the_environment_names_the_root(mnist_root, monkeypatch):
 
 def test_loaders_give_every_sample_once(mnist_root):
     root, images, labels = mnist_root
-    module = MNIST(MNIST.Config(root=str(root), batch_size=8))
+    module = MNIST(MNIST.Config(root=str(root)), batch_size=8)
     torch.manual_seed(0)
     train = list(module.train_dataloader())
     assert [len(batch[1]) for batch in train] == [8, 8, 4]

@@ -69,10 +69,10 @@ def test_streaming_pictures_needs_a_size(pictures, tmp_path):
 
 
 def test_clients_and_limits_are_those_of_the_folders(pictures, tmp_path):
-    data = ClientFolders(ClientFolders.Config(path=str(pictures), size=8, limit=9, limit_seed=3))
+    data = ClientFolders(ClientFolders.Config(path=str(pictures), size=8, limit=9))
     expected = data.arrays()
     imported(ClientFolders(ClientFolders.Config(path=str(pictures))), tmp_path / "out")
-    keys = {"path": str(tmp_path / "out"), "size": 8, "limit": 9, "limit_seed": 3}
+    keys = {"path": str(tmp_path / "out"), "size": 8, "limit": 9}
     read = Shards(Shards.Config(**keys)).arrays()
     np.testing.assert_array_equal(read.samples[:], expected.samples)
     np.testing.assert_array_equal(read.owners, expected.owners)

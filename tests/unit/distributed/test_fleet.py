@@ -26,12 +26,11 @@ class Recorded(fleet.Fleet):
 
 
 @pytest.mark.parametrize(
-    ("gpus", "fraction", "cap"),
-    [(0.25, None, 0.25), (0.25, 0.2, 0.2), (1.0, None, None), (1.0, 0.5, 0.5), (0.0, 0.5, None)],
+    ("gpus", "cap"),
+    [(0.25, 0.25), (1.0, None), (0.0, None)],
 )
-def test_an_actors_memory_is_capped_to_its_slice(gpus, fraction, cap):
-    config = ClusterConfig(gpus_per_client=gpus, gpu_memory_fraction=fraction)
-    recorded = Recorded(config)
+def test_an_actors_memory_is_capped_to_its_slice(gpus, cap):
+    recorded = Recorded(ClusterConfig(gpus_per_client=gpus))
     recorded._new()
     assert recorded.started == [("ClientActor", ("data", cap))]
 
@@ -39,7 +38,6 @@ def test_an_actors_memory_is_capped_to_its_slice(gpus, fraction, cap):
 @pytest.mark.parametrize(
     ("server", "slots", "started"),
     [
-        ("auto", 1, ["ClientActor"]),
         ("driver", 1, ["ClientActor"]),
         ("actor", 2, ["ServerActor", "ClientActor"]),
     ],

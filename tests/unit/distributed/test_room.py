@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from coterie.commands.compose import compose
-from coterie.distributed.room import HERE, Room, capacity, need, place_of
+from coterie.distributed.run_resources import HERE, RunResources, capacity, need, place_of
 from coterie.studies.processes import RunProcess
 
 HELD = {"CPU": 8.0, "GPU": 1.0}
@@ -23,7 +23,7 @@ def no_cluster(monkeypatch):
 
 
 def room(**keys):
-    return Room(_held={HERE: HELD}, **keys)
+    return RunResources(_held={HERE: HELD}, **keys)
 
 
 def fitting(room, config):
@@ -74,7 +74,9 @@ def test_this_machine_and_clusters_are_places_of_their_own(monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.2:6379")
     assert place_of(config().cluster) == "10.0.0.2:6379"
     assert place_of(config("cluster=serial").cluster) == HERE
-    free = Room(_held={HERE: {"CPU": 1.0, "GPU": 0.0}, "10.0.0.2:6379": {"CPU": 5.0, "GPU": 0.0}})
+    free = RunResources(
+        _held={HERE: {"CPU": 1.0, "GPU": 0.0}, "10.0.0.2:6379": {"CPU": 5.0, "GPU": 0.0}}
+    )
     assert free.take(0, config("cluster=serial"))
     assert free.take(1, config())
     assert not free.take(2, config())
@@ -84,7 +86,7 @@ def test_this_machine_and_clusters_are_places_of_their_own(monkeypatch):
 
 def given(gpus, *keys, runs=4, **room_keys):
     """The GPUs of so many runs begun at once on a machine that has `gpus`; None has to wait."""
-    free = Room(_held={HERE: {"CPU": 64.0, "GPU": float(gpus)}}, **room_keys)
+    free = RunResources(_held={HERE: {"CPU": 64.0, "GPU": float(gpus)}}, **room_keys)
     taken = [free.take(number, config(*keys)) for number in range(runs)]
     found = [free.environment(number) if taken[number] else None for number in range(runs)]
     return [e and e.get("CUDA_VISIBLE_DEVICES") for e in found], free

@@ -1,4 +1,4 @@
-"""Which clients are present in which round, as the user lists them."""
+"""Reads `participation.availability`: the clients present in each round, as a list or a file."""
 
 import csv
 import json
@@ -16,16 +16,16 @@ Rounds = tuple[frozenset[int], ...]
 
 
 def read_availability(source: str | Sequence[Sequence[int]], clients: int) -> Rounds:
-    """The clients present in each round.
+    """Read the clients present in each round.
 
     Args:
         source: A list of lists of clients, or the path of a file. JSON: such a list, whose first
-            entry is round 1. CSV: a line `round,client`, then one for every client and round that
-            it is present in, rounds from 1; a round without lines has nobody.
-        clients: How many clients there are.
+            entry is round 1. CSV: a header `round,client`, then a line for each round and client
+            present in it, rounds from 1; in a round without lines no client is present.
+        clients: Number of clients.
 
     Raises:
-        ConfigError: If the file cannot be read, or a round or client cannot be.
+        ConfigError: If the file cannot be read, or names a round or client that does not exist.
     """
     shown = f"{_KEY}={source}" if isinstance(source, str) else _KEY
     listed: Any = _read(Path(source).expanduser(), shown) if isinstance(source, str) else source

@@ -1,4 +1,7 @@
-"""Predicts a stream of samples on the actors of a Ray cluster."""
+"""Actors that predict a stream of new samples with a finished run's model, for `ray_jobs.predict`.
+
+Predictions inside a run are made by its `ClientActor`s, through `execution/predictor.py`.
+"""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -10,18 +13,19 @@ from ray.exceptions import ObjectLostError, RayActorError, RayTaskError
 from coterie.config.schema import ClusterConfig
 from coterie.contract.clusterer import Clusterer, Prediction
 from coterie.contract.data import SampleBatch
-from coterie.distributed.cluster import cluster_has_gpu, connect, disconnect, slots
+from coterie.distributed.cluster import cluster_has_gpu, disconnect, slots
+from coterie.distributed.startup import connect
 from coterie.distributed.waiting import wait_for, wait_until_ready
 from coterie.errors import ConfigError, RunError
 from coterie.execution.batch_predictor import BatchPredictor, Predicted
 from coterie.execution.device import Accelerator
 
 _AHEAD = 2
-"""Batches an actor is given at a time: one to work on and one to go on with."""
+"""Batches under way per actor: one that it works on and the next."""
 
 
 class PredictionActor:
-    """Hosts the model on its CPU or GPU slice."""
+    """Holds the model, on its share of CPUs and GPUs."""
 
     def __init__(
         self, model: Clusterer, accelerator: Accelerator, threads: int, gpus: float
@@ -29,27 +33,27 @@ class PredictionActor:
         self._predictor = BatchPredictor(model, accelerator, threads, gpus)
 
     def ready(self) -> None:
-        """Answers once the actor is set up."""
+        """Return once the actor is set up."""
 
     def predict(self, batch: SampleBatch) -> Prediction:
-        """Embedding and probabilities of a batch."""
+        """Predict a batch's embeddings and probabilities."""
         return self._predictor.predict(batch)
 
 
-class ActorPool:
-    """Actors that predict, as many as the cluster holds or `num_actors`.
+class PredictionActors:
+    """Actors that predict batches: `num_actors`, or as many as fit the cluster.
 
-    Where the cluster has GPUs, each actor gets one unless `gpus_per_client` names a slice.
+    If the cluster has GPUs, each actor gets one unless `gpus_per_client` is set.
 
     Args:
-        model: In eval mode; it is placed once per node.
-        config: The cluster and the actors' slices of it.
-        accelerator: `cpu` leaves GPUs aside.
-        stop: Called several times a second while waiting; raises when the prediction is to stop.
+        model: In eval mode; stored once per node.
+        config: The cluster, and each actor's share of it.
+        accelerator: `cpu` uses no GPU.
+        stop: Called several times a second while waiting; raises when the prediction has to stop.
 
     Raises:
-        ConfigError: If not even one actor fits the cluster, or it has no GPU and one is asked for.
-        RunError: If there is no cluster at the address, or it does not grant the actors in time.
+        ConfigError: If no actor fits the cluster, or it lacks the GPU that is asked for.
+        RunError: If no cluster answers at the address, or it does not start the actors in time.
     """
 
     def __init__(
@@ -81,10 +85,10 @@ class ActorPool:
         wait_until_ready(self._actors, config, self._stop)
 
     def predict_all(self, batches: Iterable[SampleBatch]) -> Iterator[Predicted]:
-        """Predict in order; only a few batches for each actor are under way at a time.
+        """Predict in order, with at most two batches per actor under way.
 
         Raises:
-            RunError: If actors die again and again.
+            RunError: If more than `max_actor_restarts` actors die.
         """
         waiting: deque[tuple[int, SampleBatch, Any]] = deque()
         for number, batch in enumerate(batches):
@@ -96,7 +100,7 @@ class ActorPool:
             yield self._next(waiting)
 
     def close(self) -> None:
-        """End the actors, and Ray if it was started here."""
+        """End the actors and the connection, and Ray if it was started here."""
         for actor in self._actors:
             ray.kill(actor)
         if self._owns_cluster:
@@ -111,7 +115,7 @@ class ActorPool:
         return options.remote(*self._arguments)
 
     def _next(self, waiting: deque[tuple[int, SampleBatch, Any]]) -> Predicted:
-        """The first batch's prediction; a dead actor's batches go to its replacement."""
+        """Wait for the oldest batch; a dead actor's batches go to its replacement."""
         while True:
             actor, batch, reference = waiting[0]
             wait_for(reference, self._stop)

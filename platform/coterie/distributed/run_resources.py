@@ -1,4 +1,4 @@
-"""How many whole runs fit beside each other, by the CPUs and GPUs that each asks for."""
+"""CPUs and GPUs for whole runs side by side: what there is, what a run needs, what is free."""
 
 import math
 import os
@@ -10,7 +10,7 @@ import torch
 from coterie.config.schema import ClusterConfig, RunConfig
 
 Resources = Mapping[str, float]
-"""Amounts of "CPU" and "GPU", and on this machine of each GPU by its CUDA name."""
+"""Amounts of "CPU" and "GPU"; on this machine also of each GPU, by its CUDA name."""
 
 HERE = "this machine"
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -18,7 +18,7 @@ _ROUNDING = 1e-9
 
 
 def place_of(cluster: ClusterConfig) -> str:
-    """Where a run's clients run: a cluster's address, or this machine."""
+    """Return where a run's clients run: a cluster's address, or `HERE`."""
     if cluster.backend == "serial":
         return HERE
     address = cluster.address or os.environ.get("RAY_ADDRESS") or "local"
@@ -26,7 +26,7 @@ def place_of(cluster: ClusterConfig) -> str:
 
 
 def capacity(cluster: ClusterConfig) -> Resources:
-    """What there is where a run's clients run.
+    """Return the CPUs and GPUs of the place where a run's clients run.
 
     Raises:
         RunError: If no cluster answers at the config's address.
@@ -35,7 +35,8 @@ def capacity(cluster: ClusterConfig) -> Resources:
         return {"CPU": float(_cpus()), "GPU": float(torch.cuda.device_count())}
     import ray
 
-    from coterie.distributed.cluster import connect, disconnect
+    from coterie.distributed.cluster import disconnect
+    from coterie.distributed.startup import connect
 
     ours = connect(cluster)
     try:
@@ -47,7 +48,7 @@ def capacity(cluster: ClusterConfig) -> Resources:
 
 
 def need(config: RunConfig, held: Resources) -> Resources:
-    """What a run takes of what there is; all of it where it would take as much as it can get."""
+    """Return what a run needs of the amounts held; all of them if its size is unknown."""
     cluster = config.cluster
     if cluster.backend == "serial":
         gpus = float(config.accelerator != "cpu")
@@ -61,20 +62,20 @@ def need(config: RunConfig, held: Resources) -> Resources:
 
 
 def _cpus() -> int:
-    """The CPUs that this process may use."""
+    """Return how many CPUs this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def _names(count: int) -> list[str]:
-    """What CUDA calls the GPUs that this process may use."""
+    """Return the CUDA names of the GPUs that this process may use."""
     visible = os.environ.get(_VISIBLE)
     return visible.split(",")[:count] if visible else [str(number) for number in range(count)]
 
 
 def _count(cluster: ClusterConfig, gpus: float) -> int:
-    """On how many GPUs so much lies, in slices of which none spans two."""
+    """Return how many GPUs an amount takes, in slices none of which spans two GPUs."""
     slice_ = cluster.gpus_per_client if cluster.backend == "ray" else 1.0
     if not 0 < slice_ < 1:
         return math.ceil(gpus - _ROUNDING)
@@ -83,14 +84,14 @@ def _count(cluster: ClusterConfig, gpus: float) -> int:
 
 
 @dataclass
-class Room:
-    """What is free, place by place.
+class RunResources:
+    """Reserves CPUs and GPUs for whole runs, place by place.
 
-    A cluster shares its GPUs out itself. On this machine each run would begin with the first GPU,
-    so each is given GPUs of its own here.
+    A Ray cluster assigns GPUs itself. On this machine every run would use the first GPU, so each
+    is given GPUs of its own.
 
     Args:
-        limit: Runs at a time whatever they need; None goes by what they need.
+        limit: Runs at a time, whatever they need; None: as many as the resources allow.
     """
 
     limit: int | None = None
@@ -98,11 +99,14 @@ class Room:
     _taken: dict[int, tuple[str, Resources]] = field(default_factory=dict)
 
     def take(self, run: int, config: RunConfig) -> bool:
-        """Make room for a run, if there is any; whatever it needs, one may always run.
+        """Reserve what a run needs, if it is free; one run alone may always start.
 
         Args:
-            run: Its number.
-            config: What it runs.
+            run: Number of the run.
+            config: Its config.
+
+        Returns:
+            Whether the run may start.
         """
         limited = self.limit is not None
         if self.limit is not None and len(self._taken) >= self.limit:
@@ -123,17 +127,17 @@ class Room:
         return True
 
     def environment(self, run: int) -> dict[str, str]:
-        """What to set for a run's process: the GPUs that it was given, if it was given any."""
+        """Return environment variables for a run's process: its GPUs, if it has any."""
         _, amounts = self._taken[run]
         given = [kind for kind in amounts if kind not in {"CPU", "GPU"}]
         return {_VISIBLE: ",".join(given)} if given else {}
 
     def give_back(self, run: int) -> None:
-        """A run has ended."""
+        """Release what a run reserved."""
         del self._taken[run]
 
     def _shares(self, cluster: ClusterConfig, gpus: float) -> Resources:
-        """How much a run gets of which of this machine's GPUs: of those with most room."""
+        """Choose a run's GPUs on this machine: those with the most free capacity."""
         names = _names(int(self._held[HERE]["GPU"]))
         names.sort(key=lambda name: -self._free(HERE, name))
         given = names[: _count(cluster, gpus)]
