@@ -1,5 +1,7 @@
 """The meter: means in float64, in the order of the steps."""
 
+import weakref
+
 import torch
 
 from coterie.execution.meter import Meter
@@ -21,7 +23,9 @@ def test_a_bare_loss_and_plain_numbers_are_taken_and_no_graph_is_kept():
     meter, weight = Meter(), torch.ones(1_000, requires_grad=True)
     meter.add(weight.sum())
     meter.add({"loss": 2.0})
-    assert not any(value.requires_grad for values in meter._waiting.values() for value in values)
+    kept = weakref.ref(weight)
+    del weight
+    assert kept() is None
     assert meter.fit().metrics == {"loss": 501.0}
 
 

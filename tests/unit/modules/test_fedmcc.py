@@ -417,8 +417,8 @@ def test_training_sees_no_label(executor: str, monkeypatch: pytest.MonkeyPatch) 
 
     def init(self: Any, *args: Any) -> None:
         plain(self, *args)
-        watching.append(Watching(self._worker.trainer))
-        self._worker.trainer = watching[0]
+        watching.append(Watching(self.worker.trainer))
+        self.worker.trainer = watching[0]
 
     monkeypatch.setattr(SerialBackend, "__init__", init)
     federate(tiny_workload(config(), executor=executor))
