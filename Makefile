@@ -32,7 +32,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $(STAMP)
 	@echo "Installed: $$(du -sh $(VENV) | cut -f 1) in $(VENV)."
 
-demo: install  ## FedMCC on handwritten digits: 5 clients, under a minute on 2 cores.
+demo: install  ## FedMCC on handwritten digits: 5 clients, about 2 minutes on 2 cores.
 	$(BIN)/python -m ray_jobs.train experiment=fedmcc_digits
 
 test: install  ## Every test but the slow ones.

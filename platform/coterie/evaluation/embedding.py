@@ -38,10 +38,10 @@ def embedding_figure(
 ) -> Path:
     """Draw a t-SNE map of a sample, coloured by true class and by cluster.
 
-    PCA to at most 50 dimensions, then scikit-learn's t-SNE of 500 iterations. Clusters have the colours of the
-    classes that they are matched to (on all samples), so that agreement shows. Without labels
-    or without assignments there is one panel. Vectors that are all but equal, those of a
-    collapsed encoder, are one point.
+    PCA to at most 50 dimensions, then scikit-learn's t-SNE of 500 iterations. Clusters have the
+    colours of the classes that they are matched to (on all samples), so that agreement shows.
+    Without labels or without assignments there is one panel. Vectors that are all but equal,
+    those of a collapsed encoder, are one point.
 
     Args:
         embeddings: Vectors (n, d).
