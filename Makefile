@@ -5,6 +5,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 FAISS ?= cpu
 STAMP := $(VENV)/.installed
+SHELL := bash
+
+# What `make install` shows of pip's output: files of 10 MB and more, and the longest step.
+SIZE := \(([0-9]{2,}\.[0-9] MB|[0-9.]+ GB)\)
+FILE := ^ *(Downloading|Using cached) (.*/)?([^/-]+-[^/-]+)-[^/]* ($(SIZE))
+STEP := ^Installing collected packages.*
 
 .PHONY: help install demo check test test-all lint format bench clean
 
@@ -16,10 +22,15 @@ install: $(STAMP)  ## Make .venv and install everything (FAISS=gpu for faiss-gpu
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Python 3.11 or newer is needed; name one with make PYTHON=python3.12."; exit 1; }
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
-		--constraint constraints.txt --editable '.[faiss-$(FAISS),dev]'
+	@echo "Installing Coterie with PyTorch, Ray and 150 other packages into $(VENV)."
+	@echo "On Linux it takes 6.6 GB, 4 GB of it PyTorch's CUDA libraries, and some minutes."
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@set -o pipefail; $(BIN)/python -m pip install --disable-pip-version-check \
+		--progress-bar off --constraint constraints.txt \
+		--editable '.[faiss-$(FAISS),dev]' | sed -nE \
+		-e 's@$(FILE)@  \3 \4@p' -e 's@$(STEP)@  unpacking: the longest step@p'
 	@touch $(STAMP)
+	@echo "Installed: $$(du -sh $(VENV) | cut -f 1) in $(VENV)."
 
 demo: install  ## FedMCC on handwritten digits: 5 clients, about 2 minutes on 2 cores.
 	$(BIN)/python -m ray_jobs.train experiment=fedmcc_digits

@@ -10,11 +10,20 @@ from pathlib import Path
 TITLE = "From the command to the end of the first round: 5 clients, 2 actors, digits, local Ray"
 RUNS = 3
 COMMAND = (
-    sys.executable, "-m", "ray_jobs.train", "experiment=fedmcc_digits", "cluster.num_actors=2",
-    "method.representation_rounds=2", "method.representation_epochs=1",
-    "method.clustering_rounds=0", "evaluation.figures=false", "evaluation.every=0",
-    "evaluation.linear_probe=false", "evaluation.knn=false", "evaluation.kmeans_baseline=false",
-)  # fmt: skip
+    sys.executable,
+    "-m",
+    "ray_jobs.train",
+    "experiment=fedmcc_digits",
+    "cluster.num_actors=2",
+    "method.representation_rounds=2",
+    "method.representation_epochs=1",
+    "method.clustering_rounds=0",
+    "evaluation.figures=false",
+    "evaluation.every=0",
+    "evaluation.linear_probe=false",
+    "evaluation.knn=false",
+    "evaluation.kmeans_baseline=false",
+)
 
 
 def measure():

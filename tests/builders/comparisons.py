@@ -35,9 +35,13 @@ def begin(*arguments):
     """A comparison in a process of its own, as from a terminal."""
     return subprocess.Popen(
         [sys.executable, "-m", "ray_jobs.compare", *arguments],
-        cwd=ROOT, env=os.environ | {"PYTHONPATH": f"platform{os.pathsep}."},
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-    )  # fmt: skip
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": f"platform{os.pathsep}."},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
 
 
 def until(condition, seconds=90):

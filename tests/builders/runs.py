@@ -38,20 +38,43 @@ CCFC = (
     "method.keep_optimizer=true",
 )
 COMMAND = (
-    "experiment=fedmcc_digits", "cluster=serial", "executor=bare", "data.limit=100", "encoder=mlp",
-    "encoder.hidden=[16]", "encoder.features=8", "method.representation_rounds=1",
-    "method.representation_epochs=1", "method.clustering_rounds=1", "method.clustering_epochs=1",
-    "method.batch_size=16", "evaluation.figures=false", "evaluation.linear_probe=false",
-    "evaluation.knn=false", "evaluation.kmeans_baseline=false", "tracking.progress=none",
-)  # fmt: skip
+    "experiment=fedmcc_digits",
+    "cluster=serial",
+    "executor=bare",
+    "data.limit=100",
+    "encoder=mlp",
+    "encoder.hidden=[16]",
+    "encoder.features=8",
+    "method.representation_rounds=1",
+    "method.representation_epochs=1",
+    "method.clustering_rounds=1",
+    "method.clustering_epochs=1",
+    "method.batch_size=16",
+    "evaluation.figures=false",
+    "evaluation.linear_probe=false",
+    "evaluation.knn=false",
+    "evaluation.kmeans_baseline=false",
+    "tracking.progress=none",
+)
 """A run of a moment from the command line, in this process, without extras."""
 TINY = (
-    "experiment=fedmcc_digits", "cluster=serial", "data.limit=200", "encoder.width=8",
-    "encoder.features=16", "method.cluster_heads=2", "method.representation_rounds=2",
-    "method.representation_epochs=1", "method.clustering_rounds=2", "method.clustering_epochs=1",
-    "evaluation.every=0", "evaluation.figures=false", "evaluation.linear_probe=false",
-    "evaluation.knn=false", "evaluation.kmeans_baseline=false", "tracking.progress=none",
-)  # fmt: skip
+    "experiment=fedmcc_digits",
+    "cluster=serial",
+    "data.limit=200",
+    "encoder.width=8",
+    "encoder.features=16",
+    "method.cluster_heads=2",
+    "method.representation_rounds=2",
+    "method.representation_epochs=1",
+    "method.clustering_rounds=2",
+    "method.clustering_epochs=1",
+    "evaluation.every=0",
+    "evaluation.figures=false",
+    "evaluation.linear_probe=false",
+    "evaluation.knn=false",
+    "evaluation.kmeans_baseline=false",
+    "tracking.progress=none",
+)
 
 
 WITHOUT_CLUSTERS = ("method.clustering_rounds=0",)

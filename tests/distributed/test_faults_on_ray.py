@@ -24,17 +24,28 @@ MISBEHAVES = (
     "executor=bare",
     "method.target=tests.builders.misbehaves:Misbehaves",
     "method.clusters=10",
-    *(f"method.{key}" for key in ("representation_rounds=2", "representation_epochs=1",
-                                  "clustering_rounds=2", "clustering_epochs=1", "batch_size=32")),
-)  # fmt: skip
+    *(
+        f"method.{key}"
+        for key in (
+            "representation_rounds=2",
+            "representation_epochs=1",
+            "clustering_rounds=2",
+            "clustering_epochs=1",
+            "batch_size=32",
+        )
+    ),
+)
 
 
 def test_a_client_that_hangs_is_dropped_and_the_others_count(cluster):
     raises = run(*MISBEHAVES, "cluster=serial", "faults.on_client_failure=drop")
     hangs = run(
-        *MISBEHAVES, "cluster.num_actors=2", "method.how=hang", "faults.client_timeout_s=1",
+        *MISBEHAVES,
+        "cluster.num_actors=2",
+        "method.how=hang",
+        "faults.client_timeout_s=1",
         "faults.on_client_failure=drop",
-    )  # fmt: skip
+    )
     assert_same(hangs, raises)
     assert hangs.dropped == 1
     assert hangs.failures == [
@@ -45,9 +56,7 @@ def test_a_client_that_hangs_is_dropped_and_the_others_count(cluster):
 
 def test_a_client_that_ends_its_process_every_time_ends_the_run(cluster):
     with pytest.raises(RunError, match=r"2 actors died in one phase.*look for memory running out"):
-        run(
-            *MISBEHAVES, "cluster.num_actors=1", "method.how=die", "cluster.max_actor_restarts=1"
-        )  # fmt: skip
+        run(*MISBEHAVES, "cluster.num_actors=1", "method.how=die", "cluster.max_actor_restarts=1")
 
 
 class Killer(Silent):
@@ -75,9 +84,12 @@ class Sweep:
         """One run; its result, and the seconds of its phases."""
         state, seconds = RunState(server=self.assembly.server), []
         Loop(
-            self.assembly.method, self.backend, self.assembly.workload, view,
+            self.assembly.method,
+            self.backend,
+            self.assembly.workload,
+            view,
             lambda state, committed: seconds.append(committed.seconds),
-        ).run(state)  # fmt: skip
+        ).run(state)
         kept = {c: unpack(self.backend.fetch(h)) for c, h in sorted(state.states.items())}
         states = {c: {k: v.clone() for k, v in t.items()} for c, t in kept.items()}
         ledger = state.ledger.down, state.ledger.up, state.ledger.peer

@@ -15,9 +15,10 @@ def test_a_clusters_cpus_are_shared_out(cluster):
     assert place_of(config.cluster) == address
     assert capacity(config.cluster) == {"CPU": 6.0, "GPU": 0.0}
     assert ray.is_initialized()  # it was not ours to end
-    room, two = RunResources(), compose(
-        "experiment=fedmcc_digits", f"cluster.address='{address}'", "cluster.num_actors=2"
-    )  # fmt: skip
+    room, two = (
+        RunResources(),
+        compose("experiment=fedmcc_digits", f"cluster.address='{address}'", "cluster.num_actors=2"),
+    )
     assert [room.take(number, two) for number in range(4)] == [True, True, True, False]
     room.give_back(1)
     assert not room.take(4, config)  # five clients

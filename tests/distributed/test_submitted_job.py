@@ -43,11 +43,19 @@ class Head:
             "RAY_AUTH_TOKEN_PATH": str(token),
         }
         command = [
-            BIN / "ray", "start", "--head", "--block", "--num-cpus=2", "--disable-usage-stats",
-            "--node-ip-address=127.0.0.1", "--dashboard-host=127.0.0.1", f"--port={free_port()}",
-            f"--dashboard-port={self.dashboard}", f"--temp-dir={folder / 'ray'}",
+            BIN / "ray",
+            "start",
+            "--head",
+            "--block",
+            "--num-cpus=2",
+            "--disable-usage-stats",
+            "--node-ip-address=127.0.0.1",
+            "--dashboard-host=127.0.0.1",
+            f"--port={free_port()}",
+            f"--dashboard-port={self.dashboard}",
+            f"--temp-dir={folder / 'ray'}",
             f"--dashboard-agent-listen-port={free_port()}",
-        ]  # fmt: skip
+        ]
         self.log = (folder / "head.log").open("w")
         self.process = subprocess.Popen(
             command, env=self.environment, stdout=self.log, stderr=subprocess.STDOUT
@@ -55,9 +63,17 @@ class Head:
 
     def submit(self, *entrypoint, env=None):
         command = [
-            BIN / "ray", "job", "submit", f"--address=http://127.0.0.1:{self.dashboard}",
-            "--working-dir", ".", "--runtime-env", "ray_jobs/runtime_env.yaml", "--", *entrypoint,
-        ]  # fmt: skip
+            BIN / "ray",
+            "job",
+            "submit",
+            f"--address=http://127.0.0.1:{self.dashboard}",
+            "--working-dir",
+            ".",
+            "--runtime-env",
+            "ray_jobs/runtime_env.yaml",
+            "--",
+            *entrypoint,
+        ]
         return subprocess.run(
             command,
             cwd=REPO,
@@ -97,10 +113,17 @@ def head():
 
 
 SMALL = (
-    "experiment=fedmcc_digits", "data.limit=200", "encoder=mlp", "encoder.hidden=[32]",
-    "encoder.features=16", "method.representation_rounds=1", "method.representation_epochs=1",
-    "method.clustering_rounds=1", "method.clustering_epochs=1", "evaluation.figures=false",
-)  # fmt: skip
+    "experiment=fedmcc_digits",
+    "data.limit=200",
+    "encoder=mlp",
+    "encoder.hidden=[32]",
+    "encoder.features=16",
+    "method.representation_rounds=1",
+    "method.representation_epochs=1",
+    "method.clustering_rounds=1",
+    "method.clustering_epochs=1",
+    "evaluation.figures=false",
+)
 
 
 def test_a_submitted_job_trains_on_the_cluster(head, tmp_path):

@@ -23,9 +23,14 @@ from tests.builders.loops import run as run_loop
 from tests.builders.pool import Pool
 
 METHOD = FedMCC.Config(
-    projection=5, batch_size=8, representation_rounds=2, clustering_rounds=1,
-    representation_epochs=1, clustering_epochs=1, learning_rate=0.01,
-)  # fmt: skip
+    projection=5,
+    batch_size=8,
+    representation_rounds=2,
+    clustering_rounds=1,
+    representation_epochs=1,
+    clustering_epochs=1,
+    learning_rate=0.01,
+)
 
 
 def federated(**aggregation):
@@ -115,8 +120,10 @@ def test_models_of_a_pool_that_nobody_sent_keep_bits_and_moments():
     config = AggregationConfig(rule="median", optimizer="adam")
     state, done = run_loop(make_workload(Pool.Config(rounds=2), [2] * 5, aggregation=config))
     assert {slot: mean.weight for slot, mean in done[0].result.means.items()} == {
-        "model/0": 2, "model/2": 2, "model/3": 1,
-    }  # fmt: skip
+        "model/0": 2,
+        "model/2": 2,
+        "model/3": 1,
+    }
     assert torch.equal(state.server.slots["model/1"]["w"], torch.full((2,), 1 / 3))
     assert sorted(state.optimizer) == ["model/0", "model/2", "model/3"]
 
@@ -153,14 +160,25 @@ def test_a_resumed_fedadam_run_has_the_bits_of_an_undisturbed_one(tmp_path, phas
 
 def test_a_run_says_what_was_simulated_and_ends_with_0(tmp_path):
     config = compose(
-        "experiment=fedmcc_digits", "cluster=serial", "data.limit=100", "encoder=mlp",
-        "encoder.hidden=[16]", "method.representation_rounds=3", "method.clustering_rounds=0",
-        "method.representation_epochs=1", "aggregation.rule=median", "aggregation.optimizer=adam",
-        "participation.count=4", "participation.dropout_rate=0.5",
-        "participation.device_failure_rate=0.2", "participation.straggler_rate=0.5",
-        "tracking.progress=none", "evaluation.figures=false", "evaluation.linear_probe=false",
+        "experiment=fedmcc_digits",
+        "cluster=serial",
+        "data.limit=100",
+        "encoder=mlp",
+        "encoder.hidden=[16]",
+        "method.representation_rounds=3",
+        "method.clustering_rounds=0",
+        "method.representation_epochs=1",
+        "aggregation.rule=median",
+        "aggregation.optimizer=adam",
+        "participation.count=4",
+        "participation.dropout_rate=0.5",
+        "participation.device_failure_rate=0.2",
+        "participation.straggler_rate=0.5",
+        "tracking.progress=none",
+        "evaluation.figures=false",
+        "evaluation.linear_probe=false",
         f"run_dir={tmp_path / 'run'}",
-    )  # fmt: skip
+    )
     ran = Federation(config).run()
     rows = [json.loads(line) for line in (ran.run_dir / "metrics.jsonl").read_text().splitlines()]
     server = [row for row in rows if row["scope"] == "server"]
@@ -178,11 +196,20 @@ def test_a_run_says_what_was_simulated_and_ends_with_0(tmp_path):
 REFUSED = [
     ("aggregation.trim=0.5", "aggregation.trim=0.5: must be below 0.5."),
     ("participation.count=9", "participation.count=9: there are 5 clients; choose 1 to 5."),
-    ("participation.availability=[[0],[7]]", "participation.availability: round 2 names client 7; there are 5 clients, from 0 to 4."),
-    ("participation.availability=[0,1]", "participation.availability=[0,1]: give a file, or a list of lists of clients such as [[0,1],[2]]."),
+    (
+        "participation.availability=[[0],[7]]",
+        "participation.availability: round 2 names client 7; there are 5 clients, from 0 to 4.",
+    ),
+    (
+        "participation.availability=[0,1]",
+        "participation.availability=[0,1]: give a file, or a list of lists of clients such as [[0,1],[2]].",
+    ),
     ("participation.dropout_rate=1.0", "participation.dropout_rate=1.0: must be below 1."),
-    ("participation={fraction:0.5,count:2}", "participation={fraction:0.5,count:2}: fraction=0.5 and count=2 exclude each other; set one."),
-]  # fmt: skip
+    (
+        "participation={fraction:0.5,count:2}",
+        "participation={fraction:0.5,count:2}: fraction=0.5 and count=2 exclude each other; set one.",
+    ),
+]
 
 
 @pytest.mark.parametrize(("override", "sentence"), REFUSED)

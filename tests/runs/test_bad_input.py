@@ -65,8 +65,14 @@ def refused(tmp_path, capsys, monkeypatch):
 REFUSED = [
     # keys, types and ranges
     ("method.clusters=1", "method.clusters=1: it must be at least 2; set it to 2 or more."),
-    ("method.clusters=2.5", "method.clusters=2.5: not a whole number; give one such as method.clusters=1."),
-    ("method.clusters=101", "method.clusters=101: data=digits has 100 samples; choose at most as many clusters."),
+    (
+        "method.clusters=2.5",
+        "method.clusters=2.5: not a whole number; give one such as method.clusters=1.",
+    ),
+    (
+        "method.clusters=101",
+        "method.clusters=101: data=digits has 100 samples; choose at most as many clusters.",
+    ),
     ("method.batch_size=1", "method.batch_size=1: must be at least 2."),
     ("method.learning_rate=nan", "method.learning_rate=nan: must be finite."),
     ("method.learning_rate=inf", "method.learning_rate=inf: must be finite."),
@@ -77,50 +83,125 @@ REFUSED = [
     ("seed=1.5", "seed=1.5: not a whole number; give one such as seed=0."),
     ("seed=null", "seed=null: not a whole number; give one such as seed=0."),
     ("resume=maybe", "resume=maybe: must be true or false."),
-    ("precision=8", "precision=8: must be one of 32-true, 64-true, bf16-mixed, 16-mixed, bf16-true."),
-    ("precision=16-mixed", "precision=16-mixed: executor=bare has no gradient scaler; use bf16-mixed."),
-    ("precision=bf16-true", "precision=bf16-true: bfloat16 rounds away the small steps of a moving average with method.clustering_momentum=0.5; use bf16-mixed."),
+    (
+        "precision=8",
+        "precision=8: must be one of 32-true, 64-true, bf16-mixed, 16-mixed, bf16-true.",
+    ),
+    (
+        "precision=16-mixed",
+        "precision=16-mixed: executor=bare has no gradient scaler; use bf16-mixed.",
+    ),
+    (
+        "precision=bf16-true",
+        "precision=bf16-true: bfloat16 rounds away the small steps of a moving average with method.clustering_momentum=0.5; use bf16-mixed.",
+    ),
     ("evaluation.batch_size=0", "evaluation.batch_size=0: must be at least 1."),
     ("evaluation.every=-1", "evaluation.every=-1: must be at least 0."),
-    ("evaluation.max_samples=3", "evaluation.max_samples=3: that is less than the 10 clusters; raise it."),
+    (
+        "evaluation.max_samples=3",
+        "evaluation.max_samples=3: that is less than the 10 clusters; raise it.",
+    ),
     ("checkpoint.keep=0", "checkpoint.keep=0: must be at least 1."),
     ("checkpoint.best=loss", "checkpoint.best=loss: must be one of acc, nmi, ari, kappa."),
     ("faults.client_timeout_s=inf", "faults.client_timeout_s=inf: must be finite."),
     ("faults.min_participation=2", "faults.min_participation=2: must be at most 1."),
-    ("cluster.threads_per_client=100000", "cluster.threads_per_client=100000: must be at most 1024."),
+    (
+        "cluster.threads_per_client=100000",
+        "cluster.threads_per_client=100000: must be at most 1024.",
+    ),
     ("cluster.cpus_per_client=nan", "cluster.cpus_per_client=nan: must be finite."),
     ("participation.count=6", "participation.count=6: there are 5 clients; choose 1 to 5."),
-    ("aggregation.rule=mean", "aggregation.rule=mean: must be one of weighted, equal, median, trimmed_mean; did you mean median?"),
-    ("tracking.loggers=[wandbb]", "tracking.loggers[0]=wandbb: must be one of csv, tensorboard, wandb; did you mean wandb?"),
-    ("experiment=orchestra_digits method.micro_batch_size=8", "method: micro_batch_size=8 is not for it: its loss is a mean over samples that do not see each other, so that a smaller batch_size needs less memory for the same gradient."),
-    ("experiment=fedavg_digits method.micro_batch_size=8", "method: micro_batch_size=8 is not for it: its loss is a mean over samples that do not see each other, so that a smaller batch_size needs less memory for the same gradient."),
+    (
+        "aggregation.rule=mean",
+        "aggregation.rule=mean: must be one of weighted, equal, median, trimmed_mean; did you mean median?",
+    ),
+    (
+        "tracking.loggers=[wandbb]",
+        "tracking.loggers[0]=wandbb: must be one of csv, tensorboard, wandb; did you mean wandb?",
+    ),
+    (
+        "experiment=orchestra_digits method.micro_batch_size=8",
+        "method: micro_batch_size=8 is not for it: its loss is a mean over samples that do not see each other, so that a smaller batch_size needs less memory for the same gradient.",
+    ),
+    (
+        "experiment=fedavg_digits method.micro_batch_size=8",
+        "method: micro_batch_size=8 is not for it: its loss is a mean over samples that do not see each other, so that a smaller batch_size needs less memory for the same gradient.",
+    ),
     ("method.momentun=1", "method.momentun=1: there is no such key; did you mean method.momentum?"),
     # choices and targets
     ("method=fedmccc", f"method=fedmccc: must be one of {METHODS}; did you mean fedmcc?"),
     ("method.target=no.such:X", "method.target=no.such:X: no module 'no'; check the path."),
-    ("method.target=modules.fedmcc:FedMC", "method.target=modules.fedmcc:FedMC: 'modules.fedmcc' has no 'FedMC'; did you mean modules.fedmcc:FedMCC?"),
-    ("method.target=json:loads", "method.target=json:loads: it has no config model; give it a nested class Config."),
-    (f"encoder.target={HERE}:TooWide ~encoder.hidden ~encoder.features", "encoder: Encoder gives (2, 8) for 2 samples, but says features=6; make it (2, 6)."),
-    ("encoder=conv4 ~encoder.hidden", "encoder=ConvNet4: images of 8×8 pixels are too small, it takes 31×31 and more; resize them with data.size=31 or above."),
-    ("experiment=fedmcc_digits encoder=conv3 ~encoder.hidden method.micro_batch_size=1", "method.micro_batch_size=1: the encoder's batch norm needs two samples; raise it, or choose an encoder without."),
+    (
+        "method.target=modules.fedmcc:FedMC",
+        "method.target=modules.fedmcc:FedMC: 'modules.fedmcc' has no 'FedMC'; did you mean modules.fedmcc:FedMCC?",
+    ),
+    (
+        "method.target=json:loads",
+        "method.target=json:loads: it has no config model; give it a nested class Config.",
+    ),
+    (
+        f"encoder.target={HERE}:TooWide ~encoder.hidden ~encoder.features",
+        "encoder: Encoder gives (2, 8) for 2 samples, but says features=6; make it (2, 6).",
+    ),
+    (
+        "encoder=conv4 ~encoder.hidden",
+        "encoder=ConvNet4: images of 8×8 pixels are too small, it takes 31×31 and more; resize them with data.size=31 or above.",
+    ),
+    (
+        "experiment=fedmcc_digits encoder=conv3 ~encoder.hidden method.micro_batch_size=1",
+        "method.micro_batch_size=1: the encoder's batch norm needs two samples; raise it, or choose an encoder without.",
+    ),
     # clients and samples
     ("partition.clients=101", "partition.clients=101 is more than the 100 samples; lower it."),
-    ("partition.clients=60", "partition: client 40 of 60 has 1 samples, each needs 2; use fewer clients or a more even partition."),
-    ("partition=k_classes partition.k=11", "k_classes: clients=5 with k=11 classes each do not fit 10 classes; choose k up to their number, and clients · k at least that."),
+    (
+        "partition.clients=60",
+        "partition: client 40 of 60 has 1 samples, each needs 2; use fewer clients or a more even partition.",
+    ),
+    (
+        "partition=k_classes partition.k=11",
+        "k_classes: clients=5 with k=11 classes each do not fit 10 classes; choose k up to their number, and clients · k at least that.",
+    ),
     ("data.limit=3", "partition.clients=5 is more than the 3 samples; lower it."),
-    ("data=mnist data.root=/nowhere", "mnist: no train-images-idx3-ubyte or train-images-idx3-ubyte.gz in /nowhere/MNIST/raw; set data.root or COTERIE_DATA to the folder that holds MNIST/, or set data.download=true."),
-    ("participation.availability=[[]]", "participation: no client is present in any round; list some in participation.availability, or let fewer devices fail."),
+    (
+        "data=mnist data.root=/nowhere",
+        "mnist: no train-images-idx3-ubyte or train-images-idx3-ubyte.gz in /nowhere/MNIST/raw; set data.root or COTERIE_DATA to the folder that holds MNIST/, or set data.download=true.",
+    ),
+    (
+        "participation.availability=[[]]",
+        "participation: no client is present in any round; list some in participation.availability, or let fewer devices fail.",
+    ),
     ("method.micro_batch_size=0", "method.micro_batch_size=0: must be at least 1."),
-    ("participation.availability=/no.json", "participation.availability=/no.json: cannot read it (No such file or directory); check the path."),
+    (
+        "participation.availability=/no.json",
+        "participation.availability=/no.json: cannot read it (No such file or directory); check the path.",
+    ),
     # places
     ("run_dir=''", "run_dir=: must not be empty."),
-    ("run_dir=s3://bucket/x", "run_dir=s3://bucket/x: give a path or a file:///… URI; mount remote storage."),
-    ("run_dir=/dev/null", "run_dir=/dev/null: cannot write there (File exists); choose a folder you may write to."),
-    ("run_dir=/dev/null/x", "run_dir=/dev/null/x: cannot write there (Not a directory); choose a folder you may write to."),
-    ("cluster=local accelerator=cuda", "accelerator=cuda: cluster.gpus_per_client=0 gives no actor a GPU; set it, for example to 0.25, or use accelerator=cpu."),
-    ("cluster=local cluster.address='ray://head:10001'", "cluster.address=ray://head:10001: Ray Client cannot stream what actors report; start the command with ray job submit, or on a node of the cluster with cluster.address=auto."),
-    ("cluster=local cluster.address=nowhere", "cluster.address=nowhere: it is no address; write it as host:port, or auto."),
-]  # fmt: skip
+    (
+        "run_dir=s3://bucket/x",
+        "run_dir=s3://bucket/x: give a path or a file:///… URI; mount remote storage.",
+    ),
+    (
+        "run_dir=/dev/null",
+        "run_dir=/dev/null: cannot write there (File exists); choose a folder you may write to.",
+    ),
+    (
+        "run_dir=/dev/null/x",
+        "run_dir=/dev/null/x: cannot write there (Not a directory); choose a folder you may write to.",
+    ),
+    (
+        "cluster=local accelerator=cuda",
+        "accelerator=cuda: cluster.gpus_per_client=0 gives no actor a GPU; set it, for example to 0.25, or use accelerator=cpu.",
+    ),
+    (
+        "cluster=local cluster.address='ray://head:10001'",
+        "cluster.address=ray://head:10001: Ray Client cannot stream what actors report; start the command with ray job submit, or on a node of the cluster with cluster.address=auto.",
+    ),
+    (
+        "cluster=local cluster.address=nowhere",
+        "cluster.address=nowhere: it is no address; write it as host:port, or auto.",
+    ),
+]
 
 
 @pytest.mark.parametrize(("overrides", "sentence"), REFUSED)
@@ -228,9 +309,13 @@ def test_help_is_no_error(capsys):
 def test_the_command_itself_answers_a_misspelt_experiment(tmp_path):
     done = subprocess.run(
         [sys.executable, "-m", "ray_jobs.train", "experiment=fedmc_digits"],
-        cwd=ROOT, env={**os.environ, "PYTHONPATH": f"platform{os.pathsep}."},
-        capture_output=True, text=True, check=False, timeout=60,
-    )  # fmt: skip
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": f"platform{os.pathsep}."},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr.count("\n") == 1

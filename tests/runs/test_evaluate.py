@@ -43,8 +43,10 @@ def test_the_last_checkpoint_gives_the_runs_own_scores(ran, capsys):
     assert -1 <= scores["mixing"] <= 1
     folder = ran.run_dir / "evaluation-round-000004"
     assert {path.name for path in folder.iterdir()} == {
-        "metrics.json", "confusion.png", "tsne.png",
-    }  # fmt: skip
+        "metrics.json",
+        "confusion.png",
+        "tsne.png",
+    }
     table = [line for line in capsys.readouterr().out.splitlines() if "/" not in line]
     assert max(map(len, table)) <= 80
     assert any("fine-tuned, 10% of labels" in line for line in table)
@@ -72,9 +74,13 @@ def test_a_run_without_labels_has_the_unsupervised_scores(tmp_path):
     for row, pixels in enumerate(pictures[:60]):
         Image.fromarray(pixels).save(tmp_path / "x" / f"{row:03d}.png")
     unlabelled = (
-        "data=image_folder", f"data.path={tmp_path / 'x'}", "data.mode=L", "~data.limit",
-        "method.clusters=3", "partition.clients=2",
-    )  # fmt: skip
+        "data=image_folder",
+        f"data.path={tmp_path / 'x'}",
+        "data.mode=L",
+        "~data.limit",
+        "method.clusters=3",
+        "partition.clients=2",
+    )
     run_dir = train(tmp_path / "run", *unlabelled).run_dir
     assert main([f"run={run_dir}"]) == 0
     written = metrics_of(run_dir, "round-000004")["metrics"]
@@ -125,9 +131,11 @@ def test_what_was_set_anew_stands_beside_the_scores(ran):
     changes = ("evaluation.knn_k=3", "evaluation.knn=true", "data.limit=100")
     assert main([f"run={ran.run_dir}", "labelled_shares=[]", *changes]) == 0
     assert metrics_of(ran.run_dir, "round-000004")["settings"] == {
-        "labelled_shares": [], "fine_tuning_epochs": 100,
-        "evaluation": {"knn_k": 3, "knn": True}, "data": {"limit": 100},
-    }  # fmt: skip
+        "labelled_shares": [],
+        "fine_tuning_epochs": 100,
+        "evaluation": {"knn_k": 3, "knn": True},
+        "data": {"limit": 100},
+    }
 
 
 def test_an_evaluation_can_be_kept_apart_from_an_earlier_one(ran, tmp_path):

@@ -21,11 +21,20 @@ from ray_jobs.train import main
 
 REPO = Path(__file__).resolve().parents[2]
 SMALL = (
-    "experiment=fedmcc_digits", "cluster=serial", "data.limit=300", "encoder=mlp",
-    "encoder.hidden=[32]", "encoder.features=16", "method.representation_rounds=2",
-    "method.representation_epochs=1", "method.clustering_rounds=2", "method.clustering_epochs=1",
-    "evaluation.every=2", "checkpoint.every=1", "tracking.progress=none",
-)  # fmt: skip
+    "experiment=fedmcc_digits",
+    "cluster=serial",
+    "data.limit=300",
+    "encoder=mlp",
+    "encoder.hidden=[32]",
+    "encoder.features=16",
+    "method.representation_rounds=2",
+    "method.representation_epochs=1",
+    "method.clustering_rounds=2",
+    "method.clustering_epochs=1",
+    "evaluation.every=2",
+    "checkpoint.every=1",
+    "tracking.progress=none",
+)
 
 
 @pytest.fixture(scope="module")
@@ -41,9 +50,15 @@ def rows(run_dir):
 def test_the_run_directory_keeps_its_contract(ran):
     names = {path.name for path in ran.run_dir.iterdir()}
     assert names >= {
-        "config.yaml", "metrics.jsonl", "summary.json", "checkpoints", "model",
-        "assignments.parquet", "figures", "csv",
-    }  # fmt: skip
+        "config.yaml",
+        "metrics.jsonl",
+        "summary.json",
+        "checkpoints",
+        "model",
+        "assignments.parquet",
+        "figures",
+        "csv",
+    }
     summary = json.loads((ran.run_dir / "summary.json").read_text())
     assert summary["status"] == "completed"
     assert (summary["method"], summary["dataset"]) == ("FedMCC", "digits")
@@ -174,8 +189,12 @@ def test_a_failing_run_says_so_in_its_summary(tmp_path):
 def command(*arguments):
     return subprocess.run(
         [sys.executable, "-m", "ray_jobs.train", *arguments],
-        cwd=REPO, capture_output=True, text=True, timeout=200, check=False,
-    )  # fmt: skip
+        cwd=REPO,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
 
 
 @pytest.mark.parametrize(
@@ -201,9 +220,11 @@ def test_refused_configs_and_data_exit_with_2_and_one_sentence(
 def test_dropped_clients_exit_with_3(tmp_path):
     values = ("partition=iid", "faults.on_client_failure=drop", "evaluation.figures=false")
     done = command(
-        *SMALL, *values, "method.target=tests.builders.fails_once:FailsOnce",
+        *SMALL,
+        *values,
+        "method.target=tests.builders.fails_once:FailsOnce",
         f"run_dir={tmp_path / 'run'}",
-    )  # fmt: skip
+    )
     assert done.returncode == 3, done.stdout + done.stderr
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert len(summary["failures"]) == 1

@@ -19,9 +19,17 @@ RUN = (
     "evaluation.knn=false",
     "method.target=tests.builders.misbehaves:Misbehaves",
     "method.clusters=10",
-    *(f"method.{key}" for key in ("representation_rounds=2", "representation_epochs=1",
-                                  "clustering_rounds=2", "clustering_epochs=1", "batch_size=32")),
-)  # fmt: skip
+    *(
+        f"method.{key}"
+        for key in (
+            "representation_rounds=2",
+            "representation_epochs=1",
+            "clustering_rounds=2",
+            "clustering_epochs=1",
+            "batch_size=32",
+        )
+    ),
+)
 REASONS = {
     "raise": "ValueError: its disk is broken",
     "memory": "out of memory: MemoryError; lower method.batch_size or give each client more",

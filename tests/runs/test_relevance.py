@@ -40,10 +40,16 @@ def test_samples_are_drawn_without_replacement_from_the_rows() -> None:
 def test_the_command_compares_a_runs_data_with_the_clients(tmp_path, capsys) -> None:
     small = ("encoder=mlp", "encoder.hidden=[16]", "encoder.features=8", "data.limit=200")
     quick = (
-        "cluster=serial", "executor=bare", "method.rounds=1", "method.epochs=1",
-        "tracking.progress=none", "evaluation.figures=false", "evaluation.kmeans_baseline=false",
-        "evaluation.linear_probe=false", "evaluation.knn=false",
-    )  # fmt: skip
+        "cluster=serial",
+        "executor=bare",
+        "method.rounds=1",
+        "method.epochs=1",
+        "tracking.progress=none",
+        "evaluation.figures=false",
+        "evaluation.kmeans_baseline=false",
+        "evaluation.linear_probe=false",
+        "evaluation.knn=false",
+    )
     assert pretrain(["experiment=simclr_digits", *small, *quick, f"out={tmp_path / 'run'}"]) == 0
     capsys.readouterr()
     clients = ("experiment=cpcfl_digits", "partition.clients=3")

@@ -17,11 +17,19 @@ from coterie.errors import ConfigError, DataError
 from coterie.evaluation.label_distribution import class_spread, class_table, client_names
 
 SHORT = (
-    "experiment=fedmcc_digits", "cluster=serial", "encoder=mlp", "encoder.hidden=[16]",
-    "encoder.features=8", "method.representation_rounds=1", "method.representation_epochs=1",
-    "method.clustering_rounds=1", "method.clustering_epochs=1", "method.batch_size=16",
-    "evaluation.every=0", "tracking.progress=none",
-)  # fmt: skip
+    "experiment=fedmcc_digits",
+    "cluster=serial",
+    "encoder=mlp",
+    "encoder.hidden=[16]",
+    "encoder.features=8",
+    "method.representation_rounds=1",
+    "method.representation_epochs=1",
+    "method.clustering_rounds=1",
+    "method.clustering_epochs=1",
+    "method.batch_size=16",
+    "evaluation.every=0",
+    "tracking.progress=none",
+)
 
 
 class Supervised:

@@ -20,6 +20,9 @@ _NAMED = 20
 _ORDINARY = (1e-15, 1e15)
 """Spreads whose squares float32 can hold; t-SNE computes with these."""
 
+_ITERATIONS = 500
+"""Of t-SNE's gradient descent: 250 with exaggeration, then as many without."""
+
 _Panel = tuple[str, NDArray[np.int64], list[str], list[int]]
 """A title, each sample's group, and each group's name and style."""
 
@@ -32,14 +35,14 @@ def embedding_figure(
     path: Path,
     *,
     seed: int,
-    sample: int = 2000,
+    sample: int = 1000,
 ) -> Path:
     """Draw a t-SNE map of a sample, coloured by true class and by cluster.
 
-    PCA to at most 50 dimensions, then scikit-learn's t-SNE. Clusters have the colours of the
-    classes that they are matched to (on all samples), so that agreement shows. Without labels
-    or without assignments there is one panel. Vectors that are all but equal, those of a
-    collapsed encoder, are one point.
+    PCA to at most 50 dimensions, then scikit-learn's t-SNE of 500 iterations. Clusters have the
+    colours of the classes that they are matched to (on all samples), so that agreement shows.
+    Without labels or without assignments there is one panel. Vectors that are all but equal,
+    those of a collapsed encoder, are one point.
 
     Args:
         embeddings: Vectors (n, d).
@@ -63,7 +66,8 @@ def embedding_figure(
     rows = np.sort(np.random.default_rng(seed).permutation(len(vectors))[:size])
     points = tsne_points(vectors[rows], seed)
     panels = _groups(labels, assignments, class_names)
-    figure = blank(0.4 + 5.6 * len(panels), 4.4)
+    figure = blank(0.4 + 5.6 * len(panels), 4.7)
+    figure.suptitle(f"t-SNE of {size:,} of {len(vectors):,} representations", fontsize=12)
     grid = figure.subplots(1, len(panels), squeeze=False)[0]
     for axes, (title, groups, names, colours) in zip(grid, panels, strict=True):
         _scatter(axes, points, groups[rows], names, colours)
@@ -97,6 +101,7 @@ def tsne_points(vectors: NDArray[Any], seed: int) -> NDArray[np.float64]:
     # Half a second, which a run without figures need not wait for.
     from sklearn.decomposition import PCA
     from sklearn.manifold import TSNE
+    from threadpoolctl import threadpool_limits
 
     samples, features = vectors.shape
     values = _ordinary(vectors.astype(np.float64))
@@ -107,7 +112,9 @@ def tsne_points(vectors: NDArray[Any], seed: int) -> NDArray[np.float64]:
     if parts == 1:  # t-SNE's start needs two dimensions.
         reduced = np.hstack([reduced, np.zeros_like(reduced)])
     perplexity = min(30.0, (samples - 1) / 3)
-    found = TSNE(2, perplexity=perplexity, init="pca", random_state=seed).fit_transform(reduced)
+    tsne = TSNE(2, perplexity=perplexity, init="pca", max_iter=_ITERATIONS, random_state=seed)
+    with threadpool_limits(1):  # threads would wait for one another longer than they compute
+        found = tsne.fit_transform(reduced)
     return np.asarray(found, dtype=np.float64)
 
 
@@ -162,7 +169,7 @@ def _scatter(
     for group in sorted(set(groups.tolist()), key=lambda group: styles[group]):
         x, y = points[groups == group].T
         colour, marker = style(styles[group])
-        axes.scatter(x, y, s=9, c=colour, marker=marker, lw=0, alpha=0.8, label=names[group])
+        axes.scatter(x, y, s=12, c=colour, marker=marker, lw=0, alpha=0.8, label=names[group])
         if named:
             centre = int(np.hypot(x - np.median(x), y - np.median(y)).argmin())
             place, text = (x[centre], y[centre]), names[group].partition(" (")[0]

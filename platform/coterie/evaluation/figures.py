@@ -96,7 +96,8 @@ def curves_figure(
     panels = [(label, names) for label, names in (("loss", losses), ("score", scores)) if names]
     if not panels:
         raise DataError(f"{len(series)} series without a point: give at least one (round, value).")
-    figure = blank(7.5, 0.6 + 2.3 * len(panels))
+    figure = blank(7.5, 0.9 + 2.3 * len(panels))
+    figure.suptitle(" and ".join(label for label, _ in panels).capitalize(), fontsize=12)
     grid = figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
     for axes, (label, names) in zip(grid, panels, strict=True):
         for number, name in enumerate(names):

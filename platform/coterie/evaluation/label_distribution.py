@@ -159,6 +159,7 @@ def label_distribution_figure(
     figure = blank(width, height)
     axes = figure.add_subplot()
     image = axes.imshow(counts.T, cmap="Blues", vmin=0, aspect="auto", interpolation="nearest")
+    axes.set_title("Samples of each class on each client", fontsize=11)
     axes.set_xlabel("client")
     axes.set_ylabel("class")
     client_step, class_step = _tick_step(clients, 30), _tick_step(classes, 40)

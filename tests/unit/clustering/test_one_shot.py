@@ -30,8 +30,9 @@ def test_of_fewer_points_than_dimensions_it_is_the_same_projection() -> None:
     torch.testing.assert_close(
         torch.cdist(found.double(), found.double()),
         torch.cdist(torch.from_numpy(expected).double(), torch.from_numpy(expected).double()),
-        atol=1e-4, rtol=1e-4,
-    )  # fmt: skip
+        atol=1e-4,
+        rtol=1e-4,
+    )
 
 
 @pytest.mark.parametrize("shape", [(300, 64), (20, 64), (64, 64)])
@@ -41,8 +42,9 @@ def test_of_full_rank_it_keeps_every_distance(shape: tuple[int, int]) -> None:
     torch.testing.assert_close(
         torch.cdist(found.double(), found.double()),
         torch.cdist(points.double(), points.double()),
-        atol=1e-4, rtol=1e-4,
-    )  # fmt: skip
+        atol=1e-4,
+        rtol=1e-4,
+    )
 
 
 def slow_trusted(points: Tensor, seen: Tensor, starts: Tensor) -> list[list[float]]:
@@ -51,9 +53,10 @@ def slow_trusted(points: Tensor, seen: Tensor, starts: Tensor) -> list[list[floa
     for r in range(len(starts)):
         others = [s for s in range(len(starts)) if s != r]
         own = [
-            i for i in range(len(points))
+            i
+            for i in range(len(points))
             if all((seen[i] - starts[r]).norm() <= (seen[i] - starts[s]).norm() / 3 for s in others)
-        ]  # fmt: skip
+        ]
         if not own:
             near = [(seen[i] - starts).norm(dim=1).argmin().item() for i in range(len(points))]
             own = [i for i, which in enumerate(near) if which == r]

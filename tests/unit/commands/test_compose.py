@@ -153,31 +153,73 @@ class TestInASmallTree:
 
 PROBLEMS = [
     ([], "experiment: none is chosen; give experiment=<name>, one of broken, first, second."),
-    (["seed=1"], "experiment: none is chosen; give experiment=<name>, one of broken, first, second."),
-    (["experiment=frist"], "experiment=frist: must be one of broken, first, second; did you mean first?"),
+    (
+        ["seed=1"],
+        "experiment: none is chosen; give experiment=<name>, one of broken, first, second.",
+    ),
+    (
+        ["experiment=frist"],
+        "experiment=frist: must be one of broken, first, second; did you mean first?",
+    ),
     (["experiment=null"], "experiment=null: must be one of broken, first, second."),
-    (["experiment=first", "encoder=depe"], "encoder=depe: must be one of deep, other, shallow; did you mean deep?"),
-    (["experiment=first", "encoder=[deep]"], "encoder=[deep]: must be one of deep, other, shallow; did you mean deep?"),
-    (["experiment=first", "encoder=a.b:C"], "encoder=a.b:C: a class of your own goes in encoder.target=a.b:C."),
-    (["experiment=first", "encoder@x=deep"], "encoder@x=deep: a section cannot be renamed; leave @x out."),
-    (["experiment=first", "encoder.siez=1"], "encoder.siez=1: there is no such key; did you mean encoder.size?"),
-    (["experiment=first", "encoder=other", "encoder.size=1"], "encoder.size=1: there is no such key; encoder has width, lr."),
-    (["experiment=first", "method.lr=true"], "method.lr=true: not a number; give one such as method.lr=0.1."),
-    (["experiment=first", "+foo=bar"], "foo=bar: there is no such key; the top has experiment, seed,"),
+    (
+        ["experiment=first", "encoder=depe"],
+        "encoder=depe: must be one of deep, other, shallow; did you mean deep?",
+    ),
+    (
+        ["experiment=first", "encoder=[deep]"],
+        "encoder=[deep]: must be one of deep, other, shallow; did you mean deep?",
+    ),
+    (
+        ["experiment=first", "encoder=a.b:C"],
+        "encoder=a.b:C: a class of your own goes in encoder.target=a.b:C.",
+    ),
+    (
+        ["experiment=first", "encoder@x=deep"],
+        "encoder@x=deep: a section cannot be renamed; leave @x out.",
+    ),
+    (
+        ["experiment=first", "encoder.siez=1"],
+        "encoder.siez=1: there is no such key; did you mean encoder.size?",
+    ),
+    (
+        ["experiment=first", "encoder=other", "encoder.size=1"],
+        "encoder.size=1: there is no such key; encoder has width, lr.",
+    ),
+    (
+        ["experiment=first", "method.lr=true"],
+        "method.lr=true: not a number; give one such as method.lr=0.1.",
+    ),
+    (
+        ["experiment=first", "+foo=bar"],
+        "foo=bar: there is no such key; the top has experiment, seed,",
+    ),
     (["experiment=first", "hydra.run.dir=x"], "hydra.run.dir=x: there is no such key; "),
-    (["experiment=first", "encodr=deep"], "encodr=deep: there is no such key; did you mean encoder?"),
+    (
+        ["experiment=first", "encodr=deep"],
+        "encodr=deep: there is no such key; did you mean encoder?",
+    ),
     (["experiment=first", "foo"], "foo: it cannot be read; write it as key=value."),
     (["--seed"], "--seed: it cannot be read; write it as key=value."),
     (["seed=[1"], "seed=[1: it cannot be read; close brackets and quotes"),
     (["run_dir='a"], "run_dir='a: it cannot be read; close brackets and quotes"),
     (["seed=1,2"], "seed=1,2: these are several values; give one, or a list as seed=[1,2]."),
-    (["seed=range(1,3)"], "seed=range(1,3): these are several values; give one, or a list as seed=[range(1,3)]."),
+    (
+        ["seed=range(1,3)"],
+        "seed=range(1,3): these are several values; give one, or a list as seed=[range(1,3)].",
+    ),
     (["experiment=first", "~zzz"], "~zzz: the experiment does not set it; leave it out."),
     (["experiment=first", "~zzz.a"], "~zzz.a: the experiment does not set it; leave it out."),
-    (["experiment=first", "run_dir=${nope}"], "experiment=first run_dir=${nope}: the YAML does not compose: Interpolation key 'nope' not found."),
-    (["experiment=first", "seed=???"], "experiment=first seed=???: the YAML does not compose: Missing mandatory value: seed."),
+    (
+        ["experiment=first", "run_dir=${nope}"],
+        "experiment=first run_dir=${nope}: the YAML does not compose: Interpolation key 'nope' not found.",
+    ),
+    (
+        ["experiment=first", "seed=???"],
+        "experiment=first seed=???: the YAML does not compose: Missing mandatory value: seed.",
+    ),
     (["experiment=broken"], "experiment=broken: the YAML does not compose: "),
-]  # fmt: skip
+]
 
 
 @pytest.mark.usefixtures("tree")

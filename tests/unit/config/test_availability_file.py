@@ -39,7 +39,7 @@ FILES = [
     ("a.csv", "round,client\n0,1\n", "line 2 has round 0; count from 1."),
     ("a.json", "[[0], [9]]", "round 2 names client 9; there are 5 clients, from 0 to 4."),
     ("a.csv", "round,client\n1,-1\n", "round 1 names client -1; there are 5 clients, from 0 to 4."),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("name", "text", "sentence"), FILES)

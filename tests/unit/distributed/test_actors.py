@@ -13,10 +13,16 @@ from coterie.execution.packing import Packed, pack
 
 def turn(client):
     return TurnDone(
-        call=1, client=client, records=pack({}), metrics={}, bytes_up={}, bytes_peer={},
-        seconds=0.0, state=pack({"t": torch.tensor([float(client)])}),
+        call=1,
+        client=client,
+        records=pack({}),
+        metrics={},
+        bytes_up={},
+        bytes_peer={},
+        seconds=0.0,
+        state=pack({"t": torch.tensor([float(client)])}),
         mail={7: pack({"m": torch.tensor(1)})},
-    )  # fmt: skip
+    )
 
 
 def stream(events):

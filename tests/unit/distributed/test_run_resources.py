@@ -130,8 +130,10 @@ def test_nothing_is_set_where_no_gpu_is_used():
 def test_a_runs_process_is_told_of_its_gpus(tmp_path):
     tells = "import os; print(os.environ['CUDA_VISIBLE_DEVICES'], 'HOME' in os.environ)"
     run = SimpleNamespace(
-        command=(sys.executable, "-c", tells), folder=tmp_path / "run", log=tmp_path / "log",
+        command=(sys.executable, "-c", tells),
+        folder=tmp_path / "run",
+        log=tmp_path / "log",
         record=lambda failure="": SimpleNamespace(status="completed"),
-    )  # fmt: skip
+    )
     RunProcess(run, {"CUDA_VISIBLE_DEVICES": "1"}).result()
     assert run.log.read_text() == "1 True\n"

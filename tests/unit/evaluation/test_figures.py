@@ -241,8 +241,12 @@ def test_the_palette_is_petroffs():
 )
 def test_embedding_refuses_what_does_not_fit(tmp_path, change, message):
     given = {
-        "embeddings": np.eye(6), "labels": np.zeros(6, int), "assignments": np.zeros(6, int),
-        "class_names": NAMES, "path": tmp_path / "e.png", "seed": 0,
-    }  # fmt: skip
+        "embeddings": np.eye(6),
+        "labels": np.zeros(6, int),
+        "assignments": np.zeros(6, int),
+        "class_names": NAMES,
+        "path": tmp_path / "e.png",
+        "seed": 0,
+    }
     with pytest.raises(DataError, match=message):
         embedding_figure(**{**given, **change})

@@ -21,10 +21,13 @@ from datamodules.partition_configs import IID, Grouped
 def data_of(labels: Any, test_labels: Any) -> DataArrays:
     labels, test = np.asarray(labels), np.asarray(test_labels)
     return DataArrays(
-        name="numbers", samples=np.zeros((len(labels), 1), np.float32), labels=labels,
-        test_samples=np.zeros((len(test), 1), np.float32), test_labels=test,
+        name="numbers",
+        samples=np.zeros((len(labels), 1), np.float32),
+        labels=labels,
+        test_samples=np.zeros((len(test), 1), np.float32),
+        test_labels=test,
         classes=tuple("0123456789"),
-    )  # fmt: skip
+    )
 
 
 def counts(labels: Any, rows: Any) -> np.ndarray:

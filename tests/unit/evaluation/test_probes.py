@@ -63,9 +63,17 @@ def test_separable_classes_are_found_as_by_logistic_regression(optimizer):
     theirs = LogisticRegression(max_iter=1000).fit(x[:400], y[:400]).score(x[400:], y[400:])
     x, y = torch.tensor(x, dtype=torch.float32), torch.tensor(y)
     scores = linear_probe(
-        x[:400], y[:400], x[400:], y[400:],
-        classes=4, seed=0, optimizer=optimizer, epochs=60, batch_size=64, lr=0.05,
-    )  # fmt: skip
+        x[:400],
+        y[:400],
+        x[400:],
+        y[400:],
+        classes=4,
+        seed=0,
+        optimizer=optimizer,
+        epochs=60,
+        batch_size=64,
+        lr=0.05,
+    )
     assert theirs > 0.99
     assert scores.acc == pytest.approx(theirs, abs=0.01)
 
@@ -107,10 +115,19 @@ def test_the_config_says_which_protocol(digits, recorded, keys):
     _, settings = recorded
     assert settings[0]["kind"] == ("SGD" if keys else "Adam")
     assert settings[0]["lr"] == (30 * 512 / 256 if keys else 3e-3)
-    assert scores == {"linear": asdict(linear_probe(
-        train_x, train_y, test_x, test_y, classes=10, seed=0,
-        optimizer=keys.get("linear_probe_optimizer", "adam"),
-    ))}  # fmt: skip
+    assert scores == {
+        "linear": asdict(
+            linear_probe(
+                train_x,
+                train_y,
+                test_x,
+                test_y,
+                classes=10,
+                seed=0,
+                optimizer=keys.get("linear_probe_optimizer", "adam"),
+            )
+        )
+    }
 
 
 def test_standardised_features_have_neither_offset_nor_scale(digits):

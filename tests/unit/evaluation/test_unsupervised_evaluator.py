@@ -20,12 +20,25 @@ from coterie.run.setup import assemble, make_backend, make_unsupervised_evaluato
 from tests.builders.runs import TINY
 
 ORCHESTRA = (
-    "experiment=orchestra_digits", "cluster=serial", "data.limit=120", "partition=iid",
-    "partition.clients=3", "encoder.width=8", "encoder.features=16", "method.projection=6",
-    "method.hidden=16", "method.rounds=2", "method.epochs=1", "method.global_steps=20",
-    "method.global_clusters=5", "method.local_clusters=4", "tracking.progress=none",
-    "evaluation.figures=false", "evaluation.linear_probe=false", "evaluation.knn=false",
-)  # fmt: skip
+    "experiment=orchestra_digits",
+    "cluster=serial",
+    "data.limit=120",
+    "partition=iid",
+    "partition.clients=3",
+    "encoder.width=8",
+    "encoder.features=16",
+    "method.projection=6",
+    "method.hidden=16",
+    "method.rounds=2",
+    "method.epochs=1",
+    "method.global_steps=20",
+    "method.global_clusters=5",
+    "method.local_clusters=4",
+    "tracking.progress=none",
+    "evaluation.figures=false",
+    "evaluation.linear_probe=false",
+    "evaluation.knn=false",
+)
 
 
 def built(*overrides):

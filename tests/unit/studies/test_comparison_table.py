@@ -16,9 +16,14 @@ def record(label, seed, status="completed", error="", **numbers):
     numbers = {name.replace("__", "/"): value for name, value in numbers.items()}
     used = tuple(name for name in numbers if name.startswith("bytes"))
     return RunRecord(
-        label=label, seed=seed, status=status, error=error, numbers=numbers, accounts=used,
+        label=label,
+        seed=seed,
+        status=status,
+        error=error,
+        numbers=numbers,
+        accounts=used,
         scores=tuple(name for name in numbers if name not in used),
-    )  # fmt: skip
+    )
 
 
 ACC = (0.9, 0.7, 0.8)
@@ -39,8 +44,9 @@ def test_mean_and_sample_deviation_over_the_completed_runs():
     assert one.cells[1:] == (None, Spread(2000.0, 1000.0))
     assert two.cells == (Spread(1 / 3, None), Spread(0.5, None), Spread(5.0, None))
     assert [(row.completed, row.runs, row.count) for row in comparison.rows] == [
-        (3, 3, "3"), (1, 3, "1 of 3"),
-    ]  # fmt: skip
+        (3, 3, "3"),
+        (1, 3, "1 of 3"),
+    ]
 
 
 def test_markdown_is_a_table_and_the_runs_that_are_missing_in_it():

@@ -18,10 +18,13 @@ def run(accs, *, final=None, up=10, link=0.5, label="a", seed=0):
         row |= {"clustering/acc": acc} if acc is not None else {}
         rows.append(row)
     return RunRecord(
-        label=label, seed=seed, status="completed", rows=tuple(rows),
+        label=label,
+        seed=seed,
+        status="completed",
+        rows=tuple(rows),
         numbers={} if final is None else {"clustering/acc": final},
         scores=() if final is None else ("clustering/acc",),
-    )  # fmt: skip
+    )
 
 
 def test_axes_are_rounds_bytes_and_columns_of_modelled_seconds_or_steps():
@@ -71,9 +74,12 @@ def test_panels_are_final_metrics_that_were_tracked_else_the_loss():
     assert metrics_of([run([0.1])]) == ["loss"]
     names = ["clustering/acc", "clustering/nmi", "test/acc", "knn/acc"]
     both = RunRecord(
-        label="c", seed=0, status="completed", scores=tuple(names),
+        label="c",
+        seed=0,
+        status="completed",
+        scores=tuple(names),
         rows=({"round": 1, "clustering/acc": 1.0, "clustering/nmi": 1.0, "test/acc": 1.0},),
-    )  # fmt: skip
+    )
     assert metrics_of([both]) == ["clustering/acc", "test/acc", "clustering/nmi"]
 
 

@@ -33,14 +33,18 @@ def test_experiments_have_their_own_names_or_given_ones():
 def test_several_values_are_a_variant_each():
     found = planned("experiments=[ccfc_digits]", "partition.p=0,0.5", "method.rounds=1,2")
     assert list(found) == [
-        "ccfc_digits p=0 rounds=1", "ccfc_digits p=0 rounds=2",
-        "ccfc_digits p=0.5 rounds=1", "ccfc_digits p=0.5 rounds=2",
-    ]  # fmt: skip
+        "ccfc_digits p=0 rounds=1",
+        "ccfc_digits p=0 rounds=2",
+        "ccfc_digits p=0.5 rounds=1",
+        "ccfc_digits p=0.5 rounds=2",
+    ]
     assert found["ccfc_digits p=0.5 rounds=1"][1:] == ("partition.p=0.5", "method.rounds=1")
     one = planned(TWO, "fedmcc_digits:partition=iid,class_blocks")
     assert list(one) == [
-        "fedmcc_digits partition=iid", "fedmcc_digits partition=class_blocks", "fedavg_digits",
-    ]  # fmt: skip
+        "fedmcc_digits partition=iid",
+        "fedmcc_digits partition=class_blocks",
+        "fedavg_digits",
+    ]
     assert list(planned("experiments=[cc_digits]", "seedless.a=range(0,3)")) == [
         f"cc_digits a={number}" for number in range(3)
     ]
@@ -67,34 +71,75 @@ def test_folders_are_plain_and_never_shared():
 
 def test_the_seed_of_a_run_comes_last():
     assert Variant("a", "cc_digits", ("x=1",)).arguments(4) == (
-        "experiment=cc_digits", "x=1", "seed=4",
-    )  # fmt: skip
+        "experiment=cc_digits",
+        "x=1",
+        "seed=4",
+    )
 
 
 REFUSED = {
     (): "experiments: none is given; write experiments=[NAME,…], of byol_digits, ",
     ("experiments=[]",): "experiments: none is given; write experiments=[NAME,…], of ",
-    ("experiments=cc_digits,cc_mnist",): "experiments=cc_digits,cc_mnist: these are several values; give one, or a list as experiments=[cc_digits,cc_mnist].",
-    ("experiments=[cc_digits,cc_digits]",): "experiments=[cc_digits,cc_digits]: one is there twice; give each a name, as {name: experiment, …}.",
+    (
+        "experiments=cc_digits,cc_mnist",
+    ): "experiments=cc_digits,cc_mnist: these are several values; give one, or a list as experiments=[cc_digits,cc_mnist].",
+    (
+        "experiments=[cc_digits,cc_digits]",
+    ): "experiments=[cc_digits,cc_digits]: one is there twice; give each a name, as {name: experiment, …}.",
     ("experiments=[cc_digit]",): "cc_digit: experiment=cc_digit: must be one of ",
-    ("experiments={a b: cc_digits}",): "experiments: the name 'a b' must be of letters, digits, . + - _",
+    (
+        "experiments={a b: cc_digits}",
+    ): "experiments: the name 'a b' must be of letters, digits, . + - _",
     ("experiments=[cc_digits]", "seeds=[1,1]"): "seeds=[1,1]: one is there twice; leave it out.",
     ("experiments=[cc_digits]", "seeds=[]"): "seeds=[]: must have at least 1 entries, not 0.",
-    ("experiments=[cc_digits]", "seeds=3"): "seeds=3: must be a list in brackets such as seeds=[0,1,2].",
+    (
+        "experiments=[cc_digits]",
+        "seeds=3",
+    ): "seeds=3: must be a list in brackets such as seeds=[0,1,2].",
     ("experiments=[cc_digits]", "seeds=[-1]"): "seeds[0]=-1: must be at least 0.",
-    ("experiments=[cc_digits]", "seed=1"): "seed=1: a comparison sets it itself; give seeds=[0,1,2].",
-    ("experiments=[cc_digits]", "cc_digits:run_dir=x"): "cc_digits:run_dir=x: a comparison sets it itself; give out=DIR.",
-    ("experiments=[cc_digits]", "experiment=cc_mnist"): "experiment=cc_mnist: a comparison sets it itself; give experiments=[NAME,…].",
-    ("experiments=[cc_digits]", "parallel=0"): "parallel=0: must be at least 1 or must be one of auto.",
-    ("experiments=[cc_digits]", "resume=true"): "resume=true: give the folder of the comparison as out=DIR.",
-    (TWO, "fedmc_digits:method.epochs=1"): "fedmc_digits:method.epochs=1: nothing in experiments is called fedmc_digits; did you mean fedmcc_digits?",
-    (TWO, "x:method.epochs=1"): "x:method.epochs=1: nothing in experiments is called x; there are fedmcc_digits, fedavg_digits.",
-    ("experiments=[cc_digits]", "method.epochs=1,1"): "method.epochs=1,1: a value is there twice; leave it out.",
-    ("experiments=[cc_digits]", "method.epochs=interval(1,2)"): "method.epochs=interval(1,2): it names no values; list them, as method.epochs=a,b.",
+    (
+        "experiments=[cc_digits]",
+        "seed=1",
+    ): "seed=1: a comparison sets it itself; give seeds=[0,1,2].",
+    (
+        "experiments=[cc_digits]",
+        "cc_digits:run_dir=x",
+    ): "cc_digits:run_dir=x: a comparison sets it itself; give out=DIR.",
+    (
+        "experiments=[cc_digits]",
+        "experiment=cc_mnist",
+    ): "experiment=cc_mnist: a comparison sets it itself; give experiments=[NAME,…].",
+    (
+        "experiments=[cc_digits]",
+        "parallel=0",
+    ): "parallel=0: must be at least 1 or must be one of auto.",
+    (
+        "experiments=[cc_digits]",
+        "resume=true",
+    ): "resume=true: give the folder of the comparison as out=DIR.",
+    (
+        TWO,
+        "fedmc_digits:method.epochs=1",
+    ): "fedmc_digits:method.epochs=1: nothing in experiments is called fedmc_digits; did you mean fedmcc_digits?",
+    (
+        TWO,
+        "x:method.epochs=1",
+    ): "x:method.epochs=1: nothing in experiments is called x; there are fedmcc_digits, fedavg_digits.",
+    (
+        "experiments=[cc_digits]",
+        "method.epochs=1,1",
+    ): "method.epochs=1,1: a value is there twice; leave it out.",
+    (
+        "experiments=[cc_digits]",
+        "method.epochs=interval(1,2)",
+    ): "method.epochs=interval(1,2): it names no values; list them, as method.epochs=a,b.",
     (TWO, "method.rounds=1"): "fedmcc_digits: method.rounds=1: there is no such key; ",
-    ("experiments=[cc_digits]", "cc_digits:method.epochs=1,x"): "cc_digits epochs=x: method.epochs=x: not a whole number; ",
+    (
+        "experiments=[cc_digits]",
+        "cc_digits:method.epochs=1,x",
+    ): "cc_digits epochs=x: method.epochs=x: not a whole number; ",
     ("experiments=[cc_digits]", "rubbish"): "rubbish: it cannot be read; write it as key=value.",
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("arguments", REFUSED)

@@ -32,13 +32,23 @@ def test_a_server_line_and_a_client_line(tmp_path):
     log.append(MetricsRow(round=3, stage="s", phase="p", step=0, values={"loss": 1.5}, client=0))
     server, client = map(strict, log.path.read_text().splitlines())
     assert server == {
-        "round": 2, "stage": "cluster", "phase": "local training", "step": 1, "scope": "server",
-        "loss": 0.5, "steps": 3,
-    }  # fmt: skip
+        "round": 2,
+        "stage": "cluster",
+        "phase": "local training",
+        "step": 1,
+        "scope": "server",
+        "loss": 0.5,
+        "steps": 3,
+    }
     assert client == {
-        "round": 3, "stage": "s", "phase": "p", "step": 0, "scope": "client", "client": 0,
+        "round": 3,
+        "stage": "s",
+        "phase": "p",
+        "step": 0,
+        "scope": "client",
+        "client": 0,
         "loss": 1.5,
-    }  # fmt: skip
+    }
 
 
 def test_what_is_not_finite_is_null_with_its_key(tmp_path):

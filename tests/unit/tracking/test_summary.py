@@ -29,15 +29,24 @@ def summary(**changes):
 def test_the_file_is_the_contract(tmp_path):
     summary(
         metrics={"clustering": {"acc": 0.9, "nmi": math.nan}, "linear": {"acc": 0.8}},
-        bytes_down=1, bytes_up=2, bytes_peer=3, failures=("client 3 was dropped.",),
+        bytes_down=1,
+        bytes_up=2,
+        bytes_peer=3,
+        failures=("client 3 was dropped.",),
         seconds={"total": 4.5},
-    ).write(tmp_path / "summary.json")  # fmt: skip
+    ).write(tmp_path / "summary.json")
     assert json.loads((tmp_path / "summary.json").read_text()) == {
-        "status": "completed", "method": "FedMCC", "dataset": "digits", "rounds": 12, "clients": 5,
-        "seed": 1, "metrics": {"clustering": {"acc": 0.9, "nmi": None}, "linear": {"acc": 0.8}},
+        "status": "completed",
+        "method": "FedMCC",
+        "dataset": "digits",
+        "rounds": 12,
+        "clients": 5,
+        "seed": 1,
+        "metrics": {"clustering": {"acc": 0.9, "nmi": None}, "linear": {"acc": 0.8}},
         "bytes": {"down": 1, "up": 2, "peer": 3, "evaluation": 0},
-        "failures": ["client 3 was dropped."], "seconds": {"total": 4.5},
-    }  # fmt: skip
+        "failures": ["client 3 was dropped."],
+        "seconds": {"total": 4.5},
+    }
     assert [path.name for path in tmp_path.iterdir()] == ["summary.json"]
 
 
@@ -84,19 +93,34 @@ def test_the_best_of_each_column_is_bold_ties_too(monkeypatch):
         for name in ("FedMCC", "k-means", "a baseline")
     )
     assert [f"\x1b[1m{cell}" in first for cell in ("0.912", "0.800", "0.700", "-")] == [
-        True, False, True, False,
-    ]  # fmt: skip
+        True,
+        False,
+        True,
+        False,
+    ]
     assert [f"\x1b[1m{cell}" in second for cell in ("0.500", "0.810", "0.700", "-0.250")] == [
-        False, True, True, True,
-    ]  # fmt: skip
+        False,
+        True,
+        True,
+        True,
+    ]
     assert "\x1b[1m" not in third
 
 
 @pytest.mark.parametrize(
     ("count", "text"),
-    [(0, "0 B"), (999, "999 B"), (1000, "1.00 kB"), (9_996, "10.0 kB"), (999_499, "999 kB"),
-     (999_501, "1.00 MB"), (1_234_567, "1.23 MB"), (45.6e9, "45.6 GB"), (5e15, "5000 TB")],
-)  # fmt: skip
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (1000, "1.00 kB"),
+        (9_996, "10.0 kB"),
+        (999_499, "999 kB"),
+        (999_501, "1.00 MB"),
+        (1_234_567, "1.23 MB"),
+        (45.6e9, "45.6 GB"),
+        (5e15, "5000 TB"),
+    ],
+)
 def test_sizes(count, text):
     assert format_bytes(count) == text
 
@@ -111,9 +135,18 @@ def test_sizes_are_right_to_half_a_percent(count):
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(0, "0.0 s"), (4.21, "4.2 s"), (59.94, "59.9 s"), (59.96, "1:00"), (60, "1:00"),
-     (187.4, "3:07"), (3599.6, "1:00:00"), (7387, "2:03:07"), (100 * 3600, "100:00:00")],
-)  # fmt: skip
+    [
+        (0, "0.0 s"),
+        (4.21, "4.2 s"),
+        (59.94, "59.9 s"),
+        (59.96, "1:00"),
+        (60, "1:00"),
+        (187.4, "3:07"),
+        (3599.6, "1:00:00"),
+        (7387, "2:03:07"),
+        (100 * 3600, "100:00:00"),
+    ],
+)
 def test_durations(seconds, text):
     assert format_seconds(seconds) == text
 
