@@ -116,7 +116,7 @@ def _file(module: str) -> str | None:
 def main() -> int:
     """Run what the change touches."""
     tests = touched(changed())
-    workers = ("-n", "2") if len(tests) > 5 else ()
+    workers = ("-n", "2") if len(tests) > 1 else ()
     os.environ["COTERIE_TESTS_UNTIL"] = str(time.time() + SECONDS)
     sys.stderr.write(f"{len(tests)} test files are touched: {', '.join(tests[:9])} …\n")
     tests = [file for file in tests if file != ALWAYS]
