@@ -33,7 +33,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@echo "Installed: $$(du -sh $(VENV) | cut -f 1) in $(VENV)."
 
 demo: install  ## FedMCC on handwritten digits: 4 clients, about a minute on 2 cores.
-	$(BIN)/python -m ray_jobs.train experiment=demo
+	$(BIN)/python -m ray_jobs.train experiment=fedmcc_digits_demo
 
 check: install lint  ## lint, and for a minute the tests that the changes since main touch.
 	$(BIN)/python -m tests.check

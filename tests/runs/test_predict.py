@@ -122,9 +122,9 @@ def test_a_failure_half_way_leaves_no_output(ran, samples, capsys):
     assert [path.name for path in Path().iterdir()] == ["x"]
 
 
-@pytest.fixture(autouse=True)
-def inputs(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+@pytest.fixture
+def inputs(tmp_path, elsewhere):
+    """Files of many kinds in the current folder, most of which are refused."""
     images = np.zeros((3, 1, 8, 8), dtype=np.uint8)
     np.save("good.npy", images)
     np.save("five.npy", images[..., None])
@@ -178,6 +178,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.usefixtures("inputs")
 @pytest.mark.parametrize("argument", REFUSED)
 def test_one_sentence_and_exit_code_2(ran, capsys, argument):
     usual = {"model": str(ran), "input": "good.npy", "output": "out.parquet"}

@@ -44,7 +44,6 @@ def test_uniform_votes_are_scikit_learns(data, k):
         {},
         {"k": 3},
         {"k": 20, "weighting": "uniform"},
-        {"weighting": "exp", "temperature": 2.0},
     ],
 )
 def test_the_config_says_how_neighbours_vote(data, keys):
