@@ -8,7 +8,7 @@ from typing import Any
 
 import ray
 import torch
-from ray.exceptions import ObjectLostError
+from ray.exceptions import ObjectLostError, RayActorError
 
 from coterie.contract.clusterer import Prediction
 from coterie.contract.phase import Mean, Phase
@@ -166,7 +166,7 @@ def _split(event: Event) -> tuple[Event, list[tuple[ObjectKey, Packed]]]:
 def _resolve(handle: Handle) -> Packed:
     try:
         packed: Packed = ray.get(handle)  # a view of the node's shared memory
-    except ObjectLostError as error:
+    except (ObjectLostError, RayActorError) as error:  # Ray names its maker at times
         raise StateLostError from error
     return packed
 

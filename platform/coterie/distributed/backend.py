@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import ray
-from ray.exceptions import ObjectLostError
+from ray.exceptions import ObjectLostError, RayActorError
 
 from coterie.contract.clusterer import Prediction
 from coterie.contract.phase import Mean, Phase, ServerState, Tensors
@@ -168,7 +168,7 @@ class RayBackend:
         """
         try:
             packed: Packed = fetch(handle)
-        except ObjectLostError as error:
+        except (ObjectLostError, RayActorError) as error:  # Ray names its maker at times
             raise StateLostError from error
         return packed
 
