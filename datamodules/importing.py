@@ -73,12 +73,14 @@ def import_data(
         for half, folder in folders.items()
     }
     bad = [sentence for half in found.values() for sentence in half.bad]
-    if bad and on_error == "refuse":
-        for folder in folders.values():
+    nothing = any(half.samples == 0 for half in found.values())
+    if bad and (nothing or on_error == "refuse"):
+        for folder in (*folders.values(), out):
             _discard(folder)
         more = f" And {len(bad) - _NAMED} more." if len(bad) > _NAMED else ""
         raise DataError(
-            f"{len(bad)} pictures cannot be read; mend them, or leave them out with on_error=skip: "
+            f"{len(bad)} pictures cannot be read; mend them"
+            f"{'' if nothing else ', or leave them out with on_error=skip'}: "
             f"{' '.join(bad[:_NAMED])}{more}"
         )
     if bad:

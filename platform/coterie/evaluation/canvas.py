@@ -6,9 +6,17 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 COLOURS = (
-    "#3f90da", "#ffa90e", "#bd1f01", "#94a4a2", "#832db6",
-    "#a96b59", "#e76300", "#b9ac70", "#717581", "#92dadd",
-)  # fmt: skip
+    "#3f90da",
+    "#ffa90e",
+    "#bd1f01",
+    "#94a4a2",
+    "#832db6",
+    "#a96b59",
+    "#e76300",
+    "#b9ac70",
+    "#717581",
+    "#92dadd",
+)
 """Petroff's ten colours (2021, arXiv 2107.02270), told apart under colour blindness too."""
 
 MARKERS = "o^sDvP"

@@ -128,9 +128,15 @@ def _curve(axes: Axes, curve: Curve, name: str, number: int, breaks: Sequence[in
     colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
     gaps = [at for at in np.searchsorted(rounds, breaks) if 0 < at < len(rounds)]
     axes.plot(
-        np.insert(rounds, gaps, np.nan), np.insert(values, gaps, np.nan),
-        label=name, color=colour, marker=marker, markevery=every, markersize=4, lw=1.4,
-    )  # fmt: skip
+        np.insert(rounds, gaps, np.nan),
+        np.insert(values, gaps, np.nan),
+        label=name,
+        color=colour,
+        marker=marker,
+        markevery=every,
+        markersize=4,
+        lw=1.4,
+    )
 
 
 def _mark_stages(grid: NDArray[Any], boundaries: Mapping[str, int]) -> None:

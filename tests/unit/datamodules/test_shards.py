@@ -130,6 +130,15 @@ def test_all_bad_pictures_are_named_at_once_and_nothing_is_left(pictures, tmp_pa
     assert not (tmp_path / "out").exists()
 
 
+def test_where_no_picture_can_be_read_nothing_is_imported(tmp_path):
+    (tmp_path / "pictures" / "a").mkdir(parents=True)
+    (tmp_path / "pictures" / "a" / "1.png").write_bytes(b"no picture")
+    data = ClassFolders(ClassFolders.Config(path=str(tmp_path / "pictures")))
+    with pytest.raises(DataError, match=r"1 pictures cannot be read; mend them: .*1\.png"):
+        imported(data, tmp_path / "out", on_error="skip")
+    assert not (tmp_path / "out").exists()
+
+
 def test_bad_pictures_are_left_out_and_listed(pictures, tmp_path, capsys):
     spoil(pictures)
     out = tmp_path / "out"
