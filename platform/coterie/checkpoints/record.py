@@ -15,6 +15,7 @@ from coterie.contract.phase import ServerState, Slots
 from coterie.execution.backend import Backend
 from coterie.execution.events import Handle
 from coterie.execution.packing import pack, unpack
+from coterie.rounds.accounts import ClientAccount
 from coterie.rounds.state import Ledger, RunState
 
 Key = tuple[str | int, ...]
@@ -38,6 +39,7 @@ def state_record(state: RunState, digests: Mapping[int, str]) -> dict[str, Any]:
         "simulated": dict(state.simulated),
         "best": state.best,
         "ledger": asdict(state.ledger),
+        "accounts": {str(client): asdict(own) for client, own in state.accounts.items()},
     }
 
 
@@ -69,6 +71,9 @@ def restore(
         best=record["best"],
         optimizer=_group_slots(optimizer, record["optimizer"]),
         simulated=Counter(record["simulated"]),
+        accounts={  # checkpoints of earlier versions have none
+            int(client): ClientAccount(**own) for client, own in record.get("accounts", {}).items()
+        },
     )
     for (recipient, sender), letter in _group_mail(mail, record["mail"]).items():
         state.mail.setdefault(recipient, {})[sender] = backend.store(pack(letter))
@@ -106,7 +111,8 @@ def _by_route(state: RunState, backend: Backend) -> dict[Key, Tensor]:
 
 def _ledger(record: dict[str, Any]) -> Ledger:
     versions = {int(client): known for client, known in record.pop("versions").items()}
-    return Ledger(versions=versions, **record)
+    received = {int(client): size for client, size in record.pop("received", {}).items()}
+    return Ledger(versions=versions, received=received, **record)
 
 
 def _group_slots(

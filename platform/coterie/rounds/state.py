@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from coterie.contract.phase import ServerState
 from coterie.execution.events import Handle, TurnDone
+from coterie.rounds.accounts import ClientAccount, accounts_after
 from coterie.rounds.gather import PhaseResult
 from coterie.rounds.server_optimizer import Moments
 
@@ -50,6 +51,7 @@ class Ledger:
 
     Attributes:
         versions: Client to slot to the digest that it received last.
+        received: Client to bytes from the server.
         down: Bytes from the server to clients.
         up: Bytes from clients to the server, weights and metrics included.
         peer: Bytes from clients to clients.
@@ -58,6 +60,7 @@ class Ledger:
     """
 
     versions: dict[int, dict[str, str]] = field(default_factory=dict)
+    received: dict[int, int] = field(default_factory=dict)
     down: int = 0
     up: int = 0
     peer: int = 0
@@ -86,6 +89,7 @@ class Ledger:
                 if known.get(slot) != version:
                     known[slot] = version
                     sent[slot] += size
+                    self.received[client] = self.received.get(client, 0) + size
         self.down += sent.total()
         return dict(sorted(sent.items()))
 
@@ -124,6 +128,7 @@ class RunState:
         optimizer: Slot to the server optimiser's tensors.
         simulated: Number of simulated dropouts and stragglers.
         best: The best value of the metric that `checkpoint.best` names.
+        accounts: Client to what it has done so far.
     """
 
     server: ServerState
@@ -136,6 +141,7 @@ class RunState:
     optimizer: Moments = field(default_factory=dict)
     simulated: Counter[str] = field(default_factory=Counter)
     best: float | None = None
+    accounts: Mapping[int, ClientAccount] = field(default_factory=dict)
 
     def keep(self, result: PhaseResult, simulated: Mapping[str, int]) -> None:
         """Take over what a phase leaves besides the server's state: states, mail and counts."""
@@ -148,6 +154,7 @@ class RunState:
         for turn in result.turns:
             for recipient, message in turn.mail.items():
                 self.mail.setdefault(recipient, {})[turn.client] = message
+        self.accounts = accounts_after(self.accounts, result)
         self.phases += 1
         self.failures += [str(failure) for failure in result.failures]
         self.dropped += len(result.dropped)

@@ -65,9 +65,13 @@ class ClientGroups:
         table = contingency(last[here], truth, len(counts), int(self.truth.max()) + 1)
         return {**found, "ari": ari(table)}
 
+    def now(self, server: ServerState) -> Mapping[int, int]:
+        """Client to its current group."""
+        return self.method.members(server)
+
     def members(self, server: ServerState) -> dict[int, list[int]]:
         """Group to its current clients, in order of the groups."""
-        now = self.method.members(server)
+        now = self.now(server)
         found: dict[int, list[int]] = {group: [] for group in sorted(set(now.values()))}
         for client, group in sorted(now.items()):
             found[group].append(client)

@@ -17,7 +17,7 @@ from coterie.contract.phase import ServerState
 from coterie.contract.seeds import derive_seed
 from coterie.errors import ConfigError
 from coterie.evaluation.evaluator import Evaluator
-from coterie.evaluation.scorer import LOCAL, UNSUPERVISED, Evaluation
+from coterie.evaluation.scorer import UNSUPERVISED, Evaluation
 from coterie.evaluation.semi_supervised import fine_tune
 from coterie.execution.backend import Backend
 from coterie.execution.device import device_of
@@ -36,17 +36,7 @@ from coterie.tracking.atomic import write_text_atomically
 from coterie.tracking.formatting import without_auroc
 from coterie.tracking.metrics_log import finite
 from coterie.tracking.run_directory import RunDirectory
-
-_ROWS = {
-    "clustering": "clusters",
-    "clustering_test": "clusters, test set",
-    "kmeans_raw": "k-means on raw samples",
-    "linear": "linear probe",
-    "knn": "nearest neighbours",
-    UNSUPERVISED: "without labels",
-    LOCAL: "clients' own models",
-}
-"""Names of groups of metrics for the terminal."""
+from coterie.tracking.score_names import score_tables
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,14 +55,10 @@ class EvaluatedRun:
 
     @property
     def tables(self) -> list[dict[str, Mapping[str, float]]]:
-        """The metrics by row name, in up to three tables: clusters, classifiers, no labels."""
-        tables: list[dict[str, Mapping[str, float]]] = [{}, {}, {}]
-        for group, scores in self.metrics.items():
-            share = group.removeprefix("labels_")
-            fine_tuned = f"fine-tuned, {share} of labels" if share != group else group
-            number = 2 if group == UNSUPERVISED else 0 if "nmi" in scores else 1
-            tables[number][_ROWS.get(group, fine_tuned)] = without_auroc(scores)
-        return [table for table in tables if table]
+        """The metrics by row name, in tables: clusters, classifiers, others."""
+        return score_tables(
+            {group: without_auroc(scores) for group, scores in self.metrics.items()}
+        )
 
 
 @dataclass

@@ -183,7 +183,7 @@ class Federation:
         scores = {
             row: without_auroc(metrics[group]) for group, row in rows.items() if group in metrics
         }
-        outputs = (*finished.figures, directory.summary)
+        outputs = (*finished.figures, directory.summary, directory.report)
         self._view.finish("completed", scores=scores, outputs=outputs)
         return RunResult(
             run_dir=directory.path,

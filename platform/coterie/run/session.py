@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from coterie.checkpoints.writer import CheckpointWriter
+from coterie.config.differences import changed_keys
 from coterie.config.loading import dump_config
 from coterie.config.schema import RunConfig
 from coterie.contract.clusterer import Clusterer
@@ -18,6 +19,7 @@ from coterie.models.saved_model import with_head
 from coterie.rounds.loop import Loop
 from coterie.rounds.state import RunState
 from coterie.run.client_groups import ClientGroups
+from coterie.run.client_table import ClientRow, client_rows, write_clients
 from coterie.run.interrupts import Interrupts
 from coterie.run.outputs import draw_figures, summary_of, write_assignments, write_models
 from coterie.run.recorder import Recorder
@@ -27,6 +29,7 @@ from coterie.tracking.loggers import Tracker, build_loggers
 from coterie.tracking.metrics_log import MetricsLog
 from coterie.tracking.run_directory import RunDirectory
 from coterie.tracking.run_records import is_completed
+from coterie.tracking.run_report import write_run_report
 from coterie.tracking.summary import Summary
 
 
@@ -82,7 +85,7 @@ class Session:
     def conclude(
         self, status: Status, metrics: Mapping[str, Mapping[str, float]], error: str | None = None
     ) -> None:
-        """Checkpoint an interrupted run, write summary.json, and close."""
+        """Checkpoint an interrupted run, write summary.json and report.html, and close."""
         try:
             if status == "interrupted" and self._recorder is not None and self.state is not None:
                 self.view.note("Stopping after a checkpoint; a second signal ends the run at once.")
@@ -93,6 +96,8 @@ class Session:
             summary.write(self.directory.summary)
             if self._recorder is not None and self.state is not None:
                 self._recorder.track_end(self.state, summary)
+                write_clients(self.directory.clients, self._client_rows(self.state))
+            write_run_report(self.directory, changed_keys(self.config))
         except OSError as problem:
             self._warn(f"{self.directory.summary}: cannot write ({problem.strerror}); make room.")
         finally:
@@ -223,6 +228,11 @@ class Session:
                 self._warn,
             ),
         )
+
+    def _client_rows(self, state: RunState) -> list[ClientRow]:
+        grouped = ClientGroups.of(self.config, self.assembly.method)
+        groups = None if grouped is None else grouped.now(state.server)
+        return client_rows(self.assembly, state, groups)
 
     def _warn(self, sentence: str) -> None:
         """Show a warning and keep it for the summary."""

@@ -1,7 +1,7 @@
 """The run directory: the folder and files of a run.
 
 Layout (other tools read it): `config.yaml`, `metrics.jsonl`, `summary.json`, `checkpoints/`,
-`model/`, `assignments.parquet`, `figures/`.
+`model/`, `assignments.parquet`, `clients.csv`, `figures/`, `report.html`.
 """
 
 import shutil
@@ -133,6 +133,16 @@ class RunDirectory:
     def assignments(self) -> Path:
         """`assignments.parquet`: sample, client, cluster, confidence."""
         return self.path / "assignments.parquet"
+
+    @property
+    def clients(self) -> Path:
+        """`clients.csv`: samples, turns, failures, loss, seconds, bytes of each client."""
+        return self.path / "clients.csv"
+
+    @property
+    def report(self) -> Path:
+        """`report.html`: the whole run on one page."""
+        return self.path / "report.html"
 
     @property
     def client_groups(self) -> Path:

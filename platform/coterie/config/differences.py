@@ -1,0 +1,28 @@
+"""The keys of a run's config that differ from their defaults."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from coterie.config.component import target_of
+from coterie.config.schema import COMPONENTS, RunConfig
+
+
+def changed_keys(config: RunConfig) -> dict[str, Any]:
+    """The keys whose values differ from the defaults, by dotted name, in the config's order.
+
+    The classes that a config names are always among them (`method` is `modules.fedmcc:FedMCC`);
+    their other keys are compared with the defaults of the class, not of an experiment.
+    """
+    values = config.model_dump(mode="json", exclude_defaults=True)
+    for name in COMPONENTS:
+        values[name] = {"": target_of(getattr(config, name)), **values.get(name, {})}
+    ordered = {name: values[name] for name in RunConfig.model_fields if name in values}
+    return _dotted(ordered)
+
+
+def _dotted(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        key = f"{prefix}.{name}".strip(".")
+        found |= _dotted(value, key) if isinstance(value, Mapping) and value else {key: value}
+    return found

@@ -1,0 +1,55 @@
+"""The table of a run's clients: samples, turns, failures, loss, seconds, bytes and groups."""
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from coterie.evaluation.label_distribution import client_names
+from coterie.rounds.accounts import ClientAccount
+from coterie.rounds.state import RunState
+from coterie.run.setup import Assembly
+from coterie.tracking.atomic import write_text_atomically
+
+ClientRow = Mapping[str, int | float | str | None]
+
+
+def client_rows(
+    assembly: Assembly, state: RunState, groups: Mapping[int, int] | None = None
+) -> list[ClientRow]:
+    """What each client has and has done so far.
+
+    Args:
+        assembly: The run's parts.
+        state: The run's state.
+        groups: Client to its group, where the method groups clients.
+
+    Returns:
+        A row per client with client, name (where the data names its clients), samples, turns,
+        failures, loss (of the last turn), seconds (of all turns), bytes_down, bytes_up, bytes_peer,
+        and group (where there are groups).
+    """
+    data, workload = assembly.data, assembly.workload
+    siloed = workload.silo_classes is not None
+    names = data.owner_names if siloed else client_names(data, workload.parts)
+    found: list[ClientRow] = []
+    for client, rows in enumerate(workload.parts):
+        own = state.accounts.get(client, ClientAccount())
+        row: dict[str, int | float | str | None] = {"client": client}
+        row |= {"name": names[client]} if names else {}
+        row |= {"samples": len(rows), "turns": own.turns, "failures": own.failures}
+        row |= {"loss": own.loss, "seconds": own.seconds}
+        row |= {"bytes_down": state.ledger.received.get(client, 0), "bytes_up": own.up}
+        row |= {"bytes_peer": own.peer}
+        row |= {} if groups is None else {"group": groups.get(client)}
+        found.append(row)
+    return found
+
+
+def write_clients(path: Path, rows: Sequence[ClientRow]) -> None:
+    """Write `client_rows` as CSV; what is unknown is empty."""
+    text = io.StringIO()
+    table = csv.DictWriter(text, list(rows[0]) if rows else ["client"], lineterminator="\n")
+    table.writeheader()
+    table.writerows(rows)
+    write_text_atomically(path, text.getvalue())

@@ -1,0 +1,254 @@
+"""`report.html`: a run's config, curves, scores, failures, bytes and clients on one page.
+
+The page is made from the files of the run directory alone, so it can be made again at any time.
+Pictures and styles are inside it; it loads nothing and runs no script.
+"""
+
+import base64
+import csv
+import json
+import math
+import struct
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from coterie.config.explain import show
+from coterie.tracking.atomic import write_text_atomically
+from coterie.tracking.environment import ENVIRONMENT_KEYS
+from coterie.tracking.formatting import format_bytes, format_seconds
+from coterie.tracking.metrics_log import parse_row
+from coterie.tracking.run_directory import RunDirectory
+from coterie.tracking.score_names import score_tables
+
+_TEMPLATE = Path(__file__).with_name("report.html.jinja")
+_CAPTIONS = {
+    "curves": "Loss of each stage and scores over the rounds",
+    "partition": "Samples of each class on each client",
+    "client_groups": "Groups of clients over the rounds",
+    "confusion": "True classes against matched clusters",
+    "tsne": "t-SNE of the representations",
+}
+"""Figures in the order of the page; others follow."""
+_ROUNDS = 12
+_CLIENTS = 30
+_FAILURES = 30
+_WIDE = 1.7
+"""Width by height from which a figure has a row of its own."""
+_PLACE = ("round", "stage")
+_DIRECTIONS = {"down": "to clients", "up": "to the server", "peer": "between clients"}
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of the page.
+
+    Attributes:
+        head: The columns' names.
+        rows: The cells; the first of each row names it.
+        note: What the table leaves out, as a sentence; "" if nothing.
+    """
+
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    note: str = ""
+
+
+def write_run_report(directory: RunDirectory, changed: Mapping[str, Any]) -> Path:
+    """Write `report.html` from the run directory's other files, of which any may be missing.
+
+    Args:
+        directory: The run's directory.
+        changed: The keys of the config that differ from their defaults.
+
+    Returns:
+        The page.
+    """
+    from jinja2 import Environment  # imported only where a page is made
+
+    summary: dict[str, Any] = {}
+    if directory.summary.is_file():
+        summary = json.loads(directory.summary.read_text(encoding="utf-8"))
+    rows = _server_rows(directory.metrics)
+    failures = summary.get("failures", [])
+    page = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(
+        _TEMPLATE.read_text(encoding="utf-8")
+    )
+    text = page.render(
+        title=changed.get("experiment", "run"),
+        folder=directory.path.name,
+        summary=summary,
+        partition=_last_part(changed.get("partition", "")),
+        tiles=_tiles(summary),
+        scores=[_score_table(table) for table in score_tables(summary.get("metrics", {}))],
+        rounds=_round_table(rows),
+        figures=_figures(directory.figures),
+        failures=failures[:_FAILURES],
+        failed=len(failures),
+        sent=_byte_table(rows, summary),
+        seconds=_second_table(summary),
+        clients=_client_table(directory.clients),
+        config={key: show(value) for key, value in changed.items()},
+        software=_software(directory),
+    )
+    write_text_atomically(directory.report, text)
+    return directory.report
+
+
+def _server_rows(path: Path) -> list[Row]:
+    if not path.is_file():
+        return []
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    found = [row for line in lines if (row := parse_row(line)) is not None]
+    return [row for row in found if row.get("scope") == "server"]
+
+
+def _tiles(summary: Row) -> dict[str, str]:
+    """The numbers at the top of the page: up to four scores, then size, bytes and time."""
+    groups = summary.get("metrics", {})
+    main: Row = next(
+        (groups[name] for name in ("clustering", "test", "train") if name in groups), {}
+    )
+    shown = {name.upper(): _number(value) for name, value in list(main.items())[:4]}
+    if summary:
+        sent = sum(summary["bytes"].values())
+        shown |= {"rounds": f"{summary['rounds']:,}", "clients": f"{summary['clients']:,}"}
+        shown |= {"sent": format_bytes(sent)}
+        shown |= {"time": format_seconds(summary["seconds"].get("total") or 0.0)}
+    return shown
+
+
+def _score_table(scores: Mapping[str, Mapping[str, Any]]) -> Table:
+    names = list(dict.fromkeys(name for row in scores.values() for name in row))
+    rows = [[label, *(_number(row.get(name)) for name in names)] for label, row in scores.items()]
+    return Table(["", *names], rows)
+
+
+def _round_table(rows: Sequence[Row]) -> Table | None:
+    """The evaluations between rounds, at most twelve of them."""
+    tracked = [name for name in dict.fromkeys(key for row in rows for key in row) if "/" in name]
+    ours = ("clustering/", "clustering_test/", "train/", "test/", "linear/", "local/", "groups/")
+    names = [name for name in tracked if name.startswith((*ours, "unsupervised/"))]
+    found = [row for row in rows if any(row.get(name) is not None for name in names)]
+    if not found:
+        return None
+    last = len(found) - 1
+    kept = sorted({round(i * last / max(1, _ROUNDS - 1)) for i in range(_ROUNDS)}) if last else [0]
+    shown = [found[i] for i in kept] if len(found) > _ROUNDS else found
+    note = f"{len(shown)} of {len(found)} evaluations; metrics.jsonl has all of them."
+    return Table(
+        [*_PLACE, "loss", *names],
+        [
+            [*(str(row[key]) for key in _PLACE), *(_number(row.get(k)) for k in ("loss", *names))]
+            for row in shown
+        ],
+        note if len(found) > len(shown) else "",
+    )
+
+
+def _figures(folder: Path) -> list[dict[str, Any]]:
+    """The figures as data URIs with captions."""
+    order = list(_CAPTIONS)
+    paths = sorted(
+        folder.glob("*.png"),
+        key=lambda path: (order.index(path.stem) if path.stem in order else 99, path.stem),
+    )
+    found = []
+    for path in paths:
+        content = path.read_bytes()
+        found.append(
+            {
+                "caption": _CAPTIONS.get(path.stem, path.stem.replace("_", " ")),
+                "data": base64.b64encode(content).decode(),
+                "wide": path.stem == "curves" or _aspect(content) > _WIDE,
+            }
+        )
+    return found
+
+
+def _aspect(png: bytes) -> float:
+    """Width by height, which a PNG's header has at bytes 16 and 20."""
+    width, height = struct.unpack(">II", png[16:24])
+    return float(width / height)
+
+
+def _byte_table(rows: Sequence[Row], summary: Row) -> Table | None:
+    """Bytes by direction and slot."""
+    sums: Counter[str] = Counter()
+    for row in rows:
+        for name, value in row.items():
+            if name.startswith("bytes/") and name.count("/") >= 2:
+                sums[name.removeprefix("bytes/")] += int(value or 0)
+    cells = [
+        [_DIRECTIONS[way], slot, format_bytes(size)]
+        for (way, _, slot), size in ((name.partition("/"), size) for name, size in sums.items())
+        if size
+    ]
+    evaluation = summary.get("bytes", {}).get("evaluation", 0)
+    cells += [["evaluation", "", format_bytes(evaluation)]] if evaluation else []
+    return Table(["direction", "what", "bytes"], cells) if cells else None
+
+
+def _second_table(summary: Row) -> Table | None:
+    seconds = summary.get("seconds", {})
+    total = [name for name in ("total",) if name in seconds]
+    names = [*(name for name in seconds if name not in total), *total]
+    cells = [[name.replace("_", " "), format_seconds(seconds[name] or 0.0)] for name in names]
+    return Table(["purpose", "time"], cells) if cells else None
+
+
+def _client_table(path: Path) -> Table | None:
+    """The clients; of many those with the most failures, then those with the largest loss."""
+    if not path.is_file():
+        return None
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    if not rows:
+        return None
+    shown, note = rows, ""
+    if len(rows) > _CLIENTS:
+        worst = sorted(rows, key=lambda row: (-int(row["failures"]), -float(row["loss"] or -1e300)))
+        shown = worst[:_CLIENTS]
+        note = (
+            f"{_CLIENTS} of {len(rows):,} clients, those with the most failures or else the "
+            "largest loss; clients.csv has all of them."
+        )
+    head = list(rows[0])
+    cells = [[_client_cell(name, row[name]) for name in head] for row in shown]
+    return Table([name.replace("_", " ") for name in head], cells, note)
+
+
+def _client_cell(column: str, value: str) -> str:
+    if column.startswith("bytes"):
+        return format_bytes(int(value))
+    if column == "seconds":
+        return format_seconds(float(value))
+    if column == "loss":
+        return _number(float(value) if value else None)
+    return value
+
+
+def _software(directory: RunDirectory) -> str:
+    """Coterie's version and those of the packages, in a line."""
+    import yaml
+
+    if not directory.config.is_file():
+        return ""
+    values = yaml.safe_load(directory.config.read_text(encoding="utf-8"))
+    known = {key: values.get(key) for key in ENVIRONMENT_KEYS}
+    packages = ", ".join(f"{name} {version}" for name, version in (known["packages"] or {}).items())
+    return f"Coterie {known['version']}, Python {known['python']}, {known['platform']}, {packages}"
+
+
+def _number(value: float | None) -> str:
+    """A number with four significant digits at least before the point, or a dash."""
+    if value is None or not math.isfinite(value):
+        return "–"
+    return f"{value:.3f}" if 0.001 <= abs(value) < 10_000 or value == 0 else f"{value:.3g}"
+
+
+def _last_part(target: object) -> str:
+    return str(target).rpartition(":")[2]

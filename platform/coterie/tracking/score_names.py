@@ -1,0 +1,39 @@
+"""Groups of final metrics in words, and in tables of metrics that can be compared."""
+
+from collections.abc import Mapping
+
+_NAMES = {
+    "clustering": "clusters",
+    "clustering_test": "clusters, test set",
+    "kmeans_raw": "k-means on raw samples",
+    "train": "classes, training set",
+    "test": "classes, test set",
+    "linear": "linear probe",
+    "knn": "nearest neighbours",
+    "unsupervised": "without labels",
+    "local": "clients' own models",
+    "groups": "groups of clients",
+}
+
+Scores = Mapping[str, float]
+
+
+def group_name(group: str) -> str:
+    """A group of metrics in words: "kmeans_raw" is "k-means on raw samples"."""
+    share = group.removeprefix("labels_")
+    return _NAMES.get(group, group if share == group else f"fine-tuned, {share} of labels")
+
+
+def score_tables(metrics: Mapping[str, Scores]) -> list[dict[str, Scores]]:
+    """The metrics by row name in tables: clusters, classifiers, then each other group alone."""
+    clusters: dict[str, Scores] = {}
+    classifiers: dict[str, Scores] = {}
+    others: list[dict[str, Scores]] = []
+    for group, scores in metrics.items():
+        if "nmi" in scores:
+            clusters[group_name(group)] = scores
+        elif "acc" in scores:
+            classifiers[group_name(group)] = scores
+        elif scores:
+            others.append({group_name(group): scores})
+    return [table for table in (clusters, classifiers, *others) if table]

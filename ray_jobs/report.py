@@ -1,0 +1,55 @@
+"""Write a run's page again: `python -m ray_jobs.report run=DIR`."""
+
+from collections.abc import Sequence
+from typing import Annotated
+
+from pydantic import Field
+from rich.console import Console
+
+from coterie.commands.arguments import read_values
+from coterie.commands.help_text import command_help
+from coterie.commands.program import run_command, run_program
+from coterie.config.component import Component
+from coterie.config.differences import changed_keys
+from coterie.config.loading import load_component, load_config
+from coterie.tracking.formatting import display_path
+from coterie.tracking.run_directory import RunDirectory
+from coterie.tracking.run_report import write_run_report
+
+
+class ReportConfig(Component):
+    """Which run to report."""
+
+    run: Annotated[str, Field(min_length=1)]
+    """The run's folder."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Write the page of the run that the arguments name.
+
+    Returns:
+        The exit code: 0 done; 1 it cannot be written; 2 arguments refused.
+    """
+    return run_command(_report, arguments, _help)
+
+
+def _help(*arguments: str) -> str:
+    return command_help(
+        "Writes report.html into a run's folder, from the other files there. A run does so when it "
+        "ends; the command does it for a run that was killed, or is under way.",
+        "usage: python -m ray_jobs.report run=DIR",
+        ReportConfig,
+    )
+
+
+def _report(arguments: Sequence[str]) -> int:
+    directory = RunDirectory.open(
+        load_component(ReportConfig, read_values(arguments)).run, key="run"
+    )
+    page = write_run_report(directory, changed_keys(load_config(directory.read_config())))
+    Console().print(display_path(page), soft_wrap=True, highlight=False)
+    return 0
+
+
+if __name__ == "__main__":
+    run_program(main)
