@@ -7,6 +7,7 @@ from rich.console import Console
 from coterie.commands.arguments import separate
 from coterie.commands.compose import compose
 from coterie.commands.program import run_command, run_program
+from coterie.config.about import about
 from coterie.tracking.paths import local_path, make_writable
 
 _HELP = """\
@@ -47,7 +48,8 @@ def _partition(arguments: Sequence[str]) -> int:
     make_writable("out", folder)
     counts, names = class_spread(data, parts)
     clients = client_names(data, parts)
-    label_distribution_figure(counts, names, folder / "partition.png", clients)
+    figure = folder / "partition.png"
+    label_distribution_figure(counts, names, figure, clients, about([config]))
     write_partition(folder / "partition.parquet", parts, data)
     console = Console()
     console.print(class_table(counts, names, clients))

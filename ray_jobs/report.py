@@ -10,7 +10,6 @@ from coterie.commands.arguments import read_values
 from coterie.commands.help_text import command_help
 from coterie.commands.program import run_command, run_program
 from coterie.config.component import Component
-from coterie.config.differences import changed_keys
 from coterie.config.loading import load_component, load_config
 from coterie.tracking.formatting import display_path
 from coterie.tracking.run_directory import RunDirectory
@@ -46,7 +45,7 @@ def _report(arguments: Sequence[str]) -> int:
     directory = RunDirectory.open(
         load_component(ReportConfig, read_values(arguments)).run, key="run"
     )
-    page = write_run_report(directory, changed_keys(load_config(directory.read_config())))
+    page = write_run_report(directory, load_config(directory.read_config()))
     Console().print(display_path(page), soft_wrap=True, highlight=False)
     return 0
 

@@ -6,6 +6,7 @@ import json
 import re
 
 import pytest
+from PIL import Image
 
 from coterie import Federation, compose
 from ray_jobs.report import main
@@ -20,6 +21,7 @@ RUN = (
     "evaluation.knn_k=5",
     "partition.clients=3",
 )
+ABOUT = "FedMCC on Digits, partition IID(clients=3), seed 0"
 
 
 @pytest.fixture(scope="module")
@@ -42,12 +44,18 @@ def test_its_pictures_are_the_figures(ran, page):
     assert len(pictures_of(page)) == len(list((ran.run_dir / "figures").glob("*.png"))) == 4
 
 
+def test_every_figure_says_what_was_run(ran):
+    for path in (ran.run_dir / "figures").glob("*.png"):
+        with Image.open(path) as image:
+            assert image.text["Description"] == ABOUT, path.name
+
+
 def test_it_has_the_final_scores_bytes_and_clients(ran, page):
     text = text_of(page)
     summary = json.loads((ran.run_dir / "summary.json").read_text())
     for group in ("clustering", "knn"):
         assert f"{summary['metrics'][group]['acc']:.3f}" in text
-    assert "FedMCC on digits, partition IID, seed 0" in text
+    assert ABOUT in text
     assert "completed" in text
     assert "to the server encoder" in text
     assert "client samples turns failures loss seconds bytes down bytes up bytes peer" in text

@@ -1,5 +1,6 @@
 """What all figures share: palette, markers, an empty figure, and how one is written."""
 
+import textwrap
 from pathlib import Path
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -34,8 +35,18 @@ def blank(width: float, height: float) -> Figure:
     return figure
 
 
-def save(figure: Figure, path: Path) -> Path:
-    """Write the figure as PNG at 200 dots an inch, make folders as needed, and return the path."""
+def save(figure: Figure, path: Path, about: str = "", dpi: int = 200) -> Path:
+    """Write the figure as PNG, make folders as needed, and return the path.
+
+    Args:
+        figure: The figure.
+        path: The file.
+        about: What was run; it stands below the figure, and in the file as its description.
+        dpi: Dots an inch.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, format="png", dpi=200)
+    if about:
+        lines = textwrap.fill(about, int(13 * figure.get_figwidth()))
+        figure.supxlabel(lines, x=0.01, ha="left", fontsize=8, color="#666666")
+    figure.savefig(path, format="png", dpi=dpi, metadata={"Description": about} if about else None)
     return path

@@ -36,6 +36,7 @@ def embedding_figure(
     *,
     seed: int,
     sample: int = 1000,
+    about: str = "",
 ) -> Path:
     """Draw a t-SNE map of a sample, coloured by true class and by cluster.
 
@@ -52,6 +53,7 @@ def embedding_figure(
         path: Where to write the PNG; folders are made as needed.
         seed: Of the sample and of t-SNE.
         sample: How many vectors to draw, at most.
+        about: What was run, for the line below the figure.
 
     Returns:
         Path: `path`.
@@ -72,7 +74,7 @@ def embedding_figure(
     for axes, (title, groups, names, colours) in zip(grid, panels, strict=True):
         _scatter(axes, points, groups[rows], names, colours)
         axes.set_title(title, fontsize=11)
-    return save(figure, path)
+    return save(figure, path, about)
 
 
 def _check_embedding(

@@ -17,7 +17,10 @@ _MOST = 12
 
 
 def group_figure(
-    history: Mapping[int, Sequence[int]], truth: NDArray[np.int64] | None, path: Path
+    history: Mapping[int, Sequence[int]],
+    truth: NDArray[np.int64] | None,
+    path: Path,
+    about: str = "",
 ) -> Path:
     """Draw each client's group as a colour over the rounds, as in CP-CFL, figure 5.
 
@@ -28,6 +31,7 @@ def group_figure(
         history: Round to each client's group, −1 for absent clients; at least one round.
         truth: Each client's true group.
         path: The PNG to write; folders are made as needed.
+        about: What was run, for the line below the figure.
 
     Returns:
         Path: `path`.
@@ -58,7 +62,7 @@ def group_figure(
     axes.legend(
         handles=named, title="group", loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False
     )
-    return save(figure, path)
+    return save(figure, path, about)
 
 
 def _height(clients: int) -> float:

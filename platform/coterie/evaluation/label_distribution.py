@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from coterie.contract.data import DataArrays, Indices
-from coterie.evaluation.canvas import blank
+from coterie.evaluation.canvas import blank, save
 from coterie.tracking.formatting import shorten
 
 Counts = NDArray[np.int64]
@@ -140,16 +140,18 @@ def _short(count: float) -> str:
 def label_distribution_figure(
     counts: Counts,
     class_names: Sequence[str],
-    path: Path | str,
+    path: Path,
     client_names: Sequence[str] = (),
+    about: str = "",
 ) -> None:
     """Save a heat map of clients (across) and classes (down) as a PNG.
 
     Args:
         counts: int64 (clients, classes), from `class_counts`.
         class_names: The classes' names; their numbers if empty.
-        path: The file to write, in an existing folder.
+        path: The file to write; folders are made as needed.
         client_names: The clients' names; their numbers if empty.
+        about: What is run, for the line below the figure.
     """
     clients, classes = counts.shape
     people = [shorten(name, _NAME) for name in client_names]
@@ -170,7 +172,7 @@ def label_distribution_figure(
     if clients <= 20 and classes <= 20:
         _write_counts(axes, counts)
     figure.colorbar(image, ax=axes, label="samples")
-    figure.savefig(Path(path), format="png", dpi=150)
+    save(figure, path, about, dpi=150)
 
 
 def _write_counts(axes: Axes, counts: Counts) -> None:

@@ -89,10 +89,10 @@ class ClientGroups:
                     table.writerow([round_, client, group, *known])
         write_text_atomically(path, text.getvalue())
 
-    def draw(self, path: Path, server: ServerState) -> Path | None:
+    def draw(self, path: Path, server: ServerState, about: str = "") -> Path | None:
         """Draw the groups over the rounds; None if there is nothing to draw."""
         history = self._history(server)
-        return group_figure(history, self.truth, path) if history else None
+        return group_figure(history, self.truth, path, about) if history else None
 
     def _history(self, server: ServerState) -> Mapping[int, Sequence[int]]:
         return self.method.client_groups(server)

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from coterie.checkpoints.checkpoint import load_checkpoint
+from coterie.config.about import about
 from coterie.config.component import target_of
 from coterie.config.schema import RunConfig
 from coterie.contract.data import Indices
@@ -192,7 +193,8 @@ class RunEvaluation:
         outputs = [folder / "metrics.json"]
         if self.config.evaluation.figures:
             seed = self._seed("figures") % 2**31
-            outputs += draw_evaluation(folder, evaluation, self._assembly.data, seed)
+            line = about([self.config])
+            outputs += draw_evaluation(folder, evaluation, self._assembly.data, seed, line)
         return EvaluatedRun(folder=folder, metrics=metrics, outputs=tuple(outputs))
 
     @property

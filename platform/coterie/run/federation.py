@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from coterie.config.about import about
 from coterie.config.component import target_of
 from coterie.config.loading import dump_config
 from coterie.config.schema import RunConfig
@@ -164,7 +165,7 @@ class Federation:
         if self._config.evaluation.figures:
             directory.figures.mkdir(parents=True, exist_ok=True)
             path = directory.figures / "partition.png"
-            label_distribution_figure(counts, names, path, clients)
+            label_distribution_figure(counts, names, path, clients, about([self._config]))
 
     @property
     def _name(self) -> str:

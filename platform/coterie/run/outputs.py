@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from coterie.config.about import about
 from coterie.config.component import target_of
 from coterie.contract.clusterer import Clusterer
 from coterie.contract.data import DataArrays, Indices
@@ -116,24 +117,34 @@ def draw_figures(
     seed: int,
 ) -> list[Path]:
     """Draw curves, groups of clients, confusion after matching, and t-SNE of a sample."""
+    line = about([recorder.config])
     folder.mkdir(parents=True, exist_ok=True)
     drawn = []
     curves: Mapping[str, Sequence[tuple[int, float]]] = recorder.curves
     if any(curves.values()):
-        drawn.append(curves_figure(curves, folder / "curves.png", recorder.stages))
+        drawn.append(curves_figure(curves, folder / "curves.png", recorder.stages, line))
     if recorder.groups is not None:
-        groups = recorder.groups.draw(folder / "client_groups.png", server)
+        groups = recorder.groups.draw(folder / "client_groups.png", server, line)
         drawn += [] if groups is None else [groups]
-    return [*drawn, *draw_evaluation(folder, evaluation, data, seed)]
+    return [*drawn, *draw_evaluation(folder, evaluation, data, seed, line)]
 
 
 def draw_evaluation(
-    folder: Path, evaluation: Evaluation, data: DataArrays, seed: int
+    folder: Path, evaluation: Evaluation, data: DataArrays, seed: int, line: str
 ) -> list[Path]:
-    """Draw confusion after matching and t-SNE of a sample, where there is the data for them."""
+    """Draw confusion after matching and t-SNE of a sample, where there is the data for them.
+
+    Args:
+        folder: Where to draw.
+        evaluation: The evaluation.
+        data: The training data.
+        seed: Of t-SNE.
+        line: What was run, for the line below the figures.
+    """
     drawn = []
     if evaluation.table is not None:
-        drawn.append(confusion_figure(evaluation.table, data.classes, folder / "confusion.png"))
+        path = folder / "confusion.png"
+        drawn.append(confusion_figure(evaluation.table, data.classes, path, line))
     labels = data.labels  # t-SNE colours all samples by class, or none
     if labels is not None and (labels < 0).any():
         labels = None
@@ -148,6 +159,7 @@ def draw_evaluation(
                 data.classes,
                 folder / "tsne.png",
                 seed=seed,
+                about=line,
             )
         )
     return drawn

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from coterie.checkpoints.writer import CheckpointWriter
-from coterie.config.differences import changed_keys
 from coterie.config.loading import dump_config
 from coterie.config.schema import RunConfig
 from coterie.contract.clusterer import Clusterer
@@ -97,7 +96,7 @@ class Session:
             if self._recorder is not None and self.state is not None:
                 self._recorder.track_end(self.state, summary)
                 write_clients(self.directory.clients, self._client_rows(self.state))
-            write_run_report(self.directory, changed_keys(self.config))
+            write_run_report(self.directory, self.config)
         except OSError as problem:
             self._warn(f"{self.directory.summary}: cannot write ({problem.strerror}); make room.")
         finally:

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from coterie.config.about import about
 from coterie.config.loading import dump_config
 from coterie.config.schema import RunConfig, TrackingConfig
 from coterie.errors import InterruptedRunError
@@ -62,7 +63,11 @@ def run_comparison(
         finally:
             view.close()
         table, outputs = write_report(
-            records, study.folder, metrics=options.metrics, axes=options.axes
+            records,
+            study.folder,
+            metrics=options.metrics,
+            axes=options.axes,
+            about=about(run.config for run in study.runs),
         )
         if "wandb" in tracking.loggers:
             _send(study, tracking, table, outputs)

@@ -17,7 +17,7 @@ Line = tuple[NDArray[np.float64], NDArray[np.float64] | None]
 
 
 def comparison_figure(
-    panels: Mapping[str, Mapping[str, Line]], axis: str, path: Path, note: str = ""
+    panels: Mapping[str, Mapping[str, Line]], axis: str, path: Path, note: str = "", about: str = ""
 ) -> Path:
     """Draw a panel per metric with a line per variant.
 
@@ -25,7 +25,8 @@ def comparison_figure(
         panels: Metric to label to line; a label has the same colour in all panels.
         axis: Name of the x-axis; "bytes" is shown in kB, MB and so on.
         path: The PNG to write; folders are made as needed.
-        note: What the bands show, below the figure.
+        note: What the bands show, below the axis.
+        about: What was run, for the line below the figure.
 
     Returns:
         Path: `path`.
@@ -55,7 +56,7 @@ def comparison_figure(
         fontsize=9,
     )
     _label_axis(grid[-1], axis, note)
-    return save(figure, path)
+    return save(figure, path, about)
 
 
 def _points(lines: Mapping[str, Line]) -> int:

@@ -19,6 +19,7 @@ def write_report(
     *,
     metrics: Sequence[str] = (),
     axes: Sequence[str] = (),
+    about: str = "",
 ) -> tuple[ComparisonTable, list[Path]]:
     """Write `table.md`, `table.csv`, `runs.csv` and `figures/<axis>.png` of the completed runs.
 
@@ -28,6 +29,7 @@ def write_report(
         metrics: Columns of the table and panels of the figures; by default all final metrics and
             the bytes that were used, and up to four panels.
         axes: X-axes of the figures; by default all that the runs have.
+        about: What was run, for the line below the figures.
 
     Returns:
         The table, and the files worth opening.
@@ -44,12 +46,16 @@ def write_report(
     for name in metrics:
         if done and not any(name in record.numbers for record in done):
             _log.warning("metrics=[%s]: no run has it; see runs.csv for those that exist.", name)
-    figures = _draw(done, out / "figures", metrics, axes)
+    figures = _draw(done, out / "figures", metrics, axes, about)
     return table, [out / "table.md", out / "table.csv", *figures]
 
 
 def _draw(
-    done: Sequence[RunRecord], folder: Path, metrics: Sequence[str], axes: Sequence[str]
+    done: Sequence[RunRecord],
+    folder: Path,
+    metrics: Sequence[str],
+    axes: Sequence[str],
+    about: str,
 ) -> list[Path]:
     """Draw a figure per axis on which a run has points."""
     shown, drawn = metrics or metrics_of(done), []
@@ -60,7 +66,7 @@ def _draw(
         panels = {metric: lines for metric, lines in panels.items() if lines}
         if panels:
             path = folder / f"{axis.replace('/', '_')}.png"
-            drawn.append(comparison_figure(panels, axis, path, note))
+            drawn.append(comparison_figure(panels, axis, path, note, about))
         elif axis in axes and done:
             _log.warning("axes=[%s]: no run has such a column in its metrics.jsonl.", axis)
     return drawn

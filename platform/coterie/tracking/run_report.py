@@ -15,7 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from coterie.config.about import about
+from coterie.config.differences import changed_keys
 from coterie.config.explain import show
+from coterie.config.schema import RunConfig
 from coterie.tracking.atomic import write_text_atomically
 from coterie.tracking.environment import ENVIRONMENT_KEYS
 from coterie.tracking.formatting import format_bytes, format_seconds
@@ -57,12 +60,12 @@ class Table:
     note: str = ""
 
 
-def write_run_report(directory: RunDirectory, changed: Mapping[str, Any]) -> Path:
+def write_run_report(directory: RunDirectory, config: RunConfig) -> Path:
     """Write `report.html` from the run directory's other files, of which any may be missing.
 
     Args:
         directory: The run's directory.
-        changed: The keys of the config that differ from their defaults.
+        config: The run's config.
 
     Returns:
         The page.
@@ -78,10 +81,10 @@ def write_run_report(directory: RunDirectory, changed: Mapping[str, Any]) -> Pat
         _TEMPLATE.read_text(encoding="utf-8")
     )
     text = page.render(
-        title=changed.get("experiment", "run"),
+        title=config.experiment,
+        about=about([config]),
         folder=directory.path.name,
         summary=summary,
-        partition=_last_part(changed.get("partition", "")),
         tiles=_tiles(summary),
         scores=[_score_table(table) for table in score_tables(summary.get("metrics", {}))],
         rounds=_round_table(rows),
@@ -91,7 +94,7 @@ def write_run_report(directory: RunDirectory, changed: Mapping[str, Any]) -> Pat
         sent=_byte_table(rows, summary),
         seconds=_second_table(summary),
         clients=_client_table(directory.clients),
-        config={key: show(value) for key, value in changed.items()},
+        config={key: show(value) for key, value in changed_keys(config).items()},
         software=_software(directory),
     )
     write_text_atomically(directory.report, text)
@@ -248,7 +251,3 @@ def _number(value: float | None) -> str:
     if value is None or not math.isfinite(value):
         return "–"
     return f"{value:.3f}" if 0.001 <= abs(value) < 10_000 or value == 0 else f"{value:.3g}"
-
-
-def _last_part(target: object) -> str:
-    return str(target).rpartition(":")[2]

@@ -10,6 +10,7 @@ from PIL import Image
 from sklearn.datasets import load_digits, make_blobs
 
 from coterie.errors import DataError
+from coterie.evaluation import curves_figure as curves_module
 from coterie.evaluation import embedding, figures
 from coterie.evaluation.canvas import COLOURS, style
 from coterie.evaluation.figures import confusion_figure, curves_figure, embedding_figure
@@ -25,10 +26,10 @@ def drawn(monkeypatch):
 
     def watch(module):
         original = module.save
-        monkeypatch.setattr(module, "save", lambda f, path: kept.append(f) or original(f, path))
+        monkeypatch.setattr(module, "save", lambda f, *to: kept.append(f) or original(f, *to))
 
-    watch(figures)
-    watch(embedding)
+    for module in (figures, curves_module, embedding):
+        watch(module)
     return kept
 
 
@@ -120,22 +121,36 @@ def test_curves_go_to_their_panels_with_their_values(tmp_path, drawn):
     np.testing.assert_array_equal(score.lines[1].get_xydata(), SERIES["clustering/nmi"])
     assert score.get_xlabel() == "round"
     drawn[0].draw_without_rendering()  # lay it out again at the figure's own resolution
-    for axes in (loss, score):
-        assert box(axes.get_legend()).x0 >= box(axes).x1
-        assert box(axes.get_legend()).x1 <= drawn[0].bbox.x1
+    assert box(score.get_legend()).x0 >= box(score).x1
+    assert box(score.get_legend()).x1 <= drawn[0].bbox.x1
 
 
-def test_stages_are_marked_named_and_break_the_loss(tmp_path, drawn):
+def test_each_stage_has_its_own_axis_of_losses_and_a_mark_in_the_scores(tmp_path, drawn):
     curves_figure(SERIES, tmp_path / "c.png", {"representation": 1, "clustering": 3})
-    loss, score = drawn[0].axes
-    x, y = loss.lines[0].get_xydata().T
-    np.testing.assert_array_equal(x, [1, 2, np.nan, 3, 4])
-    np.testing.assert_array_equal(y, [6, 5, np.nan, -1, -2])
+    first, second, score = drawn[0].axes
+    assert [a.get_title() for a in (first, second)] == [
+        "loss of representation",
+        "loss of clustering",
+    ]
+    np.testing.assert_array_equal(first.lines[0].get_xydata(), [(1, 6), (2, 5)])
+    np.testing.assert_array_equal(second.lines[0].get_xydata(), [(3, -1), (4, -2)])
+    assert first.get_ylim()[0] > second.get_ylim()[1]
     np.testing.assert_array_equal(score.lines[0].get_xydata(), SERIES["clustering/acc"])
-    for axes, curves in ((loss, 1), (score, 2)):
-        assert [line.get_xdata()[0] for line in axes.lines[curves:]] == [0.5, 2.5]
-    places = {text.get_text(): text.get_position()[0] for text in loss.texts}
+    assert [line.get_xdata()[0] for line in score.lines[2:]] == [0.5, 2.5]
+    places = {text.get_text(): text.get_position()[0] for text in score.texts}
     assert places == {"representation": 0.5, "clustering": 2.5}
+
+
+def test_a_stage_without_a_loss_has_no_axis(tmp_path, drawn):
+    curves_figure({"loss": [(2, 1.0)]}, tmp_path / "c.png", {"one": 0, "two": 1, "three": 5})
+    assert [axes.get_title() for axes in drawn[0].axes] == ["loss of two"]
+
+
+def test_what_was_run_is_below_the_figure_and_in_the_file(tmp_path, drawn):
+    curves_figure(SERIES, tmp_path / "c.png", about="FedMCC on Digits, seed 0")
+    assert drawn[0].get_supxlabel() == "FedMCC on Digits, seed 0"
+    with Image.open(tmp_path / "c.png") as image:
+        assert image.text["Description"] == "FedMCC on Digits, seed 0"
 
 
 def test_one_kind_of_curve_has_one_panel(tmp_path, drawn):

@@ -4,13 +4,14 @@ import csv
 
 import pytest
 
+from coterie.commands.compose import compose
 from coterie.tracking.run_directory import RunDirectory
 from coterie.tracking.run_report import write_run_report
 from coterie.tracking.summary import Summary
 from tests.builders.browser import CHROMIUM, pictures_of, shown
 
-CHANGED = {"experiment": "<b>mine</b>", "method": "modules.fedmcc:FedMCC", "data.path": "x" * 300}
 LONG = "a" * 400
+CONFIG = compose("experiment=fedmcc_digits").model_copy(update={"experiment": f"<b>{LONG}</b>"})
 
 
 @pytest.fixture
@@ -32,21 +33,21 @@ def write_client_rows(path, count):
 
 
 def test_a_directory_without_an_end_has_a_page_that_says_so(directory):
-    text = write_run_report(directory, CHANGED).read_text()
+    text = write_run_report(directory, CONFIG).read_text()
     assert "it has not ended, or it was killed" in text
     assert "evaluation.figures=true draws them" in text
 
 
 def test_names_are_text_and_no_markup(directory):
-    text = write_run_report(directory, CHANGED).read_text()
-    assert "<b>mine" not in text
-    assert "&lt;b&gt;mine" in text
+    text = write_run_report(directory, CONFIG).read_text()
+    assert "<b>aaa" not in text
+    assert "&lt;b&gt;aaa" in text
 
 
 def test_a_failed_run_says_why_and_lists_some_failures(directory):
     failures = tuple(f"failure {k}" for k in range(100))
     summary(status="failed", error="It broke.", failures=failures).write(directory.summary)
-    text = write_run_report(directory, CHANGED).read_text()
+    text = write_run_report(directory, CONFIG).read_text()
     assert "It broke." in text
     assert "failure 29" in text
     assert "failure 30" not in text
@@ -55,18 +56,18 @@ def test_a_failed_run_says_why_and_lists_some_failures(directory):
 
 def test_of_thousands_of_clients_it_has_those_worth_looking_at(directory):
     write_client_rows(directory.clients, 5000)
-    text = write_run_report(directory, CHANGED).read_text()
+    text = write_run_report(directory, CONFIG).read_text()
     assert "30 of 5,000 clients" in text
     assert "<th>1234</th>" in text  # it failed
     assert "<th>4999</th>" in text  # has the largest loss
     assert "<th>0</th>" not in text
-    assert len(text) < 50_000
+    assert len(text) < 60_000
 
 
 def test_numbers_that_are_not_finite_are_dashes(directory):
     metrics = {"clustering": {"acc": float("nan"), "nmi": 0.5}, "linear": {"acc": 0.25}}
     summary(metrics=metrics).write(directory.summary)
-    text = write_run_report(directory, CHANGED).read_text()
+    text = write_run_report(directory, CONFIG).read_text()
     assert "<td>–</td><td>0.500</td>" in text
     assert "linear probe" in text
 
@@ -76,7 +77,7 @@ def test_long_names_do_not_stick_out(directory, tmp_path):
     write_client_rows(directory.clients, 40)
     metrics = {"clustering": {f"metric_{k}": 0.5 for k in range(30)} | {"nmi": 1.0}}
     summary(metrics=metrics, failures=(LONG,), method=LONG).write(directory.summary)
-    page = write_run_report(directory, CHANGED)
+    page = write_run_report(directory, CONFIG)
     assert pictures_of(page) == []
     found = shown(page, 400, tmp_path)
     assert found["content"] <= found["width"] == 400

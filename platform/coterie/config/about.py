@@ -1,0 +1,37 @@
+"""What was run, in a line: below figures, and at the top of reports."""
+
+from collections.abc import Iterable
+
+from coterie.config.component import Component, target_of
+from coterie.config.explain import show
+from coterie.config.schema import RunConfig
+
+
+def about(configs: Iterable[RunConfig]) -> str:
+    """Name method, data, partition and seed, or all of them if the runs differ.
+
+    For example "FedMCC on Digits, partition Dirichlet(clients=4, alpha=0.1), seed 0".
+    """
+    runs = list(configs)
+    methods = _joined(_name(run.method) for run in runs)
+    data = _joined(_name(run.data) for run in runs)
+    partitions = _joined(_called(run.partition) for run in runs)
+    seeds = _joined(str(run.seed) for run in runs)
+    several = len({run.seed for run in runs}) > 1
+    return f"{methods} on {data}, partition {partitions}, seed{'s' * several} {seeds}"
+
+
+def _joined(names: Iterable[str]) -> str:
+    """The distinct names, at most six of them."""
+    distinct = list(dict.fromkeys(names))
+    return ", ".join(distinct[:6]) + (f" and {len(distinct) - 6} others" * (len(distinct) > 6))
+
+
+def _name(component: Component) -> str:
+    return target_of(component).rpartition(":")[2]
+
+
+def _called(component: Component) -> str:
+    values = component.model_dump(mode="json", exclude_defaults=True)
+    inner = ", ".join(f"{key}={show(value)}" for key, value in values.items())
+    return f"{_name(component)}({inner})"

@@ -1,0 +1,131 @@
+"""The figure of a run's curves: each stage's loss on its own axis, the scores below."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from coterie.errors import DataError
+from coterie.evaluation.canvas import COLOURS, MARKERS, blank, save
+
+Curve = Sequence[tuple[int, float]]
+"""(round, value) pairs, in the order of the rounds."""
+Panel = tuple[str, Mapping[str, Curve]]
+"""A title and the curves of one axis."""
+
+_COLUMNS = 3
+
+
+def curves_figure(
+    series: Mapping[str, Curve],
+    path: Path,
+    boundaries: Mapping[str, int] | None = None,
+    about: str = "",
+) -> Path:
+    """Write `draw_curves` as PNG; folders are made as needed.
+
+    Args:
+        series: See `draw_curves`.
+        path: The file.
+        boundaries: See `draw_curves`.
+        about: What was run, for the line below the figure.
+
+    Returns:
+        Path: `path`.
+
+    Raises:
+        DataError: If there is no curve to draw.
+    """
+    return save(draw_curves(series, boundaries), path, about)
+
+
+def draw_curves(series: Mapping[str, Curve], boundaries: Mapping[str, int] | None = None) -> Figure:
+    """Draw curves against rounds: the losses of each stage on an axis, all scores on another.
+
+    Stages minimise different losses, so each has its own scale. A series belongs to the losses if
+    the last part of its name ("stage/loss") contains "loss".
+
+    Args:
+        series: Name to (round, value) pairs; values that are not finite leave gaps.
+        boundaries: Name of a stage to its first round; lines mark these rounds in the scores.
+
+    Raises:
+        DataError: If there is no curve to draw.
+    """
+    drawn = {name: curve for name, curve in series.items() if curve}
+    if not drawn:
+        raise DataError(f"{len(series)} series without a point: give at least one (round, value).")
+    losses = {name: curve for name, curve in drawn.items() if "loss" in name.rpartition("/")[2]}
+    scores = {name: curve for name, curve in drawn.items() if name not in losses}
+    stages = boundaries or {}
+    panels = _by_stage(losses, stages)
+    columns = max(1, min(_COLUMNS, len(panels)))
+    rows = -(-len(panels) // columns)
+    figure = blank(8.5, 0.9 + 2.5 * (rows + bool(scores)))
+    grid = figure.add_gridspec(rows + bool(scores), columns)
+    for number, (title, curves) in enumerate(panels):
+        axes = figure.add_subplot(grid[divmod(number, columns)])
+        _fill(axes, curves, "loss" if number % columns == 0 else "", legend=len(curves) > 1)
+        axes.set_title(title, fontsize=10)
+    if scores:
+        axes = figure.add_subplot(grid[rows, :])
+        _fill(axes, scores, "score", legend=True)
+        _mark_stages(axes, stages)
+    return figure
+
+
+def _by_stage(losses: Mapping[str, Curve], stages: Mapping[str, int]) -> list[Panel]:
+    """A panel for each stage with losses."""
+    starts = sorted(stages.items(), key=lambda stage: stage[1]) or [("loss", 0)]
+    panels: list[Panel] = []
+    for number, (stage, first) in enumerate(starts):
+        after = starts[number + 1][1] if number + 1 < len(starts) else None
+        cut = {
+            name: [point for point in curve if _within(point[0], first, after, number)]
+            for name, curve in losses.items()
+        }
+        own = {name: curve for name, curve in cut.items() if curve}
+        if own:
+            panels.append((f"loss of {stage}" if stages else stage, own))
+    return panels
+
+
+def _within(round_: int, first: int, after: int | None, number: int) -> bool:
+    """Whether a round belongs to the stage that begins at `first`; earlier ones are the first's."""
+    return (number == 0 or round_ >= first) and (after is None or round_ < after)
+
+
+def _fill(axes: Axes, curves: Mapping[str, Curve], label: str, *, legend: bool) -> None:
+    """Lines with about ten markers each."""
+    for number, (name, curve) in enumerate(curves.items()):
+        rounds, values = (np.array(part, dtype=np.float64) for part in zip(*curve, strict=True))
+        colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
+        every = max(1, len(rounds) // 10)
+        axes.plot(
+            rounds,
+            values,
+            label=name,
+            color=colour,
+            marker=marker,
+            markevery=every,
+            markersize=4,
+            lw=1.4,
+        )
+    axes.set_xlabel("round")
+    axes.set_ylabel(label)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.grid(alpha=0.25, linewidth=0.6)
+    axes.spines[["top", "right"]].set_visible(False)
+    if legend:
+        axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False, fontsize=9)
+
+
+def _mark_stages(axes: Axes, stages: Mapping[str, int]) -> None:
+    """A line half a round before each stage's first round, with its name above."""
+    top = axes.get_xaxis_transform()
+    for name, first in stages.items():
+        axes.axvline(first - 0.5, color="#444444", linewidth=0.9, linestyle="--", zorder=1)
+        axes.text(first - 0.5, 1.02, name, transform=top, fontsize=9, color="#444444")
