@@ -8,6 +8,7 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, Serializ
 from coterie.config.aggregation import AggregationConfig
 from coterie.config.component import Component
 from coterie.config.participation import ParticipationConfig
+from coterie.config.target import LoggerChoice
 
 Threads = Annotated[int, Field(ge=1, le=1024)]
 """CPU threads; the bound is there because OpenMP aborts the process if it cannot start them."""
@@ -147,8 +148,9 @@ class WandbConfig(Component):
 class TrackingConfig(Component):
     """Trackers, in addition to `metrics.jsonl` and `summary.json`, which are always written."""
 
-    loggers: Annotated[tuple[Literal["csv", "tensorboard", "wandb"], ...], Field(strict=False)] = ()
-    """Lightning loggers that receive the metrics."""
+    loggers: Annotated[tuple[LoggerChoice, ...], Field(strict=False)] = ()
+    """Loggers that receive the metrics; any other Lightning logger by its class, such as
+    [{target: lightning.pytorch.loggers:MLFlowLogger, tracking_uri: sqlite:///mlflow.db}]."""
     client_rows: NonNegativeInt = 20
     """Clients with metrics of their own in each phase; the others count in the sums only."""
     progress: Literal["auto", "live", "lines", "none"] = "auto"

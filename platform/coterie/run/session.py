@@ -205,9 +205,10 @@ class Session:
     def _make_tracker(self) -> Tracker:
         config, path = self.config, self.directory.path
         name = f"{config.experiment}-{path.name}"
-        loggers = build_loggers(config.tracking, path, name, dump_config(config))
+        values = dump_config(config)
+        loggers = build_loggers(config.tracking, path, name, values)
         log = MetricsLog(self.directory.metrics)
-        return Tracker(log, loggers, config.tracking.client_rows)
+        return Tracker(log, loggers, config.tracking.client_rows, values)
 
     def _make_recorder(self, backend: Backend, tracker: Tracker) -> Recorder:
         return Recorder(

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 
 from coterie.config.schema import TrackingConfig
+from coterie.config.target import build_target
 from coterie.tracking.metrics_log import MetricsLog, MetricsRow
 
 _log = logging.getLogger(__name__)
@@ -30,12 +31,23 @@ def build_loggers(
         config: The loggers, and the options of W&B.
         directory: The run directory; each logger writes to a folder in it.
         run_name: The run's name in the tracker.
-        resolved_config: The whole config as plain values, shown as hyperparameters.
+        resolved_config: The whole config as plain values, for W&B.
 
     Raises:
-        ConfigError: If W&B is to be online and no API key is known.
+        ConfigError: If W&B is to be online and no API key is known, or another library's logger
+            cannot be built.
     """
-    return [_build(name, config, directory, run_name, resolved_config) for name in config.loggers]
+    return [
+        build_target(f"tracking.loggers[{number}]", given, Logger, **_offers(directory, run_name))
+        if isinstance(given, Mapping)
+        else _build(given, config, directory, run_name, resolved_config)
+        for number, given in enumerate(config.loggers)
+    ]
+
+
+def _offers(directory: Path, run_name: str) -> dict[str, str]:
+    """What another library's logger is told unless the config says otherwise."""
+    return {"save_dir": str(directory), "run_name": run_name, "experiment_name": "coterie"}
 
 
 def _build(
@@ -50,13 +62,9 @@ def _build(
         from coterie.tracking.wandb_logger import build_wandb_logger  # a slow import
 
         return build_wandb_logger(config.wandb, directory, run_name, resolved_config)
-    logger: CSVLogger | TensorBoardLogger
     if name == "csv":
-        logger = CSVLogger(directory, name="csv", flush_logs_every_n_steps=1)
-    else:
-        logger = TensorBoardLogger(directory, name="tensorboard", default_hp_metric=False)
-    logger.log_hyperparams(dict(resolved_config))
-    return logger
+        return CSVLogger(directory, name="csv", flush_logs_every_n_steps=1)
+    return TensorBoardLogger(directory, name="tensorboard", default_hp_metric=False)
 
 
 class Tracker:
@@ -72,13 +80,20 @@ class Tracker:
         loggers: Lightning loggers; they are started at once.
         client_rows: Rows of clients 0 to `client_rows` - 1 are tracked, always the same clients, so
             that their series have no gaps and loggers have few columns.
+        config: The run's config as plain values, which loggers show as hyperparameters.
 
     Attributes:
         loggers: Those that have not failed.
         problems: One sentence for each logger that was left out.
     """
 
-    def __init__(self, metrics: MetricsLog, loggers: Sequence[Logger], client_rows: int) -> None:
+    def __init__(
+        self,
+        metrics: MetricsLog,
+        loggers: Sequence[Logger],
+        client_rows: int,
+        config: Mapping[str, Any],
+    ) -> None:
         self._metrics = metrics
         self.loggers = list(loggers)
         self._client_rows = client_rows
@@ -87,7 +102,7 @@ class Tracker:
         self._last = (-1, -1)
         self._stages: dict[str, int] = {}
         for logger in loggers:
-            self._guarded(logger, logger.save)
+            self._guarded(logger, partial(_start, logger, config))
 
     def log(self, row: MetricsRow) -> None:
         """Track a row; the row of a client beyond `client_rows` only counts the phase.
@@ -157,3 +172,8 @@ class Tracker:
                 "before the next run"
             )
             _log.warning("%s.", self.problems[-1])
+
+
+def _start(logger: Logger, config: Mapping[str, Any]) -> None:
+    logger.log_hyperparams(dict(config))
+    logger.save()

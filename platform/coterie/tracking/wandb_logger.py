@@ -36,6 +36,9 @@ class WandbRunLogger(WandbLogger):
     of all charts, because W&B's own counter cannot go back on resume.
     """
 
+    def log_hyperparams(self, params: Any) -> None:
+        """Do nothing: W&B has the config from the start of the run."""
+
     def save(self) -> None:
         """Start the W&B run if it has not started, so that it is visible from the first round.
 

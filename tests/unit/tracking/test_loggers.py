@@ -35,7 +35,7 @@ def row(round_, step=0, client=None, stage="cluster", **values):
 def track(directory, *loggers, client_rows=2, **options):
     config = TrackingConfig(loggers=loggers, client_rows=client_rows, **options)
     built = build_loggers(config, directory, "tiny", CONFIG)
-    return Tracker(MetricsLog(directory / "metrics.jsonl"), built, client_rows)
+    return Tracker(MetricsLog(directory / "metrics.jsonl"), built, client_rows, CONFIG)
 
 
 def feed(tracker):
@@ -199,7 +199,7 @@ class Broken(Logger):
 
 def test_a_logger_that_breaks_is_reported_once_and_the_run_goes_on(tmp_path, caplog):
     broken, sound = Broken(), CSVLogger(tmp_path, name="csv", flush_logs_every_n_steps=1)
-    tracker = Tracker(MetricsLog(tmp_path / "metrics.jsonl"), [broken, sound], 0)
+    tracker = Tracker(MetricsLog(tmp_path / "metrics.jsonl"), [broken, sound], 0, CONFIG)
     with caplog.at_level(logging.WARNING):
         for round_ in range(1, 7):
             tracker.log(row(round_, loss=1.0))

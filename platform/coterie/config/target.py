@@ -1,0 +1,74 @@
+"""Objects of other libraries in a config: `{target: package.module:Class, argument: value, …}`."""
+
+import inspect
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BeforeValidator
+
+from coterie.config.component import load_target
+from coterie.config.explain import one_of, show
+from coterie.errors import ConfigError
+
+ObjectT = TypeVar("ObjectT")
+
+
+def _named_class(value: Any) -> Any:
+    if isinstance(value, Mapping) and isinstance(value.get("target"), str):
+        return value
+    raise ValueError("name its class, as {target: package.module:Class}")
+
+
+def _named_class_or(*names: str) -> BeforeValidator:
+    def check(value: Any) -> Any:
+        if not isinstance(value, Mapping) and value not in names:
+            raise ValueError(one_of(show(value), names))
+        return _named_class(value) if isinstance(value, Mapping) else value
+
+    return BeforeValidator(check)
+
+
+Target = Annotated[Mapping[str, Any], BeforeValidator(_named_class)]
+"""A class by its path under `target`, and the arguments that it is called with."""
+LoggerChoice = Annotated[
+    Literal["csv", "tensorboard", "wandb"] | Mapping[str, Any],
+    _named_class_or("csv", "tensorboard", "wandb"),
+]
+"""One of Coterie's loggers by its name, or any other by its class."""
+
+
+def build_target(
+    key: str, section: Mapping[str, Any], base: type[ObjectT], **offers: Any
+) -> ObjectT:
+    """Build the object that a section of the config describes.
+
+    Args:
+        key: The section's key, for errors.
+        section: `target` and the arguments.
+        base: The class that it has to be an instance of.
+        offers: Arguments that it is called with if it takes them and the section does not say.
+
+    Raises:
+        ConfigError: If there is no such class, it is of another kind, or it does not take the
+            arguments.
+    """
+    given = {name: value for name, value in section.items() if name != "target"}
+    target = section["target"]
+    try:
+        kind = load_target(target)
+    except ConfigError as error:
+        raise ConfigError(f"{key}.{error}") from error
+    if not (isinstance(kind, type) and issubclass(kind, base)):
+        name = f"{base.__module__}.{base.__qualname__}"
+        raise ConfigError(f"{key}.target={target}: it is no {name}; name a class that is one.")
+    takes = inspect.signature(kind).parameters
+    open_ended = any(each.kind is each.VAR_KEYWORD for each in takes.values())
+    for name in given if not open_ended else ():
+        if name not in takes:
+            raise ConfigError(f"{key}.{name}: {target} does not take it; {one_of(name, takes)}")
+    arguments = {name: value for name, value in offers.items() if name in takes} | given
+    try:
+        return kind(**arguments)
+    except (TypeError, ValueError, ImportError) as error:
+        reason = " ".join(str(error).split()).rstrip(".")
+        raise ConfigError(f"{key}.target={target}: it cannot be built ({reason}).") from error
