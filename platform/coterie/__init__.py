@@ -7,14 +7,24 @@ from coterie.version import __version__
 if TYPE_CHECKING:
     from coterie.commands.compose import compose
     from coterie.config.schema import RunConfig
+    from coterie.contract.callback import RunCallback
     from coterie.models.loading import load_model
     from coterie.run.federation import Federation, RunResult
 
-__all__ = ["Federation", "RunConfig", "RunResult", "__version__", "compose", "load_model"]
+__all__ = [
+    "Federation",
+    "RunCallback",
+    "RunConfig",
+    "RunResult",
+    "__version__",
+    "compose",
+    "load_model",
+]
 
 _HOMES = {
     "Federation": "coterie.run.federation",
     "RunResult": "coterie.run.federation",
+    "RunCallback": "coterie.contract.callback",
     "RunConfig": "coterie.config.schema",
     "compose": "coterie.commands.compose",
     "load_model": "coterie.models.loading",

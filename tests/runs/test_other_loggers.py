@@ -55,7 +55,10 @@ def test_mlflow_has_the_loss_of_every_phase(ran, stored):
     [
         ("{name: MLFlowLogger}", "tracking.loggers[0]={name:MLFlowLogger}: "),
         ("{target: no.such:Logger}", "tracking.loggers[0].target=no.such:Logger: no module 'no'"),
-        ("{target: builtins:dict}", "tracking.loggers[0].target=builtins:dict: it is no lightning"),
+        (
+            "{target: builtins:dict}",
+            "tracking.loggers[0].target=builtins:dict: it is no Logger; name",
+        ),
         (
             f"{{target: {MLFLOW}, tracking_url: x}}",
             f"tracking.loggers[0].tracking_url: {MLFLOW} does not take it; must be one of",

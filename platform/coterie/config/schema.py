@@ -8,7 +8,7 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, Serializ
 from coterie.config.aggregation import AggregationConfig
 from coterie.config.component import Component
 from coterie.config.participation import ParticipationConfig
-from coterie.config.target import LoggerChoice
+from coterie.config.target import LoggerChoice, Target
 
 Threads = Annotated[int, Field(ge=1, le=1024)]
 """CPU threads; the bound is there because OpenMP aborts the process if it cannot start them."""
@@ -193,6 +193,9 @@ class RunConfig(Component):
     """The network that maps a sample to its representation."""
     augmentation: SerializeAsAny[Component]
     """How random views of a sample are drawn."""
+    callbacks: Annotated[tuple[Target, ...], Field(strict=False)] = ()
+    """Callbacks of the run or of the Trainer on each client, by their classes, such as
+    [{target: mine:Follower}]."""
     cluster: ClusterConfig = ClusterConfig()
     aggregation: AggregationConfig = AggregationConfig()
     participation: ParticipationConfig = ParticipationConfig()

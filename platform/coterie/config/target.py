@@ -2,15 +2,13 @@
 
 import inspect
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator
 
 from coterie.config.component import load_target
 from coterie.config.explain import one_of, show
 from coterie.errors import ConfigError
-
-ObjectT = TypeVar("ObjectT")
 
 
 def _named_class(value: Any) -> Any:
@@ -38,14 +36,14 @@ LoggerChoice = Annotated[
 
 
 def build_target(
-    key: str, section: Mapping[str, Any], base: type[ObjectT], **offers: Any
-) -> ObjectT:
+    key: str, section: Mapping[str, Any], bases: tuple[type, ...], **offers: Any
+) -> Any:
     """Build the object that a section of the config describes.
 
     Args:
         key: The section's key, for errors.
         section: `target` and the arguments.
-        base: The class that it has to be an instance of.
+        bases: The classes, of one of which it has to be an instance.
         offers: Arguments that it is called with if it takes them and the section does not say.
 
     Raises:
@@ -58,8 +56,8 @@ def build_target(
         kind = load_target(target)
     except ConfigError as error:
         raise ConfigError(f"{key}.{error}") from error
-    if not (isinstance(kind, type) and issubclass(kind, base)):
-        name = f"{base.__module__}.{base.__qualname__}"
+    if not (isinstance(kind, type) and issubclass(kind, bases)):
+        name = " or ".join(base.__qualname__ for base in bases)
         raise ConfigError(f"{key}.target={target}: it is no {name}; name a class that is one.")
     takes = inspect.signature(kind).parameters
     open_ended = any(each.kind is each.VAR_KEYWORD for each in takes.values())

@@ -82,6 +82,15 @@ class Observer(Protocol):
     def phase_finished(self, record: PhaseRecord) -> None:
         """A phase is over: aggregated and, where due, evaluated."""
 
+    def evaluated(self, round_: int, scores: Mapping[str, float], *, final: bool) -> None:
+        """An evaluation is over.
+
+        Args:
+            round_: The round.
+            scores: Metrics by their names in metrics.jsonl: {"clustering/acc": 0.91, …}.
+            final: Whether it is the one at the end of the run.
+        """
+
     def note(self, text: str) -> None:
         """An event worth a line: a checkpoint was resumed, an actor replaced."""
 

@@ -1,5 +1,6 @@
 """What all figures share: palette, markers, an empty figure, and how one is written."""
 
+import io
 import textwrap
 from pathlib import Path
 
@@ -28,9 +29,18 @@ def style(number: int) -> tuple[str, str]:
     return COLOURS[number % len(COLOURS)], MARKERS[number // len(COLOURS) % len(MARKERS)]
 
 
+class Drawing(Figure):
+    """A figure that notebooks show without pyplot."""
+
+    def _repr_png_(self) -> bytes:
+        content = io.BytesIO()
+        self.savefig(content, format="png", dpi=110)
+        return content.getvalue()
+
+
 def blank(width: float, height: float) -> Figure:
     """An empty figure of this size in inches, without pyplot: no display and no global state."""
-    figure = Figure(figsize=(width, height), layout="constrained")
+    figure = Drawing(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+from lightning import Callback
 from numpy.typing import NDArray
 
 from coterie.config.schema import RunConfig
@@ -30,6 +31,7 @@ class Workload:
         labels: The training samples' classes; None unless the method is supervised.
         silo_classes: The class names of all clients where data is siloed, else None. Each process
             then reads the data of the clients that it hosts.
+        callbacks: Callbacks of the Trainer on each client.
     """
 
     config: RunConfig
@@ -38,6 +40,7 @@ class Workload:
     parts: Sequence[Indices]
     labels: NDArray[np.int64] | None
     silo_classes: tuple[str, ...] | None = None
+    callbacks: tuple[Callback, ...] = ()
 
 
 class Backend(Protocol):

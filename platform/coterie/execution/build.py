@@ -48,7 +48,7 @@ def build_worker(
         samples=workload.samples,
         parts=workload.parts,
         labels=workload.labels,
-        trainer=local_trainer(config, device, stop=deadline.check),
+        trainer=local_trainer(config, device, deadline.check, workload.callbacks),
         pool=ModulePool(derive_seed(config.seed, "init")),
         device=device,
         deadline=deadline,

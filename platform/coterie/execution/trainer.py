@@ -3,6 +3,7 @@
 import logging
 import warnings
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,12 +43,15 @@ class LightningTrainer:
         precision: Lightning's name of the precision.
         deterministic: Whether to use deterministic algorithms only.
         stop: Called after each step; raises when the run is to stop.
+        callbacks: Callbacks of the user; each fit has fresh copies, so that a client's training
+            does not depend on those before it in the same process.
     """
 
     accelerator: str = "cpu"
     precision: str = "32-true"
     deterministic: bool = True
     stop: Stop = lambda: None
+    callbacks: tuple[Callback, ...] = ()
 
     def build(self, epochs: int, *callbacks: Callback) -> Trainer:
         """Build a Trainer that only trains: no logger, checkpoints, bars, summary or validation."""
@@ -73,19 +77,37 @@ class LightningTrainer:
         meter = Meter()
         with seeded(seed), warnings.catch_warnings():
             warnings.filterwarnings("ignore", module="lightning")
-            self.build(batches.epochs, _Watch(meter, self.stop)).fit(module, batches)
+            own = deepcopy(self.callbacks)
+            self.build(batches.epochs, *own, _Watch(meter, self.stop)).fit(module, batches)
         module.cpu()
         return meter.fit()
 
 
 def local_trainer(
-    config: RunConfig, device: torch.device, stop: Stop = lambda: None
+    config: RunConfig,
+    device: torch.device,
+    stop: Stop = lambda: None,
+    callbacks: tuple[Callback, ...] = (),
 ) -> LocalTrainer:
-    """Build the trainer of the configured executor, on this process's device."""
-    kind = LightningTrainer if config.executor == "lightning" else BareTrainer
-    return kind(
+    """Build the trainer of the configured executor, on this process's device.
+
+    Args:
+        config: The run's config.
+        device: The device.
+        stop: Called after each step; raises when the run is to stop.
+        callbacks: Lightning callbacks; none for the executor `bare`.
+    """
+    if config.executor == "bare":
+        return BareTrainer(
+            accelerator=device.type,
+            precision=config.precision,
+            deterministic=config.deterministic,
+            stop=stop,
+        )
+    return LightningTrainer(
         accelerator=device.type,
         precision=config.precision,
         deterministic=config.deterministic,
         stop=stop,
+        callbacks=callbacks,
     )

@@ -2,17 +2,20 @@
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from coterie.config.about import about
 from coterie.config.component import target_of
 from coterie.config.loading import dump_config
 from coterie.config.schema import RunConfig
+from coterie.contract.callback import Followed
 from coterie.contract.clusterer import Clusterer
 from coterie.contract.observer import Observer, Status
 from coterie.errors import ConfigError, CoterieError, DataError, InterruptedRunError
@@ -23,6 +26,8 @@ from coterie.evaluation.label_distribution import (
     label_distribution_figure,
 )
 from coterie.evaluation.scorer import LOCAL
+from coterie.run.callbacks import AnyCallback
+from coterie.run.history import plot_history, read_history
 from coterie.run.interrupts import Interrupts
 from coterie.run.same_run import check_same_run
 from coterie.run.session import Finished, Session
@@ -56,23 +61,44 @@ class RunResult:
     failures: tuple[str, ...]
     exit_code: int
 
+    @property
+    def history(self) -> pa.Table:
+        """The tracked numbers: a row per phase, and a last one with the final scores.
+
+        `.to_pylist()` gives dictionaries, and `.to_pandas()` a data frame where pandas is there.
+        """
+        return read_history(RunDirectory(self.run_dir).metrics)
+
+    def plot(self) -> Figure:
+        """The loss of each stage and the scores over the rounds; notebooks show it."""
+        return plot_history(self.history)
+
 
 class Federation:
     """Runs one experiment, from its data to its run directory.
 
     Args:
         config: The experiment, for example `coterie.compose("experiment=fedmcc_digits")`.
-        view: Shows progress; by default on the terminal, as `tracking.progress` says.
+        view: Shows progress; by default on the terminal or in the notebook, as
+            `tracking.progress` says.
+        callbacks: `RunCallback`s, which follow the run in this process, and Lightning callbacks,
+            which follow the Trainer on each client; after those of the config.
 
     Raises:
         ConfigError: If the config's parts do not fit each other or the machine.
         DataError: If the data is missing or does not fit.
     """
 
-    def __init__(self, config: RunConfig, view: Observer | None = None) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        view: Observer | None = None,
+        callbacks: Sequence[AnyCallback] = (),
+    ) -> None:
         self._config = config
-        self._view = view or ConsoleView(config.tracking.progress)
-        self._assembly = assemble(config)
+        self._assembly = assemble(config, callbacks)
+        shown = view or ConsoleView(config.tracking.progress)
+        self._view: Observer = Followed(shown, self._assembly.callbacks)
 
     def run(self) -> RunResult:
         """Run until the method is done.

@@ -20,7 +20,7 @@ from coterie.rounds.loop import Committed
 from coterie.rounds.state import RunState
 from coterie.run.client_groups import GROUP, ClientGroups
 from coterie.tracking.loggers import Position, Tracker
-from coterie.tracking.metrics_log import MetricsRow
+from coterie.tracking.metrics_log import MetricsRow, flat
 from coterie.tracking.summary import Summary
 
 _CURVES = ("loss", "acc", "nmi", "ari")
@@ -134,10 +134,11 @@ class Recorder:
         """Run the final evaluation."""
         evaluation = self.evaluator.final(state.server)
         self._account(state)
-        if self.groups is None:
-            return evaluation
-        scores = self.groups.scores(state.server)
-        return replace(evaluation, metrics={**evaluation.metrics, GROUP: scores})
+        if self.groups is not None:
+            scores = self.groups.scores(state.server)
+            evaluation = replace(evaluation, metrics={**evaluation.metrics, GROUP: scores})
+        self.observer.evaluated(state.server.round, flat(evaluation.metrics), final=True)
+        return evaluation
 
     def _group_scores(self, state: RunState) -> dict[str, float]:
         found = {} if self.groups is None else self.groups.scores(state.server)
@@ -175,6 +176,8 @@ class Recorder:
         scores = self.evaluator.quick(state.server)
         self._account(state)
         self.seconds["evaluation"] += time.perf_counter() - started
+        named = {self._grouped(name): value for name, value in scores.items()}
+        self.observer.evaluated(phase.round, named, final=False)
         return scores or None
 
     def _track(

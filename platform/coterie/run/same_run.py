@@ -72,6 +72,8 @@ def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
     """Dotted key to value, for the keys that change a run's bits."""
     flat: dict[str, Any] = {}
     for section, value in config.items():
+        if section == "callbacks" and not value:  # which configs of earlier versions lack
+            continue
         leaves = value if isinstance(value, Mapping) else {"": value}
         for leaf, inner in leaves.items():
             key = f"{section}.{leaf}" if leaf else section

@@ -1,12 +1,13 @@
 """Builds a run's parts from its config: data, method, participation, backend and evaluators."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from coterie.config.component import load_target, target_of
 from coterie.config.schema import RunConfig
+from coterie.contract.callback import RunCallback
 from coterie.contract.data import DataArrays, Indices
 from coterie.contract.method import Method
 from coterie.contract.phase import ServerState
@@ -22,6 +23,7 @@ from coterie.execution.build import build_method
 from coterie.execution.device import check_device, client_device
 from coterie.execution.serial import SerialBackend
 from coterie.rounds.participation import Participation
+from coterie.run.callbacks import AnyCallback, build_callbacks, local_callbacks, run_callbacks
 from coterie.run.checks import check_fit, cluster_number
 from coterie.run.data import RunData, read_data, task_of
 
@@ -36,6 +38,7 @@ class Assembly:
         method: The method.
         server: The method's state before the first phase.
         participation: Draws each phase's clients.
+        callbacks: Callbacks of the whole run.
     """
 
     data: DataArrays
@@ -43,21 +46,27 @@ class Assembly:
     method: Method
     server: ServerState
     participation: Participation
+    callbacks: tuple[RunCallback, ...] = ()
 
 
-def assemble(config: RunConfig) -> Assembly:
+def assemble(config: RunConfig, given: Sequence[AnyCallback] = ()) -> Assembly:
     """Read the data, split it over the clients and build the method.
 
     All of the config is checked here, before actors start.
+
+    Args:
+        config: The run's config.
+        given: Callbacks beside those of the config.
 
     Raises:
         ConfigError: If the config's parts do not fit each other.
         DataError: If the data is missing or cannot be split as asked.
     """
     torch.set_num_threads(config.cluster.threads_per_client)
+    callbacks = build_callbacks(config, given)
     read = read_data(config)
     participation = Participation(config, len(read.parts))
-    workload = _workload(config, read)
+    workload = replace(_workload(config, read), callbacks=local_callbacks(callbacks))
     check_fit(config, workload.task, read.arrays)
     method = build_method(workload)
     sizes = {client: len(rows) for client, rows in enumerate(read.parts)}
@@ -74,6 +83,7 @@ def assemble(config: RunConfig) -> Assembly:
         method=method,
         server=server,
         participation=participation,
+        callbacks=run_callbacks(callbacks),
     )
 
 

@@ -17,6 +17,7 @@ from rich.text import Text
 from coterie.contract.observer import PhaseRecord, Scores, Status
 from coterie.contract.phase import Phase
 from coterie.tracking import formatting
+from coterie.tracking.notebook import NotebookPanel
 from coterie.tracking.progress import Progress
 
 _PANEL_WIDTH = 80
@@ -34,7 +35,7 @@ class ConsoleView:
     new stage, an evaluation or a failure.
 
     Args:
-        mode: `auto` is live on a terminal, and lines without one, in CI and in jobs.
+        mode: `auto` is live on a terminal and in a notebook; elsewhere, in CI and in jobs, lines.
         console: The console to draw on; by default the standard output.
         clock: A monotonic clock in seconds, for rates and the ETA.
 
@@ -56,7 +57,7 @@ class ConsoleView:
         self._clock = clock
         self._progress = Progress(clock)
         self._title = ""
-        self._live: Live | None = None
+        self._live: Live | NotebookPanel | None = None
         self._last_line: tuple[float, str] | None = None
 
     def start(self, title: str, facts: Mapping[str, str]) -> None:
@@ -66,7 +67,10 @@ class ConsoleView:
         for line in textwrap.wrap(" | ".join(words), self._width):
             self._print(line)
         if self.mode == "live":
-            self._live = Live(get_renderable=self.panel, console=self.console, transient=True)
+            if self.console.is_jupyter:
+                self._live = NotebookPanel(self.panel, self._clock)
+            else:
+                self._live = Live(get_renderable=self.panel, console=self.console, transient=True)
             self._live.start()
 
     def table(self, table: object) -> None:
@@ -77,10 +81,12 @@ class ConsoleView:
     def phase_started(self, phase: Phase, cohort_size: int, total_rounds: int | None) -> None:
         """Show the phase in the panel."""
         self._progress.begin(phase, cohort_size, total_rounds)
+        self._refresh()
 
     def client_done(self, client: int, metrics: Mapping[str, float]) -> None:
         """Count a client once: when an actor is lost, its clients' turns are run again."""
         self._progress.done.add(client)
+        self._refresh()
 
     def client_failed(self, client: int, message: str) -> None:
         """Show a failure; only the first few of a round, whose line counts all of them."""
@@ -101,6 +107,9 @@ class ConsoleView:
         if event or (self.mode == "lines" and self._line_is_due(record.phase)):
             self._last_line = (self._clock(), record.phase.stage)
             self._print(self._line(record))
+
+    def evaluated(self, round_: int, scores: Mapping[str, float], *, final: bool) -> None:
+        """Show nothing: the line of the round and the final table have the scores."""
 
     def note(self, text: str) -> None:
         """Print a line."""
@@ -139,6 +148,11 @@ class ConsoleView:
         width = min(_PANEL_WIDTH, self.console.width)
         return Panel(lines, title=Text(self._title), width=width)
 
+    def _refresh(self) -> None:
+        """Draw a notebook's panel again; a terminal's is drawn by a thread of its own."""
+        if isinstance(self._live, NotebookPanel):
+            self._live.refresh()
+
     def _line_is_due(self, phase: Phase) -> bool:
         """Whether to print a round without events: in a new stage, at the end, or after a pause."""
         if self._last_line is None or phase.round == self._progress.total_rounds:
@@ -163,6 +177,6 @@ class ConsoleView:
 
 
 def _resolve(console: Console) -> Literal["live", "lines"]:
-    """Choose live on an interactive terminal that can redraw."""
-    interactive = console.is_terminal and not console.is_dumb_terminal
+    """Choose live on an interactive terminal that can redraw, and in a notebook."""
+    interactive = console.is_jupyter or (console.is_terminal and not console.is_dumb_terminal)
     return "live" if interactive and not os.environ.get("CI") else "lines"

@@ -38,7 +38,9 @@ def build_loggers(
             cannot be built.
     """
     return [
-        build_target(f"tracking.loggers[{number}]", given, Logger, **_offers(directory, run_name))
+        build_target(
+            f"tracking.loggers[{number}]", given, (Logger,), **_offers(directory, run_name)
+        )
         if isinstance(given, Mapping)
         else _build(given, config, directory, run_name, resolved_config)
         for number, given in enumerate(config.loggers)

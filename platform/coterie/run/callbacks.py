@@ -1,0 +1,54 @@
+"""A run's callbacks: those of its config, then those given to `Federation`."""
+
+from collections.abc import Sequence
+
+from lightning import Callback
+
+from coterie.config.schema import RunConfig
+from coterie.config.target import build_target
+from coterie.contract.callback import RunCallback
+from coterie.errors import ConfigError
+
+AnyCallback = Callback | RunCallback
+
+
+def build_callbacks(
+    config: RunConfig, given: Sequence[AnyCallback] = ()
+) -> tuple[AnyCallback, ...]:
+    """Build the config's callbacks, and check that each has something to follow.
+
+    Args:
+        config: The run's config.
+        given: Callbacks that the config does not describe.
+
+    Raises:
+        ConfigError: If one cannot be built, is no callback, or needs a Trainer that is not there.
+    """
+    built: list[AnyCallback] = [
+        build_target(f"callbacks[{number}]", section, (Callback, RunCallback))
+        for number, section in enumerate(config.callbacks)
+    ]
+    found = (*built, *given)
+    for callback in found:
+        name = type(callback).__name__
+        if not isinstance(callback, Callback | RunCallback):
+            raise ConfigError(
+                f"callbacks: {name} is no callback; inherit from coterie.RunCallback, "
+                "lightning.Callback, or both."
+            )
+        if isinstance(callback, Callback) and config.executor == "bare":
+            raise ConfigError(
+                f"executor=bare: it has no Trainer, which the callback {name} follows; choose "
+                "executor=lightning."
+            )
+    return found
+
+
+def local_callbacks(callbacks: Sequence[AnyCallback]) -> tuple[Callback, ...]:
+    """Those that follow the Trainer on each client."""
+    return tuple(callback for callback in callbacks if isinstance(callback, Callback))
+
+
+def run_callbacks(callbacks: Sequence[AnyCallback]) -> tuple[RunCallback, ...]:
+    """Those that follow the whole run."""
+    return tuple(callback for callback in callbacks if isinstance(callback, RunCallback))
