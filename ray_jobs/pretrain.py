@@ -34,7 +34,8 @@ def _pretrain(arguments: Sequence[str]) -> int:
     outs, rest = separate(arguments, {"out"})
     if not outs:
         raise ConfigError("out: none is given; name the folder for the encoder as out=DIR.")
-    config = compose(*rest, f"run_dir={outs[-1].partition('=')[2]}", "resume=true")
+    own = (f"run_dir={outs[-1].partition('=')[2]}", "resume=true")
+    config = compose("tracking.wandb.job_type=pretrain", *rest, *own)
     # Imported here, so that a mistyped key is refused before PyTorch is imported.
     from coterie.run.federation import Federation
 

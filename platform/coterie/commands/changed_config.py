@@ -10,7 +10,7 @@ from coterie.config.schema import RunConfig
 from coterie.errors import ConfigError
 from coterie.tracking.run_directory import RunDirectory
 
-CHANGEABLE = ("accelerator", "cluster", "data", "evaluation")
+CHANGEABLE = ("accelerator", "cluster", "data", "evaluation", "tracking")
 """Sections that do not decide what was trained."""
 
 

@@ -143,6 +143,10 @@ class WandbConfig(Component):
     """The team or user; by default the account's own."""
     mode: Literal["auto", "online", "offline"] = "auto"
     """`auto`: online if an API key is found, else offline."""
+    group: str | None = None
+    """The group of runs that it belongs to; by default WANDB_RUN_GROUP, or its comparison."""
+    job_type: str = "train"
+    """What kind of run it is."""
 
 
 class TrackingConfig(Component):

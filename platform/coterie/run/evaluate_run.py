@@ -12,6 +12,7 @@ import torch
 from coterie.checkpoints.checkpoint import load_checkpoint
 from coterie.config.about import about
 from coterie.config.component import target_of
+from coterie.config.loading import dump_config
 from coterie.config.schema import RunConfig
 from coterie.contract.data import Indices
 from coterie.contract.phase import ServerState
@@ -35,7 +36,7 @@ from coterie.run.setup import (
 )
 from coterie.tracking.atomic import write_text_atomically
 from coterie.tracking.formatting import without_auroc
-from coterie.tracking.metrics_log import finite
+from coterie.tracking.metrics_log import finite, flat
 from coterie.tracking.run_directory import RunDirectory
 from coterie.tracking.score_names import score_tables
 
@@ -195,7 +196,31 @@ class RunEvaluation:
             seed = self._seed("figures") % 2**31
             line = about([self.config])
             outputs += draw_evaluation(folder, evaluation, self._assembly.data, seed, line)
-        return EvaluatedRun(folder=folder, metrics=metrics, outputs=tuple(outputs))
+        done = EvaluatedRun(folder=folder, metrics=metrics, outputs=tuple(outputs))
+        if "wandb" in self.config.tracking.loggers:
+            self._send(done, record)
+        return done
+
+    def _send(self, done: EvaluatedRun, record: Mapping[str, Any]) -> None:
+        """Make a W&B run of the evaluation, which uses the model of the run."""
+        from coterie.tracking.wandb_logger import (  # a slow import
+            WandbRunLogger,
+            model_artifact,
+            send_to_wandb,
+        )
+
+        def fill(logger: WandbRunLogger) -> None:
+            if (artifact := model_artifact(self.directory.path)) is not None:
+                logger.use_model(artifact)
+            logger.log_metrics(flat(done.metrics), step=record["round"])
+            for path in done.outputs:
+                if path.suffix == ".png":
+                    logger.log_image(f"figures/{path.stem}", [str(path)])
+
+        name = f"{self.config.experiment}-{self.directory.path.name}-{done.folder.name}"
+        config = self.config.tracking.wandb.model_copy(update={"job_type": "evaluate"})
+        about_run = {"config": dump_config(self.config), **record["settings"]}
+        send_to_wandb(config, done.folder, name, about_run, fill)
 
     @property
     def device(self) -> torch.device:

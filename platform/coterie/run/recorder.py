@@ -2,7 +2,7 @@
 
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from coterie.checkpoints.writer import CheckpointWriter
@@ -19,6 +19,7 @@ from coterie.rounds.gather import Failure
 from coterie.rounds.loop import Committed
 from coterie.rounds.state import RunState
 from coterie.run.client_groups import GROUP, ClientGroups
+from coterie.run.client_table import ClientRow
 from coterie.tracking.loggers import Position, Tracker
 from coterie.tracking.metrics_log import MetricsRow, flat
 from coterie.tracking.summary import Summary
@@ -40,6 +41,7 @@ class Recorder:
         tracker: Writes metrics.
         observer: Is told about each phase.
         parts: Client to its rows; their number weights a client in means.
+        clients: Tabulates what each client has done.
         writer: Writes checkpoints.
         groups: Scores the method's groups of clients; None if it has none.
         seconds: Purpose to wall-clock seconds.
@@ -54,6 +56,7 @@ class Recorder:
     tracker: Tracker
     observer: Observer
     parts: Sequence[Indices]
+    clients: Callable[[RunState], Sequence[ClientRow]]
     writer: CheckpointWriter
     groups: ClientGroups | None = None
     seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
@@ -73,6 +76,8 @@ class Recorder:
         finally:  # if interrupted too, because the next checkpoint holds this phase
             self._extend_curves(phase, {**means, **(evaluation or {})})
             self._track(committed, {**means, **self._group_scores(state)}, evaluation)
+        if evaluation is not None:
+            self.tracker.log_table("clients", self.clients(state))
         failures = tuple(str(failure) for failure in committed.result.failures)
         now = committed.traffic.totals
         self.observer.phase_finished(

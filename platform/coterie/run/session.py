@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from coterie.checkpoints.writer import CheckpointWriter
+from coterie.config.about import about
 from coterie.config.loading import dump_config
 from coterie.config.schema import RunConfig
 from coterie.contract.clusterer import Clusterer
@@ -20,12 +21,13 @@ from coterie.rounds.state import RunState
 from coterie.run.client_groups import ClientGroups
 from coterie.run.client_table import ClientRow, client_rows, write_clients
 from coterie.run.interrupts import Interrupts
+from coterie.run.lineage import pretrained_artifact
 from coterie.run.outputs import draw_figures, summary_of, write_assignments, write_models
 from coterie.run.recorder import Recorder
 from coterie.run.recovery import Recovery
 from coterie.run.setup import Assembly, make_backend, make_scorer
 from coterie.tracking.loggers import Tracker, build_loggers
-from coterie.tracking.metrics_log import MetricsLog
+from coterie.tracking.metrics_log import MetricsLog, flat
 from coterie.tracking.run_directory import RunDirectory
 from coterie.tracking.run_records import is_completed
 from coterie.tracking.run_report import write_run_report
@@ -147,6 +149,8 @@ class Session:
     def _train(self, interrupts: Interrupts) -> tuple[RunState, Recorder]:
         begun = time.perf_counter()
         self._tracker = self._make_tracker()
+        if (source := pretrained_artifact(self.config)) is not None:
+            self._tracker.use_model(source)
         self._backend = make_backend(self.assembly.workload, interrupts.check)
         self._recorder = self._make_recorder(self._backend, self._tracker)
         recovery = Recovery(
@@ -199,6 +203,10 @@ class Session:
             folder, server = self.directory.figures, state.server
             drawn = draw_figures(folder, evaluation, data, recorder, server, seed=seed)
             figures = tuple(sorted({*drawn, *self.directory.figures.glob("*.png")}))
+        recorder.tracker.log_table("clients", self._client_rows(state))
+        recorder.tracker.log_figures(figures)
+        about_model = {"about": about([self.config]), **flat(evaluation.metrics)}
+        recorder.tracker.log_model(self.directory.model, about_model)
         self.seconds["outputs"] = time.perf_counter() - started - self.seconds["final_evaluation"]
         return Finished(evaluation=evaluation, model=model, figures=figures)
 
@@ -219,6 +227,7 @@ class Session:
             tracker=tracker,
             observer=self.view,
             parts=self.assembly.workload.parts,
+            clients=self._client_rows,
             groups=ClientGroups.of(self.config, self.assembly.method),
             writer=CheckpointWriter(
                 self.directory.checkpoints,

@@ -57,7 +57,16 @@ class PlannedRun:
         """The command that starts or resumes the run."""
         quoted = str(self.folder).replace("'", "\\'")
         own = (f"run_dir='{quoted}'", "resume=true", "tracking.progress=lines")
-        return (*_CHILD, *self.variant.arguments(self.seed), *own)
+        return (*_CHILD, *self.variant.arguments(self.seed), *own, *self._group)
+
+    @property
+    def _group(self) -> tuple[str, ...]:
+        """W&B's group of the study's runs, unless the config names one."""
+        tracking = self.config.tracking
+        if "wandb" not in tracking.loggers or tracking.wandb.group is not None:
+            return ()
+        study = self.folder.parents[1].name.replace("'", "\\'")
+        return (f"tracking.wandb.group='comparison-{study}'",)
 
     def record(self, failure: str = "") -> RunRecord:
         """Read the run's directory; a completed run that is to be longer counts as interrupted."""

@@ -1,15 +1,12 @@
 """Send a comparison to Weights & Biases: one run with the table and the figures."""
 
-import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from coterie.config.schema import WandbConfig
 from coterie.studies.comparison_table import ComparisonTable
-from coterie.tracking.wandb_logger import build_wandb_logger
-
-_log = logging.getLogger(__name__)
+from coterie.tracking.wandb_logger import WandbRunLogger, send_to_wandb
 
 
 def send_comparison(
@@ -34,13 +31,12 @@ def send_comparison(
     Raises:
         ConfigError: If W&B is to be online and no API key is known.
     """
-    logger = build_wandb_logger(config, directory, f"comparison-{directory.name}", plan)
-    try:
-        logger.save()
+    name = f"comparison-{directory.name}"
+
+    def fill(logger: WandbRunLogger) -> None:
         logger.log_table("comparison", columns=comparison.head, data=comparison.lines)
         if figures:
             logger.log_image("figures", [str(path) for path in figures])
-        logger.finalize("success")
-    except Exception as error:  # noqa: BLE001 - trackers raise whatever their libraries do
-        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        _log.warning("W&B did not take the comparison (%s); see table.md.", reason)
+
+    own = config.model_copy(update={"group": config.group or name, "job_type": "compare"})
+    send_to_wandb(own, directory, name, plan, fill)

@@ -141,6 +141,25 @@ class Tracker:
         """Write a failure of any client to `metrics.jsonl`; loggers take only numbers."""
         self._metrics.append(row)
 
+    def log_table(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Give a table to the loggers that take tables; its columns are the keys of the rows."""
+        columns = list(rows[0]) if rows else []
+        data = [[row[column] for column in columns] for row in rows]
+        self._offer("log_table", name, columns, data, step=self._phases)
+
+    def log_figures(self, paths: Sequence[Path]) -> None:
+        """Give pictures to the loggers that take pictures."""
+        for path in paths:
+            self._offer("log_image", f"figures/{path.stem}", [str(path)], step=self._phases)
+
+    def log_model(self, folder: Path, metadata: Mapping[str, Any]) -> None:
+        """Give the saved model to the loggers that take models as folders."""
+        self._offer("log_model_folder", folder, metadata)
+
+    def use_model(self, artifact: str) -> None:
+        """Tell the loggers that know models by name which one the run starts from."""
+        self._offer("use_model", artifact)
+
     def server_rows(self) -> list[dict[str, Any]]:
         """The server's rows in `metrics.jsonl` so far."""
         return [row for row in self._metrics.rows() if row["scope"] == "server"]
@@ -160,6 +179,12 @@ class Tracker:
             self._guarded(logger, partial(logger.finalize, status))
         self.loggers.clear()
         self._metrics.close()
+
+    def _offer(self, method: str, *args: Any, **kwargs: Any) -> None:
+        """Call a method of the loggers that have it."""
+        for logger in tuple(self.loggers):
+            if hasattr(logger, method):
+                self._guarded(logger, partial(getattr(logger, method), *args, **kwargs))
 
     def _guarded(self, logger: Logger, action: Callable[[], None]) -> None:
         """Call an action of a logger; leave the logger out if it raises."""

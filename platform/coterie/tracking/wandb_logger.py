@@ -4,7 +4,7 @@ import logging
 import netrc
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
@@ -24,6 +24,8 @@ _ENVIRONMENT_MODES: Mapping[str, Mode] = {
     "dryrun": "offline",
     "disabled": "disabled",
 }
+_ARTIFACT = "model_artifact"
+"""The file beside W&B's own with the name of the artifact of the run's model."""
 _START_TIMEOUT_S = 20.0
 """Longest delay of a run's start by an unreachable server; the run then goes on without it."""
 
@@ -48,6 +50,34 @@ class WandbRunLogger(WandbLogger):
         self._wandb_init.pop("anonymous", None)  # Lightning's None makes W&B warn in the terminal
         _ = self.experiment
 
+    def log_model_folder(self, folder: Path, metadata: Mapping[str, Any]) -> None:
+        """Log a saved model as the artifact `model-<run id>`, and note its name for later runs."""
+        import wandb
+
+        run = self.experiment
+        artifact = wandb.Artifact(f"model-{run.id}", type="model", metadata=dict(metadata))
+        for path in sorted(folder.rglob("*")):  # add_dir writes to the terminal
+            if path.is_file():
+                artifact.add_file(str(path), name=path.relative_to(folder).as_posix())
+        run.log_artifact(artifact)
+        place = "/".join(part for part in (run.entity, run.project) if part)
+        note = Path(run.dir).parents[1] / _ARTIFACT
+        write_text_atomically(note, f"{place}/model-{run.id}:latest\n")
+
+    def use_model(self, artifact: str) -> None:
+        """Note that the run starts from another run's model; online it is W&B's lineage too."""
+        import wandb
+
+        run = self.experiment
+        run.config.update({"pretrained_artifact": artifact})
+        if run.offline:
+            return
+        try:
+            run.use_artifact(artifact)
+        except (wandb.Error, ValueError) as error:  # an offline run that was not uploaded
+            reason = " ".join(str(error).split())
+            _log.warning("W&B has no artifact %s (%s): upload its run first.", artifact, reason)
+
     def finalize(self, status: str) -> None:
         """End the W&B run; anything but "success" marks it as failed."""
         if self._experiment is None:
@@ -57,6 +87,44 @@ class WandbRunLogger(WandbLogger):
         self._experiment.finish(exit_code=0 if status == "success" else 1)
         if offline:
             _log.info("W&B was offline: upload the run with wandb sync %s", display_path(folder))
+
+
+def model_artifact(folder: Path) -> str | None:
+    """The name of the artifact of a run's model, by its run directory or `model/`; else None."""
+    notes = (place / "wandb" / _ARTIFACT for place in (folder, folder.parent))
+    note = next((path for path in notes if path.is_file()), None)
+    return None if note is None else note.read_text(encoding="utf-8").strip()
+
+
+def send_to_wandb(
+    config: WandbConfig,
+    directory: Path,
+    run_name: str,
+    resolved_config: Mapping[str, Any],
+    fill: Callable[[WandbRunLogger], None],
+) -> None:
+    """Make a W&B run of what is already in files, such as a comparison or an evaluation.
+
+    An outage causes a warning only: the files have everything.
+
+    Args:
+        config: The project, the account, the mode, group and job type.
+        directory: The folder with the files; W&B's go to `wandb/` in it.
+        run_name: The run's name on W&B.
+        resolved_config: The config that W&B shows for the run.
+        fill: Logs the content.
+
+    Raises:
+        ConfigError: If W&B is to be online and no API key is known.
+    """
+    logger = build_wandb_logger(config, directory, run_name, resolved_config)
+    try:
+        logger.save()
+        fill(logger)
+        logger.finalize("success")
+    except Exception as error:  # noqa: BLE001 - trackers raise whatever their libraries do
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        _log.warning("W&B did not take %s (%s); the files have it.", run_name, reason)
 
 
 def build_wandb_logger(
@@ -94,6 +162,8 @@ def build_wandb_logger(
         project=config.project,
         entity=config.entity,
         config=dict(resolved_config),
+        group=config.group,
+        job_type=config.job_type,
         mode=mode,
         settings=settings,
     )
@@ -138,7 +208,9 @@ def api_key_known() -> bool:
 
 
 def _persistent_id(directory: Path) -> str:
-    """The W&B id of the run in this directory, created at the first call."""
+    """The W&B id of the run in this directory, created at the first call, or set by an agent."""
+    if given := os.environ.get("WANDB_RUN_ID"):
+        return given
     path = directory / "wandb" / "run_id"
     if not path.is_file():
         write_text_atomically(path, secrets.token_hex(4) + "\n")
