@@ -25,6 +25,7 @@ from coterie.tracking.formatting import format_bytes, format_seconds
 from coterie.tracking.metrics_log import parse_row
 from coterie.tracking.run_directory import RunDirectory
 from coterie.tracking.score_names import score_tables
+from coterie.tracking.skipped import SKIPPED
 
 _TEMPLATE = Path(__file__).with_name("report.html.jinja")
 _CAPTIONS = {
@@ -91,6 +92,7 @@ def write_run_report(directory: RunDirectory, config: RunConfig) -> Path:
         figures=_figures(directory.figures),
         failures=failures[:_FAILURES],
         failed=len(failures),
+        skipped=_skipped_table(directory.path / SKIPPED),
         sent=_byte_table(rows, summary),
         seconds=_second_table(summary),
         clients=_client_table(directory.clients),
@@ -201,6 +203,16 @@ def _second_table(summary: Row) -> Table | None:
     names = [*(name for name in seconds if name not in total), *total]
     cells = [[name.replace("_", " "), format_seconds(seconds[name] or 0.0)] for name in names]
     return Table(["purpose", "time"], cells) if cells else None
+
+
+def _skipped_table(path: Path) -> Table | None:
+    """The samples that were left out because they could not be read."""
+    if not path.is_file():
+        return None
+    with path.open(encoding="utf-8", newline="") as file:
+        head, *rows = csv.reader(file)
+    note = f"{_FAILURES} of {len(rows):,} samples; {SKIPPED} has all of them."
+    return Table(head, rows[:_FAILURES], note if len(rows) > _FAILURES else "")
 
 
 def _client_table(path: Path) -> Table | None:

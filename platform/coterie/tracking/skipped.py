@@ -4,20 +4,23 @@ import csv
 import io
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from coterie.contract.data import Unreadable
 from coterie.errors import DataError
 from coterie.tracking.atomic import write_text_atomically
+
+if TYPE_CHECKING:  # it imports PyTorch, which a refused config need not wait for
+    from coterie.contract.data import Unreadable
 
 SKIPPED = "skipped.csv"
 
 
-def write_skipped(path: Path, skipped: Sequence[Unreadable]) -> None:
+def write_skipped(path: Path, skipped: "Sequence[Unreadable]") -> None:
     """Write a table with the columns `file` and `reason`."""
     write_text_atomically(path, _table(skipped))
 
 
-def check_same_skipped(path: Path, skipped: Sequence[Unreadable]) -> None:
+def check_same_skipped(path: Path, skipped: "Sequence[Unreadable]") -> None:
     """Refuse to resume a run whose samples have become others.
 
     Raises:
@@ -34,7 +37,7 @@ def check_same_skipped(path: Path, skipped: Sequence[Unreadable]) -> None:
         )
 
 
-def _table(skipped: Sequence[Unreadable]) -> str:
+def _table(skipped: "Sequence[Unreadable]") -> str:
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
     table.writerow(("file", "reason"))

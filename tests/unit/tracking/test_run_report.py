@@ -64,6 +64,15 @@ def test_of_thousands_of_clients_it_has_those_worth_looking_at(directory):
     assert len(text) < 60_000
 
 
+def test_samples_that_were_left_out_are_listed(directory):
+    lines = [f"{k}.png,not a picture" for k in range(40)]
+    (directory.path / "skipped.csv").write_text("\n".join(["file,reason", *lines]) + "\n")
+    text = write_run_report(directory, CONFIG).read_text()
+    assert "<th>29.png</th><td>not a picture</td>" in text
+    assert "30.png" not in text
+    assert "30 of 40 samples; skipped.csv has all of them." in text
+
+
 def test_numbers_that_are_not_finite_are_dashes(directory):
     metrics = {"clustering": {"acc": float("nan"), "nmi": 0.5}, "linear": {"acc": 0.25}}
     summary(metrics=metrics).write(directory.summary)
