@@ -77,6 +77,8 @@ def test_wandb_has_the_table(compared):
         for r in records
         for item in r.history.item
     ]
+    (run,) = [r.run for r in records if r.HasField("run")]
+    assert (run.run_group, run.job_type) == (f"comparison-{compared.name}", "compare")
     assert "comparison" in keys
     assert "figures" in keys
     (table,) = folder.glob("files/media/table/comparison*.table.json")
