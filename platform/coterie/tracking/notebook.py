@@ -3,6 +3,7 @@
 import io
 import time
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 from rich.console import Console, RenderableType
@@ -33,9 +34,7 @@ class NotebookPanel:
 
     def start(self) -> None:
         """Show the panel."""
-        from IPython.display import display  # there is one where there is a notebook
-
-        self._handle = display(self._content(), display_id=True)
+        self._handle = _ipython().display(self._content(), display_id=True)
 
     def refresh(self) -> None:
         """Draw the panel again, at most four times a second."""
@@ -44,16 +43,17 @@ class NotebookPanel:
 
     def stop(self) -> None:
         """Remove the panel."""
-        from IPython.display import HTML
-
         if self._handle is not None:
-            self._handle.update(HTML(""))
+            self._handle.update(_ipython().HTML(""))
             self._handle = None
 
     def _content(self) -> Any:
-        from IPython.display import HTML
-
         self._drawn = self._clock()
         page = Console(file=io.StringIO(), record=True, width=80, force_jupyter=False)
         page.print(self._get())
-        return HTML(page.export_html(inline_styles=True, code_format=_CODE))
+        return _ipython().HTML(page.export_html(inline_styles=True, code_format=_CODE))
+
+
+def _ipython() -> Any:
+    """IPython's display, which is there wherever there is a notebook."""
+    return import_module("IPython.display")

@@ -1,6 +1,7 @@
 """A W&B workspace that shows Coterie's runs: scores, losses by stage, bytes, clients, figures."""
 
 import json
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +33,8 @@ def coterie_workspace(project: str, entity: str, name: str) -> Any:
         ConfigError: If the package wandb-workspaces is not installed.
     """
     try:
-        from wandb_workspaces import workspaces
-        from wandb_workspaces.reports import v2 as panels
+        workspaces = import_module("wandb_workspaces.workspaces")
+        panels = import_module("wandb_workspaces.reports.v2")
     except ImportError as error:
         raise ConfigError(
             "ray_jobs.dashboard needs the package wandb-workspaces; pip install wandb-workspaces."
