@@ -124,15 +124,20 @@ class NPZ(OwnData["NPZ.Config"]):
         return array
 
     def _names(self) -> tuple[str, ...]:
+        if not isinstance(self.path, Path):
+            raise DataError(f"data.path={self.path}: arrays are read from this machine; fetch it.")
         if not self.path.is_file():
             raise DataError(f"data.path={self.path}: there is no such file; give an .npz file.")
         if self.path.suffix == ".npy":
             return (_ONE,)
         try:
-            with np.load(self.path, allow_pickle=False) as file:
-                return tuple(file.files)
-        except (OSError, EOFError, ValueError, AttributeError, zipfile.BadZipFile) as error:
+            file: Any = np.load(self.path, allow_pickle=False)
+        except (OSError, EOFError, ValueError, zipfile.BadZipFile) as error:
             raise self._unreadable(error) from error
+        if not hasattr(file, "files"):
+            raise DataError(f"data.path={self.path}: it holds one array; call it .npy.")
+        with file:
+            return tuple(file.files)
 
     def _unreadable(self, error: Exception) -> DataError:
         return DataError(f"data.path={self.path}: it cannot be read ({error}); save it again.")

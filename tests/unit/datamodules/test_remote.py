@@ -11,6 +11,7 @@ from PIL import Image
 from coterie.errors import DataError
 from datamodules.folders import ClassFolders
 from datamodules.manifest import Manifest
+from datamodules.npz import NPZ
 from datamodules.remote import CACHE_VARIABLE
 from datamodules.shards import Shards
 from ray_jobs.import_data import main
@@ -103,6 +104,7 @@ def test_what_is_not_there_is_refused_in_one_sentence(store):
         (Shards, f"{BUCKET}/nowhere", "there is no index.json"),
         (ClassFolders, f"{BUCKET}/nowhere", "there is no such folder"),
         (Manifest, f"{BUCKET}/nowhere.csv", "there is no such file"),
+        (NPZ, f"{BUCKET}/x.npz", "arrays are read from this machine; fetch it"),
         (Shards, "gopher://x/y", r"pip install 'coterie\[remote\]'"),
     ):
         with pytest.raises(DataError, match=sentence) as refusal:
