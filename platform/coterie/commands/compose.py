@@ -5,6 +5,7 @@ models alone, because Hydra's own error messages are long and do not suggest the
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,33 @@ def compose_plain(*overrides: str) -> dict[str, Any]:
         reason = str(error).strip().splitlines()[0].rstrip(".")
         raise ConfigError(f"{' '.join(overrides)}: the YAML does not compose: {reason}.") from error
     return {**plain, "experiment": choices.get("experiment") or plain["experiment"]}
+
+
+def compose_sections(needed: Sequence[str], arguments: Sequence[str]) -> dict[str, Any]:
+    """Compose a few sections without an experiment, for commands with keys of their own.
+
+    Args:
+        needed: Groups of which a choice, or a `target`, has to be given, such as "data".
+        arguments: Choices of these groups, and keys of theirs and of the command's.
+
+    Returns:
+        Unchecked plain values: a section for each group, and the command's own keys.
+
+    Raises:
+        ConfigError: If a group has no choice, or another group is chosen.
+    """
+    choices, values = _sort(arguments)
+    if other := sorted(choices.keys() - set(needed)):
+        known = ", ".join(needed)
+        raise ConfigError(f"{other[0]}={choices[other[0]]}: choose only {known} here.")
+    config = OmegaConf.create({name: read_choice(name, choices[name]) for name in choices})
+    for override in values:
+        _set(config, override)
+    for name in needed:
+        if _target(config, name) is None:
+            raise ConfigError(f"{name}: none is chosen; give {name}=CHOICE, see --help.")
+    plain: Any = OmegaConf.to_container(config, resolve=True)
+    return dict(plain)
 
 
 def _resumed(choices: Mapping[str, str], values: Sequence[Override]) -> dict[str, Any] | None:
@@ -122,9 +150,18 @@ def read_choice(group: str, choice: str) -> dict[str, Any]:
     Raises:
         ConfigError: If the group has no such choice.
     """
+    choice, model = split_choice(group, choice)
     _check_choice(group, choice)
     content: Any = OmegaConf.to_container(OmegaConf.load(config_dir() / group / f"{choice}.yaml"))
-    return dict(content)
+    return {**content, **model}
+
+
+def split_choice(group: str, choice: str) -> tuple[str, dict[str, str]]:
+    """Split `torchvision:resnet18` into the choice and the key that names a library's model."""
+    name, separator, model = choice.partition(":")
+    if separator and name in groups()[group] and group in COMPONENTS:
+        return name, {"model": model}
+    return choice, {}
 
 
 def _check_choice(group: str, choice: str) -> None:
@@ -171,15 +208,17 @@ def parse(overrides: Sequence[str], *, sweeps: bool = False) -> list[Override]:
 
 def _sort(overrides: Sequence[str]) -> tuple[dict[str, str], list[Override]]:
     """Separate choices of groups from single values, in order; the last choice counts."""
-    known, choices, values = groups(), {}, []
+    known, choices, models, values = groups(), {}, {}, []
     for override in parse(overrides):
         group, value = override.key_or_group, override.value()
         if group not in known or override.is_delete() or isinstance(value, dict):
             values.append(override)
             continue
-        _check_choice(group, show(value))
-        choices[group] = show(value)
+        choices[group], named = split_choice(group, show(value))
+        _check_choice(group, choices[group])
+        models[group] = parse([f"{group}.{key}={name}" for key, name in named.items()])
     # A new class drops the keys of the old one, so `target` comes before the new keys.
+    values = [*chain.from_iterable(models.values()), *values]
     return choices, sorted(values, key=lambda value: not value.key_or_group.endswith(".target"))
 
 

@@ -11,6 +11,7 @@ from hydra import initialize_config_dir
 from coterie.commands import compose as compose_module
 from coterie.commands.compose import (
     compose,
+    compose_plain,
     config_dir,
     describe_choice,
     experiments,
@@ -111,6 +112,14 @@ class TestInASmallTree:
     def test_another_choice_of_the_same_class_keeps_the_experiments_keys(self) -> None:
         assert compose("experiment=first", "encoder=deep").encoder == Toy(size=5, depth=9, lr=0.001)
         assert compose("experiment=first", "encoder=shallow") == compose("experiment=first")
+
+    def test_a_model_of_a_library_is_named_behind_a_colon(self) -> None:
+        plain = compose_plain("experiment=first", "encoder=deep:resnet18", "encoder.size=3")
+        assert plain["encoder"] == {"target": f"{HERE}:Toy", "depth": 9, "size": 3, "model": "resnet18"} | {"lr": 0.001}
+        plain = compose_plain("experiment=first", "encoder.model=b", "encoder=deep:a.b_1")
+        assert plain["encoder"]["model"] == "b"
+        assert "model" not in compose_plain("experiment=first", "encoder=deep:a", "encoder=deep")["encoder"]
+        assert read_choice("encoder", "deep:a") == {"target": f"{HERE}:Toy", "depth": 9, "model": "a"}
 
     def test_a_class_of_ones_own_by_target(self) -> None:
         assert compose("experiment=first", f"encoder.target={HERE}:Other").encoder == Other()
@@ -268,6 +277,8 @@ def test_every_yaml_composes_and_survives_a_dump(group: str, choice: str, finish
     path = [f"{group}.path=somewhere"] if choice in {*OWN_DATA, "file", "rest"} else []
     path += ["data.clients={a: here, b: there}"] if choice == "silos" else []
     path += [f"encoder.path={finished_run.run_dir}"] if choice == "pretrained" else []
+    path += ["encoder.path=pyproject.toml"] if choice == "exported" else []
+    path += ["encoder.model=resnet18"] if choice in {"torchvision", "timm"} else []
     config = compose(f"experiment={experiment}", f"{group}={choice}", *path)
     assert config.experiment == experiment
     assert load_config(dump_config(config)) == config
