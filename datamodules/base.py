@@ -22,7 +22,7 @@ from coterie.contract.data import DataArrays
 from coterie.contract.samples import StreamedSamples
 from coterie.errors import DataError
 from datamodules.resize import resize_images
-from datamodules.source import Samples, Source, merge_sources
+from datamodules.source import OnError, Samples, Source, merge_sources
 
 Half = Literal["train", "test"]
 HALVES: tuple[Half, Half] = ("train", "test")
@@ -97,6 +97,11 @@ class DataSet(LightningDataModule, Generic[ConfigT]):
         """Whether samples are read when they are needed, instead of all at the start."""
         return False
 
+    @property
+    def on_error(self) -> OnError:
+        """What to do about pictures that cannot be read."""
+        return "refuse"
+
     def open_all(self) -> Source:
         """Open the training set, followed by the test set if there is one."""
         train = self.open_half("train")
@@ -116,10 +121,10 @@ class DataSet(LightningDataModule, Generic[ConfigT]):
             raise DataError(f"data.split=test: {self.title} has no test set; use split=all.")
         source = self.open_all() if config.split == "all" else self.open_half(config.split)
         samples, taken = self._take(source, config.limit)
-        test_samples, test_labels = None, None
+        test_samples, test_labels, skipped = None, None, taken.skipped
         if config.split == "train" and self.has_test():
             test_samples, test = self._take(self.open_half("test"), config.limit_test)
-            test_labels = test.labels
+            test_labels, skipped = test.labels, (*skipped, *test.skipped)
         return DataArrays(
             name=self.title,
             samples=samples,
@@ -129,6 +134,7 @@ class DataSet(LightningDataModule, Generic[ConfigT]):
             classes=self.classes or taken.classes,
             owners=taken.owners,
             owner_names=taken.owner_names,
+            skipped=skipped,
         )
 
     def setup(self, stage: str | None = None) -> None:
@@ -157,8 +163,10 @@ class DataSet(LightningDataModule, Generic[ConfigT]):
     def _take(self, source: Source, limit: int | None) -> tuple[Samples | StreamedSamples, Source]:
         chosen = source.subset(limit, _SUBSET_SEED)
         if self.streams:
+            chosen = chosen.look_through(self.on_error)
             return chosen.stream(), chosen
-        samples = np.ascontiguousarray(chosen.read_all())
+        loaded, chosen = chosen.load(self.on_error)
+        samples = np.ascontiguousarray(loaded)
         if self.config.size is not None:
             if samples.dtype != np.uint8:
                 raise DataError(f"data.size: {self.title} holds feature vectors; leave it out.")

@@ -1,7 +1,6 @@
 """Fit samples to a model's input: size and mode of images, width of vectors."""
 
 import logging
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -10,9 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.errors import DataError
-from datamodules.image_files import Picture, decode_images, warn_converted
+from datamodules.decoding import Form, Picture
+from datamodules.dicom import Levels
+from datamodules.image_files import Tally, decode_images, refuse
 from datamodules.npz import as_samples
-from datamodules.resize import resize_images
+from datamodules.resize import Fit, resize_images
 
 _LUMA = np.array([19595, 38470, 7471], dtype=np.uint32)
 """ITU-R 601 weights of red, green and blue in 1/65536, as in Pillow's conversion to "L"."""
@@ -28,14 +29,16 @@ class Fitting:
         shape: Shape of a sample: (channels, height, width) or (features,).
         images: Whether samples are uint8 images rather than float vectors.
         mode: Mode of the images; None unless they have one or three channels.
+        fit: How a picture of another shape comes to the size.
+        levels: Grey levels that become black and white, as in `datamodules.decoding`.
     """
 
     shape: tuple[int, ...]
     images: bool
     mode: Literal["L", "RGB"] | None
-    _count: int = field(default=0, repr=False)
-    _resized: int = field(default=0, repr=False)
-    _converted: Counter[str] = field(default_factory=Counter, repr=False)
+    fit: Fit = "squash"
+    levels: Levels | None = None
+    _tally: Tally = field(default_factory=Tally, repr=False)
 
     def pictures(self, pictures: Sequence[Picture], names: Sequence[str]) -> NDArray[np.uint8]:
         """Decode pictures to the model's size and mode.
@@ -45,12 +48,12 @@ class Fitting:
         """
         if not self.images or self.mode is None:
             raise DataError(f"{names[0]}: a picture, but {self._wanted}; give it such an array.")
-        wanted, count = self.shape[1:], len(pictures)
+        wanted = self.shape[1:]
         size = (wanted[0], wanted[1])
-        decoded = decode_images(pictures, names, mode=self.mode, size=size)
-        self._count += count
-        self._converted += decoded.converted
-        self._resized += decoded.resized
+        form = Form(mode=self.mode, size=size, fit=self.fit, levels=self.levels)
+        decoded = decode_images(pictures, names, form)
+        refuse(list(decoded.bad.values()), len(pictures), "mend them or take them out")
+        self._tally.merge(decoded.tally)
         return decoded.images
 
     def array(self, array: NDArray[Any], name: str) -> NDArray[np.generic]:
@@ -70,11 +73,12 @@ class Fitting:
 
     def warn(self) -> None:
         """Warn once about the conversions, after the last sample."""
-        if self._resized:
+        tally = self._tally
+        if tally.resized:
             size = "×".join(map(str, self.shape[1:]))
-            _logger.warning("%d of %d images were resized to %s.", self._resized, self._count, size)
+            _logger.warning("%d of %d images were resized to %s.", tally.resized, tally.count, size)
         if self.mode is not None:
-            warn_converted(self._converted, self._count, self.mode)
+            tally.warn(Form(mode=self.mode, fit=self.fit, levels=self.levels))
 
     @property
     def _wanted(self) -> str:
@@ -92,7 +96,7 @@ class Fitting:
         vectors = array.astype(np.float32)
         if not np.isfinite(vectors).all():
             raise DataError(f"{name}: a value is not finite; fill or drop such rows.")
-        self._count += len(array)
+        self._tally.count += len(array)
         return vectors
 
     def _images(self, array: NDArray[Any], name: str) -> NDArray[np.uint8]:
@@ -108,11 +112,11 @@ class Fitting:
         given = images.shape[1]
         if images.shape[2:] != (height, width):
             images = resize_images(images, (height, width))
-            self._resized += len(images)
+            self._tally.resized += len(images)
         if given != channels:
             images = _grey(images) if channels == 1 else np.repeat(images, 3, axis=1)
-            self._converted["RGB" if channels == 1 else "L"] += len(images)
-        self._count += len(images)
+            self._tally.converted["RGB" if channels == 1 else "L"] += len(images)
+        self._tally.count += len(images)
         return np.ascontiguousarray(images)
 
 

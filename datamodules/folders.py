@@ -8,8 +8,8 @@ import numpy as np
 
 from coterie.errors import DataError
 from datamodules.base import Half
-from datamodules.image_files import find_images
 from datamodules.own_data import OwnData, PicturesConfig
+from datamodules.picture_search import PictureSearch
 from datamodules.source import Source, source_from_pictures
 
 
@@ -21,7 +21,10 @@ class ImageFolder(OwnData[PicturesConfig]):
 
     def open_half(self, half: Half) -> Source:
         """Find the pictures."""
-        return open_pictures(find_images(self.path), self.config)
+        search = PictureSearch()
+        paths = search.find(self.path)
+        search.tell(self.path)
+        return open_pictures(paths, self.config)
 
 
 class ClassFolders(OwnData[PicturesConfig]):
@@ -47,7 +50,10 @@ class ClassFolders(OwnData[PicturesConfig]):
             raise DataError(
                 f"{found[new[0]]}: there is no such class in {self._folder('train')}; take it out."
             )
-        pictures = {classes.index(name): find_images(folder) for name, folder in found.items()}
+        search = PictureSearch()
+        search.pass_over(self._folder(half))
+        pictures = {classes.index(name): search.find(folder) for name, folder in found.items()}
+        search.tell(self._folder(half))
         labels = np.repeat(list(pictures), [len(paths) for paths in pictures.values()])
         source = open_pictures([path for paths in pictures.values() for path in paths], self.config)
         return replace(source, labels=labels.astype(np.int64), classes=tuple(classes))
@@ -68,7 +74,10 @@ class ClientFolders(OwnData[PicturesConfig]):
     def open_half(self, half: Half) -> Source:
         """Find the pictures, client by client."""
         clients = subfolders(self.path, "clients")
-        pictures = {name: find_images(folder) for name, folder in clients.items()}
+        search = PictureSearch()
+        search.pass_over(self.path)
+        pictures = {name: search.find(folder) for name, folder in clients.items()}
+        search.tell(self.path)
         paths = [path for own in pictures.values() for path in own]
         inside = [path.relative_to(clients[name]) for name, own in pictures.items() for path in own]
         owners = np.repeat(np.arange(len(pictures)), [len(own) for own in pictures.values()])
@@ -95,7 +104,7 @@ class ClientFolders(OwnData[PicturesConfig]):
 def open_pictures(paths: Sequence[Path], config: PicturesConfig) -> Source:
     """Source of picture files, without labels."""
     names = [str(path) for path in paths]
-    return source_from_pictures(paths, names, mode=config.mode, size=config.size)
+    return source_from_pictures(paths, names, config.form)
 
 
 def subfolders(folder: Path, what: str) -> dict[str, Path]:

@@ -1,209 +1,218 @@
-"""Pictures, as files or as bytes, decoded into one array.
-
-Pictures of another mode are converted, with one warning for all of them. Transparent pixels are
-composited on black. 16-bit grey levels are scaled to 8 bits, v·255/65535, where Pillow would clip
-them at 255. Orientation tags are ignored, as in torchvision.
-"""
+"""Many pictures, decoded in threads; see `datamodules.decoding` for what happens to each."""
 
 import logging
 import os
-import struct
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from io import BytesIO
-from pathlib import Path
-from typing import Literal, NamedTuple
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, UnidentifiedImageError
 
 from coterie.errors import DataError
-from datamodules.resize import Size, resize_images
-
-Mode = Literal["L", "RGB"]
-Picture = Path | bytes
-EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
-"""Extensions of pictures, as in torchvision's ImageFolder."""
+from datamodules.decoding import (
+    ALPHA,
+    TRANSPARENT,
+    Decoded,
+    Form,
+    Picture,
+    UnreadablePictureError,
+    decode,
+)
 
 _CHUNK = 64
 """Pictures that a thread decodes at a time."""
-_ALPHA = frozenset({"RGBA", "RGBa", "LA", "La", "PA"})
-_TRANSPARENT = " with a transparent colour"
-_BROKEN = (
-    OSError,
-    EOFError,
-    SyntaxError,
-    ValueError,
-    struct.error,
-    Image.DecompressionBombError,
-)
-"""Pillow's errors for corrupt, truncated or far too large pictures."""
+_NAMED = 20
+"""Unreadable pictures that an error names."""
+_OTHER_SHAPE = 1.05
+"""From this ratio of two aspect ratios on, shapes count as different."""
 
 _logger = logging.getLogger(__name__)
 
 
-def find_images(folder: Path) -> list[Path]:
-    """List the visible pictures in a folder and the folders below it, sorted.
+@dataclass
+class Tally:
+    """Counts of what happened to pictures.
 
-    Raises:
-        DataError: If the folder is missing or holds none.
+    Attributes:
+        count: All pictures that could be read.
+        converted: Number of pictures by another mode.
+        resized: Number of pictures of another size.
+        reshaped: Number of pictures of another shape, such as oblong ones for a square size.
+        dark: Number of 16-bit pictures that seem to have 12 bits.
     """
-    if not folder.is_dir():
-        raise DataError(f"{folder}: there is no such folder; set data.path to one with pictures.")
-    found = []
-    for parent, folders, names in os.walk(folder, followlinks=True):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        visible = (name for name in names if not name.startswith("."))
-        found += [Path(parent, name) for name in visible if name.lower().endswith(EXTENSIONS)]
-    if not found:
-        raise DataError(
-            f"{folder}: there are no pictures ({', '.join(EXTENSIONS)}) in it; put some there, or "
-            "take the folder out."
-        )
-    return sorted(found)
+
+    count: int = 0
+    converted: Counter[str] = field(default_factory=Counter)
+    resized: int = 0
+    reshaped: int = 0
+    dark: int = 0
+
+    def add(self, picture: Decoded, form: Form) -> None:
+        """Count one picture."""
+        self.count += 1
+        self.converted[picture.found] += picture.found != form.mode
+        self.dark += picture.dark
+        if form.size is not None:
+            wanted = (form.size, form.size) if isinstance(form.size, int) else form.size
+            self.resized += picture.shape != wanted
+            ratio = picture.shape[0] * wanted[1] / (picture.shape[1] * wanted[0])
+            self.reshaped += max(ratio, 1 / ratio) >= _OTHER_SHAPE
+
+    def merge(self, other: "Tally") -> None:
+        """Count another tally's pictures too."""
+        self.count += other.count
+        self.converted += other.converted
+        self.resized += other.resized
+        self.reshaped += other.reshaped
+        self.dark += other.dark
+
+    def warn(self, form: Form) -> None:
+        """Warn once of each kind of change that the user may not expect."""
+        if self.converted.total():
+            modes = ", ".join(f"{n} from {name}" for name, n in self.converted.most_common())
+            alpha = any(name in ALPHA or name.endswith(TRANSPARENT) for name in self.converted)
+            black = "; transparent pixels become black" if alpha else ""
+            _logger.warning(
+                "%d of %d pictures were converted to %s (%s)%s.",
+                *(self.converted.total(), self.count, form.mode, modes, black),
+            )
+        if self.reshaped and form.fit is None:
+            _logger.warning(
+                "%d of %d pictures have another shape than data.size and are squashed; set "
+                "data.fit=crop or letterbox to keep their proportions, or squash to agree.",
+                *(self.reshaped, self.count),
+            )
+        if self.dark:
+            _logger.warning(
+                "%d of %d pictures have 16 bits but no level above 4095, and come out dark; if "
+                "they have 12 bits, set data.levels=[0,4095].",
+                *(self.dark, self.count),
+            )
 
 
-def read_images(
-    pictures: Sequence[Picture],
-    names: Sequence[str],
-    *,
-    mode: Mode,
-    size: Size | None = None,
-) -> NDArray[np.uint8]:
+Keep = Callable[[int, Decoded], None]
+"""Takes a row and its picture."""
+
+
+class DecodedPictures(NamedTuple):
+    """Decoded pictures, without those that cannot be read.
+
+    Attributes:
+        images: uint8 (n, channels, height, width), contiguous.
+        bad: Row to the picture that cannot be read, ascending.
+        tally: What happened to the others.
+    """
+
+    images: NDArray[np.uint8]
+    bad: dict[int, UnreadablePictureError]
+    tally: Tally
+
+
+def decode_images(pictures: Sequence[Picture], names: Sequence[str], form: Form) -> DecodedPictures:
     """Decode pictures in threads, in order.
 
     Args:
         pictures: Files, or the bytes of files.
         names: Each picture's name in errors.
-        mode: "L" for one channel, "RGB" for three; other pictures are converted.
-        size: Resize each picture to this side, or (height, width), bilinearly and with
-            antialiasing. By default pictures are not resized and must have one size.
-
-    Returns:
-        uint8 (n, channels, height, width), contiguous.
+        form: What to bring them to. Without a size they must have one.
 
     Raises:
-        DataError: If a picture is missing, empty or corrupt, or if sizes differ without `size`.
+        DataError: If sizes differ without `form.size`.
     """
-    decoded = decode_images(pictures, names, mode=mode, size=size)
-    warn_converted(decoded.converted, len(pictures), mode)
+    first, like = _first_readable(pictures, names, form)
+    images = np.empty((len(pictures), *like.shape), dtype=np.uint8)
+
+    def keep(row: int, picture: Decoded) -> None:
+        if picture.pixels.shape != like.shape:
+            raise DataError(
+                f"{names[first]} has {_extent(like)} pixels, but {names[row]} has "
+                f"{_extent(picture.pixels)}; set data.size to resize all pictures to one size."
+            )
+        images[row] = picture.pixels
+
+    bad, tally = _decode_all(pictures, names, form, keep)
+    if bad:  # move the readable ones together, in place
+        good = [row for row in range(len(pictures)) if row not in bad]
+        for place, row in enumerate(good):
+            images[place] = images[row]
+        images = images[: len(good)]
+    return DecodedPictures(images, bad, tally)
+
+
+def look_through(
+    pictures: Sequence[Picture], names: Sequence[str], form: Form
+) -> tuple[dict[int, UnreadablePictureError], Tally]:
+    """Decode pictures in threads and keep none of them.
+
+    Returns:
+        Row to the picture that cannot be read, ascending; and what happens to the others.
+    """
+    return _decode_all(pictures, names, form, lambda row, picture: None)
+
+
+def read_images(pictures: Sequence[Picture], names: Sequence[str], form: Form) -> NDArray[np.uint8]:
+    """Decode pictures that have to be readable, as uint8 (n, channels, height, width).
+
+    Raises:
+        DataError: If a picture is missing, empty or corrupt, or sizes differ without `form.size`.
+    """
+    decoded = decode_images(pictures, names, form)
+    refuse(list(decoded.bad.values()), len(pictures), "mend them or take them out")
     return decoded.images
 
 
-class Decoded(NamedTuple):
-    """Decoded pictures, and counts of their conversions.
+def refuse(bad: Sequence[UnreadablePictureError], count: int, remedy: str) -> None:
+    """Raise an error about the unreadable pictures among `count`, if any.
 
-    Attributes:
-        images: uint8 (n, channels, height, width).
-        converted: Number of pictures by other mode.
-        resized: Number of pictures of another size.
+    Raises:
+        DataError: It names the first 20.
     """
+    if len(bad) == 1:
+        raise DataError(str(bad[0])) from bad[0]
+    if bad:
+        shown = "; ".join(one.told for one in bad[:_NAMED])
+        more = f"; and {len(bad) - _NAMED} more" if len(bad) > _NAMED else ""
+        raise DataError(f"{len(bad)} of {count} pictures cannot be read ({shown}{more}); {remedy}.")
 
-    images: NDArray[np.uint8]
-    converted: Counter[str]
-    resized: int
+
+def _first_readable(
+    pictures: Sequence[Picture], names: Sequence[str], form: Form
+) -> tuple[int, NDArray[np.uint8]]:
+    """The first picture that can be read: its row, and its pixels; none of no size."""
+    for row, (picture, name) in enumerate(zip(pictures, names, strict=True)):
+        try:
+            return row, decode(picture, name, form).pixels
+        except UnreadablePictureError:  # it is named with all others, later
+            continue
+    return 0, np.empty((len(form.mode), 0, 0), np.uint8)
 
 
-def decode_images(
-    pictures: Sequence[Picture], names: Sequence[str], *, mode: Mode, size: Size | None = None
-) -> Decoded:
-    """`read_images` without its warning."""
-    if not pictures:
-        return Decoded(np.empty((0, len(mode), 0, 0), dtype=np.uint8), Counter(), 0)
-    first, _, _ = _decode(pictures[0], names[0], mode, size)
-    images = np.empty((len(pictures), *first.shape), dtype=np.uint8)
-
-    def decode_chunk(start: int) -> tuple[Counter[str], int]:
-        converted: Counter[str] = Counter()
-        resized = 0
+def _decode_all(
+    pictures: Sequence[Picture], names: Sequence[str], form: Form, keep: Keep
+) -> tuple[dict[int, UnreadablePictureError], Tally]:
+    def decode_chunk(start: int) -> tuple[dict[int, UnreadablePictureError], Tally]:
+        bad: dict[int, UnreadablePictureError] = {}
+        tally = Tally()
         for row in range(start, min(start + _CHUNK, len(pictures))):
-            pixels, found, other_size = _decode(pictures[row], names[row], mode, size)
-            if pixels.shape != first.shape:
-                raise DataError(
-                    f"{names[0]} has {_extent(first)} pixels, but {names[row]} has "
-                    f"{_extent(pixels)}; set data.size to resize all pictures to one size."
-                )
-            images[row] = pixels
-            converted[found] += found != mode
-            resized += other_size
-        return converted, resized
+            try:
+                picture = decode(pictures[row], names[row], form)
+            except UnreadablePictureError as error:
+                bad[row] = error
+                continue
+            keep(row, picture)
+            tally.add(picture, form)
+        return bad, tally
 
+    bad: dict[int, UnreadablePictureError] = {}
+    tally = Tally()
     with ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1)) as pool:
-        chunks = list(pool.map(decode_chunk, range(0, len(pictures), _CHUNK)))
-    modes, resized = zip(*chunks, strict=True)
-    return Decoded(images, sum(modes, Counter()), sum(resized))
-
-
-def warn_converted(converted: Counter[str], count: int, mode: Mode) -> None:
-    """Warn once about the pictures of another mode among `count`, if any."""
-    if not converted:
-        return
-    modes = ", ".join(f"{number} from {name}" for name, number in converted.most_common())
-    alpha = any(name in _ALPHA or name.endswith(_TRANSPARENT) for name in converted)
-    black = "; transparent pixels become black" if alpha else ""
-    _logger.warning(
-        "%d of %d pictures were converted to %s (%s)%s.",
-        converted.total(),
-        count,
-        mode,
-        modes,
-        black,
-    )
-
-
-def _decode(
-    picture: Picture, name: str, mode: Mode, size: Size | None
-) -> tuple[NDArray[np.uint8], str, bool]:
-    """Return a picture's pixels (channels, height, width), former mode, and whether resized."""
-    if isinstance(picture, Path) and not picture.is_file():
-        raise DataError(f"{name}: there is no such file; put it there, or take its entry out.")
-    if not (picture.stat().st_size if isinstance(picture, Path) else picture):
-        raise DataError(f"{name} is empty (0 bytes); fetch it again, or take it out.")
-    try:
-        with Image.open(picture if isinstance(picture, Path) else BytesIO(picture)) as image:
-            found = image.mode + (_TRANSPARENT if "transparency" in image.info else "")
-            pixels = np.array(_convert(image, mode))
-    except UnidentifiedImageError as error:
-        raise DataError(
-            f"{name} is no picture that can be read; fetch it again, or take it out."
-        ) from error
-    except _BROKEN as error:
-        raise DataError(
-            f"{name} is a picture that cannot be read ({error}); fetch it again, or take it out."
-        ) from error
-    if not pixels.size:
-        raise DataError(f"{name} is a picture without pixels; fetch it again, or take it out.")
-    pixels = pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
-    wanted = pixels if size is None else resize_images(pixels[None], size)[0]
-    return wanted, found, wanted.shape != pixels.shape
-
-
-def _convert(image: Image.Image, mode: Mode) -> Image.Image:
-    """Convert to a mode; Pillow's `convert` alone would clip 16 bits and drop alpha."""
-    if image.mode == mode and "transparency" not in image.info:
-        return image
-    if image.mode.startswith("I"):
-        levels = np.asarray(image)
-        # Compare before scaling: levels that differ in 16 bits may be equal in 8.
-        seen = levels != image.info.get("transparency", -1)
-        image = Image.fromarray(_eight_bits(levels) * seen)
-    elif image.mode in _ALPHA or "transparency" in image.info:
-        opaque = Image.new("RGBA", image.size, (0, 0, 0, 255))
-        opaque.alpha_composite(image.convert("RGBA"))
-        image = opaque.convert("RGB")
-    elif image.mode == "F":
-        raise ValueError("it holds decimal numbers; save it with 8 or 16 bits")
-    return image.convert(mode)
-
-
-def _eight_bits(levels: NDArray[np.integer]) -> NDArray[np.uint8]:
-    """Scale grey levels from 0..65535 to 0..255, rounded."""
-    if levels.min() < 0 or levels.max() > 65535:
-        raise ValueError("it holds numbers beyond 16 bits; save it with 8 or 16 bits")
-    # 65535 = 257·255, so this is v/257 rounded, without floats.
-    return ((levels.astype(np.int64) + 128) // 257).astype(np.uint8)
+        for found, counted in pool.map(decode_chunk, range(0, len(pictures), _CHUNK)):
+            bad |= found
+            tally.merge(counted)
+    return bad, tally
 
 
 def _extent(pixels: NDArray[np.uint8]) -> str:

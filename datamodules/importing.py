@@ -4,27 +4,23 @@ import io
 import logging
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from coterie.contract.data import Unreadable
 from coterie.errors import DataError
+from coterie.tracking.skipped import SKIPPED, write_skipped
 from datamodules.base import HALVES, DataSet
-from datamodules.image_files import Picture, decode_images
+from datamodules.decoding import UnreadablePictureError
+from datamodules.image_files import Tally, refuse
+from datamodules.inspection import Looked, look_at
 from datamodules.shard_files import INDEX, Row, ShardIndex, write_index, write_shard_files
 from datamodules.source import Source
-
-OnError = Literal["refuse", "skip"]
-
-_BLOCK = 256
-"""Samples looked at in one go."""
-_NAMED = 20
-"""Unreadable pictures that an error names."""
 
 _logger = logging.getLogger(__name__)
 
@@ -35,35 +31,36 @@ class Imported:
 
     Attributes:
         samples: How many samples it wrote.
-        bad: A sentence for each picture that cannot be read.
+        bad: The pictures that cannot be read.
         modes: Pillow's name of a picture's mode to the number of pictures that have it.
         shapes: The sizes (height, width) of pictures, or (features,) of vectors.
+        tally: How many pictures are not square, or dark.
     """
 
     samples: int = 0
-    bad: list[str] = field(default_factory=list)
+    bad: list[UnreadablePictureError] = field(default_factory=list)
     modes: Counter[str] = field(default_factory=Counter)
     shapes: set[tuple[int, ...]] = field(default_factory=set)
+    tally: Tally = field(default_factory=Tally)
 
 
-def import_data(
-    data: DataSet[Any], out: Path, *, shard_bytes: int, on_error: OnError
-) -> dict[str, Imported]:
+def import_data(data: DataSet[Any], out: Path, *, shard_bytes: int) -> dict[str, Imported]:
     """Write a data set's halves as shards: into `out`, or into `out/train` and `out/test`.
+
+    Pictures that cannot be read are treated as the data set's `on_error` says, and listed in
+    `out/skipped.csv` if they are left out.
 
     Args:
         data: What to import.
         out: A folder that is empty or not there.
         shard_bytes: About how large a shard becomes.
-        on_error: `refuse` looks at all pictures and then names those that cannot be read; `skip`
-            leaves them out and lists them in `skipped.txt`.
 
     Returns:
         What was found, by half.
 
     Raises:
-        DataError: If `out` holds anything, the data cannot be read, or a picture cannot and
-            `on_error` is `refuse`.
+        DataError: If `out` holds anything, the data cannot be read, or a picture cannot and is not
+            to be skipped.
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise DataError(f"out={out}: it is not empty; choose another folder.")
@@ -72,20 +69,16 @@ def import_data(
         half: _import_half(data.open_half(half), data.classes, folder, shard_bytes)
         for half, folder in folders.items()
     }
-    bad = [sentence for half in found.values() for sentence in half.bad]
+    bad = [error for half in found.values() for error in half.bad]
     nothing = any(half.samples == 0 for half in found.values())
-    if bad and (nothing or on_error == "refuse"):
+    if bad and (nothing or data.on_error == "refuse"):
         for folder in (*folders.values(), out):
             _discard(folder)
-        more = f" And {len(bad) - _NAMED} more." if len(bad) > _NAMED else ""
-        raise DataError(
-            f"{len(bad)} pictures cannot be read; mend them"
-            f"{'' if nothing else ', or leave them out with on_error=skip'}: "
-            f"{' '.join(bad[:_NAMED])}{more}"
-        )
+        count = len(bad) + sum(half.samples for half in found.values())
+        refuse(bad, count, "mend them" + ("" if nothing else ", or set data.on_error=skip"))
     if bad:
-        (out / "skipped.txt").write_text("\n".join(bad) + "\n", encoding="utf-8")
-        _logger.warning("%d pictures were left out: see %s.", len(bad), out / "skipped.txt")
+        write_skipped(out / SKIPPED, [Unreadable(error.name, error.reason) for error in bad])
+        _logger.warning("%d pictures were left out: see %s.", len(bad), out / SKIPPED)
     return found
 
 
@@ -93,8 +86,7 @@ def _import_half(
     source: Source, classes: tuple[str, ...], folder: Path, shard_bytes: int
 ) -> Imported:
     found = Imported()
-    rows = _pictures(source, found) if source.pictures is not None else _arrays(source, found)
-    entries = write_shard_files(folder, rows, shard_bytes)
+    entries = write_shard_files(folder, _rows(source, found), shard_bytes)
     if not entries:
         if found.bad:
             return found
@@ -104,6 +96,8 @@ def _import_half(
         kind="vectors" if vectors else "pictures",
         shape=next(iter(found.shapes)) if len(found.shapes) == 1 else None,
         modes=dict(found.modes),
+        oblong=found.tally.reshaped,
+        dark=found.tally.dark,
         classes=source.classes or classes if source.labels is not None else (),
         clients=source.owner_names,
         shards=entries,
@@ -112,62 +106,30 @@ def _import_half(
     return found
 
 
-def _pictures(source: Source, found: Imported) -> Iterator[Row]:
-    """The pictures that can be read, as they are encoded."""
-    pictures = source.pictures
-    assert pictures is not None
-    with ThreadPoolExecutor() as pool:
-        for start in range(0, source.count, _BLOCK):
-            rows = range(start, min(start + _BLOCK, source.count))
-            looked = pool.map(lambda row: _look(pictures[row], source.names[row]), rows)
-            for row, (encoded, shape, mode) in zip(rows, looked, strict=True):
-                if encoded is None:
-                    found.bad.append(mode)
-                else:
-                    found.modes[mode] += 1
-                    yield _row(source, row, encoded, shape, found)
+def _rows(source: Source, found: Imported) -> Iterator[Row]:
+    """Pictures as they are encoded, vectors as they are, and images that come as arrays as PNG."""
+    for looked in look_at(source):
+        if looked.error is not None:
+            found.bad.append(looked.error)
+            continue
+        found.samples += 1
+        found.shapes.add(tuple(map(int, looked.shape)))
+        found.tally.merge(looked.tally)
+        if looked.mode:
+            found.modes[looked.mode] += 1
+        label = -1 if source.labels is None else int(source.labels[looked.row])
+        client = -1 if source.owners is None else int(source.owners[looked.row])
+        yield Row(_encoded(looked), label, client, looked.name)
 
 
-def _look(picture: Picture, name: str) -> tuple[bytes | None, tuple[int, ...], str]:
-    """A picture's bytes, size (height, width) and mode; or None and why it cannot be read."""
-    try:
-        encoded = picture.read_bytes() if isinstance(picture, Path) else picture
-        decoded = decode_images([encoded], [name], mode="RGB")
-    except OSError as error:
-        return None, (), f"{name} cannot be read ({error.strerror})."
-    except DataError as error:
-        return None, (), str(error)
-    mode = next(iter(decoded.converted), "RGB")
-    return encoded, decoded.images.shape[2:], mode
-
-
-def _arrays(source: Source, found: Imported) -> Iterator[Row]:
-    """Vectors as they are, and images that come as arrays as PNG."""
-    for start in range(0, source.count, _BLOCK):
-        rows = np.arange(start, min(start + _BLOCK, source.count), dtype=np.int64)
-        for row, sample in zip(rows.tolist(), source.read(rows), strict=True):
-            if sample.ndim == 1:
-                yield _row(source, row, sample, sample.shape, found)
-                continue
-            grey = len(sample) == 1
-            found.modes["L" if grey else "RGB"] += 1
-            file = io.BytesIO()
-            Image.fromarray(sample[0] if grey else sample.transpose(1, 2, 0)).save(file, "PNG")
-            yield _row(source, row, file.getvalue(), sample.shape[1:], found)
-
-
-def _row(
-    source: Source,
-    row: int,
-    sample: bytes | NDArray[np.float32],
-    shape: tuple[int, ...],
-    found: Imported,
-) -> Row:
-    found.samples += 1
-    found.shapes.add(tuple(map(int, shape)))
-    label = -1 if source.labels is None else int(source.labels[row])
-    client = -1 if source.owners is None else int(source.owners[row])
-    return Row(sample, label, client, source.names[row] if source.names else f"row {row}")
+def _encoded(looked: Looked) -> bytes | NDArray[np.float32]:
+    sample = looked.sample
+    if isinstance(sample, bytes) or sample.ndim == 1:
+        return sample
+    file = io.BytesIO()
+    pixels = sample[0] if looked.mode == "L" else sample.transpose(1, 2, 0)
+    Image.fromarray(pixels).save(file, "PNG")
+    return file.getvalue()
 
 
 def _discard(folder: Path) -> None:

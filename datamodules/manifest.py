@@ -12,7 +12,7 @@ from pydantic import Field
 
 from coterie.errors import DataError
 from datamodules.base import Half
-from datamodules.image_files import Picture
+from datamodules.decoding import Picture
 from datamodules.own_data import OwnData, PicturesConfig, number_classes, number_owners
 from datamodules.source import Source, source_from_pictures
 
@@ -39,7 +39,7 @@ class Manifest(OwnData["Manifest.Config"]):
         config = self.config
         table = self._read_table()
         pictures, names = self._pictures(table[config.picture_column])
-        source = source_from_pictures(pictures, names, mode=config.mode, size=config.size)
+        source = source_from_pictures(pictures, names, config.form)
         if config.label_column is not None:
             values = table[config.label_column].to_pylist()
             labels, classes = number_classes(values, self._name(config.label_column))
@@ -57,6 +57,8 @@ class Manifest(OwnData["Manifest.Config"]):
             "label_column": config.label_column,
             "client_column": config.client_column,
         }
+        if self.path.exists() and not self.path.is_file():
+            raise DataError(f"data.path={self.path}: it is no file; give a .csv or .parquet.")
         try:
             table = self._parse()
         except FileNotFoundError as error:
@@ -99,7 +101,7 @@ class Manifest(OwnData["Manifest.Config"]):
             where = self._name(self.config.picture_column)
             raise DataError(f"{where} names no picture in row {values.index(None)}; give one.")
         if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
-            return values, [f"{self.path}, row {row}," for row in range(len(values))]
+            return values, [f"row {row} of {self.path}" for row in range(len(values))]
         if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
             raise DataError(
                 f"{self._name(self.config.picture_column)} is of type {column.type}; give paths "

@@ -2,16 +2,18 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from coterie.contract.data import Indices
 from coterie.errors import DataError
 from datamodules.base import DataConfig, DataSet
-from datamodules.image_files import Mode
+from datamodules.decoding import Form, Mode
 from datamodules.partitions import Labels
+from datamodules.resize import Fit
+from datamodules.source import OnError
 
 _UNKNOWN = (None, "", -1, "-1")
 
@@ -29,9 +31,31 @@ class PicturesConfig(PathConfig):
     mode: Mode = "RGB"
     """Three colour channels (RGB) or one grey channel (L); other pictures are converted, and
     transparent pixels become black."""
+    fit: Fit | None = None
+    """How a picture of another shape comes to `size`: squash scales its sides apart (the default),
+    crop cuts off what juts out, letterbox fills the rest with black."""
+    levels: Annotated[tuple[float, float], Field(strict=False)] | None = None
+    """Grey levels that become black and white: of pictures of more than 8 bits, such as [0, 4095],
+    and of DICOM in its units, such as [-160, 240]; by default what the file states."""
+    on_error: OnError = "refuse"
+    """What to do about pictures that cannot be read: refuse names them and ends, skip leaves them
+    out and lists them in skipped.csv."""
     stream: bool = False
     """Whether to decode pictures on demand and keep none, for data larger than memory. It needs
     `size`."""
+
+    @property
+    def form(self) -> Form:
+        """What pictures are brought to."""
+        return Form(mode=self.mode, size=self.size, fit=self.fit, levels=self.levels)
+
+    @model_validator(mode="after")
+    def _check_form(self) -> "PicturesConfig":
+        if self.fit is not None and self.size is None:
+            raise ValueError("fit has no effect without size; set size, or leave fit out")
+        if self.levels is not None and not self.levels[0] < self.levels[1]:
+            raise ValueError("levels go from black to white; give the lower one first")
+        return self
 
 
 PathConfigT = TypeVar("PathConfigT", bound=PathConfig)
@@ -53,6 +77,12 @@ class OwnData(DataSet[PathConfigT]):
     def has_test(self) -> bool:
         """Whether there is a test set."""
         return False
+
+    @property
+    def on_error(self) -> OnError:
+        """What to do about pictures that cannot be read."""
+        config = self.config
+        return config.on_error if isinstance(config, PicturesConfig) else "refuse"
 
     @property
     def streams(self) -> bool:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from coterie.errors import DataError
 from datamodules.base import Half
-from datamodules.image_files import Mode
+from datamodules.decoding import Form, Mode
 from datamodules.source import Source, source_from_pictures
 
 _SHARD = re.compile(r"-\d+-of-(\d+)\.parquet$")
@@ -65,7 +65,7 @@ def open_parquet_images(files: list[Path], mode: Mode, classes: int) -> Source:
         for row in range(len(table))
     ]
     labels = np.concatenate([labels for _, labels in tables])
-    return replace(source_from_pictures(pictures, names, mode=mode), labels=labels)
+    return replace(source_from_pictures(pictures, names, Form(mode=mode)), labels=labels)
 
 
 def _read_table(path: Path, classes: int) -> tuple[list[bytes], NDArray[np.int64]]:

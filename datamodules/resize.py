@@ -1,4 +1,6 @@
-"""Resize whole image arrays, once, when a data set is loaded."""
+"""Resize image arrays, and fit images of one shape into another."""
+
+from typing import Literal
 
 import numpy as np
 import torch
@@ -7,6 +9,10 @@ from torch.nn import functional
 
 Size = int | tuple[int, int]
 """Height and width in pixels; one number for squares."""
+
+Fit = Literal["squash", "crop", "letterbox"]
+"""How an image of another shape comes to a size: its sides are scaled apart, what juts out is cut
+off evenly, or black bars fill the rest evenly."""
 
 _CHUNK = 4096
 """Images resized at a time, to limit the working memory."""
@@ -36,3 +42,31 @@ def resize_images(images: NDArray[np.uint8], size: Size) -> NDArray[np.uint8]:
         )
         resized[start : start + _CHUNK] = (small.round() if single else small).numpy()
     return resized
+
+
+def fit_images(images: NDArray[np.uint8], size: Size, fit: Fit) -> NDArray[np.uint8]:
+    """Bring uint8 images (n, channels, height, width) to a size, as `resize_images` does.
+
+    Args:
+        images: Images of one size.
+        size: The new height and width in pixels.
+        fit: What happens if the shape differs.
+
+    Returns:
+        uint8 (n, channels, *size).
+    """
+    wanted = (size, size) if isinstance(size, int) else size
+    height, width = images.shape[2:]
+    if fit == "squash" or height * wanted[1] == width * wanted[0]:
+        return resize_images(images, wanted)
+    if fit == "crop":
+        scale = min(height / wanted[0], width / wanted[1])
+        rows, columns = (max(1, round(side * scale)) for side in wanted)
+        top, left = (height - rows) // 2, (width - columns) // 2
+        return resize_images(images[:, :, top : top + rows, left : left + columns], wanted)
+    scale = min(wanted[0] / height, wanted[1] / width)
+    rows, columns = max(1, round(height * scale)), max(1, round(width * scale))
+    top, left = (wanted[0] - rows) // 2, (wanted[1] - columns) // 2
+    boxed = np.zeros((*images.shape[:2], *wanted), dtype=np.uint8)
+    boxed[:, :, top : top + rows, left : left + columns] = resize_images(images, (rows, columns))
+    return boxed

@@ -51,6 +51,10 @@ class ShardIndex(Component):
     """(height, width) where all pictures agree, (features,) of vectors; else null."""
     modes: Mapping[str, NonNegativeInt] = {}
     """Pillow's name of a picture's mode to the number of pictures that have it."""
+    oblong: NonNegativeInt = 0
+    """The number of pictures that are not square."""
+    dark: NonNegativeInt = 0
+    """The number of 16-bit pictures that seem to have 12 bits."""
     classes: tuple[str, ...] = ()
     """The names of the classes; empty without labels."""
     clients: tuple[str, ...] = ()

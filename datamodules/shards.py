@@ -1,13 +1,15 @@
 """Data sets in shards, which `python -m ray_jobs.import_data` makes: read when they are needed."""
 
+from collections import Counter
+
 import numpy as np
 
 from coterie.contract.data import Indices
 from coterie.errors import DataError
 from datamodules.base import Half
-from datamodules.image_files import decode_images
+from datamodules.image_files import Tally, read_images
 from datamodules.own_data import OwnData, PicturesConfig
-from datamodules.shard_files import INDEX, ShardFiles
+from datamodules.shard_files import INDEX, ShardFiles, ShardIndex
 from datamodules.source import Samples, Source
 
 
@@ -48,10 +50,9 @@ class Shards(OwnData["Shards.Config"]):
             if index.kind == "vectors":
                 return files.vectors(rows)
             names = [f"{files.folder}, {name}" for name in files.names(rows)]
-            return decode_images(
-                files.pictures(rows), names, mode=config.mode, size=config.size
-            ).images
+            return read_images(files.pictures(rows), names, config.form)
 
+        _tally(index, config).warn(config.form)
         labels, owners = files.numbers("label"), files.numbers("client")
         return Source(
             count=len(files),
@@ -61,3 +62,15 @@ class Shards(OwnData["Shards.Config"]):
             owners=owners if index.clients and bool(np.all(owners >= 0)) else None,
             owner_names=index.clients,
         )
+
+
+def _tally(index: ShardIndex, config: PicturesConfig) -> Tally:
+    """What happens to the pictures, as far as the index tells."""
+    converted = Counter({mode: count for mode, count in index.modes.items() if mode != config.mode})
+    square = isinstance(config.size, int) or (config.size and config.size[0] == config.size[1])
+    return Tally(
+        count=sum(index.modes.values()),
+        converted=converted,
+        reshaped=index.oblong if square else 0,
+        dark=0 if config.levels else index.dark,
+    )

@@ -1,21 +1,30 @@
 """Sources: samples that are read on demand, with their labels and owners."""
 
+import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.contract.data import Indices
+from coterie.contract.data import Indices, Unreadable
 from coterie.contract.samples import StreamedSamples
-from datamodules.image_files import Mode, Picture, read_images
+from datamodules.decoding import Form, Picture, UnreadablePictureError
+from datamodules.image_files import decode_images, look_through, read_images, refuse
 from datamodules.partitions import Labels, stratified_subset
-from datamodules.resize import Size
 
 Images = NDArray[np.uint8]
 Samples = NDArray[Any]
 """uint8 images (n, channels, height, width) or float32 feature vectors (n, features)."""
+OnError = Literal["refuse", "skip"]
+"""What to do about pictures that cannot be read: refuse the data and name them, or leave them out
+and list them."""
+
+_MANY = 20_000
+"""From this number of pictures on, looking through them is announced."""
+
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +41,8 @@ class Source:
         owner_names: Names of these clients.
         pictures: Files of encoded pictures, or their bytes, if the samples are such.
         names: Each picture's name in errors.
+        form: What pictures are brought to.
+        skipped: Pictures that were left out, because they cannot be read.
     """
 
     count: int
@@ -42,6 +53,8 @@ class Source:
     owner_names: tuple[str, ...] = ()
     pictures: Sequence[Picture] | None = None
     names: Sequence[str] = ()
+    form: Form = field(default_factory=Form)
+    skipped: tuple[Unreadable, ...] = ()
 
     def subset(self, limit: int | None, seed: int) -> "Source":
         """Draw up to `limit` samples with the classes' proportions, in order; all if None."""
@@ -62,6 +75,63 @@ class Source:
             names=[self.names[row] for row in chosen] if self.names else (),
         )
 
+    def load(self, on_error: OnError) -> tuple[Samples, "Source"]:
+        """Read all samples.
+
+        Returns:
+            The samples, and the source of those that can be read.
+
+        Raises:
+            DataError: If pictures cannot be read and are not to be skipped, or none can be.
+        """
+        if self.pictures is None:
+            return self.read(np.arange(self.count, dtype=np.int64)), self
+        decoded = decode_images(self.pictures, self.names, self.form)
+        readable = self._without(decoded.bad, on_error)
+        decoded.tally.warn(self.form)
+        return decoded.images, readable
+
+    def look_through(self, on_error: OnError) -> "Source":
+        """Decode every picture once and keep none.
+
+        Returns:
+            The source of the pictures that can be read.
+
+        Raises:
+            DataError: If pictures cannot be read and are not to be skipped, or none can be.
+        """
+        if self.pictures is None:
+            return self
+        if self.count >= _MANY:
+            _logger.warning(
+                "Looking through %d pictures, to see that all can be read; python -m "
+                "ray_jobs.import_data does it once for many runs.",
+                self.count,
+            )
+        bad, tally = look_through(self.pictures, self.names, self.form)
+        readable = self._without(bad, on_error)
+        tally.warn(self.form)
+        return readable
+
+    def _without(self, bad: dict[int, UnreadablePictureError], on_error: OnError) -> "Source":
+        if not bad:
+            return self
+        errors = list(bad.values())
+        if on_error == "refuse" or len(bad) == self.count:
+            refuse(
+                errors,
+                self.count,
+                "mend them or take them out (python -m ray_jobs.check_data lists all), or set "
+                "data.on_error=skip",
+            )
+        _logger.warning(
+            "%d of %d pictures cannot be read and are left out, the first because %s",
+            *(len(bad), self.count, errors[0]),
+        )
+        good = np.setdiff1d(np.arange(self.count), list(bad))
+        skipped = tuple(Unreadable(error.name, error.reason) for error in errors)
+        return replace(self.rows(good), skipped=(*self.skipped, *skipped))
+
     def stream(self) -> StreamedSamples:
         """The samples as an array that is read when it is indexed."""
         first = self.read(np.zeros(1, dtype=np.int64))
@@ -69,26 +139,19 @@ class Source:
             shape=(self.count, *first.shape[1:]), dtype=first.dtype, read=self.read
         )
 
-    def read_all(self) -> Samples:
-        """Read all samples."""
-        return self.read(np.arange(self.count, dtype=np.int64))
-
 
 def source_from_arrays(images: Images, labels: Labels) -> Source:
     """Source of images (n, channels, height, width) in memory."""
     return Source(count=len(images), read=lambda rows: images[rows], labels=labels)
 
 
-def source_from_pictures(
-    pictures: Sequence[Picture], names: Sequence[str], *, mode: Mode, size: Size | None = None
-) -> Source:
-    """Source of encoded pictures; see `image_files.read_images`."""
+def source_from_pictures(pictures: Sequence[Picture], names: Sequence[str], form: Form) -> Source:
+    """Source of encoded pictures; see `datamodules.decoding`."""
 
     def read(rows: Indices) -> Images:
-        chosen = [pictures[row] for row in rows], [names[row] for row in rows]
-        return read_images(*chosen, mode=mode, size=size)
+        return read_images([pictures[row] for row in rows], [names[row] for row in rows], form)
 
-    return Source(count=len(pictures), read=read, pictures=pictures, names=names)
+    return Source(count=len(pictures), read=read, pictures=pictures, names=names, form=form)
 
 
 def merge_sources(first: Source, second: Source) -> Source:
@@ -107,7 +170,16 @@ def merge_sources(first: Source, second: Source) -> Source:
     labels = None
     if first.labels is not None or second.labels is not None:
         labels = np.concatenate([_labels(first), _labels(second)])
-    return Source(count=count + second.count, read=read, labels=labels, classes=first.classes)
+    both = first.pictures is not None and second.pictures is not None
+    return Source(
+        count=count + second.count,
+        read=read,
+        labels=labels,
+        classes=first.classes,
+        pictures=[*(first.pictures or ()), *(second.pictures or ())] if both else None,
+        names=[*first.names, *second.names] if both else (),
+        form=first.form,
+    )
 
 
 def _labels(source: Source) -> Labels:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from coterie.contract.data import SampleBatch
 from coterie.errors import DataError
 from datamodules.fitting import Fitting
-from datamodules.image_files import find_images
+from datamodules.picture_search import PictureSearch
 from datamodules.sample_tables import (
     open_csv_table,
     open_parquet_table,
@@ -72,7 +72,9 @@ def open_samples(path: Path, fitting: Fitting, batch_size: int) -> SampleStream:
 
 
 def _open_folder(folder: Path, fitting: Fitting, size: int) -> SampleStream:
-    paths = find_images(folder)
+    search = PictureSearch()
+    paths = search.find(folder)
+    search.tell(folder)
 
     def batches() -> Iterator[SampleBatch]:
         for start in range(0, len(paths), size):

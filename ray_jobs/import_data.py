@@ -2,31 +2,30 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated
 
 from pydantic import Field, PositiveInt
 from rich.console import Console
 
-from coterie.commands.arguments import read_values
-from coterie.commands.compose import read_choice
+from coterie.commands.data_choice import build_data, separate_data
 from coterie.commands.help_text import command_help
 from coterie.commands.program import run_command, run_program
-from coterie.config.component import Component, load_target, target_of
-from coterie.config.loading import load_component, section_model
-from coterie.errors import ConfigError
+from coterie.config.component import Component
+from coterie.config.loading import load_component
 
 _ABOUT = (
     "Copies a data set into shards: memory-mapped files of pictures as they are encoded, or of "
     "vectors, with an index. Training then reads from them what a batch needs, so that the data "
     "may be larger than memory: data=shards data.path=OUT data.size=64. Every picture is decoded "
-    "once here; those that cannot be read are all named at the end."
+    "once here; those that cannot be read are all named at the end, or left out with "
+    "data.on_error=skip."
 )
 _USAGE = (
     "usage: python -m ray_jobs.import_data data=CHOICE [data.KEY=VALUE ...] out=DIR\n"
     "         [KEY=VALUE ...]\n"
     "       (python -m ray_jobs.train --help data=CHOICE lists its keys)"
 )
-_READ_LATER = ("limit", "limit_test", "size", "split", "mode", "stream")
+_READ_LATER = ("limit", "limit_test", "size", "split", "mode", "fit", "levels", "stream")
 """Keys of a data set that change what is read; shards hold the samples as they are."""
 
 
@@ -37,9 +36,6 @@ class ImportConfig(Component):
     """The folder to write, which must not exist or be empty."""
     shard_mb: PositiveInt = 64
     """About how large a shard becomes, in MB."""
-    on_error: Literal["refuse", "skip"] = "refuse"
-    """What to do about pictures that cannot be read: name them all and write nothing, or leave them
-    out and list them in skipped.txt."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -61,32 +57,13 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _import(arguments: Sequence[str]) -> int:
-    choices = [argument for argument in arguments if argument.startswith("data=")]
-    if not choices:
-        raise ConfigError("data: none is chosen; give data=class_folders or another, see --help.")
-    values = read_values([argument for argument in arguments if argument not in choices])
-    section: dict[str, Any] = {
-        **read_choice("data", choices[-1].removeprefix("data=")),
-        **values.pop("data", {}),
-    }
-    for key in _READ_LATER:
-        if key in section:
-            raise ConfigError(
-                f"data.{key}: shards hold the samples as they are; set it where they are read."
-            )
+    config, values = separate_data(arguments, refused=_READ_LATER)
     options = load_component(ImportConfig, values)
-    model = section_model("data", section)
-    config = load_component(
-        model, {key: value for key, value in section.items() if key != "target"}, "data."
-    )
-    from datamodules.base import DataSet
     from datamodules.importing import import_data
 
-    data = load_target(target_of(config))(config)
-    if not isinstance(data, DataSet):
-        raise ConfigError(f"{choices[-1]}: it cannot be imported; choose a data set of samples.")
+    data = build_data(config)
     out = Path(options.out).expanduser()
-    found = import_data(data, out, shard_bytes=options.shard_mb * 2**20, on_error=options.on_error)
+    found = import_data(data, out, shard_bytes=options.shard_mb * 2**20)
     console = Console(soft_wrap=True, highlight=False)
     for half, imported in found.items():
         sizes = sorted(imported.shapes)

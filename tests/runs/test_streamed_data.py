@@ -1,6 +1,7 @@
 """Training on samples that are streamed from files has the bits of training in memory."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ from PIL import Image
 from safetensors.numpy import load_file
 
 from coterie import Federation, compose
+from coterie.errors import DataError
 from ray_jobs.import_data import main as import_data
 
 TRAINING = (
@@ -79,3 +81,21 @@ def test_actors_read_the_shards_themselves(folders, tmp_path, in_memory):
     expected, expected_rows = in_memory
     assert all(np.array_equal(weights[key], expected[key]) for key in expected)
     assert rows == expected_rows
+
+
+@pytest.mark.parametrize("stream", ["false", "true"])
+def test_what_is_skipped_is_listed_in_the_run_directory(folders, tmp_path, in_memory, stream):
+    pictures = tmp_path / "pictures"
+    shutil.copytree(folders / "pictures", pictures)
+    (pictures / "class_1" / "bad.png").write_bytes(b"no picture")
+    keys = ("data=class_folders", f"data.path={pictures}", "data.on_error=skip")
+    run_dir = tmp_path / "run"
+    weights, _ = trained(run_dir, *keys, f"data.stream={stream}")
+    assert all(np.array_equal(weights[key], in_memory[0][key]) for key in weights)
+    assert (run_dir / "skipped.csv").read_text().splitlines() == [
+        "file,reason",
+        f"{pictures}/class_1/bad.png,is no picture that can be read",
+    ]
+    (pictures / "class_2" / "worse.png").write_bytes(b"")
+    with pytest.raises(DataError, match=r"skipped\.csv: other pictures"):
+        trained(run_dir, *keys, f"data.stream={stream}", "resume=true", "method.rounds=3")

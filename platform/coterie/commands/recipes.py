@@ -75,4 +75,5 @@ def read_recipe(path: Path, name: str) -> tuple[dict[str, str], dict[str, Any]]:
         choices |= step.get("choose", {})
         own = {key: step[key] for key in step.keys() - {"about", "like", "choose"}}
         values = OmegaConf.merge(values, own)
-    return choices, dict(OmegaConf.to_container(values))
+    plain: Any = OmegaConf.to_container(values)
+    return choices, dict(plain)

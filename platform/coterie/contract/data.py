@@ -17,6 +17,18 @@ Samples = Shaped[NDArray[np.generic], "_ ..."] | Shaped[StreamedSamples, "_ ..."
 """Samples in memory, or samples that are read when they are indexed."""
 
 
+class Unreadable(NamedTuple):
+    """A sample that cannot be read and was left out.
+
+    Attributes:
+        name: Its file, or its place in one.
+        reason: What is wrong with it.
+    """
+
+    name: str
+    reason: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class DataArrays:
     """A whole data set, in memory or streamed; `check_data` refuses shapes that do not fit.
@@ -32,6 +44,7 @@ class DataArrays:
         classes: Names of the classes; empty without labels.
         owners: The client of each sample, or None if unknown.
         owner_names: Names of these clients.
+        skipped: What was left out, because it cannot be read.
     """
 
     name: str
@@ -42,6 +55,7 @@ class DataArrays:
     classes: tuple[str, ...] = ()
     owners: Int64[NDArray[np.int64], "_"] | None = None
     owner_names: tuple[str, ...] = ()
+    skipped: tuple[Unreadable, ...] = ()
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -30,6 +30,7 @@ from coterie.tracking.claim import claimed
 from coterie.tracking.console import ConsoleView
 from coterie.tracking.formatting import without_auroc
 from coterie.tracking.run_directory import RunDirectory
+from coterie.tracking.skipped import SKIPPED, check_same_skipped, write_skipped
 
 _DROPPED_EXIT_CODE = 3
 _JOB_VARIABLE = "RAY_JOB_CONFIG_JSON_ENV_VAR"
@@ -131,8 +132,11 @@ class Federation:
         values, directory = dump_config(self._config), session.directory
         try:
             if is_new:
+                if self._assembly.data.skipped:
+                    write_skipped(directory.skipped, self._assembly.data.skipped)
                 directory.write_config(values)
             else:
+                check_same_skipped(directory.skipped, self._assembly.data.skipped)
                 session.extension = check_same_run(directory.read_config(), self._config)
             self._introduce(directory)
         except OSError as error:
@@ -149,6 +153,8 @@ class Federation:
             "seed": str(self._config.seed),
             "into": str(directory.path),
         }
+        if data.skipped:
+            facts["left out"] = f"{len(data.skipped):,} that cannot be read: {SKIPPED}"
         self._view.start(self._config.experiment, facts)
         if workload.silo_classes is not None:
             sizes = zip(data.owner_names, workload.parts, strict=True)

@@ -19,6 +19,7 @@ from coterie.tracking.atomic import is_half, is_left, write_text_atomically
 from coterie.tracking.claim import LOCK, check_unclaimed
 from coterie.tracking.environment import ENVIRONMENT_KEYS, environment
 from coterie.tracking.paths import default_root, local_path, make_writable
+from coterie.tracking.skipped import SKIPPED
 
 
 @dataclass(frozen=True)
@@ -138,6 +139,11 @@ class RunDirectory:
     def client_groups(self) -> Path:
         """`client_groups.csv`: round, client, group."""
         return self.path / "client_groups.csv"
+
+    @property
+    def skipped(self) -> Path:
+        """`skipped.csv`: samples that could not be read and were left out, with the reasons."""
+        return self.path / SKIPPED
 
     @property
     def figures(self) -> Path:

@@ -114,7 +114,11 @@ def test_bad_manifests(tmp_path):
     other = tmp_path / "list.parquet"
     pq.write_table(pa.table({"path": [1, 2], "bytes": [b"", b"junk"]}), other)
     assert refusal(Manifest, other) == "PATH, column path, is of type int64; give paths or bytes."
-    assert refusal(Manifest, other, picture_column="bytes").startswith("PATH, row 0, is empty (0")
+    assert refusal(Manifest, other, picture_column="bytes") == (
+        "2 of 2 pictures cannot be read (row 0 of PATH is empty (0 bytes); row 1 of PATH is no "
+        "picture that can be read); mend them or take them out (python -m ray_jobs.check_data "
+        "lists all), or set data.on_error=skip."
+    )
     other.write_bytes(b"PAR1")
     assert refusal(Manifest, other).startswith("data.path=PATH: it cannot be read (")
 

@@ -8,7 +8,9 @@ import pytest
 from PIL import Image
 
 from coterie.errors import DataError
-from datamodules.image_files import find_images, read_images
+from datamodules.decoding import Form
+from datamodules.image_files import decode_images, read_images
+from datamodules.picture_search import PictureSearch
 from datamodules.resize import resize_images
 
 
@@ -28,7 +30,9 @@ def png(array):
 
 def read(*pictures, mode="RGB", size=None):
     names = [f"picture {number}" for number in range(len(pictures))]
-    return read_images(pictures, names, mode=mode, size=size)
+    form = Form(mode=mode, size=size)
+    decode_images(pictures, names, form).tally.warn(form)
+    return read_images(pictures, names, form)
 
 
 def test_files_and_bytes_keep_their_order_across_threads(tmp_path):
@@ -159,10 +163,10 @@ def test_images_are_found_by_extension_sorted_without_hidden_ones(tmp_path):
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)
         path.touch()
-    names = [path.relative_to(tmp_path).as_posix() for path in find_images(tmp_path)]
+    names = [path.relative_to(tmp_path).as_posix() for path in PictureSearch().find(tmp_path)]
     assert names == ["a.JPG", "b.png", "c/d.webp"]
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match=r"empty: there are no pictures \(\.jpg, .* in it; put"):
-        find_images(tmp_path / "empty")
+        PictureSearch().find(tmp_path / "empty")
     with pytest.raises(DataError, match=r"gone: there is no such folder; set data\.path"):
-        find_images(tmp_path / "gone")
+        PictureSearch().find(tmp_path / "gone")

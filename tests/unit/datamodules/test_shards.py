@@ -33,7 +33,7 @@ def pictures(tmp_path):
 
 
 def imported(data, out, **options):
-    return import_data(data, out, **{"shard_bytes": SMALL, "on_error": "refuse", **options})
+    return import_data(data, out, **{"shard_bytes": SMALL, **options})
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -123,7 +123,7 @@ def spoil(folder):
 
 def test_all_bad_pictures_are_named_at_once_and_nothing_is_left(pictures, tmp_path):
     spoil(pictures)
-    with pytest.raises(DataError, match="2 pictures cannot be read") as caught:
+    with pytest.raises(DataError, match="2 of 42 pictures cannot be read") as caught:
         imported(ClassFolders(ClassFolders.Config(path=str(pictures))), tmp_path / "out")
     assert "98.png" in str(caught.value)
     assert "99.jpg" in str(caught.value)
@@ -133,20 +133,24 @@ def test_all_bad_pictures_are_named_at_once_and_nothing_is_left(pictures, tmp_pa
 def test_where_no_picture_can_be_read_nothing_is_imported(tmp_path):
     (tmp_path / "pictures" / "a").mkdir(parents=True)
     (tmp_path / "pictures" / "a" / "1.png").write_bytes(b"no picture")
-    data = ClassFolders(ClassFolders.Config(path=str(tmp_path / "pictures")))
-    with pytest.raises(DataError, match=r"1 pictures cannot be read; mend them: .*1\.png"):
-        imported(data, tmp_path / "out", on_error="skip")
+    data = ClassFolders(ClassFolders.Config(path=str(tmp_path / "pictures"), on_error="skip"))
+    with pytest.raises(DataError, match=r"1\.png is no picture that can be read"):
+        imported(data, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 def test_bad_pictures_are_left_out_and_listed(pictures, tmp_path, capsys):
     spoil(pictures)
     out = tmp_path / "out"
-    command = ["data=class_folders", f"data.path={pictures}", f"out={out}", "on_error=skip"]
+    command = ["data=class_folders", f"data.path={pictures}", f"out={out}"]
+    command.append("data.on_error=skip")
     assert main(command) == 0
     assert "train: 40 samples (3 sizes), 2 left out" in capsys.readouterr().out
-    listed = (out / "skipped.txt").read_text().splitlines()
-    assert ["98.png" in listed[0], "99.jpg" in listed[1]] == [True, True]
+    assert (out / "skipped.csv").read_text().splitlines() == [
+        "file,reason",
+        f"{pictures}/a/98.png,is no picture that can be read",
+        f"{pictures}/b/99.jpg,is empty (0 bytes)",
+    ]
     assert len(Shards(Shards.Config(path=str(out), size=8)).arrays().samples) == 40
 
 

@@ -1,0 +1,136 @@
+"""A report on a data set: what is in it, what cannot be read, what is there twice."""
+
+import csv
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from coterie.contract.data import Unreadable
+from coterie.tracking.skipped import write_skipped
+from datamodules.base import HALVES, DataSet
+from datamodules.contact_sheet import write_contact_sheet
+from datamodules.image_files import Tally
+from datamodules.inspection import Looked, look_at
+from datamodules.source import Source
+
+UNREADABLE, DUPLICATES, SHEET = "unreadable.csv", "duplicates.csv", "contact_sheet.png"
+
+
+@dataclass
+class Findings:
+    """What a half of a data set holds.
+
+    Attributes:
+        samples: The number of samples that can be read.
+        sizes: Number of samples by "height×width" or number of features.
+        modes: Number of pictures by mode.
+        classes: Number of samples by class; "unknown" without label.
+        clients: Number of samples by client.
+        bad: What cannot be read.
+        tally: How many pictures are not square, or dark.
+    """
+
+    samples: int = 0
+    sizes: Counter[str] = field(default_factory=Counter)
+    modes: Counter[str] = field(default_factory=Counter)
+    classes: Counter[str] = field(default_factory=Counter)
+    clients: Counter[str] = field(default_factory=Counter)
+    bad: list[Unreadable] = field(default_factory=list)
+    tally: Tally = field(default_factory=Tally)
+
+    def add(self, looked: Looked, source: Source, classes: Sequence[str]) -> None:
+        """Count one sample."""
+        if looked.error is not None:
+            self.bad.append(Unreadable(looked.error.name, looked.error.reason))
+            return
+        self.samples += 1
+        self.sizes["×".join(map(str, looked.shape))] += 1
+        self.modes[looked.mode or "vector"] += 1
+        self.tally.merge(looked.tally)
+        if source.labels is not None:
+            label = int(source.labels[looked.row])
+            self.classes["unknown" if label < 0 else _named(classes, label)] += 1
+        if source.owners is not None:
+            self.clients[source.owner_names[source.owners[looked.row]]] += 1
+
+
+@dataclass
+class Report:
+    """What a data set holds.
+
+    Attributes:
+        halves: Findings by half.
+        duplicates: Groups of samples with the same content, each (half, class, name).
+        files: The files written.
+    """
+
+    halves: dict[str, Findings]
+    duplicates: list[list[tuple[str, str, str]]]
+    files: list[Path]
+
+    @property
+    def bad(self) -> int:
+        """The number of samples that cannot be read."""
+        return sum(len(half.bad) for half in self.halves.values())
+
+    @property
+    def across(self) -> int:
+        """The number of groups of duplicates that span classes or halves."""
+        return sum(len({one[:2] for one in group}) > 1 for group in self.duplicates)
+
+
+def check_data(data: DataSet[Any], out: Path) -> Report:
+    """Look at every sample once, and write what was found.
+
+    Args:
+        data: The data set; its pictures are decoded, and none is kept.
+        out: Folder for the list of unreadable pictures, that of duplicates, and the contact sheet.
+
+    Raises:
+        DataError: If the data cannot be found or opened.
+    """
+    found: dict[str, Findings] = {}
+    same: dict[bytes, list[tuple[str, str, str]]] = defaultdict(list)
+    files: list[Path] = []
+    for half in HALVES if data.has_test() else HALVES[:1]:
+        source = data.open_half(half)
+        classes = data.classes or source.classes
+        findings = found[half] = Findings()
+        good: list[int] = []
+        for looked in look_at(source):
+            findings.add(looked, source, classes)
+            if looked.error is None:
+                good.append(looked.row)
+                label = -1 if source.labels is None else int(source.labels[looked.row])
+                kind = "" if label < 0 else _named(classes, label)
+                same[looked.digest()].append((half, kind, looked.name))
+        sheet = out / (SHEET if not data.has_test() else f"{half}_{SHEET}")
+        if write_contact_sheet(source, good, classes, sheet):
+            files.append(sheet)
+    report = Report(found, [group for group in same.values() if len(group) > 1], files)
+    _write_tables(report, out)
+    return report
+
+
+def _write_tables(report: Report, out: Path) -> None:
+    bad = [one for half in report.halves.values() for one in half.bad]
+    if bad:
+        write_skipped(out / UNREADABLE, bad)
+        report.files.append(out / UNREADABLE)
+    if report.duplicates:
+        rows = ((number, *one) for number, group in enumerate(report.duplicates) for one in group)
+        _write_csv(out / DUPLICATES, ("group", "half", "class", "file"), rows)
+        report.files.append(out / DUPLICATES)
+
+
+def _write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        table = csv.writer(file, lineterminator="\n")
+        table.writerow(header)
+        table.writerows(rows)
+
+
+def _named(classes: Sequence[str], label: int) -> str:
+    return classes[label] if label < len(classes) else str(label)

@@ -1,0 +1,91 @@
+"""A sheet of small pictures from a data set, a row for each class, as training would see them."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw, ImageFont
+
+from datamodules.decoding import decode
+from datamodules.resize import fit_images
+from datamodules.source import Source
+
+_SIDE, _GAP, _LINE = 96, 6, 18
+_COLUMNS, _ROWS = 10, 20
+_PAPER, _INK = (255, 255, 255), (30, 30, 30)
+
+
+def write_contact_sheet(
+    source: Source, good: Sequence[int], classes: Sequence[str], path: Path
+) -> bool:
+    """Draw up to ten pictures of each of up to twenty classes, evenly spread over the source.
+
+    Args:
+        source: Where they are from.
+        good: Its rows that can be read.
+        classes: The names of its classes.
+        path: The PNG to write.
+
+    Returns:
+        Whether there was anything to draw: vectors have no picture.
+    """
+    rows = _chosen(source, np.array(good, dtype=np.int64), classes)
+    if not rows:
+        return False
+    drawn = [(title, [_thumbnail(source, row) for row in chosen]) for title, chosen in rows]
+    if any(image is None for _, images in drawn for image in images):
+        return False
+    height = len(drawn) * (_SIDE + _LINE + _GAP) + _GAP
+    sheet = Image.new("RGB", (_COLUMNS * (_SIDE + _GAP) + _GAP, height), _PAPER)
+    pen, font = ImageDraw.Draw(sheet), ImageFont.load_default(12)
+    for line, (title, images) in enumerate(drawn):
+        top = _GAP + line * (_SIDE + _LINE + _GAP)
+        pen.text((_GAP, top), title, fill=_INK, font=font)
+        for column, image in enumerate(images):
+            if image is not None:
+                sheet.paste(image, (_GAP + column * (_SIDE + _GAP), top + _LINE))
+    sheet.save(path)
+    return True
+
+
+def _chosen(
+    source: Source, good: NDArray[np.int64], classes: Sequence[str]
+) -> list[tuple[str, list[int]]]:
+    """A title and the rows of each line of the sheet."""
+    if not len(good):
+        return []
+    if source.labels is None:
+        some = _spread(good, _COLUMNS * 5)
+        lines = [some[start : start + _COLUMNS] for start in range(0, len(some), _COLUMNS)]
+        return [
+            ("" if number else f"{len(good):,} samples", line) for number, line in enumerate(lines)
+        ]
+    labels = source.labels[good]
+    found = []
+    for label in np.unique(labels)[:_ROWS].tolist():
+        own = good[labels == label]
+        name = "unknown" if label < 0 else classes[label] if label < len(classes) else str(label)
+        found.append((f"{name} ({len(own):,})", _spread(own, _COLUMNS)))
+    return found
+
+
+def _spread(rows: NDArray[np.int64], most: int) -> list[int]:
+    places = np.linspace(0, len(rows) - 1, min(most, len(rows))).round().astype(int)
+    chosen: list[int] = rows[places].tolist()
+    return chosen
+
+
+def _thumbnail(source: Source, row: int) -> Image.Image | None:
+    pixels: NDArray[Any]
+    if source.pictures is not None:
+        form = source.form if source.form.size is not None else replace(source.form, mode="RGB")
+        pixels = decode(source.pictures[row], source.names[row], form).pixels
+    else:
+        pixels = source.read(np.array([row], dtype=np.int64))[0]
+    if pixels.ndim != 3 or len(pixels) not in (1, 3):
+        return None
+    boxed = fit_images(pixels[None], _SIDE, "letterbox")[0]
+    return Image.fromarray(boxed[0] if len(boxed) == 1 else boxed.transpose(1, 2, 0)).convert("RGB")

@@ -1,0 +1,135 @@
+"""DICOM pictures as a viewer shows them: rescaled, windowed, and with black as black.
+
+Grey levels pass the modality's rescaling and the first window or table of the file (PS3.3 C.11.1
+and C.11.2); without either, the file's lowest and highest level become black and white. MONOCHROME1
+is inverted. Colours are converted to RGB.
+"""
+
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coterie.errors import DataError
+
+Levels = tuple[float, float]
+"""Grey levels that become black and white."""
+
+_PREAMBLE = 128
+
+
+def is_dicom(content: bytes) -> bool:
+    """Whether a file's content starts as DICOM's part 10 asks."""
+    return content[_PREAMBLE : _PREAMBLE + 4] == b"DICM"
+
+
+def is_dicom_file(path: Path) -> bool:
+    """Whether a file starts as DICOM's part 10 asks; false if it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return is_dicom(file.read(_PREAMBLE + 4))
+    except OSError:
+        return False
+
+
+def read_dicom(content: bytes, levels: Levels | None) -> NDArray[np.uint8]:
+    """Decode a DICOM file.
+
+    Args:
+        content: The file.
+        levels: Rescaled levels, such as Hounsfield units, that become black and white, in place of
+            the file's window.
+
+    Returns:
+        uint8 (height, width), or (height, width, 3) in RGB.
+
+    Raises:
+        DataError: If pydicom is not installed.
+        ValueError: If the file holds no single picture that can be decoded.
+    """
+    try:
+        import pydicom
+        from pydicom.pixels import apply_color_lut
+        from pydicom.uid import ImplicitVRLittleEndian
+    except ImportError as error:
+        raise DataError(
+            "DICOM pictures are read by pydicom, which is not installed; pip install "
+            "'coterie[medical]'."
+        ) from error
+    try:
+        file = pydicom.dcmread(BytesIO(content), force=True)
+        _check_single(file)
+        if "TransferSyntaxUID" not in file.file_meta:  # a file from before part 10
+            file.file_meta.TransferSyntaxUID = ImplicitVRLittleEndian
+        pixels = file.pixel_array
+        if file.PhotometricInterpretation == "PALETTE COLOR":
+            coloured = apply_color_lut(pixels, file)
+            return _eight_bits(coloured, 8 * coloured.dtype.itemsize)
+        if pixels.ndim == 3:  # pydicom has converted YCbCr
+            return _eight_bits(pixels, int(file.BitsStored))
+        return _grey(file, pixels, levels)
+    except Exception as error:  # pydicom and its decoders raise of all kinds
+        raise ValueError(" ".join(str(error).split()) or type(error).__name__) from error
+
+
+def _check_single(file: Any) -> None:
+    if "PixelData" not in file:
+        raise ValueError("it is a DICOM file without a picture")
+    frames = int(file.get("NumberOfFrames") or 1)
+    if frames != 1:
+        raise ValueError(f"it holds {frames} frames; export each as a file of its own")
+
+
+def stretch(values: NDArray[Any], low: float, high: float) -> NDArray[np.uint8]:
+    """Map low..high to 0..255, rounded; what lies outside becomes black or white."""
+    shares = (values.astype(np.float64) - low) / (high - low)
+    return np.rint(np.clip(shares, 0, 1) * 255).astype(np.uint8)
+
+
+def _grey(file: Any, pixels: NDArray[Any], levels: Levels | None) -> NDArray[np.uint8]:
+    from pydicom.pixels import apply_modality_lut, apply_voi
+
+    values = np.asarray(apply_modality_lut(pixels, file))
+    if levels is not None:
+        shown = stretch(values, *levels)
+    elif file.get("VOILUTSequence"):
+        bits = int(file.VOILUTSequence[0].LUTDescriptor[2])
+        shown = stretch(apply_voi(values, file), 0, 2**bits - 1)
+    elif file.get("WindowCenter") not in (None, "") and file.get("WindowWidth") not in (None, ""):
+        shown = _windowed(file, values)
+    else:
+        shown = _full_range(file, pixels, values)
+    return 255 - shown if file.PhotometricInterpretation == "MONOCHROME1" else shown
+
+
+def _windowed(file: Any, values: NDArray[Any]) -> NDArray[np.uint8]:
+    """Apply the file's first window."""
+    centre, width = (_first(file[name].value) for name in ("WindowCenter", "WindowWidth"))
+    if file.get("VOILUTFunction", "LINEAR") == "SIGMOID":
+        shares = 1 / (1 + np.exp(np.clip(-4 * (values - centre) / width, -700, 700)))
+        return stretch(shares, 0, 1)
+    if file.get("VOILUTFunction", "LINEAR") == "LINEAR":  # the standard's off-by-one form
+        centre, width = centre - 0.5, width - 1
+    width = max(width, 1e-6)  # a width of one is a threshold
+    return stretch(values, centre - width / 2, centre + width / 2)
+
+
+def _full_range(file: Any, pixels: NDArray[Any], values: NDArray[Any]) -> NDArray[np.uint8]:
+    """Stretch the levels that occur, other than padding, over black to white."""
+    padding = file.get("PixelPaddingValue")
+    inside = values if padding is None else values[pixels != padding]
+    if not inside.size or inside.min() == inside.max():
+        return np.zeros(values.shape, np.uint8)
+    return stretch(values, float(inside.min()), float(inside.max()))
+
+
+def _first(value: Any) -> float:
+    return float(value[0] if hasattr(value, "__getitem__") else value)
+
+
+def _eight_bits(pixels: NDArray[Any], bits: int) -> NDArray[np.uint8]:
+    """Colours of 8 or more bits in 8 bits."""
+    found: NDArray[np.uint8] = (pixels >> max(0, bits - 8)).astype(np.uint8)
+    return found

@@ -1,0 +1,94 @@
+"""Looks at every sample of a source once: whether it can be read, its size, mode and content."""
+
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datamodules.decoding import (
+    Decoded,
+    Form,
+    Picture,
+    UnreadablePictureError,
+    decode,
+    read_content,
+)
+from datamodules.image_files import Tally
+from datamodules.source import Source
+
+BLOCK = 256
+"""Samples looked at in one go."""
+SQUARE = Form(mode="RGB", size=1)
+"""A form that tells which pictures are not square."""
+
+
+class Looked(NamedTuple):
+    """A sample that was looked at.
+
+    Attributes:
+        row: Its row of the source.
+        name: What it is called.
+        sample: A picture's bytes, an image uint8 (channels, height, width) or a vector float32
+            (features,).
+        shape: (height, width) of pictures and images, (features,) of vectors.
+        mode: The mode of pictures and images, "" of vectors.
+        tally: What becomes of a picture, for `SQUARE`.
+        error: Why a picture cannot be read; its `sample` is then empty.
+    """
+
+    row: int
+    name: str
+    sample: bytes | NDArray[Any]
+    shape: tuple[int, ...]
+    mode: str
+    tally: Tally
+    error: UnreadablePictureError | None = None
+
+    def digest(self) -> bytes:
+        """A digest of the content as it is stored."""
+        sample = self.sample
+        return sha256(sample if isinstance(sample, bytes) else sample.tobytes()).digest()
+
+
+def look_at(source: Source) -> Iterator[Looked]:
+    """Look at all samples of a source, in order; a block of them is in memory at a time."""
+    pictures = source.pictures
+    if pictures is None:
+        yield from _arrays(source)
+        return
+
+    def look(row: int) -> Looked:
+        return _look(row, pictures[row], source.names[row], source.form)
+
+    with ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1)) as pool:
+        for start in range(0, source.count, BLOCK):
+            yield from pool.map(look, range(start, min(start + BLOCK, source.count)))
+
+
+def _look(row: int, picture: Picture, name: str, form: Form) -> Looked:
+    try:
+        content = read_content(picture, name)
+        decoded = decode(content, name, Form(levels=form.levels))
+    except UnreadablePictureError as error:
+        return Looked(row, name, b"", (), "", Tally(), error)
+    tally = Tally()
+    tally.add(decoded, SQUARE)
+    return Looked(row, name, content, decoded.shape, decoded.found, tally)
+
+
+def _arrays(source: Source) -> Iterator[Looked]:
+    for start in range(0, source.count, BLOCK):
+        rows = np.arange(start, min(start + BLOCK, source.count), dtype=np.int64)
+        for row, sample in zip(rows.tolist(), source.read(rows), strict=True):
+            name = source.names[row] if source.names else f"row {row}"
+            if sample.ndim == 1:
+                yield Looked(row, name, sample, sample.shape, "", Tally(count=1))
+                continue
+            mode = "L" if len(sample) == 1 else "RGB"
+            tally = Tally()
+            tally.add(Decoded(sample, mode, sample.shape[1:], dark=False), SQUARE)
+            yield Looked(row, name, sample, sample.shape[1:], mode, tally)

@@ -1,0 +1,124 @@
+"""Finds the pictures in folders: regular files, once each, however folders are linked."""
+
+import logging
+import os
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from coterie.errors import DataError
+from datamodules.dicom import is_dicom_file
+
+EXTENSIONS = (
+    *(".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp"),
+    *(".dcm", ".dicom"),
+)
+"""Extensions of pictures: those of torchvision's ImageFolder, and DICOM's."""
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass
+class PictureSearch:
+    """A search through some folders, which counts the other files that it meets.
+
+    Hidden files and folders are passed over. Links are followed, but no folder below the one that
+    is searched is entered twice, so that a loop of links ends.
+
+    Attributes:
+        others: Number of files of other kinds, by extension.
+    """
+
+    others: Counter[str] = field(default_factory=Counter)
+
+    def find(self, folder: Path) -> list[Path]:
+        """List the pictures in a folder and the folders below it, sorted.
+
+        Pictures are regular files with a picture's extension, and DICOM files without extension.
+
+        Raises:
+            DataError: If the folder is missing, cannot be listed, or holds none.
+        """
+        if not folder.is_dir():
+            raise DataError(
+                f"{folder}: there is no such folder; set data.path to one with pictures."
+            )
+        here: Counter[str] = Counter()
+        found = sorted(_walk(folder, set(), here))
+        self.others += here
+        if not found:
+            but = f", but {_listed(here)}; convert them" if here else "; put some there"
+            raise DataError(
+                f"{folder}: there are no pictures ({', '.join(EXTENSIONS)}) in it{but}, or take "
+                "the folder out."
+            )
+        return found
+
+    def pass_over(self, folder: Path) -> None:
+        """Count the visible files that lie in a folder beside its folders of pictures."""
+        for entry in _entries(folder):
+            if (kind := _kind(entry)) != "folder":
+                self.others[kind] += 1
+
+    def tell(self, folder: Path) -> None:
+        """Warn once about the files that were left out, if any."""
+        if self.others:
+            _logger.warning(
+                "%s: %d files are no pictures by their extension or place, and are left out (%s).",
+                folder,
+                self.others.total(),
+                _listed(self.others),
+            )
+
+
+def _walk(folder: Path, entered: set[tuple[int, int]], others: Counter[str]) -> Iterator[Path]:
+    pending = [folder]
+    while pending:
+        here = pending.pop()
+        status = here.stat()
+        if (status.st_dev, status.st_ino) in entered:
+            continue
+        entered.add((status.st_dev, status.st_ino))
+        below = []
+        for entry in _entries(here):
+            kind = _kind(entry)
+            if kind == "folder":
+                below.append(Path(entry.path))
+            elif kind == "picture":
+                yield Path(entry.path)
+            else:
+                others[kind] += 1
+        pending += reversed(below)
+
+
+def _entries(folder: Path) -> list[os.DirEntry[str]]:
+    """The visible entries of a folder, sorted."""
+    try:
+        with os.scandir(folder) as entries:
+            visible = [entry for entry in entries if not entry.name.startswith(".")]
+    except OSError as error:
+        raise DataError(
+            f"{folder}: it cannot be listed ({error.strerror}); mend access, or take it out."
+        ) from error
+    return sorted(visible, key=lambda entry: entry.name)
+
+
+def _kind(entry: os.DirEntry[str]) -> str:
+    """What an entry is: "folder", "picture", or another kind, in words."""
+    try:
+        if entry.is_dir():
+            return "folder"
+        if not entry.is_file():
+            return "broken links" if entry.is_symlink() else "pipes or devices"
+    except OSError:  # a link to itself, or to a folder that is closed
+        return "broken links"
+    suffix = Path(entry.name).suffix.lower()
+    if suffix in EXTENSIONS or (not suffix and is_dicom_file(Path(entry.path))):
+        return "picture"
+    return suffix or "without extension"
+
+
+def _listed(others: Counter[str]) -> str:
+    shown = [f"{count} {kind}" for kind, count in others.most_common(5)]
+    return ", ".join(shown if len(others) <= 5 else [*shown, "…"])

@@ -1,0 +1,54 @@
+"""The data set that a command's arguments choose: `data=CHOICE data.KEY=VALUE ...`."""
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from coterie.commands.arguments import read_values
+from coterie.commands.compose import read_choice
+from coterie.config.component import Component, load_target, target_of
+from coterie.config.loading import load_component, section_model
+from coterie.errors import ConfigError
+
+
+def separate_data(
+    arguments: Sequence[str], refused: Collection[str] = ()
+) -> tuple[Component, dict[str, Any]]:
+    """Read the chosen data set's config, and the other values.
+
+    Args:
+        arguments: The command line.
+        refused: Keys of the data set that the command refuses.
+
+    Raises:
+        ConfigError: If none is chosen, or a key is unknown, invalid or refused.
+    """
+    choices = [argument for argument in arguments if argument.startswith("data=")]
+    if not choices:
+        raise ConfigError("data: none is chosen; give data=class_folders or another, see --help.")
+    values = read_values([argument for argument in arguments if argument not in choices])
+    section: dict[str, Any] = {
+        **read_choice("data", choices[-1].removeprefix("data=")),
+        **values.pop("data", {}),
+    }
+    for key in refused:
+        if key in section:
+            raise ConfigError(
+                f"data.{key}: shards hold the samples as they are; set it where they are read."
+            )
+    model = section_model("data", section)
+    own = {key: value for key, value in section.items() if key != "target"}
+    return load_component(model, own, "data."), values
+
+
+def build_data(config: Component) -> Any:
+    """Build the data set of a config.
+
+    Raises:
+        ConfigError: If it stays with its clients.
+    """
+    data = load_target(target_of(config))(config)
+    if not hasattr(data, "open_half"):
+        raise ConfigError(
+            f"data={target_of(config)}: it is no data set of samples in one place; choose another."
+        )
+    return data

@@ -1,0 +1,123 @@
+"""Check a data set before it is used: `python -m ray_jobs.check_data data=CHOICE data.path=DIR`."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import Field
+from rich.console import Console
+from rich.table import Table
+
+from coterie.commands.data_choice import build_data, separate_data
+from coterie.commands.help_text import command_help
+from coterie.commands.program import run_command, run_program
+from coterie.config.component import Component
+from coterie.config.loading import load_component
+from coterie.tracking.paths import local_path, make_writable
+
+if TYPE_CHECKING:
+    from datamodules.checking import Findings, Report
+
+_ABOUT = (
+    "Looks at every sample of a data set once and keeps none: how many there are, of which sizes, "
+    "modes, classes and clients, what cannot be read and why (unreadable.csv), what is there twice "
+    "(duplicates.csv), and what some of it looks like (contact_sheet.png)."
+)
+_USAGE = (
+    "usage: python -m ray_jobs.check_data data=CHOICE [data.KEY=VALUE ...] [out=DIR]\n"
+    "       (python -m ray_jobs.train --help data=CHOICE lists its keys)"
+)
+_SHOWN = 8
+
+
+class CheckConfig(Component):
+    """Where the lists go."""
+
+    out: Annotated[str, Field(min_length=1)] = "check"
+    """The folder of the lists and the contact sheet."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Check the data set that the arguments name.
+
+    Returns:
+        The exit code: 0 all can be read; 1 something cannot; 2 arguments or data refused.
+    """
+    return run_command(
+        _check,
+        arguments,
+        lambda *_: command_help(
+            _ABOUT,
+            _USAGE,
+            CheckConfig,
+            {
+                "0": "all can be read",
+                "1": "something cannot be read",
+                "2": "the arguments or the data were refused",
+            },
+        ),
+    )
+
+
+def _check(arguments: Sequence[str]) -> int:
+    config, values = separate_data(arguments)
+    out = local_path("out", load_component(CheckConfig, values).out)
+    from datamodules.checking import check_data
+
+    data = build_data(config)
+    make_writable("out", out)
+    report = check_data(data, out)
+    console = Console(soft_wrap=True, highlight=False)
+    for half, findings in report.halves.items():
+        console.print(_table(half, findings))
+    for sentence in _sentences(report):
+        console.print(sentence, markup=False)
+    return 1 if report.bad else 0
+
+
+def _table(half: str, findings: "Findings") -> Table:
+    table = Table("", "", title=half, show_header=False)
+    table.add_row("samples", f"{findings.samples:,}")
+    for title, counts in (
+        ("size", findings.sizes),
+        ("mode", findings.modes),
+        ("class", findings.classes),
+        ("client", findings.clients),
+    ):
+        if counts:
+            table.add_row(*(_plural(title, counts), _listed(counts)))
+    oblong, dark = findings.tally.reshaped, findings.tally.dark
+    if oblong:
+        table.add_row("not square", f"{oblong:,}: choose data.fit")
+    if dark:
+        table.add_row("dark", f"{dark:,} of 16 bits use 12: data.levels=[0,4095]")
+    if findings.bad:
+        table.add_row("cannot be read", f"{len(findings.bad):,}")
+    return table
+
+
+def _plural(title: str, counts: Counter[str]) -> str:
+    if len(counts) == 1:
+        return title
+    return f"{len(counts):,} {title}{'es' if title.endswith('s') else 's'}"
+
+
+def _listed(counts: Counter[str]) -> str:
+    shown = [f"{name}: {count:,}" for name, count in counts.most_common(_SHOWN)]
+    more = [f"and {len(counts) - _SHOWN:,} more"] if len(counts) > _SHOWN else []
+    return ", ".join(shown + more)
+
+
+def _sentences(report: "Report") -> list[str]:
+    bad = [one for half in report.halves.values() for one in half.bad]
+    found = [f"{one.name}: {one.reason}" for one in bad[:_SHOWN]]
+    if len(bad) > _SHOWN:
+        found.append(f"and {len(bad) - _SHOWN:,} more that cannot be read")
+    if report.duplicates:
+        across = f", {report.across:,} of them in two classes or halves" if report.across else ""
+        found.append(f"{len(report.duplicates):,} samples are there more than once{across}")
+    return [*found, *(str(path) for path in report.files)]
+
+
+if __name__ == "__main__":
+    run_program(main)

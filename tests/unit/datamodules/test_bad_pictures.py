@@ -1,0 +1,113 @@
+"""Pictures that cannot be read: all are named at once, or left out and listed."""
+
+import os
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from coterie.errors import DataError
+from datamodules.folders import ClassFolders, ClientFolders, ImageFolder
+from datamodules.manifest import Manifest
+
+BAD = {"a/03.png": b"", "a/07.png": b"no picture", "b/04.png": None}
+"""Files in the folders and their content; None is a link to nowhere."""
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """Thirty pictures of two classes, the same without those of `BAD`, and lists of both."""
+    root, rng = tmp_path_factory.mktemp("pictures"), np.random.default_rng(0)
+    for number in range(30):
+        name = f"{'ab'[number % 2]}/{number // 2:02}.png"
+        pixels = rng.integers(0, 256, (6, 8, 3), dtype=np.uint8)
+        for folder in ("spoilt", "whole"):
+            path = root / folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if folder == "whole" and name in BAD:
+                continue
+            if name in BAD:
+                if BAD[name] is None:
+                    path.symlink_to(root / "nowhere.png")
+                else:
+                    path.write_bytes(BAD[name])
+                continue
+            Image.fromarray(pixels).save(path)
+    names = [f"{kind}/{number:02}.png" for kind in "ab" for number in range(15)]
+    for folder in ("spoilt", "whole"):
+        kept = [name for name in names if folder == "spoilt" or name not in BAD]
+        rows = "".join(f"{name},{name[0]},{name[0]}\n" for name in kept)
+        (root / folder / "list.csv").write_text(f"path,kind,site\n{rows}")
+    return root
+
+
+def arrays(cls, path, **keys):
+    return cls(cls.Config(path=str(path), **keys)).arrays()
+
+
+SETS = {
+    "classes": (ClassFolders, "", {}),
+    "clients": (ClientFolders, "", {}),
+    "one folder": (ImageFolder, "", {}),
+    "manifest": (Manifest, "list.csv", {"label_column": "kind", "client_column": "site"}),
+}
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["memory", "stream"])
+@pytest.mark.parametrize(("cls", "file", "keys"), SETS.values(), ids=SETS)
+def test_skipping_is_as_if_they_had_never_been_there(folders, cls, file, keys, stream, caplog):
+    keys = {**keys, "size": 5, "stream": stream, "fit": "squash"}
+    with_bad = arrays(cls, folders / "spoilt" / file, on_error="skip", **keys)
+    expected = arrays(cls, folders / "whole" / file, **keys)
+    np.testing.assert_array_equal(with_bad.samples[:], expected.samples[:])
+    np.testing.assert_array_equal(with_bad.labels, expected.labels)
+    np.testing.assert_array_equal(with_bad.owners, expected.owners)
+    reasons = {name.removeprefix(f"{folders}/spoilt/"): why for name, why in with_bad.skipped}
+    wanted = {
+        "a/03.png": "is empty (0 bytes)",
+        "a/07.png": "is no picture that can be read",
+        "b/04.png": "there is no such file",
+    }
+    if cls is not Manifest:  # a search passes over a link to nowhere
+        del wanted["b/04.png"]
+    assert reasons == wanted
+    assert f"{len(wanted)} of {27 + len(wanted)} pictures cannot be read" in caplog.text
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["memory", "stream"])
+def test_all_are_named_in_one_pass(folders, stream):
+    path = folders / "spoilt" / "list.csv"
+    with pytest.raises(DataError) as refusal:
+        arrays(Manifest, path, size=5, stream=stream)
+    assert str(refusal.value).replace(str(path.parent), "P") == (
+        "3 of 30 pictures cannot be read (P/a/03.png is empty (0 bytes); P/a/07.png is no picture "
+        "that can be read; P/b/04.png: there is no such file); mend them or take them out (python "
+        "-m ray_jobs.check_data lists all), or set data.on_error=skip."
+    )
+
+
+def test_of_very_many_some_are_named(tmp_path):
+    for number in range(200):
+        (tmp_path / f"{number:03}.png").write_bytes(b"")
+    with pytest.raises(DataError, match=r"^200 of 200 pictures .* and 180 more\); mend") as refusal:
+        arrays(ImageFolder, tmp_path, on_error="skip")
+    assert str(refusal.value).count("is empty") == 20
+
+
+def test_a_limit_is_drawn_before_pictures_are_read(folders):
+    data = arrays(ImageFolder, folders / "spoilt", on_error="skip", limit=12)
+    assert 10 <= len(data.samples) <= 12
+
+
+def test_neither_pipes_nor_devices_are_opened(tmp_path):
+    Image.new("L", (4, 4)).save(tmp_path / "1.png")
+    os.mkfifo(tmp_path / "2.png")
+    (tmp_path / "3.png").symlink_to("/dev/zero")
+    assert len(arrays(ImageFolder, tmp_path).samples) == 1
+    (tmp_path / "list.csv").write_text("path\n1.png\n2.png\n/dev/zero\n")
+    data = arrays(Manifest, tmp_path / "list.csv", on_error="skip")
+    assert len(data.samples) == 1
+    assert [why for _, why in data.skipped] == ["is no regular file"] * 2
+    os.mkfifo(tmp_path / "list.parquet")
+    with pytest.raises(DataError, match=r"list\.parquet: it is no file"):
+        arrays(Manifest, tmp_path / "list.parquet")

@@ -1,0 +1,91 @@
+"""`ray_jobs.check_data`: what is in a data set, and what is wrong with it."""
+
+import csv
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from ray_jobs.check_data import main
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Twelve pictures of two classes; two are the same, in both classes, and two are bad."""
+    rng = np.random.default_rng(0)
+    for number in range(12):
+        path = tmp_path / "pictures" / "ab"[number % 2] / f"{number:02}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        shape = (30, 40, 3) if number % 3 else (40, 40)
+        Image.fromarray(rng.integers(0, 256, shape, dtype=np.uint8)).save(path)
+    pictures = tmp_path / "pictures"
+    (pictures / "b" / "copy.png").write_bytes((pictures / "a" / "02.png").read_bytes())
+    (pictures / "a" / "bad.png").write_bytes(b"no picture")
+    (pictures / "b" / "empty.jpg").write_bytes(b"")
+    return pictures
+
+
+def rows(path):
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.reader(file))
+
+
+def test_the_report_tells_all_in_one_pass(folder, tmp_path, capsys):
+    out = tmp_path / "check"
+    assert main(["data=class_folders", f"data.path={folder}", f"out={out}"]) == 1
+    shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    for expected in (
+        "samples 13",
+        "2 sizes 30×40: 9, 40×40: 4",
+        "2 modes RGB: 9, L: 4",
+        "2 classes b: 7, a: 6",
+        "not square 9: choose data.fit",
+        "cannot be read 2",
+        "a/bad.png: is no picture that can be read",
+        "b/empty.jpg: is empty (0 bytes)",
+        "1 samples are there more than once, 1 of them in two classes or halves",
+    ):
+        assert expected in shown
+    assert [row[1] for row in rows(out / "unreadable.csv")] == [
+        "reason",
+        "is no picture that can be read",
+        "is empty (0 bytes)",
+    ]
+    found = [[row[0], row[1], row[2], row[3][-8:]] for row in rows(out / "duplicates.csv")[1:]]
+    assert found == [["0", "train", "a", "a/02.png"], ["0", "train", "b", "copy.png"]]
+    with Image.open(out / "contact_sheet.png") as sheet:
+        assert len(sheet.getcolors(10**6)) > 1000
+
+
+def test_data_in_order_gives_zero_and_no_lists(folder, tmp_path):
+    for name in ("a/bad.png", "b/empty.jpg", "b/copy.png"):
+        (folder / name).unlink()
+    out = tmp_path / "check"
+    assert main(["data=client_folders", f"data.path={folder}", f"out={out}"]) == 0
+    assert [path.name for path in out.iterdir()] == ["contact_sheet.png"]
+
+
+def test_vectors_have_no_sheet(tmp_path, capsys):
+    np.savez(tmp_path / "x.npz", samples=np.ones((3, 5)))
+    out = tmp_path / "check"
+    assert main(["data=npz", f"data.path={tmp_path / 'x.npz'}", f"out={out}"]) == 0
+    assert "3 samples" not in capsys.readouterr().err
+    assert [path.name for path in out.iterdir()] == ["duplicates.csv"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["data=class_folders", "data.path=gone"], "gone: there is no such folder"),
+        (["data=silos", "data.clients={a: x}"], "it is no data set of samples in one place"),
+        ([], "data: none is chosen"),
+        (["data=class_folders", "data.path=x", "data.fit=crop"], "fit has no effect without size"),
+        (["data=class_folders", "data.path=x", "data.levels=[5,5]"], "give the lower one first"),
+    ],
+)
+def test_what_cannot_be_is_refused(arguments, sentence, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert main(arguments) == 2
+    error = capsys.readouterr().err
+    assert sentence in error
+    assert error.count("\n") == 1
