@@ -99,21 +99,28 @@ def write_shard_files(
     waiting: list[Row] = []
     size = 0
 
-    def close() -> None:
-        name = f"shard-{len(entries):05d}.arrow"
-        with writing(folder / name) as temporary:
-            _write_batch(temporary, waiting)
-        entries.append(ShardEntry(file=name, rows=len(waiting)))
-
     for row in rows:
         waiting.append(row)
         size += len(row.sample) if isinstance(row.sample, bytes) else row.sample.nbytes
         if size >= shard_bytes:
-            close()
+            entries.append(write_shard(folder, len(entries), waiting))
             waiting, size = [], 0
     if waiting:
-        close()
+        entries.append(write_shard(folder, len(entries), waiting))
     return tuple(entries)
+
+
+def write_shard(folder: Path, number: int, rows: Sequence[Row]) -> ShardEntry:
+    """Write one shard, whole or not at all, and give its entry for the index."""
+    entry = ShardEntry(file=shard_name(number), rows=len(rows))
+    with writing(folder / entry.file) as temporary:
+        _write_batch(temporary, rows)
+    return entry
+
+
+def shard_name(number: int) -> str:
+    """The file of a shard, counted from 0."""
+    return f"shard-{number:05d}.arrow"
 
 
 def write_index(folder: Path, index: ShardIndex) -> None:
