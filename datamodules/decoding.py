@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,16 @@ from datamodules.dicom import Levels, is_dicom, read_dicom, stretch
 from datamodules.resize import Fit, Size, fit_images
 
 Mode = Literal["L", "RGB"]
-Picture = Path | bytes
+
+
+class StoredPicture(Protocol):
+    """A picture that is read when it is asked for, such as one in a tar file."""
+
+    def read_bytes(self) -> bytes:
+        """Its bytes."""
+
+
+Picture = Path | bytes | StoredPicture
 
 ALPHA = frozenset({"RGBA", "RGBa", "LA", "La", "PA"})
 TRANSPARENT = " with a transparent colour"
@@ -97,20 +106,16 @@ def read_content(picture: Picture, name: str) -> bytes:
     Raises:
         UnreadablePictureError: If it is missing, no regular file, empty, or cannot be opened.
     """
-    content = picture
-    if isinstance(picture, Path):
-        if not picture.is_file():
-            there = picture.exists()
-            raise UnreadablePictureError(
-                name,
-                "is no regular file" if there else ": there is no such file",
-                "take it out" if there else "put it there, or take its entry out",
-            )
-        try:
-            content = picture.read_bytes()
-        except OSError as error:
-            raise UnreadablePictureError(name, f"cannot be opened ({error.strerror})") from error
-    assert isinstance(content, bytes)
+    if isinstance(picture, Path) and picture.exists() and not picture.is_file():
+        raise UnreadablePictureError(name, "is no regular file", "take it out")
+    try:
+        content = picture if isinstance(picture, bytes) else picture.read_bytes()
+    except FileNotFoundError as error:
+        remedy = "put it there, or take its entry out"
+        raise UnreadablePictureError(name, ": there is no such file", remedy) from error
+    except OSError as error:
+        reason = f"cannot be opened ({error.strerror or error})"
+        raise UnreadablePictureError(name, reason) from error
     if not content:
         raise UnreadablePictureError(name, "is empty (0 bytes)")
     return content

@@ -1,7 +1,7 @@
 """Fit samples to a model's input: size and mode of images, width of vectors."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -118,6 +118,17 @@ class Fitting:
             self._tally.converted["RGB" if channels == 1 else "L"] += len(images)
         self._tally.count += len(images)
         return np.ascontiguousarray(images)
+
+
+def as_trained(data: Mapping[str, Any]) -> dict[str, Any]:
+    """How a run brought its pictures into form, as keys of `Fitting`.
+
+    Args:
+        data: The section `data` of its stored config; of silos the section of their source.
+    """
+    keys = data.get("source", data)
+    fit, levels = keys.get("fit") or "squash", keys.get("levels")
+    return {"fit": fit, "levels": None if levels is None else (levels[0], levels[1])}
 
 
 def _grey(images: NDArray[np.uint8]) -> NDArray[np.uint8]:

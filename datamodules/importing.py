@@ -19,6 +19,7 @@ from datamodules.base import HALVES, DataSet
 from datamodules.decoding import UnreadablePictureError
 from datamodules.image_files import Tally, refuse
 from datamodules.inspection import Looked, look_at
+from datamodules.remote import writing
 from datamodules.shard_files import INDEX, Row, ShardIndex, write_index, write_shard_files
 from datamodules.source import Source
 
@@ -77,7 +78,8 @@ def import_data(data: DataSet[Any], out: Path, *, shard_bytes: int) -> dict[str,
         count = len(bad) + sum(half.samples for half in found.values())
         refuse(bad, count, "mend them" + ("" if nothing else ", or set data.on_error=skip"))
     if bad:
-        write_skipped(out / SKIPPED, [Unreadable(error.name, error.reason) for error in bad])
+        with writing(out / SKIPPED) as temporary:
+            write_skipped(temporary, [Unreadable(error.name, error.reason) for error in bad])
         _logger.warning("%d pictures were left out: see %s.", len(bad), out / SKIPPED)
     return found
 
@@ -136,5 +138,5 @@ def _discard(folder: Path) -> None:
     """Take away what an import that is refused has written."""
     for path in (*folder.glob("shard-*.arrow"), folder / INDEX):
         path.unlink(missing_ok=True)
-    if folder.is_dir():
+    if folder.is_dir() and isinstance(folder, Path):  # stores have no empty folders
         folder.rmdir()

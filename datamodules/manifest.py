@@ -1,114 +1,187 @@
-"""Pictures listed in a table: parquet or CSV, with their paths or bytes, labels and clients."""
+"""Samples listed in a table: pictures by path or bytes, or vectors, with labels and clients."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.csv
-import pyarrow.parquet as pq
 from pydantic import Field
 
+from coterie.contract.data import Indices
 from coterie.errors import DataError
 from datamodules.base import Half
-from datamodules.decoding import Picture
 from datamodules.own_data import OwnData, PicturesConfig, number_classes, number_owners
-from datamodules.source import Source, source_from_pictures
+from datamodules.source import Samples, Source, source_from_pictures
+from datamodules.stored import CellPictures, Names, StoredTable
+
+_STATE, _SPLITS, _FEATURES = "state.json", "dataset_dict.json", "dataset_info.json"
+"""Files of a folder that Hugging Face `datasets` saved."""
 
 
 class Manifest(OwnData["Manifest.Config"]):
-    """Pictures listed in a .csv or .parquet file, one per row.
+    """Samples listed in a .csv or .parquet file, or in a folder saved by Hugging Face `datasets`.
 
-    A picture is a path relative to the file's folder, or in parquet its bytes: a binary column, or
-    a struct with a field `bytes` as on the Hugging Face hub.
+    A sample is a picture's path relative to the file's folder, or its bytes: a binary column, or a
+    struct with a field `bytes`; or a vector, a list of numbers. Only what is needed is read of
+    bytes and of vectors. A folder may also hold .parquet files.
     """
 
     class Config(PicturesConfig):
         """Config of a manifest."""
 
         picture_column: str = Field(default="path", min_length=1)
-        """Column of paths or bytes."""
+        """Column of paths, bytes or vectors."""
         label_column: str | None = None
         """Column of labels, text or integers, empty or -1 where unknown; by default none."""
         client_column: str | None = None
         """Column of clients, for `partition=by_client`; by default none."""
 
+    def has_test(self) -> bool:
+        """Whether it is a folder with the splits `train` and `test`."""
+        return all((self.path / half / _STATE).is_file() for half in ("train", "test"))
+
     def open_half(self, half: Half) -> Source:
-        """Read the table; pictures are read on demand."""
+        """Open the table; pictures and vectors are read on demand."""
         config = self.config
-        table = self._read_table()
-        pictures, names = self._pictures(table[config.picture_column])
-        source = source_from_pictures(pictures, names, config.form)
+        path = self.path / half if self.has_test() else self.path
+        table = self._table(path)
+        source = self._samples(table)
         if config.label_column is not None:
-            values = table[config.label_column].to_pylist()
+            values = table.column(config.label_column).to_pylist()
             labels, classes = number_classes(values, self._name(config.label_column))
+            known = _class_names(path, config.label_column)
+            if known and all(name.isdecimal() and int(name) < len(known) for name in classes):
+                kept = np.array([int(name) for name in classes], dtype=np.int64)
+                labels, classes = np.where(labels < 0, -1, kept[labels]), known
             source = replace(source, labels=labels, classes=classes)
         if config.client_column is not None:
-            values = table[config.client_column].to_pylist()
+            values = table.column(config.client_column).to_pylist()
             owners, owner_names = number_owners(values, self._name(config.client_column))
             source = replace(source, owners=owners, owner_names=owner_names)
         return source
 
-    def _read_table(self) -> Any:
+    def _table(self, path: Path) -> StoredTable:
         config = self.config
         wanted = {
             "picture_column": config.picture_column,
             "label_column": config.label_column,
             "client_column": config.client_column,
         }
-        if self.path.exists() and not self.path.is_file():
-            raise DataError(f"data.path={self.path}: it is no file; give a .csv or .parquet.")
+        # Clients and files are text, so that 007 keeps its zeros.
+        text = tuple(name for name in (config.picture_column, config.client_column) if name)
         try:
-            table = self._parse()
+            table = StoredTable(_files(path), text)
+            columns, rows = table.schema.names, len(table)
         except FileNotFoundError as error:
             raise DataError(
-                f"data.path={self.path}: there is no such file; give a .csv or .parquet."
+                f"data.path={path}: there is no such file; give a .csv or .parquet."
             ) from error
-        except (pa.ArrowException, OSError) as error:
+        except (pa.ArrowException, OSError, ValueError) as error:
             reason = str(error).splitlines()[0]
             raise DataError(
-                f"data.path={self.path}: it cannot be read ({reason}); give a .csv or .parquet."
+                f"data.path={path}: it cannot be read ({reason}); give a .csv or .parquet."
             ) from error
         for key, column in wanted.items():
-            if column is not None and table.column_names.count(column) != 1:
+            if column is not None and columns.count(column) != 1:
                 raise DataError(
-                    f"data.{key}={column}: {self.path} has the columns "
-                    f"{', '.join(table.column_names)}; name one of them."
+                    f"data.{key}={column}: {path} has the columns {', '.join(columns)}; name one "
+                    "of them."
                 )
-        if not table.num_rows:
-            raise DataError(f"data.path={self.path}: it lists no pictures; add rows.")
+        if not rows:
+            raise DataError(f"data.path={path}: it lists no pictures; add rows.")
         return table
 
-    def _parse(self) -> Any:
-        if self.path.suffix != ".csv":
-            return pq.read_table(self.path)
-        # Only empty cells are missing, since a class may be called NA. Clients and files are text,
-        # so that 007 keeps its zeros.
-        names = (self.config.picture_column, self.config.client_column)
-        text = {name: pa.string() for name in names if name is not None}
-        options = pa.csv.ConvertOptions(
-            column_types=text, null_values=[""], strings_can_be_null=True
-        )
-        return pa.csv.read_csv(self.path, convert_options=options)
-
-    def _pictures(self, column: Any) -> tuple[list[Picture], list[str]]:
-        """Each row's picture, and its name in errors."""
-        if pa.types.is_struct(column.type) and column.type.get_field_index("bytes") >= 0:
-            column = pc.struct_field(column, "bytes")
-        values = column.to_pylist()
+    def _samples(self, table: StoredTable) -> Source:
+        config, column = self.config, self.config.picture_column
+        kind = table.schema.field(column).type
+        if pa.types.is_dictionary(kind):
+            kind = kind.value_type
+        inside = pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0
+        if inside or pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+            names = Names(str(self.path), len(table))
+            return source_from_pictures(CellPictures(table, column), names, config.form)
+        if _is_list(kind):
+            return _vectors(table, column, self._name(column))
+        values = table.column(column).to_pylist()
         if None in values:
-            where = self._name(self.config.picture_column)
+            where = self._name(column)
             raise DataError(f"{where} names no picture in row {values.index(None)}; give one.")
-        if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
-            return values, [f"row {row} of {self.path}" for row in range(len(values))]
-        if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
+        if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
             raise DataError(
-                f"{self._name(self.config.picture_column)} is of type {column.type}; give paths "
-                "or bytes."
+                f"{self._name(column)} is of type {kind}; give paths, bytes or lists of numbers."
             )
-        paths = [self.path.parent / Path(value) for value in values]
-        return list(paths), [str(path) for path in paths]
+        folder = self.path.parent
+        paths = [folder / value for value in values]
+        return source_from_pictures(paths, [str(path) for path in paths], config.form)
 
     def _name(self, column: str) -> str:
         return f"{self.path}, column {column},"
+
+
+def _files(path: Path) -> tuple[Path, ...]:
+    """The files of a table.
+
+    Raises:
+        FileNotFoundError: If there are none.
+        ValueError: If it is neither a file nor a folder of a known kind.
+    """
+    if path.is_file():
+        return (path,)
+    if not path.exists():
+        raise FileNotFoundError(path)
+    if not path.is_dir():
+        raise ValueError("it is no regular file")
+    if (path / _SPLITS).is_file():
+        splits = ", ".join(json.loads((path / _SPLITS).read_text(encoding="utf-8"))["splits"])
+        raise ValueError(f"it has the splits {splits}; name the folder of one")
+    if (path / _STATE).is_file():
+        state = json.loads((path / _STATE).read_text(encoding="utf-8"))
+        return tuple(path / entry["filename"] for entry in state["_data_files"])
+    found = sorted(path.glob("*.parquet"))
+    if not found:
+        raise ValueError("it is a folder without .parquet files")
+    return tuple(found)
+
+
+def _class_names(path: Path, column: str) -> tuple[str, ...]:
+    """The names of classes that Hugging Face `datasets` has stored, if any."""
+    if not (path / _FEATURES).is_file():
+        return ()
+    features = json.loads((path / _FEATURES).read_text(encoding="utf-8")).get("features") or {}
+    return tuple((features.get(column) or {}).get("names") or ())
+
+
+def _is_list(kind: Any) -> bool:
+    tests = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+    numbers = any(test(kind) for test in tests) and kind.value_type
+    return bool(numbers and (pa.types.is_integer(numbers) or pa.types.is_floating(numbers)))
+
+
+def _vectors(table: StoredTable, column: str, name: str) -> Source:
+    """Source of lists of numbers, read row by row."""
+
+    def vector(row: int) -> Any:
+        cell = table.cell(column, row)
+        return (
+            np.empty(0, np.float32)
+            if not cell.is_valid
+            else cell.values.to_numpy(zero_copy_only=False)
+        )
+
+    width = len(vector(0))
+
+    def read(rows: Indices) -> Samples:
+        found = np.empty((len(rows), width), np.float32)
+        for place, row in enumerate(rows.tolist()):
+            values = vector(row)
+            if len(values) != width or not width:
+                raise DataError(
+                    f"{name} has {width} numbers in row 0, but {len(values)} in row {row}; make "
+                    "them all one length."
+                )
+            found[place] = values
+        return found
+
+    return Source(count=len(table), read=read)

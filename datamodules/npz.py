@@ -1,9 +1,12 @@
-"""A user's arrays in a NumPy .npz file: images, or feature vectors."""
+"""A user's arrays in a NumPy .npz or .npy file: images, or feature vectors."""
 
+import os
+import struct
 import zipfile
 import zlib
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
+from typing import IO, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,12 +16,17 @@ from datamodules.base import Half
 from datamodules.own_data import OwnData, PathConfig, number_classes, number_owners
 from datamodules.source import Samples, Source
 
+_ONE = "samples"
+"""What the array of an .npy file is called."""
+_BLOCK = 2**20
+_ZIP_LENGTHS = 26
+"""Where a zip member's own header has the lengths of what follows it."""
 _USUAL = {"samples": ("samples", "x"), "labels": ("labels", "y"), "clients": ("clients",)}
 """Default names of arrays."""
 
 
 class NPZ(OwnData["NPZ.Config"]):
-    """Samples in an .npz file, with optional labels and clients.
+    """Samples in an .npz file, with optional labels and clients, or in an .npy file.
 
     Images are uint8 (n, height, width), (n, height, width, channels) or (n, channels, height,
     width) with 1 or 3 channels, on the last axis if both axes qualify; feature vectors are numbers
@@ -46,8 +54,7 @@ class NPZ(OwnData["NPZ.Config"]):
     def open_half(self, half: Half) -> Source:
         """Read a half's arrays."""
         train = half == "train"
-        samples = self._samples("samples" if train else "test_samples")
-        source = Source(count=len(samples), read=lambda rows: samples[rows])
+        source = self._samples("samples" if train else "test_samples")
         values, name = self._values("labels")
         if values is None:
             return self._with_owners(source) if train else source
@@ -69,14 +76,16 @@ class NPZ(OwnData["NPZ.Config"]):
         self._check_length(owners, name, source)
         return replace(source, owners=owners, owner_names=names)
 
-    def _samples(self, key: str) -> Samples:
+    def _samples(self, key: str) -> Source:
         name = self._find(key)
         if name is None:
             raise DataError(
                 f"data.path={self.path}: it has no array samples or x, but {self._content()}; name "
                 "the one to use as data.samples."
             )
-        return as_samples(self._read(name), f"{self.path}, array {name},")
+        array, where = self._read(name), f"{self.path}, array {name},"
+        as_samples(array[:1] if array.ndim else array, where, array.shape)
+        return Source(count=len(array), read=lambda rows: as_samples(array[rows], where))
 
     def _values(self, key: str) -> tuple[list[Any] | None, str]:
         """An array (n,) or (n, 1) as a list, if it exists, and its name in errors."""
@@ -102,12 +111,9 @@ class NPZ(OwnData["NPZ.Config"]):
     def _content(self) -> str:
         return f"the arrays {', '.join(self._names())}" if self._names() else "no arrays"
 
-    def _names(self) -> list[str]:
-        return list(self._open().files)
-
     def _read(self, name: str) -> NDArray[Any]:
         try:
-            array: NDArray[Any] = self._open()[name]
+            array = _mapped(self.path, name)
         except (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error) as error:
             if "allow_pickle" not in str(error):
                 raise self._unreadable(error) from error
@@ -117,16 +123,21 @@ class NPZ(OwnData["NPZ.Config"]):
             ) from error
         return array
 
-    def _open(self) -> Any:
+    def _names(self) -> tuple[str, ...]:
+        if not isinstance(self.path, Path):
+            raise DataError(f"data.path={self.path}: arrays are read from this machine; fetch it.")
         if not self.path.is_file():
             raise DataError(f"data.path={self.path}: there is no such file; give an .npz file.")
+        if self.path.suffix == ".npy":
+            return (_ONE,)
         try:
             file: Any = np.load(self.path, allow_pickle=False)
         except (OSError, EOFError, ValueError, zipfile.BadZipFile) as error:
             raise self._unreadable(error) from error
         if not hasattr(file, "files"):
-            raise DataError(f"data.path={self.path}: it holds one array; save it with np.savez.")
-        return file
+            raise DataError(f"data.path={self.path}: it holds one array; call it .npy.")
+        with file:
+            return tuple(file.files)
 
     def _unreadable(self, error: Exception) -> DataError:
         return DataError(f"data.path={self.path}: it cannot be read ({error}); save it again.")
@@ -138,12 +149,50 @@ class NPZ(OwnData["NPZ.Config"]):
             )
 
 
-def as_samples(array: NDArray[Any], name: str) -> Samples:
+def _mapped(path: Path, name: str) -> NDArray[Any]:
+    """An array of a file, memory-mapped unless it is compressed."""
+    if path.suffix == ".npy":
+        found: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+        return found
+    with zipfile.ZipFile(path) as archive:
+        entry = archive.getinfo(f"{name}.npy")
+        if entry.compress_type != zipfile.ZIP_STORED:
+            with np.load(path, allow_pickle=False) as file:
+                return np.asarray(file[name])
+        with archive.open(entry) as member:  # reading it to its end checks it
+            while member.read(_BLOCK):
+                pass
+    with path.open("rb") as file:
+        file.seek(entry.header_offset + _ZIP_LENGTHS)
+        file.seek(sum(struct.unpack("<HH", file.read(4))), os.SEEK_CUR)
+        shape, order, dtype = read_header(file)
+        if not np.prod(shape):
+            return np.empty(shape, dtype)
+        return np.memmap(path, dtype, "r", file.tell(), shape, order)
+
+
+def read_header(file: IO[bytes]) -> tuple[tuple[int, ...], Literal["C", "F"], np.dtype[Any]]:
+    """Read shape, order and dtype of an array in NumPy's format; the file is then at its values.
+
+    Raises:
+        ValueError: If it holds Python objects, or is no such array.
+    """
+    version = np.lib.format.read_magic(file)
+    one = version == (1, 0)
+    read = np.lib.format.read_array_header_1_0 if one else np.lib.format.read_array_header_2_0
+    shape, fortran, dtype = read(file)
+    if dtype.hasobject:
+        raise ValueError("it holds Python objects, which are never loaded (allow_pickle)")
+    return shape, "F" if fortran else "C", dtype
+
+
+def as_samples(array: NDArray[Any], name: str, shape: tuple[int, ...] | None = None) -> Samples:
     """Convert to uint8 images (n, channels, height, width) or float32 vectors (n, features).
 
     Args:
         array: In a form that `NPZ` accepts.
         name: Its name in errors.
+        shape: Its shape in errors, where it is a part.
 
     Raises:
         DataError: If it is neither.
@@ -159,6 +208,7 @@ def as_samples(array: NDArray[Any], name: str) -> Samples:
         if array.shape[1] in (1, 3):
             return array
     raise DataError(
-        f"{name} has type {array.dtype} and shape {array.shape}; save images as uint8 (n, height, "
-        "width) with 1 or 3 channels before or behind, or feature vectors as numbers (n, features)."
+        f"{name} has type {array.dtype} and shape {shape or array.shape}; save images as uint8 (n, "
+        "height, width) with 1 or 3 channels before or behind, or feature vectors as numbers (n, "
+        "features)."
     )

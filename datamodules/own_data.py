@@ -12,6 +12,7 @@ from coterie.errors import DataError
 from datamodules.base import DataConfig, DataSet
 from datamodules.decoding import Form, Mode
 from datamodules.partitions import Labels
+from datamodules.remote import is_remote, remote_path
 from datamodules.resize import Fit
 from datamodules.source import OnError
 
@@ -22,7 +23,7 @@ class PathConfig(DataConfig):
     """Config keys of a user's data."""
 
     path: str = Field(min_length=1)
-    """Path of the data."""
+    """Path of the data: a file or folder, or a URL of an object store such as s3://bucket/folder."""
 
 
 class PicturesConfig(PathConfig):
@@ -67,12 +68,14 @@ class OwnData(DataSet[PathConfigT]):
     @property
     def path(self) -> Path:
         """The file or folder."""
-        return Path(self.config.path).expanduser()
+        path = self.config.path
+        return remote_path(path) if is_remote(path) else Path(path).expanduser()
 
     @property
     def title(self) -> str:
         """Name of the file or folder."""
-        return self.path.stem if self.path.is_file() else self.path.resolve().name
+        path = self.path
+        return path.stem if path.is_file() or not isinstance(path, Path) else path.resolve().name
 
     def has_test(self) -> bool:
         """Whether there is a test set."""

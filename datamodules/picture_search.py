@@ -5,7 +5,8 @@ import os
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import Any
 
 from coterie.errors import DataError
 from datamodules.dicom import is_dicom_file
@@ -45,7 +46,8 @@ class PictureSearch:
                 f"{folder}: there is no such folder; set data.path to one with pictures."
             )
         here: Counter[str] = Counter()
-        found = sorted(_walk(folder, set(), here))
+        local = isinstance(folder, Path)
+        found = sorted(_walk(folder, set(), here) if local else _listing(folder, here))
         self.others += here
         if not found:
             but = f", but {_listed(here)}; convert them" if here else "; put some there"
@@ -57,7 +59,7 @@ class PictureSearch:
 
     def pass_over(self, folder: Path) -> None:
         """Count the visible files that lie in a folder beside its folders of pictures."""
-        for entry in _entries(folder):
+        for entry in _entries(folder) if isinstance(folder, Path) else ():
             if (kind := _kind(entry)) != "folder":
                 self.others[kind] += 1
 
@@ -90,6 +92,19 @@ def _walk(folder: Path, entered: set[tuple[int, int]], others: Counter[str]) -> 
             else:
                 others[kind] += 1
         pending += reversed(below)
+
+
+def _listing(folder: Any, others: Counter[str]) -> Iterator[Any]:
+    """The pictures below a folder at a URL, by extension."""
+    start = folder.path.rstrip("/") + "/"
+    for name in folder.fs.find(start):
+        inside = PurePosixPath(name.removeprefix(start))
+        if any(part.startswith(".") for part in inside.parts):
+            continue
+        if inside.suffix.lower() in EXTENSIONS:
+            yield folder / str(inside)
+        else:
+            others[inside.suffix.lower() or "without extension"] += 1
 
 
 def _entries(folder: Path) -> list[os.DirEntry[str]]:

@@ -11,6 +11,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from hashlib import sha256
 from itertools import accumulate
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
@@ -24,7 +25,7 @@ from coterie.config.component import Component
 from coterie.config.loading import load_component
 from coterie.contract.data import Indices
 from coterie.errors import ConfigError, DataError
-from coterie.tracking.atomic import replacing, write_text_atomically
+from datamodules.remote import cached, writing
 
 INDEX = "index.json"
 _COLUMNS = ["sample", "label", "client", "name"]
@@ -92,32 +93,41 @@ def write_shard_files(
     Returns:
         The entries for the index.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    if isinstance(folder, Path):
+        folder.mkdir(parents=True, exist_ok=True)
     entries: list[ShardEntry] = []
     waiting: list[Row] = []
     size = 0
-
-    def close() -> None:
-        name = f"shard-{len(entries):05d}.arrow"
-        with replacing(folder / name) as temporary:
-            _write_batch(temporary, waiting)
-        entries.append(ShardEntry(file=name, rows=len(waiting)))
 
     for row in rows:
         waiting.append(row)
         size += len(row.sample) if isinstance(row.sample, bytes) else row.sample.nbytes
         if size >= shard_bytes:
-            close()
+            entries.append(write_shard(folder, len(entries), waiting))
             waiting, size = [], 0
     if waiting:
-        close()
+        entries.append(write_shard(folder, len(entries), waiting))
     return tuple(entries)
+
+
+def write_shard(folder: Path, number: int, rows: Sequence[Row]) -> ShardEntry:
+    """Write one shard, whole or not at all, and give its entry for the index."""
+    entry = ShardEntry(file=shard_name(number), rows=len(rows))
+    with writing(folder / entry.file) as temporary:
+        _write_batch(temporary, rows)
+    return entry
+
+
+def shard_name(number: int) -> str:
+    """The file of a shard, counted from 0."""
+    return f"shard-{number:05d}.arrow"
 
 
 def write_index(folder: Path, index: ShardIndex) -> None:
     """Write `index.json`, as the last file of the folder."""
     text = json.dumps(index.model_dump(mode="json"), indent=2, ensure_ascii=False)
-    write_text_atomically(folder / INDEX, text + "\n")
+    with writing(folder / INDEX) as temporary:
+        temporary.write_text(text + "\n", encoding="utf-8", newline="\n")
 
 
 def _schema(index: ShardIndex) -> pa.Schema:
@@ -146,6 +156,8 @@ def _write_batch(path: Path, rows: Sequence[Row]) -> None:
 @dataclass
 class ShardFiles:
     """A folder of shards, opened. Files are memory-mapped by the process that reads them.
+
+    Shards at a URL are fetched one by one when a row of theirs is asked for, and kept on disk.
 
     Attributes:
         folder: The folder.
@@ -223,6 +235,11 @@ class ShardFiles:
         return found
 
     @cached_property
+    def _version(self) -> str:
+        """What tells these shards from others that were at the same URL."""
+        return sha256((self.folder / INDEX).read_bytes()).hexdigest()
+
+    @cached_property
     def _ends(self) -> list[int]:
         return list(accumulate(entry.rows for entry in self.index.shards))
 
@@ -244,7 +261,8 @@ class ShardFiles:
             entry = self.index.shards[number]
             path = self.folder / entry.file
             try:
-                batch = pa.ipc.open_file(pa.memory_map(str(path))).get_batch(0)
+                local = path if isinstance(path, Path) else cached(path, self._version)
+                batch = pa.ipc.open_file(pa.memory_map(str(local))).get_batch(0)
                 batch.validate(full=True)
             except (pa.ArrowException, OSError) as error:
                 reason = str(error).splitlines()[0]

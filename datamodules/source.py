@@ -13,6 +13,7 @@ from coterie.contract.samples import StreamedSamples
 from datamodules.decoding import Form, Picture, UnreadablePictureError
 from datamodules.image_files import decode_images, look_through, read_images, refuse
 from datamodules.partitions import Labels, stratified_subset
+from datamodules.stored import Chained, Picked
 
 Images = NDArray[np.uint8]
 Samples = NDArray[Any]
@@ -71,8 +72,8 @@ class Source:
             read=lambda rows: self.read(chosen[rows]),
             labels=None if self.labels is None else self.labels[chosen],
             owners=None if self.owners is None else self.owners[chosen],
-            pictures=None if self.pictures is None else [self.pictures[row] for row in chosen],
-            names=[self.names[row] for row in chosen] if self.names else (),
+            pictures=None if self.pictures is None else Picked(self.pictures, chosen),
+            names=Picked(self.names, chosen) if self.names else (),
         )
 
     def load(self, on_error: OnError) -> tuple[Samples, "Source"]:
@@ -176,8 +177,8 @@ def merge_sources(first: Source, second: Source) -> Source:
         read=read,
         labels=labels,
         classes=first.classes,
-        pictures=[*(first.pictures or ()), *(second.pictures or ())] if both else None,
-        names=[*first.names, *second.names] if both else (),
+        pictures=Chained(first.pictures or (), second.pictures or ()) if both else None,
+        names=Chained(first.names, second.names) if both else (),
         form=first.form,
     )
 

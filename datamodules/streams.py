@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from coterie.contract.data import SampleBatch
 from coterie.errors import DataError
 from datamodules.fitting import Fitting
+from datamodules.npz import read_header
 from datamodules.picture_search import PictureSearch
 from datamodules.sample_tables import (
     open_csv_table,
@@ -98,7 +99,9 @@ def _open_npz(path: Path, fitting: Fitting, size: int) -> SampleStream:
     try:
         archive = zipfile.ZipFile(path)
         file = archive.open(f"{_array_name(path, archive)}.npy")
-        shape, dtype = _read_header(file)
+        shape, order, dtype = read_header(file)
+        if order == "F" and len(shape) > 1:
+            raise ValueError("its values lie column by column; save np.ascontiguousarray of it")
     except _DAMAGE as error:
         raise unreadable(path, error) from error
     return _array_stream(path, shape, fitting, _chunks(path, file, shape, dtype, size))
@@ -141,19 +144,6 @@ def _array_name(path: Path, archive: zipfile.ZipFile) -> str:
             f"samples {', '.join(_ARRAYS[:-1])} or {_ARRAYS[-1]}."
         )
     return found[0]
-
-
-def _read_header(file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """Read shape and dtype of an array in NumPy's format; the file is then at its values."""
-    version = np.lib.format.read_magic(file)
-    one = version == (1, 0)
-    read = np.lib.format.read_array_header_1_0 if one else np.lib.format.read_array_header_2_0
-    shape, fortran, dtype = read(file)
-    if fortran and len(shape) > 1:
-        raise ValueError("its values lie column by column; save np.ascontiguousarray of it")
-    if dtype.hasobject:
-        raise ValueError("it holds Python objects, which are never loaded")
-    return shape, dtype
 
 
 def _chunks(

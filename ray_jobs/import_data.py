@@ -33,7 +33,7 @@ class ImportConfig(Component):
     """Where to, and how."""
 
     out: Annotated[str, Field(min_length=1)]
-    """The folder to write, which must not exist or be empty."""
+    """The folder to write, or its URL, which must not exist or be empty."""
     shard_mb: PositiveInt = 64
     """About how large a shard becomes, in MB."""
 
@@ -60,9 +60,10 @@ def _import(arguments: Sequence[str]) -> int:
     config, values = separate_data(arguments, refused=_READ_LATER)
     options = load_component(ImportConfig, values)
     from datamodules.importing import import_data
+    from datamodules.remote import is_remote, remote_path
 
     data = build_data(config)
-    out = Path(options.out).expanduser()
+    out = remote_path(options.out) if is_remote(options.out) else Path(options.out).expanduser()
     found = import_data(data, out, shard_bytes=options.shard_mb * 2**20)
     console = Console(soft_wrap=True, highlight=False)
     for half, imported in found.items():

@@ -89,17 +89,22 @@ def _help(*arguments: str) -> str:
 def _predict(arguments: Sequence[str]) -> int:
     config = load_component(PredictConfig, read_values(arguments))
     # Imported here, so that a mistyped key is refused before PyTorch is imported.
+    from coterie.config.stored import read_stored_config
     from coterie.models.assignments import check_output
     from coterie.models.saved_model import model_folder, read_description
     from coterie.run.predict_samples import predict_samples
-    from datamodules.fitting import Fitting
+    from datamodules.fitting import Fitting, as_trained
     from datamodules.streams import open_samples
 
     output = Path(config.output).expanduser()
     check_output(output)
-    wanted = read_description(model_folder(config.model))["input"]
+    folder = model_folder(config.model)
+    wanted = read_description(folder)["input"]
     fitting = Fitting(
-        tuple(wanted["shape"]), images=wanted["dtype"] == "uint8", mode=wanted["mode"]
+        tuple(wanted["shape"]),
+        images=wanted["dtype"] == "uint8",
+        mode=wanted["mode"],
+        **as_trained(read_stored_config(folder / "config.yaml").get("data", {})),
     )
     stream = open_samples(Path(config.input).expanduser(), fitting, config.batch_size)
     rows = predict_samples(

@@ -1,15 +1,32 @@
-"""Run every benchmark and write their tables to the standard output."""
+"""Run every benchmark, or those that are named, and write their tables to the standard output."""
 
 import sys
 
-from tests.benchmarks import fedavg, large_batches, local_training, rounds, small_clients, startup
+from tests.benchmarks import (
+    fedavg,
+    large_batches,
+    local_training,
+    rounds,
+    small_clients,
+    startup,
+    streaming,
+)
+
+BENCHMARKS = {
+    benchmark.__name__.rpartition(".")[2]: benchmark
+    for benchmark in (
+        *(local_training, small_clients, rounds, fedavg, startup, large_batches),
+        streaming,
+    )
+}
 
 
-def main():
-    for benchmark in (local_training, small_clients, rounds, fedavg, startup, large_batches):
+def main(names):
+    for name in names or BENCHMARKS:
+        benchmark = BENCHMARKS[name]
         sys.stdout.write(f"\n## {benchmark.TITLE}\n\n{benchmark.table()}\n")
         sys.stdout.flush()
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.benchmarks import large_batches, rounds, small_clients
+from tests.benchmarks import large_batches, rounds, small_clients, streaming
 
 
 def test_large_batches_take_both_kinds_of_step():
@@ -15,6 +15,15 @@ def test_large_batches_take_both_kinds_of_step():
 def test_small_clients_take_turns():
     seconds = small_clients.measure(2)
     assert {name: len(values) for name, values in seconds.items()} == dict.fromkeys(seconds, 2)
+
+
+def test_streaming_reads_what_it_has_written(tmp_path, monkeypatch):
+    monkeypatch.setattr(streaming, "BATCH", 4)
+    monkeypatch.setattr(streaming, "BATCHES", 1)
+    assert streaming.write(tmp_path / "shards", 20) > 20_000
+    for stream in (True, False):
+        assert streaming.read(tmp_path / "shards", stream)["images_s"] > 1
+    assert {len(values) for values in streaming.train(tmp_path / "shards", 1).values()} == {1}
 
 
 @pytest.mark.ray

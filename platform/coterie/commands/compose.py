@@ -5,6 +5,7 @@ models alone, because Hydra's own error messages are long and do not suggest the
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,13 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
+from coterie.commands.recipes import (
+    RECIPES,
+    find_recipe,
+    first_comment,
+    read_recipe,
+    recipe_names,
+)
 from coterie.config import COMPONENTS, RunConfig, load_config
 from coterie.config.explain import one_of, show
 from coterie.errors import ConfigError
@@ -61,7 +69,34 @@ def compose_plain(*overrides: str) -> dict[str, Any]:
     except (HydraException, OmegaConfBaseException, YAMLError) as error:
         reason = str(error).strip().splitlines()[0].rstrip(".")
         raise ConfigError(f"{' '.join(overrides)}: the YAML does not compose: {reason}.") from error
-    return {**plain, "experiment": choices.get("experiment") or plain["experiment"]}
+    return dict(plain)
+
+
+def compose_sections(needed: Sequence[str], arguments: Sequence[str]) -> dict[str, Any]:
+    """Compose a few sections without an experiment, for commands with keys of their own.
+
+    Args:
+        needed: Groups of which a choice, or a `target`, has to be given, such as "data".
+        arguments: Choices of these groups, and keys of theirs and of the command's.
+
+    Returns:
+        Unchecked plain values: a section for each group, and the command's own keys.
+
+    Raises:
+        ConfigError: If a group has no choice, or another group is chosen.
+    """
+    choices, values = _sort(arguments)
+    if other := sorted(choices.keys() - set(needed)):
+        known = ", ".join(needed)
+        raise ConfigError(f"{other[0]}={choices[other[0]]}: choose only {known} here.")
+    config = OmegaConf.create({name: read_choice(name, choices[name]) for name in choices})
+    for override in values:
+        _set(config, override)
+    for name in needed:
+        if _target(config, name) is None:
+            raise ConfigError(f"{name}: none is chosen; give {name}=CHOICE, see --help.")
+    plain: Any = OmegaConf.to_container(config, resolve=True)
+    return dict(plain)
 
 
 def _resumed(choices: Mapping[str, str], values: Sequence[Override]) -> dict[str, Any] | None:
@@ -98,22 +133,26 @@ def config_dir() -> Path:
 def groups() -> dict[str, list[str]]:
     """The choices of every group, sorted: `{"cluster": ["gpu", "local", "serial"], …}`."""
     return {
-        folder.name: sorted(path.stem for path in folder.glob("*.yaml"))
+        folder.name: list(
+            recipe_names(folder)
+            if folder.name == "experiment"
+            else sorted(path.stem for path in folder.glob("*.yaml"))
+        )
         for folder in sorted(config_dir().iterdir())
         if folder.is_dir()
     }
 
 
 def experiments() -> dict[str, str]:
-    """The description of every experiment, see `describe_choice`."""
-    return {name: describe_choice("experiment", name) for name in groups()["experiment"]}
+    """The sentence of every experiment."""
+    return recipe_names(config_dir() / "experiment")
 
 
 def describe_choice(group: str, choice: str) -> str:
     """The first comment of a choice's YAML that is not Hydra's, or "" without any."""
-    text = (config_dir() / group / f"{choice}.yaml").read_text(encoding="utf-8")
-    comments = (line.lstrip("# ").strip() for line in text.splitlines() if line.startswith("#"))
-    return next((comment for comment in comments if not comment.startswith("@")), "")
+    if group == "experiment":
+        return experiments()[choice]
+    return first_comment((config_dir() / group / f"{choice}.yaml").read_text(encoding="utf-8"))
 
 
 def read_choice(group: str, choice: str) -> dict[str, Any]:
@@ -122,9 +161,18 @@ def read_choice(group: str, choice: str) -> dict[str, Any]:
     Raises:
         ConfigError: If the group has no such choice.
     """
+    choice, model = split_choice(group, choice)
     _check_choice(group, choice)
     content: Any = OmegaConf.to_container(OmegaConf.load(config_dir() / group / f"{choice}.yaml"))
-    return dict(content)
+    return {**content, **model}
+
+
+def split_choice(group: str, choice: str) -> tuple[str, dict[str, str]]:
+    """Split `torchvision:resnet18` into the choice and the key that names a library's model."""
+    name, separator, model = choice.partition(":")
+    if separator and name in groups()[group] and group in COMPONENTS:
+        return name, {"model": model}
+    return choice, {}
 
 
 def _check_choice(group: str, choice: str) -> None:
@@ -171,32 +219,56 @@ def parse(overrides: Sequence[str], *, sweeps: bool = False) -> list[Override]:
 
 def _sort(overrides: Sequence[str]) -> tuple[dict[str, str], list[Override]]:
     """Separate choices of groups from single values, in order; the last choice counts."""
-    known, choices, values = groups(), {}, []
+    known, choices, models, values = groups(), {}, {}, []
     for override in parse(overrides):
         group, value = override.key_or_group, override.value()
         if group not in known or override.is_delete() or isinstance(value, dict):
             values.append(override)
             continue
-        _check_choice(group, show(value))
-        choices[group] = show(value)
+        choices[group], named = split_choice(group, show(value))
+        _check_choice(group, choices[group])
+        models[group] = parse([f"{group}.{key}={name}" for key, name in named.items()])
     # A new class drops the keys of the old one, so `target` comes before the new keys.
+    values = [*chain.from_iterable(models.values()), *values]
     return choices, sorted(values, key=lambda value: not value.key_or_group.endswith(".target"))
 
 
 def _compose_groups(choices: dict[str, str]) -> DictConfig:
     """Compose the YAML of these choices, without an experiment's keys for other choices."""
-    others = {group: choice for group, choice in choices.items() if group != "experiment"}
-    config = _hydra(choices)
-    if not others:
-        return config
-    experiment = _hydra({"experiment": choices["experiment"]}, runtime=True)
-    pure = _hydra(others)
-    for group, choice in others.items():
-        if experiment.hydra.runtime.choices[group] == choice:
-            continue
-        same = _target(experiment, group) == _target(pure, group)
-        config[group] = OmegaConf.merge(config[group], pure[group]) if same else pure[group]
+    folder = config_dir() / "experiment"
+    stem, recipe = find_recipe(folder, choices["experiment"], choices.get("data"))
+    config = _hydra({"experiment": stem}, runtime=True)
+    chosen = dict(config.hydra.runtime.choices)
+    del config["hydra"]
+    config.pop(RECIPES, None)
+    if recipe is not None:
+        own, values = read_recipe(folder / f"{stem}.yaml", recipe)
+        _choose(config, chosen, own)
+        config.merge_with(values)
+    _choose(config, chosen, {group: c for group, c in choices.items() if group != "experiment"})
+    if chosen.get("data") is None:
+        raise ConfigError(
+            "data: none is chosen; give data=mnist, or your own pictures with data=class_folders "
+            "data.path=FOLDER (--help lists them)."
+        )
+    config["experiment"] = stem if recipe is None else f"{stem}_{recipe}"
     return config
+
+
+def _choose(config: DictConfig, chosen: dict[str, Any], choices: Mapping[str, str]) -> None:
+    """Replace sections by other choices; of one class, only the keys that the choice sets.
+
+    Args:
+        config: Is changed.
+        chosen: The choices made so far; is changed.
+        choices: The new ones.
+    """
+    new = {group: choice for group, choice in choices.items() if chosen.get(group) != choice}
+    pure = _hydra(new)
+    for group in new:
+        same = _target(config, group) == _target(pure, group)
+        config[group] = OmegaConf.merge(config[group], pure[group]) if same else pure[group]
+    chosen.update(new)
 
 
 def _hydra(choices: dict[str, str], *, runtime: bool = False) -> DictConfig:

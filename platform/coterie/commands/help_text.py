@@ -16,6 +16,7 @@ from coterie.commands.compose import (
     groups,
     parse,
     read_choice,
+    split_choice,
 )
 from coterie.config import COMPONENTS, RunConfig
 from coterie.config.explain import dotted_fields, model_in, show
@@ -117,7 +118,7 @@ def _choices_keys(overrides: tuple[str, ...]) -> list[str]:
             if model_in(field.annotation) is None
         }
         title = f"Keys of {group}={choice} with their defaults:"
-        about = textwrap.fill(describe_choice(group, show(choice)), _WIDTH)
+        about = textwrap.fill(describe_choice(group, split_choice(group, show(choice))[0]), _WIDTH)
         parts.append(f"{about}\n{_key_list(title, fields, section)}")
     return parts
 

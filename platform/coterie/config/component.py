@@ -55,6 +55,10 @@ class Component(BaseModel):
     """Of a method's config: the key, should there be one, that says how many samples pass the
     network at a time. A batch norm in a trained encoder needs two."""
 
+    sums: ClassVar[bool] = False
+    """Of a method's config: whether clients contribute sums over their samples, which only the
+    plain mean adds up; then `aggregation.rule` and `aggregation.optimizer` keep their defaults."""
+
     @property
     def client_count(self) -> int | None:
         """Of a partition's config: how many clients it makes, by default its key `clients`.

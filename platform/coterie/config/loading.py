@@ -39,7 +39,9 @@ def load_config(values: Mapping[str, Any]) -> RunConfig:
         name: _validate(model, _own_keys(values[name]), fields, f"{name}.")
         for name, model in models.items()
     }
-    return _validate(RunConfig, {**values, **sections}, fields, "")
+    config = _validate(RunConfig, {**values, **sections}, fields, "")
+    _check_sums(config)
+    return config
 
 
 def check_engine_keys(values: Mapping[str, Any]) -> None:
@@ -99,6 +101,19 @@ def section_model(name: str, section: object) -> type[Component]:
         return config_model(target)
     except ConfigError as error:
         raise ConfigError(f"{name}.{error}") from error
+
+
+def _check_sums(config: RunConfig) -> None:
+    """Refuse aggregation other than the mean where contributions are sums over samples."""
+    if not type(config.method).sums:
+        return
+    for key, plain in (("rule", ("weighted", "equal")), ("optimizer", ("none",))):
+        value = getattr(config.aggregation, key)
+        if value not in plain:
+            raise ConfigError(
+                f"aggregation.{key}={value}: this method's clients send sums over their samples, "
+                f"which have to add up; use {plain[0]}."
+            )
 
 
 def _own_keys(section: Mapping[str, Any]) -> dict[str, Any]:

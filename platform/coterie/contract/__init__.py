@@ -13,6 +13,7 @@ from coterie.contract.phase import (
     Tensors,
     averaged,
     gathered,
+    summed,
 )
 from coterie.contract.rules import Entry, Rule, StateRules, load_slots, load_tensors
 from coterie.contract.schedule import Schedule
@@ -46,4 +47,5 @@ __all__ = [
     "load_tensors",
     "optimizer_tensors",
     "seeded",
+    "summed",
 ]

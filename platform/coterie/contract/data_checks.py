@@ -1,13 +1,16 @@
 """Checks of a data set before a run, whichever data module it comes from."""
 
+from collections.abc import Iterator
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
 from coterie.contract.data import DataArrays, Samples
 from coterie.errors import DataError
 
-_CHUNK = 4096
-"""Samples compared at a time; comparing a whole data set would double its memory."""
+_VALUES = 2**24
+"""Values compared at a time; comparing a whole data set would double its memory."""
 
 
 def check_data(data: DataArrays) -> None:
@@ -43,9 +46,8 @@ def _check_samples(name: str, samples: Samples) -> None:
             "images (n, channels, height, width) or float32 vectors (n, features)."
         )
     if samples.dtype == np.float32:
-        starts = range(0, len(samples), _CHUNK)
-        chunks = [np.isfinite(samples[start : start + _CHUNK]).all(axis=1) for start in starts]
-        bad = np.flatnonzero(~np.concatenate(chunks))
+        finite = [np.isfinite(chunk).all(axis=1) for chunk in _chunks(samples)]
+        bad = np.flatnonzero(~np.concatenate(finite))
         if len(bad):
             raise DataError(
                 f"data={name}: {len(bad)} of {len(samples)} samples have NaN or infinite features, "
@@ -54,12 +56,18 @@ def _check_samples(name: str, samples: Samples) -> None:
 
 
 def _check_variety(name: str, samples: Samples) -> None:
-    starts, first = range(0, len(samples), _CHUNK), samples[:1]
-    if not any((samples[start : start + _CHUNK] != first).any() for start in starts):
+    first = samples[:1]
+    if not any((chunk != first).any() for chunk in _chunks(samples)):
         raise DataError(
             f"data={name}: all {len(samples)} samples are the same, so there is nothing to learn "
             "or to cluster; check how they were made."
         )
+
+
+def _chunks(samples: Samples) -> Iterator[NDArray[Any]]:
+    """The samples in blocks of a bounded size, each read when it is asked for."""
+    rows = max(1, _VALUES * len(samples) // samples.size)
+    return (samples[start : start + rows] for start in range(0, len(samples), rows))
 
 
 def _check_numbers(

@@ -21,6 +21,8 @@ Slots = Mapping[str, Tensors]
 Fact = str | int | float | bool | None | list["Fact"] | dict[str, "Fact"]
 """What the server may remember besides tensors: any JSON value."""
 
+_SUM_STEPS = 2.0**24
+
 Cohort = float | int | tuple[int, ...]
 """The clients that take part: a fraction (float), a count (int), or their ids (tuple)."""
 
@@ -78,6 +80,17 @@ class Mean:
 def averaged(means: Mapping[str, Mean]) -> dict[str, Tensors]:
     """The slots after federated averaging: each slot's mean, without its weight."""
     return {slot: mean.tensors for slot, mean in means.items()}
+
+
+def summed(mean: Mean) -> dict[str, Tensor]:
+    """The sums over clients of tensors that each contributed with weight 1.
+
+    Exact, whatever the number of clients, for sums that are multiples of 2^-24 below 2^28.
+    """
+    return {
+        name: (value.double() * mean.weight * _SUM_STEPS).round() / _SUM_STEPS
+        for name, value in mean.tensors.items()
+    }
 
 
 def gathered(records: Mapping[int, Tensors], key: str) -> Tensor:

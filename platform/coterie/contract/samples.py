@@ -83,6 +83,17 @@ class StreamedSamples:
         )
 
 
+def picked(samples: Any, rows: NDArray[np.int64]) -> Any:
+    """Some samples (m, …), in any order: a copy of those in memory, else still to be read."""
+    if not isinstance(samples, StreamedSamples):
+        return samples[rows]
+    return StreamedSamples(
+        shape=(len(rows), *samples.shape[1:]),
+        dtype=samples.dtype,
+        read=lambda places: samples[rows[places]],
+    )
+
+
 def read_ahead(
     read: Callable[[PartT], GivenT], parts: Iterable[PartT], *, threaded: bool
 ) -> Iterator[tuple[PartT, GivenT]]:

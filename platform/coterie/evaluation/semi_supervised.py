@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from coterie.contract.clusterer import parameter_dtype, to_unit
+from coterie.contract.data import Samples
 from coterie.contract.seeds import seeded
 from coterie.errors import DataError
 from coterie.evaluation.classification_metrics import (
@@ -17,7 +18,7 @@ from coterie.evaluation.classification_metrics import (
 )
 from coterie.evaluation.sampling import labelled_rows
 
-_Labelled = tuple[NDArray[np.generic], NDArray[np.int64]]
+_Labelled = tuple[Samples, NDArray[np.int64]]
 """Samples (n, …) and their classes (n,)."""
 
 
@@ -93,7 +94,7 @@ def _step(model: nn.Module, x: Tensor, y: Tensor, descent: torch.optim.Optimizer
 
 def _predict(
     model: nn.Module,
-    samples: NDArray[np.generic],
+    samples: Samples,
     dtype: torch.dtype,
     device: torch.device | str,
     size: int = 512,

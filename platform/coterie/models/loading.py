@@ -68,7 +68,7 @@ def _build(folder: Path, description: Mapping[str, Any]) -> Clusterer:
         task = Task(
             shape=tuple(description["input"]["shape"]),
             classes=len(description["classes"]),
-            encoder=self_contained(sections["encoder"]),  # type: ignore[arg-type]  # checked when it is called
+            encoder=self_contained(sections["encoder"], folder),  # type: ignore[arg-type]  # checked when it is called
             augmentation=sections["augmentation"],  # type: ignore[arg-type]
             dtype=getattr(torch, description["dtype"]),
         )
@@ -88,9 +88,9 @@ def _build(folder: Path, description: Mapping[str, Any]) -> Clusterer:
     return with_head(model, Centroids(torch.zeros(clusters, features)))
 
 
-def self_contained(encoder: Component) -> Component:
-    """The encoder's config without its pretrained files: a saved model has its own weights."""
-    return encoder.architecture() if isinstance(encoder, EncoderConfig) else encoder
+def self_contained(encoder: Component, folder: Path) -> Component:
+    """The encoder's config with no other files than those of a saved model's folder."""
+    return encoder.among(folder) if isinstance(encoder, EncoderConfig) else encoder
 
 
 def read_section(path: Path, name: str) -> Component:

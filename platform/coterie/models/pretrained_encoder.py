@@ -15,6 +15,7 @@ from coterie.errors import ConfigError, CoterieError, DataError
 from coterie.models.loading import read_section, self_contained
 from coterie.models.saved_model import CONFIG, WEIGHTS, model_folder, read_description
 from coterie.networks.encoders import Encoder, EncoderConfig
+from coterie.networks.frozen import frozen
 
 _PREFIX = "encoder."
 """Where the encoder's weights are in a saved model."""
@@ -107,24 +108,6 @@ class Pretrained(EncoderConfig):
                 )
 
 
-def frozen(encoder: Encoder) -> Encoder:
-    """Turn the encoder's parameters into buffers, and keep it in eval mode whenever it is used.
-
-    No optimiser, weight decay, EMA or `requires_grad_` of a method can then change them. The names
-    in its state dict stay the same.
-    """
-    for part in encoder.modules():
-        for name, parameter in list(part.named_parameters(recurse=False)):
-            delattr(part, name)
-            part.register_buffer(name, parameter.detach())
-    encoder.register_forward_pre_hook(_in_eval_mode)
-    return encoder
-
-
-def _in_eval_mode(encoder: nn.Module, _: object) -> None:
-    encoder.eval()
-
-
 def _weights_file(path: str) -> Path:
     given = Path(path)
     return next((f for f in (given / WEIGHTS, given / "model" / WEIGHTS) if f.is_file()), given)
@@ -137,7 +120,7 @@ def _description(path: str) -> dict[str, Any]:
     file = folder / WEIGHTS
     if not file.is_file():
         raise DataError(f"{file}: it is missing; copy the model again.")
-    network: Component = self_contained(read_section(folder / CONFIG, "encoder"))
+    network: Component = self_contained(read_section(folder / CONFIG, "encoder"), folder)
     with file.open("rb") as content:
         digest = hashlib.file_digest(content, "sha256").hexdigest()
     plain = {"target": target_of(network), **network.model_dump(mode="json")}

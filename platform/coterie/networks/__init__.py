@@ -1,6 +1,6 @@
 """Encoders, the heads on top of them, and the EMA between two networks.
 
-`ResNet` lives in `coterie.networks.resnet`, which alone imports torchvision.
+`resnet`, `torchvision_models` and `timm_models`, which import torchvision and timm, stand apart.
 """
 
 from coterie.networks.ema import update_ema

@@ -2,6 +2,8 @@
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Literal
 
 import torch
@@ -25,12 +27,16 @@ class Encoder(nn.Module):
     Attributes:
         network: Maps a batch of samples to (n, features).
         features: Width of the representation.
+        files: What a saved model has to hold besides the weights: file name to content.
     """
 
-    def __init__(self, network: nn.Module, features: int) -> None:
+    def __init__(
+        self, network: nn.Module, features: int, files: Mapping[str, bytes] | None = None
+    ) -> None:
         super().__init__()
         self.network = network
         self.features = features
+        self.files: Mapping[str, bytes] = files or {}
 
     def forward(self, samples: Tensor) -> Tensor:
         """Encode a batch.
@@ -60,8 +66,16 @@ class EncoderConfig(Component, ABC):
         """
 
     def architecture(self) -> "EncoderConfig":
-        """A config of the same architecture that depends on no file."""
+        """A config of the same architecture without given weights."""
         return self
+
+    def among(self, folder: Path) -> "EncoderConfig":
+        """A config of the same architecture that depends on no file outside of this folder.
+
+        Args:
+            folder: A saved model's, which holds the encoder's `files`.
+        """
+        return self.architecture()
 
 
 class ConvNet2(EncoderConfig):

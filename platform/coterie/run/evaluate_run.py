@@ -16,6 +16,7 @@ from coterie.config.loading import dump_config
 from coterie.config.schema import RunConfig
 from coterie.contract.data import Indices
 from coterie.contract.phase import ServerState
+from coterie.contract.samples import picked
 from coterie.contract.seeds import derive_seed
 from coterie.errors import ConfigError
 from coterie.evaluation.evaluator import Evaluator
@@ -135,12 +136,12 @@ class RunEvaluation:
         assert labels is not None
         fit, share = self._labelled(fit, share)
         if test_labels is not None and data.test_samples is not None:
-            test = data.test_samples[held], test_labels[held]
+            test = picked(data.test_samples, held), test_labels[held]
         else:
-            test = samples[held], labels[held]
+            test = picked(samples, held), labels[held]
         scores = fine_tune(
             self._assembly.method.model_for(server, None).encoder,
-            (samples[fit], labels[fit]),
+            (picked(samples, fit), labels[fit]),
             test,
             classes=len(data.classes),
             share=share,

@@ -11,6 +11,7 @@ from hydra import initialize_config_dir
 from coterie.commands import compose as compose_module
 from coterie.commands.compose import (
     compose,
+    compose_plain,
     config_dir,
     describe_choice,
     experiments,
@@ -63,12 +64,39 @@ encoder:
 """
 
 
+THIRD = """# @package _global_
+# The third, on any data.
+defaults:
+  - override /method: toy
+  - override /partition: toy
+  - override /encoder: other
+  - override /augmentation: toy
+seed: 1
+encoder:
+  width: 8
+
+# Below.
+recipes:
+  toy:
+    about: The third, with toys.
+    choose: {data: toy, encoder: deep}
+    encoder:
+      size: 5
+  toy_more:
+    about: More of it.
+    like: toy
+    seed: 2
+"""
+
+
 @pytest.fixture
 def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     files = {
         "config": BASE,
         "experiment/first": FIRST,
         "experiment/second": FIRST.replace("The first of all", "The second"),
+        "experiment/third": THIRD,
+        "data/wide": f"target: {HERE}:Other\n",
         "experiment/broken": "# @package _global_\ndefaults:\n  - override /method: nope\n",
         "encoder/shallow": f"target: {HERE}:Toy\ndepth: 1\n",
         "encoder/deep": f"target: {HERE}:Toy\ndepth: 9\n",
@@ -112,6 +140,26 @@ class TestInASmallTree:
         assert compose("experiment=first", "encoder=deep").encoder == Toy(size=5, depth=9, lr=0.001)
         assert compose("experiment=first", "encoder=shallow") == compose("experiment=first")
 
+    def test_a_model_of_a_library_is_named_behind_a_colon(self) -> None:
+        plain = compose_plain("experiment=first", "encoder=deep:resnet18", "encoder.size=3")
+        assert plain["encoder"] == {
+            "target": f"{HERE}:Toy",
+            "depth": 9,
+            "size": 3,
+            "model": "resnet18",
+        } | {"lr": 0.001}
+        plain = compose_plain("experiment=first", "encoder.model=b", "encoder=deep:a.b_1")
+        assert plain["encoder"]["model"] == "b"
+        assert (
+            "model"
+            not in compose_plain("experiment=first", "encoder=deep:a", "encoder=deep")["encoder"]
+        )
+        assert read_choice("encoder", "deep:a") == {
+            "target": f"{HERE}:Toy",
+            "depth": 9,
+            "model": "a",
+        }
+
     def test_a_class_of_ones_own_by_target(self) -> None:
         assert compose("experiment=first", f"encoder.target={HERE}:Other").encoder == Other()
         for own in (
@@ -141,6 +189,9 @@ class TestInASmallTree:
             "broken": "",
             "first": "The first of all.",
             "second": "The second.",
+            "third": "The third, on any data.",
+            "third_toy": "The third, with toys.",
+            "third_toy_more": "More of it.",
         }
         assert groups()["encoder"] == ["deep", "other", "shallow"]
         assert read_choice("encoder", "deep") == {"target": f"{HERE}:Toy", "depth": 9}
@@ -150,18 +201,38 @@ class TestInASmallTree:
             compose("experiment=first", "encoder=deep")
             assert hydra_compose("config", ["experiment=first"]).seed == 7
 
+    def test_an_experiment_has_recipes_for_data_sets(self) -> None:
+        given = compose("experiment=third", "data=toy")
+        assert given.experiment == "third_toy"
+        assert given == compose("experiment=third_toy")
+        assert (given.encoder, given.seed) == (Toy(size=5, depth=9, lr=0.1), 1)
+        more = compose("experiment=third_toy_more", "encoder=shallow")
+        assert (more.experiment, more.seed) == ("third_toy_more", 2)
+        assert more.encoder == Toy(size=5, depth=1, lr=0.1)  # the recipe's keys, another choice
+        other = compose("experiment=third", "data=wide")
+        assert (other.experiment, other.encoder) == ("third", Other(width=8))
+        assert experiments()["third_toy"] == "The third, with toys."
+        with pytest.raises(ConfigError, match=r"^data: none is chosen; give data=mnist, or your"):
+            compose("experiment=third")
+
 
 PROBLEMS = [
-    ([], "experiment: none is chosen; give experiment=<name>, one of broken, first, second."),
+    (
+        [],
+        "experiment: none is chosen; give experiment=<name>, one of broken, first, second, third, third_toy, third_toy_more.",
+    ),
     (
         ["seed=1"],
-        "experiment: none is chosen; give experiment=<name>, one of broken, first, second.",
+        "experiment: none is chosen; give experiment=<name>, one of broken, first, second, third, third_toy, third_toy_more.",
     ),
     (
         ["experiment=frist"],
-        "experiment=frist: must be one of broken, first, second; did you mean first?",
+        "experiment=frist: must be one of broken, first, second, third, third_toy, third_toy_more; did you mean first?",
     ),
-    (["experiment=null"], "experiment=null: must be one of broken, first, second."),
+    (
+        ["experiment=null"],
+        "experiment=null: must be one of broken, first, second, third, third_toy, third_toy_more.",
+    ),
     (
         ["experiment=first", "encoder=depe"],
         "encoder=depe: must be one of deep, other, shallow; did you mean deep?",
@@ -266,8 +337,11 @@ OWN_DATA = {"class_folders", "client_folders", "image_folder", "manifest", "npz"
 def test_every_yaml_composes_and_survives_a_dump(group: str, choice: str, finished_run) -> None:
     experiment = choice if group == "experiment" else "fedmcc_digits"
     path = [f"{group}.path=somewhere"] if choice in {*OWN_DATA, "file", "rest"} else []
+    path += ["data=npz", "data.path=somewhere"] if "_" not in experiment else []
     path += ["data.clients={a: here, b: there}"] if choice == "silos" else []
     path += [f"encoder.path={finished_run.run_dir}"] if choice == "pretrained" else []
+    path += ["encoder.path=pyproject.toml"] if choice == "exported" else []
+    path += ["encoder.model=resnet18"] if choice in {"torchvision", "timm"} else []
     config = compose(f"experiment={experiment}", f"{group}={choice}", *path)
     assert config.experiment == experiment
     assert load_config(dump_config(config)) == config

@@ -26,7 +26,32 @@ def test_orchestras_silos_are_the_papers() -> None:
     assert (rate, scaled_epochs(built.epochs, 10, built.base_clients)) == (0.01, 10)
 
 
-@pytest.mark.parametrize("name", experiments())
+NAMED = [name for name in experiments() if "_" in name]
+OPEN = [name for name in experiments() if "_" not in name]
+
+
+@pytest.mark.parametrize("name", OPEN)
+def test_an_experiment_without_a_data_set_takes_any(name: str) -> None:
+    config = compose(f"experiment={name}", "data=class_folders", "data.path=pictures")
+    values = dump_config(config)
+    assert config.experiment == name
+    assert values["method"]["target"].lower().endswith(f":{name}")
+    assert values["partition"]["target"].endswith(":IID")  # which needs no labels
+    assert (
+        values["encoder"]["target"]
+        == f"coterie.networks.{'encoders:Raw' if name in RAW else 'auto:Auto'}"
+    )
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in NAMED if name.count("_") == 1 and name.split("_")[0] in OPEN]
+)
+def test_method_and_data_compose_to_the_experiment_of_both_names(name: str) -> None:
+    method, data = name.split("_")
+    assert compose(f"experiment={method}", f"data={data}") == compose(f"experiment={name}")
+
+
+@pytest.mark.parametrize("name", NAMED)
 def test_every_experiment_is_what_its_name_says(name: str) -> None:
     method, data, *_ = name.split("_")
     clients = FEDERATED.get(name, FEDERATED[method])

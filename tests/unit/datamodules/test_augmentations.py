@@ -22,6 +22,7 @@ from datamodules.augmentations import (
     VectorNoise,
     Warp,
 )
+from datamodules.auto_augmentation import Auto
 
 IMAGE_KINDS = [
     DigitsAugmentation(),
@@ -301,3 +302,17 @@ def test_photographs_keep_simclrs_kernel() -> None:
     plain = {**BLURRED, "flip_probability": 0.0, "jitter_probability": 0.0, "grey_probability": 0.0}
     config = NaturalAugmentation(**plain, blur_sigma=(2.0, 2.0))
     assert deviation(impulse(config, 32)) == pytest.approx(0.8, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("shape", "choice"),
+    [
+        ((7,), VectorNoise()),
+        ((1, 28, 28), DigitsAugmentation()),
+        ((1, 64, 64), NaturalAugmentation()),
+        ((3, 32, 32), NaturalAugmentation()),
+    ],
+)
+def test_the_automatic_views_fit_the_samples(shape, choice) -> None:
+    assert Auto().choice(shape) == choice
+    assert Auto().build(shape)(torch.rand(2, *shape)).shape == (2, *shape)

@@ -113,7 +113,10 @@ def test_bad_manifests(tmp_path):
     )
     other = tmp_path / "list.parquet"
     pq.write_table(pa.table({"path": [1, 2], "bytes": [b"", b"junk"]}), other)
-    assert refusal(Manifest, other) == "PATH, column path, is of type int64; give paths or bytes."
+    assert (
+        refusal(Manifest, other)
+        == "PATH, column path, is of type int64; give paths, bytes or lists of numbers."
+    )
     assert refusal(Manifest, other, picture_column="bytes") == (
         "2 of 2 pictures cannot be read (row 0 of PATH is empty (0 bytes); row 1 of PATH is no "
         "picture that can be read); mend them or take them out (python -m ray_jobs.check_data "
@@ -125,6 +128,10 @@ def test_bad_manifests(tmp_path):
 
 def test_bad_npz_files(tmp_path):
     path = tmp_path / "x.npz"
+    with path.open("wb") as file:
+        np.save(file, np.zeros((3, 4)))
+    assert refusal(NPZ, path) == "data.path=PATH: it holds one array; call it .npy."
+    path.unlink()
     assert refusal(NPZ, path) == "data.path=PATH: there is no such file; give an .npz file."
     images = np.zeros((3, 4, 4), np.uint8)
     cases = [

@@ -17,7 +17,7 @@ from coterie.contract import ServerState
 from coterie.contract.seeds import derive_seed
 from coterie.errors import ConfigError
 from coterie.execution.serial import SerialBackend
-from coterie.models.pretrained_encoder import frozen
+from coterie.networks.frozen import frozen
 from coterie.rounds.loop import Loop
 from coterie.rounds.state import RunState
 from modules.classification import RULES, Classification, head

@@ -9,6 +9,7 @@ from coterie.config.component import parse_component
 from coterie.contract import seeded
 from coterie.errors import ConfigError
 from coterie.networks import MLP, ConvNet2, ConvNet3, ConvNet4, EncoderConfig, Raw, USPSNet
+from coterie.networks.auto import Auto
 from coterie.networks.resnet import ResNet
 
 
@@ -45,6 +46,23 @@ def test_output_width(config: EncoderConfig, shape: tuple[int, ...], features: i
     encoder = config.build(shape)
     assert encoder.features == features
     assert encoder(torch.rand(2, *shape)).shape == (2, features)
+
+
+@pytest.mark.parametrize(
+    ("shape", "choice"),
+    [
+        ((7,), MLP()),
+        ((1, 8, 8), ConvNet3()),
+        ((3, 31, 60), ConvNet3()),
+        ((1, 32, 32), ConvNet3()),
+        ((3, 32, 32), ResNet(depth=18, stem="small")),
+        ((1, 64, 64), ResNet(depth=18, stem="small")),
+        ((3, 65, 65), ResNet(depth=18, stem="imagenet")),
+        ((3, 300, 224), ResNet(depth=50, stem="imagenet")),
+    ],
+)
+def test_the_automatic_encoder_fits_the_samples_size(shape, choice) -> None:
+    assert Auto().choice(shape) == choice
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,140 @@
+"""Embeddings of a whole data set by one encoder, computed once and kept as shards of vectors.
+
+A folder `train/` (and `test/`) of shards grows one shard at a time. `embedding.json` says what made
+them, so that a job that was stopped goes on where it was, and no other job writes among them.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from coterie.contract.clusterer import to_unit
+from coterie.contract.data import DataArrays, Samples
+from coterie.errors import ConfigError
+from coterie.tracking.atomic import write_text_atomically
+from datamodules.shard_files import (
+    INDEX,
+    Row,
+    ShardEntry,
+    ShardIndex,
+    shard_name,
+    write_index,
+    write_shard,
+)
+
+RECIPE = "embedding.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Embedder:
+    """An encoder, and how its embeddings are written.
+
+    Attributes:
+        encoder: In eval mode, on its device, with the attribute `features`.
+        device: That device.
+        batch_size: Samples that pass the encoder at a time.
+        shard_samples: Samples of a shard; batches do not cross shards.
+        watch: Told of the number of samples done, after each batch and each shard that is there.
+    """
+
+    encoder: nn.Module
+    device: torch.device
+    batch_size: int
+    shard_samples: int
+    watch: Callable[[int], None]
+
+    def write(self, out: Path, data: DataArrays) -> None:
+        """Write what is missing of the embeddings of both halves.
+
+        Args:
+            out: The folder; a data set without test samples lies in it directly.
+            data: The samples and what is known of them.
+        """
+        owners = None if data.owners is None else np.asarray(data.owners)
+        if data.test_samples is None:
+            self._half(out, data, data.samples, data.labels, owners)
+            return
+        self._half(out / "train", data, data.samples, data.labels, owners)
+        self._half(out / "test", data, data.test_samples, data.test_labels, None)
+
+    def _half(
+        self,
+        folder: Path,
+        data: DataArrays,
+        samples: Samples,
+        labels: NDArray[np.int64] | None,
+        owners: NDArray[np.int64] | None,
+    ) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        unknown = np.full(len(samples), -1, np.int64)
+        entries = []
+        for number, start in enumerate(range(0, len(samples), self.shard_samples)):
+            rows = np.arange(start, min(start + self.shard_samples, len(samples)))
+            if (folder / shard_name(number)).is_file():  # whole: shards are written atomically
+                entries.append(ShardEntry(file=shard_name(number), rows=len(rows)))
+                self.watch(len(rows))
+                continue
+            of_labels = (unknown if labels is None else labels)[rows].tolist()
+            of_owners = (unknown if owners is None else owners)[rows].tolist()
+            vectors = np.concatenate(list(self._vectors(samples, rows)))
+            found = [
+                Row(vector, label, owner, str(row))
+                for vector, label, owner, row in zip(
+                    vectors, of_labels, of_owners, rows.tolist(), strict=True
+                )
+            ]
+            entries.append(write_shard(folder, number, found))
+        index = ShardIndex(
+            kind="vectors",
+            shape=(int(self.encoder.features),),  # type: ignore[arg-type]  # an int, not a submodule
+            classes=data.classes if labels is not None else (),
+            clients=data.owner_names,
+            shards=tuple(entries),
+        )
+        write_index(folder, index)
+
+    def _vectors(self, samples: Samples, rows: NDArray[np.int64]) -> Iterator[NDArray[np.float32]]:
+        """The embeddings of some rows, batch by batch."""
+        for start in range(0, len(rows), self.batch_size):
+            batch = samples[rows[start : start + self.batch_size]]
+            with torch.inference_mode():
+                found = self.encoder(to_unit(torch.tensor(batch).to(self.device)))
+            yield found.float().cpu().numpy()
+            self.watch(len(batch))
+
+
+def claim(out: Path, recipe: Mapping[str, Any]) -> bool:
+    """Make the folder that this recipe's embeddings are written to, or go on in it.
+
+    Args:
+        out: The folder.
+        recipe: All that decides the embeddings, as plain values.
+
+    Returns:
+        Whether all embeddings are there already.
+
+    Raises:
+        ConfigError: If the folder holds something else.
+    """
+    text = json.dumps(recipe, indent=2, ensure_ascii=False) + "\n"
+    path = out / RECIPE
+    if path.is_file():
+        if path.read_text(encoding="utf-8") != text:
+            raise ConfigError(
+                f"out={out}: it holds embeddings of other data or another encoder, see {RECIPE} in "
+                "it; choose another folder."
+            )
+        # `test` is written last, where there is one.
+        return any((out / half / INDEX).is_file() for half in ("test", "."))
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ConfigError(f"out={out}: it is not empty; choose a new folder.")
+    out.mkdir(parents=True, exist_ok=True)
+    write_text_atomically(path, text)
+    return False

@@ -1,0 +1,74 @@
+"""Data at a URL, such as s3://bucket/folder, through fsspec."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from hashlib import sha256
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from coterie.errors import DataError
+from coterie.tracking.atomic import replacing
+
+CACHE_VARIABLE = "COTERIE_CACHE"
+
+
+def is_remote(path: str) -> bool:
+    """Whether a path is a URL other than a file's."""
+    return "://" in path and not path.startswith("file://")
+
+
+def remote_path(url: str) -> Any:
+    """A path at a URL, with the methods of `pathlib.Path`.
+
+    Raises:
+        DataError: If the package for this kind of URL is not installed, or the kind is unknown.
+    """
+    try:
+        from upath import UPath
+
+        path: Any = UPath(url)
+        _ = path.fs
+    except (ImportError, ValueError) as error:
+        raise DataError(
+            f"{url}: it cannot be opened ({str(error).splitlines()[0]}); pip install "
+            "'coterie[remote]'."
+        ) from error
+    return path
+
+
+@contextmanager
+def writing(path: Any) -> Iterator[Path]:
+    """Give a temporary local path to write to; then it becomes `path`, whole or not at all."""
+    if isinstance(path, Path):
+        with replacing(path) as temporary:
+            yield temporary
+        return
+    with TemporaryDirectory() as folder:
+        temporary = Path(folder) / path.name
+        yield temporary
+        path.fs.put(str(temporary), path.path)
+
+
+def cached(path: Any, version: str) -> Path:
+    """A local copy of a remote file, fetched when it is first asked for.
+
+    Copies lie in COTERIE_CACHE, by default ~/.cache/coterie, and are kept; processes may ask for
+    the same file at once.
+
+    Args:
+        path: A file as from `remote_path`.
+        version: What the file belongs to; a copy of another version is not used.
+
+    Raises:
+        OSError: If it cannot be fetched.
+    """
+    root = Path(os.environ.get(CACHE_VARIABLE) or Path("~/.cache/coterie").expanduser())
+    key = sha256(f"{path} {version}".encode()).hexdigest()[:24]
+    copy = root / key / str(path.name)
+    if not copy.is_file():
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(copy) as temporary:
+            path.fs.get(path.path, str(temporary))
+    return copy

@@ -1,0 +1,228 @@
+"""Pictures and tables that stay in their files until a row is asked for."""
+
+import threading
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, Generic, TypeVar, overload
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+
+from coterie.contract.data import Indices
+
+ItemT = TypeVar("ItemT")
+
+
+@dataclass(frozen=True)
+class FilePart:
+    """Some bytes of a file.
+
+    Attributes:
+        path: The file.
+        offset: Its first byte.
+        size: The number of bytes.
+    """
+
+    path: Path
+    offset: int
+    size: int
+
+    def read_bytes(self) -> bytes:
+        """Read them."""
+        with self.path.open("rb") as file:
+            file.seek(self.offset)
+            return file.read(self.size)
+
+
+@dataclass(frozen=True)
+class Picked(Sequence[ItemT], Generic[ItemT]):
+    """Some items of a sequence, each read when it is indexed.
+
+    Attributes:
+        base: The sequence.
+        rows: Which items, int64 (n,).
+    """
+
+    base: Sequence[ItemT]
+    rows: Indices
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @overload
+    def __getitem__(self, index: int) -> ItemT: ...
+    @overload
+    def __getitem__(self, index: slice) -> "Picked[ItemT]": ...
+    def __getitem__(self, index: int | slice) -> "ItemT | Picked[ItemT]":
+        if isinstance(index, slice):
+            return Picked(self.base, self.rows[index])
+        return self.base[int(self.rows[index])]
+
+
+@dataclass(frozen=True)
+class Chained(Sequence[ItemT], Generic[ItemT]):
+    """A sequence after another, each item read when it is indexed."""
+
+    first: Sequence[ItemT]
+    second: Sequence[ItemT]
+
+    def __len__(self) -> int:
+        return len(self.first) + len(self.second)
+
+    @overload
+    def __getitem__(self, index: int) -> ItemT: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[ItemT]: ...
+    def __getitem__(self, index: int | slice) -> ItemT | list[ItemT]:
+        if isinstance(index, slice):
+            return [self[row] for row in range(*index.indices(len(self)))]
+        cut = len(self.first)
+        return self.first[index] if index < cut else self.second[index - cut]
+
+
+@dataclass
+class StoredTable:
+    """A table in one file or several, of which columns or single cells are read.
+
+    Arrow files are memory-mapped. Of parquet files the last two row groups that were asked for are
+    kept. CSV is read at once.
+
+    Attributes:
+        files: The files, in order; all .parquet, .csv, or Arrow streams (.arrow).
+        text: Columns of CSV that are text whatever they look like.
+    """
+
+    files: tuple[Path, ...]
+    text: tuple[str, ...] = ()
+    _tables: dict[int, Any] = field(default_factory=dict, repr=False, compare=False)
+    _groups: dict[tuple[int, int, str], Any] = field(default_factory=dict, repr=False)
+    _lock: Any = field(default_factory=threading.Lock, repr=False, compare=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Travel to other processes without what is open here."""
+        return {"files": self.files, "text": self.text}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(**state)  # type: ignore[misc]
+
+    @property
+    def schema(self) -> Any:
+        """The columns, as the first file has them."""
+        opened = self._open(0)
+        return opened.schema_arrow if isinstance(opened, pq.ParquetFile) else opened.schema
+
+    def __len__(self) -> int:
+        return self._ends[-1]
+
+    def column(self, name: str) -> Any:
+        """A whole column."""
+        chunks: list[Any] = []
+        for number in range(len(self.files)):
+            opened = self._open(number)
+            table = (
+                opened.read(columns=[name])
+                if isinstance(opened, pq.ParquetFile)
+                else opened.select([name])
+            )
+            chunks += table[name].chunks
+        return pa.chunked_array(chunks, self.schema.field(name).type)
+
+    def cell(self, name: str, row: int) -> Any:
+        """One cell, as an Arrow scalar."""
+        number = bisect_right(self._ends, row)
+        place = row - (self._ends[number - 1] if number else 0)
+        opened = self._open(number)
+        if not isinstance(opened, pq.ParquetFile):
+            return opened[name][place]
+        group = 0
+        while place >= (rows := opened.metadata.row_group(group).num_rows):
+            place, group = place - rows, group + 1
+        return self._group(number, group, name)[place]
+
+    @cached_property
+    def _ends(self) -> list[int]:
+        counts = []
+        for number in range(len(self.files)):
+            opened = self._open(number)
+            parquet = isinstance(opened, pq.ParquetFile)
+            counts.append(opened.metadata.num_rows if parquet else opened.num_rows)
+        return list(accumulate(counts))
+
+    def _open(self, number: int) -> Any:
+        if number not in self._tables:
+            self._tables[number] = self._parse(self.files[number])
+        return self._tables[number]
+
+    def _parse(self, path: Path) -> Any:
+        local = isinstance(path, Path)
+        if path.suffix == ".arrow":
+            source = pa.memory_map(str(path)) if local else pa.py_buffer(path.read_bytes())
+            return pa.ipc.open_stream(source).read_all()
+        if path.suffix == ".csv":
+            # Only empty cells are missing, since a class may be called NA.
+            options = pa.csv.ConvertOptions(
+                column_types=dict.fromkeys(self.text, pa.string()),
+                null_values=[""],
+                strings_can_be_null=True,
+            )
+            return pa.csv.read_csv(path if local else path.open("rb"), convert_options=options)
+        return pq.ParquetFile(path if local else path.open("rb"))
+
+    def _group(self, number: int, group: int, name: str) -> Any:
+        key = (number, group, name)
+        with self._lock:
+            if key not in self._groups:
+                while len(self._groups) >= 2:
+                    del self._groups[next(iter(self._groups))]
+                self._groups[key] = self._open(number).read_row_group(group, columns=[name])[name]
+            return self._groups[key]
+
+
+@dataclass(frozen=True)
+class CellPictures(Sequence[bytes]):
+    """The pictures in a column of bytes, or of structs with a field `bytes` or `path`."""
+
+    table: StoredTable
+    column: str
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    @overload
+    def __getitem__(self, index: int) -> bytes: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[bytes]: ...
+    def __getitem__(self, index: int | slice) -> bytes | list[bytes]:
+        if isinstance(index, slice):
+            return [self[row] for row in range(*index.indices(len(self)))]
+        cell = self.table.cell(self.column, index)
+        if pa.types.is_struct(cell.type):
+            cell = cell["bytes"] if cell.is_valid else cell
+        return cell.as_py() or b""
+
+
+@dataclass(frozen=True)
+class Names(Sequence[str]):
+    """The names of a file's rows: "row 7 of list.parquet"."""
+
+    where: str
+    rows: int
+
+    def __len__(self) -> int:
+        return self.rows
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        if isinstance(index, slice):
+            return [self[row] for row in range(*index.indices(self.rows))]
+        if not -self.rows <= index < self.rows:
+            raise IndexError(index)
+        return f"row {index % self.rows} of {self.where}"

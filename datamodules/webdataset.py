@@ -1,0 +1,111 @@
+"""Pictures in tar files as WebDataset has them: a picture and its label share a name."""
+
+import tarfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from pydantic import Field
+
+from coterie.errors import DataError
+from datamodules.base import Half
+from datamodules.own_data import OwnData, PicturesConfig, number_classes
+from datamodules.picture_search import EXTENSIONS
+from datamodules.source import Source, source_from_pictures
+from datamodules.stored import FilePart
+
+_LONGEST_LABEL = 4096
+
+
+class WebDataset(OwnData["WebDataset.Config"]):
+    """Pictures in one tar file, or in all of a folder, sorted; they are not unpacked.
+
+    Reads <path>, <path>/*.tar, or if both <path>/train and <path>/test exist, the tar files in
+    each. A sample is the files `name.jpg`, `name.cls`, …, next to each other.
+    """
+
+    class Config(PicturesConfig):
+        """Config of tar files."""
+
+        label_extension: str = Field(default="cls", min_length=1)
+        """Extension of the files with a label as text; samples without one have none."""
+
+    def has_test(self) -> bool:
+        """Whether both `train` and `test` exist."""
+        return (self.path / "train").is_dir() and (self.path / "test").is_dir()
+
+    def open_half(self, half: Half) -> Source:
+        """List the pictures of a half's tar files.
+
+        Raises:
+            DataError: If there are none, or a file is no plain tar file.
+        """
+        folder = self.path / half if self.has_test() else self.path
+        files = sorted(folder.glob("*.tar")) if folder.is_dir() else [folder]
+        if not files or not files[0].is_file():
+            raise DataError(f"data.path={folder}: there are no tar files; give a .tar or a folder.")
+        pictures, names, labels = [], [], []
+        for path in files:
+            for name, part, label in self._samples(path):
+                pictures.append(part)
+                names.append(f"{path}, {name}")
+                labels.append(label)
+        if not pictures:
+            raise DataError(f"data.path={folder}: its tar files hold no pictures; check them.")
+        source = source_from_pictures(pictures, names, self.config.form)
+        if all(label is None for label in labels):
+            return source
+        numbers, classes = number_classes(_as_numbers(labels), f"{folder}, {self._label}")
+        return replace(source, labels=numbers, classes=classes)
+
+    @property
+    def _label(self) -> str:
+        return "." + self.config.label_extension.removeprefix(".")
+
+    def _samples(self, path: Path) -> Iterator[tuple[str, FilePart, str | None]]:
+        """Each picture of a tar file: its name, place and label."""
+        key, picture, label = None, None, None
+        for member, content in self._members(path):
+            own, extension = _split(member.name)
+            if own != key:
+                if picture is not None:
+                    yield (*picture, label)
+                key, picture, label = own, None, None
+            if "." + extension.rpartition(".")[2] in EXTENSIONS and picture is None:
+                picture = member.name, FilePart(path, member.offset_data, member.size)
+            elif content is not None:
+                label = content.decode("utf-8", "replace").strip()
+        if picture is not None:
+            yield (*picture, label)
+
+    def _members(self, path: Path) -> Iterator[tuple[tarfile.TarInfo, bytes | None]]:
+        """The regular files of a tar file, with the content of labels."""
+        try:
+            with path.open("rb") as file, tarfile.open(fileobj=file, mode="r:") as archive:
+                for member in archive:
+                    if not member.isreg() or member.issparse():
+                        continue
+                    is_label = "." + _split(member.name)[1] == self._label
+                    opened: Any = archive.extractfile(member) if is_label else None
+                    yield member, None if opened is None else opened.read(_LONGEST_LABEL)
+        except (tarfile.TarError, OSError, EOFError) as error:
+            raise DataError(
+                f"{path}: it cannot be read as a tar file ({error}); unpack compressed ones, or "
+                "fetch it again."
+            ) from error
+
+
+def _split(name: str) -> tuple[str, str]:
+    """A member's key and extension: up to, and from, the first dot of the file's name."""
+    path = PurePosixPath(name)
+    stem, _, extension = path.name.partition(".")
+    return str(path.parent / stem), extension.lower()
+
+
+def _as_numbers(labels: list[str | None]) -> list[Any]:
+    """Labels as integers if all of them are."""
+    known = [label for label in labels if label]
+    if not all(label.removeprefix("-").isdecimal() for label in known):
+        return list(labels)
+    return [int(label) if label else None for label in labels]

@@ -1,0 +1,271 @@
+"""Concord: clusters that are the same however the samples are split over clients.
+
+Coterie's own method. Everything that leaves a client is a sum over its samples, and everything that
+follows is computed from the sums over all clients. These are exact, so neither representation nor
+clusters depend on the split, to the bit.
+
+1. `moments`: features h of each sample, and h⁺ and h⁻ of it turned, scaled, sheared and shifted to
+   either side. Σ h hᵀ and Σ (h⁺ − h⁻)(h⁺ − h⁻)ᵀ give the directions in which samples differ most,
+   relative to how far such a warp moves them: the generalised eigenvectors of both covariances.
+   This is Fisher's discriminant with each sample a class of its own, or a linear contrastive
+   learner in closed form.
+2. `prototypes`: k-means with many centroids among the projected unit vectors, by exact sums.
+3. At the server: UMAP's graph over the prototypes and its normalised spectral cut.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated
+
+import numpy as np
+import torch
+from jaxtyping import Float64, Int32
+from pydantic import Field, PositiveInt
+from scipy.linalg import eigh
+from threadpoolctl import threadpool_limits
+from torch import Tensor, nn
+
+from coterie.clustering.exact_kmeans import ClusterSums, grown, moved
+from coterie.clustering.graph import cut, eigengap, fuzzy_graph, spectrum
+from coterie.clustering.lattice import cluster_sums, nearest, off_lattice, on_lattice, products
+from coterie.contract import (
+    Client,
+    Mean,
+    Outcome,
+    Phase,
+    Schedule,
+    ServerState,
+    Slots,
+    Task,
+    Tensors,
+    derive_seed,
+    summed,
+)
+from coterie.contract.clusterer import Clusterer
+from coterie.contract.phase import Fact
+from coterie.errors import ConfigError, RunError
+from coterie.networks.encoders import Encoder
+from coterie.networks.prototypes import LatticeProjection, Prototypes, directions
+from coterie.networks.warps import Warp, WarpSizes
+from modules.exact_sums import (
+    MOMENTS,
+    PRODUCTS,
+    SUMS,
+    ExactSumsConfig,
+    OnExactSums,
+    draws,
+    moment_sums,
+    moments_of,
+    once,
+    with_slots,
+)
+from modules.fixed_encoder import CENTROIDS, ENCODER
+
+PROJECTION, PROTOTYPES = "projection", "prototypes"
+WARPED, POINTS = "warped", "points"
+_ITERATIONS = (3, 2, 2, 6)
+_SPECTRUM = 31
+"""Eigenvalues that are kept, of which `eigengap` compares all but the first."""
+_ROWS = 2048
+"""Samples that are warped at a time."""
+NonNegative = Annotated[float, Field(ge=0.0)]
+
+
+class Concord(OnExactSums):
+    """Projection, prototypes and their graph, by exact sums."""
+
+    class Config(ExactSumsConfig):
+        """Concord's configuration."""
+
+        clusters: PositiveInt | None = None
+        """Number of clusters k; by default the data's number of classes, and without classes the
+        number after which the graph's eigenvalues fall most."""
+        prototypes: PositiveInt = 2000
+        """Prototypes; fewer where there are less than four times `minimum` samples for each."""
+        minimum: PositiveInt = 3
+        """Samples that a prototype stands for, over all clients; others are dropped."""
+        components: PositiveInt = 64
+        """Width of the representation."""
+        neighbours: Annotated[int, Field(ge=2)] = 15
+        """Neighbours of a prototype in the graph."""
+        rotation: Annotated[float, Field(ge=0.0, lt=90.0)] = 10.0
+        """Angle by which images are turned to either side, in degrees; not for vectors."""
+        scale: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.12
+        """Relative change of size of each axis, to either side."""
+        shear: Annotated[float, Field(ge=0.0)] = 0.18
+        """Horizontal shift per unit of height, to either side."""
+        translation: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.075
+        """Shift along each axis, as a share of the side, to either side."""
+        ridge: Annotated[float, Field(gt=0.0)] = 0.1
+        """Added to the warps' covariance, as a share of its mean variance."""
+
+    def __init__(self, config: "Concord.Config", task: Task) -> None:
+        super().__init__(config, task)
+        self._config = config
+        self._clusters = config.clusters or task.classes or None
+        if self._clusters == 1:
+            raise ConfigError("method.clusters=1: there is nothing to tell apart; set 2 or more.")
+        sizes = WarpSizes(config.rotation, config.scale, config.shear, config.translation)
+        self._warps = sizes.pairs() if len(task.shape) == 3 else []
+        self._schedule = growth(config.prototypes)
+        self.rounds = 1 + self._schedule.rounds
+
+    def init(self, sizes: Mapping[int, int], seed: int) -> ServerState:
+        """The encoder, and no sums yet."""
+        server = super().init(sizes, seed)
+        moments = dict(server.slots[MOMENTS])
+        if self._warps:
+            moments[WARPED] = torch.zeros_like(moments[PRODUCTS])
+        return with_slots(server, {MOMENTS: moments})
+
+    def next(self, server: ServerState) -> Phase | None:
+        """Moments of all samples, then an iteration of k-means a round."""
+        if server.round >= self.rounds:
+            return None
+        first = server.round == 0
+        return Phase(
+            name=MOMENTS if first else PROTOTYPES,
+            stage="clustering",
+            round=server.round + 1,
+            down=frozenset({ENCODER} if first else {ENCODER, PROJECTION, CENTROIDS}),
+            up=frozenset({MOMENTS if first else SUMS}),
+            metrics=frozenset() if first else frozenset({"loss"}),
+        )
+
+    def client(self, client: Client, phase: Phase, slots: Slots) -> Outcome:
+        """The client's sums. Its projected samples stay with it from turn to turn."""
+        if phase.name == MOMENTS:
+            return Outcome(up={MOMENTS: once(self._moments(client, slots))})
+        centroids = slots[CENTROIDS][CENTROIDS]
+        if client.state is None:
+            project = LatticeProjection(**slots[PROJECTION])
+            points = on_lattice(project(off_lattice(self._features(client, slots))))
+        else:
+            points = client.state[POINTS]
+        sums = cluster_sums(points, nearest(points, centroids), len(centroids))
+        return Outcome(
+            up={SUMS: once({SUMS: sums})},
+            state={POINTS: points.to(torch.int16)},
+            metrics={"loss": ClusterSums(sums).inertia(centroids) / len(points)},
+        )
+
+    def _moments(self, client: Client, slots: Slots) -> dict[str, Tensor]:
+        """Sums over the features, and over differences between both warps of a pair."""
+        sums = moment_sums(self._features(client, slots))
+        if not self._warps:
+            return sums
+        _, height, width = self._task.shape
+        pairs = [[Warp(affine, height, width) for affine in pair] for pair in self._warps]
+        within = torch.zeros_like(sums[PRODUCTS])
+        for rows in np.array_split(np.arange(len(client.data)), -(-len(client.data) // _ROWS)):
+            samples = client.data.take(rows)
+            for pair in pairs:
+                up, down = (self._features(client, slots, warp(samples)) for warp in pair)
+                within += products(up - down)
+        return {**sums, WARPED: within}
+
+    def server(
+        self,
+        server: ServerState,
+        phase: Phase,
+        means: Mapping[str, Mean],
+        records: Mapping[int, Tensors],
+    ) -> ServerState:
+        """Projection and first centroids; then k-means' steps; at last graph and cut."""
+        if phase.name == MOMENTS:
+            return self._projected(server, phase, summed(means[MOMENTS]))
+        sums = ClusterSums(summed(means[SUMS])[SUMS])
+        wanted = self._schedule.at(phase.round)
+        if wanted is None:
+            return self._clustered(server, phase, sums)
+        generator = draws(server, "split", phase.round)
+        if wanted > len(sums.counts):
+            fewest = 4 * self._config.minimum
+            return _with_centroids(server, phase, grown(sums, wanted, fewest, generator))
+        return _with_centroids(server, phase, moved(sums, generator))
+
+    def model_for(self, server: ServerState, client: int | None) -> Clusterer:
+        """The encoder, with projection and prototypes once there are any."""
+        model = super().model_for(server, client)
+        if PROJECTION in server.slots:
+            project = LatticeProjection(**server.slots[PROJECTION])
+            model.encoder = Encoder(nn.Sequential(model.encoder, project), project.width)
+        if PROTOTYPES in server.slots:
+            model.head = Prototypes(**server.slots[PROTOTYPES])
+        return model
+
+    def _projected(self, server: ServerState, phase: Phase, sums: Tensors) -> ServerState:
+        """The projection, and centroids drawn from the samples' moments."""
+        moments = moments_of(sums)
+        within = sums[WARPED] / (4 * moments.count) if WARPED in sums else None
+        mean = on_lattice(moments.mean)
+        steps = discriminant(moments.covariance, within, self._config)
+        project = LatticeProjection(mean, directions(steps))
+        drawn = moments.draws(self._schedule.stages[0][0], draws(server, "starts"))
+        slots = {PROJECTION: {"mean": mean, "directions": project.directions}}
+        placed = with_slots(server, slots)
+        return _with_centroids(placed, phase, on_lattice(project(off_lattice(drawn))))
+
+    def _clustered(self, server: ServerState, phase: Phase, sums: ClusterSums) -> ServerState:
+        """The prototypes and their clusters.
+
+        Raises:
+            RunError: If there are too few prototypes for a graph.
+        """
+        config, kept = self._config, sums.counts >= self._config.minimum
+        points, counts = on_lattice(sums.means[kept]), sums.counts[kept]
+        if len(points) <= config.neighbours:
+            raise RunError(
+                f"{len(points)} prototypes stand for {config.minimum} samples or more: a graph of "
+                f"method.neighbours={config.neighbours} takes more of them; lower "
+                "method.minimum or method.neighbours."
+            )
+        found = spectrum(fuzzy_graph(off_lattice(points).numpy(), config.neighbours), _SPECTRUM)
+        number = self._clusters or eigengap(found)
+        members = cut(found, number, derive_seed(server.whole("seed"), "cut"))
+        prototypes = {
+            "points": points,
+            "counts": counts,
+            "members": nn.functional.one_hot(torch.from_numpy(members), number).double(),
+            "temperature": sums.scatter[kept].sum() / counts.sum(),
+        }
+        facts: dict[str, Fact] = {"eigenvalues": [float(value) for value in found.values]}
+        return server.advance(phase, {PROTOTYPES: prototypes}, facts)
+
+
+def growth(prototypes: int) -> Schedule[int]:
+    """Numbers of centroids, each with its iterations: k-means starts with an eighth of them."""
+    sizes = [max(1, prototypes // part) for part in (8, 4, 2, 1)]
+    return Schedule(tuple(zip(sizes, _ITERATIONS, strict=True)))
+
+
+def discriminant(
+    covariance: Float64[Tensor, "d d"],
+    within: Float64[Tensor, "d d"] | None,
+    config: Concord.Config,
+) -> Float64[Tensor, "d c"]:
+    """Directions of the largest variance relative to that within, or of the largest variance.
+
+    Args:
+        covariance: Of the features.
+        within: Of a sample's features under warps; None without warps.
+        config: For `components` and `ridge`.
+    """
+    width = len(covariance)
+    if within is None:
+        noise = np.eye(width)
+    else:
+        ridge = config.ridge * float(within.diagonal().mean()) + np.finfo(float).tiny
+        noise = within.numpy() + ridge * np.eye(width)
+    with threadpool_limits(1):
+        _, vectors = eigh(covariance.numpy(), noise)
+    leading = vectors[:, ::-1][:, : config.components]
+    largest = np.abs(leading).argmax(axis=0)
+    return torch.from_numpy(leading * np.sign(leading[largest, np.arange(leading.shape[1])]))
+
+
+def _with_centroids(
+    server: ServerState, phase: Phase, centroids: Int32[Tensor, "k c"]
+) -> ServerState:
+    """The state with the next round's centroids, and room for their sums."""
+    zeros = torch.zeros(len(centroids), centroids.shape[1] + 2, dtype=torch.float64)
+    return server.advance(phase, {CENTROIDS: {CENTROIDS: centroids}, SUMS: {SUMS: zeros}})

@@ -1,0 +1,110 @@
+"""The base of exact k-means and Concord: methods whose clients send sums over their samples.
+
+Sums are on a lattice (`coterie.clustering.lattice`), so the sum over all clients, and with it all
+that follows, is the same for every split of the samples, to the bit.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import ClassVar
+
+import numpy as np
+import torch
+from jaxtyping import Int, Int32
+from torch import Tensor
+
+from coterie.clustering.exact_kmeans import Moments
+from coterie.clustering.lattice import off_lattice, on_lattice, products
+from coterie.config.component import Component
+from coterie.contract import (
+    Client,
+    Mean,
+    Method,
+    ServerState,
+    Slots,
+    Task,
+    Tensors,
+    blank,
+    derive_seed,
+    load_slots,
+    seeded,
+)
+from coterie.contract.clusterer import Clusterer
+from modules.fixed_encoder import ENCODER, RULES, FixedEncoder
+
+MOMENTS, SUMS = "moments", "sums"
+COUNT, TOTAL, PRODUCTS = "count", "total", "products"
+WIDE = 1024
+"""Representations wider than this send variances in place of the covariance."""
+
+
+class ExactSumsConfig(Component):
+    """What the configs of methods with exact sums have in common."""
+
+    absent: ClassVar[Mapping[str, str]] = {"micro_batch_size": "it trains nothing in batches"}
+    sums: ClassVar[bool] = True
+
+
+class OnExactSums(Method):
+    """A method that learns from exact sums over a fixed encoder's representations."""
+
+    def __init__(self, config: Component, task: Task) -> None:
+        self._task = task
+
+    def init(self, sizes: Mapping[int, int], seed: int) -> ServerState:
+        """The encoder as it is built, and no sums yet."""
+        with seeded(seed):
+            module = FixedEncoder(self._task)
+        RULES.check(module)
+        slots = {ENCODER: RULES.slot(module, ENCODER), MOMENTS: self._no_moments(module)}
+        return ServerState(slots=slots, facts={"seed": seed})
+
+    def model_for(self, server: ServerState, client: int | None) -> Clusterer:
+        """The encoder; subclasses add what was found so far."""
+        module = blank(lambda: FixedEncoder(self._task))
+        load_slots(module, {ENCODER: server.slots[ENCODER]})
+        return Clusterer(module.encoder)
+
+    def _no_moments(self, module: FixedEncoder) -> dict[str, Tensor]:
+        """The shapes of the moments, zero."""
+        width = int(module.encoder.features)  # type: ignore[arg-type]  # an int, no submodule
+        second = (width,) if width > WIDE else (width, width)
+        return {
+            name: torch.zeros(shape, dtype=torch.float64)
+            for name, shape in ((COUNT, ()), (TOTAL, (width,)), (PRODUCTS, second))
+        }
+
+    def _features(
+        self, client: Client, slots: Slots, samples: Tensor | None = None
+    ) -> Int32[Tensor, "n d"]:
+        """Representations on the lattice, by default of the client's own samples."""
+        module = client.module("fixed", lambda: FixedEncoder(self._task))
+        load_slots(module, {ENCODER: slots[ENCODER]})
+        return on_lattice(client.embed(module.encoder, samples))
+
+
+def moment_sums(points: Int[Tensor, "n d"]) -> dict[str, Tensor]:
+    """n, Σ x and Σ x xᵀ; of wide representations the diagonal of the last."""
+    values = off_lattice(points)
+    second = values.square().sum(dim=0) if values.shape[1] > WIDE else products(points)
+    return {COUNT: values.new_tensor(len(values)), TOTAL: values.sum(dim=0), PRODUCTS: second}
+
+
+def with_slots(server: ServerState, slots: Slots) -> ServerState:
+    """The state with these slots added or replaced."""
+    return replace(server, slots={**server.slots, **slots})
+
+
+def once(tensors: Tensors) -> Mean:
+    """A contribution of sums: weight 1, so that the mean is the sum by the number of clients."""
+    return Mean(weight=1, tensors=tensors)
+
+
+def draws(server: ServerState, *purpose: str | int) -> np.random.Generator:
+    """The server's random numbers for a purpose."""
+    return np.random.default_rng(derive_seed(server.whole("seed"), *purpose))
+
+
+def moments_of(sums: Tensors) -> Moments:
+    """The moments that clients' sums give."""
+    return Moments.of(sums[COUNT], sums[TOTAL], sums[PRODUCTS])

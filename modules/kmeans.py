@@ -1,0 +1,141 @@
+"""Exact federated k-means: Lloyd's algorithm on all clients' samples, by exact sums.
+
+Lloyd, "Least Squares Quantization in PCM" (1982). Each round clients send, for every centroid, the
+sum and the number of their nearest samples. The centroids are those of k-means on all samples in
+one place, to the bit, however the samples are split.
+"""
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import torch
+from jaxtyping import Int32
+from pydantic import PositiveInt
+from torch import Tensor
+
+from coterie.clustering.exact_kmeans import ClusterSums, moved
+from coterie.clustering.lattice import cluster_sums, nearest, off_lattice
+from coterie.contract import (
+    Client,
+    Mean,
+    Outcome,
+    Phase,
+    ServerState,
+    Slots,
+    Task,
+    Tensors,
+    summed,
+)
+from coterie.contract.clusterer import Clusterer
+from coterie.contract.phase import Fact
+from coterie.networks.branch import cluster_count
+from coterie.networks.heads import Centroids
+from modules.exact_sums import (
+    MOMENTS,
+    SUMS,
+    ExactSumsConfig,
+    OnExactSums,
+    draws,
+    moment_sums,
+    moments_of,
+    once,
+)
+from modules.fixed_encoder import CENTROIDS, ENCODER
+
+MOVING, BEST = "moving", "best"
+
+
+class KMeans(OnExactSums):
+    """k-means over all clients, with several starts at a time."""
+
+    class Config(ExactSumsConfig):
+        """k-means' configuration."""
+
+        extensible: ClassVar[frozenset[str]] = frozenset({"iterations"})
+
+        clusters: PositiveInt | None = None
+        """Number of clusters k; by default the data's number of classes."""
+        restarts: PositiveInt = 10
+        """Starts, all followed at the same time; the one of least inertia counts."""
+        iterations: PositiveInt = 100
+        """Most iterations; it ends earlier once no centroid moves."""
+
+    def __init__(self, config: "KMeans.Config", task: Task) -> None:
+        super().__init__(config, task)
+        self._config = config
+        self._clusters = cluster_count(config.clusters, task)
+        self.rounds = 1 + config.iterations
+
+    def next(self, server: ServerState) -> Phase | None:
+        """Moments of all samples, then an iteration a round until no centroid moves."""
+        if server.round >= self.rounds or server.facts.get("settled"):
+            return None
+        first = server.round == 0
+        return Phase(
+            name=MOMENTS if first else "lloyd",
+            stage="clustering",
+            round=server.round + 1,
+            down=frozenset({ENCODER} if first else {ENCODER, CENTROIDS}),
+            up=frozenset({MOMENTS if first else SUMS}),
+            metrics=frozenset() if first else frozenset({"loss"}),
+        )
+
+    def client(self, client: Client, phase: Phase, slots: Slots) -> Outcome:
+        """The client's sums: over all its samples, or over those nearest to each centroid."""
+        points = self._features(client, slots)
+        if phase.name == MOMENTS:
+            return Outcome(up={MOMENTS: once(moment_sums(points))})
+        moving = slots[CENTROIDS][MOVING]
+        found = [cluster_sums(points, nearest(points, one), self._clusters) for one in moving]
+        pairs = zip(found, moving, strict=True)
+        least = min(ClusterSums(sums).inertia(one) for sums, one in pairs)
+        return Outcome(
+            up={SUMS: once({SUMS: torch.stack(found)})}, metrics={"loss": least / len(points)}
+        )
+
+    def server(
+        self,
+        server: ServerState,
+        phase: Phase,
+        means: Mapping[str, Mean],
+        records: Mapping[int, Tensors],
+    ) -> ServerState:
+        """Starts from the moments of all samples; then Lloyd's step for every start that moves."""
+        if phase.name == MOMENTS:
+            moments, generator = moments_of(summed(means[MOMENTS])), draws(server, "starts")
+            restarts = range(self._config.restarts)
+            starts = [moments.draws(self._clusters, generator) for _ in restarts]
+            return self._after(server, phase, starts, starts[0], None)
+        before, least = server.slots[CENTROIDS], server.facts["inertia"]
+        best = before[BEST]
+        generator, moving = draws(server, "empty", phase.round), []
+        for centroids, columns in zip(before[MOVING], summed(means[SUMS])[SUMS], strict=True):
+            sums = ClusterSums(columns)
+            inertia = sums.inertia(centroids)
+            if not isinstance(least, float) or inertia < least:
+                best, least = centroids, inertia
+            after = moved(sums, generator)
+            if not torch.equal(after, centroids):
+                moving.append(after)
+        return self._after(server, phase, moving, best, least)
+
+    def model_for(self, server: ServerState, client: int | None) -> Clusterer:
+        """The encoder, with the best centroids so far once there are any."""
+        model = super().model_for(server, client)
+        if CENTROIDS in server.slots:
+            model.head = Centroids(off_lattice(server.slots[CENTROIDS][BEST]))
+        return model
+
+    def _after(
+        self,
+        server: ServerState,
+        phase: Phase,
+        moving: list[Int32[Tensor, "k d"]],
+        best: Int32[Tensor, "k d"],
+        inertia: Fact,
+    ) -> ServerState:
+        """The state with these starts still moving."""
+        stack = torch.stack(moving) if moving else best.new_zeros((0, *best.shape))
+        zeros = torch.zeros(len(moving), *best.shape[:1], best.shape[1] + 2, dtype=torch.float64)
+        slots: Slots = {CENTROIDS: {MOVING: stack, BEST: best}, SUMS: {SUMS: zeros}}
+        return server.advance(phase, slots, {"inertia": inertia, "settled": not moving})

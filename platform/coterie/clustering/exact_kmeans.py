@@ -1,0 +1,149 @@
+"""Steps of k-means from exact sums over all samples, wherever these are.
+
+Starting points are drawn from the moments of all samples, never from a sample; clusters without
+points, and new clusters, come from splitting the one of largest inertia. So centroids are means of
+many samples at every step, and the same whatever the split over clients.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float64, Int, Int64
+from numpy.typing import NDArray
+from torch import Tensor
+
+from coterie.clustering.lattice import off_lattice, on_lattice
+from coterie.errors import DataError
+
+
+@dataclass(frozen=True)
+class Moments:
+    """First and second moments of all samples.
+
+    Attributes:
+        count: Number of samples.
+        mean: Their mean.
+        covariance: Their covariance, a matrix, or its diagonal.
+    """
+
+    count: int
+    mean: Float64[Tensor, "d"]
+    covariance: Float64[Tensor, "d d"] | Float64[Tensor, "d"]
+
+    @classmethod
+    def of(
+        cls, count: Tensor, total: Float64[Tensor, "d"], products: Float64[Tensor, "..."]
+    ) -> "Moments":
+        """From n, Σ x, and Σ x xᵀ or its diagonal.
+
+        Raises:
+            DataError: If there are no samples.
+        """
+        if not int(count):
+            raise DataError("No client sent a sample; see why they failed.")
+        mean = total / count
+        centre = mean * mean if products.ndim == 1 else torch.outer(mean, mean)
+        return cls(int(count), mean, products / count - centre)
+
+    def draws(self, number: int, generator: np.random.Generator) -> Int[Tensor, "number d"]:
+        """Points of the normal distribution with these moments, on the lattice."""
+        noise = torch.from_numpy(generator.standard_normal((number, len(self.mean))))
+        if self.covariance.ndim == 1:
+            spread = noise * self.covariance.clamp_min(0).sqrt()
+        else:
+            values, vectors = torch.linalg.eigh(self.covariance)
+            spread = (noise * values.clamp_min(0).sqrt()) @ vectors.T
+        return on_lattice(self.mean + spread)
+
+
+@dataclass(frozen=True)
+class ClusterSums:
+    """Σ x, Σ ‖x‖² and number of points of each cluster, over all clients; see `cluster_sums`."""
+
+    columns: Float64[Tensor, "k columns"]
+
+    @property
+    def totals(self) -> Float64[Tensor, "k d"]:
+        """Σ x."""
+        return self.columns[:, :-2]
+
+    @property
+    def counts(self) -> Float64[Tensor, "k"]:
+        """Points of each cluster."""
+        return self.columns[:, -1]
+
+    @property
+    def means(self) -> Float64[Tensor, "k d"]:
+        """Their means; zero where there are no points."""
+        return self.totals / self.counts.clamp_min(1)[:, None]
+
+    @property
+    def scatter(self) -> Float64[Tensor, "k"]:
+        """Σ ‖x − mean‖² of each cluster."""
+        within = self.columns[:, -2] - (self.totals * self.means).sum(dim=1)
+        return within.clamp_min(0)
+
+    def inertia(self, centroids: Int[Tensor, "k d"]) -> float:
+        """Σ ‖x − c‖² of the centroids by which the points were assigned."""
+        values = off_lattice(centroids)
+        cross = (values * self.totals).sum()
+        return float(
+            self.columns[:, -2].sum() - 2 * cross + (self.counts * values.square().sum(1)).sum()
+        )
+
+
+def moved(sums: ClusterSums, generator: np.random.Generator) -> Int[Tensor, "k d"]:
+    """The next centroids: the means; an empty cluster takes half of the one of largest inertia."""
+    empty = torch.nonzero(sums.counts == 0)[:, 0]
+    centroids = sums.means.clone()
+    if len(empty):
+        _split(centroids, sums, empty, generator, fewest=2)
+    return on_lattice(centroids)
+
+
+def grown(
+    sums: ClusterSums, clusters: int, fewest: int, generator: np.random.Generator
+) -> Int[Tensor, "k2 d"]:
+    """More centroids: clusters are split in the order of their inertia.
+
+    Args:
+        sums: The clusters so far.
+        clusters: Number of centroids wanted, at most twice as many.
+        fewest: Only clusters of at least this many points are split, so there may be fewer.
+        generator: Directions of the splits.
+    """
+    centroids = torch.cat([sums.means, sums.means.new_zeros(clusters, sums.means.shape[1])])
+    empty = torch.nonzero(sums.counts == 0)[:, 0]
+    new = torch.cat([empty, torch.arange(len(sums.means), clusters)])
+    filled = _split(centroids, sums, new, generator, fewest)
+    kept = torch.cat([torch.nonzero(sums.counts > 0)[:, 0], filled])
+    return on_lattice(centroids[kept])
+
+
+def _split(
+    centroids: Float64[Tensor, "m d"],
+    sums: ClusterSums,
+    places: Int64[Tensor, "p"],
+    generator: np.random.Generator,
+    fewest: int,
+) -> Int64[Tensor, "filled"]:
+    """Split clusters in place: one half stays, the other goes to a free place.
+
+    The halves lie on opposite sides of the mean, in a random direction, half a standard deviation
+    per coordinate away. Returns the places that were filled.
+    """
+    order = _by_scatter(sums, fewest)[: len(places)]
+    to = places[: len(order)]
+    size = sums.means.shape[1]
+    deviation = (sums.scatter[order] / sums.counts[order] / size).sqrt()[:, None]
+    step = torch.from_numpy(generator.standard_normal((len(order), size))) * deviation / 2
+    centroids[to] = sums.means[order] + step
+    centroids[order] = sums.means[order] - step
+    return to
+
+
+def _by_scatter(sums: ClusterSums, fewest: int) -> Int64[Tensor, "m"]:
+    """Clusters of at least `fewest` points, those of largest inertia first."""
+    able: NDArray[np.int64] = np.flatnonzero(sums.counts.numpy() >= fewest)
+    return torch.from_numpy(able[np.argsort(-sums.scatter.numpy()[able], kind="stable")])

@@ -1,0 +1,70 @@
+"""Arithmetic on a lattice, where sums and nearest centroids depend on no order.
+
+Values are multiples of 2^-12, held as integers. Products of them and sums of products are integers
+that float64 holds exactly. So any split of the samples over clients, any batch and any number of
+threads gives the same bits.
+"""
+
+import torch
+from jaxtyping import Float, Float64, Int, Int32, Int64, Shaped
+from torch import Tensor
+
+from coterie.errors import DataError
+
+UNIT = 2**12
+"""Steps of the lattice per unit."""
+LIMIT = 2**9
+"""Largest magnitude of a value."""
+_ROWS = 4096
+"""Rows whose distances to all centroids are held at a time."""
+
+
+def on_lattice(points: Float[Tensor, "*shape"]) -> Int32[Tensor, "*shape"]:
+    """Round values to the lattice, as integers.
+
+    Raises:
+        DataError: If a value is not finite, or its magnitude is over 512.
+    """
+    steps = (points.double() * UNIT).round()
+    largest = float(steps.abs().amax()) if steps.numel() else 0.0
+    if not largest <= LIMIT * UNIT:
+        raise DataError(
+            f"A representation has a value of {largest / UNIT:.3g}: exact sums take at most "
+            f"{LIMIT}; scale the features."
+        )
+    return steps.int()
+
+
+def off_lattice(steps: Shaped[Tensor, "*shape"]) -> Float64[Tensor, "*shape"]:
+    """The values of lattice points."""
+    return steps.double() / UNIT
+
+
+def nearest(points: Int[Tensor, "n d"], centroids: Int[Tensor, "k d"]) -> Int64[Tensor, "n"]:
+    """Each point's nearest centroid, ties to the lowest index; no rounding anywhere."""
+    rows = torch.split(points, _ROWS)
+    wide = centroids.double()
+    half = wide.square().sum(dim=1) / 2
+    found = [torch.addmm(half, part.double(), wide.T, alpha=-1).argmin(dim=1) for part in rows]
+    return torch.cat(found)
+
+
+def cluster_sums(
+    points: Int[Tensor, "n d"], assigned: Int64[Tensor, "n"], clusters: int
+) -> Float64[Tensor, "k d+2"]:
+    """For each cluster Σ x, Σ ‖x‖² and the number of points, exact, in this order of columns."""
+    sums = torch.zeros(clusters, points.shape[1] + 2, dtype=torch.float64)
+    for part, to in zip(torch.split(points, _ROWS), torch.split(assigned, _ROWS), strict=True):
+        values = off_lattice(part)
+        squares = values.square().sum(dim=1, keepdim=True)
+        sums.index_add_(0, to, torch.cat([values, squares, torch.ones_like(squares)], dim=1))
+    return sums
+
+
+def products(points: Int[Tensor, "n d"]) -> Float64[Tensor, "d d"]:
+    """Σ x xᵀ, exact while the sum of squares stays below 2^29."""
+    total = torch.zeros(points.shape[1], points.shape[1], dtype=torch.float64)
+    for part in torch.split(points, _ROWS):
+        values = off_lattice(part)
+        total += values.T @ values
+    return total

@@ -1,0 +1,79 @@
+"""Experiments: one YAML a method, with what named data sets need besides.
+
+An experiment's YAML composes as any of Hydra's and fits data of a user's own. Under `recipes` it
+may have some for data sets: `mnist` counts for `experiment=NAME data=mnist`, and each recipe has a
+name of its own, `experiment=NAME_mnist`. A recipe has choices of groups (`choose`), a recipe that
+it starts from (`like`), a sentence (`about`), and values.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+from omegaconf import OmegaConf
+
+RECIPES = "recipes"
+
+
+def recipe_names(folder: Path) -> dict[str, str]:
+    """Every name under which an experiment can be chosen, sorted, and its sentence.
+
+    Args:
+        folder: The folder of the experiments' YAML.
+    """
+    found = {}
+    for path in folder.glob("*.yaml"):
+        text = path.read_text(encoding="utf-8")
+        found[path.stem] = first_comment(text)
+        # As fast as possible: each command reads all of them.
+        cut = f"\n{text}".find(f"\n{RECIPES}:\n")
+        recipes = yaml.load(text[cut:], yaml.CSafeLoader)[RECIPES] if cut >= 0 else {}
+        found |= {f"{path.stem}_{name}": recipe["about"] for name, recipe in recipes.items()}
+    return dict(sorted(found.items()))
+
+
+def first_comment(text: str) -> str:
+    """The first comment of a YAML that is not Hydra's, or "" without any."""
+    comments = (line.lstrip("# ").strip() for line in text.splitlines() if line.startswith("#"))
+    return next((comment for comment in comments if not comment.startswith("@")), "")
+
+
+def find_recipe(folder: Path, name: str, data: str | None) -> tuple[str, str | None]:
+    """The YAML and the recipe in it that are meant.
+
+    Args:
+        folder: The folder of the experiments' YAML.
+        name: A name among `recipe_names`.
+        data: The chosen data set, if any; it counts where the name has no recipe.
+
+    Returns:
+        The YAML's stem, and the recipe or None.
+    """
+    if (folder / f"{name}.yaml").is_file():
+        return name, data if data in read_recipes(folder / f"{name}.yaml") else None
+    parts = name.split("_")
+    stems = ["_".join(parts[:end]) for end in range(len(parts) - 1, 0, -1)]
+    stem = next(stem for stem in stems if (folder / f"{stem}.yaml").is_file())
+    return stem, name.removeprefix(f"{stem}_")
+
+
+def read_recipes(path: Path) -> dict[str, Any]:
+    """The recipes of an experiment's YAML, as they stand there."""
+    content: Any = OmegaConf.to_container(OmegaConf.load(path))
+    return dict(content.get(RECIPES, {}))
+
+
+def read_recipe(path: Path, name: str) -> tuple[dict[str, str], dict[str, Any]]:
+    """The choices and the values of a recipe, those that it starts from included."""
+    recipes = read_recipes(path)
+    steps = [recipes[name]]
+    while (like := steps[0].get("like")) is not None:
+        steps.insert(0, recipes[like])
+    choices: dict[str, str] = {}
+    values: Any = OmegaConf.create({})
+    for step in steps:
+        choices |= step.get("choose", {})
+        own = {key: step[key] for key in step.keys() - {"about", "like", "choose"}}
+        values = OmegaConf.merge(values, own)
+    plain: Any = OmegaConf.to_container(values)
+    return choices, dict(plain)

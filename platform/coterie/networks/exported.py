@@ -1,0 +1,104 @@
+"""An exported program as a frozen encoder: `encoder=exported encoder.path=FILE.pt2`."""
+
+import io
+import zipfile
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+import torch
+from pydantic import Field, PrivateAttr, model_validator
+from torch import Tensor, nn
+
+from coterie.config.file_digest import with_digest
+from coterie.errors import ConfigError, DataError
+from coterie.networks.encoders import Encoder, EncoderConfig
+from coterie.networks.frozen import frozen
+from coterie.networks.weight_files import read_file
+
+PROGRAM = "encoder.pt2"
+"""The program's name in a saved model."""
+
+
+class Exported(EncoderConfig):
+    """A network of any origin that `torch.export.save` wrote, with its weights, frozen.
+
+    It takes a batch of samples (n, …) with values in [0, 1], for any n, and returns
+    representations (n, features). The class of the network need not be importable. The program
+    travels with the config and is saved with the model. Load only programs that you trust.
+    """
+
+    path: Annotated[str, Field(min_length=1)]
+    """The program, a .pt2 file."""
+    digest: str | None = None
+    """SHA-256 of the file. Filled in from the file; a given value must match."""
+    _content: bytes = PrivateAttr(default=b"")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_in(cls, given: Any) -> Any:
+        return with_digest(given, file="path", digest="digest", section="encoder")
+
+    @model_validator(mode="after")
+    def _read(self) -> Self:
+        """Read the program; a resolved config may outlive the file."""
+        try:
+            self._content = read_file("encoder.path", self.path)
+        except ConfigError:
+            if self.digest is None:
+                raise
+        return self
+
+    def build(self, shape: tuple[int, ...]) -> Encoder:
+        """The program as a frozen encoder; see `EncoderConfig.build`.
+
+        Raises:
+            DataError: If the file is damaged, or missing since the config was resolved.
+        """
+        if not self._content:
+            raise DataError(f"encoder.path={self.path}: it is no longer there; put it back.")
+        try:
+            program = torch.export.load(io.BytesIO(self._content)).module()
+        except (RuntimeError, ValueError, KeyError, OSError, zipfile.BadZipFile) as error:
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+            raise DataError(
+                f"encoder.path={self.path}: it cannot be read ({reason}); write it with "
+                "torch.export.save."
+            ) from error
+        network = Program(program)
+        try:
+            with torch.no_grad():
+                found = network(torch.zeros(2, *shape))
+        except (RuntimeError, AssertionError, ValueError) as error:
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+            raise ConfigError(
+                f"encoder.path={self.path}: it cannot take 2 samples of shape {shape} ({reason}); "
+                "export it for samples of this shape, and for batches of any size."
+            ) from error
+        if not isinstance(found, Tensor) or found.ndim != 2:
+            raise ConfigError(
+                f"encoder.path={self.path}: it gives no tensor (samples, features); export the "
+                "network without its classifier."
+            )
+        return frozen(Encoder(network, int(found.shape[1]), {PROGRAM: self._content}))
+
+    def among(self, folder: Path) -> EncoderConfig:
+        """The same encoder, from the program in a saved model's folder."""
+        return type(self)(path=str(folder / PROGRAM), digest=self.digest)
+
+
+class Program(nn.Module):
+    """An exported program, which has no training mode to be switched to."""
+
+    def __init__(self, program: nn.Module) -> None:
+        super().__init__()
+        self.program = program
+
+    def forward(self, samples: Tensor) -> Tensor:
+        """Run the program."""
+        found: Tensor = self.program(samples)
+        return found
+
+    def train(self, mode: bool = True) -> Self:
+        """Note the mode only: a program is exported in one mode and stays in it."""
+        self.training = mode
+        return self

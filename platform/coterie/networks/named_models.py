@@ -1,0 +1,263 @@
+"""The base of encoders that another library builds by name, with or without given weights."""
+
+import copy
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, Self
+
+import torch
+from pydantic import Field, PositiveFloat, PositiveInt, PrivateAttr, model_validator
+from torch import Tensor, nn
+
+from coterie.config.file_digest import with_digest
+from coterie.errors import ConfigError, DataError
+from coterie.networks.encoders import Encoder, EncoderConfig, image_shape
+from coterie.networks.frozen import frozen
+from coterie.networks.weight_files import load_weights, parse_weights, read_file
+
+Colours = Annotated[tuple[float, float, float], Field(strict=False)]
+Deviations = Annotated[tuple[PositiveFloat, PositiveFloat, PositiveFloat], Field(strict=False)]
+Option = bool | int | float | str | tuple[int, ...] | None
+
+
+class Built(NamedTuple):
+    """A network that its library has built.
+
+    Attributes:
+        network: Maps (n, 3, height, width) to (n, features); its classifier is gone.
+        head: Prefixes of the classifier's weights, which a file of weights may still hold.
+        mean: Mean of the colours that the network was made for, in [0, 1].
+        deviation: Their standard deviation.
+    """
+
+    network: nn.Module
+    head: tuple[str, ...]
+    mean: tuple[float, float, float]
+    deviation: tuple[float, float, float]
+
+
+class NamedModel(EncoderConfig):
+    """A network of a library's, chosen by its name, without its classifier.
+
+    Images are standardised by the network's own mean and deviation. Grey ones are repeated over
+    its three channels, so that weights for colour fit. Given weights travel with the config, so
+    nodes need no access to the file; nothing is ever downloaded.
+    """
+
+    model: Annotated[str, Field(min_length=1)]
+    """The model's name in its library."""
+    pretrained: bool = False
+    """Take the library's own weights, if they are on this machine already."""
+    weights: str | None = None
+    """A file of weights, .safetensors or what `torch.save(network.state_dict())` wrote; by default
+    weights are random."""
+    freeze: bool = False
+    """Whether the weights stay fixed, in eval mode."""
+    stem: Literal["own", "small"] = "own"
+    """`small`, for images of up to 64 pixels: the first convolution is 3×3 and steps one pixel, and
+    the max-pool after it is left out."""
+    size: PositiveInt | None = None
+    """Resize images to this many pixels a side before the network; by default as they are."""
+    mean: Colours | None = None
+    """Mean of red, green and blue in [0, 1]; by default the model's own."""
+    deviation: Deviations | None = None
+    """Standard deviation of red, green and blue; by default the model's own."""
+    options: Mapping[str, Option] = {}
+    """Arguments of the library's constructor, such as {patch_size: 4}."""
+    digest: str | None = None
+    """SHA-256 of the file of weights. Filled in from the file; a given value must match."""
+    _content: bytes = PrivateAttr(default=b"")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _find_weights(cls, given: Any) -> Any:
+        """Find the library's own weights, and fill in the digest."""
+        if not isinstance(given, Mapping) or not isinstance(given.get("model"), str):
+            return given
+        cls.check_name(given["model"])
+        values = dict(given)
+        if values.get("pretrained") is True and values.get("weights") is None:
+            values["weights"] = cls.own_weights(given["model"])
+        if isinstance(values.get("weights"), str):
+            values["weights"] = str(Path(values["weights"]).expanduser().absolute())
+        return with_digest(values, file="weights", digest="digest", section="encoder")
+
+    @model_validator(mode="after")
+    def _read_weights(self) -> Self:
+        """Read the weights; a resolved config may outlive the file."""
+        if self.weights is not None:
+            try:
+                self._content = read_file("encoder.weights", self.weights)
+            except ConfigError:
+                if self.digest is None:
+                    raise
+        return self
+
+    @classmethod
+    @abstractmethod
+    def check_name(cls, model: str) -> None:
+        """Raise a ConfigError, with the nearest names, if the library has no such model."""
+
+    @classmethod
+    @abstractmethod
+    def own_weights(cls, model: str) -> str:
+        """Path of the library's own weights; a ConfigError says where they have to be."""
+
+    @abstractmethod
+    def create(self, height: int, width: int) -> Built:
+        """Build the network for colour images of this size, with random weights."""
+
+    def build(self, shape: tuple[int, ...]) -> Encoder:
+        """The network with its weights; see `EncoderConfig.build`.
+
+        Raises:
+            DataError: If the weights are damaged, or missing since the config was resolved.
+        """
+        channels, height, width = image_shape(self.model, shape, smallest=1)
+        if channels not in (1, 3):
+            raise ConfigError(
+                f"encoder.model={self.model}: it takes 1 or 3 channels, the samples have "
+                f"{channels}; give an encoder of your own with encoder.target=package.module:Class."
+            )
+        height, width = (height, width) if self.size is None else (self.size, self.size)
+        try:
+            built = self.create(height, width)
+        except (TypeError, ValueError, AssertionError, RuntimeError) as error:
+            raise self._refused(f"it cannot be built for {height}×{width} pixels", error) from error
+        if self.stem == "small":
+            make_stem_small(self.model, built.network)
+        if self.weights is not None:
+            load_weights(built.network, self._weights(built.head), self.weights)
+        features = self._features(built.network, height, width)
+        prepared = Prepared(
+            built.network, self.mean or built.mean, self.deviation or built.deviation, self.size
+        )
+        encoder = Encoder(prepared, features)
+        return frozen(encoder) if self.freeze else encoder
+
+    def architecture(self) -> EncoderConfig:
+        """The same network, whose weights are whoever builds it to give."""
+        loose = {"pretrained": False, "weights": None, "digest": None, "freeze": False}
+        return type(self)(**{**self.model_dump(), **loose})
+
+    def _weights(self, head: tuple[str, ...]) -> dict[str, Tensor]:
+        if not self._content:
+            raise DataError(
+                f"encoder.weights={self.weights}: the file is no longer there; put it back."
+            )
+        found = parse_weights(self._content, str(self.weights))
+        dropped = tuple(f"{name}." for name in head)
+        return {name: value for name, value in found.items() if not name.startswith(dropped)}
+
+    def _features(self, network: nn.Module, height: int, width: int) -> int:
+        """The width of the output; on the meta device only shapes are computed."""
+        probe = copy.deepcopy(network).to("meta").eval()
+        try:
+            found = probe(torch.zeros(2, 3, height, width, device="meta"))
+        except (RuntimeError, ValueError, AssertionError) as error:
+            raise self._refused(f"it cannot take {height}×{width} pixels", error) from error
+        if not isinstance(found, Tensor) or found.ndim != 2:
+            shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+            raise ConfigError(
+                f"encoder.model={self.model}: it gives {shape} and no vector for each sample; "
+                "choose a model for classification."
+            )
+        return int(found.shape[1])
+
+    def _refused(self, what: str, error: Exception) -> ConfigError:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+        return ConfigError(
+            f"encoder.model={self.model}: {what} ({reason}); choose another size with encoder.size "
+            "or data.size, or mend encoder.options."
+        )
+
+
+class Prepared(nn.Module):
+    """Brings images in [0, 1] into the form that a network was made for.
+
+    Args:
+        network: Takes standardised (n, 3, height, width).
+        mean: Of the three channels.
+        deviation: Of the three channels.
+        size: Pixels a side to resize to, if any.
+    """
+
+    mean: Tensor
+    deviation: Tensor
+
+    def __init__(
+        self,
+        network: nn.Module,
+        mean: Iterable[float],
+        deviation: Iterable[float],
+        size: int | None,
+    ) -> None:
+        super().__init__()
+        self.network, self._size = network, size
+        for name, values in (("mean", mean), ("deviation", deviation)):
+            self.register_buffer(name, torch.tensor([*values]).view(3, 1, 1), persistent=False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Encode images (n, 1 or 3, height, width); grey ones become three equal channels."""
+        if self._size is not None and images.shape[2:] != (self._size, self._size):
+            wanted = (self._size, self._size)
+            images = nn.functional.interpolate(images, wanted, mode="bilinear", antialias=True)
+        colour = images.expand(-1, 3, -1, -1)
+        encoded: Tensor = self.network((colour - self.mean) / self.deviation)
+        return encoded
+
+
+def make_stem_small(model: str, network: nn.Module) -> None:
+    """Let the first convolution be 3×3 with stride 1, and leave out the max-pool that follows it.
+
+    Raises:
+        ConfigError: If the network begins otherwise: a transformer cuts the image into patches.
+    """
+    parts = dict(network.named_modules())
+    names = list(parts)
+    first = next((name for name in names if isinstance(parts[name], nn.Conv2d)), None)
+    conv = parts.get(first or "")
+    if not isinstance(conv, nn.Conv2d) or conv.kernel_size == conv.stride:
+        raise ConfigError(
+            f"encoder.stem=small: {model} does not begin with a convolution that overlaps; leave "
+            "it out, and make patches smaller with encoder.options={patch_size: 4} where the model "
+            "takes that."
+        )
+    assert first is not None  # it was found
+    small = nn.Conv2d(conv.in_channels, conv.out_channels, 3, 1, 1, bias=conv.bias is not None)
+    nn.init.kaiming_normal_(small.weight, mode="fan_out", nonlinearity="relu")
+    _replace(network, first, small)
+    later = names[names.index(first) + 1 :]
+    kinds = (nn.Conv2d, nn.MaxPool2d)
+    follows = next((name for name in later if isinstance(parts[name], kinds)), "")
+    if isinstance(parts.get(follows), nn.MaxPool2d):
+        _replace(network, follows, nn.Identity())
+
+
+def _replace(network: nn.Module, name: str, part: nn.Module) -> None:
+    holder, _, leaf = name.rpartition(".")
+    setattr(network.get_submodule(holder), leaf, part)
+
+
+def replace_head(network: nn.Module) -> str | None:
+    """Replace the last linear layer, the classifier, by nothing; None if there is none.
+
+    Returns:
+        Its name in the network.
+    """
+    linear: list[str] = [
+        name for name, part in network.named_modules() if isinstance(part, nn.Linear)
+    ]
+    if not linear:
+        return None
+    _replace(network, linear[-1], nn.Identity())
+    return linear[-1]
+
+
+def no_such_model(library: str, model: str, known: list[str]) -> ConfigError:
+    """The refusal of a name that the library does not have."""
+    close = get_close_matches(model, known, n=3)
+    hint = f"the nearest are {', '.join(close)}." if close else "look it up in its documentation."
+    return ConfigError(f"encoder.model={model}: {library} has no model of this name; {hint}")

@@ -1,0 +1,78 @@
+"""Concord's parts of a model: a projection of features, and clusters of prototypes."""
+
+from jaxtyping import Float, Float64, Int, Int32
+from torch import Tensor, nn
+
+from coterie.clustering.lattice import UNIT, off_lattice
+
+FINE = 2**16
+"""Steps of a projection's entries, at most 1 in magnitude, per unit."""
+
+
+class LatticeProjection(nn.Module):
+    """Centres features, projects them and normalises them, exactly: the same bits in any batch.
+
+    Args:
+        mean: The features' mean, on the lattice.
+        directions: Directions to project on, in steps of 2^-16.
+    """
+
+    mean: Tensor
+    directions: Tensor
+
+    def __init__(self, mean: Int[Tensor, "d"], directions: Int[Tensor, "d c"]) -> None:
+        super().__init__()
+        self.register_buffer("mean", mean)
+        self.register_buffer("directions", directions)
+        self.width = directions.shape[1]
+
+    def forward(self, features: Float[Tensor, "n d"]) -> Float[Tensor, "n c"]:
+        """Map features to unit vectors whose entries are multiples of 2^-12."""
+        steps = (features.double() * UNIT).round() - self.mean.double()
+        seen = (steps @ self.directions.double() / FINE).round()
+        norms = seen.square().sum(dim=1, keepdim=True).sqrt().clamp_min(1.0)
+        return (seen / norms * UNIT).round().div(UNIT).to(features.dtype)
+
+
+class Prototypes(nn.Module):
+    """Assignment by prototypes: each has a cluster, and near ones vote.
+
+    The probability of a cluster is the share of its prototypes in Σ n_j exp(−‖h − p_j‖² / τ), the
+    responsibilities of a mixture of equal Gaussians with as many components as prototypes.
+
+    Args:
+        points: Prototypes, on the lattice.
+        counts: Samples that each stands for.
+        members: The cluster of each, one-hot.
+        temperature: τ, the samples' mean squared distance to their prototype.
+    """
+
+    points: Tensor
+    masses: Tensor
+    members: Tensor
+    temperature: Tensor
+
+    def __init__(
+        self,
+        points: Int[Tensor, "m c"],
+        counts: Float64[Tensor, "m"],
+        members: Float64[Tensor, "m k"],
+        temperature: Float64[Tensor, ""],
+    ) -> None:
+        super().__init__()
+        self.register_buffer("points", points)
+        self.register_buffer("masses", counts.log())
+        self.register_buffer("members", members)
+        self.register_buffer("temperature", temperature)
+
+    def forward(self, representations: Float[Tensor, "n c"]) -> Float[Tensor, "n k"]:
+        """Map representations to probabilities, in float32."""
+        wide, points = representations.double(), off_lattice(self.points)
+        away = wide.square().sum(1, keepdim=True) - 2 * wide @ points.T + points.square().sum(1)
+        shares = (self.masses - away / self.temperature).softmax(dim=1)
+        return (shares @ self.members).float()
+
+
+def directions(steps: Float64[Tensor, "d c"]) -> Int32[Tensor, "d c"]:
+    """Round directions to steps of 2^-16, after scaling their largest entry to 1."""
+    return (steps / steps.abs().amax() * FINE).round().int()

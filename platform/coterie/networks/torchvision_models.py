@@ -1,0 +1,55 @@
+"""torchvision's classification networks as encoders: `encoder=torchvision:resnet18`."""
+
+import inspect
+from pathlib import Path
+
+import torch
+from torchvision import models
+
+from coterie.errors import ConfigError
+from coterie.networks.named_models import Built, NamedModel, no_such_model, replace_head
+
+_MEAN, _DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+_PLAIN = {"aux_logits": False, "init_weights": True}
+_OPTIONS = {"googlenet": _PLAIN, "inception_v3": _PLAIN}
+"""Arguments without which a model gives more than one output in training."""
+
+
+class Torchvision(NamedModel):
+    """A classification network of torchvision's without its last linear layer.
+
+    Vision transformers are built for the size of the images.
+    """
+
+    @classmethod
+    def check_name(cls, model: str) -> None:
+        """See `NamedModel.check_name`."""
+        known = models.list_models(module=models)
+        if model not in known:
+            raise no_such_model("torchvision", model, known)
+
+    @classmethod
+    def own_weights(cls, model: str) -> str:
+        """See `NamedModel.own_weights`; they are where torchvision keeps what it has downloaded."""
+        url = models.get_model_weights(model).DEFAULT.url
+        path = Path(torch.hub.get_dir()) / "checkpoints" / url.rpartition("/")[2]
+        if not path.is_file():
+            raise ConfigError(
+                f"encoder.pretrained=true: torchvision's weights of {model} are not on this "
+                f"machine; put {url} into {path.parent}, or give encoder.weights=FILE."
+            )
+        return str(path)
+
+    def create(self, height: int, width: int) -> Built:
+        """See `NamedModel.create`."""
+        builder = models.get_model_builder(self.model)
+        options: dict[str, object] = dict(_OPTIONS.get(self.model, {}))
+        if inspect.signature(builder).return_annotation is models.VisionTransformer:
+            if height != width:
+                raise ValueError("it takes square images")
+            options["image_size"] = height
+        network = builder(weights=None, **{**options, **self.options})
+        head = replace_head(network)
+        if head is None:
+            raise ValueError("it has no linear classifier to take off")
+        return Built(network, (head,), _MEAN, _DEVIATION)

@@ -1,0 +1,77 @@
+"""Weights of networks from files: safetensors, or PyTorch's without code in them."""
+
+import io
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load
+from torch import Tensor, nn
+
+from coterie.errors import ConfigError, DataError
+
+_INNER = ("state_dict", "model_state_dict", "model")
+"""Names under which training scripts keep the weights in a checkpoint."""
+
+
+def read_file(key: str, path: str) -> bytes:
+    """The content of a file that the config names.
+
+    Raises:
+        ConfigError: If it cannot be read.
+    """
+    try:
+        return Path(path).expanduser().read_bytes()
+    except OSError as error:
+        raise ConfigError(
+            f"{key}={path}: it cannot be read ({error.strerror}); check the path."
+        ) from error
+
+
+def parse_weights(content: bytes, path: str) -> dict[str, Tensor]:
+    """The weights in a .safetensors file, or in one that `torch.save` wrote.
+
+    A checkpoint may hold them under `state_dict`, `model_state_dict` or `model`. PyTorch's files
+    are read with `weights_only=True`: one that holds other objects than tensors is refused.
+
+    Raises:
+        DataError: If they cannot be read.
+    """
+    try:
+        if Path(path).suffix == ".safetensors":
+            return load(content)
+        found: Any = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+    except (SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0].rstrip(".")
+        raise DataError(
+            f"{path}: its weights cannot be read ({reason}); save the network's state_dict()."
+        ) from error
+    inner = next((name for name in _INNER if isinstance(found, Mapping) and name in found), None)
+    weights = found if inner is None else found[inner]
+    if not isinstance(weights, Mapping) or not all(isinstance(v, Tensor) for v in weights.values()):
+        raise DataError(f"{path}: it holds no weights by name; save the network's state_dict().")
+    return dict(weights)
+
+
+def load_weights(network: nn.Module, weights: Mapping[str, Tensor], path: str) -> None:
+    """Give a network its weights, all of them.
+
+    Raises:
+        ConfigError: At the first weight that is missing, superfluous or of another shape.
+    """
+    wanted = network.state_dict()
+    for name in sorted(wanted.keys() | weights.keys()):
+        shapes = [tuple(of[name].shape) if name in of else None for of in (wanted, weights)]
+        if shapes[0] == shapes[1]:
+            continue
+        if shapes[1] is None and name.endswith("num_batches_tracked"):
+            continue  # files of other frameworks lack this counter, which counts nothing here
+        raise ConfigError(
+            f"encoder.weights={path}: the network has {name} of {shapes[0]}, the file {shapes[1]}; "
+            "give weights of this model, with the stem and the image size that they were made for "
+            "(encoder.stem, encoder.size)."
+        )
+    network.load_state_dict(dict(weights), strict=False)

@@ -1,0 +1,114 @@
+"""Embed a data set once: `python -m ray_jobs.embed data=CHOICE encoder=CHOICE out=DIR`."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, NonNegativeInt, PositiveInt
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from coterie.commands.compose import compose_sections
+from coterie.commands.help_text import command_help
+from coterie.commands.program import run_command, run_program
+from coterie.config.component import Component, load_target, target_of
+from coterie.config.loading import load_component, section_model
+from coterie.config.schema import Threads
+from coterie.errors import ConfigError
+
+_ABOUT = (
+    "Writes the representations of a data set by any encoder, once, as shards of vectors. Methods "
+    "then train on them with data=shards data.path=OUT. Started again after it was stopped, it "
+    "goes on where it was."
+)
+_USAGE = (
+    "usage: python -m ray_jobs.embed data=CHOICE encoder=CHOICE out=DIR [KEY=VALUE ...]\n"
+    "       (python -m ray_jobs.train --help data=CHOICE encoder=CHOICE lists their keys)"
+)
+
+
+class EmbedConfig(Component):
+    """Where to, and how."""
+
+    out: Annotated[str, Field(min_length=1)]
+    """The folder to write, new or of the same command before."""
+    batch_size: PositiveInt = 256
+    """Samples that pass the encoder at a time."""
+    shard_samples: PositiveInt = 4096
+    """Samples of a shard; what was computed of an unfinished shard is computed again."""
+    seed: NonNegativeInt = 0
+    """Seed of an encoder's random weights."""
+    accelerator: Literal["auto", "cpu", "cuda"] = "auto"
+    """Device; `auto` takes a GPU if there is one."""
+    threads: Threads = 1
+    """CPU threads of PyTorch; another number gives other bits."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Embed what the arguments name.
+
+    Returns:
+        The exit code: 0 done; 1 failed; 2 arguments or data refused; 130 interrupted.
+    """
+    return run_command(_embed, arguments, lambda *_: command_help(_ABOUT, _USAGE, EmbedConfig))
+
+
+def _embed(arguments: Sequence[str]) -> int:
+    values = compose_sections(("data", "encoder"), arguments)
+    sections = {name: values.pop(name) for name in ("data", "encoder")}
+    options = load_component(EmbedConfig, values)
+    config, chosen = (_section(name, section) for name, section in sections.items())
+    # Imported here, so that a mistyped key is refused before PyTorch is imported.
+    import torch
+
+    from coterie.contract.data import DataModule
+    from coterie.contract.data_checks import check_data
+    from coterie.contract.seeds import seeded
+    from coterie.execution.device import check_device, device_of
+    from datamodules.embeddings import Embedder, claim
+
+    out = Path(options.out).expanduser()
+    recipe = {
+        name: {"target": target_of(component), **component.model_dump(mode="json")}
+        for name, component in (("data", config), ("encoder", chosen))
+    }
+    decides = options.model_dump(include={"batch_size", "shard_samples", "seed", "threads"})
+    device = device_of(options.accelerator)
+    check_device(options.accelerator, device)
+    torch.set_num_threads(options.threads)
+    done = claim(out, {**recipe, **decides})
+    if not done:
+        module: DataModule = load_target(target_of(config))(config)
+        data = module.arrays()
+        check_data(data)
+        with seeded(options.seed):
+            encoder = chosen.build(data.shape)  # type: ignore[attr-defined]  # as of an encoder
+        total = len(data.samples) + (0 if data.test_samples is None else len(data.test_samples))
+        columns = (TextColumn("embedding"), BarColumn(), MofNCompleteColumn())
+        console = Console(stderr=True)
+        with Progress(*columns, TimeRemainingColumn(), console=console) as progress:
+            task = progress.add_task("", total=total)
+            embedder = Embedder(
+                encoder=encoder.eval().to(device),
+                device=device,
+                batch_size=options.batch_size,
+                shard_samples=options.shard_samples,
+                watch=lambda samples: progress.advance(task, samples),
+            )
+            embedder.write(out, data)
+    Console(soft_wrap=True).print(f"data=shards data.path={out}", highlight=False, markup=False)
+    return 0
+
+
+def _section(name: str, section: dict[str, object]) -> Component:
+    """The validated config of one section."""
+    model = section_model(name, section)
+    own = {key: value for key, value in section.items() if key != "target"}
+    found = load_component(model, own, f"{name}.")
+    if name == "encoder" and not callable(getattr(found, "build", None)):
+        raise ConfigError(f"encoder.target={target_of(found)}: it has no build; see the docs.")
+    return found
+
+
+if __name__ == "__main__":
+    run_program(main)

@@ -1,0 +1,203 @@
+"""DICOM and pictures of more than 8 bits, as a viewer shows them; shapes and sizes."""
+
+import io
+import logging
+import struct
+import zlib
+
+import numpy as np
+import pytest
+from PIL import Image, TiffImagePlugin
+
+from coterie.errors import DataError
+from datamodules.decoding import Form, decode
+from datamodules.folders import ImageFolder
+from datamodules.resize import fit_images, resize_images
+
+pydicom = pytest.importorskip("pydicom")
+from pydicom.data import get_testdata_file  # noqa: E402
+from pydicom.dataset import Dataset, FileMetaDataset  # noqa: E402
+from pydicom.pixels import apply_modality_lut, apply_windowing  # noqa: E402
+from pydicom.uid import CTImageStorage, ExplicitVRLittleEndian, generate_uid  # noqa: E402
+
+
+def scan(values, photometric="MONOCHROME2", **fields):
+    """The bytes of a DICOM file with 12 of 16 bits stored."""
+    data = Dataset()
+    data.file_meta = FileMetaDataset()
+    data.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
+    data.file_meta.MediaStorageSOPClassUID = CTImageStorage
+    data.file_meta.MediaStorageSOPInstanceUID = generate_uid()
+    data.SOPClassUID = CTImageStorage
+    data.SOPInstanceUID = data.file_meta.MediaStorageSOPInstanceUID
+    data.Rows, data.Columns = values.shape
+    data.BitsAllocated, data.BitsStored, data.HighBit = 16, 12, 11
+    data.SamplesPerPixel, data.PixelRepresentation = 1, 0
+    data.PhotometricInterpretation = photometric
+    data.PixelData = values.astype("<u2").tobytes()
+    for name, value in fields.items():
+        setattr(data, name, value)
+    file = io.BytesIO()
+    data.save_as(file, enforce_file_format=True)
+    return file.getvalue()
+
+
+def shown(content, name="x", **keys):
+    return decode(content, name, Form(mode="L", **keys)).pixels[0]
+
+
+LEVELS = np.arange(0, 4096, 16, dtype=np.uint16).reshape(16, 16)
+LUNG = {"RescaleSlope": 2, "RescaleIntercept": -1024, "WindowCenter": 40, "WindowWidth": 400}
+
+
+def test_a_window_is_applied_to_rescaled_levels():
+    data = pydicom.dcmread(io.BytesIO(scan(LEVELS, **LUNG)))
+    values = apply_windowing(apply_modality_lut(data.pixel_array, data), data)
+    low, high = -1024, 4095 * 2 - 1024
+    expected = np.rint((values - low) / (high - low) * 255)
+    found = shown(scan(LEVELS, **LUNG))
+    np.testing.assert_array_equal(found, expected)
+    assert (found.min(), found.max()) == (0, 255)
+    assert 0 < (found == 0).mean() < 0.3  # below the window
+    np.testing.assert_array_equal(shown(scan(LEVELS, "MONOCHROME1", **LUNG)), 255 - found)
+
+
+@pytest.mark.parametrize("function", ["LINEAR_EXACT", "SIGMOID"])
+def test_other_functions_of_windows(function):
+    content = scan(LEVELS, VOILUTFunction=function, **LUNG)
+    data = pydicom.dcmread(io.BytesIO(content))
+    values = apply_windowing(apply_modality_lut(data.pixel_array, data), data)
+    expected = (values + 1024) / (4095 * 2) * 255
+    np.testing.assert_allclose(shown(content), expected, atol=0.51)
+
+
+def test_given_levels_go_before_the_file_s_window():
+    found = shown(scan(LEVELS, **LUNG), levels=(-160.0, 240.0))
+    hounsfield = LEVELS * 2.0 - 1024
+    np.testing.assert_array_equal(found, np.rint(np.clip((hounsfield + 160) / 400, 0, 1) * 255))
+
+
+def test_without_a_window_the_levels_but_padding_fill_the_range():
+    values = LEVELS.copy()
+    values[0] = 4000
+    found = shown(scan(np.where(values > 3000, 4000, values), PixelPaddingValue=4000))
+    assert found[values <= 3000].max() == 255
+    assert shown(scan(np.full((4, 4), 7))).max() == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "colours"),
+    [
+        ("CT_small.dcm", False),
+        ("MR_small.dcm", False),
+        ("SC_rgb.dcm", True),
+        ("examples_palette.dcm", True),
+        ("examples_ybr_color.dcm", None),
+        ("MR_small_RLE.dcm", False),
+    ],
+)
+def test_real_files_of_scanners(name, colours):
+    path = get_testdata_file(name, download=False)
+    if path is None:
+        pytest.skip("not shipped with this pydicom")
+    content = open(path, "rb").read()  # noqa: PTH123, SIM115
+    if colours is None:
+        with pytest.raises(DataError, match="it holds 30 frames; export each"):
+            decode(content, name, Form())
+        return
+    picture = decode(content, name, Form())
+    assert picture.found == ("RGB" if colours else "L")
+    assert np.ptp(picture.pixels) > 100
+    assert (np.ptp(picture.pixels, axis=0).max() > 0) == colours
+
+
+def test_files_without_extension_are_found_and_bad_ones_named(tmp_path):
+    (tmp_path / "IM0001").write_bytes(scan(LEVELS))
+    (tmp_path / "notes").write_bytes(b"no picture")
+    data = ImageFolder(ImageFolder.Config(path=str(tmp_path), mode="L")).arrays()
+    assert data.samples.shape == (1, 1, 16, 16)
+    (tmp_path / "x.dcm").write_bytes(scan(LEVELS)[:400])
+    (tmp_path / "y.dcm").write_bytes(b"no picture")
+    with pytest.raises(DataError, match=r"2 of 3 pictures .*x\.dcm is a picture .*y\.dcm is a"):
+        ImageFolder(ImageFolder.Config(path=str(tmp_path), mode="L")).arrays()
+
+
+def sbit_png(values, bits):
+    """A 16-bit PNG that says how many bits are used."""
+    file = io.BytesIO()
+    Image.fromarray(values).save(file, "PNG")
+    content = file.getvalue()
+    chunk = b"sBIT" + bytes([bits])
+    stated = struct.pack(">I", 1) + chunk + struct.pack(">I", zlib.crc32(chunk))
+    return content[:33] + stated + content[33:]
+
+
+def tiff(values, **tags):
+    info = TiffImagePlugin.ImageFileDirectory_v2()
+    for tag, value in tags.items():
+        info[int(tag.removeprefix("t"))] = value
+    file = io.BytesIO()
+    Image.fromarray(values).save(file, "TIFF", tiffinfo=info)
+    return file.getvalue()
+
+
+def test_twelve_bits_fill_the_range_where_the_file_says_so():
+    wanted = np.rint(LEVELS / 4095 * 255)
+    np.testing.assert_array_equal(shown(sbit_png(LEVELS, 12)), wanted)
+    file = b"P5 16 16 4095\n" + LEVELS.astype(">u2").tobytes()
+    np.testing.assert_allclose(shown(file), wanted, atol=1)
+
+
+def test_twelve_bits_that_nothing_states_are_told(tmp_path, caplog):
+    Image.fromarray(LEVELS).save(tmp_path / "1.png")
+    keys = {"path": str(tmp_path), "mode": "L"}
+    with caplog.at_level(logging.WARNING):
+        dark = ImageFolder(ImageFolder.Config(**keys)).arrays().samples
+    assert dark.max() < 17
+    assert "1 of 1 pictures have 16 bits but no level above 4095" in caplog.text
+    caplog.clear()
+    bright = ImageFolder(ImageFolder.Config(**keys, levels=[0, 4095])).arrays().samples
+    np.testing.assert_array_equal(bright[0, 0], np.rint(LEVELS / 4095 * 255))
+    assert "level above" not in caplog.text
+
+
+def test_levels_from_white_are_inverted_and_decimals_need_levels():
+    big = (LEVELS * 16).astype(np.uint16)
+    np.testing.assert_array_equal(255 - shown(tiff(big)), shown(tiff(big, t262=0)))
+    decimal = tiff(np.linspace(-1, 1, 256, dtype=np.float32).reshape(16, 16))
+    with pytest.raises(DataError, match=r"decimal numbers; set data\.levels"):
+        shown(decimal)
+    assert np.ptp(shown(decimal, levels=(-1.0, 1.0))) == 255
+
+
+def test_shapes_are_squashed_cropped_or_boxed():
+    wide = np.zeros((1, 3, 20, 40), np.uint8)
+    wide[:, :, :, 10:30] = 200  # the middle square
+    assert fit_images(wide, 10, "crop").min() == 200
+    boxed = fit_images(wide, 10, "letterbox")
+    assert boxed.shape == (1, 3, 10, 10)
+    assert boxed[:, :, :2].max() == boxed[:, :, 8:].max() == 0
+    np.testing.assert_array_equal(boxed[:, :, 2:7], resize_images(wide, (5, 10)))
+    np.testing.assert_array_equal(fit_images(wide, 10, "squash"), resize_images(wide, 10))
+    tall = wide.transpose(0, 1, 3, 2)
+    np.testing.assert_array_equal(
+        fit_images(tall, (9, 7), "crop"), fit_images(wide, (7, 9), "crop").transpose(0, 1, 3, 2)
+    )
+    for fit in ("crop", "letterbox"):
+        assert fit_images(np.ones((1, 1, 1, 300), np.uint8), 8, fit).shape == (1, 1, 8, 8)
+
+
+def test_shape_is_told_once_unless_chosen(tmp_path, caplog):
+    for number in range(3):
+        Image.new("RGB", (40, 20 + 20 * (number == 0))).save(tmp_path / f"{number}.png")
+    for stream in (False, True):
+        caplog.clear()
+        data = ImageFolder(ImageFolder.Config(path=str(tmp_path), size=8, stream=stream)).arrays()
+        assert len(data.samples[:]) == 3
+        assert [message for message in caplog.messages if "shape" in message] == [
+            "2 of 3 pictures have another shape than data.size and are squashed; set "
+            "data.fit=crop or letterbox to keep their proportions, or squash to agree."
+        ]
+    caplog.clear()
+    ImageFolder(ImageFolder.Config(path=str(tmp_path), size=8, fit="squash")).arrays()
+    assert caplog.messages == []

@@ -1,0 +1,84 @@
+"""Concord: its projection, prototypes and clusters, what leaves a client, and what it refuses."""
+
+import numpy as np
+import pytest
+import torch
+from scipy.linalg import eigh
+
+from coterie.clustering.lattice import off_lattice
+from coterie.errors import ConfigError, RunError
+from modules.concord import Concord, discriminant, growth
+from tests.builders.vectors import GROUPS, blobs, clusters, on_vectors, same_partition
+
+FEW = {"prototypes": 40, "neighbours": 5}
+
+
+def halves(samples: np.ndarray) -> list[np.ndarray]:
+    return np.array_split(np.arange(len(samples)), 2)
+
+
+def test_it_finds_groups_of_vectors() -> None:
+    samples, groups = blobs()
+    ran = on_vectors(Concord.Config(clusters=GROUPS, **FEW), samples, halves(samples))
+    assert same_partition(clusters(ran, samples), groups)
+
+
+def test_the_spectrum_gives_the_number_of_clusters_where_nobody_does() -> None:
+    samples, groups = blobs()
+    ran = on_vectors(Concord.Config(**FEW), samples, halves(samples))
+    assert same_partition(clusters(ran, samples), groups)
+
+
+def test_prototypes_stand_for_the_minimum_and_add_up() -> None:
+    samples, _ = blobs()
+    config = Concord.Config(clusters=2, minimum=4, **FEW)
+    ran = on_vectors(config, samples, halves(samples))
+    prototypes = ran.state.server.slots["prototypes"]
+    assert prototypes["counts"].min() >= 4
+    assert prototypes["counts"].sum() <= len(samples)
+    lengths = off_lattice(prototypes["points"]).norm(dim=1)
+    assert bool((lengths <= 1.001).all())
+    assert torch.equal(prototypes["members"].sum(dim=1), torch.ones(len(lengths)).double())
+
+
+def test_the_directions_are_the_generalised_eigenvectors() -> None:
+    generator = np.random.default_rng(0)
+    a, b = (generator.normal(size=(50, 6)) for _ in range(2))
+    covariance, within = a.T @ a / 50, b.T @ b / 50
+    found = discriminant(
+        torch.from_numpy(covariance), torch.from_numpy(within), Concord.Config(components=2)
+    ).numpy()
+    noise = within + 0.1 * np.trace(within) / 6 * np.eye(6)
+    values = np.sort(eigh(covariance, noise, eigvals_only=True))[::-1]
+    for direction, value in zip(found.T, values, strict=False):
+        assert np.allclose(covariance @ direction, value * noise @ direction)
+        assert direction[np.abs(direction).argmax()] > 0
+    plain = discriminant(torch.from_numpy(covariance), None, Concord.Config(components=1)).numpy()
+    leading = np.linalg.eigh(covariance)[1][:, -1:]
+    assert np.allclose(np.abs(plain), np.abs(leading))
+
+
+def test_what_leaves_a_client_is_sums_and_its_samples_stay() -> None:
+    samples, _ = blobs()
+    ran = on_vectors(Concord.Config(clusters=3, **FEW), samples, halves(samples))
+    for turn in ran.spy.turns:
+        assert set(turn.outcome.up) == (
+            {"moments"} if turn.slots.keys() == {"encoder"} else {"sums"}
+        )
+        assert all(mean.weight == 1 for mean in turn.outcome.up.values())
+        assert not turn.outcome.records
+        assert not turn.outcome.mail
+    assert {tuple(kept) for kept in ran.kept.values()} == {("points",)}
+
+
+def test_centroids_double_three_times() -> None:
+    assert growth(2000).stages == ((250, 3), (500, 2), (1000, 2), (2000, 6))
+    assert growth(1).rounds == 13
+
+
+def test_it_refuses_what_cannot_be_cut() -> None:
+    samples, _ = blobs()
+    with pytest.raises(ConfigError, match=r"method\.clusters=1: there is nothing to tell apart"):
+        on_vectors(Concord.Config(clusters=1), samples, halves(samples))
+    with pytest.raises(RunError, match=r"lower method\.minimum or method\.neighbours"):
+        on_vectors(Concord.Config(clusters=2, minimum=50, **FEW), samples, halves(samples))

@@ -1,0 +1,115 @@
+"""`python -m ray_jobs.embed`: vectors in shards that a run reads, and jobs that were killed."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from coterie import Federation
+from coterie.commands.compose import compose
+from coterie.contract import seeded
+from coterie.contract.clusterer import to_unit
+from coterie.networks import ConvNet3
+from datamodules.digits import Digits
+from datamodules.shards import Shards
+from ray_jobs import embed
+
+ROOT = Path(__file__).resolve().parents[3]
+DIGITS = ("data=digits", "encoder=conv3", "encoder.width=4", "encoder.features=6", "seed=3")
+SMALL = (*DIGITS, "data.limit=100", "shard_samples=32", "batch_size=20")
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*.*")}
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("embedded") / "out"
+    assert embed.main([*SMALL, f"out={out}"]) == 0
+    return out
+
+
+def test_shards_hold_the_representations_with_their_labels(written) -> None:
+    data = Digits(Digits.Config(limit=100)).arrays()
+    with seeded(3):
+        encoder = ConvNet3(width=4, features=6).build(data.shape).eval()
+    found = Shards(Shards.Config(path=str(written))).arrays()
+    with torch.no_grad():
+        wanted = encoder(to_unit(torch.tensor(data.samples))).numpy()
+    np.testing.assert_allclose(found.samples[:], wanted, rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(found.labels, data.labels)
+    assert found.classes == data.classes
+    assert json.loads((written / "embedding.json").read_text())["encoder"]["width"] == 4
+
+
+def test_a_method_runs_on_them(written, tmp_path) -> None:
+    config = compose(
+        "experiment=kfed_digits",
+        "data=shards",
+        "partition=iid",
+        f"data.path={written}",
+        "cluster=serial",
+        "partition.clients=2",
+        "evaluation.figures=false",
+        "evaluation.linear_probe=false",
+        "tracking.progress=none",
+        f"run_dir={tmp_path}/run",
+    )
+    assert Federation(config).run().exit_code == 0
+
+
+def test_a_killed_job_goes_on_to_the_same_bytes(tmp_path) -> None:
+    arguments = [*DIGITS, "shard_samples=100", "batch_size=1"]
+    out, whole = tmp_path / "killed", tmp_path / "whole"
+    assert embed.main([*arguments, f"out={whole}"]) == 0
+    job = subprocess.Popen(
+        [sys.executable, "-m", "ray_jobs.embed", *arguments, f"out={out}"],
+        env=os.environ | {"PYTHONPATH": f"{ROOT / 'platform'}{os.pathsep}{ROOT}"},
+        stderr=subprocess.DEVNULL,
+    )
+    until = time.monotonic() + 120
+    while not (out / "shard-00001.arrow").is_file() and time.monotonic() < until:
+        time.sleep(0.01)
+    job.send_signal(signal.SIGKILL)
+    job.wait()
+    assert not (out / "index.json").exists()
+    first = (out / "shard-00000.arrow").stat().st_mtime_ns
+    assert embed.main([*arguments, f"out={out}"]) == 0
+    assert (out / "shard-00000.arrow").stat().st_mtime_ns == first
+    partial = {name for name in files(out) if "shard" not in name and not name.endswith(".json")}
+    assert {k: v for k, v in files(out).items() if k not in partial} == files(whole)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("data=digits", "out=x"), "encoder: none is chosen; give encoder=CHOICE"),
+        (("encoder=conv3", "out=x"), "data: none is chosen"),
+        (("method=fedmcc", *SMALL, "out=x"), "method=fedmcc: choose only data, encoder here"),
+        ((*SMALL,), "out: a value is needed"),
+        ((*SMALL, "out=x", "encoder.widht=4"), "did you mean encoder.width?"),
+    ],
+)
+def test_a_wrong_command_is_refused(arguments, message, capsys, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert embed.main(arguments) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_folder_of_something_else_is_left_alone(written, tmp_path, capsys) -> None:
+    before = files(written)
+    assert embed.main([*SMALL, "encoder.width=5", f"out={written}"]) == 2
+    assert "other data or another encoder" in capsys.readouterr().err
+    (tmp_path / "mine.txt").write_text("mine")
+    assert embed.main([*SMALL, f"out={tmp_path}"]) == 2
+    assert "it is not empty" in capsys.readouterr().err
+    assert embed.main([*SMALL, f"out={written}"]) == 0
+    assert files(written) == before
