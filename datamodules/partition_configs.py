@@ -39,8 +39,8 @@ class _Clients(Component):
             )
         if self.clients > size:
             raise DataError(
-                f"The partition {name} has clients={self.clients}, more than the {size} samples; "
-                "lower it."
+                f"clients={self.clients}: {name} has {size} samples to deal out; set "
+                f"partition.clients={size} or lower."
             )
         return labels
 

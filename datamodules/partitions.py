@@ -52,8 +52,8 @@ def class_blocks(labels: Labels, clients: int) -> list[Indices]:
     if len(classes) % clients or not len(classes):
         divisors = [k for k in range(1, len(classes) + 1) if len(classes) % k == 0]
         raise DataError(
-            f"class_blocks: {len(classes)} classes cannot be dealt out evenly to "
-            f"clients={clients}; choose one of {', '.join(map(str, divisors))}."
+            f"clients={clients}: class_blocks cannot deal out {len(classes)} classes evenly to so "
+            f"many; set partition.clients to one of {', '.join(map(str, divisors))}."
         )
     return [np.flatnonzero(np.isin(labels, block)) for block in np.split(classes, clients)]
 
@@ -71,8 +71,8 @@ def p_mixture(labels: Labels, clients: int, p: float, seed: int) -> list[Indices
     classes = np.unique(labels)
     if len(classes) != clients:
         raise DataError(
-            f"p_mixture: clients={clients} but the labels have {len(classes)} classes; it needs "
-            "one client per class."
+            f"clients={clients}: p_mixture needs one client per class, and the labels have "
+            f"{len(classes)}; set partition.clients={len(classes)}."
         )
     own_rows = [np.flatnonzero(labels == number) for number in classes]
     if p == 1:
@@ -102,8 +102,9 @@ def k_classes(labels: Labels, clients: int, k: int, seed: int) -> list[Indices]:
     classes = np.unique(labels)
     if k > len(classes) or clients * k < len(classes):
         raise DataError(
-            f"k_classes: clients={clients} with k={k} classes each do not fit {len(classes)} "
-            "classes; choose k up to their number, and clients · k at least that."
+            f"clients={clients}: k_classes with k={k} classes each does not fit {len(classes)} "
+            f"classes; set partition.k={min(k, len(classes))} and partition.clients="
+            f"{max(clients, -(-len(classes) // min(k, len(classes))))}."
         )
     rng = np.random.default_rng(seed)
     holders = _spread_classes(len(classes), clients, k, rng)
@@ -112,8 +113,8 @@ def k_classes(labels: Labels, clients: int, k: int, seed: int) -> list[Indices]:
         rows = rng.permutation(np.flatnonzero(labels == number))
         if len(rows) < len(members):
             raise DataError(
-                f"k_classes: class {number} has {len(rows)} samples for {len(members)} clients; "
-                "lower clients or k."
+                f"clients={clients}: k_classes has {len(members)} clients for the {len(rows)} "
+                f"samples of class {number}; lower partition.clients or partition.k."
             )
         for client, share in zip(members, np.array_split(rows, len(members)), strict=True):
             parts[client].append(share)
@@ -147,7 +148,7 @@ def grouped(
     if wrong is not None:
         raise DataError(
             f"grouped: the group {wrong} has {len(wrong)} classes, but counts={list(counts)} has "
-            f"{len(counts)} entries; give one count per class."
+            f"{len(counts)} entries; give one per class in partition.counts."
         )
     if (twice := next((list(g) for g in groups if len(set(g)) < len(g)), None)) is not None:
         raise DataError(f"grouped: the group {twice} names a class twice; name each once.")
@@ -164,7 +165,8 @@ def grouped(
         if sum(amounts) > len(rows):
             raise DataError(
                 f"grouped: the clients want {sum(amounts)} samples of class {number}, which has "
-                f"{len(rows)}; lower clients={clients} or counts={list(counts)}."
+                f"{len(rows)}; lower partition.clients={clients} or partition.counts="
+                f"{list(counts)}."
             )
         for part, share in zip(parts, np.split(rows, np.cumsum(amounts)), strict=False):
             part.append(share)
@@ -191,7 +193,10 @@ def client_groups(clients: int, groups: int) -> NDArray[np.int64]:
         DataError: If there are fewer clients than groups.
     """
     if clients < groups:
-        raise DataError(f"grouped: clients={clients} cannot fill {groups} groups; add clients.")
+        raise DataError(
+            f"clients={clients}: grouped has {groups} groups to fill; "
+            f"set partition.clients={groups}."
+        )
     return np.repeat(np.arange(groups), _even_shares(clients, groups)).astype(np.int64)
 
 

@@ -65,6 +65,8 @@ WARPED, POINTS = "warped", "points"
 _ITERATIONS = (3, 2, 2, 6)
 _SPECTRUM = 31
 """Eigenvalues that are kept, of which `eigengap` compares all but the first."""
+_SHARPNESS = 0.1
+"""Temperature of the prototypes' votes, as a share of the mean squared distance to a prototype."""
 _ROWS = 2048
 """Samples that are warped at a time."""
 NonNegative = Annotated[float, Field(ge=0.0)]
@@ -95,7 +97,7 @@ class Concord(OnExactSums):
         """Horizontal shift per unit of height, to either side."""
         translation: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.075
         """Shift along each axis, as a share of the side, to either side."""
-        ridge: Annotated[float, Field(gt=0.0)] = 0.1
+        ridge: Annotated[float, Field(gt=0.0)] = 0.3
         """Added to the warps' covariance, as a share of its mean variance."""
 
     def __init__(self, config: "Concord.Config", task: Task) -> None:
@@ -226,7 +228,7 @@ class Concord(OnExactSums):
             "points": points,
             "counts": counts,
             "members": nn.functional.one_hot(torch.from_numpy(members), number).double(),
-            "temperature": sums.scatter[kept].sum() / counts.sum(),
+            "temperature": _SHARPNESS * sums.scatter[kept].sum() / counts.sum(),
         }
         facts: dict[str, Fact] = {"eigenvalues": [float(value) for value in found.values]}
         return server.advance(phase, {PROTOTYPES: prototypes}, facts)

@@ -155,11 +155,11 @@ REFUSED = [
     ("partition.clients=101", "partition.clients=101 is more than the 100 samples; lower it."),
     (
         "partition.clients=60",
-        "partition: client 40 of 60 has 1 samples, each needs 2; use fewer clients or a more even partition.",
+        "partition: client 40 of 60 has 1 samples, each needs 2; lower partition.clients, or choose a more even partition.",
     ),
     (
         "partition=k_classes partition.k=11",
-        "k_classes: clients=5 with k=11 classes each do not fit 10 classes; choose k up to their number, and clients · k at least that.",
+        "partition.clients=5: k_classes with k=11 classes each does not fit 10 classes; set partition.k=10 and partition.clients=5.",
     ),
     ("data.limit=3", "partition.clients=5 is more than the 3 samples; lower it."),
     (

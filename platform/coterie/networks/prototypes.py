@@ -44,7 +44,7 @@ class Prototypes(nn.Module):
         points: Prototypes, on the lattice.
         counts: Samples that each stands for.
         members: The cluster of each, one-hot.
-        temperature: τ, the samples' mean squared distance to their prototype.
+        temperature: τ > 0; the smaller, the more the nearest prototype decides.
     """
 
     points: Tensor

@@ -12,7 +12,7 @@ from jaxtyping import Float64, Int32, Int64, UInt8
 from numpy.typing import NDArray
 from torch import Tensor
 
-_WEIGHT = 256
+_WEIGHT = 2**8
 """The four weights of a bilinear interpolation sum to this."""
 
 Affine = Float64[NDArray[np.float64], "2 3"]
@@ -86,11 +86,11 @@ class Warp:
 
     def __call__(self, images: UInt8[Tensor, "n c h w"]) -> UInt8[Tensor, "n c h w"]:
         """Warp a batch of images."""
-        flat = images.flatten(2)
-        total = torch.zeros(flat.shape, dtype=torch.int32)
+        pixels = images.flatten(2).permute(2, 0, 1).int()  # pixels first: whole rows are copied
+        total = torch.full_like(pixels, _WEIGHT // 2)
         for places, weights in self._corners:
-            total += flat[..., places].int() * weights
-        return ((total + _WEIGHT // 2) // _WEIGHT).to(torch.uint8).reshape(images.shape)
+            total.addcmul_(pixels.index_select(0, places), weights[:, None, None])
+        return (total >> 8).to(torch.uint8).permute(1, 2, 0).reshape(images.shape)
 
 
 def _centres(side: int) -> Float64[NDArray[np.float64], "side"]:

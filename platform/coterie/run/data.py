@@ -79,7 +79,7 @@ def read_and_split(config: RunConfig) -> tuple[DataArrays, list[Indices]]:
         if len(rows) < 2:
             raise DataError(
                 f"partition: client {client} of {len(parts)} has {len(rows)} samples, each needs "
-                "2; use fewer clients or a more even partition."
+                "2; lower partition.clients, or choose a more even partition."
             )
     return data, parts
 

@@ -12,8 +12,10 @@ FEDERATED |= {"fedsimclr": 5, "fedbyol": 5, "fedsimsiam": 5, "simclr": 1, "byol"
 FEDERATED |= {"fedmcc_digits_demo": 4}
 FEDERATED |= {"ccfc": 10, "cfcl": 10, "kfed": 10, "ffcm": 10}
 FEDERATED |= {"cpcfl": 60, "ifca": 60, "cpcfl_digits": 12, "ifca_digits": 12}
-RAW = ("kfed", "ffcm")
-WHOLE = ("ccfc", *RAW)
+FEDERATED |= {"concord": 10, "kmeans": 10}
+RAW = ("kfed", "ffcm", "kmeans")
+WHOLE = ("ccfc", "concord", *RAW)
+ENCODERS = dict.fromkeys(RAW, "encoders:Raw") | {"concord": "orientations:Orientations"}
 FEDERATED |= {"orchestra": 10, "orchestra_cifar10": 100, "orchestra_fashionmnist": 20}
 
 
@@ -37,10 +39,8 @@ def test_an_experiment_without_a_data_set_takes_any(name: str) -> None:
     assert config.experiment == name
     assert values["method"]["target"].lower().endswith(f":{name}")
     assert values["partition"]["target"].endswith(":IID")  # which needs no labels
-    assert (
-        values["encoder"]["target"]
-        == f"coterie.networks.{'encoders:Raw' if name in RAW else 'auto:Auto'}"
-    )
+    encoder = ENCODERS.get(name, "auto:Auto")
+    assert values["encoder"]["target"] == f"coterie.networks.{encoder}"
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,8 @@ def test_every_experiment_is_what_its_name_says(name: str) -> None:
     assert values["data"]["target"].lower().endswith(f":{data}")
     assert values["partition"]["clients"] == clients
     resized = data in ("mnist", "fashionmnist") and method not in ("fedavg", *WHOLE)
-    assert values["data"]["size"] == (32 if resized else None)
+    sizes = {"concord_digits": 16}
+    assert values["data"]["size"] == sizes.get(name, 32 if resized else None)
     assert values["data"]["root"] is None
     if method == "cfcl":
         embedded = name.endswith("_implicit")

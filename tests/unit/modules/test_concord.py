@@ -48,7 +48,7 @@ def test_the_directions_are_the_generalised_eigenvectors() -> None:
     found = discriminant(
         torch.from_numpy(covariance), torch.from_numpy(within), Concord.Config(components=2)
     ).numpy()
-    noise = within + 0.1 * np.trace(within) / 6 * np.eye(6)
+    noise = within + 0.3 * np.trace(within) / 6 * np.eye(6)
     values = np.sort(eigh(covariance, noise, eigvals_only=True))[::-1]
     for direction, value in zip(found.T, values, strict=False):
         assert np.allclose(covariance @ direction, value * noise @ direction)
