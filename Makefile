@@ -32,8 +32,8 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $(STAMP)
 	@echo "Installed: $$(du -sh $(VENV) | cut -f 1) in $(VENV)."
 
-demo: install  ## FedMCC on handwritten digits: 4 clients, about a minute on 2 cores.
-	$(BIN)/python -m ray_jobs.train experiment=fedmcc_digits_demo
+demo: install  ## Concord on handwritten digits: 10 clients, under a minute on 2 cores.
+	$(BIN)/python -m ray_jobs.train experiment=concord_digits
 
 check: install lint  ## lint, and for a minute the tests that the changes since main touch.
 	$(BIN)/python -m tests.check

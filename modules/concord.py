@@ -10,7 +10,9 @@ clusters depend on the split, to the bit.
    This is Fisher's discriminant with each sample a class of its own, or a linear contrastive
    learner in closed form.
 2. `prototypes`: k-means with many centroids among the projected unit vectors, by exact sums.
-3. At the server: UMAP's graph over the prototypes and its normalised spectral cut.
+3. At the server: a neighbour graph over the prototypes, as in McInnes et al., "UMAP: Uniform
+   Manifold Approximation and Projection for Dimension Reduction" (2018), and its normalised cut, as
+   in Ng et al., "On Spectral Clustering: Analysis and an algorithm" (2001).
 """
 
 from collections.abc import Mapping
@@ -88,7 +90,7 @@ class Concord(OnExactSums):
         components: PositiveInt = 64
         """Width of the representation."""
         neighbours: Annotated[int, Field(ge=2)] = 15
-        """Neighbours of a prototype in the graph."""
+        """Neighbours of a prototype in the graph; all others where there are no more."""
         rotation: Annotated[float, Field(ge=0.0, lt=90.0)] = 10.0
         """Angle by which images are turned to either side, in degrees; not for vectors."""
         scale: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.12
@@ -152,7 +154,7 @@ class Concord(OnExactSums):
 
     def _moments(self, client: Client, slots: Slots) -> dict[str, Tensor]:
         """Sums over the features, and over differences between both warps of a pair."""
-        sums = moment_sums(self._features(client, slots))
+        sums = moment_sums(self._features(client, slots), self.widest)
         if not self._warps:
             return sums
         _, height, width = self._task.shape
@@ -202,7 +204,8 @@ class Concord(OnExactSums):
         mean = on_lattice(moments.mean)
         steps = discriminant(moments.covariance, within, self._config)
         project = LatticeProjection(mean, directions(steps))
-        drawn = moments.draws(self._schedule.stages[0][0], draws(server, "starts"))
+        most = max(1, moments.count // (4 * self._config.minimum))
+        drawn = moments.draws(min(self._schedule.stages[0][0], most), draws(server, "starts"))
         slots = {PROJECTION: {"mean": mean, "directions": project.directions}}
         placed = with_slots(server, slots)
         return _with_centroids(placed, phase, on_lattice(project(off_lattice(drawn))))
@@ -215,13 +218,13 @@ class Concord(OnExactSums):
         """
         config, kept = self._config, sums.counts >= self._config.minimum
         points, counts = on_lattice(sums.means[kept]), sums.counts[kept]
-        if len(points) <= config.neighbours:
+        if len(points) < max(3, self._clusters or 0):
             raise RunError(
-                f"{len(points)} prototypes stand for {config.minimum} samples or more: a graph of "
-                f"method.neighbours={config.neighbours} takes more of them; lower "
-                "method.minimum or method.neighbours."
+                f"{len(points)} prototypes stand for method.minimum={config.minimum} samples or "
+                f"more, too few to cut into clusters; lower it."
             )
-        found = spectrum(fuzzy_graph(off_lattice(points).numpy(), config.neighbours), _SPECTRUM)
+        neighbours = min(config.neighbours, len(points) - 1)
+        found = spectrum(fuzzy_graph(off_lattice(points).numpy(), neighbours), _SPECTRUM)
         number = self._clusters or eigengap(found)
         members = cut(found, number, derive_seed(server.whole("seed"), "cut"))
         prototypes = {

@@ -34,8 +34,6 @@ from modules.fixed_encoder import ENCODER, RULES, FixedEncoder
 
 MOMENTS, SUMS = "moments", "sums"
 COUNT, TOTAL, PRODUCTS = "count", "total", "products"
-WIDE = 1024
-"""Representations wider than this send variances in place of the covariance."""
 
 
 class ExactSumsConfig(Component):
@@ -46,7 +44,13 @@ class ExactSumsConfig(Component):
 
 
 class OnExactSums(Method):
-    """A method that learns from exact sums over a fixed encoder's representations."""
+    """A method that learns from exact sums over a fixed encoder's representations.
+
+    Attributes:
+        widest: Representations wider than this send Σ x² of each feature in place of Σ x xᵀ.
+    """
+
+    widest: ClassVar[float] = float("inf")
 
     def __init__(self, config: Component, task: Task) -> None:
         self._task = task
@@ -68,7 +72,7 @@ class OnExactSums(Method):
     def _no_moments(self, module: FixedEncoder) -> dict[str, Tensor]:
         """The shapes of the moments, zero."""
         width = int(module.encoder.features)  # type: ignore[arg-type]  # an int, no submodule
-        second = (width,) if width > WIDE else (width, width)
+        second = (width,) if width > self.widest else (width, width)
         return {
             name: torch.zeros(shape, dtype=torch.float64)
             for name, shape in ((COUNT, ()), (TOTAL, (width,)), (PRODUCTS, second))
@@ -83,10 +87,10 @@ class OnExactSums(Method):
         return on_lattice(client.embed(module.encoder, samples))
 
 
-def moment_sums(points: Int[Tensor, "n d"]) -> dict[str, Tensor]:
-    """n, Σ x and Σ x xᵀ; of wide representations the diagonal of the last."""
+def moment_sums(points: Int[Tensor, "n d"], widest: float) -> dict[str, Tensor]:
+    """n, Σ x and Σ x xᵀ; of representations wider than `widest` the diagonal of the last."""
     values = off_lattice(points)
-    second = values.square().sum(dim=0) if values.shape[1] > WIDE else products(points)
+    second = values.square().sum(dim=0) if values.shape[1] > widest else products(points)
     return {COUNT: values.new_tensor(len(values)), TOTAL: values.sum(dim=0), PRODUCTS: second}
 
 

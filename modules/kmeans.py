@@ -1,7 +1,8 @@
 """Exact federated k-means: Lloyd's algorithm on all clients' samples, by exact sums.
 
-Lloyd, "Least Squares Quantization in PCM" (1982). Each round clients send, for every centroid, the
-sum and the number of their nearest samples. The centroids are those of k-means on all samples in
+Dhillon and Modha, "A Data-Clustering Algorithm on Distributed Memory Multiprocessors" (2000), after
+Lloyd's algorithm. Each round clients send, for every centroid, the sum and the number of their
+nearest samples. The centroids are those of k-means on all samples in
 one place, to the bit, however the samples are split.
 """
 
@@ -48,6 +49,8 @@ MOVING, BEST = "moving", "best"
 class KMeans(OnExactSums):
     """k-means over all clients, with several starts at a time."""
 
+    widest = 1024
+
     class Config(ExactSumsConfig):
         """k-means' configuration."""
 
@@ -84,7 +87,7 @@ class KMeans(OnExactSums):
         """The client's sums: over all its samples, or over those nearest to each centroid."""
         points = self._features(client, slots)
         if phase.name == MOMENTS:
-            return Outcome(up={MOMENTS: once(moment_sums(points))})
+            return Outcome(up={MOMENTS: once(moment_sums(points, self.widest))})
         moving = slots[CENTROIDS][MOVING]
         found = [cluster_sums(points, nearest(points, one), self._clusters) for one in moving]
         pairs = zip(found, moving, strict=True)

@@ -20,7 +20,8 @@ def test_those_who_import_a_change_follow_by_their_distance() -> None:
 def test_a_change_of_a_test_or_of_a_builder_touches_its_users_alone() -> None:
     own = "tests/unit/modules/test_kfed.py"
     assert touched([own]) == [own]
-    users = {own, "tests/unit/modules/test_ffcm.py", "tests/unit/clustering/test_one_shot.py"}
+    users = {own, "tests/unit/clustering/test_one_shot.py"}
+    users |= {f"tests/unit/modules/test_{method}.py" for method in ("concord", "ffcm", "kmeans")}
     assert set(touched(["tests/builders/vectors.py"])) == users
 
 

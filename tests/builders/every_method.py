@@ -17,6 +17,7 @@ from coterie.run.data import read_and_split
 
 CAPS = {
     "rounds": 2,
+    "iterations": 2,
     "epochs": 1,
     "batch_size": 8,
     "global_steps": 10,

@@ -331,6 +331,7 @@ def test_the_working_directory_does_not_matter(
 
 CHOICES = [(group, choice) for group, names in groups().items() for choice in names]
 OWN_DATA = {"class_folders", "client_folders", "image_folder", "manifest", "npz", "shards"}
+OWN_DATA |= {"webdataset"}
 
 
 @pytest.mark.parametrize(("group", "choice"), CHOICES)
