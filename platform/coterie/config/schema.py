@@ -116,6 +116,9 @@ class EvaluationConfig(Component):
     """Compute scores without labels in every evaluation: alignment, uniformity and inter-cluster
     mixing; not for silos. Between rounds they take at most `max_samples`, but uniformity compares
     each with all samples of its client, so all are embedded."""
+    metrics: Annotated[tuple[Target, ...], Field(strict=False)] = ()
+    """Metrics of your own, `[{target: package.module:Class, …}]`, computed at the end; not for
+    silos."""
     figures: bool = True
     """Draw curves, confusion matrix and t-SNE at the end."""
 

@@ -11,6 +11,7 @@ from coterie.clustering.contingency import contingency
 from coterie.config.schema import EvaluationConfig
 from coterie.contract.clusterer import Prediction
 from coterie.contract.data import DataArrays, Indices
+from coterie.contract.metric import Metric
 from coterie.contract.phase import ServerState
 from coterie.contract.seeds import derive_seed
 from coterie.errors import ContractError
@@ -45,6 +46,7 @@ class Evaluator(Scorer):
         classifies: Whether the model predicts the data's classes, and is scored as a classifier.
         unsupervised: Evaluator of the metrics without labels, if the config asks for it.
         local: Evaluator on the clients' own test sets, if the config asks for it.
+        own: The user's metrics.
     """
 
     config: EvaluationConfig
@@ -55,6 +57,7 @@ class Evaluator(Scorer):
     classifies: bool = False
     unsupervised: UnsupervisedEvaluator | None = None
     local: LocalTestEvaluator | None = None
+    own: tuple[Metric, ...] = ()
     sent: int = 0  # the driver has all data
     missed: tuple[int, ...] = ()
     _baseline: dict[str, float] | None = field(default=None, repr=False)
@@ -127,6 +130,9 @@ class Evaluator(Scorer):
             metrics[LOCAL] = self.local.scores(server)
         if self.unsupervised is not None:
             metrics[UNSUPERVISED] = self.unsupervised.scores(server)
+        if self.own:
+            given = prediction.embedding, assignments, self._labels
+            metrics["own"] = {metric.name: float(metric(*given)) for metric in self.own}
         return Evaluation(
             metrics=metrics,
             embedding=prediction.embedding,

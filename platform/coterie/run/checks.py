@@ -9,6 +9,7 @@ from coterie.contract.data import DataArrays
 from coterie.contract.method import Task
 from coterie.contract.seeds import seeded
 from coterie.errors import ConfigError
+from coterie.evaluation.own_metrics import build_metrics
 from coterie.execution.silo_data import is_siloed
 
 
@@ -30,6 +31,8 @@ def check_fit(config: RunConfig, task: Task, data: DataArrays) -> None:
             f"checkpoint.best={best}: data={data.name} has no labels to measure it by; leave it "
             "out."
         )
+    if build_metrics(config.evaluation) and is_siloed(config):
+        raise ConfigError("evaluation.metrics: siloed data stays with its clients; leave it out.")
     _check_ema(config)
     _check_encoder(task, config.method)
 

@@ -15,6 +15,7 @@ from coterie.contract.seeds import derive_seed
 from coterie.errors import ConfigError, DataError
 from coterie.evaluation.evaluator import Evaluator
 from coterie.evaluation.local_test_sets import LocalTestEvaluator, local_test_rows
+from coterie.evaluation.own_metrics import build_metrics
 from coterie.evaluation.scorer import Scorer
 from coterie.evaluation.silo_evaluator import SiloEvaluator
 from coterie.evaluation.unsupervised_evaluator import UnsupervisedEvaluator
@@ -119,6 +120,7 @@ def make_evaluator(config: RunConfig, assembly: Assembly, backend: Backend) -> E
         classifies=assembly.method.model_for(assembly.server, None).classifies,
         unsupervised=unsupervised if config.evaluation.unsupervised else None,
         local=_make_local_tests(config, assembly, backend),
+        own=build_metrics(config.evaluation),
     )
 
 

@@ -1,0 +1,42 @@
+"""docs/extend.md, run as it is written: its code, and its command with fewer images."""
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "extend.md").read_text(encoding="utf-8")
+CHEAP = ("cluster=serial", "data.limit=120", "method.rounds=1", "evaluation.figures=false")
+
+
+def block(language: str) -> str:
+    (found,) = re.findall(rf"^```{language}\n(.*?)^```$", PAGE, flags=re.DOTALL | re.MULTILINE)
+    return str(found)
+
+
+def test_encoder_augmentation_partition_and_metric_of_ones_own(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(block("python"), encoding="utf-8")
+    words = shlex.split(block("bash").replace("\\\n", " "))
+    done = subprocess.run(
+        [sys.executable, *words[1:], *CHEAP],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / "platform"), str(ROOT)])},
+        capture_output=True,
+        text=True,
+        timeout=250,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    run = tmp_path / "runs" / "extended"
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    assert config["encoder"] == {"target": "mine:Tiny", "width": 8}
+    assert config["augmentation"] == {"target": "mine:Noise", "strength": 0.2}
+    summary = json.loads((run / "summary.json").read_text())
+    assert summary["clients"] == 3
+    assert 0 < summary["metrics"]["own"]["largest_share"] <= 1
