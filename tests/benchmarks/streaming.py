@@ -30,7 +30,7 @@ TITLE = "Streamed pictures of 64×64 pixels"
 SIZES_GB = (1.0, 4.0)
 SIDE, DISTINCT, BLOCK = 64, 500, 256
 DECODED = SIDE * SIDE * 3
-BATCH, BATCHES, TURNS = 64, 8, 5
+BATCH, BATCHES, TURNS = 64, 8, 3
 TRAINED = 4_000
 """Pictures that training draws from."""
 
