@@ -12,7 +12,7 @@ SIZE := \(([0-9]{2,}\.[0-9] MB|[0-9.]+ GB)\)
 FILE := ^ *(Downloading|Using cached) (.*/)?([^/-]+-[^/-]+)-[^/]* ($(SIZE))
 STEP := ^Installing collected packages.*
 
-.PHONY: help install demo check test test-all lint format bench clean
+.PHONY: help install demo check test test-all lint format docs bench clean
 
 help:  ## This list.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 12
@@ -53,6 +53,9 @@ lint: install  ## ruff, mypy strict, import-linter.
 format: install  ## Format the code.
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+docs: install  ## The docs site, into build/site; warnings and dead links are errors.
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 bench: install  ## Measure; prints tables as in docs/benchmarks.md.
 	$(BIN)/python -m tests.benchmarks
