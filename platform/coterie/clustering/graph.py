@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_matrix, diags
 from scipy.sparse.csgraph import connected_components
 from scipy.sparse.linalg import eigsh
-from sklearn.cluster import KMeans
-from sklearn.neighbors import NearestNeighbors
 from threadpoolctl import threadpool_limits
 
 from coterie.errors import DataError
@@ -62,6 +60,8 @@ def fuzzy_graph(points: Matrix, neighbours: int) -> csr_matrix:
             f"neighbours={neighbours}: a graph over {len(points)} prototypes takes 2 to "
             f"{len(points) - 1}; change it, or ask for more prototypes."
         )
+    from sklearn.neighbors import NearestNeighbors  # a second that no client needs to spend
+
     with threadpool_limits(1):
         search = NearestNeighbors(n_neighbors=neighbours, algorithm="brute").fit(points)
         away, near = search.kneighbors()
@@ -119,6 +119,8 @@ def cut(found: Spectrum, clusters: int, seed: int) -> Int64[NDArray[np.int64], "
         raise DataError(
             f"clusters={clusters}: there are {len(found.vectors)} prototypes; ask for fewer."
         )
+    from sklearn.cluster import KMeans
+
     rows = found.vectors[:, :clusters]
     rows = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
     with threadpool_limits(1):
