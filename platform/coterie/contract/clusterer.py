@@ -31,8 +31,13 @@ _register_namedtuple(Prediction, serialized_type_name="coterie.networks.clustere
 def to_unit(
     samples: Shaped[Tensor, "n *shape"], dtype: torch.dtype = torch.float32
 ) -> Float[Tensor, "n *shape"]:
-    """Scale uint8 samples to [0, 1]; convert floating ones (feature vectors) to `dtype`."""
-    as_float = samples.to(dtype)  # a new tensor where the type differs
+    """Scale uint8 samples to [0, 1]; convert floating ones (feature vectors) to `dtype`.
+
+    The result's strides are those of its shape: convolutions choose their kernel, and so their
+    bits, by the strides, also by that of a single channel, which depends on who made the array.
+    """
+    # A new tensor where the type differs.
+    as_float = samples.to(dtype, memory_format=torch.contiguous_format)
     return as_float.div_(255.0) if samples.dtype == torch.uint8 else as_float
 
 
