@@ -47,6 +47,7 @@ def whole(tmp_path_factory):
 
 def test_training_is_not_lost_where_outputs_cannot_be_written(tmp_path, whole):
     sizes = {path: path.stat().st_size for path in whole.rglob("*") if path.is_file()}
+    sizes.pop(whole / "report.html")  # it holds the figures, and is written after them
     largest = max(sizes, key=sizes.__getitem__)
     assert largest.parent.name == "figures"  # drawn at the end; all else fits under the limit
     assert largest.name != "partition.png"
