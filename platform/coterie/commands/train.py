@@ -1,13 +1,16 @@
 """Train one experiment, for `ray_jobs.train` and for the processes of a study."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 from coterie.commands.compose import compose_plain
 from coterie.commands.help_text import help_text
 from coterie.commands.program import run_command
-from coterie.config.loading import check_engine_keys, load_component, load_config
+from coterie.config.loading import check_keys, load_component, load_config
 from coterie.config.schema import ClusterConfig
 from coterie.distributed.startup import early_start
+from coterie.errors import DataError
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -22,10 +25,21 @@ def main(arguments: Sequence[str]) -> int:
 
 def _train(arguments: Sequence[str]) -> int:
     plain = compose_plain(*arguments)
-    check_engine_keys(plain)
+    check_keys(plain)
+    _check_path(plain["data"])
     # Ray starts while PyTorch is imported.
     with early_start(load_component(ClusterConfig, plain.get("cluster") or {}, "cluster.")):
         config = load_config(plain)
         from coterie.run.federation import Federation
 
         return Federation(config).run().exit_code
+
+
+def _check_path(data: Mapping[str, Any]) -> None:
+    """Refuse a path at which there is nothing, before PyTorch is imported."""
+    path = data.get("path")
+    ours = str(data.get("target")).startswith("datamodules.")
+    if not ours or not isinstance(path, str) or set("*?[{:") & set(path):
+        return
+    if not Path(path).expanduser().exists():
+        raise DataError(f"data.path={path}: there is no such file or folder; check the path.")

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ValidationError, create_model
 from coterie.config.component import Component, config_model, target_of
 from coterie.config.explain import Fields, dotted_fields, explain, show
 from coterie.config.schema import COMPONENTS, RunConfig
+from coterie.config.source_model import source_model
 from coterie.errors import ConfigError
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
@@ -44,8 +45,11 @@ def load_config(values: Mapping[str, Any]) -> RunConfig:
     return config
 
 
-def check_engine_keys(values: Mapping[str, Any]) -> None:
-    """Validate the keys outside of `COMPONENTS`, without importing methods, data or PyTorch.
+def check_keys(values: Mapping[str, Any]) -> None:
+    """Validate what can be validated without importing methods, data or PyTorch.
+
+    These are the keys outside of `COMPONENTS`, and the keys of Coterie's own components as far as
+    their source tells them.
 
     Args:
         values: As for `load_config`, which validates all of them.
@@ -54,7 +58,19 @@ def check_engine_keys(values: Mapping[str, Any]) -> None:
         ConfigError: As `load_config`.
     """
     engine = {key: value for key, value in values.items() if key not in COMPONENTS}
-    _validate(_Engine, engine, dotted_fields(RunConfig), "")
+    fields = dict(dotted_fields(RunConfig))
+    _validate(_Engine, engine, fields, "")
+    models = {name: _source_model(values.get(name)) for name in COMPONENTS}
+    for name, model in models.items():
+        fields |= dotted_fields(model, f"{name}.") if model else {}
+    for name, model in models.items():
+        if model:
+            _validate(model, _own_keys(values[name]), fields, f"{name}.")
+
+
+def _source_model(section: object) -> type[Component] | None:
+    target = section.get("target") if isinstance(section, Mapping) else None
+    return source_model(target) if isinstance(target, str) else None
 
 
 def load_component(model: type[ModelT], values: Mapping[str, Any], prefix: str = "") -> ModelT:

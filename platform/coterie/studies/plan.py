@@ -14,7 +14,7 @@ from coterie.commands.arguments import read_values
 from coterie.commands.compose import compose_plain, experiments, parse
 from coterie.config.component import Component
 from coterie.config.explain import nearest
-from coterie.config.loading import check_engine_keys, load_component, load_config
+from coterie.config.loading import check_keys, load_component, load_config
 from coterie.config.schema import RunConfig
 from coterie.errors import ConfigError
 
@@ -132,7 +132,7 @@ def variant_configs(variants: Sequence[Variant], seed: int) -> dict[Variant, Run
     try:
         for variant in variants:  # all of them before a class, and with it PyTorch, is imported
             plain[variant] = compose_plain(*variant.arguments(seed))
-            check_engine_keys(plain[variant])
+            check_keys(plain[variant])
         for variant in variants:
             configs[variant] = load_config(plain[variant])
     except ConfigError as error:

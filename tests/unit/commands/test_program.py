@@ -5,6 +5,8 @@ import subprocess
 import sys
 import textwrap
 
+import pytest
+
 from coterie.commands.program import run_command
 
 
@@ -70,15 +72,24 @@ def test_an_error_ends_the_process_as_ever():
     assert "ValueError: broken" in done.stderr
 
 
-def test_the_engines_keys_are_answered_before_pytorch_is_imported():
+@pytest.mark.parametrize(
+    ("argument", "answer"),
+    [
+        ("tracking.progress=plain", "did you mean lines?"),
+        ("method.epoch=1", "did you mean method.epochs?"),
+        ("partition.clients=none", "a whole number"),
+        ("data=class_folders data.path=/nowhere", "data.path=/nowhere: there is no such file"),
+    ],
+)
+def test_a_refusal_comes_before_pytorch_is_imported(argument, answer):
     code = (
         "import sys\nfrom ray_jobs.train import main\n"
-        "code = main(['experiment=fedavg_digits', 'tracking.progress=plain'])\n"
+        f"code = main(['experiment=fedavg_digits', *'{argument}'.split()])\n"
         "sys.exit(code + 10 * ('torch' in sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
     assert done.returncode == 2
-    assert "did you mean lines?" in done.stderr
+    assert answer in done.stderr
 
 
 def test_ctrl_c_before_the_rounds_is_no_traceback(capsys):

@@ -22,7 +22,7 @@ from coterie.config import (
     target_of,
 )
 from coterie.config.explain import show
-from coterie.config.loading import check_engine_keys
+from coterie.config.loading import check_keys
 from coterie.errors import ConfigError
 
 
@@ -273,7 +273,7 @@ def test_the_engines_keys_are_refused_alike_without_the_components():
         with pytest.raises(ConfigError) as whole:
             load_config(values)
         with pytest.raises(ConfigError) as engine:
-            check_engine_keys(values)
+            check_keys(values)
         assert str(engine.value) == str(whole.value)
-    check_engine_keys(mapping())
-    check_engine_keys({"seed": 1})
+    check_keys(mapping())
+    check_keys({"seed": 1})
