@@ -13,7 +13,7 @@ from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, ClassVar, get_origin
+from typing import Any, ClassVar, cast, get_origin
 
 from pydantic import create_model
 
@@ -143,7 +143,7 @@ def _model(module: str, node: ast.ClassDef) -> type[Component]:
         else:
             default = ... if each.value is None else None if value is Any else value
             fields[name] = (Any if name in checked else kind, default)
-    model: type[Component] = create_model(node.name, __base__=bases, **fields)
+    model = cast("type[Component]", create_model(node.name, __base__=bases, **fields))
     if isinstance(constants.get("absent"), Mapping):
         model.absent = constants["absent"]
     return model
