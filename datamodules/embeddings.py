@@ -125,7 +125,8 @@ def claim(out: Path, recipe: Mapping[str, Any]) -> bool:
     """
     text = json.dumps(recipe, indent=2, ensure_ascii=False) + "\n"
     path = out / RECIPE
-    if path.is_file():
+    begun = path.is_file() and any(each != path for each in out.iterdir())
+    if begun:
         if path.read_text(encoding="utf-8") != text:
             raise ConfigError(
                 f"out={out}: it holds embeddings of other data or another encoder, see {RECIPE} in "
@@ -133,7 +134,7 @@ def claim(out: Path, recipe: Mapping[str, Any]) -> bool:
             )
         # `test` is written last, where there is one.
         return any((out / half / INDEX).is_file() for half in ("test", "."))
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+    if not path.is_file() and out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError(f"out={out}: it is not empty; choose a new folder.")
     out.mkdir(parents=True, exist_ok=True)
     write_text_atomically(path, text)

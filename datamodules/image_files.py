@@ -164,18 +164,29 @@ def read_images(pictures: Sequence[Picture], names: Sequence[str], form: Form) -
     return decoded.images
 
 
-def refuse(bad: Sequence[UnreadablePictureError], count: int, remedy: str) -> None:
+def refuse(
+    bad: Sequence[UnreadablePictureError], count: int, remedy: str, *, skippable: bool = False
+) -> None:
     """Raise an error about the unreadable pictures among `count`, if any.
+
+    Args:
+        bad: The errors of these pictures.
+        count: Pictures in all.
+        remedy: What to do, if there are several.
+        skippable: Whether `data.on_error=skip` would leave them out.
 
     Raises:
         DataError: It names the first 20.
     """
+    skip = ", or set data.on_error=skip" * skippable
     if len(bad) == 1:
-        raise DataError(str(bad[0])) from bad[0]
+        raise DataError(f"{str(bad[0]).removesuffix('.')}{skip}.") from bad[0]
     if bad:
         shown = "; ".join(one.told for one in bad[:_NAMED])
         more = f"; and {len(bad) - _NAMED} more" if len(bad) > _NAMED else ""
-        raise DataError(f"{len(bad)} of {count} pictures cannot be read ({shown}{more}); {remedy}.")
+        raise DataError(
+            f"{len(bad)} of {count} pictures cannot be read ({shown}{more}); {remedy}{skip}."
+        )
 
 
 def _first_readable(

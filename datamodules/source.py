@@ -122,8 +122,8 @@ class Source:
             refuse(
                 errors,
                 self.count,
-                "mend them or take them out (python -m ray_jobs.check_data lists all), or set "
-                "data.on_error=skip",
+                "mend them or take them out (python -m ray_jobs.check_data lists all)",
+                skippable=len(bad) < self.count,
             )
         _logger.warning(
             "%d of %d pictures cannot be read and are left out, the first because %s",

@@ -66,6 +66,17 @@ def test_a_method_runs_on_them(written, tmp_path) -> None:
     assert Federation(config).run().exit_code == 0
 
 
+def test_a_refused_job_leaves_the_folder_to_the_next(tmp_path, capsys) -> None:
+    out = f"out={tmp_path}/out"
+    picture = tmp_path / "pictures" / "broken.png"
+    picture.parent.mkdir()
+    picture.write_bytes(b"rubbish")
+    refused = ["data=image_folder", f"data.path={picture.parent}", "encoder=conv3", out]
+    assert embed.main(refused) == 2
+    assert "broken.png is no picture that can be read" in capsys.readouterr().err
+    assert embed.main([*SMALL, out]) == 0
+
+
 def test_a_killed_job_goes_on_to_the_same_bytes(tmp_path) -> None:
     arguments = [*DIGITS, "shard_samples=100", "batch_size=1"]
     out, whole = tmp_path / "killed", tmp_path / "whole"
