@@ -47,6 +47,12 @@ from coterie.contract.phase import Fact
 from coterie.errors import ConfigError, RunError
 from coterie.networks.encoders import Encoder
 from coterie.networks.prototypes import LatticeProjection, Prototypes, directions
+from coterie.networks.quadratic import (
+    QuadraticClassifier,
+    fit_sums,
+    fitted,
+    products_of,
+)
 from coterie.networks.warps import Warp, WarpSizes
 from modules.exact_sums import (
     MOMENTS,
@@ -62,8 +68,8 @@ from modules.exact_sums import (
 )
 from modules.fixed_encoder import CENTROIDS, ENCODER
 
-PROJECTION, PROTOTYPES = "projection", "prototypes"
-WARPED, POINTS = "warped", "points"
+PROJECTION, PROTOTYPES, LABELS, CLASSIFIER = "projection", "prototypes", "labels", "classifier"
+WARPED, POINTS, TARGETS, WEIGHTS = "warped", "points", "targets", "weights"
 _ITERATIONS = (3, 2, 2, 6)
 _SPECTRUM = 31
 """Eigenvalues that are kept, of which `eigengap` compares all but the first."""
@@ -71,6 +77,15 @@ _SHARPNESS = 0.1
 """Temperature of the prototypes' votes, as a share of the mean squared distance to a prototype."""
 _ROWS = 2048
 """Samples that are warped at a time."""
+_AGREEMENT = 0.9
+"""Share of the samples whose prototypes the classifier must give their own cluster. Where quadrics
+cannot follow the clusters, it gives fewer, and the prototypes decide alone."""
+_MESSAGES = {
+    MOMENTS: ((), MOMENTS),
+    PROTOTYPES: ((PROJECTION, CENTROIDS), SUMS),
+    LABELS: ((PROJECTION, PROTOTYPES), LABELS),
+}
+"""Of each phase what goes down besides the encoder, and what comes up."""
 NonNegative = Annotated[float, Field(ge=0.0)]
 
 
@@ -111,7 +126,7 @@ class Concord(OnExactSums):
         sizes = WarpSizes(config.rotation, config.scale, config.shear, config.translation)
         self._warps = sizes.pairs() if len(task.shape) == 3 else []
         self._schedule = growth(config.prototypes)
-        self.rounds = 1 + self._schedule.rounds
+        self.rounds = 1 + self._schedule.rounds + 1
 
     def init(self, sizes: Mapping[int, int], seed: int) -> ServerState:
         """The encoder, and no sums yet."""
@@ -122,33 +137,39 @@ class Concord(OnExactSums):
         return with_slots(server, {MOMENTS: moments})
 
     def next(self, server: ServerState) -> Phase | None:
-        """Moments of all samples, then an iteration of k-means a round."""
+        """Moments of all samples, then an iteration of k-means a round, then labels."""
         if server.round >= self.rounds:
             return None
-        first = server.round == 0
+        last = server.round == self.rounds - 1
+        name = MOMENTS if server.round == 0 else LABELS if last else PROTOTYPES
+        down, up = _MESSAGES[name]
         return Phase(
-            name=MOMENTS if first else PROTOTYPES,
+            name=name,
             stage="clustering",
             round=server.round + 1,
-            down=frozenset({ENCODER} if first else {ENCODER, PROJECTION, CENTROIDS}),
-            up=frozenset({MOMENTS if first else SUMS}),
-            metrics=frozenset() if first else frozenset({"loss"}),
+            down=frozenset({ENCODER, *down}),
+            up=frozenset({up}),
+            metrics=frozenset({"loss"} if name == PROTOTYPES else ()),
         )
 
     def client(self, client: Client, phase: Phase, slots: Slots) -> Outcome:
         """The client's sums. Its projected samples stay with it from turn to turn."""
         if phase.name == MOMENTS:
             return Outcome(up={MOMENTS: once(self._moments(client, slots))})
-        centroids = slots[CENTROIDS][CENTROIDS]
         if client.state is None:
             project = LatticeProjection(**slots[PROJECTION])
             points = on_lattice(project(off_lattice(self._features(client, slots))))
         else:
             points = client.state[POINTS]
+        state = {POINTS: points.to(torch.int16)}
+        if phase.name == LABELS:
+            labels = _label_sums(points, slots[PROTOTYPES])
+            return Outcome(up={LABELS: once(labels)}, state=state)
+        centroids = slots[CENTROIDS][CENTROIDS]
         sums = cluster_sums(points, nearest(points, centroids), len(centroids))
         return Outcome(
             up={SUMS: once({SUMS: sums})},
-            state={POINTS: points.to(torch.int16)},
+            state=state,
             metrics={"loss": ClusterSums(sums).inertia(centroids) / len(points)},
         )
 
@@ -174,9 +195,11 @@ class Concord(OnExactSums):
         means: Mapping[str, Mean],
         records: Mapping[int, Tensors],
     ) -> ServerState:
-        """Projection and first centroids; then k-means' steps; at last graph and cut."""
+        """Projection and first centroids; k-means' steps; graph and cut; the classifier."""
         if phase.name == MOMENTS:
             return self._projected(server, phase, summed(means[MOMENTS]))
+        if phase.name == LABELS:
+            return self._labelled(server, phase, summed(means[LABELS]))
         sums = ClusterSums(summed(means[SUMS])[SUMS])
         wanted = self._schedule.at(phase.round)
         if wanted is None:
@@ -193,7 +216,10 @@ class Concord(OnExactSums):
         if PROJECTION in server.slots:
             project = LatticeProjection(**server.slots[PROJECTION])
             model.encoder = Encoder(nn.Sequential(model.encoder, project), project.width)
-        if PROTOTYPES in server.slots:
+        if CLASSIFIER in server.slots:
+            width = server.slots[PROJECTION]["directions"].shape[1]
+            model.head = QuadraticClassifier(server.slots[CLASSIFIER][WEIGHTS], width)
+        elif PROTOTYPES in server.slots:
             model.head = Prototypes(**server.slots[PROTOTYPES])
         return model
 
@@ -234,7 +260,19 @@ class Concord(OnExactSums):
             "temperature": _SHARPNESS * sums.scatter[kept].sum() / counts.sum(),
         }
         facts: dict[str, Fact] = {"eigenvalues": [float(value) for value in found.values]}
-        return server.advance(phase, {PROTOTYPES: prototypes}, facts)
+        labels = _label_sums(points[:0], prototypes)
+        return server.advance(phase, {PROTOTYPES: prototypes, LABELS: labels}, facts)
+
+    def _labelled(self, server: ServerState, phase: Phase, sums: Tensors) -> ServerState:
+        """The classifier, if it agrees with the prototypes that its labels come from."""
+        prototypes = server.slots[PROTOTYPES]
+        points, counts = prototypes["points"], prototypes["counts"]
+        weights = fitted(sums[PRODUCTS], sums[TARGETS])
+        found = QuadraticClassifier(weights, points.shape[1])(off_lattice(points)).argmax(dim=1)
+        same = found == prototypes["members"].argmax(dim=1)
+        agreement = float(counts[same].sum() / counts.sum())
+        slots = {CLASSIFIER: {WEIGHTS: weights}} if agreement >= _AGREEMENT else {}
+        return server.advance(phase, slots, {"agreement": agreement})
 
 
 def growth(prototypes: int) -> Schedule[int]:
@@ -266,6 +304,15 @@ def discriminant(
     leading = vectors[:, ::-1][:, : config.components]
     largest = np.abs(leading).argmax(axis=0)
     return torch.from_numpy(leading * np.sign(leading[largest, np.arange(leading.shape[1])]))
+
+
+def _label_sums(points: Int32[Tensor, "n c"], prototypes: Tensors) -> dict[str, Tensor]:
+    """Sums for the classifier: a sample's label is the cluster of its nearest prototype."""
+    members = prototypes["members"].argmax(dim=1)
+    leading = products_of(points.shape[1], int(prototypes["counts"].sum()))
+    labels = members[nearest(points, prototypes["points"])]
+    sums = fit_sums(points, labels, prototypes["members"].shape[1], leading)
+    return dict(zip((PRODUCTS, TARGETS), sums, strict=True))
 
 
 def _with_centroids(

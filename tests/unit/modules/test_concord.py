@@ -5,8 +5,9 @@ import pytest
 import torch
 from scipy.linalg import eigh
 
-from coterie.clustering.lattice import off_lattice
+from coterie.clustering.lattice import off_lattice, on_lattice
 from coterie.errors import ConfigError, RunError
+from coterie.networks.quadratic import QuadraticClassifier, fit_sums, fitted, products_of
 from modules.concord import Concord, discriminant, growth
 from tests.builders.vectors import GROUPS, blobs, clusters, on_vectors, same_partition
 
@@ -62,8 +63,11 @@ def test_what_leaves_a_client_is_sums_and_its_samples_stay() -> None:
     samples, _ = blobs()
     ran = on_vectors(Concord.Config(clusters=3, **FEW), samples, halves(samples))
     for turn in ran.spy.turns:
-        assert set(turn.outcome.up) == (
-            {"moments"} if turn.slots.keys() == {"encoder"} else {"sums"}
+        down = turn.slots.keys() - {"encoder", "projection"}
+        assert (down, set(turn.outcome.up)) in (
+            (set(), {"moments"}),
+            ({"centroids"}, {"sums"}),
+            ({"prototypes"}, {"labels"}),
         )
         assert all(mean.weight == 1 for mean in turn.outcome.up.values())
         assert not turn.outcome.records
@@ -82,3 +86,23 @@ def test_it_refuses_what_cannot_be_cut() -> None:
         on_vectors(Concord.Config(clusters=1), samples, halves(samples))
     with pytest.raises(RunError, match=r"method\.minimum=50 samples or more, too few"):
         on_vectors(Concord.Config(clusters=2, minimum=50, **FEW), samples, halves(samples))
+
+
+def test_the_classifier_decides_where_it_agrees_with_the_prototypes() -> None:
+    samples, groups = blobs()
+    ran = on_vectors(Concord.Config(clusters=GROUPS, **FEW), samples, halves(samples))
+    server = ran.state.server
+    assert server.facts["agreement"] == 1.0
+    weights = server.slots["classifier"]["weights"]
+    assert weights.shape[1] == GROUPS
+    assert same_partition(clusters(ran, samples), groups)
+
+
+def test_rings_are_left_to_the_prototypes() -> None:
+    """Clusters along a circle, in turn 0, 1, 0, 1, …: no quadric follows them."""
+    angles = np.arange(2400) * 2 * np.pi / 2400
+    points = torch.from_numpy(np.stack([np.cos(angles), np.sin(angles)], axis=1))
+    labels = torch.from_numpy((np.arange(2400) // 200) % 2)
+    sums = fit_sums(on_lattice(points), labels, 2, products_of(2, 2400))
+    found = QuadraticClassifier(fitted(*sums), 2)(points).argmax(dim=1)
+    assert float((found == labels).double().mean()) < 0.9

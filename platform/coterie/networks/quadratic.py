@@ -1,0 +1,102 @@
+"""A quadratic classifier that is fitted by exact sums: least squares on products of features.
+
+A least-squares fit needs Σ φ φᵀ and Σ φ y only, which add up over clients. With products of
+features in φ, its borders between classes are quadrics. Everything is in integers until the last
+division, so a sample's probabilities depend on neither batch, threads nor processor.
+"""
+
+from math import isqrt
+
+import numpy as np
+import torch
+from jaxtyping import Float, Float64, Int, Int32, Int64
+from scipy.linalg import cho_factor, cho_solve
+from threadpoolctl import threadpool_limits
+from torch import Tensor, nn
+
+from coterie.clustering.lattice import UNIT, off_lattice, on_lattice, products
+
+_FINE = 2**20
+"""Steps of a weight per unit."""
+_SAMPLES = 16
+"""Samples for each value of φ, at least."""
+_ROWS = 2048
+"""Samples whose φ is held at a time."""
+RIDGE = 0.01
+"""Added to Σ φ φᵀ, as a share of its mean diagonal entry."""
+
+
+def products_of(width: int, samples: int) -> int:
+    """How many leading features have their products in φ, so that 16 samples stand behind a value.
+
+    Args:
+        width: Number of features c; φ holds 1, the features, and m (m + 1) / 2 products.
+        samples: Number of samples to fit to.
+
+    Returns:
+        m, at most c.
+    """
+    room = max(0, samples // _SAMPLES - width - 1)
+    return min(width, (isqrt(8 * room + 1) - 1) // 2)
+
+
+def expand(points: Int[Tensor, "n c"], leading: int) -> Int32[Tensor, "n q"]:
+    """φ of points on the lattice: 1, the features, and products of the leading ones.
+
+    Args:
+        points: Unit vectors, on the lattice. They are scaled by a power of two near √c, so that a
+            feature's mean square is near 1.
+        leading: How many features have their products in φ.
+    """
+    scaled = points.double() * 2 ** round(np.log2(points.shape[1]) / 2)
+    row, column = torch.triu_indices(leading, leading)
+    pairs = (scaled[:, row] * scaled[:, column] / UNIT).round()
+    return torch.cat([torch.full_like(scaled[:, :1], UNIT), scaled, pairs], dim=1).int()
+
+
+def fit_sums(
+    points: Int[Tensor, "n c"], labels: Int64[Tensor, "n"], classes: int, leading: int
+) -> tuple[Float64[Tensor, "t"], Float64[Tensor, "q k"]]:
+    """The upper triangle of Σ φ φᵀ, row by row, and Σ φ y, of one-hot labels y."""
+    size = 1 + points.shape[1] + leading * (leading + 1) // 2
+    second = torch.zeros(size, size, dtype=torch.float64)
+    targets = torch.zeros(size, classes, dtype=torch.float64)
+    for part, own in zip(torch.split(points, _ROWS), torch.split(labels, _ROWS), strict=True):
+        values = expand(part, leading)
+        second += products(values)
+        targets.index_add_(1, own, off_lattice(values).T)
+    row, column = torch.triu_indices(size, size)
+    return second[row, column], targets
+
+
+def fitted(triangle: Float64[Tensor, "t"], targets: Float64[Tensor, "q k"]) -> Int64[Tensor, "q k"]:
+    """The weights of the ridge regression on one-hot labels, in steps of 2^-20."""
+    size = len(targets)
+    matrix = np.zeros((size, size))
+    matrix[np.triu_indices(size)] = triangle.numpy()
+    matrix += RIDGE * matrix.trace() / size * np.eye(size)
+    with threadpool_limits(1):
+        weights = cho_solve(cho_factor(matrix), targets.numpy())
+    return torch.from_numpy(np.round(weights * _FINE).astype(np.int64))
+
+
+class QuadraticClassifier(nn.Module):
+    """Probabilities of classes: the regression's values, where above 0, over their sum.
+
+    Args:
+        weights: As of `fitted`.
+        width: Number of features c.
+    """
+
+    weights: Tensor
+
+    def __init__(self, weights: Int64[Tensor, "q k"], width: int) -> None:
+        super().__init__()
+        self.register_buffer("weights", weights)
+        self.leading = (isqrt(8 * (len(weights) - width - 1) + 1) - 1) // 2
+
+    def forward(self, representations: Float[Tensor, "n c"]) -> Float[Tensor, "n k"]:
+        """Map unit vectors to probabilities, in float32."""
+        values = expand(on_lattice(representations), self.leading).double()
+        scores = (values @ self.weights.double() / (UNIT * _FINE)).clamp_min(0.0)
+        return (scores / scores.sum(dim=1, keepdim=True).clamp_min(1e-9)).float()
