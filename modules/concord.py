@@ -27,8 +27,8 @@ from threadpoolctl import threadpool_limits
 from torch import Tensor, nn
 
 from coterie.clustering.exact_kmeans import ClusterSums, grown, moved
-from coterie.clustering.graph import cut, eigengap, fuzzy_graph, spectrum
 from coterie.clustering.lattice import cluster_sums, nearest, off_lattice, on_lattice, products
+from coterie.clustering.prototypes import cluster_prototypes
 from coterie.contract import (
     Client,
     Mean,
@@ -43,8 +43,7 @@ from coterie.contract import (
     summed,
 )
 from coterie.contract.clusterer import Clusterer
-from coterie.contract.phase import Fact
-from coterie.errors import ConfigError, RunError
+from coterie.errors import ConfigError
 from coterie.networks.encoders import Encoder
 from coterie.networks.prototypes import LatticeProjection, Prototypes, directions
 from coterie.networks.quadratic import (
@@ -71,10 +70,6 @@ from modules.fixed_encoder import CENTROIDS, ENCODER
 PROJECTION, PROTOTYPES, LABELS, CLASSIFIER = "projection", "prototypes", "labels", "classifier"
 WARPED, POINTS, TARGETS, WEIGHTS = "warped", "points", "targets", "weights"
 _ITERATIONS = (3, 2, 2, 6)
-_SPECTRUM = 31
-"""Eigenvalues that are kept, of which `eigengap` compares all but the first."""
-_SHARPNESS = 0.1
-"""Temperature of the prototypes' votes, as a share of the mean squared distance to a prototype."""
 _ROWS = 2048
 """Samples that are warped at a time."""
 _AGREEMENT = 0.9
@@ -242,26 +237,18 @@ class Concord(OnExactSums):
         Raises:
             RunError: If there are too few prototypes for a graph.
         """
-        config, kept = self._config, sums.counts >= self._config.minimum
-        points, counts = on_lattice(sums.means[kept]), sums.counts[kept]
-        if len(points) < max(3, self._clusters or 0):
-            raise RunError(
-                f"{len(points)} prototypes stand for method.minimum={config.minimum} samples or "
-                f"more, too few to cut into clusters; lower it."
-            )
-        neighbours = min(config.neighbours, len(points) - 1)
-        found = spectrum(fuzzy_graph(off_lattice(points).numpy(), neighbours), _SPECTRUM)
-        number = self._clusters or eigengap(found)
-        members = cut(found, number, derive_seed(server.whole("seed"), "cut"))
-        prototypes = {
-            "points": points,
-            "counts": counts,
-            "members": nn.functional.one_hot(torch.from_numpy(members), number).double(),
-            "temperature": _SHARPNESS * sums.scatter[kept].sum() / counts.sum(),
-        }
-        facts: dict[str, Fact] = {"eigenvalues": [float(value) for value in found.values]}
-        labels = _label_sums(points[:0], prototypes)
-        return server.advance(phase, {PROTOTYPES: prototypes, LABELS: labels}, facts)
+        kept = sums.counts >= self._config.minimum
+        found = cluster_prototypes(
+            on_lattice(sums.means[kept]),
+            sums.counts[kept],
+            sums.scatter[kept],
+            clusters=self._clusters,
+            neighbours=self._config.neighbours,
+            seed=derive_seed(server.whole("seed"), "cut"),
+        )
+        labels = _label_sums(found.tensors["points"][:0], found.tensors)
+        slots = {PROTOTYPES: found.tensors, LABELS: labels}
+        return server.advance(phase, slots, {"eigenvalues": [*found.eigenvalues]})
 
     def _labelled(self, server: ServerState, phase: Phase, sums: Tensors) -> ServerState:
         """The classifier, if it agrees with the prototypes that its labels come from."""

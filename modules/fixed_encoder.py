@@ -1,4 +1,4 @@
-"""The base of k-FED and FFCM: clusters of a fixed encoder's representations.
+"""The base of k-FED, FFCM and prototypes: clusters of a fixed encoder's representations.
 
 With `encoder=raw` the samples themselves are clustered, as in the papers. A pretrained encoder is
 sent to each client once.
@@ -58,11 +58,46 @@ class FixedEncoder(LightningModule):
         self.to(task.dtype)
 
 
-class OnFixedEncoder(Method):
-    """A method that clusters representations and trains nothing."""
+class OnEncoder(Method):
+    """A method that looks at representations and trains nothing.
+
+    Args:
+        task: Shapes and encoder.
+    """
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+
+    def init(self, sizes: Mapping[int, int], seed: int) -> ServerState:
+        """The encoder as it is built."""
+        with seeded(seed):
+            module = FixedEncoder(self._task)
+        RULES.check(module)
+        return ServerState(slots={ENCODER: RULES.slot(module, ENCODER)}, facts={"seed": seed})
+
+    def model_for(self, server: ServerState, client: int | None) -> Clusterer:
+        """The encoder, with a head once there is one."""
+        module = blank(lambda: FixedEncoder(self._task))
+        load_slots(module, {ENCODER: server.slots[ENCODER]})
+        return Clusterer(module.encoder, self._head_of(server))
+
+    @abstractmethod
+    def _head_of(self, server: ServerState) -> nn.Module | None:
+        """Build the head that maps representations to cluster probabilities, if there is one."""
+
+    def _points(self, client: Client, slots: Slots) -> Tensor:
+        """The representations of the client's samples, (n, features)."""
+        module = client.module("fixed", lambda: FixedEncoder(self._task))
+        load_slots(module, {ENCODER: slots[ENCODER]})
+        return client.embed(module.encoder)
+
+
+class OnFixedEncoder(OnEncoder):
+    """A method whose clients each send a number of centroids."""
 
     def __init__(self, config: FixedEncoderConfig, task: Task, local: int | None = None) -> None:
-        self._task, self._participation = task, config.participation
+        super().__init__(task)
+        self._participation = config.participation
         self._clusters = cluster_count(config.clusters, task)
         self._per_client = local or self._clusters
         self._key = "method.local_clusters" if local else "method.clusters"
@@ -89,25 +124,13 @@ class OnFixedEncoder(Method):
                 f"{asked}{called} clients find fewer than the {self._clusters} clusters that there "
                 "are in all; raise it, or let more clients take part."
             )
-        with seeded(seed):
-            module = FixedEncoder(self._task)
-        RULES.check(module)
-        return ServerState(slots={ENCODER: RULES.slot(module, ENCODER)}, facts={"seed": seed})
+        return super().init(sizes, seed)
 
-    def model_for(self, server: ServerState, client: int | None) -> Clusterer:
-        """The encoder, with the global centroids once there are any."""
-        module = blank(lambda: FixedEncoder(self._task))
-        load_slots(module, {ENCODER: server.slots[ENCODER]})
+    def _head_of(self, server: ServerState) -> nn.Module | None:
         if CENTROIDS not in server.slots:
-            return Clusterer(module.encoder)
-        return Clusterer(module.encoder, self._head(server.slots[CENTROIDS][CENTROIDS].clone()))
+            return None
+        return self._head(server.slots[CENTROIDS][CENTROIDS].clone())
 
     @abstractmethod
     def _head(self, centroids: Tensor) -> nn.Module:
         """Build the head that maps representations to cluster probabilities."""
-
-    def _points(self, client: Client, slots: Slots) -> Tensor:
-        """The representations of the client's samples, (n, features)."""
-        module = client.module("fixed", lambda: FixedEncoder(self._task))
-        load_slots(module, {ENCODER: slots[ENCODER]})
-        return client.embed(module.encoder)

@@ -1,0 +1,134 @@
+"""Prototypes: one-shot clusters from many local means, by their neighbour graph.
+
+Coterie's own baseline, a sibling of k-FED. Each client runs k-means with many centroids on its own
+samples and sends, once, those that stand for at least K of them. The server builds the neighbour
+graph of McInnes et al., "UMAP: Uniform Manifold Approximation and Projection for Dimension
+Reduction" (2018), over the prototypes of all clients and cuts it, as in Ng et al., "On Spectral
+Clustering: Analysis and an algorithm" (2001). A sample takes the cluster of the prototypes near it.
+
+As a set, the prototypes hardly depend on how the samples are split. Concord's do not at all.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated
+
+import torch
+from pydantic import Field, PositiveInt
+from torch import nn
+
+from coterie.clustering.kmeans import kmeans
+from coterie.clustering.lattice import on_lattice
+from coterie.clustering.prototypes import cluster_prototypes
+from coterie.contract import (
+    Client,
+    Mean,
+    Outcome,
+    Phase,
+    ServerState,
+    Slots,
+    Task,
+    Tensors,
+    derive_seed,
+    gathered,
+)
+from coterie.errors import ConfigError
+from coterie.networks.prototypes import Prototypes as PrototypesHead
+from modules.fixed_encoder import ENCODER, FixedEncoderConfig, OnEncoder
+
+POINTS, COUNTS, SCATTER, PROTOTYPES = "points", "counts", "scatter", "prototypes"
+
+
+class Prototypes(OnEncoder):
+    """K-anonymous prototypes, sent once, and the cut of their graph."""
+
+    rounds = 1
+
+    class Config(FixedEncoderConfig):
+        """The configuration of the method."""
+
+        clusters: PositiveInt | None = None
+        """Number of clusters k; by default the data's number of classes, and without classes the
+        number after which the graph's eigenvalues fall most."""
+        prototypes: PositiveInt = 500
+        """Prototypes of a client; fewer where it has less than twice `minimum` samples for each."""
+        minimum: PositiveInt = 3
+        """K: samples that a prototype stands for; others stay with the client."""
+        neighbours: Annotated[int, Field(ge=2)] = 15
+        """Neighbours of a prototype in the graph; all others where there are no more."""
+        restarts: PositiveInt = 1
+        """Restarts of a client's k-means; the best result counts."""
+
+    def __init__(self, config: "Prototypes.Config", task: Task) -> None:
+        super().__init__(task)
+        self._config = config
+        self._clusters = config.clusters or task.classes or None
+        if self._clusters == 1:
+            raise ConfigError("method.clusters=1: there is nothing to tell apart; set 2 or more.")
+
+    def next(self, server: ServerState) -> Phase | None:
+        """The only phase."""
+        if server.round:
+            return None
+        return Phase(
+            name=PROTOTYPES,
+            stage="clustering",
+            round=1,
+            cohort=self._config.participation,
+            down=frozenset({ENCODER}),
+            records=frozenset({POINTS, COUNTS, SCATTER}),
+            metrics=frozenset({"loss"}),
+        )
+
+    def client(self, client: Client, phase: Phase, slots: Slots) -> Outcome:
+        """Means of at least K of the client's samples, with their numbers and Σ ‖x − mean‖²."""
+        points, config = self._points(client, slots), self._config
+        most = max(1, len(points) // (2 * config.minimum))
+        found = kmeans(
+            points,
+            min(config.prototypes, most),
+            seed=derive_seed(client.seed, "kmeans"),
+            restarts=config.restarts,
+        )
+        counts = found.assignments.bincount(minlength=len(found.centroids))
+        away = (points - found.centroids[found.assignments]).double().square().sum(dim=1)
+        scatter = torch.zeros(len(counts), dtype=torch.float64).index_add_(
+            0, found.assignments, away
+        )
+        kept = counts >= config.minimum
+        return Outcome(
+            records={
+                POINTS: found.centroids[kept],
+                COUNTS: counts[kept].double(),
+                SCATTER: scatter[kept],
+            },
+            metrics={"loss": found.inertia / len(points)},
+        )
+
+    def server(
+        self,
+        server: ServerState,
+        phase: Phase,
+        means: Mapping[str, Mean],
+        records: Mapping[int, Tensors],
+    ) -> ServerState:
+        """Graph and cut of all clients' prototypes.
+
+        Raises:
+            RunError: If there are too few.
+        """
+        found = cluster_prototypes(
+            on_lattice(gathered(records, POINTS)),
+            gathered(records, COUNTS),
+            gathered(records, SCATTER),
+            clusters=self._clusters,
+            neighbours=self._config.neighbours,
+            seed=derive_seed(server.whole("seed"), "cut"),
+        )
+        return server.advance(
+            phase, {PROTOTYPES: found.tensors}, {"eigenvalues": [*found.eigenvalues]}
+        )
+
+    def _head_of(self, server: ServerState) -> nn.Module | None:
+        if PROTOTYPES not in server.slots:
+            return None
+        return PrototypesHead(**server.slots[PROTOTYPES])

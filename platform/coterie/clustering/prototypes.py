@@ -1,0 +1,72 @@
+"""Clusters of prototypes: their neighbour graph is cut, and a sample follows the near ones."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float64, Int32
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from coterie.clustering.graph import cut, eigengap, fuzzy_graph, spectrum
+from coterie.clustering.lattice import off_lattice
+from coterie.errors import RunError
+
+_SPECTRUM = 31
+"""Eigenvalues that are kept, of which `eigengap` compares all but the first."""
+_SHARPNESS = 0.1
+"""Temperature of the prototypes' votes, as a share of the mean squared distance to a prototype."""
+
+
+@dataclass(frozen=True)
+class PrototypeClusters:
+    """Prototypes with their clusters.
+
+    Attributes:
+        tensors: The arguments of `networks.prototypes.Prototypes`.
+        eigenvalues: The graph's largest, descending from 1.
+    """
+
+    tensors: Mapping[str, Tensor]
+    eigenvalues: list[float]
+
+
+def cluster_prototypes(
+    points: Int32[Tensor, "m c"],
+    counts: Float64[Tensor, "m"],
+    scatter: Float64[Tensor, "m"],
+    *,
+    clusters: int | None,
+    neighbours: int,
+    seed: int,
+) -> PrototypeClusters:
+    """Cut UMAP's graph over prototypes into clusters.
+
+    Args:
+        points: Prototypes, on the lattice.
+        counts: Samples that each stands for.
+        scatter: Σ ‖x − p‖² over these samples.
+        clusters: Number of clusters; None for the number after which the graph's eigenvalues fall
+            most.
+        neighbours: Neighbours of a prototype in the graph; all others where there are no more.
+        seed: Seed of the cut.
+
+    Raises:
+        RunError: If there are too few prototypes.
+    """
+    if len(points) < max(3, clusters or 0):
+        raise RunError(
+            f"{len(points)} prototypes stand for method.minimum samples or more, too few to cut "
+            "into clusters; lower it."
+        )
+    graph = fuzzy_graph(off_lattice(points).numpy(), min(neighbours, len(points) - 1))
+    found = spectrum(graph, _SPECTRUM)
+    number = clusters or eigengap(found)
+    members = torch.from_numpy(cut(found, number, seed))
+    tensors = {
+        "points": points,
+        "counts": counts,
+        "members": one_hot(members, number).double(),
+        "temperature": _SHARPNESS * scatter.sum() / counts.sum(),
+    }
+    return PrototypeClusters(tensors, [float(value) for value in found.values])

@@ -1,0 +1,53 @@
+"""Prototypes: what it finds, the one message of each client, and whom a prototype stands for."""
+
+import numpy as np
+import pytest
+import torch
+
+from coterie.errors import ConfigError, RunError
+from modules.prototypes import Prototypes
+from tests.builders.vectors import GROUPS, blobs, clusters, on_vectors, same_partition
+
+FEW = {"prototypes": 8, "neighbours": 4}
+
+
+def by_group(groups: np.ndarray) -> list[np.ndarray]:
+    return [np.flatnonzero(groups == group) for group in range(GROUPS)]
+
+
+@pytest.mark.parametrize("clusters_given", [GROUPS, None])
+def test_it_finds_groups_however_they_are_split(clusters_given: int | None) -> None:
+    samples, groups = blobs()
+    config = Prototypes.Config(clusters=clusters_given, **FEW)
+    everyone = np.random.default_rng(0).permutation(len(samples))
+    for parts in (by_group(groups), np.array_split(everyone, 2)):
+        ran = on_vectors(config, samples, parts)
+        assert same_partition(clusters(ran, samples), groups)
+
+
+def test_a_prototype_is_the_mean_of_enough_samples_and_is_sent_once() -> None:
+    samples, groups = blobs()
+    parts = by_group(groups)
+    ran = on_vectors(Prototypes.Config(clusters=GROUPS, minimum=4, **FEW), samples, parts)
+    assert len(ran.spy.turns) == GROUPS
+    for turn, rows in zip(ran.spy.turns, parts, strict=True):
+        assert set(turn.slots) == {"encoder"}
+        sent = turn.outcome.records
+        assert sent.keys() == {"points", "counts", "scatter"}
+        assert turn.outcome.up == turn.outcome.mail == {}
+        assert turn.outcome.state is None
+        assert len(sent["counts"]) >= 1
+        assert float(sent["counts"].min()) >= 4
+        own = torch.from_numpy(samples[rows])
+        nearest = torch.cdist(own, sent["points"]).argmin(dim=1)
+        for number, (point, count) in enumerate(zip(sent["points"], sent["counts"], strict=True)):
+            if int((nearest == number).sum()) == int(count):
+                torch.testing.assert_close(point, own[nearest == number].mean(dim=0))
+
+
+def test_it_refuses_what_cannot_be_cut() -> None:
+    samples, groups = blobs()
+    with pytest.raises(ConfigError, match=r"method\.clusters=1: there is nothing to tell apart"):
+        on_vectors(Prototypes.Config(clusters=1), samples, by_group(groups))
+    with pytest.raises(RunError, match=r"0 prototypes stand for method\.minimum"):
+        on_vectors(Prototypes.Config(clusters=2, minimum=50, **FEW), samples, by_group(groups))
