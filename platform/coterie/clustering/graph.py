@@ -99,14 +99,15 @@ def spectrum(graph: csr_matrix, size: int) -> Spectrum:
 
 
 def eigengap(found: Spectrum, fewest: int = 2) -> int:
-    """The number of clusters after which the eigenvalues fall most, relative to 1 − λ.
+    """The number k ≥ `fewest` of clusters with the largest eigengap in the spectrum.
 
-    The ratio (1 − λ_{k+1}) / (1 − λ_k) is compared over k ≥ `fewest` in the spectrum; a graph of
-    several components has as many clusters as those at least.
+    Von Luxburg, "A tutorial on spectral clustering" (2007), section 8.3. The gap λ_k − λ_{k+1} is
+    taken relative to √(1 − λ_{k+1}). The gap itself grows towards the end of the spectrum, and the
+    gap relative to 1 − λ_{k+1} prefers two loosely joined halves to their parts.
     """
-    gaps = np.maximum(1.0 - found.values, 1e-9)
-    ratios = gaps[fewest:] / gaps[fewest - 1 : -1]
-    return fewest + int(np.argmax(ratios))
+    steps = np.maximum(1.0 - found.values, 1e-9)
+    gaps = np.diff(steps) / np.sqrt(steps[1:])
+    return fewest + int(np.argmax(gaps[fewest - 1 :]))
 
 
 def cut(found: Spectrum, clusters: int, seed: int) -> Int64[NDArray[np.int64], "n"]:
