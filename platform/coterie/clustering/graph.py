@@ -85,7 +85,25 @@ def _scales(beyond: Matrix, target: float) -> Float64[NDArray[np.float64], "n"]:
 
 
 def spectrum(graph: csr_matrix, size: int) -> Spectrum:
-    """The `size` leading eigenvectors; at most one fewer than vertices in a large graph."""
+    """The `size` leading eigenvectors; at most one fewer than vertices in a large graph.
+
+    Each connected component is decomposed on its own: together they have the eigenvalue 1 once for
+    each, and a Lanczos method misses some of equal eigenvalues.
+    """
+    number, of = connected_components(graph, directed=False)
+    parts = [np.flatnonzero(of == component) for component in range(number)]
+    found = [_connected_spectrum(graph[part][:, part], size) for part in parts]
+    values = np.concatenate([each.values for each in found])
+    vectors = np.zeros((graph.shape[0], len(values)))
+    column = 0
+    for part, each in zip(parts, found, strict=True):
+        vectors[part, column : column + len(each.values)] = each.vectors
+        column += len(each.values)
+    order = np.argsort(-values, kind="stable")[:size]
+    return Spectrum(values[order], vectors[:, order])
+
+
+def _connected_spectrum(graph: csr_matrix, size: int) -> Spectrum:
     degree = np.asarray(graph.sum(axis=1)).ravel()
     root = diags(1.0 / np.sqrt(np.maximum(degree, np.finfo(float).tiny)))
     normal = root @ graph @ root
@@ -93,7 +111,8 @@ def spectrum(graph: csr_matrix, size: int) -> Spectrum:
         if graph.shape[0] <= max(_DENSE, 2 * size):
             values, vectors = np.linalg.eigh(normal.toarray())
         else:
-            values, vectors = eigsh(normal, k=size, which="LA", v0=np.sqrt(degree))
+            start = np.random.default_rng(0).standard_normal(len(degree))
+            values, vectors = eigsh(normal, k=size, which="LA", v0=start)
     order = np.argsort(-values, kind="stable")[:size]
     return Spectrum(values[order], vectors[:, order])
 
@@ -128,8 +147,3 @@ def cut(found: Spectrum, clusters: int, seed: int) -> Int64[NDArray[np.int64], "
         model = KMeans(clusters, n_init=_RESTARTS, random_state=seed % 2**32).fit(rows)
     labels: Int64[NDArray[np.int64], "n"] = model.labels_.astype(np.int64)
     return labels
-
-
-def components(graph: csr_matrix) -> int:
-    """Number of connected components."""
-    return int(connected_components(graph, directed=False, return_labels=False))
