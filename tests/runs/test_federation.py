@@ -71,7 +71,13 @@ def test_the_run_directory_keeps_its_contract(ran):
     assert summary["bytes"]["peer"] == 0
     assert summary["failures"] == []
     figures = {path.name for path in (ran.run_dir / "figures").glob("*.png")}
-    assert figures == {"curves.png", "confusion.png", "partition.png", "tsne.png"}
+    assert figures == {
+        "clusters.png",
+        "confusion.png",
+        "curves.png",
+        "partition.png",
+        "tsne.png",
+    }
 
 
 def test_metrics_have_a_row_per_phase_and_client(ran):

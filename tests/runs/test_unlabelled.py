@@ -70,7 +70,7 @@ def test_an_unlabelled_folder_is_clustered_by_its_own_clients(digits, tmp_path):
     assert table["cluster"] == result.assignments.tolist()
     assert set(table["cluster"]) <= set(range(4))
     figures = {path.name for path in (tmp_path / "run" / "figures").iterdir()}
-    assert figures == {"curves.png", "partition.png", "tsne.png"}
+    assert figures == {"clusters.png", "curves.png", "partition.png", "tsne.png"}
 
 
 def test_few_labels_score_their_own_samples_alone(digits, tmp_path):

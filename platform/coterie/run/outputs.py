@@ -14,6 +14,7 @@ from coterie.contract.clusterer import Clusterer
 from coterie.contract.data import DataArrays, Indices
 from coterie.contract.observer import Status
 from coterie.contract.phase import ServerState
+from coterie.evaluation.cluster_figure import Clustered, cluster_figure
 from coterie.evaluation.figures import confusion_figure, curves_figure, embedding_figure
 from coterie.evaluation.scorer import Evaluation
 from coterie.models.saved_model import write_model
@@ -116,7 +117,7 @@ def draw_figures(
     *,
     seed: int,
 ) -> list[Path]:
-    """Draw curves, groups of clients, confusion after matching, and t-SNE of a sample."""
+    """Draw curves, groups of clients, confusion after matching, clusters, and t-SNE."""
     line = about([recorder.config])
     folder.mkdir(parents=True, exist_ok=True)
     drawn = []
@@ -132,7 +133,7 @@ def draw_figures(
 def draw_evaluation(
     folder: Path, evaluation: Evaluation, data: DataArrays, seed: int, line: str
 ) -> list[Path]:
-    """Draw confusion after matching and t-SNE of a sample, where there is the data for them.
+    """Draw confusion after matching, the clusters, and t-SNE, where there is the data for them.
 
     Args:
         folder: Where to draw.
@@ -145,6 +146,11 @@ def draw_evaluation(
     if evaluation.table is not None:
         path = folder / "confusion.png"
         drawn.append(confusion_figure(evaluation.table, data.classes, path, line))
+    if evaluation.assignments is not None and evaluation.confidence is not None:
+        found = Clustered(
+            evaluation.embedding, evaluation.assignments, evaluation.confidence, data.samples
+        )
+        drawn.append(cluster_figure(found, folder / "clusters.png", seed=seed, about=line))
     labels = data.labels  # t-SNE colours all samples by class, or none
     if labels is not None and (labels < 0).any():
         labels = None

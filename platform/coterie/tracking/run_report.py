@@ -32,6 +32,7 @@ _CAPTIONS = {
     "curves": "Loss of each stage and scores over the rounds",
     "partition": "Samples of each class on each client",
     "client_groups": "Groups of clients over the rounds",
+    "clusters": "Clusters: how large, how sure, what is in them, and other numbers of them",
     "confusion": "True classes against matched clusters",
     "tsne": "t-SNE of the representations",
 }

@@ -1,0 +1,150 @@
+"""The figure that a user of clusters looks at: how large each is, how sure, and what is in it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+from torch import Tensor
+
+from coterie.clustering.kmeans import kmeans
+from coterie.contract.data import Samples
+from coterie.evaluation.canvas import COLOURS, blank, save
+
+FEWEST = 10
+"""Samples that a mean image stands for, at least: no sample of a client is shown."""
+_ACROSS = 8
+"""Mean images of a cluster."""
+_MOST = 1000
+"""Samples of a cluster that its mean images are made of."""
+_ROWS = 30
+"""Clusters that are drawn, the largest."""
+_SAMPLE = 1000
+"""Samples of the silhouette."""
+_NUMBERS = range(2, 21)
+"""Numbers of clusters whose silhouette is drawn."""
+
+
+@dataclass(frozen=True)
+class Clustered:
+    """Samples and what was found about them.
+
+    Attributes:
+        embedding: Representations (n, d).
+        assignments: Clusters (n,), counted from 0.
+        confidence: Probabilities (n,) of these clusters.
+        samples: The samples, in the same order; images are uint8 (n, channels, height, width).
+    """
+
+    embedding: Tensor
+    assignments: NDArray[np.int64]
+    confidence: NDArray[np.float32]
+    samples: Samples
+
+
+def cluster_figure(found: Clustered, path: Path, *, seed: int, about: str = "") -> Path:
+    """Draw a row for each cluster, and the silhouette of other numbers of clusters. No label.
+
+    A row has the cluster's number of samples, their mean confidence and, of images, the means of
+    up to eight groups of at least ten similar samples. The silhouette (Rousseeuw, 1987) is that of
+    k-means on a sample of the representations: a guide to the number of clusters, not a proof.
+
+    Args:
+        found: The samples with their clusters.
+        path: Where to write the PNG.
+        seed: Of samples and k-means.
+        about: What was run, for the line below the figure.
+
+    Returns:
+        Path: `path`.
+    """
+    clusters, sizes = np.unique(found.assignments, return_counts=True)
+    drawn = [int(cluster) for cluster in clusters[np.argsort(-sizes, kind="stable")][:_ROWS]]
+    images = found.samples.dtype == np.uint8 and len(found.samples.shape) == 4
+    height = 1.4 + max(0.62 * len(drawn), 2.6)
+    figure = blank(10.5 if images else 8.0, height)
+    ratios = [2.1, 1] if images else [1, 1]
+    left, right = figure.subfigures(1, 2, squeeze=False, width_ratios=ratios)[0]
+    _draw_rows(left, found, drawn, seed if images else None)
+    _draw_silhouette(right.add_subplot(), found, seed)
+    return save(figure, path, about)
+
+
+def _draw_rows(figure: Figure, found: Clustered, drawn: Sequence[int], seed: int | None) -> None:
+    """Sizes and confidence of these clusters; their mean images if there is a seed."""
+    grid = figure.subplots(len(drawn), 1 + (0 if seed is None else _ACROSS), squeeze=False)
+    largest = max(int((found.assignments == cluster).sum()) for cluster in drawn)
+    for row, cluster in zip(grid, drawn, strict=True):
+        members = np.flatnonzero(found.assignments == cluster)
+        bar: Axes = row[0]
+        bar.barh([0], [len(members)], color=COLOURS[0])
+        bar.set_xlim(0, largest)
+        bar.set_ylim(-1.6, 0.6)
+        sure = float(found.confidence[members].mean())
+        bar.text(0, -0.55, f"{cluster}: {len(members):,}, sure {sure:.2f}", fontsize=8, va="top")
+        bar.axis("off")
+        for axes in row[1:]:
+            axes.axis("off")
+        if seed is not None:
+            for axes, image in zip(row[1:], mean_images(found, members, seed), strict=False):
+                axes.imshow(image, cmap="gray", vmin=0, vmax=255)
+    what = "" if seed is None else f", means of {FEWEST} or more similar samples"
+    figure.suptitle(f"clusters: samples, confidence{what}", fontsize=11)
+
+
+def mean_images(
+    found: Clustered, members: NDArray[np.int64], seed: int
+) -> list[NDArray[np.float64]]:
+    """Means of groups of similar samples of a cluster, the largest group first.
+
+    Args:
+        found: The samples with their clusters.
+        members: Rows (m,) of the cluster.
+        seed: Of the draw of up to 1,000 members, and of k-means.
+
+    Returns:
+        Images in 0..255: (height, width), or (height, width, 3) in colour. None of fewer than ten
+        samples.
+    """
+    generator = np.random.default_rng(seed)
+    rows = np.sort(generator.permutation(members)[:_MOST])
+    groups = min(_ACROSS, len(rows) // (2 * FEWEST))
+    if groups == 0:
+        labels = np.zeros(len(rows), np.int64)
+    else:
+        points = found.embedding[torch.from_numpy(rows)].float()
+        labels = kmeans(points, groups, seed=seed, restarts=1).assignments.numpy()
+    pixels = found.samples[rows].astype(np.float64)
+    means = [
+        (int((labels == group).sum()), pixels[labels == group].mean(axis=0))
+        for group in np.unique(labels)
+        if (labels == group).sum() >= FEWEST
+    ]
+    ordered = sorted(means, key=lambda pair: -pair[0])
+    return [mean[0] if len(mean) != 3 else np.moveaxis(mean, 0, 2) / 255 for _, mean in ordered]
+
+
+def _draw_silhouette(axes: Axes, found: Clustered, seed: int) -> None:
+    from sklearn.metrics import silhouette_score  # half a second, spent only where it is drawn
+    from threadpoolctl import threadpool_limits
+
+    generator = np.random.default_rng(seed)
+    rows = np.sort(generator.permutation(len(found.embedding))[:_SAMPLE])
+    points = found.embedding[torch.from_numpy(rows)].float()
+    scores = {}
+    for number in _NUMBERS:
+        if number >= len(points):
+            break
+        labels = kmeans(points, number, seed=seed, restarts=3).assignments.numpy()
+        if len(np.unique(labels)) > 1:
+            with threadpool_limits(1):
+                scores[number] = silhouette_score(points.numpy(), labels)
+    axes.plot(list(scores), list(scores.values()), color=COLOURS[0], marker="o", markersize=4)
+    axes.axvline(len(np.unique(found.assignments)), color=COLOURS[2], linestyle=":", linewidth=1)
+    axes.set(xlabel="clusters of k-means", ylabel="silhouette")
+    axes.set_title("other numbers of clusters\n(dotted: this run's)", fontsize=10)
+    axes.grid(alpha=0.3)
