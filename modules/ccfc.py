@@ -8,8 +8,10 @@ authors' code.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import ClassVar
 
+import torch
 from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
@@ -17,6 +19,7 @@ from coterie.clustering.kmeans import kmeans
 from coterie.contract import (
     Client,
     Entry,
+    Form,
     Mean,
     Method,
     Outcome,
@@ -37,6 +40,7 @@ from coterie.contract import (
     seeded,
 )
 from coterie.contract.clusterer import Clusterer
+from coterie.contract.form import UNIT_LENGTH
 from coterie.errors import ConfigError
 from coterie.losses.cosine import Pairs
 from coterie.networks.branch import cluster_count
@@ -112,6 +116,7 @@ class _MinesCentroids(Method):
                 cohort=cohort,
                 down=frozenset({"encoder"}),
                 records=mined,
+                forms=self._forms(),
                 ends_round=server.step > 0,
             )
         return Phase(
@@ -124,6 +129,7 @@ class _MinesCentroids(Method):
             up=NETWORKS,
             records=mined,
             metrics=METRICS,
+            forms=self._forms() if mined else {},
         )
 
     def client(self, client: Client, phase: Phase, slots: Slots) -> Outcome:
@@ -174,6 +180,13 @@ class _MinesCentroids(Method):
             return Clusterer(nn.Sequential(encoder, UnitLength()) if cosine else encoder)
         head: nn.Module = Centroids(in_metric(module.centroids, self._config.metric))
         return Clusterer(encoder, nn.Sequential(UnitLength(), head) if cosine else head)
+
+    def _forms(self) -> dict[str, Form]:
+        """Of the centroids: k means of representations, which have unit length for "cosine"."""
+        form = Form(shape=(self._clusters, self._config.projection), dtype=torch.float32)
+        if self._config.metric == "cosine":
+            form = replace(form, lowest=-UNIT_LENGTH, highest=UNIT_LENGTH)
+        return {CENTROIDS: form}
 
     def _module(self, stage: Stage) -> ClusterSiamese:
         return ClusterSiamese(self._config, self._task, stage, self._pairs)

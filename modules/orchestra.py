@@ -17,6 +17,7 @@ from coterie.clustering.sinkhorn import global_centroids, local_centroids
 from coterie.contract import (
     Client,
     Entry,
+    Form,
     Mean,
     Method,
     Outcome,
@@ -36,6 +37,7 @@ from coterie.contract import (
     seeded,
 )
 from coterie.contract.clusterer import Clusterer
+from coterie.contract.form import UNIT_LENGTH
 from modules.orchestra_model import GlobalClusters, OrchestraConfig, OrchestraModel
 
 NETWORKS = frozenset({"online", "target", "rotation"})
@@ -102,6 +104,7 @@ class Orchestra(Method):
             return None
         shared = {"k_anonymity": "centroids", "none": "representations"}[self._config.privacy]
         cohort, records = self._config.participation, frozenset({shared})
+        forms = self._forms(shared, server)
         if server.round == 0 and server.step == 0:
             return Phase(
                 name="clustering",
@@ -112,6 +115,7 @@ class Orchestra(Method):
                 records=records,
                 metrics=METRICS,
                 minima=MINIMA,
+                forms=forms,
                 ends_round=False,
             )
         return Phase(
@@ -125,6 +129,7 @@ class Orchestra(Method):
             records=records,
             metrics=METRICS,
             minima=MINIMA,
+            forms=forms,
         )
 
     def client(self, client: Client, phase: Phase, slots: Slots) -> Outcome:
@@ -175,6 +180,16 @@ class Orchestra(Method):
 
     def _build(self) -> OrchestraModel:
         return OrchestraModel(self._config, self._task)
+
+    def _forms(self, shared: str, server: ServerState) -> dict[str, Form]:
+        """Unit rows, as many as a client has clusters or samples in memory."""
+        config, width = self._config, server.slots["centroids"]["centroids"].shape[1]
+        most = config.local_clusters if shared == "centroids" else config.memory
+        shape = (range(1, most + 1), width)
+        return {
+            shared: Form(shape=shape, lowest=-UNIT_LENGTH, highest=UNIT_LENGTH),
+            "smallest_cluster": Form(lowest=0.0, highest=1.0, per_sample=True),
+        }
 
     def _encode(self, client: Client, module: OrchestraModel) -> None:
         """Fill the memory with views of randomly chosen samples; nothing is trained."""

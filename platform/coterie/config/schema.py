@@ -54,6 +54,9 @@ class FaultsConfig(Component):
     on_state_loss: Literal["rewind", "stale"] = "rewind"
     """When clients' states are lost with their node: `rewind` takes the whole run back to the last
     checkpoint, with the same bits; `stale` only these clients, with other bits."""
+    max_growth: Annotated[float, Field(ge=1.0)] | None = 1e4
+    """A client's update is refused if a value of it is more than so many times as large as the
+    largest of the server's slot, or of 1 if that is larger; null for no limit."""
     min_participation: Annotated[float, Field(ge=0.0, le=1.0)] = 0.5
     """Share of the cohort that has to succeed in each phase; below it the run fails."""
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from coterie.contract.form import Form
 from coterie.errors import ContractError
 
 Tensors = Mapping[str, Tensor]
@@ -44,6 +45,11 @@ class Phase:
         metrics: Scalars about the training that clients may send, for people to watch.
         minima: Those of `metrics` that are reported as the minimum over the clients; the others
             are reported as the mean, weighted by numbers of samples.
+        forms: The form of each of `records`, `mail` and `metrics` by name. A client has to send
+            all records that have one; what has none is held to be real and finite.
+        repeats: How often a contribution's weight may count a sample: a client weighs at most so
+            many times its number of samples.
+        received: Samples from other clients that it may count beside its own.
         ends_round: Whether the round ends with this phase; evaluation and checkpoints may follow.
     """
 
@@ -58,6 +64,9 @@ class Phase:
     mail: frozenset[str] = frozenset()
     metrics: frozenset[str] = frozenset()
     minima: frozenset[str] = frozenset()
+    forms: Mapping[str, Form] = field(default_factory=dict)
+    repeats: float = 1.0
+    received: int = 0
     ends_round: bool = True
 
 
@@ -69,7 +78,7 @@ class Mean:
     with the total weight. Sums are exact, so their order does not matter.
 
     Attributes:
-        weight: A positive integer, usually the number of samples.
+        weight: A positive integer, usually the number of samples; see `Phase.repeats`.
         tensors: Floating tensors, with the names and shapes of the server's slot.
     """
 

@@ -24,6 +24,7 @@ class Turn:
         state: What it kept from its last turn, or None.
         mail: Sender to message.
         work: Share of its local steps to do; under 1 for a straggler.
+        heaviest: The largest weight of its contributions; None where weights do not count.
     """
 
     client: int
@@ -32,6 +33,7 @@ class Turn:
     state: Handle | None = None
     mail: Mapping[int, Handle] = field(default_factory=dict)
     work: float = 1.0
+    heaviest: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,11 +88,19 @@ class TurnDone:
 
 @dataclass(frozen=True, kw_only=True)
 class TurnFailed:
-    """A client's turn failed; nothing of it was summed."""
+    """A client's turn failed; nothing of it was summed.
+
+    Attributes:
+        call: The call.
+        client: The client.
+        message: Why, in one printable line.
+        refused: Whether it refused the config, which ends the run if every client does.
+    """
 
     call: int
     client: int
     message: str
+    refused: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

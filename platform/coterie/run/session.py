@@ -67,6 +67,7 @@ class Session:
     _backend: Backend | None = None
     _recorder: Recorder | None = None
     _tracker: Tracker | None = None
+    _loop: Loop | None = None
 
     def run(self, interrupts: Interrupts) -> Finished:
         """Start the backend, run the method's phases, evaluate and write the outputs.
@@ -131,9 +132,10 @@ class Session:
         return not trained and is_completed(self.directory.summary)
 
     @property
-    def phases(self) -> int:
-        """Number of completed phases, those before a resume included."""
-        return self.state.phases if self.state else 0
+    def has_run(self) -> bool:
+        """Whether a client has completed a turn, here or before a resume."""
+        here = self._loop is not None and self._loop.has_run
+        return here or bool(self.state and self.state.phases)
 
     @property
     def failures(self) -> tuple[str, ...]:
@@ -165,7 +167,7 @@ class Session:
         if self.extension:
             self._extend()
         self.seconds["start"] = time.perf_counter() - begun
-        Loop(
+        self._loop = Loop(
             method=self.assembly.method,
             backend=self._backend,
             workload=self.assembly.workload,
@@ -173,7 +175,8 @@ class Session:
             commit=self._recorder.commit,
             recover=recovery.recover,
             participation=self.assembly.participation,
-        ).run(self.state)
+        )
+        self._loop.run(self.state)
         return self.state, self._recorder
 
     def _extend(self) -> None:
