@@ -20,6 +20,7 @@ from coterie.distributed.calls import (
 )
 from coterie.distributed.fleet import Fleet
 from coterie.distributed.waiting import wait_for
+from coterie.distributed.watch import ClusterWatch, as_run_error
 from coterie.errors import RunError, StateLostError
 from coterie.execution.backend import Workload
 from coterie.execution.build import build_method
@@ -48,8 +49,9 @@ class RayBackend:
 
     def __init__(self, workload: Workload, stop: Callable[[], None]) -> None:
         self._config = workload.config
-        self._stop = stop
-        self._fleet = Fleet(workload, stop)
+        self._stop = ClusterWatch(stop).check
+        with as_run_error():
+            self._fleet = Fleet(workload, self._stop)
         self._method = build_method(workload)
         self._calls = 0
         self._lost: list[str] = []
@@ -61,6 +63,10 @@ class RayBackend:
 
     def execute(self, order: Order) -> Iterator[Event]:
         """Run the turns on the actors; a dead actor's turns run again on other actors."""
+        with as_run_error():
+            yield from self._execute(order)
+
+    def _execute(self, order: Order) -> Iterator[Event]:
         placed, unplaced = self._fleet.assign(order.turns)
         yield from self._fail_unplaced(unplaced)
         calls = self._submit_all(order, placed)
@@ -94,16 +100,33 @@ class RayBackend:
         means: Mapping[str, Mean],
         records: Mapping[int, Tensors],
     ) -> ServerState:
-        """Run the server half in the driver, or on its actor if there is one."""
+        """Run the server half in the driver, or on its actor if there is one.
+
+        An actor that dies is replaced: the server half is pure, so it gives the same bits again.
+        """
         if self._fleet.server is None:
             return self._method.server(server, phase, means, records)
         weighted = {slot: (mean.weight, pack(mean.tensors)) for slot, mean in means.items()}
         gathered = {client: pack(tensors) for client, tensors in records.items()}
-        reference = self._fleet.server.serve.remote(pack_server(server), phase, weighted, gathered)
-        return unpack_server(fetch(reference))
+        sent, lost = pack_server(server), 0
+        with as_run_error():
+            while True:
+                reference = self._fleet.server.serve.remote(sent, phase, weighted, gathered)
+                wait_for(reference, self._stop)
+                try:
+                    return unpack_server(fetch(reference))
+                except LOST as error:
+                    lost += 1
+                    self._lost.append(f"the server's actor died: {why_lost(error)}")
+                    self._check_restarts(lost)
+                    self._fleet.replace_server()
 
     def predict(self, server: ServerState, chunks: Sequence[Chunk]) -> list[Prediction]:
         """Predict chunks on the actors; results are in the chunks' order."""
+        with as_run_error():
+            return self._predict(server, chunks)
+
+    def _predict(self, server: ServerState, chunks: Sequence[Chunk]) -> list[Prediction]:
         self._calls += 1
         key, stored = str(self._calls), ray.put(pack_server(server))
         results: dict[int, Prediction] = {}
@@ -141,7 +164,7 @@ class RayBackend:
         return [results[i] for i in range(len(chunks))]
 
     def take_losses(self) -> list[str]:
-        """Return why actors were lost during predictions since the last call."""
+        """Return why actors other than those of turns were lost since the last call."""
         lost, self._lost = self._lost, []
         return lost
 
@@ -158,7 +181,8 @@ class RayBackend:
 
     def store(self, packed: Packed) -> Handle:
         """Put tensors into the object store; the driver owns them."""
-        return ray.put(packed)
+        with as_run_error():
+            return ray.put(packed)
 
     def fetch(self, handle: Handle) -> Packed:
         """Read tensors from the object store.
@@ -166,10 +190,11 @@ class RayBackend:
         Raises:
             StateLostError: If their node is lost.
         """
-        try:
-            packed: Packed = fetch(handle)
-        except (ObjectLostError, RayActorError) as error:  # Ray names its maker at times
-            raise StateLostError from error
+        with as_run_error():
+            try:
+                packed: Packed = fetch(handle)
+            except (ObjectLostError, RayActorError) as error:  # Ray names its maker at times
+                raise StateLostError from error
         return packed
 
     def close(self) -> None:

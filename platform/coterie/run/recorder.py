@@ -26,7 +26,7 @@ from coterie.tracking.summary import Summary
 
 _CURVES = ("loss", "acc", "nmi", "ari")
 _UNREACHED = "its actor or node is gone", "not in the scores"
-_AGAIN = "replaced, its predictions run again"
+_AGAIN = "replaced, its work runs again"
 
 
 @dataclass
