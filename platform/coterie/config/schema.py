@@ -8,6 +8,7 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, Serializ
 from coterie.config.aggregation import AggregationConfig
 from coterie.config.component import Component
 from coterie.config.participation import ParticipationConfig
+from coterie.config.privacy import PrivacyConfig
 from coterie.config.target import LoggerChoice, Target
 
 Threads = Annotated[int, Field(ge=1, le=1024)]
@@ -210,6 +211,7 @@ class RunConfig(Component):
     aggregation: AggregationConfig = AggregationConfig()
     participation: ParticipationConfig = ParticipationConfig()
     faults: FaultsConfig = FaultsConfig()
+    privacy: PrivacyConfig = PrivacyConfig()
     links: LinksConfig = LinksConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()

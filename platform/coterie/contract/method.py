@@ -40,6 +40,7 @@ class Task:
         encoder: Config of the representation network.
         augmentation: Config of the random views.
         dtype: The parameters' type, from the run's precision.
+        minimum: Samples that what a client sends stands for at least; see `privacy.minimum`.
     """
 
     shape: tuple[int, ...]
@@ -47,6 +48,7 @@ class Task:
     encoder: BuildsEncoder
     augmentation: BuildsAugmentation
     dtype: torch.dtype = torch.float32
+    minimum: int = 1
 
     @cached_property
     def features(self) -> int:

@@ -117,6 +117,7 @@ class Outcome:
         state: What the client keeps for its next turn; None drops what it had kept.
         mail: Recipient to tensors, stored until the recipient's next turn.
         metrics: Scalars about the training, each declared in the phase's `metrics`.
+        note: What people should know of the turn, such as what was not sent; shown once.
     """
 
     up: Mapping[str, Mean] = field(default_factory=dict)
@@ -124,6 +125,7 @@ class Outcome:
     state: Tensors | None = None
     mail: Mapping[int, Tensors] = field(default_factory=dict)
     metrics: Mapping[str, float] = field(default_factory=dict)
+    note: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

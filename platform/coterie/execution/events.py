@@ -71,6 +71,7 @@ class TurnDone:
         state: What it keeps for its next turn, or None.
         mail: Recipient to message.
         updates: Slot to its contribution, where the rule needs each client's.
+        note: What people should know of the turn, in one printable line; "" if nothing.
     """
 
     call: int
@@ -84,6 +85,7 @@ class TurnDone:
     mail: Mapping[int, Handle] = field(default_factory=dict)
     items_peer: Mapping[str, int] = field(default_factory=dict)
     updates: Mapping[str, Handle] = field(default_factory=dict)
+    note: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -177,6 +177,7 @@ def _turn_done(call: int, client: int, outcome: Outcome, seconds: float) -> Turn
         seconds=seconds,
         state=None if outcome.state is None else pack(outcome.state),
         mail={recipient: pack(message) for recipient, message in outcome.mail.items()},
+        note=printable(outcome.note),
     )
 
 

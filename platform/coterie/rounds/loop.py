@@ -24,6 +24,9 @@ from coterie.rounds.participation import Participation, Turnout
 from coterie.rounds.server_optimizer import server_step
 from coterie.rounds.state import RunState, Traffic
 
+_TOLD = 5
+"""Clients whose notes are shown."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Committed:
@@ -72,6 +75,7 @@ class Loop:
     recover: Callable[[RunState, StateLostError], None] = _give_up
     participation: Participation | None = None
     has_run: bool = False
+    _told: set[int] = field(default_factory=set)
 
     def run(self, state: RunState) -> None:
         """Run from the given state until the method is done; the state changes in place.
@@ -182,6 +186,7 @@ class Loop:
         """Tell the observer about a backend's event."""
         if isinstance(event, TurnDone):
             self.has_run = True
+            self._tell(event)
             self.observer.client_done(event.client, event.metrics)
         elif isinstance(event, TurnFailed):
             self.observer.client_failed(event.client, event.message)
@@ -189,6 +194,16 @@ class Loop:
             self.observer.note(f"An actor was lost ({event.message}); its clients run again.")
             if event.client is not None:
                 self.observer.client_failed(event.client, event.message)
+
+    def _tell(self, done: TurnDone) -> None:
+        """Show a client's note, once for each client, and only those of the first few."""
+        if not done.note or done.client in self._told:
+            return
+        self._told.add(done.client)
+        if len(self._told) <= _TOLD:
+            self.observer.note(f"Client {done.client}: {done.note.rstrip('.')}.")
+        elif len(self._told) == _TOLD + 1:
+            self.observer.note("Notes of further clients are not shown.")
 
 
 def _check_trained(state: RunState) -> None:
