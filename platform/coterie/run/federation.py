@@ -25,6 +25,7 @@ from coterie.errors import (
     InterruptedRunError,
     RunError,
     described,
+    listed,
 )
 from coterie.evaluation.label_distribution import (
     class_spread,
@@ -196,7 +197,7 @@ class Federation:
         self._view.start(self._config.experiment, facts)
         if workload.silo_classes is not None:
             sizes = zip(data.owner_names, workload.parts, strict=True)
-            held = ", ".join(f"{name} {len(rows):,}" for name, rows in sizes)
+            held = listed([f"{name} {len(rows):,}" for name, rows in sizes])
             self._view.note(
                 f"Data stays with its clients ({held} samples); only models and counts of clusters "
                 "and classes come back."
