@@ -1,10 +1,12 @@
 """FedMCC with a client that does every wrong thing a client can do."""
 
 import os
+import resource
 import signal
 import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 from pydantic import PositiveInt
@@ -79,6 +81,16 @@ class Misbehaves(FedMCC):
 
     def _escape(self):
         raise ValueError("\n\x1b[31mred\x1b[0m \ud800 \x07\rsecond")
+
+    def _cap(self):
+        """Its process may use no more than 256 MB in addition."""
+        before = resource.getrlimit(resource.RLIMIT_AS)
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used + 2**28, before[1]))
+        try:
+            torch.ones(2**30)
+        finally:
+            resource.setrlimit(resource.RLIMIT_AS, before)
 
     def _hang(self):
         time.sleep(600)

@@ -34,6 +34,7 @@ REASONS = {
     "raise": "ValueError: its disk is broken",
     "memory": "out of memory: MemoryError; lower method.batch_size or give each client more",
     "gpu_memory": "out of memory: CUDA out of memory. Tried to allocate 2.00 GiB; lower method",
+    "cap": "out of memory: ",
     "not_finite": "is not finite; lower the learning rate or drop the client.",
     "infinite": "is not finite; lower the learning rate or drop the client.",
     "huge": "has a value of 1e+30; training diverged, lower its rate.",
