@@ -62,6 +62,20 @@ def test_a_client_that_ends_its_process_every_time_ends_the_run(cluster):
         run(*MISBEHAVES, "cluster.num_actors=1", "method.how=die", "cluster.max_actor_restarts=1")
 
 
+def test_a_client_that_ends_its_process_every_time_is_dropped_and_the_others_count(cluster):
+    drop = "faults.on_client_failure=drop"
+    raises = run(*MISBEHAVES, "cluster=serial", drop)
+    dies = run(*MISBEHAVES, "cluster.num_actors=2", "method.how=die", drop)
+    assert_same(dies, raises)
+    assert dies.dropped == 1
+    assert "client 1 failed (its process died in its turns (ActorDiedError));" in dies.failures[-1]
+    assert [failure.partition(":")[2][:16] for failure in dies.failures] == [
+        " an actor failed",
+        " an actor failed",
+        " client 1 failed",
+    ]
+
+
 class Killer(Silent):
     """Sends a signal to a process some time after a phase has begun."""
 

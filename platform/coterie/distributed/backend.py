@@ -1,5 +1,6 @@
 """The Ray backend: one streaming call per actor and phase; dead actors are replaced."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -34,7 +35,33 @@ _POLL_S = 0.2
 _GRACE = 1.25
 """An actor hangs if a turn exceeds the time limit by this factor and `_GRACE_S` seconds."""
 _GRACE_S = 2.0
+_BLAMED = 2
+"""Deaths in turns of one client after which it is to blame; one may be chance."""
 _NO_ROOM = "no node has room for a replacement"
+
+
+class _Deaths:
+    """The actors that died in a phase, and the clients in whose turns they did.
+
+    Attributes:
+        unexplained: Deaths for which no client is to blame.
+    """
+
+    def __init__(self) -> None:
+        self.unexplained = 0
+        self._in_turns: Counter[int] = Counter()
+
+    def culprit(self, call: Call) -> int | None:
+        """Count the death of a call's actor; the client that is to blame for it, if one is."""
+        self.unexplained += 1
+        if not call.alone:
+            return None
+        client = call.order.turns[0].client
+        self._in_turns[client] += 1
+        if self._in_turns[client] < _BLAMED:
+            return None
+        self.unexplained -= self._in_turns.pop(client)
+        return client
 
 
 class RayBackend:
@@ -70,7 +97,7 @@ class RayBackend:
         placed, unplaced = self._fleet.assign(order.turns)
         yield from self._fail_unplaced(unplaced)
         calls = self._submit_all(order, placed)
-        lost = 0
+        deaths = _Deaths()
         while calls:
             self._stop()
             ready, _ = ray.wait(list(calls), num_returns=1, timeout=_POLL_S)
@@ -80,14 +107,18 @@ class RayBackend:
                     events = read_events(stream)
                 except (*LOST, StopIteration) as error:
                     del calls[stream]
-                    lost += not node_died(error)
-                    yield CallLost(call=call.id, message=why_lost(error))
-                    self._check_restarts(lost)
-                    yield from self._resubmit(calls, call)
+                    culprit = None if node_died(error) else deaths.culprit(call)
+                    why = why_lost(error)
+                    why = why if culprit is None else f"its process died in its turns ({why})"
+                    yield CallLost(call=call.id, message=why, client=culprit)
+                    self._check_restarts(deaths.unexplained)
+                    yield from self._resubmit(calls, call, without=culprit)
                     continue
                 call.note(events)
                 if isinstance(events[-1], CallDone):
                     del calls[stream]
+                    if call.rest:
+                        calls |= self._submit_all(order, [(call.actor, call.rest)], alone=True)
                 yield from events
             yield from self._kill_hung(calls)
             for actor in self._fleet.remove_unplaced():
@@ -210,14 +241,21 @@ class RayBackend:
             return None
         return found
 
-    def _submit_all(self, order: Order, placed: Placed) -> dict[Any, Call]:
-        """Make one call to each actor with turns; return the calls by stream."""
+    def _submit_all(self, order: Order, placed: Placed, *, alone: bool = False) -> dict[Any, Call]:
+        """Make one call to each actor with turns; return the calls by stream.
+
+        Args:
+            order: The phase.
+            placed: The actors with their turns.
+            alone: Whether to give each actor its first turn only, and the rest one by one.
+        """
         calls = {}
         for actor, turns in placed:
             self._calls += 1
-            share = replace(order, turns=turns)
+            now, rest = (turns[:1], turns[1:]) if alone else (turns, ())
+            share = replace(order, turns=now)
             stream = actor.execute.options(num_returns="streaming").remote(share, self._calls)
-            calls[stream] = Call(self._calls, actor, share)
+            calls[stream] = Call(self._calls, actor, share, alone=alone, rest=rest)
         return calls
 
     def _fail_unplaced(self, unplaced: Sequence[Turn]) -> Iterator[Event]:
@@ -233,11 +271,11 @@ class RayBackend:
         self, calls: dict[Any, Call], call: Call, without: int | None = None
     ) -> Iterator[Event]:
         """Run a lost call's turns on the actor's replacement, else on the other actors."""
-        turns = tuple(turn for turn in call.order.turns if turn.client != without)
+        turns = tuple(turn for turn in call.turns if turn.client != without)
         new = self._fleet.replace(call.actor)
         placed, unplaced = ([(new, turns)], []) if new else self._fleet.assign(turns)
         if turns:
-            calls |= self._submit_all(call.order, placed)
+            calls |= self._submit_all(call.order, placed, alone=True)
             yield from self._fail_unplaced(unplaced)
 
     def _kill_hung(self, calls: dict[Any, Call]) -> Iterator[Event]:
@@ -258,8 +296,8 @@ class RayBackend:
             if call.actor is actor:
                 del calls[stream]
                 yield CallLost(call=call.id, message=_NO_ROOM)
-                placed, unplaced = self._fleet.assign(call.order.turns)
-                calls |= self._submit_all(call.order, placed)
+                placed, unplaced = self._fleet.assign(call.turns)
+                calls |= self._submit_all(call.order, placed, alone=call.alone)
                 yield from self._fail_unplaced(unplaced)
 
     def _check_restarts(self, lost: int) -> None:

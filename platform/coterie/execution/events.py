@@ -120,8 +120,8 @@ class CallLost:
     Attributes:
         call: The call.
         message: Why it died.
-        client: The client that hung, if the process was ended for that; this client does not run
-            again.
+        client: The client that hung, if the process was ended for that, or in whose turns it died
+            several times; this client does not run again.
     """
 
     call: int
