@@ -121,8 +121,9 @@ class Loop:
         packed = {name: pack(slots[name]) for name in sorted(slots)}
         versions = {name: (digest(p), p.nbytes) for name, p in packed.items()}
         config = self.workload.config
-        # Sums over samples have no scale of their own: they start at zero.
-        growth = None if type(config.method).sums else config.faults.max_growth
+        # Sums over samples have no scale of their own, and a median outvotes what is out of scale.
+        limited = not type(config.method).sums and config.aggregation.rule in ("weighted", "equal")
+        growth = config.faults.max_growth if limited else None
         slots_up = {name: state.server.slots[name] for name in sorted(phase.up)}
         limits = self._heaviest(phase, turnout)
         order = Order(
