@@ -108,7 +108,7 @@ class Orchestra(Method):
             return None
         shared = {"k_anonymity": "centroids", "none": "representations"}[self._config.privacy]
         cohort, records = self._config.participation, frozenset({shared})
-        forms = self._forms(shared, server)
+        forms = self._forms(shared)
         if server.round == 0 and server.step == 0:
             return Phase(
                 name="clustering",
@@ -186,11 +186,11 @@ class Orchestra(Method):
     def _build(self) -> OrchestraModel:
         return OrchestraModel(self._config, self._task)
 
-    def _forms(self, shared: str, server: ServerState) -> dict[str, Form]:
+    def _forms(self, shared: str) -> dict[str, Form]:
         """Unit rows, as many as a client has clusters or samples in memory."""
-        config, width = self._config, server.slots["centroids"]["centroids"].shape[1]
+        config = self._config
         most = config.local_clusters if shared == "centroids" else config.memory
-        shape = (range(most + 1), width)
+        shape = (range(most + 1), config.projection)
         return {
             shared: Form(shape=shape, lowest=-UNIT_LENGTH, highest=UNIT_LENGTH),
             "smallest_cluster": Form(lowest=0.0, highest=1.0, per_sample=True),
