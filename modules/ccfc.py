@@ -8,15 +8,18 @@ authors' code.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import ClassVar
 
+import torch
 from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
-from coterie.clustering.kmeans import kmeans
+from coterie.clustering.kmeans import KMeansResult, kmeans
 from coterie.contract import (
     Client,
     Entry,
+    Form,
     Mean,
     Method,
     Outcome,
@@ -37,7 +40,8 @@ from coterie.contract import (
     seeded,
 )
 from coterie.contract.clusterer import Clusterer
-from coterie.errors import ConfigError
+from coterie.contract.form import UNIT_LENGTH
+from coterie.errors import ConfigError, RunError
 from coterie.losses.cosine import Pairs
 from coterie.networks.branch import cluster_count
 from coterie.networks.heads import Centroids, UnitLength
@@ -112,6 +116,7 @@ class _MinesCentroids(Method):
                 cohort=cohort,
                 down=frozenset({"encoder"}),
                 records=mined,
+                forms=self._forms(),
                 ends_round=server.step > 0,
             )
         return Phase(
@@ -124,6 +129,7 @@ class _MinesCentroids(Method):
             up=NETWORKS,
             records=mined,
             metrics=METRICS,
+            forms=self._forms() if mined else {},
         )
 
     def client(self, client: Client, phase: Phase, slots: Slots) -> Outcome:
@@ -132,7 +138,7 @@ class _MinesCentroids(Method):
         module = client.module(stage, lambda: self._module(stage))
         load_slots(module, slots)
         if not phase.up:
-            return Outcome(records=self._mine(client, module), state=client.state)
+            return replace(self._mine(client, module), state=client.state)
         module.start(_of_stage(client.state or {}, stage))
         if self._config.initial == "independent" and (phase.round, stage) == (1, "samples"):
             with seeded(client.seed):
@@ -140,9 +146,9 @@ class _MinesCentroids(Method):
         plan = Plan(batch_size=self._config.batch_size, epochs=self._config.epochs)
         fit = client.fit(module, plan)
         adam = module.remember() if self._config.keep_optimizer else {}
-        return Outcome(
+        return replace(
+            self._mine(client, module) if phase.records else Outcome(),
             up=RULES.contributions(module, phase.up, weight=len(client.data)),
-            records=self._mine(client, module) if phase.records else {},
             state={f"{stage}/{name}": value for name, value in adam.items()} or None,
             metrics=fit.metrics,
         )
@@ -158,7 +164,7 @@ class _MinesCentroids(Method):
         slots = averaged(means)
         if phase.records:
             seed = derive_seed(server.whole("seed"), "kmeans", phase.round, phase.step)
-            slots[CENTROIDS] = {CENTROIDS: self._kmeans(gathered(records, CENTROIDS), seed)}
+            slots[CENTROIDS] = {CENTROIDS: self._joined(gathered(records, CENTROIDS), seed)}
         return server.advance(phase, slots)
 
     def model_for(self, server: ServerState, client: int | None) -> Clusterer:
@@ -175,17 +181,51 @@ class _MinesCentroids(Method):
         head: nn.Module = Centroids(in_metric(module.centroids, self._config.metric))
         return Clusterer(encoder, nn.Sequential(UnitLength(), head) if cosine else head)
 
+    def _forms(self) -> dict[str, Form]:
+        """Of the centroids: k or fewer means of representations, of unit length for "cosine"."""
+        shape = (range(self._clusters + 1), self._config.projection)
+        form = Form(shape=shape, dtype=torch.float32)
+        if self._config.metric == "cosine":
+            form = replace(form, lowest=-UNIT_LENGTH, highest=UNIT_LENGTH)
+        return {CENTROIDS: form}
+
     def _module(self, stage: Stage) -> ClusterSiamese:
         return ClusterSiamese(self._config, self._task, stage, self._pairs)
 
-    def _mine(self, client: Client, module: ClusterSiamese) -> dict[str, Tensor]:
-        """The client's own k centroids, in the latent space of its own network (line 11)."""
-        latent = in_metric(client.embed(module.online.encoder), self._config.metric)
-        return {CENTROIDS: self._kmeans(latent, derive_seed(client.seed, "kmeans"))}
+    def _mine(self, client: Client, module: ClusterSiamese) -> Outcome:
+        """The client's own k centroids, in the latent space of its own network (line 11).
 
-    def _kmeans(self, points: Tensor, seed: int) -> Tensor:
-        found = kmeans(points, self._clusters, seed=seed, restarts=self._config.restarts)
-        return found.centroids
+        A client that has fewer samples than the task's minimum for each does not send those of
+        fewer.
+        """
+        latent = in_metric(client.embed(module.online.encoder), self._config.metric)
+        found = self._kmeans(latent, derive_seed(client.seed, "kmeans"))
+        kept = found.assignments.bincount(minlength=self._clusters) >= self._task.minimum
+        enough = len(latent) >= self._task.minimum * self._clusters
+        if self._task.minimum == 1 or enough or bool(kept.all()):
+            return Outcome(records={CENTROIDS: found.centroids})
+        note = (
+            f"it sends {int(kept.sum())} of {self._clusters} centroids; the others stand for fewer "
+            f"samples than privacy.minimum={self._task.minimum}"
+        )
+        return Outcome(records={CENTROIDS: found.centroids[kept]}, note=note)
+
+    def _joined(self, centroids: Tensor, seed: int) -> Tensor:
+        """k-means over all clients' centroids.
+
+        Raises:
+            RunError: If there are too few.
+        """
+        if len(centroids) < self._clusters:
+            raise RunError(
+                f"method.clusters={self._clusters}: clients sent {len(centroids)} centroids that "
+                f"stand for privacy.minimum={self._task.minimum} samples or more; give clients "
+                "more samples, or ask for fewer clusters."
+            )
+        return self._kmeans(centroids, seed).centroids
+
+    def _kmeans(self, points: Tensor, seed: int) -> KMeansResult:
+        return kmeans(points, self._clusters, seed=seed, restarts=self._config.restarts)
 
 
 def _of_stage(kept: Tensors, stage: Stage) -> dict[str, Tensor]:

@@ -15,6 +15,7 @@ from torch import Tensor
 from coterie.contract import (
     Client,
     Entry,
+    Form,
     Mean,
     Method,
     Outcome,
@@ -108,6 +109,9 @@ class CFCL(Method):
             up=frozenset({MODEL}) if aggregates else frozenset(),
             mail=self._letters(event),
             metrics=METRICS.get(event.kind, frozenset()),
+            forms=self._forms(),
+            repeats=self._config.aggregate_every / int(server.slots[SETUP]["unit"]),
+            received=self._most_received(server),
             ends_round=aggregates,
         )
 
@@ -148,6 +152,24 @@ class CFCL(Method):
         reserve, pulled = (keys[self._config.sends_embeddings] for keys in (RESERVE, PULLED))
         late = {reserve} if self._config.pushes_late else set()
         return frozenset({"push": {reserve}, "pull": {pulled} | late}.get(event.kind, ()))
+
+    def _forms(self) -> dict[str, Form]:
+        """Of the letters: samples as the data has them, or embeddings, at most so many."""
+        task, config = self._task, self._config
+        kind = torch.uint8 if len(task.shape) == 3 else torch.float32
+        forms = {}
+        for keys, most in ((RESERVE, config.reserve_size), (PULLED, config.pull_size)):
+            rows = range(most + 1)
+            forms[keys[False]] = Form(shape=(rows, *task.shape), dtype=kind)
+            forms[keys[True]] = Form(shape=(rows, task.features))
+        return forms
+
+    def _most_received(self, server: ServerState) -> int:
+        """The most samples that a device trains on beside its own."""
+        if self._config.sends_embeddings:
+            return 0
+        ends = server.slots[SETUP]["edges"].flatten()
+        return int(ends.bincount().max()) * self._config.pull_size if len(ends) else 0
 
     def _weight_unit(self, sizes: Mapping[int, int], edges: int) -> int:
         received = 0 if self._config.sends_embeddings else 2 * edges * self._config.pull_size

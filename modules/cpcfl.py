@@ -22,6 +22,7 @@ from torch.nn import functional
 
 from coterie.contract import (
     Client,
+    Form,
     Mean,
     Method,
     Outcome,
@@ -175,6 +176,7 @@ class CPCFL(Method):
             up=heads | {self._encoder(n) for n in trained},
             records=frozenset({"choice"}),
             metrics=frozenset({"loss"}),
+            forms={"choice": Form(dtype=torch.int64, lowest=0, highest=config.clusters - 1)},
         )
 
     def client(self, client: Client, phase: Phase, slots: Slots) -> Outcome:

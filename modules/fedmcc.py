@@ -20,6 +20,7 @@ from coterie.config.component import NestedComponent
 from coterie.contract import (
     Client,
     Entry,
+    Form,
     Mean,
     Method,
     Outcome,
@@ -101,6 +102,7 @@ class _Momentum(Method):
             up=up,
             records=self._records(stage),
             metrics=METRICS,
+            forms={"head_losses": Form(shape=(self._config.cluster_heads,), dtype=torch.float64)},
         )
 
     def client(self, client: Client, phase: Phase, slots: Slots) -> Outcome:

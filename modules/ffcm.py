@@ -18,6 +18,7 @@ from coterie.clustering.kmeans import kmeans
 from coterie.clustering.one_shot import projected_kmeans
 from coterie.contract import (
     Client,
+    Form,
     Mean,
     Outcome,
     Phase,
@@ -62,6 +63,13 @@ class FFCM(OnFixedEncoder):
     def __init__(self, config: "FFCM.Config", task: Task) -> None:
         super().__init__(config, task)
         self._config = config
+        self._supports = Form(
+            shape=(self._clusters,),
+            dtype=torch.float64,
+            lowest=0.0,
+            highest=1.0 + 1e-6,
+            per_sample=True,
+        )
         self.rounds = config.rounds
 
     def next(self, server: ServerState) -> Phase | None:
@@ -81,6 +89,10 @@ class FFCM(OnFixedEncoder):
             down=frozenset({ENCODER} if begins else {ENCODER, CENTROIDS}),
             records=RECORDS,
             metrics=frozenset({"loss"}),
+            forms={
+                CENTROIDS: Form(shape=(self._clusters, self._task.features)),
+                SUPPORTS: self._supports,
+            },
             ends_round=not begins or server.step > 0,
         )
 

@@ -15,6 +15,7 @@ from coterie.clustering.kmeans import kmeans
 from coterie.clustering.one_shot import farthest_first, projected_kmeans
 from coterie.contract import (
     Client,
+    Form,
     Mean,
     Outcome,
     Phase,
@@ -58,6 +59,7 @@ class KFED(OnFixedEncoder):
             down=frozenset({ENCODER}),
             records=frozenset({CENTROIDS}),
             metrics=frozenset({"loss"}),
+            forms={CENTROIDS: Form(shape=(self._per_client, self._task.features))},
         )
 
     def client(self, client: Client, phase: Phase, slots: Slots) -> Outcome:

@@ -6,8 +6,8 @@ the server averages the networks, clusters the centroids into global ones, and o
 before the first round only clusters, with the initial networks. Clients keep nothing.
 """
 
-import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import ClassVar, Literal
 
 import torch
@@ -17,6 +17,7 @@ from coterie.clustering.sinkhorn import global_centroids, local_centroids
 from coterie.contract import (
     Client,
     Entry,
+    Form,
     Mean,
     Method,
     Outcome,
@@ -36,14 +37,14 @@ from coterie.contract import (
     seeded,
 )
 from coterie.contract.clusterer import Clusterer
+from coterie.contract.form import UNIT_LENGTH
+from coterie.errors import ConfigError
 from modules.orchestra_model import GlobalClusters, OrchestraConfig, OrchestraModel
 
 NETWORKS = frozenset({"online", "target", "rotation"})
 METRICS = frozenset({"loss", "cluster", "rotation", "smallest_cluster"})
 MINIMA = frozenset({"smallest_cluster"})
 """The smallest local cluster over all clients: a sample is hidden among at least so many."""
-
-_logger = logging.getLogger(__name__)
 
 RULES = StateRules(
     *(Entry(pattern=f"{part}.*", rule=Rule.AVERAGE, slot=part) for part in sorted(NETWORKS)),
@@ -84,6 +85,11 @@ class Orchestra(Method):
         """The server's gradient steps on the global centroids."""
 
     def __init__(self, config: Config, task: Task) -> None:
+        if config.privacy == "none" and task.minimum > 1:
+            raise ConfigError(
+                f"method.privacy=none: clients send single samples' representations, and "
+                f"privacy.minimum={task.minimum} forbids it; set privacy.minimum=1 as well."
+            )
         self._config, self._task = config, task
         self.rounds = config.rounds
 
@@ -102,6 +108,7 @@ class Orchestra(Method):
             return None
         shared = {"k_anonymity": "centroids", "none": "representations"}[self._config.privacy]
         cohort, records = self._config.participation, frozenset({shared})
+        forms = self._forms(shared)
         if server.round == 0 and server.step == 0:
             return Phase(
                 name="clustering",
@@ -112,6 +119,7 @@ class Orchestra(Method):
                 records=records,
                 metrics=METRICS,
                 minima=MINIMA,
+                forms=forms,
                 ends_round=False,
             )
         return Phase(
@@ -125,6 +133,7 @@ class Orchestra(Method):
             records=records,
             metrics=METRICS,
             minima=MINIMA,
+            forms=forms,
         )
 
     def client(self, client: Client, phase: Phase, slots: Slots) -> Outcome:
@@ -134,16 +143,15 @@ class Orchestra(Method):
         if not phase.up:
             with seeded(derive_seed(client.seed, "encode")):  # seeds dropout, as fit does
                 self._encode(client, module)
-            records, smallest = self._shared(client, module)
-            return Outcome(records=records, metrics={"smallest_cluster": smallest})
+            return self._shared(client, module)
         epochs = int(slots["schedule"]["epochs"])
         fit = client.fit(module, Plan(batch_size=self._config.batch_size, epochs=epochs))
-        records, smallest = self._shared(client, module)
+        shared = self._shared(client, module)
         weight = len(client.data) if self._config.weighting == "samples" else 1
-        return Outcome(
+        return replace(
+            shared,
             up=RULES.contributions(module, phase.up, weight=weight),
-            records=records,
-            metrics={**fit.metrics, "smallest_cluster": smallest},
+            metrics={**fit.metrics, **shared.metrics},
         )
 
     def server(
@@ -157,7 +165,9 @@ class Orchestra(Method):
         points = gathered(records, *phase.records)
         before = server.slots["centroids"]["centroids"]
         steps, temperature = self._config.global_steps, self._config.temperature
-        found = global_centroids(points, before, steps=steps, temperature=temperature)
+        found = before
+        if len(points):  # otherwise no client has enough samples to send any
+            found = global_centroids(points, before, steps=steps, temperature=temperature)
         centroids = {"centroids": {"centroids": found.to(before.dtype)}}
         return server.advance(phase, averaged(means) | centroids)
 
@@ -176,6 +186,16 @@ class Orchestra(Method):
     def _build(self) -> OrchestraModel:
         return OrchestraModel(self._config, self._task)
 
+    def _forms(self, shared: str) -> dict[str, Form]:
+        """Unit rows, as many as a client has clusters or samples in memory."""
+        config = self._config
+        most = config.local_clusters if shared == "centroids" else config.memory
+        shape = (range(most + 1), config.projection)
+        return {
+            shared: Form(shape=shape, lowest=-UNIT_LENGTH, highest=UNIT_LENGTH),
+            "smallest_cluster": Form(lowest=0.0, highest=1.0, per_sample=True),
+        }
+
     def _encode(self, client: Client, module: OrchestraModel) -> None:
         """Fill the memory with views of randomly chosen samples; nothing is trained."""
         module.on_train_epoch_start()
@@ -189,22 +209,38 @@ class Orchestra(Method):
             views, *_ = module.on_after_batch_transfer(batch, 0)
             module.remember(views, positions)
 
-    def _shared(self, client: Client, module: OrchestraModel) -> tuple[Tensors, float]:
-        """The record for the server to cluster, and the size of the client's smallest cluster."""
-        z, wanted = module.recollect(), self._config.local_clusters
+    def _shared(self, client: Client, module: OrchestraModel) -> Outcome:
+        """The record for the server to cluster, and the size of the client's smallest cluster.
+
+        Clusters of fewer samples than the task's minimum are not sent; a client that has too few
+        for all clusters makes fewer.
+        """
+        z, wanted, minimum = module.recollect(), self._config.local_clusters, self._task.minimum
         if self._config.privacy == "none":
-            return {"representations": z}, 1.0
-        if len(z) < 2 * wanted:
-            _logger.warning(
-                "Client %d has %d samples in memory, fewer than two for each of local_clusters=%d: "
-                "a cluster has at most one, and for it a sample's own representation is sent.",
-                client.id,
-                len(z),
-                wanted,
-            )
+            return Outcome(records={"representations": z}, metrics={"smallest_cluster": 1.0})
+        clusters = min(wanted, len(z) // minimum)
+        if not clusters:
+            return Outcome(records={"centroids": z[:0]}, note=self._withheld(0, len(z)))
         seed, balanced = derive_seed(client.seed, "clusters"), self._config.assignment == "balanced"
-        found, assigned = local_centroids(z, min(wanted, len(z)), seed=seed, balanced=balanced)
-        return {"centroids": found}, float(assigned.bincount(minlength=len(found)).min())
+        found, assigned = local_centroids(z, clusters, seed=seed, balanced=balanced)
+        sizes, note = assigned.bincount(minlength=clusters), ""
+        kept = (sizes >= minimum) | (minimum == 1)
+        if minimum == 1 and len(z) < 2 * wanted:
+            note = (
+                f"it has {len(z)} samples in memory, fewer than two for each of local_clusters="
+                f"{wanted}: a cluster has at most one, and for it a sample's own representation is "
+                "sent"
+            )
+        elif int(kept.sum()) < wanted:
+            note = self._withheld(int(kept.sum()), len(z))
+        metrics = {"smallest_cluster": float(sizes[kept].min())} if bool(kept.any()) else {}
+        return Outcome(records={"centroids": found[kept]}, metrics=metrics, note=note)
+
+    def _withheld(self, sent: int, samples: int) -> str:
+        return (
+            f"it sends {sent} of {self._config.local_clusters} centroids, which stand for "
+            f"privacy.minimum={self._task.minimum} of its {samples} samples in memory or more"
+        )
 
 
 def scaled_epochs(epochs: int, clients: int, base: int | None) -> int:

@@ -10,6 +10,7 @@ As a set, the prototypes hardly depend on how the samples are split. Concord's d
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated
 
 import torch
@@ -21,6 +22,7 @@ from coterie.clustering.lattice import on_lattice
 from coterie.clustering.prototypes import cluster_prototypes
 from coterie.contract import (
     Client,
+    Form,
     Mean,
     Outcome,
     Phase,
@@ -69,6 +71,8 @@ class Prototypes(OnEncoder):
         """The only phase."""
         if server.round:
             return None
+        most = self._config.prototypes
+        number = Form(shape=(range(most + 1),), dtype=torch.float64, lowest=0.0)
         return Phase(
             name=PROTOTYPES,
             stage="clustering",
@@ -77,6 +81,11 @@ class Prototypes(OnEncoder):
             down=frozenset({ENCODER}),
             records=frozenset({POINTS, COUNTS, SCATTER}),
             metrics=frozenset({"loss"}),
+            forms={
+                POINTS: Form(shape=(range(most + 1), self._task.features)),
+                COUNTS: replace(number, lowest=self._config.minimum),
+                SCATTER: number,
+            },
         )
 
     def client(self, client: Client, phase: Phase, slots: Slots) -> Outcome:

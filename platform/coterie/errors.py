@@ -1,5 +1,15 @@
 """Errors shown to users; each message is one sentence: what, which value, what to do."""
 
+from collections.abc import Collection
+
+_LONGEST = 500
+"""Characters of a client's message that are kept."""
+_LONGEST_SEEN = 10_000
+"""Characters in which its first line is looked for."""
+
+_LISTED = 10
+"""Items of a list that a sentence names."""
+
 
 class CoterieError(Exception):
     """Base of all errors that Coterie raises on purpose.
@@ -46,8 +56,33 @@ class StateLostError(RunError):
 
     def __str__(self) -> str:
         """Return the message."""
-        names = ", ".join(str(client) for client in self.clients)
+        names = listed(self.clients)
         return f"The state of clients {names} is lost with its node; resume from a checkpoint."
+
+
+def described(error: BaseException) -> str:
+    """The first line of any error's text, printable and short, whatever its class does.
+
+    Empty if it has no text or cannot make one.
+    """
+    try:
+        text = str(error)[:_LONGEST_SEEN].strip()
+    except BaseException:  # noqa: BLE001 - the text of a client's error is the client's code
+        text = ""
+    return printable(text.splitlines()[0] if text else "")
+
+
+def listed(items: Collection[object]) -> str:
+    """The items with commas, of many the first ten and how many more there are."""
+    names = [str(item) for item in items]
+    more = f" and {len(names) - _LISTED:,} more" if len(names) > _LISTED else ""
+    return ", ".join(names[:_LISTED]) + more
+
+
+def printable(text: str) -> str:
+    """The text in at most 500 characters, without control characters, escapes and surrogates."""
+    shown = "".join(c if c.isprintable() else "?" for c in text[:_LONGEST])
+    return shown if len(text) <= _LONGEST else f"{shown[: _LONGEST - 1]}…"
 
 
 class InterruptedRunError(CoterieError):

@@ -1,15 +1,27 @@
 """FedMCC with a client that does every wrong thing a client can do."""
 
 import os
+import resource
 import signal
+import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 from pydantic import PositiveInt
 
 from coterie.contract import Mean
+from coterie.errors import ConfigError, DataError, InterruptedRunError, RunError
 from modules.fedmcc import FedMCC
+
+
+class UnprintableError(Exception):
+    def __str__(self):
+        raise SystemExit(0)
+
+
+METRICS = {"metric_text": "low", "metric_tensor": torch.ones(3), "metric_huge": 1e38}
 
 
 class Misbehaves(FedMCC):
@@ -29,10 +41,56 @@ class Misbehaves(FedMCC):
         if wrong and hasattr(self, f"_{self._config.how}"):
             getattr(self, f"_{self._config.how}")()
         outcome = super().client(client, phase, slots)
+        if wrong and self._config.how in METRICS:
+            return replace(outcome, metrics={**outcome.metrics, "loss": METRICS[self._config.how]})
         return replace(outcome, up=self._spoiled(outcome.up)) if wrong else outcome
+
+    def server(self, server, phase, means, records):
+        if self._config.how == "server_exit":
+            sys.exit(0)
+        if self._config.how == "server_refuse":
+            raise DataError("what a client sent cannot be used")
+        return super().server(server, phase, means, records)
 
     def _raise(self):
         raise ValueError("its disk is broken")
+
+    def _exit(self):
+        sys.exit(0)
+
+    def _interrupt(self):
+        raise KeyboardInterrupt
+
+    def _generator(self):
+        raise GeneratorExit
+
+    def _stop(self):
+        raise InterruptedRunError("it says that somebody pressed Ctrl-C")
+
+    def _run_error(self):
+        raise RunError("it says that the run is over")
+
+    def _refuse(self):
+        raise ConfigError("it says that its config is bad")
+
+    def _unprintable(self):
+        raise UnprintableError
+
+    def _long(self):
+        raise ValueError("x" * 50_000_000)
+
+    def _escape(self):
+        raise ValueError("\n\x1b[31mred\x1b[0m \ud800 \x07\rsecond")
+
+    def _cap(self):
+        """Its process may use no more than 256 MB in addition."""
+        before = resource.getrlimit(resource.RLIMIT_AS)
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used + 2**28, before[1]))
+        try:
+            torch.ones(2**30)
+        finally:
+            resource.setrlimit(resource.RLIMIT_AS, before)
 
     def _hang(self):
         time.sleep(600)
@@ -50,13 +108,19 @@ class Misbehaves(FedMCC):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nGPU 0 has")
 
     def _spoiled(self, up):
-        wrong = {"not_finite": float("nan"), "infinite": float("inf"), "huge": 1e30}
+        wrong = {
+            "not_finite": float("nan"),
+            "infinite": float("inf"),
+            "huge": 1e30,
+            "grown": 1.6e7,
+            "complex": 1j,
+        }
         if self._config.how in wrong:
             return {
                 slot: Mean(
                     weight=mean.weight,
                     tensors={
-                        name: torch.full_like(value, wrong[self._config.how])
+                        name: value * 0 + wrong[self._config.how]
                         for name, value in mean.tensors.items()
                     },
                 )
@@ -68,4 +132,6 @@ class Misbehaves(FedMCC):
             return {**up, slot: Mean(weight=mean.weight, tensors=tensors)}
         if self._config.how == "weight":
             return {slot: Mean(weight=-1, tensors=mean.tensors) for slot, mean in up.items()}
+        if self._config.how == "heavy":
+            return {slot: Mean(weight=2**23, tensors=mean.tensors) for slot, mean in up.items()}
         return up

@@ -51,6 +51,7 @@ class Pool:
             down=names,
             up=names,
             records=frozenset({"choice"}),
+            repeats=8.0,
         )
 
     def offer(self, server: ServerState, phase: Phase) -> Slots:

@@ -1,9 +1,12 @@
 """Clients that hang, and actors killed at random moments, on real actors."""
 
+import contextlib
 import os
 import random
 import signal
 import threading
+import time
+from pathlib import Path
 
 import pytest
 import ray
@@ -11,12 +14,12 @@ from ray.exceptions import RayActorError
 
 from coterie.commands.compose import compose
 from coterie.errors import RunError
-from coterie.execution.packing import unpack
 from coterie.rounds.loop import Loop
 from coterie.rounds.state import RunState
 from coterie.run.setup import assemble, make_backend
+from tests.builders.every_method import CHOICES, small
 from tests.builders.observers import Silent
-from tests.builders.runs import SMALL, Ran, assert_same, run
+from tests.builders.runs import SMALL, Ran, assert_same, fetched, run
 
 pytestmark = pytest.mark.ray
 
@@ -59,13 +62,33 @@ def test_a_client_that_ends_its_process_every_time_ends_the_run(cluster):
         run(*MISBEHAVES, "cluster.num_actors=1", "method.how=die", "cluster.max_actor_restarts=1")
 
 
-class Killer(Silent):
-    """Kills a process some time after a phase has begun."""
+def test_a_client_that_ends_its_process_every_time_is_dropped_and_the_others_count(cluster):
+    drop = "faults.on_client_failure=drop"
+    raises = run(*MISBEHAVES, "cluster=serial", drop)
+    dies = run(*MISBEHAVES, "cluster.num_actors=2", "method.how=die", drop)
+    assert_same(dies, raises)
+    assert dies.dropped == 1
+    assert "client 1 failed (its process died in its turns (ActorDiedError));" in dies.failures[-1]
+    assert [failure.partition(":")[2][:16] for failure in dies.failures] == [
+        " an actor failed",
+        " an actor failed",
+        " client 1 failed",
+    ]
 
-    def __init__(self, phase, delay, pid):
+
+class Killer(Silent):
+    """Sends a signal to a process some time after a phase has begun."""
+
+    def __init__(self, phase, delay, pid, sent=signal.SIGKILL):
         super().__init__()
         self.phase, self.begun = phase, 0
-        self.timer = threading.Timer(delay, os.kill, (pid, signal.SIGKILL))
+        self.timer = threading.Timer(delay, self.hit, (pid, sent))
+
+    def hit(self, pid, sent):
+        os.kill(pid, sent)
+        if sent == signal.SIGSTOP:  # as a machine that swaps: it goes on after a while
+            time.sleep(1.0)
+            os.kill(pid, signal.SIGCONT)
 
     def phase_started(self, phase, cohort_size, total_rounds):
         if self.begun == self.phase:
@@ -74,10 +97,10 @@ class Killer(Silent):
 
 
 class Sweep:
-    """Runs FedMCC again and again on one fleet, an actor killed at a random moment of each."""
+    """Runs a method again and again on one fleet, a process hit at a random moment of each."""
 
-    def __init__(self, actors):
-        self.assembly = assemble(compose(*SMALL, "executor=bare", f"cluster.num_actors={actors}"))
+    def __init__(self, actors, keys=SMALL):
+        self.assembly = assemble(compose(*keys, "executor=bare", f"cluster.num_actors={actors}"))
         self.backend = make_backend(self.assembly.workload, lambda: None)
 
     def run(self, view):
@@ -90,8 +113,7 @@ class Sweep:
             view,
             lambda state, committed: seconds.append(committed.seconds),
         ).run(state)
-        kept = {c: unpack(self.backend.fetch(h)) for c, h in sorted(state.states.items())}
-        states = {c: {k: v.clone() for k, v in t.items()} for c, t in kept.items()}
+        states = fetched(self.backend, state.states)
         ledger = state.ledger.down, state.ledger.up, state.ledger.peer
         return Ran(state.server.slots, states, ledger, state.failures, state.dropped), seconds
 
@@ -103,19 +125,32 @@ class Sweep:
         except RayActorError:
             return ray.get(self.backend._fleet.replace(actor).ready.remote())
 
+    def server_pid(self):
+        """Of the server's actor, once it has been started."""
+        raylet = ray._private.worker._global_node.all_processes["raylet"][0].process.pid
+        while True:
+            for status in Path("/proc").glob("[0-9]*/status"):
+                with contextlib.suppress(OSError):
+                    is_child = f"PPid:\t{raylet}\n" in status.read_text()
+                    if is_child and b"ServerActor" in (status.parent / "cmdline").read_bytes():
+                        return int(status.parent.name)
+            time.sleep(0.1)
 
-def sweep(kills, seed, actors=2):
-    """Kill so many times; how often in each phase, and how many kills cost a call."""
-    swept, generator = Sweep(actors), random.Random(seed)
+
+def sweep(kills, seed, actors=2, keys=SMALL, victim="actor", sent=signal.SIGKILL):
+    """Hit so many times; how often in each phase, and how many hits cost a call."""
+    swept, generator = Sweep(actors, keys), random.Random(seed)
     try:
         swept.run(Silent())  # brings the actors' imports in
         undisturbed, seconds = swept.run(Silent())
-        assert undisturbed.states  # the clients' target networks
-        hits, cost = dict.fromkeys(range(4), 0), 0
+        assert undisturbed.states or keys is not SMALL  # the clients' target networks
+        hits, cost = dict.fromkeys(range(len(seconds)), 0), 0
         for _ in range(kills):
-            phase = generator.randrange(4)
+            phase = generator.randrange(len(seconds))
             delay = generator.uniform(0.0, min(seconds))
-            killer = Killer(phase, delay, swept.pid(generator.randrange(actors)))
+            chosen = generator.randrange(actors)
+            pid = swept.pid(chosen) if victim == "actor" else swept.server_pid()
+            killer = Killer(phase, delay, pid, sent)
             ran, _ = swept.run(killer)
             killer.timer.join()
             assert_same(ran, undisturbed)
@@ -131,6 +166,50 @@ def sweep(kills, seed, actors=2):
 def test_an_actor_killed_at_a_few_random_moments(cluster, seed):
     hits, _ = sweep(3, seed)
     assert sum(hits.values()) == 3
+
+
+@pytest.mark.parametrize(
+    ("keys", "victim", "sent"),
+    [
+        (("cluster.server=actor",), "server", signal.SIGKILL),
+        ((), "actor", signal.SIGSTOP),
+    ],
+)
+def test_a_servers_actor_killed_and_an_actor_stopped_for_a_while(cluster, keys, victim, sent):
+    hits, _ = sweep(2, 3, keys=(*SMALL, *keys), victim=victim, sent=sent)
+    assert sum(hits.values()) == 2
+
+
+KILLS = 5
+"""Of each method in `make test-all`; with the hundred of FedMCC they are more than 200."""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("choice", CHOICES)
+def test_an_actor_of_every_method_killed_a_few_times(cluster, choice):
+    hits, _ = sweep(KILLS, seed=choice, keys=small(choice))
+    assert sum(hits.values()) == KILLS
+
+
+def test_every_method_is_in_a_sweep_of_two_hundred_kills():
+    assert 100 + KILLS * len(CHOICES) >= 200
+    assert {"fedmcc", "ccfc", "orchestra", "cfcl", "cpcfl", "concord", "kmeans"} <= set(CHOICES)
+
+
+def test_states_larger_than_the_object_store_are_spilled(no_cluster):
+    """Clients keep over 100 MiB, the store holds 80."""
+    wide = "encoder.hidden=[4000]", "encoder.features=1900", "method.projection=16"
+    keys = (*SMALL, *wide, "method.representation_rounds=2", "method.clustering_rounds=0")
+    plain = run("cluster=serial", "executor=bare", base=keys)
+    kept = sum(t.nbytes for state in plain.states.values() for t in state.values())
+    assert kept > 100 * 2**20
+    options = {"include_dashboard": False, "log_to_driver": False}
+    ray.init(address="local", num_cpus=2, object_store_memory=80 * 2**20, **options)
+    try:
+        assert_same(run("executor=bare", "cluster.num_actors=1", base=keys), plain)
+    finally:
+        ray.shutdown()
 
 
 @pytest.mark.slow

@@ -49,7 +49,7 @@ def test_a_dead_actor_counts_once_and_its_chunks_run_again(cluster, tmp_path, mo
     assert result.exit_code == 0
     (failure,) = result.failures
     assert failure == (
-        "round 4, evaluation: an actor failed (ActorDiedError); replaced, its predictions run again"
+        "round 4, evaluation: an actor failed (ActorDiedError); replaced, its work runs again"
     )
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").open()]
     (event,) = [row for row in rows if row["scope"] == "event"]

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from coterie.commands.compose import compose
-from coterie.errors import RunError
+from coterie.errors import ConfigError, DataError, RunError
 from coterie.run.federation import Federation
 from tests.builders.observers import Silent
 from tests.builders.runs import SMALL
@@ -34,11 +34,27 @@ REASONS = {
     "raise": "ValueError: its disk is broken",
     "memory": "out of memory: MemoryError; lower method.batch_size or give each client more",
     "gpu_memory": "out of memory: CUDA out of memory. Tried to allocate 2.00 GiB; lower method",
+    "cap": "out of memory: ",
     "not_finite": "is not finite; lower the learning rate or drop the client.",
     "infinite": "is not finite; lower the learning rate or drop the client.",
     "huge": "has a value of 1e+30; training diverged, lower its rate.",
     "shape": "; send the server's shapes.",
     "weight": "has weight -1; give a positive int.",
+    "heavy": "has weight 8388608, over ",
+    "grown": "has a value of 1.6e+07, over 1e+04, which the server's own value and ",
+    "complex": "is torch.complex64; send a dense tensor of real numbers.",
+    "exit": "(SystemExit: 0)",
+    "interrupt": "(KeyboardInterrupt: no message)",
+    "generator": "(GeneratorExit: no message)",
+    "stop": "(InterruptedRunError: it says that somebody pressed Ctrl-C)",
+    "run_error": "(RunError: it says that the run is over)",
+    "refuse": "(it says that its config is bad)",
+    "unprintable": "(UnprintableError: no message)",
+    "long": f"(ValueError: {'x' * 487}…)",
+    "escape": "(ValueError: ?[31mred?[0m ? ?)",
+    "metric_text": "metric: 'loss' is str; report a number.",
+    "metric_tensor": "metric: 'loss' is Tensor; report a number.",
+    "metric_huge": "metric: 'loss' has a value of 1e+38; send -1e+12 to 1e+12.",
 }
 
 
@@ -66,6 +82,31 @@ def test_it_is_retried_then_dropped_from_the_round(tmp_path, how):
     assert (retried.endswith("retried"), dropped.endswith("dropped from the phase")) == (True, True)
     counted = [(row["participants"], row["failures"], row["dropped"]) for row in rows]
     assert counted == [(4, 2, 1), (5, 0, 0), (5, 0, 0), (5, 0, 0)]
+
+
+def test_a_config_that_every_client_refuses_is_refused(tmp_path):
+    everyone = "partition.clients=1", "method.culprit=0", "method.how=refuse"
+    with pytest.raises(ConfigError, match=r"^it says that its config is bad$"):
+        Federation(compose(*RUN, f"run_dir={tmp_path / 'run'}", *everyone), Silent()).run()
+    assert not (tmp_path / "run").exists()
+
+
+def test_code_of_the_run_that_exits_fails_it(tmp_path):
+    overrides = f"run_dir={tmp_path / 'run'}", "method.how=server_exit"
+    with pytest.raises(
+        RunError, match=r"^Code of the run raised SystemExit \(0\); take the exit ou"
+    ):
+        Federation(compose(*RUN, *overrides), Silent()).run()
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["status"] == "failed"
+
+
+def test_a_run_in_which_clients_trained_stays_also_if_it_is_refused_then(tmp_path):
+    overrides = f"run_dir={tmp_path / 'run'}", "method.how=server_refuse"
+    with pytest.raises(DataError):
+        Federation(compose(*RUN, *overrides), Silent()).run()
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert (summary["status"], summary["error"]) == ("failed", "what a client sent cannot be used")
 
 
 def test_drop_does_not_retry(tmp_path):

@@ -25,7 +25,8 @@ from coterie.execution.backend import Backend
 from coterie.rounds.state import RunState
 from coterie.tracking.atomic import write_text_atomically
 
-FORMAT = 2
+FORMAT = 3
+_READS = (2, FORMAT)
 STATES = "states"
 _FILES = ("server.safetensors", "optimizer.safetensors", "mail.safetensors")
 
@@ -62,8 +63,8 @@ def save_checkpoint(
 ) -> Path:
     """Write `folder/round-000010`, point `folder/latest` at it and delete superseded checkpoints.
 
-    Clients' states are stored by content in `folder/states`, so only changed ones are written. A
-    crash at any moment leaves the checkpoint before it intact.
+    Clients' states are stored by content in `folder/states`, many in a file, so only changed ones
+    are written. A crash at any moment leaves the checkpoint before it intact.
 
     Args:
         folder: The run's `checkpoints/`.
@@ -90,6 +91,7 @@ def save_checkpoint(
     record = {
         "format": FORMAT,
         **state_record(state, digests),
+        "packs": states.packs(digests.values()),
         "tracking": dict(tracking),
         "config": dict(config),
         "files": {file: file_digest(partial / file) for file in _FILES},
@@ -144,7 +146,7 @@ def load_checkpoint(folder: Path, backend: Backend, which: str | int = "latest")
 def _read(folder: Path, name: str, backend: Backend) -> Loaded:
     path = folder / name
     record = unseal(path / "run.json")
-    if record["format"] != FORMAT:
+    if record["format"] not in _READS:
         raise DataError(
             f"{path}: format {record['format']}, this version reads {FORMAT}; resume it with the "
             "version of Coterie that wrote it, or start afresh in a new run_dir."
@@ -155,8 +157,15 @@ def _read(folder: Path, name: str, backend: Backend) -> Loaded:
     except SafetensorError as error:
         raise DamagedError(str(error)) from error
     states = StateFiles(folder / STATES, backend)
-    kept = {int(c): backend.store(states.read(d)) for c, d in record["clients"].items()}
-    state = restore(record, tensors, kept, backend)
+    holders: dict[str, list[int]] = {}
+    for client, found in record["clients"].items():
+        holders.setdefault(found, []).append(int(client))
+    kept = {
+        client: backend.store(packed)
+        for found, packed in states.read(holders, record.get("packs", ()))
+        for client in holders[found]
+    }
+    state = restore(record, tensors, dict(sorted(kept.items())), backend)
     config = up_to_date(record["config"], path / "run.json")
     return Loaded(state=state, tracking=record["tracking"], config=config, path=path)
 
@@ -209,10 +218,11 @@ def _prune(folder: Path, written: str, policy: CheckpointConfig, states: StateFi
     for name in [*superseded(folder, written, policy), *crashed]:
         shutil.rmtree(folder / name)
     try:
-        live = [unseal(folder / name / "run.json")["clients"] for name in checkpoints_in(folder)]
+        records = [unseal(folder / name / "run.json") for name in checkpoints_in(folder)]
     except DamagedError:
         return  # keep every state, because a damaged record does not say which it needs
-    states.collect({digest for clients in live for digest in clients.values()})
+    needed = [{*record["clients"].values(), *record.get("packs", ())} for record in records]
+    states.collect(set().union(*needed))
 
 
 def _former(name: str) -> str:

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 _KEY = "checksum"
+_SEALED = (2, 3)
+"""The formats that surely have a checksum, though the damage may have hit its name."""
 _CHUNK = 1 << 20
 
 
@@ -48,8 +50,9 @@ def unseal(path: Path) -> dict[str, Any]:
         raise DamagedError(f"{path.name} cannot be read") from error
     if not isinstance(record, dict) or "format" not in record:
         raise DamagedError(f"{path.name} is no checkpoint's record")
-    checksum = record.pop(_KEY, None)  # format 1 has none
-    if checksum is not None and checksum != _digest(record):
+    checksum = record.pop(_KEY, None)
+    sealed = checksum is not None or record["format"] in _SEALED
+    if sealed and checksum != _digest(record):
         raise DamagedError(f"{path.name} has another checksum")
     return record
 

@@ -1,92 +1,180 @@
 """Clients' states on disk, stored by content and shared between checkpoints."""
 
-from collections.abc import Collection, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from coterie.checkpoints.integrity import DamagedError
+from coterie.checkpoints.state_packs import (
+    PACK_BYTES,
+    SUFFIX,
+    check_pack,
+    pack_sizes,
+    packs_in,
+    read_pack,
+    write_pack,
+)
 from coterie.execution.backend import Backend
 from coterie.execution.events import Handle
-from coterie.execution.packing import Packed, digest, pack, unpack
-from coterie.tracking.atomic import replacing
+from coterie.execution.packing import Packed, digest, pack
 
-_SUFFIX = ".safetensors"
+
+class _Known(NamedTuple):
+    """What is known of a client's state."""
+
+    handle: Handle
+    digest: str
+    size: int
 
 
 class StateFiles:
-    """The files `<digest>.safetensors` of a folder.
+    """The states in a folder: in packs, and those of earlier versions in a file each.
 
     A state that is unchanged since the last call of `digests` is neither fetched nor hashed again,
-    and a state in the folder is not written again. A file of an earlier process is read once, and
-    counts as missing if it is damaged.
+    and a state in the folder is not written again, unless over half of its pack is out of use. A
+    pack of an earlier process is read once, and its states count as missing if it is damaged.
     """
 
     def __init__(self, folder: Path, backend: Backend) -> None:
         self._folder = folder
         self._backend = backend
-        self._known: dict[int, tuple[Handle, str]] = {}
-        self._whole: set[str] = set()
+        self._known: dict[int, _Known] = {}
+        self._packs: dict[Path, dict[str, int]] | None = None
+        self._places: dict[str, Path] = {}
+        self._alone: set[str] = set()
 
     def digests(self, states: Mapping[int, Handle]) -> dict[int, str]:
         """Client to its state's digest."""
         known = {}
         for client, handle in sorted(states.items()):
             before = self._known.get(client)
-            if before is None or before[0] is not handle:
-                before = (handle, digest(self._fetch(handle)))
+            if before is None or before.handle is not handle:
+                packed = self._fetch(handle)
+                before = _Known(handle, digest(packed), packed.nbytes)
             known[client] = before
         self._known = known
-        return {client: found for client, (_, found) in known.items()}
+        return {client: found.digest for client, found in known.items()}
 
     def missing(self, digests: Mapping[int, str]) -> dict[str, int]:
-        """Digest to one of its clients, for states that are missing or damaged in the folder."""
-        return {d: client for client, d in digests.items() if not self._has(d)}
+        """Digest to one of its clients, for states that are missing or damaged in the folder.
 
-    def size(self, states: Mapping[int, Handle], missing: Mapping[str, int]) -> int:
+        Those of packs that are mostly out of use are among them.
+        """
+        wanted = {d: client for client, d in digests.items()}
+        packs = self._index()
+        live: Counter[Path] = Counter()
+        for found in wanted.keys() & self._places.keys():
+            live[self._places[found]] += packs[self._places[found]][found]
+        kept = {path for path, size in live.items() if 2 * size >= sum(packs[path].values())}
+        return {
+            found: client
+            for found, client in wanted.items()
+            if self._places.get(found) not in kept and not self._has_alone(found)
+        }
+
+    def size(self, missing: Mapping[str, int]) -> int:
         """Bytes of the missing states."""
-        return sum(self._fetch(states[client]).nbytes for client in missing.values())
+        return sum(self._known[client].size for client in missing.values())
 
     def write(self, states: Mapping[int, Handle], missing: Mapping[str, int]) -> None:
-        """Write the missing states, each atomically."""
-        for found, client in sorted(missing.items()):
-            # Copies, because safetensors refuses tensors that share a buffer.
-            views = unpack(self._fetch(states[client]))
-            with replacing(self._path(found)) as temporary:
-                save_file({name: view.clone() for name, view in views.items()}, temporary)
-            self._whole.add(found)
+        """Write the missing states in packs, each atomically."""
+        packs = self._index()
+        for group in self._groups(missing):
+            path = write_pack(self._folder, {d: self._fetch(states[c]) for d, c in group.items()})
+            packs[path] = {found: self._known[client].size for found, client in group.items()}
+            self._places |= dict.fromkeys(group, path)
 
-    def read(self, found: str) -> Packed:
-        """Read the state with this digest.
+    def packs(self, digests: Collection[str]) -> list[str]:
+        """The names of the packs that hold these states, without their suffix."""
+        return sorted({self._places[d].stem for d in set(digests) & self._places.keys()})
+
+    def read(
+        self, digests: Collection[str], packs: Collection[str]
+    ) -> Iterator[tuple[str, Packed]]:
+        """Read the states with these digests, one after the other.
+
+        Args:
+            digests: The states.
+            packs: The packs that hold them; others have a file of their own.
 
         Raises:
-            DamagedError: If it is missing, or its content has another digest.
+            DamagedError: If one is missing, or its content has another digest.
         """
-        try:
-            packed = pack(load_file(self._path(found)))
-        except (OSError, SafetensorError) as error:
-            raise DamagedError(f"a client's state {found}{_SUFFIX} cannot be read") from error
-        if digest(packed) != found:
-            raise DamagedError(f"a client's state {found}{_SUFFIX} has another checksum")
-        return packed
+        wanted = set(digests)
+        for path in (self._folder / f"{name}{SUFFIX}" for name in packs):
+            check_pack(path)
+            for found, packed in read_pack(path, frozenset(wanted)):
+                wanted.discard(found)
+                yield found, _checked(found, packed)
+        for found in sorted(wanted):
+            yield found, _checked(found, self._read_alone(found))
 
     def collect(self, live: Collection[str]) -> None:
-        """Delete all states except those with these digests."""
-        for path in self._folder.glob(f"*{_SUFFIX}"):
-            if path.name.removesuffix(_SUFFIX) not in live:
+        """Delete all files except those of these packs and these digests."""
+        for path in self._folder.glob(f"*{SUFFIX}"):
+            if path.stem not in live:
                 path.unlink()
+                if self._packs is not None:
+                    self._packs.pop(path, None)
+        self._places = {d: path for d, path in self._places.items() if path.stem in live}
 
-    def _has(self, found: str) -> bool:
-        if found not in self._whole and self._path(found).exists():
+    def _index(self) -> dict[Path, dict[str, int]]:
+        """Pack to its states and their bytes; damaged packs are left out."""
+        if self._packs is None:
+            self._packs = {}
+            for path in packs_in(self._folder):
+                with suppress(DamagedError):
+                    check_pack(path)
+                    self._packs[path] = pack_sizes(path)
+                    self._places |= dict.fromkeys(self._packs[path], path)
+        gone = [path for path in self._packs if not path.exists()]
+        for path in gone:
+            del self._packs[path]
+        if gone:
+            self._places = {d: path for d, path in self._places.items() if path in self._packs}
+        return self._packs
+
+    def _groups(self, missing: Mapping[str, int]) -> Iterator[dict[str, int]]:
+        """The missing states in groups of at most `PACK_BYTES`, or of one."""
+        group: dict[str, int] = {}
+        size = 0
+        for found, client in sorted(missing.items()):
+            own = self._known[client].size
+            if group and size + own > PACK_BYTES:
+                yield group
+                group, size = {}, 0
+            group[found] = client
+            size += own
+        if group:
+            yield group
+
+    def _has_alone(self, found: str) -> bool:
+        """Whether a state has a whole file of its own, from an earlier version."""
+        if found not in self._alone and self._path(found).exists():
             with suppress(DamagedError):
-                self.read(found)
-                self._whole.add(found)
-        return found in self._whole and self._path(found).exists()
+                _checked(found, self._read_alone(found))
+                self._alone.add(found)
+        return found in self._alone and self._path(found).exists()
+
+    def _read_alone(self, found: str) -> Packed:
+        try:
+            return pack(load_file(self._path(found)))
+        except (OSError, SafetensorError) as error:
+            raise DamagedError(f"a client's state {found}{SUFFIX} cannot be read") from error
 
     def _path(self, found: str) -> Path:
-        return self._folder / f"{found}{_SUFFIX}"
+        return self._folder / f"{found}{SUFFIX}"
 
     def _fetch(self, handle: Handle) -> Packed:
         return self._backend.fetch(handle)
+
+
+def _checked(found: str, packed: Packed) -> Packed:
+    if digest(packed) != found:
+        raise DamagedError(f"a client's state {found} has another checksum")
+    return packed

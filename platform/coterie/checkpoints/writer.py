@@ -133,7 +133,7 @@ class CheckpointWriter:
         needed = (
             sum(size_of(tensors) for tensors in state.server.slots.values())
             + sum(self.backend.fetch(letter).nbytes for letter in letters)
-            + self._states.size(state.states, missing)
+            + self._states.size(missing)
         )
         free = shutil.disk_usage(self.folder).free
         if free < needed + _SPARE:

@@ -11,7 +11,7 @@ from typing import NoReturn
 from rich.console import Console
 from rich.logging import RichHandler
 
-from coterie.errors import CoterieError, InterruptedRunError, RunError
+from coterie.errors import CoterieError, InterruptedRunError, RunError, described
 
 _HELP = {"-h", "--help"}
 
@@ -53,6 +53,9 @@ def run_command(
         reason = error.strerror or " ".join(str(error).split()) or type(error).__name__
         where = f"{error.filename}: " if error.filename else ""
         show(f"{where}the system refused it ({reason}); make room or mend access, and start again.")
+        return RunError.exit_code
+    except SystemExit as error:  # of code that the run loads: nothing of it has completed
+        show(f"Code that was loaded called sys.exit ({described(error) or 'no code'}); mend it.")
         return RunError.exit_code
     except KeyboardInterrupt:  # before or after `Interrupts`
         show("Interrupted.")

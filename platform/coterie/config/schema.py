@@ -8,6 +8,7 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, Serializ
 from coterie.config.aggregation import AggregationConfig
 from coterie.config.component import Component
 from coterie.config.participation import ParticipationConfig
+from coterie.config.privacy import PrivacyConfig
 from coterie.config.target import LoggerChoice, Target
 
 Threads = Annotated[int, Field(ge=1, le=1024)]
@@ -54,6 +55,10 @@ class FaultsConfig(Component):
     on_state_loss: Literal["rewind", "stale"] = "rewind"
     """When clients' states are lost with their node: `rewind` takes the whole run back to the last
     checkpoint, with the same bits; `stale` only these clients, with other bits."""
+    max_growth: Annotated[float, Field(ge=1.0)] | None = 1e4
+    """A client's update is refused if a value of it is more than so many times as large as the
+    largest of the server's slot, or of 1 if that is larger; null for no limit. Without effect on
+    sums over samples and on a median or trimmed mean."""
     min_participation: Annotated[float, Field(ge=0.0, le=1.0)] = 0.5
     """Share of the cohort that has to succeed in each phase; below it the run fails."""
 
@@ -207,6 +212,7 @@ class RunConfig(Component):
     aggregation: AggregationConfig = AggregationConfig()
     participation: ParticipationConfig = ParticipationConfig()
     faults: FaultsConfig = FaultsConfig()
+    privacy: PrivacyConfig = PrivacyConfig()
     links: LinksConfig = LinksConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()

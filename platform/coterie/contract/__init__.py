@@ -2,6 +2,7 @@
 
 from coterie.contract.client import Client, ClientData, Fit, Plan
 from coterie.contract.data import KnowsGroups
+from coterie.contract.form import Form
 from coterie.contract.method import GroupsClients, Method, Task
 from coterie.contract.optimizers import load_optimizer, optimizer_tensors
 from coterie.contract.phase import (
@@ -24,6 +25,7 @@ __all__ = [
     "ClientData",
     "Entry",
     "Fit",
+    "Form",
     "GroupsClients",
     "KnowsGroups",
     "Mean",

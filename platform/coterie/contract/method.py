@@ -3,6 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
@@ -12,6 +13,7 @@ from coterie.config.component import Component
 from coterie.contract.client import Client
 from coterie.contract.clusterer import Clusterer
 from coterie.contract.phase import Mean, Outcome, Phase, ServerState, Slots, Tensors, averaged
+from coterie.contract.seeds import blank
 
 
 class BuildsEncoder(Protocol):
@@ -38,6 +40,7 @@ class Task:
         encoder: Config of the representation network.
         augmentation: Config of the random views.
         dtype: The parameters' type, from the run's precision.
+        minimum: Samples that what a client sends stands for at least; see `privacy.minimum`.
     """
 
     shape: tuple[int, ...]
@@ -45,6 +48,12 @@ class Task:
     encoder: BuildsEncoder
     augmentation: BuildsAugmentation
     dtype: torch.dtype = torch.float32
+    minimum: int = 1
+
+    @cached_property
+    def features(self) -> int:
+        """Width of a representation."""
+        return int(blank(lambda: self.encoder.build(self.shape)).features)  # type: ignore[arg-type]
 
 
 class Method(Protocol):

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from coterie.contract.form import Form
 from coterie.errors import ContractError
 
 Tensors = Mapping[str, Tensor]
@@ -44,6 +45,11 @@ class Phase:
         metrics: Scalars about the training that clients may send, for people to watch.
         minima: Those of `metrics` that are reported as the minimum over the clients; the others
             are reported as the mean, weighted by numbers of samples.
+        forms: The form of each of `records`, `mail` and `metrics` by name. A client has to send
+            all records that have one; what has none is held to be real and finite.
+        repeats: How often a contribution's weight may count a sample: a client weighs at most so
+            many times its number of samples.
+        received: Samples from other clients that it may count beside its own.
         ends_round: Whether the round ends with this phase; evaluation and checkpoints may follow.
     """
 
@@ -58,6 +64,9 @@ class Phase:
     mail: frozenset[str] = frozenset()
     metrics: frozenset[str] = frozenset()
     minima: frozenset[str] = frozenset()
+    forms: Mapping[str, Form] = field(default_factory=dict)
+    repeats: float = 1.0
+    received: int = 0
     ends_round: bool = True
 
 
@@ -69,7 +78,7 @@ class Mean:
     with the total weight. Sums are exact, so their order does not matter.
 
     Attributes:
-        weight: A positive integer, usually the number of samples.
+        weight: A positive integer, usually the number of samples; see `Phase.repeats`.
         tensors: Floating tensors, with the names and shapes of the server's slot.
     """
 
@@ -108,6 +117,7 @@ class Outcome:
         state: What the client keeps for its next turn; None drops what it had kept.
         mail: Recipient to tensors, stored until the recipient's next turn.
         metrics: Scalars about the training, each declared in the phase's `metrics`.
+        note: What people should know of the turn, such as what was not sent; shown once.
     """
 
     up: Mapping[str, Mean] = field(default_factory=dict)
@@ -115,6 +125,7 @@ class Outcome:
     state: Tensors | None = None
     mail: Mapping[int, Tensors] = field(default_factory=dict)
     metrics: Mapping[str, float] = field(default_factory=dict)
+    note: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

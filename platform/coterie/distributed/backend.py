@@ -1,5 +1,6 @@
 """The Ray backend: one streaming call per actor and phase; dead actors are replaced."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -20,6 +21,7 @@ from coterie.distributed.calls import (
 )
 from coterie.distributed.fleet import Fleet
 from coterie.distributed.waiting import wait_for
+from coterie.distributed.watch import ClusterWatch, as_run_error
 from coterie.errors import RunError, StateLostError
 from coterie.execution.backend import Workload
 from coterie.execution.build import build_method
@@ -33,7 +35,33 @@ _POLL_S = 0.2
 _GRACE = 1.25
 """An actor hangs if a turn exceeds the time limit by this factor and `_GRACE_S` seconds."""
 _GRACE_S = 2.0
+_BLAMED = 2
+"""Deaths in turns of one client after which it is to blame; one may be chance."""
 _NO_ROOM = "no node has room for a replacement"
+
+
+class _Deaths:
+    """The actors that died in a phase, and the clients in whose turns they did.
+
+    Attributes:
+        unexplained: Deaths for which no client is to blame.
+    """
+
+    def __init__(self) -> None:
+        self.unexplained = 0
+        self._in_turns: Counter[int] = Counter()
+
+    def culprit(self, call: Call) -> int | None:
+        """Count the death of a call's actor; the client that is to blame for it, if one is."""
+        self.unexplained += 1
+        if not call.alone:
+            return None
+        client = call.order.turns[0].client
+        self._in_turns[client] += 1
+        if self._in_turns[client] < _BLAMED:
+            return None
+        self.unexplained -= self._in_turns.pop(client)
+        return client
 
 
 class RayBackend:
@@ -48,8 +76,9 @@ class RayBackend:
 
     def __init__(self, workload: Workload, stop: Callable[[], None]) -> None:
         self._config = workload.config
-        self._stop = stop
-        self._fleet = Fleet(workload, stop)
+        self._stop = ClusterWatch(stop).check
+        with as_run_error():
+            self._fleet = Fleet(workload, self._stop)
         self._method = build_method(workload)
         self._calls = 0
         self._lost: list[str] = []
@@ -61,10 +90,14 @@ class RayBackend:
 
     def execute(self, order: Order) -> Iterator[Event]:
         """Run the turns on the actors; a dead actor's turns run again on other actors."""
+        with as_run_error():
+            yield from self._execute(order)
+
+    def _execute(self, order: Order) -> Iterator[Event]:
         placed, unplaced = self._fleet.assign(order.turns)
         yield from self._fail_unplaced(unplaced)
         calls = self._submit_all(order, placed)
-        lost = 0
+        deaths = _Deaths()
         while calls:
             self._stop()
             ready, _ = ray.wait(list(calls), num_returns=1, timeout=_POLL_S)
@@ -74,14 +107,18 @@ class RayBackend:
                     events = read_events(stream)
                 except (*LOST, StopIteration) as error:
                     del calls[stream]
-                    lost += not node_died(error)
-                    yield CallLost(call=call.id, message=why_lost(error))
-                    self._check_restarts(lost)
-                    yield from self._resubmit(calls, call)
+                    culprit = None if node_died(error) else deaths.culprit(call)
+                    why = why_lost(error)
+                    why = why if culprit is None else f"its process died in its turns ({why})"
+                    yield CallLost(call=call.id, message=why, client=culprit)
+                    self._check_restarts(deaths.unexplained)
+                    yield from self._resubmit(calls, call, without=culprit)
                     continue
                 call.note(events)
                 if isinstance(events[-1], CallDone):
                     del calls[stream]
+                    if call.rest:
+                        calls |= self._submit_all(order, [(call.actor, call.rest)], alone=True)
                 yield from events
             yield from self._kill_hung(calls)
             for actor in self._fleet.remove_unplaced():
@@ -94,16 +131,33 @@ class RayBackend:
         means: Mapping[str, Mean],
         records: Mapping[int, Tensors],
     ) -> ServerState:
-        """Run the server half in the driver, or on its actor if there is one."""
+        """Run the server half in the driver, or on its actor if there is one.
+
+        An actor that dies is replaced: the server half is pure, so it gives the same bits again.
+        """
         if self._fleet.server is None:
             return self._method.server(server, phase, means, records)
         weighted = {slot: (mean.weight, pack(mean.tensors)) for slot, mean in means.items()}
         gathered = {client: pack(tensors) for client, tensors in records.items()}
-        reference = self._fleet.server.serve.remote(pack_server(server), phase, weighted, gathered)
-        return unpack_server(fetch(reference))
+        sent, lost = pack_server(server), 0
+        with as_run_error():
+            while True:
+                reference = self._fleet.server.serve.remote(sent, phase, weighted, gathered)
+                wait_for(reference, self._stop)
+                try:
+                    return unpack_server(fetch(reference))
+                except LOST as error:
+                    lost += 1
+                    self._lost.append(f"the server's actor died: {why_lost(error)}")
+                    self._check_restarts(lost)
+                    self._fleet.replace_server()
 
     def predict(self, server: ServerState, chunks: Sequence[Chunk]) -> list[Prediction]:
         """Predict chunks on the actors; results are in the chunks' order."""
+        with as_run_error():
+            return self._predict(server, chunks)
+
+    def _predict(self, server: ServerState, chunks: Sequence[Chunk]) -> list[Prediction]:
         self._calls += 1
         key, stored = str(self._calls), ray.put(pack_server(server))
         results: dict[int, Prediction] = {}
@@ -141,7 +195,7 @@ class RayBackend:
         return [results[i] for i in range(len(chunks))]
 
     def take_losses(self) -> list[str]:
-        """Return why actors were lost during predictions since the last call."""
+        """Return why actors other than those of turns were lost since the last call."""
         lost, self._lost = self._lost, []
         return lost
 
@@ -158,7 +212,8 @@ class RayBackend:
 
     def store(self, packed: Packed) -> Handle:
         """Put tensors into the object store; the driver owns them."""
-        return ray.put(packed)
+        with as_run_error():
+            return ray.put(packed)
 
     def fetch(self, handle: Handle) -> Packed:
         """Read tensors from the object store.
@@ -166,10 +221,11 @@ class RayBackend:
         Raises:
             StateLostError: If their node is lost.
         """
-        try:
-            packed: Packed = fetch(handle)
-        except (ObjectLostError, RayActorError) as error:  # Ray names its maker at times
-            raise StateLostError from error
+        with as_run_error():
+            try:
+                packed: Packed = fetch(handle)
+            except (ObjectLostError, RayActorError) as error:  # Ray names its maker at times
+                raise StateLostError from error
         return packed
 
     def close(self) -> None:
@@ -185,14 +241,21 @@ class RayBackend:
             return None
         return found
 
-    def _submit_all(self, order: Order, placed: Placed) -> dict[Any, Call]:
-        """Make one call to each actor with turns; return the calls by stream."""
+    def _submit_all(self, order: Order, placed: Placed, *, alone: bool = False) -> dict[Any, Call]:
+        """Make one call to each actor with turns; return the calls by stream.
+
+        Args:
+            order: The phase.
+            placed: The actors with their turns.
+            alone: Whether to give each actor its first turn only, and the rest one by one.
+        """
         calls = {}
         for actor, turns in placed:
             self._calls += 1
-            share = replace(order, turns=turns)
+            now, rest = (turns[:1], turns[1:]) if alone else (turns, ())
+            share = replace(order, turns=now)
             stream = actor.execute.options(num_returns="streaming").remote(share, self._calls)
-            calls[stream] = Call(self._calls, actor, share)
+            calls[stream] = Call(self._calls, actor, share, alone=alone, rest=rest)
         return calls
 
     def _fail_unplaced(self, unplaced: Sequence[Turn]) -> Iterator[Event]:
@@ -208,11 +271,11 @@ class RayBackend:
         self, calls: dict[Any, Call], call: Call, without: int | None = None
     ) -> Iterator[Event]:
         """Run a lost call's turns on the actor's replacement, else on the other actors."""
-        turns = tuple(turn for turn in call.order.turns if turn.client != without)
+        turns = tuple(turn for turn in call.turns if turn.client != without)
         new = self._fleet.replace(call.actor)
         placed, unplaced = ([(new, turns)], []) if new else self._fleet.assign(turns)
         if turns:
-            calls |= self._submit_all(call.order, placed)
+            calls |= self._submit_all(call.order, placed, alone=True)
             yield from self._fail_unplaced(unplaced)
 
     def _kill_hung(self, calls: dict[Any, Call]) -> Iterator[Event]:
@@ -233,8 +296,8 @@ class RayBackend:
             if call.actor is actor:
                 del calls[stream]
                 yield CallLost(call=call.id, message=_NO_ROOM)
-                placed, unplaced = self._fleet.assign(call.order.turns)
-                calls |= self._submit_all(call.order, placed)
+                placed, unplaced = self._fleet.assign(call.turns)
+                calls |= self._submit_all(call.order, placed, alone=call.alone)
                 yield from self._fail_unplaced(unplaced)
 
     def _check_restarts(self, lost: int) -> None:

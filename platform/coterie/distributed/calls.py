@@ -34,6 +34,9 @@ class Call:
         order: The phase with this actor's share of the turns.
         client: The client whose turn is under way, if known.
         since: Start of that turn, by the monotonic clock.
+        alone: Whether it has one turn because an actor died that had it: this tells whose fault a
+            further death is.
+        rest: The turns of which the same actor then runs the next.
     """
 
     id: int
@@ -41,6 +44,13 @@ class Call:
     order: Order
     client: int | None = None
     since: float = 0.0
+    alone: bool = False
+    rest: tuple[Turn, ...] = ()
+
+    @property
+    def turns(self) -> tuple[Turn, ...]:
+        """All turns that are still to be run, those of `rest` too."""
+        return (*self.order.turns, *self.rest)
 
     def note(self, events: Sequence[Event]) -> None:
         """Take note of whose turn it is."""

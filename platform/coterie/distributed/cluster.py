@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import ray
 
 from coterie.config.schema import ClusterConfig
-from coterie.errors import ConfigError, RunError
+from coterie.errors import ConfigError, RunError, described
 
 _ANSWER_S = 10.0
 _LOOPBACK = {"127.0.0.1", "localhost", "::1"}
@@ -33,7 +33,7 @@ def join_or_start(config: ClusterConfig, options: Mapping[str, Any]) -> bool:
 
     Raises:
         ConfigError: If the address is malformed, or one of Ray Client.
-        RunError: If no cluster answers at the address.
+        RunError: If no cluster answers at the address, or a local one cannot be started.
     """
     if ray.is_initialized():
         return False
@@ -47,6 +47,11 @@ def join_or_start(config: ClusterConfig, options: Mapping[str, Any]) -> bool:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **own)
     except ConnectionError as error:
         raise _no_answer(address) from error
+    except Exception as error:  # of many kinds, by what did not start in time
+        raise RunError(
+            f"Ray could not be started ({described(error).rstrip('.') or type(error).__name__}); "
+            "see /tmp/ray/session_latest/logs, make room, and start again."
+        ) from error
     return True
 
 

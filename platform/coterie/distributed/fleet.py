@@ -90,6 +90,12 @@ class Fleet:
         self.actors[self.actors.index(actor)] = new
         return new
 
+    def replace_server(self) -> None:
+        """Replace the server's actor, which died."""
+        if self.server is not None:
+            ray.kill(self.server)
+        self.server = self._start(ServerActor, self._stored)
+
     def remove_unplaced(self) -> list[Any]:
         """Remove, and return, the replacements for which the cluster has no room."""
         removed = []

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from coterie.config.schema import ClusterConfig
+from coterie.errors import RunError
 
 _PRELOADED = ("lightning", "coterie.distributed.actors")
 
@@ -41,10 +42,15 @@ class EarlyStart:
             Whether the caller has to end it.
 
         Raises:
-            CoterieError: If Ray could not be started.
+            CoterieError: If Ray could not be started, or not in time.
         """
         EarlyStart.pending = None
-        self._ready.wait()
+        seconds = self._config.start_timeout_s
+        if not self._ready.wait(seconds):
+            raise RunError(
+                f"cluster.start_timeout_s={seconds:g}: Ray did not start in time; look for what "
+                "else runs here, or raise it."
+            )
         if self._error is not None:
             raise self._error
         return self._ours
@@ -54,7 +60,7 @@ class EarlyStart:
         from coterie.distributed.cluster import disconnect
 
         EarlyStart.pending = None
-        self._ready.wait()
+        self._ready.wait(self._config.start_timeout_s)
         if self._ours:
             disconnect()
 

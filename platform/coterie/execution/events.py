@@ -24,6 +24,7 @@ class Turn:
         state: What it kept from its last turn, or None.
         mail: Sender to message.
         work: Share of its local steps to do; under 1 for a straggler.
+        heaviest: The largest weight of its contributions; None where weights do not count.
     """
 
     client: int
@@ -32,6 +33,7 @@ class Turn:
     state: Handle | None = None
     mail: Mapping[int, Handle] = field(default_factory=dict)
     work: float = 1.0
+    heaviest: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +71,7 @@ class TurnDone:
         state: What it keeps for its next turn, or None.
         mail: Recipient to message.
         updates: Slot to its contribution, where the rule needs each client's.
+        note: What people should know of the turn, in one printable line; "" if nothing.
     """
 
     call: int
@@ -82,15 +85,24 @@ class TurnDone:
     mail: Mapping[int, Handle] = field(default_factory=dict)
     items_peer: Mapping[str, int] = field(default_factory=dict)
     updates: Mapping[str, Handle] = field(default_factory=dict)
+    note: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TurnFailed:
-    """A client's turn failed; nothing of it was summed."""
+    """A client's turn failed; nothing of it was summed.
+
+    Attributes:
+        call: The call.
+        client: The client.
+        message: Why, in one printable line.
+        refused: Whether it refused the config, which ends the run if every client does.
+    """
 
     call: int
     client: int
     message: str
+    refused: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,8 +120,8 @@ class CallLost:
     Attributes:
         call: The call.
         message: Why it died.
-        client: The client that hung, if the process was ended for that; this client does not run
-            again.
+        client: The client that hung, if the process was ended for that, or in whose turns it died
+            several times; this client does not run again.
     """
 
     call: int

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from coterie.contract.phase import Mean, Tensors
+from coterie.contract.phase import Mean, Phase, Tensors
 from coterie.errors import ContractError, RunError
 
 _HIGH = 2.0**20
@@ -26,8 +26,13 @@ _LOW = 2.0**40  # between the lanes: 2^20 * 2^40 = 2^60
 _MAX_WEIGHT = 2**23  # |l| <= 2^39 and 2^39 * 2^23 = 2^62
 _MAX_SUM = 2**62  # of |h|, in units of 2^-20: sums of values stay under 2^42
 _MAX_VALUE = 2.0**24  # weights of a network that learns stay far below
+_REACH = (_MAX_SUM // _MAX_WEIGHT - 1) / _HIGH  # of values added with the largest weight
 _FLOAT = 2**53  # float64 holds every integer up to here
 _BLOCK = 2**16  # elements per step, so that intermediates stay in the cache
+
+
+class SumsExceededError(RunError):
+    """The sums of a run are beyond the exact range, which `check_weight` should have prevented."""
 
 
 @dataclass
@@ -88,12 +93,12 @@ class Lanes:
     def _grow(self, weight: int, bound: int) -> None:
         if self.weight + weight > _MAX_WEIGHT:
             total = self.weight + weight
-            raise RunError(
+            raise SumsExceededError(
                 f"Weights sum to {total}, over {_MAX_WEIGHT}; divide all weights by a number."
             )
         if self.bound + bound > _MAX_SUM:
             size, limit = (self.bound + bound) / _HIGH, _MAX_SUM / _HIGH
-            raise RunError(
+            raise SumsExceededError(
                 f"Weighted values sum to {size:.3g}, over {limit:.3g}; training diverged."
             )
         self.weight += weight
@@ -123,28 +128,78 @@ def _divide(total: Tensor, weight: int) -> tuple[Tensor, Tensor]:
 
 
 def _largest(slot: str, values: Tensor, weight: int) -> float:
-    low, high = (bound.item() for bound in torch.aminmax(values)) if len(values) else (0.0, 0.0)
-    largest = max(-low, high)
-    if not largest <= _MAX_VALUE:
-        raise ContractError(
-            f"Slot {slot!r} has a value of {largest:.3g}; training diverged, lower its rate."
-        )
+    largest = magnitude(values)
+    check_value(slot, largest)
     if not isinstance(weight, int) or weight <= 0:
         raise ContractError(f"Slot {slot!r} has weight {weight!r}; give a positive int.")
     return largest
 
 
+def check_value(slot: str, largest: float) -> None:
+    """Raise a ContractError if values of this magnitude are too large to be summed."""
+    if not largest <= _MAX_VALUE:
+        raise ContractError(
+            f"Slot {slot!r} has a value of {largest:.3g}; training diverged, lower its rate."
+        )
+
+
+def heaviest(sizes: Mapping[int, int], phase: Phase) -> dict[int, int]:
+    """The largest weight of each client, so that no order of clients exceeds the exact range.
+
+    Args:
+        sizes: Client to its number of samples, for all clients of the phase.
+        phase: Says how often samples count.
+    """
+    claims = {c: math.ceil(phase.repeats * (n + phase.received)) for c, n in sizes.items()}
+    share = min(1.0, _MAX_WEIGHT / max(1, sum(claims.values())))
+    return {client: max(1, math.floor(share * claim)) for client, claim in claims.items()}
+
+
+def check_weight(slot: str, weight: int, largest: float, limit: int) -> None:
+    """Raise a ContractError if a contribution takes more than its client's share of the range.
+
+    Args:
+        slot: The slot.
+        weight: The contribution's weight.
+        largest: The magnitude of its largest value.
+        limit: The client's largest weight, of `heaviest`.
+    """
+    if weight > limit:
+        raise ContractError(
+            f"Slot {slot!r} has weight {weight}, over {limit}, for which this client has samples; "
+            "declare Phase.repeats if each counts more than once."
+        )
+    if weight * largest > _REACH * limit:
+        raise ContractError(
+            f"Slot {slot!r} has a value of {largest:.3g} with weight {weight}, over this client's "
+            "share of the exact sums; training diverged."
+        )
+
+
 @dataclass(frozen=True)
 class Layout:
-    """The names, shapes and dtypes of a slot's tensors, in the order of a flat vector."""
+    """The names, shapes and dtypes of a slot's tensors, in the order of a flat vector.
+
+    Attributes:
+        names: The tensors' names, sorted.
+        shapes: Their shapes.
+        dtypes: Their dtypes.
+        limits: The largest magnitude that each may come back with; empty without limits.
+    """
 
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
     dtypes: tuple[torch.dtype, ...]
+    limits: tuple[float, ...] = ()
 
     @classmethod
-    def of(cls, tensors: Tensors) -> "Layout":
+    def of(cls, tensors: Tensors, growth: float | None = None) -> "Layout":
         """The layout of a slot, its tensors sorted by name.
+
+        Args:
+            tensors: The slot's tensors.
+            growth: Limits contributions to so many times the slot's largest magnitude, at least
+                1. A variance counts by its root.
 
         Raises:
             ContractError: If a tensor is not floating: a mean of integers is no integer.
@@ -157,7 +212,8 @@ class Layout:
                     f"{name!r} is {kind} and cannot be averaged; give it another rule."
                 )
         shapes = tuple(tuple(tensors[name].shape) for name in names)
-        return cls(names, shapes, tuple(tensors[name].dtype for name in names))
+        dtypes = tuple(tensors[name].dtype for name in names)
+        return cls(names, shapes, dtypes, () if growth is None else _limits(tensors, names, growth))
 
     def flatten(self, tensors: Tensors) -> Tensor:
         """Concatenate the tensors into one vector, float64 if any of them is, else float32."""
@@ -177,6 +233,21 @@ class Layout:
         """An empty sum."""
         size = sum(torch.Size(shape).numel() for shape in self.shapes)
         return Lanes(*torch.zeros(2, size, dtype=torch.float64))
+
+
+def _limits(tensors: Tensors, names: tuple[str, ...], growth: float) -> tuple[float, ...]:
+    powers = [2 if name.endswith("running_var") else 1 for name in names]
+    pairs = zip(names, powers, strict=True)
+    scale = max([1.0, *(magnitude(tensors[name]) ** (1 / power) for name, power in pairs)])
+    return tuple((growth * scale) ** power for power in powers)
+
+
+def magnitude(values: Tensor) -> float:
+    """The largest absolute value, 0 of none; NaN or infinite if one of them is."""
+    if not values.numel():
+        return 0.0
+    low, high = (bound.item() for bound in torch.aminmax(values.detach()))
+    return float(max(-low, high))
 
 
 class ExactMeans:

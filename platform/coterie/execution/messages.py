@@ -1,17 +1,21 @@
-"""Checks and measures every message: declared keys, known shapes, finite values, bytes."""
+"""Checks and measures every message: declared keys, shapes, types and ranges, bytes."""
 
 import math
 from collections.abc import Collection, Mapping
+from numbers import Real
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from coterie.contract.form import ANY, LARGEST, Form, Length
 from coterie.contract.phase import Mean, Outcome, Phase, ServerState, Slots, Tensors
 from coterie.errors import ContractError
-from coterie.execution.exact import Layout
+from coterie.execution.exact import Layout, check_value, check_weight, magnitude
 
 WEIGHT_BYTES = 8
 """Each contribution carries its weight, one int64."""
+_NOT_FINITE = "is not finite; lower the learning rate or drop the client."
 
 
 def check_offer(phase: Phase, slots: Slots, server: ServerState) -> None:
@@ -34,7 +38,13 @@ def check_offer(phase: Phase, slots: Slots, server: ServerState) -> None:
 
 
 def check_outcome(
-    phase: Phase, outcome: Outcome, layouts: Mapping[str, Layout], clients: Collection[int] | None
+    phase: Phase,
+    outcome: Outcome,
+    layouts: Mapping[str, Layout],
+    clients: Collection[int] | None,
+    *,
+    samples: int = 1,
+    heaviest: int | None = None,
 ) -> None:
     """Check an outcome against the phase, before anything of it is sent.
 
@@ -43,10 +53,14 @@ def check_outcome(
         outcome: The result of a client's turn.
         layouts: Slot to the layout that contributions must have.
         clients: All clients, or None if they are not known here.
+        samples: The client's number of samples.
+        heaviest: The largest weight that its contributions may have; None where none counts.
 
     Raises:
-        ContractError: Naming the first undeclared key, wrong shape or value that is not finite.
+        ContractError: Naming the first undeclared or missing key, or wrong shape, type or range.
     """
+    if not isinstance(outcome, Outcome):
+        raise ContractError(f"It returned {type(outcome).__name__}; return an Outcome.")
     mail_keys = {key for message in outcome.mail.values() for key in message}
     sent = (
         ("up", "sends up slot", set(outcome.up), phase.up),
@@ -58,12 +72,18 @@ def check_outcome(
         if extra := keys - declared:
             raise ContractError(_undeclared(verb, extra, declared_as, phase))
     for slot, contribution in outcome.up.items():
-        _check_contribution(slot, contribution, layouts[slot])
-    _check_finite("record", outcome.records)
+        _check_contribution(slot, contribution, layouts[slot], heaviest)
+    if missing := (phase.records & set(phase.forms)) - set(outcome.records):
+        raise ContractError(
+            f"Phase {phase.name!r} declares record {sorted(missing)[0]!r}; every client sends it."
+        )
+    _check_forms("record", outcome.records, phase, samples)
     for recipient, message in outcome.mail.items():
         if clients is not None and recipient not in clients:
             raise ContractError(f"Mail goes to client {recipient}, which does not exist.")
-        _check_finite(f"mail to client {recipient}", message)
+        _check_forms(f"mail to client {recipient}", message, phase, samples)
+    for name, value in outcome.metrics.items():
+        _check_metric(name, value, phase.forms.get(name, ANY), samples)
 
 
 def bytes_up(outcome: Outcome) -> dict[str, int]:
@@ -103,7 +123,13 @@ def size_of(tensors: Tensors) -> int:
     return sum(value.nbytes for value in tensors.values())
 
 
-def _check_contribution(slot: str, contribution: Mean, layout: Layout) -> None:
+def _check_contribution(
+    slot: str, contribution: Mean, layout: Layout, heaviest: int | None
+) -> None:
+    for name, value in contribution.tensors.items():
+        _check_tensor(f"slot {slot!r}", name, value)
+        if not value.is_floating_point():
+            raise ContractError(f"slot {slot!r}: {name!r} is {value.dtype}; send floating numbers.")
     given = {name: tuple(value.shape) for name, value in contribution.tensors.items()}
     wanted = dict(zip(layout.names, layout.shapes, strict=True))
     if given != wanted:
@@ -112,20 +138,85 @@ def _check_contribution(slot: str, contribution: Mean, layout: Layout) -> None:
         raise ContractError(
             f"Slot {slot!r}: {wrong!r} has shape {shapes}; send the server's shapes."
         )
-    _check_finite(f"slot {slot!r}", contribution.tensors)
-
-
-def _check_finite(what: str, tensors: Mapping[str, Tensor]) -> None:
-    for name, value in tensors.items():
-        if value.is_floating_point() and value.numel() and not _is_finite(value):
+    largest = 0.0
+    for name, limit in zip(layout.names, layout.limits or [math.inf] * len(wanted), strict=True):
+        # One pass and no mask in memory; both bounds of a tensor with a NaN are NaN.
+        found = magnitude(contribution.tensors[name])
+        if not math.isfinite(found):
+            raise ContractError(f"slot {slot!r}: {name!r} {_NOT_FINITE}")
+        if found > limit:
+            check_value(slot, found)
             raise ContractError(
-                f"{what}: {name!r} is not finite; lower the learning rate or drop the client."
+                f"Slot {slot!r}: {name!r} has a value of {found:.3g}, over {limit:.3g}, which the "
+                "server's own value and faults.max_growth allow; lower the learning rate."
             )
+        largest = max(largest, found)
+    if heaviest is not None:
+        check_weight(slot, contribution.weight, largest, heaviest)
 
 
-def _is_finite(value: Tensor) -> bool:
-    # One pass and no mask in memory; both bounds of a tensor with a NaN are NaN.
-    return all(math.isfinite(bound.item()) for bound in torch.aminmax(value.detach()))
+def _check_forms(what: str, tensors: Tensors, phase: Phase, samples: int) -> None:
+    for name, value in tensors.items():
+        form = phase.forms.get(name, ANY)
+        _check_tensor(what, name, value)
+        floating = value.is_floating_point()
+        wanted = {"real": True, "floating": floating}.get(
+            str(form.dtype), value.dtype == form.dtype
+        )
+        if not wanted:
+            raise ContractError(f"{what}: {name!r} is {value.dtype}; send {form.dtype}.")
+        if form.shape is not None and not _fits(tuple(value.shape), form.shape):
+            lengths = ", ".join(_shown(length) for length in form.shape)
+            raise ContractError(
+                f"{what}: {name!r} has shape {tuple(value.shape)}; send ({lengths})."
+            )
+        if value.numel() and (floating or form.lowest is not None or form.highest is not None):
+            low, high = (bound.item() for bound in torch.aminmax(value.detach()))
+            _check_range(f"{what}: {name!r}", low, high, form, samples, floating=floating)
+
+
+def _check_metric(name: str, value: Any, form: Form, samples: int) -> None:
+    if not isinstance(value, Real):
+        raise ContractError(f"metric: {name!r} is {type(value).__name__}; report a number.")
+    number = float(value)
+    _check_range(f"metric: {name!r}", number, number, form, samples, floating=True)
+
+
+def _check_range(
+    what: str, low: float, high: float, form: Form, samples: int, *, floating: bool
+) -> None:
+    if not (math.isfinite(low) and math.isfinite(high)):
+        raise ContractError(f"{what} {_NOT_FINITE}")
+    widest = LARGEST if floating else math.inf
+    unit = samples if form.per_sample else 1
+    lowest = -widest if form.lowest is None else form.lowest * unit
+    highest = widest if form.highest is None else form.highest * unit
+    if low < lowest or high > highest:
+        found = low if low < lowest else high
+        raise ContractError(
+            f"{what} has a value of {found:.6g}; send {lowest:.6g} to {highest:.6g}."
+        )
+
+
+def _fits(shape: tuple[int, ...], wanted: tuple[Length, ...]) -> bool:
+    lengths = zip(shape, wanted, strict=False)
+    return len(shape) == len(wanted) and all(
+        w is None or (n in w if isinstance(w, range) else n == w) for n, w in lengths
+    )
+
+
+def _shown(length: Length) -> str:
+    if isinstance(length, range):
+        return f"{length.start} to {length.stop - 1}"
+    return "any" if length is None else str(length)
+
+
+def _check_tensor(what: str, name: str, value: Any) -> None:
+    if not isinstance(value, Tensor):
+        raise ContractError(f"{what}: {name!r} is {type(value).__name__}; send a tensor.")
+    if value.is_complex() or value.is_quantized or value.layout is not torch.strided:
+        kind = value.dtype if value.layout is torch.strided else value.layout
+        raise ContractError(f"{what}: {name!r} is {kind}; send a dense tensor of real numbers.")
 
 
 def _undeclared(verb: str, keys: set[str], declared_as: str, phase: Phase) -> str:

@@ -13,7 +13,7 @@ from coterie.contract.client import ClientData, LocalTrainer
 from coterie.contract.data import Indices, Samples
 from coterie.contract.method import Method
 from coterie.contract.phase import Outcome, Slots, Tensors
-from coterie.errors import ConfigError, InterruptedRunError, RunError, StateLostError
+from coterie.errors import ConfigError, StateLostError, described, printable
 from coterie.execution.events import (
     CallDone,
     Event,
@@ -24,7 +24,7 @@ from coterie.execution.events import (
     TurnFailed,
     TurnStarted,
 )
-from coterie.execution.exact import ExactMeans
+from coterie.execution.exact import ExactMeans, SumsExceededError
 from coterie.execution.messages import bytes_peer, bytes_up, check_outcome, items_peer
 from coterie.execution.module_pool import ModulePool
 from coterie.execution.packing import Packed, pack, unpack
@@ -113,18 +113,29 @@ class Worker:
         started = time.perf_counter()
         self.deadline.begin()
         try:
-            outcome = self.method.client(self._client(turn), order.phase, slots)
+            client = self._client(turn)
+            outcome = self.method.client(client, order.phase, slots)
             self.deadline.check()
-            check_outcome(order.phase, outcome, order.layouts, range(len(self.parts)))
+            check_outcome(
+                order.phase,
+                outcome,
+                order.layouts,
+                range(len(self.parts)),
+                samples=turn.size,
+                heaviest=turn.heaviest,
+            )
             done = _turn_done(call, turn.client, outcome, time.perf_counter() - started)
             done = replace(done, updates=sent_whole(order.rule, outcome.up))
             # Last, so that a client that fails adds nothing to the sums.
             means.add(summed(order.rule, outcome.up))
-        except (InterruptedRunError, ConfigError, RunError):
+        except (StateLostError, SumsExceededError):
             raise
-        except Exception as error:  # one client's failure does not stop the others
+        except BaseException as error:  # one client stops no other, also not by sys.exit
+            self.deadline.stop()  # raises if the run is to stop, which is no client's failure
             _logger.debug("Client %d failed", turn.client, exc_info=True)
-            return TurnFailed(call=call, client=turn.client, message=_failure_message(error))
+            refused = isinstance(error, ConfigError)
+            message = described(error) if refused else _failure_message(error)
+            return TurnFailed(call=call, client=turn.client, message=message, refused=refused)
         return done
 
     def _client(self, turn: Turn) -> TurnClient:
@@ -159,21 +170,22 @@ def _turn_done(call: int, client: int, outcome: Outcome, seconds: float) -> Turn
         call=call,
         client=client,
         records=pack(outcome.records),
-        metrics=dict(outcome.metrics),
+        metrics={name: float(value) for name, value in outcome.metrics.items()},
         bytes_up=bytes_up(outcome),
         bytes_peer=bytes_peer(outcome),
         items_peer=items_peer(outcome),
         seconds=seconds,
         state=None if outcome.state is None else pack(outcome.state),
         mail={recipient: pack(message) for recipient, message in outcome.mail.items()},
+        note=printable(outcome.note),
     )
 
 
-def _failure_message(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    if isinstance(error, MemoryError | torch.OutOfMemoryError) or "allocate memory" in str(error):
+def _failure_message(error: BaseException) -> str:
+    kind, text = type(error).__name__, described(error)
+    if isinstance(error, MemoryError | torch.OutOfMemoryError) or "allocate memory" in text:
         return (
-            f"out of memory: {lines[0].rstrip('.') if lines else type(error).__name__}; lower "
-            "method.batch_size or give each client more"
+            f"out of memory: {text.rstrip('.') or kind}; lower method.batch_size or give each "
+            "client more"
         )
-    return f"{type(error).__name__}: {lines[0] if lines else 'no message'}"
+    return printable(f"{kind}: {text or 'no message'}")

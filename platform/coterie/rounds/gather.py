@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from coterie.config.schema import FaultsConfig
 from coterie.contract.phase import Mean, Phase, Tensors
-from coterie.errors import RunError
+from coterie.errors import ConfigError, RunError
 from coterie.execution.backend import Backend
 from coterie.execution.events import CallDone, CallLost, Event, Handle, Order, TurnDone, TurnFailed
 from coterie.execution.exact import ExactMeans
@@ -67,6 +67,7 @@ def run_phase(
         watch: Called with every event, for progress.
 
     Raises:
+        ConfigError: If every client refuses the config.
         RunError: If a client fails under `fail`, or fewer than `min_participation` succeed.
     """
     gather = _Gather(order.phase, ExactMeans(dict(order.layouts)))
@@ -100,6 +101,7 @@ class _Gather:
     means: ExactMeans
     done: dict[int, TurnDone] = field(default_factory=dict)
     failed: dict[int, str] = field(default_factory=dict)
+    refused: set[int] = field(default_factory=set)
     failures: list[Failure] = field(default_factory=list)
     _staged: dict[int, list[TurnDone | TurnFailed]] = field(default_factory=dict)
 
@@ -131,14 +133,19 @@ class _Gather:
         )
 
     def _count(self, turn: TurnDone | TurnFailed) -> None:
+        self.refused.discard(turn.client)
         if isinstance(turn, TurnDone):
             self.done[turn.client] = turn
             self.failed.pop(turn.client, None)
-        else:
-            self.failed[turn.client] = turn.message
+            return
+        self.failed[turn.client] = turn.message
+        if turn.refused:
+            self.refused.add(turn.client)
 
 
 def _apply_policy(gather: _Gather, order: Order, faults: FaultsConfig) -> None:
+    if gather.failed and not gather.done and gather.refused == gather.failed.keys():
+        raise ConfigError(gather.failed[min(gather.refused)])
     for client, message in sorted(gather.failed.items()):
         if faults.on_client_failure == "fail":
             raise RunError(

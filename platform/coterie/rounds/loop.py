@@ -15,7 +15,7 @@ from coterie.contract.seeds import derive_seed
 from coterie.errors import RunError, StateLostError
 from coterie.execution.backend import Backend, Workload
 from coterie.execution.events import CallLost, Event, Order, Turn, TurnDone, TurnFailed
-from coterie.execution.exact import Layout
+from coterie.execution.exact import Layout, heaviest
 from coterie.execution.messages import check_offer
 from coterie.execution.packing import digest, pack
 from coterie.execution.robust import robust_means
@@ -23,6 +23,9 @@ from coterie.rounds.gather import PhaseResult, run_phase
 from coterie.rounds.participation import Participation, Turnout
 from coterie.rounds.server_optimizer import server_step
 from coterie.rounds.state import RunState, Traffic
+
+_TOLD = 5
+"""Clients whose notes are shown."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +64,7 @@ class Loop:
         commit: Called after each phase, to track, evaluate and checkpoint.
         recover: Called when clients' states were lost; changes the state to one that can go on.
         participation: Draws each phase's clients; by default as the workload's config says.
+        has_run: Whether a client has completed a turn.
     """
 
     method: Method
@@ -70,6 +74,8 @@ class Loop:
     commit: Callable[[RunState, Committed], None]
     recover: Callable[[RunState, StateLostError], None] = _give_up
     participation: Participation | None = None
+    has_run: bool = False
+    _told: set[int] = field(default_factory=set)
 
     def run(self, state: RunState) -> None:
         """Run from the given state until the method is done; the state changes in place.
@@ -114,16 +120,35 @@ class Loop:
         check_offer(phase, slots, state.server)
         packed = {name: pack(slots[name]) for name in sorted(slots)}
         versions = {name: (digest(p), p.nbytes) for name, p in packed.items()}
+        config = self.workload.config
+        # Sums over samples have no scale of their own, and a median outvotes what is out of scale.
+        limited = not type(config.method).sums and config.aggregation.rule in ("weighted", "equal")
+        growth = config.faults.max_growth if limited else None
+        slots_up = {name: state.server.slots[name] for name in sorted(phase.up)}
+        limits = self._heaviest(phase, turnout)
         order = Order(
             phase=phase,
             slots={name: self.backend.store(p) for name, p in packed.items()},
-            layouts={name: Layout.of(state.server.slots[name]) for name in sorted(phase.up)},
-            turns=tuple(self._turn(state, phase, client, turnout) for client in turnout.clients),
-            rule=self.workload.config.aggregation.rule,
+            layouts={name: Layout.of(slot, growth) for name, slot in slots_up.items()},
+            turns=tuple(self._turn(state, phase, c, turnout, limits) for c in turnout.clients),
+            rule=config.aggregation.rule,
         )
         return order, versions
 
-    def _turn(self, state: RunState, phase: Phase, client: int, turnout: Turnout) -> Turn:
+    def _heaviest(self, phase: Phase, turnout: Turnout) -> Mapping[int, int]:
+        """The largest weight of each client; empty under rules for which weights do not count."""
+        if self.workload.config.aggregation.rule != "weighted":
+            return {}
+        return heaviest({c: len(self.workload.parts[c]) for c in turnout.clients}, phase)
+
+    def _turn(
+        self,
+        state: RunState,
+        phase: Phase,
+        client: int,
+        turnout: Turnout,
+        limits: Mapping[int, int],
+    ) -> Turn:
         seed = derive_seed(self.workload.config.seed, "client", phase.round, phase.step, client)
         return Turn(
             client=client,
@@ -132,6 +157,7 @@ class Loop:
             state=state.states.get(client),
             mail=state.mail.get(client, {}),
             work=turnout.work.get(client, 1.0),
+            heaviest=limits.get(client),
         )
 
     def _execute(self, order: Order) -> PhaseResult:
@@ -160,6 +186,8 @@ class Loop:
     def _watch(self, event: Event) -> None:
         """Tell the observer about a backend's event."""
         if isinstance(event, TurnDone):
+            self.has_run = True
+            self._tell(event)
             self.observer.client_done(event.client, event.metrics)
         elif isinstance(event, TurnFailed):
             self.observer.client_failed(event.client, event.message)
@@ -167,6 +195,16 @@ class Loop:
             self.observer.note(f"An actor was lost ({event.message}); its clients run again.")
             if event.client is not None:
                 self.observer.client_failed(event.client, event.message)
+
+    def _tell(self, done: TurnDone) -> None:
+        """Show a client's note, once for each client, and only those of the first few."""
+        if not done.note or done.client in self._told:
+            return
+        self._told.add(done.client)
+        if len(self._told) <= _TOLD:
+            self.observer.note(f"Client {done.client}: {done.note.rstrip('.')}.")
+        elif len(self._told) == _TOLD + 1:
+            self.observer.note("Notes of further clients are not shown.")
 
 
 def _check_trained(state: RunState) -> None:

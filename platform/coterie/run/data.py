@@ -172,4 +172,5 @@ def task_of(config: RunConfig, data: DataArrays) -> Task:
         encoder=config.encoder,  # type: ignore[arg-type]  # its `build` is checked when it is called
         augmentation=config.augmentation,  # type: ignore[arg-type]
         dtype=_DTYPES.get(config.precision, torch.float32),
+        minimum=config.privacy.minimum,
     )

@@ -18,7 +18,15 @@ from coterie.config.schema import RunConfig
 from coterie.contract.callback import Followed
 from coterie.contract.clusterer import Clusterer
 from coterie.contract.observer import Observer, Status
-from coterie.errors import ConfigError, CoterieError, DataError, InterruptedRunError
+from coterie.errors import (
+    ConfigError,
+    CoterieError,
+    DataError,
+    InterruptedRunError,
+    RunError,
+    described,
+    listed,
+)
 from coterie.evaluation.label_distribution import (
     class_spread,
     class_table,
@@ -121,12 +129,15 @@ class Federation:
             try:
                 self._begin(session, is_new=is_new)
                 finished = session.run(interrupts)
-            except BaseException as error:
+            except BaseException as raised:
+                error = _failure(raised)
                 session.seconds["total"] = time.perf_counter() - started
                 self._end(session, error)
                 if is_new and _refused(session, error):
                     directory.discard()
-                raise
+                if error is raised:
+                    raise
+                raise error from raised
             session.seconds["total"] = time.perf_counter() - started
             session.conclude("completed", finished.evaluation.metrics)
         return self._result(session, finished, directory)
@@ -134,7 +145,8 @@ class Federation:
     def _end(self, session: Session, error: BaseException) -> None:
         """Close a run that did not complete, and show why."""
         interrupted = isinstance(error, InterruptedRunError)
-        sentence = str(error) if isinstance(error, CoterieError) else repr(error)
+        known = isinstance(error, CoterieError)
+        sentence = str(error) if known else f"{type(error).__name__}: {described(error)}"
         status: Status = "interrupted" if interrupted else "failed"
         if _refused(session, error) or session.already_completed:
             session.close(status)
@@ -185,7 +197,7 @@ class Federation:
         self._view.start(self._config.experiment, facts)
         if workload.silo_classes is not None:
             sizes = zip(data.owner_names, workload.parts, strict=True)
-            held = ", ".join(f"{name} {len(rows):,}" for name, rows in sizes)
+            held = listed([f"{name} {len(rows):,}" for name, rows in sizes])
             self._view.note(
                 f"Data stays with its clients ({held} samples); only models and counts of clusters "
                 "and classes come back."
@@ -228,9 +240,19 @@ class Federation:
         )
 
 
+def _failure(error: BaseException) -> BaseException:
+    """The error to end a run with: code that calls `sys.exit(0)` in it has not completed it."""
+    if isinstance(error, SystemExit | GeneratorExit):
+        return RunError(
+            f"Code of the run raised {type(error).__name__} ({described(error) or 'no message'}); "
+            "take the exit out of it, and go on with resume=true."
+        )
+    return error
+
+
 def _refused(session: Session, error: BaseException) -> bool:
-    """Whether the run was refused before its first phase; it then leaves no files."""
-    return isinstance(error, ConfigError | DataError) and not session.phases
+    """Whether the run was refused before any client's turn; it then leaves no files."""
+    return isinstance(error, ConfigError | DataError) and not session.has_run
 
 
 def under_submitted_job() -> bool:

@@ -26,7 +26,9 @@ from coterie.tracking.summary import Summary
 
 _CURVES = ("loss", "acc", "nmi", "ari")
 _UNREACHED = "its actor or node is gone", "not in the scores"
-_AGAIN = "replaced, its predictions run again"
+_SHOWN = 5
+"""Failures of an evaluation that are shown; all are recorded."""
+_AGAIN = "replaced, its work runs again"
 
 
 @dataclass
@@ -155,13 +157,17 @@ class Recorder:
         state.ledger.evaluation += self.evaluator.sent
         state.dropped += len(missed)
         lost = [(None, why, _AGAIN) for why in self.backend.take_losses()]
-        for client, why, remedy in (*lost, *((client, *_UNREACHED) for client in missed)):
+        found = (*lost, *((client, *_UNREACHED) for client in missed))
+        for number, (client, why, remedy) in enumerate(found):
             place = Phase(round=round_, stage=self._stage, name="evaluation")
             sentence = str(
                 Failure(round=round_, phase=place.name, client=client, message=why, remedy=remedy)
             )
             state.failures.append(sentence)
-            self.observer.note(f"{sentence}.")
+            if number < _SHOWN:
+                self.observer.note(f"{sentence}.")
+            elif number == _SHOWN:
+                self.observer.note(f"{len(found) - _SHOWN:,} more failures are in metrics.jsonl.")
             self.tracker.log_failure(replace(_row(place, {}, client), failure=sentence))
         self.evaluator.sent, self.evaluator.missed = 0, ()
 

@@ -27,6 +27,8 @@ _FREE = frozenset(
 """Keys and sections that a resumed run may change: they decide where and how it runs."""
 _BOUND = frozenset({"cluster.threads_per_client"})
 """Keys of those sections that it may not change: the number of threads changes rounding."""
+_ADDED = frozenset({"privacy.minimum"})
+"""Keys that configs of earlier versions lack, with bits that only small clients' depend on."""
 _ORDERED = "data.clients"
 """A mapping whose order counts, because it numbers the clients."""
 _MISSING = object()
@@ -48,6 +50,8 @@ def check_same_run(stored: Mapping[str, Any], config: RunConfig) -> str:
     then, now = _flat(stored), _flat(dump_config(config))
     extensions = []
     for key in sorted(then.keys() | now.keys(), key=lambda key: (not key.endswith(".target"), key)):
+        if key in _ADDED - then.keys():
+            continue
         if then.get(key, _MISSING) != now.get(key, _MISSING):
             if _raised(key, then, now, config):
                 extensions.append(f"{key} rises from {then[key]} to {now[key]}")

@@ -12,7 +12,7 @@ from coterie.config.schema import RunConfig
 from coterie.contract.clusterer import Clusterer
 from coterie.contract.observer import Observer, Status
 from coterie.contract.seeds import derive_seed
-from coterie.errors import RunError
+from coterie.errors import RunError, described
 from coterie.evaluation.scorer import Evaluation
 from coterie.execution.backend import Backend
 from coterie.models.saved_model import with_head
@@ -67,6 +67,7 @@ class Session:
     _backend: Backend | None = None
     _recorder: Recorder | None = None
     _tracker: Tracker | None = None
+    _loop: Loop | None = None
 
     def run(self, interrupts: Interrupts) -> Finished:
         """Start the backend, run the method's phases, evaluate and write the outputs.
@@ -86,11 +87,13 @@ class Session:
     def conclude(
         self, status: Status, metrics: Mapping[str, Mapping[str, float]], error: str | None = None
     ) -> None:
-        """Checkpoint an interrupted run, write summary.json and report.html, and close."""
+        """Checkpoint a run that stopped, write summary.json and report.html, and close."""
         try:
             if status == "interrupted" and self._recorder is not None and self.state is not None:
                 self.view.note("Stopping after a checkpoint; a second signal ends the run at once.")
                 self._recorder.checkpoint(self.state)
+            elif status == "failed" and self._recorder is not None and self.state is not None:
+                self._save_what_there_is(self._recorder, self.state)
             elif self._recorder is not None:
                 self._recorder.writer.wait()  # a checkpoint that is being written
             summary = self._summary(status, metrics, error)
@@ -131,9 +134,10 @@ class Session:
         return not trained and is_completed(self.directory.summary)
 
     @property
-    def phases(self) -> int:
-        """Number of completed phases, those before a resume included."""
-        return self.state.phases if self.state else 0
+    def has_run(self) -> bool:
+        """Whether a client has completed a turn, here or before a resume."""
+        here = self._loop is not None and self._loop.has_run
+        return here or bool(self.state and self.state.phases)
 
     @property
     def failures(self) -> tuple[str, ...]:
@@ -165,7 +169,7 @@ class Session:
         if self.extension:
             self._extend()
         self.seconds["start"] = time.perf_counter() - begun
-        Loop(
+        self._loop = Loop(
             method=self.assembly.method,
             backend=self._backend,
             workload=self.assembly.workload,
@@ -173,8 +177,23 @@ class Session:
             commit=self._recorder.commit,
             recover=recovery.recover,
             participation=self.assembly.participation,
-        ).run(self.state)
+        )
+        self._loop.run(self.state)
         return self.state, self._recorder
+
+    def _save_what_there_is(self, recorder: Recorder, state: RunState) -> None:
+        """Checkpoint the last full phase of a failed run, if this process has completed one."""
+        try:
+            if "training" in recorder.seconds and state.phases:
+                recorder.checkpoint(state)
+            else:
+                recorder.writer.wait()
+        except Exception as error:  # noqa: BLE001 - what ended the run is what has to be shown
+            self._warn(
+                f"{self.directory.checkpoints}: the last full phase could not be saved "
+                f"({described(error).rstrip('.') or type(error).__name__}); the checkpoint before "
+                "it stays."
+            )
 
     def _extend(self) -> None:
         """Turn the directory's completed run into the longer one, which has not ended."""

@@ -46,14 +46,15 @@ def own_files(folder):
         [*(folder / "round-000002").iterdir()],
     )
     kept = load_states(folder)
+    assert kept
     return [*second, *(folder / "states" / name for name in sorted(first) if name in kept)]
 
 
 def load_states(folder):
     from coterie.checkpoints.integrity import unseal
 
-    digests = [unseal(folder / f"round-00000{n}" / "run.json")["clients"] for n in (1, 2)]
-    return {f"{d}.safetensors" for d in set(digests[1].values()) - set(digests[0].values())}
+    packs = [set(unseal(folder / f"round-00000{n}" / "run.json")["packs"]) for n in (1, 2)]
+    return {f"{name}.safetensors" for name in packs[1] - packs[0]}
 
 
 def check_the_first_is_used(folder, backend):

@@ -1,19 +1,25 @@
 """Which checkpoints stay, which states are written, and what happens when none can be."""
 
 import json
+import os
 import shutil
 import threading
+import time
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
+from coterie.checkpoints import state_files
 from coterie.checkpoints import writer as module
 from coterie.checkpoints.checkpoint import load_checkpoint
+from coterie.checkpoints.integrity import seal, unseal
+from coterie.checkpoints.state_packs import pack_sizes
 from coterie.checkpoints.writer import CheckpointWriter
 from coterie.config.schema import CheckpointConfig
 from coterie.contract.phase import ServerState
 from coterie.errors import StateLostError
-from coterie.execution.packing import pack
+from coterie.execution.packing import pack, unpack
 from coterie.rounds.state import RunState
 from tests.builders.checkpoints import save
 from tests.builders.loops import make_loop, make_workload, plain
@@ -50,16 +56,84 @@ def test_a_state_is_written_once_by_its_content(tmp_path, backend):
     states = tmp_path / "states"
     state = state_of(1, values=(1.0, 2.0, 1.0))
     save(tmp_path, state, backend)
-    assert len(list(states.iterdir())) == 2  # clients 0 and 2 keep the same
+    assert contents(states) == [2]  # clients 0 and 2 keep the same
     written = {path: path.stat().st_mtime_ns for path in states.iterdir()}
     state.server = state_of(2).server
     state.states[1] = pack({"t": torch.tensor([3.0])})
     save(tmp_path, state, backend)
-    assert len(list(states.iterdir())) == 3
+    assert contents(states) == [1, 2]
     assert all(path.stat().st_mtime_ns == when for path, when in written.items())
-    state.server = state_of(3).server
-    save(tmp_path, state, backend)  # round 1 goes, and the state that only it had
-    assert len(list(states.iterdir())) == 2
+    for number in (3, 4):  # round 1 goes, but half of its pack is in use
+        state.server = state_of(number).server
+        save(tmp_path, state, backend)
+        assert contents(states) == [1, 2]
+    assert all(path.stat().st_mtime_ns == when for path, when in written.items())
+    assert plain(load_checkpoint(tmp_path, backend).state) == plain(state)
+
+
+def test_a_pack_that_is_mostly_out_of_use_goes_and_its_last_states_are_written_again(
+    tmp_path, backend
+):
+    states, state = tmp_path / "states", state_of(1, values=(1.0, 2.0, 3.0))
+    save(tmp_path, state, backend, keep=1)
+    state.states |= {client: pack({"t": torch.tensor([9.0 + client])}) for client in (0, 1)}
+    state.server = state_of(2).server
+    save(tmp_path, state, backend, keep=1)
+    assert contents(states) == [3]
+    assert plain(load_checkpoint(tmp_path, backend).state) == plain(state)
+
+
+def contents(folder):
+    return sorted(len(pack_sizes(path)) for path in folder.iterdir())
+
+
+def test_packs_have_a_largest_size_and_a_larger_state_its_own(tmp_path, backend, monkeypatch):
+    monkeypatch.setattr(state_files, "PACK_BYTES", 100)
+    state = state_of(1, values=tuple(map(float, range(50))))
+    state.states[50] = pack({"t": torch.zeros(500)})
+    save(tmp_path, state, backend)
+    sizes = [list(pack_sizes(path).values()) for path in (tmp_path / "states").iterdir()]
+    assert sorted(map(len, sizes))[-1] <= 25
+    assert [2000] in sizes
+    assert sum(map(len, sizes)) == 51
+    assert plain(load_checkpoint(tmp_path, backend).state) == plain(state)
+
+
+def test_checkpoints_of_earlier_versions_are_read_and_gone_on_from(tmp_path, backend):
+    """Format 2 had a file of tensors for each state."""
+    state = state_of(1, values=(1.0, 2.0))
+    path = save(tmp_path, state, backend)
+    record = unseal(path / "run.json")
+    del record["packs"]
+    (path / "run.json").write_text(seal({**record, "format": 2}))
+    shutil.rmtree(tmp_path / "states")
+    (tmp_path / "states").mkdir()
+    alone = [tmp_path / "states" / f"{found}.safetensors" for found in record["clients"].values()]
+    for client, file in enumerate(alone):
+        save_file(unpack(state.states[client]), file)
+    loaded = load_checkpoint(tmp_path, backend).state
+    assert plain(loaded) == plain(state)
+    loaded.server = state_of(2).server
+    loaded.states[1] = pack({"t": torch.tensor([3.0])})
+    save(tmp_path, loaded, backend)
+    assert all(file.exists() for file in alone)  # round 1 needs them
+    assert contents(tmp_path / "states") == [0, 0, 1]
+    for number in (3, 4):
+        loaded.server = state_of(number).server
+        save(tmp_path, loaded, backend)
+    assert [file.exists() for file in alone] == [True, False]
+    assert plain(load_checkpoint(tmp_path, backend).state) == plain(loaded)
+
+
+def test_ten_thousand_states_take_a_few_syncs(tmp_path, backend, monkeypatch):
+    synced, real = [], os.fsync
+    monkeypatch.setattr(os, "fsync", lambda file: synced.append(file) or real(file))
+    states = {client: pack({"t": torch.full((256,), float(client))}) for client in range(10_000)}
+    state = RunState(server=state_of(1).server, states=states)
+    started = time.perf_counter()
+    save(tmp_path, state, backend)
+    assert len(synced) < 20
+    assert time.perf_counter() - started < 10  # under 3 s on a machine that does nothing else
     assert plain(load_checkpoint(tmp_path, backend).state) == plain(state)
 
 

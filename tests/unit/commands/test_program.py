@@ -98,3 +98,11 @@ def test_ctrl_c_before_the_rounds_is_no_traceback(capsys):
 
     assert run_command(command, [], lambda: "") == 130
     assert capsys.readouterr().err == "Interrupted.\n"
+
+
+def test_code_that_exits_with_0_while_it_is_loaded_has_failed(capsys):
+    def command(arguments):
+        sys.exit(0)
+
+    assert run_command(command, [], str) == 1
+    assert capsys.readouterr().err == "Code that was loaded called sys.exit (0); mend it.\n"

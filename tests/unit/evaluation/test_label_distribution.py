@@ -23,6 +23,13 @@ def render(table):
     return stream.getvalue()
 
 
+def test_a_table_of_2000_clients_is_cut():
+    lines = render(class_table(np.ones((2000, 10), np.int64))).splitlines()
+    assert len(lines) < 30
+    assert max(map(len, lines)) <= 80
+    assert "2000 clients" in lines[-1]
+
+
 def test_class_counts_equal_a_slow_count():
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 6, 200)

@@ -1,11 +1,18 @@
 """The gate: nothing undeclared, misshapen or not finite passes, and every byte is counted."""
 
+from contextlib import suppress
+from dataclasses import replace
+
+import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from coterie.contract.form import Form
 from coterie.contract.phase import Mean, Outcome, Phase, ServerState
 from coterie.errors import ContractError
-from coterie.execution.exact import Layout
+from coterie.execution.exact import ExactMeans, Layout, heaviest
 from coterie.execution.messages import bytes_peer, bytes_up, check_offer, check_outcome, items_peer
 
 PHASE = Phase(
@@ -27,8 +34,8 @@ def up(weight=4, **tensors):
     return {"encoder": Mean(weight=weight, tensors={**SLOT, **tensors})}
 
 
-def check(outcome, clients=range(3)):
-    check_outcome(PHASE, outcome, LAYOUTS, clients)
+def check(outcome, clients=range(3), phase=PHASE, **limits):
+    check_outcome(phase, outcome, LAYOUTS, clients, **limits)
 
 
 GOOD = Outcome(
@@ -112,6 +119,158 @@ def test_anything_else_is_refused(outcome, sentence):
     with pytest.raises(ContractError) as caught:
         check(outcome)
     assert str(caught.value) == sentence
+
+
+@pytest.mark.parametrize(
+    ("outcome", "sentence"),
+    [
+        (None, "It returned NoneType; return an Outcome."),
+        (
+            Outcome(up=up(b=torch.zeros(3, dtype=torch.complex64))),
+            "slot 'encoder': 'b' is torch.complex64; send a dense tensor of real numbers.",
+        ),
+        (
+            Outcome(up=up(b=torch.zeros(3, dtype=torch.int64))),
+            "slot 'encoder': 'b' is torch.int64; send floating numbers.",
+        ),
+        (Outcome(up=up(b="abc")), "slot 'encoder': 'b' is str; send a tensor."),
+        (
+            Outcome(up=up(b=torch.zeros(3).to_sparse())),
+            "slot 'encoder': 'b' is torch.sparse_coo; send a dense tensor of real numbers.",
+        ),
+        (Outcome(records={"choice": "two"}), "record: 'choice' is str; send a tensor."),
+        (
+            Outcome(records={"choice": torch.zeros(1, dtype=torch.complex128)}),
+            "record: 'choice' is torch.complex128; send a dense tensor of real numbers.",
+        ),
+        (
+            Outcome(records={"choice": torch.tensor([0.0, -1e38])}),
+            "record: 'choice' has a value of -1e+38; send -1e+12 to 1e+12.",
+        ),
+        (
+            Outcome(mail={1: {"note": torch.tensor([1e38])}}),
+            "mail to client 1: 'note' has a value of 1e+38; send -1e+12 to 1e+12.",
+        ),
+        (Outcome(mail={1: {"note": [1.0]}}), "mail to client 1: 'note' is list; send a tensor."),
+        (Outcome(metrics={"loss": "low"}), "metric: 'loss' is str; report a number."),
+        (Outcome(metrics={"loss": torch.ones(())}), "metric: 'loss' is Tensor; report a number."),
+        (
+            Outcome(metrics={"loss": float("nan")}),
+            "metric: 'loss' is not finite; lower the learning rate or drop the client.",
+        ),
+        (
+            Outcome(metrics={"loss": 1e38}),
+            "metric: 'loss' has a value of 1e+38; send -1e+12 to 1e+12.",
+        ),
+    ],
+)
+def test_what_is_no_number_or_beyond_all_bounds_is_refused(outcome, sentence):
+    with pytest.raises(ContractError) as caught:
+        check(outcome)
+    assert str(caught.value) == sentence
+
+
+FORMS = replace(
+    PHASE,
+    records=frozenset({"choice", "points"}),
+    forms={
+        "choice": Form(dtype=torch.int64, lowest=0, highest=3),
+        "points": Form(shape=(range(1, 5), 2)),
+        "note": Form(shape=(3,), highest=1.0, per_sample=True),
+        "loss": Form(lowest=0.0),
+    },
+)
+CHOICE, POINTS = torch.tensor(3), torch.zeros(4, 2)
+
+
+def test_what_has_its_form_passes():
+    note = torch.full((3,), 7.0).bfloat16()
+    outcome = Outcome(
+        records={"choice": CHOICE, "points": POINTS},
+        mail={1: {"note": note}},
+        metrics={"loss": np.float32(0.0)},
+    )
+    check(outcome, phase=FORMS, samples=7)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "sentence"),
+    [
+        ({"records": {"choice": CHOICE}}, "declares record 'points'; every client sends it."),
+        ({"records": {}}, "declares record 'choice'; every client sends it."),
+        ({"choice": torch.tensor([3])}, "record: 'choice' has shape (1,); send ()."),
+        ({"choice": torch.tensor(4)}, "record: 'choice' has a value of 4; send 0 to 3."),
+        ({"choice": torch.tensor(-1)}, "record: 'choice' has a value of -1; send 0 to 3."),
+        ({"choice": torch.tensor(1.0)}, "record: 'choice' is torch.float32; send torch.int64."),
+        ({"points": torch.zeros(4, 3)}, "record: 'points' has shape (4, 3); send (1 to 4, 2)."),
+        ({"points": torch.zeros(5, 2)}, "record: 'points' has shape (5, 2); send (1 to 4, 2)."),
+        ({"points": torch.zeros(0, 2)}, "record: 'points' has shape (0, 2); send (1 to 4, 2)."),
+        ({"points": torch.zeros(4)}, "record: 'points' has shape (4,); send (1 to 4, 2)."),
+        ({"points": torch.zeros(4, 2).int()}, "'points' is torch.int32; send floating."),
+        (
+            {"mail": {1: {"note": torch.full((3,), 8.0)}}},
+            "mail to client 1: 'note' has a value of 8; send -1e+12 to 7.",
+        ),
+        ({"metrics": {"loss": -0.5}}, "metric: 'loss' has a value of -0.5; send 0 to 1e+12."),
+    ],
+)
+def test_another_shape_type_or_range_is_refused(outcome, sentence):
+    records = {key: value for key, value in outcome.items() if key in FORMS.records}
+    given = {key: value for key, value in outcome.items() if key not in FORMS.records}
+    whole = {"records": {"choice": CHOICE, "points": POINTS, **records}, **given}
+    with pytest.raises(ContractError) as caught:
+        check(Outcome(**whole), phase=FORMS, samples=7)
+    assert str(caught.value).endswith(sentence)
+
+
+def test_a_weight_is_bounded_by_the_samples_that_the_engine_counts():
+    check(Outcome(up=up(weight=4)), heaviest=4)
+    with pytest.raises(ContractError, match=r"'encoder' has weight 5, over 4, for which this cli"):
+        check(Outcome(up=up(weight=5)), heaviest=4)
+    sizes = {0: 4, 1: 1, 2: 0}
+    assert heaviest(sizes, PHASE) == {0: 4, 1: 1, 2: 1}
+    assert heaviest(sizes, replace(PHASE, repeats=2.5, received=2)) == {0: 15, 1: 8, 2: 5}
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(st.integers(1, 2**26), min_size=1, max_size=6),
+    st.lists(st.floats(0, 2.0**24, width=32), min_size=6, max_size=6),
+    st.randoms(use_true_random=False),
+)
+def test_what_passes_fits_the_exact_sums_in_every_order(sizes, values, random):
+    limits = heaviest(dict(enumerate(sizes)), PHASE)
+    layout = Layout.of({"w": torch.zeros(1)})
+    means, contributions = ExactMeans({"encoder": layout}), []
+    for client, limit in limits.items():
+        mean = Mean(weight=random.choice([1, limit]), tensors={"w": torch.tensor([values[client]])})
+        with suppress(ContractError):
+            check_outcome(
+                PHASE, Outcome(up={"encoder": mean}), {"encoder": layout}, None, heaviest=limit
+            )
+            contributions.append({"encoder": mean})
+    random.shuffle(contributions)
+    for contribution in contributions:
+        means.add(contribution)  # raises a RunError if it does not fit
+
+
+def test_values_far_above_the_servers_own_are_refused():
+    server = {"w": torch.full((2, 3), -2.0), "b": torch.zeros(3), "n.running_var": torch.ones(3)}
+    layout = Layout.of(server, growth=100.0)
+
+    def send(**tensors):
+        mean = Mean(weight=1, tensors={**server, **tensors})
+        check_outcome(PHASE, Outcome(up={"encoder": mean}), {"encoder": layout}, None)
+
+    send(b=torch.full((3,), 200.0), **{"n.running_var": torch.full((3,), 4e4)})
+    with pytest.raises(ContractError) as caught:
+        send(b=torch.tensor([0.0, -200.1, 0.0]))
+    assert str(caught.value) == (
+        "Slot 'encoder': 'b' has a value of 200, over 200, which the server's own value and "
+        "faults.max_growth allow; lower the learning rate."
+    )
+    with pytest.raises(ContractError, match=r"'n\.running_var' has a value of 4"):
+        send(**{"n.running_var": torch.full((3,), 4.1e4)})
 
 
 def test_where_the_clients_are_not_known_any_recipient_passes():

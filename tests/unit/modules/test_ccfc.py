@@ -1,5 +1,6 @@
 """CCFC and SCFC: identities, schedule, centroids, ablations, messages, resumption."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +12,8 @@ from coterie.clustering.kmeans import kmeans, nearest_centroids
 from coterie.contract import Phase
 from coterie.contract.rules import Rule
 from coterie.contract.seeds import derive_seed
-from coterie.errors import ConfigError, ContractError
+from coterie.errors import ConfigError, ContractError, RunError
+from coterie.execution.packing import unpack
 from coterie.execution.serial import SerialBackend
 from coterie.rounds.loop import Loop
 from coterie.rounds.state import RunState
@@ -384,3 +386,23 @@ def test_a_resumed_run_has_the_bits_of_an_undisturbed_one(
     state = load_checkpoint(tmp_path, again).state
     Loop(again.worker.method, again, workload, Silent(), lambda *_: None).run(state)
     assert plain(state) == plain(ran.state)
+
+
+def test_centroids_of_fewer_samples_than_the_minimum_are_not_sent() -> None:
+    workload = tiny_workload(short(clusters=3, warmup_rounds=0, rounds=1))
+    whole_sets = federate(workload).spy.turns[:3]
+    ran = federate(replace(workload, task=replace(workload.task, minimum=5)))
+    sent = 0
+    for spied, done in zip(whole_sets, ran.commits[0].result.turns, strict=True):
+        centroids = unpack(done.records)["centroids"]
+        whole = spied.outcome.records["centroids"]
+        assert all((whole == row).all(dim=1).any() for row in centroids)
+        assert (done.note != "") is (len(centroids) < 3)
+        assert len(centroids) == 3 or done.client != 1  # which has 16 samples
+        if done.note:
+            assert done.note.startswith(f"it sends {len(centroids)} of 3 centroids; the others st")
+        sent += len(centroids)
+    assert 3 <= sent < 9
+    assert ran.state.failures == []
+    with pytest.raises(RunError, match=r"^method\.clusters=3: clients sent 0 centroids that stand"):
+        federate(replace(workload, task=replace(workload.task, minimum=99)))

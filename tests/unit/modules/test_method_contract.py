@@ -142,6 +142,7 @@ def test_it_offers_just_what_the_phase_declares(ran: Federated) -> None:
         assert set(turn.outcome.up) <= turn.phase.up
         assert set(turn.outcome.records) <= turn.phase.records
         assert set(turn.outcome.metrics) <= turn.phase.metrics
+        assert turn.phase.records | turn.phase.mail <= set(turn.phase.forms)
     assert ran.state.failures == []
 
 

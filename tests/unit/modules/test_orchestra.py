@@ -1,6 +1,5 @@
 """Orchestra's rounds: first phase, stateless clients, clusters, scaling, messages, resumption."""
 
-import logging
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +10,8 @@ from torch import Tensor, nn
 from coterie.checkpoints.checkpoint import load_checkpoint
 from coterie.clustering.sinkhorn import local_centroids
 from coterie.contract import ServerState
+from coterie.errors import ConfigError
+from coterie.execution.packing import unpack
 from coterie.execution.serial import SerialBackend
 from coterie.networks.encoders import Encoder
 from coterie.rounds.loop import Loop
@@ -163,20 +164,42 @@ def test_balanced_clusters_of_every_client_have_equal_size_but_for_one(
     ],
 )
 def test_clusters_of_one_sample_are_warned_about(
-    clusters: int, sent: dict[int, int], warned: list[int], caplog: pytest.LogCaptureFixture
+    clusters: int, sent: dict[int, int], warned: list[int]
 ) -> None:
-    with caplog.at_level(logging.WARNING, logger="modules.orchestra"):
-        ran = federate(tiny_workload(short(local_clusters=clusters, rounds=1)))
+    ran = federate(tiny_workload(short(local_clusters=clusters, rounds=1)))
     turns = ran.spy.turns[:3]
     assert {t.client.id: len(t.outcome.records["centroids"]) for t in turns} == sent
     alone = [t.client.id for t in turns if t.outcome.metrics["smallest_cluster"] < 2]
     assert alone == warned
-    assert caplog.messages[: len(warned)] == [
-        f"Client {client} has {[13, 16, 8][client]} samples in memory, fewer than two for each of "
+    told = {done.client: done.note for done in ran.commits[0].result.turns if done.note}
+    assert told == {
+        client: f"it has {[13, 16, 8][client]} samples in memory, fewer than two for each of "
         f"local_clusters={clusters}: a cluster has at most one, and for it a sample's own "
-        "representation is sent."
+        "representation is sent"
         for client in warned
-    ]
+    }
+
+
+@pytest.mark.parametrize("assignment", ["balanced", "argmax"])
+def test_clusters_of_fewer_samples_than_the_minimum_are_not_sent(assignment: str) -> None:
+    """With a minimum of 9, the client of 8 samples sends none and the others one."""
+    workload = tiny_workload(short(local_clusters=4, rounds=1, assignment=assignment))
+    for minimum, most in ((2, [4, 4, 4]), (4, [3, 4, 2]), (9, [1, 1, 0]), (99, [0, 0, 0])):
+        task = replace(workload.task, minimum=minimum)
+        ran = federate(replace(workload, task=task))
+        for done, limit in zip(ran.commits[0].result.turns, most, strict=True):
+            sent = unpack(done.records)["centroids"]
+            assert len(sent) == limit if assignment == "balanced" else len(sent) <= limit
+            assert done.metrics.get("smallest_cluster", minimum) >= minimum
+            assert bool(done.note) is (len(sent) < 4)
+            if len(sent) < 4:
+                assert f"sends {len(sent)} of 4 centroids, which stand for privacy.min" in done.note
+        assert ran.state.failures == []
+
+
+def test_representations_of_single_samples_need_a_minimum_of_one() -> None:
+    with pytest.raises(ConfigError, match=r"^method\.privacy=none: .*set privacy\.minimum=1 as we"):
+        Orchestra(short(privacy="none"), replace(tiny_task(), minimum=2))
 
 
 def test_the_runs_smallest_cluster_is_the_smallest_of_all_clients(ran: Federated) -> None:

@@ -1,0 +1,61 @@
+"""Notices that a Ray cluster is gone, before Ray ends the driver for it without a word."""
+
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import ray
+from ray.exceptions import RayError
+
+from coterie.errors import RunError, described
+
+_EVERY_S = 1.0
+_ANSWER_S = 1.0
+_MISSES = 3
+"""Times in a row that nothing answers until the cluster counts as gone; Ray waits a minute."""
+
+
+class ClusterWatch:
+    """Checks at most once a second that the cluster's control process answers.
+
+    Args:
+        stop: Called in each check; raises when the run has to stop.
+    """
+
+    def __init__(self, stop: Callable[[], None]) -> None:
+        self._stop = stop
+        self._due = 0.0
+        self._missed = 0
+
+    def check(self) -> None:
+        """Raise what `stop` raises, or a RunError if the cluster is gone."""
+        self._stop()
+        if time.monotonic() < self._due or not ray.is_initialized():
+            return
+        self._due = time.monotonic() + _EVERY_S
+        address = ray.get_runtime_context().gcs_address
+        host, _, port = address.rpartition(":")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=_ANSWER_S).close()
+            self._missed = 0
+        except OSError as error:
+            self._missed += 1
+            if self._missed >= _MISSES:
+                raise RunError(
+                    f"Ray's control process (gcs_server) at {address} does not answer any more; "
+                    "start Ray again where it was not started here, and go on with resume=true."
+                ) from error
+
+
+@contextmanager
+def as_run_error() -> Iterator[None]:
+    """Turn an error of Ray itself, such as a full object store, into one sentence."""
+    try:
+        yield
+    except RayError as error:
+        reason = described(error).rstrip(".")
+        raise RunError(
+            f"Ray failed ({type(error).__name__}: {reason}); see its logs, and go on with "
+            "resume=true."
+        ) from error

@@ -1,0 +1,164 @@
+"""Ray's own processes and the server's actor die, or do not start: one sentence, a checkpoint."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import ray
+import torch
+
+from coterie.commands.compose import compose
+from coterie.config.schema import ClusterConfig
+from coterie.contract.phase import Phase, ServerState
+from coterie.distributed import cluster as module
+from coterie.distributed.startup import EarlyStart
+from coterie.errors import RunError
+from coterie.run.federation import Federation
+from coterie.run.setup import assemble, make_backend
+from tests.builders.observers import Silent
+from tests.builders.runs import SMALL, assert_same, run
+
+pytestmark = pytest.mark.ray
+
+RUN = (
+    *SMALL,
+    "executor=bare",
+    "cluster.num_actors=2",
+    "checkpoint.every=0",
+    "evaluation.every=0",
+    "evaluation.figures=false",
+    "evaluation.linear_probe=false",
+    "evaluation.knn=false",
+)
+
+
+class Kills(Silent):
+    """Kills a process when a phase begins."""
+
+    def __init__(self, phase, pid):
+        super().__init__()
+        self.phase, self.pid, self.begun = phase, pid, 0
+
+    def phase_started(self, phase, cohort_size, total_rounds):
+        if self.begun == self.phase:
+            os.kill(self.pid(), signal.SIGKILL)
+        self.begun += 1
+
+
+def process_of(kind):
+    return ray._private.worker._global_node.all_processes[kind][0].process.pid
+
+
+LONG = (*RUN, "method.representation_epochs=20", "method.clustering_epochs=20")
+KILLED = """
+import sys
+from tests.distributed.test_lost_cluster import LONG, Kills, process_of
+from coterie.commands.compose import compose
+from coterie.commands.program import run_command
+from coterie.run.federation import Federation
+
+def command(arguments):
+    victim, phase, run_dir = arguments
+    config = compose(*LONG, f"run_dir={run_dir}")
+    return Federation(config, Kills(int(phase), lambda: process_of(victim))).run().exit_code
+
+sys.exit(run_command(command, sys.argv[1:], str))
+"""
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The run that nothing disturbs."""
+    return finished(tmp_path_factory.mktemp("whole") / "run")
+
+
+def finished(run_dir):
+    """The model's bits of a run that goes on in this process; where it runs changes none."""
+    keys = (*LONG, "cluster=serial", f"run_dir={run_dir}", "resume=true")
+    return Federation(compose(*keys), Silent()).run().model.state_dict()
+
+
+def check_killed(victim, phase, run_dir, whole):
+    """Kill one of Ray's processes in a run, in a process of its own, and go on with the run."""
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, victim, str(phase), str(run_dir)],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode not in (0, 3), done.stderr
+    if victim == "gcs_server":  # which Ray itself would notice after a minute
+        summary = json.loads((run_dir / "summary.json").read_text())
+        assert summary["error"].startswith("Ray's control process (gcs_server) at ")
+        assert (done.returncode, "Traceback" in done.stderr) == (RunError.exit_code, False)
+        assert (run_dir / "checkpoints" / "latest").read_text() == f"round-{phase:06d}\n"
+    ours = finished(run_dir)
+    assert ours.keys() == whole.keys()
+    assert all(torch.equal(ours[name], whole[name]) for name in whole)
+
+
+def test_a_lost_control_process_is_one_sentence_and_a_checkpoint(tmp_path, whole):
+    check_killed("gcs_server", 1, tmp_path / "run", whole)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("victim", "phase"), [("gcs_server", 2), ("gcs_server", 3), ("raylet", 0), ("raylet", 3)]
+)
+def test_rays_own_processes_killed_in_any_phase(tmp_path, whole, victim, phase):
+    check_killed(victim, phase, tmp_path / "run", whole)
+
+
+def test_a_servers_actor_that_dies_is_replaced(cluster):
+    def kill(backend, phase):
+        if phase in (0, 2):
+            ray.kill(backend._fleet.server)
+
+    bare = "executor=bare", "cluster.num_actors=2"
+    assert_same(
+        run(*bare, "cluster.server=actor", hook=kill),
+        run(*bare, "cluster=serial"),
+    )
+
+
+def test_a_servers_actor_that_dies_again_and_again_ends_the_run(cluster, monkeypatch):
+    backend = make_backend(
+        assemble(compose(*RUN, "cluster.server=actor", "cluster.max_actor_restarts=1")).workload,
+        lambda: None,
+    )
+    try:
+        monkeypatch.setattr(backend._fleet, "replace_server", lambda: None)
+        ray.kill(backend._fleet.server)
+        with pytest.raises(RunError, match=r"^2 actors died in one phase, over cluster.max_actor"):
+            backend.serve(ServerState(slots={}), Phase(name="p", stage="s", round=1), {}, {})
+        assert len(backend.take_losses()) == 2
+    finally:
+        backend.close()
+
+
+def test_a_ray_that_cannot_start_is_one_sentence(monkeypatch):
+    def init(**options):
+        raise RuntimeError("The current node timed out during startup.\nmore")
+
+    monkeypatch.setattr(module.ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(module.ray, "init", init)
+    with pytest.raises(RunError) as caught:
+        module.join_or_start(ClusterConfig(), {})
+    assert str(caught.value) == (
+        "Ray could not be started (The current node timed out during startup); see "
+        "/tmp/ray/session_latest/logs, make room, and start again."
+    )
+
+
+def test_a_ray_that_starts_too_late_is_one_sentence(monkeypatch):
+    monkeypatch.setattr("coterie.distributed.startup._connect", lambda config: time.sleep(5))
+    start = EarlyStart(ClusterConfig(start_timeout_s=0.1))
+    start.begin()
+    with pytest.raises(RunError, match=r"^cluster.start_timeout_s=0.1: Ray did not start in time"):
+        start.take()
