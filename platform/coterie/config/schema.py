@@ -9,6 +9,7 @@ from coterie.config.aggregation import AggregationConfig
 from coterie.config.component import Component
 from coterie.config.participation import ParticipationConfig
 from coterie.config.target import LoggerChoice, Target
+from coterie.config.trust import Trust
 
 Threads = Annotated[int, Field(ge=1, le=1024)]
 """CPU threads; the bound is there because OpenMP aborts the process if it cannot start them."""
@@ -208,6 +209,8 @@ class RunConfig(Component):
     participation: ParticipationConfig = ParticipationConfig()
     faults: FaultsConfig = FaultsConfig()
     links: LinksConfig = LinksConfig()
+    trust: Annotated[Trust, Field(exclude=True)] = ()
+    """Packages that stored configs may import, besides Coterie's own: `trust=my_package`."""
     evaluation: EvaluationConfig = EvaluationConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     tracking: TrackingConfig = TrackingConfig()

@@ -47,6 +47,7 @@ def read_stored_config(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: it is not YAML; {other}.") from error
     if not (isinstance(values, dict) and isinstance(values.get("method"), dict)):
         raise ConfigError(f"{path}: it is not the config of a run; {other}.")
+    values.pop("trust", None)  # it is the reader's to give
     return up_to_date(values, path)
 
 

@@ -1,6 +1,6 @@
 """Loads the model of a finished run from its `model/` folder alone."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,10 @@ from torch import Tensor, nn
 
 from coterie.config.component import Component, load_target, parse_component, target_of
 from coterie.config.stored import read_stored_config
+from coterie.config.trust import check_targets
 from coterie.contract.clusterer import Clusterer
-from coterie.contract.method import Method, Task
+from coterie.contract.kinds import check_kind
+from coterie.contract.method import Task
 from coterie.contract.phase import ServerState
 from coterie.errors import ConfigError, DataError
 from coterie.models.saved_model import (
@@ -28,7 +30,7 @@ from coterie.networks.encoders import EncoderConfig
 from coterie.networks.heads import Centroids
 
 
-def load_model(path: str | Path) -> Clusterer:
+def load_model(path: str | Path, trust: Collection[str] = ()) -> Clusterer:
     """The model of a finished run, in eval mode on the CPU; it needs no data set and no Ray.
 
     It takes a batch of samples, uint8 images (n, channels, height, width) or float vectors
@@ -45,25 +47,28 @@ def load_model(path: str | Path) -> Clusterer:
 
     Args:
         path: The run's folder or its `model/`.
+        trust: Packages that its config may import, besides Coterie's own.
 
     Raises:
         DataError: If there is no model, its format is newer, or its weights do not fit it.
-        ConfigError: If a class that the run uses cannot be imported.
+        ConfigError: If a class that the run uses cannot be imported, or its package is not trusted.
     """
     folder = model_folder(path)
     description = read_description(folder)
-    model = _build(folder, description)
+    model = _build(folder, description, trust)
     weights = _read_weights(folder / WEIGHTS)
     _check_weights(folder / WEIGHTS, weights, model)
     model.load_state_dict(weights)
     return model.eval()
 
 
-def _build(folder: Path, description: Mapping[str, Any]) -> Clusterer:
+def _build(folder: Path, description: Mapping[str, Any], trust: Collection[str]) -> Clusterer:
     """Build the network from a server state of the right shapes, with all values zero."""
     # Only these sections: the data module of the run need not be importable.
     names = ("method", "encoder", "augmentation")
-    sections = {name: read_section(folder / CONFIG, name) for name in names}
+    sections = {name: read_section(folder / CONFIG, name, trust) for name in names}
+    for name, section in sections.items():
+        check_kind(name, section)
     try:
         task = Task(
             shape=tuple(description["input"]["shape"]),
@@ -81,7 +86,7 @@ def _build(folder: Path, description: Mapping[str, Any]) -> Clusterer:
     except (KeyError, TypeError, AttributeError) as error:
         path = folder / DESCRIPTION
         raise DataError(f"{path}: it is damaged ({error!r}); copy the model again.") from error
-    method: Method = load_target(target_of(sections["method"]))(sections["method"], task)
+    method = load_target(target_of(sections["method"]))(sections["method"], task)
     model = method.model_for(server, None)
     if head != "centroids":
         return model
@@ -93,18 +98,24 @@ def self_contained(encoder: Component, folder: Path) -> Component:
     return encoder.among(folder) if isinstance(encoder, EncoderConfig) else encoder
 
 
-def read_section(path: Path, name: str) -> Component:
+def read_section(path: Path, name: str, trust: Collection[str]) -> Component:
     """Read one section of a saved model's config.
+
+    Args:
+        path: The config.
+        name: The section.
+        trust: Packages that it may import, besides Coterie's own.
 
     Raises:
         DataError: If the file is missing, or the section is of another version.
-        ConfigError: If the section's class cannot be imported.
+        ConfigError: If the section's class cannot be imported, or its package is not trusted.
     """
     if not path.is_file():
         raise DataError(f"{path}: it is missing; copy the whole model/ folder.")
     values = read_stored_config(path)
+    check_targets({name: values.get(name)}, path, trust)
     try:
-        return parse_component(values[name])
+        return parse_component(values[name], trust)
     except ConfigError as error:
         raise ConfigError(f"{path}: {name}.{error}") from error
     except (ValidationError, KeyError, TypeError) as error:

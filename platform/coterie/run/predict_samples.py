@@ -1,6 +1,6 @@
 """Assign new samples to the clusters of a saved model, in this process or on Ray actors."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -29,6 +29,7 @@ def predict_samples(
     embedding: bool,
     cluster: ClusterConfig,
     accelerator: Accelerator,
+    trust: Collection[str] = (),
     watch: Watch = iter,
 ) -> int:
     """Predict samples with a run's model and write their assignments as parquet.
@@ -41,6 +42,7 @@ def predict_samples(
         embedding: Whether to write the representations as well.
         cluster: Where to predict.
         accelerator: Device of prediction.
+        trust: Packages that the model's config may import, besides Coterie's own.
         watch: Sees the predictions pass.
 
     Returns:
@@ -51,7 +53,7 @@ def predict_samples(
         InterruptedRunError: If Ctrl-C or SIGTERM came; nothing is written then.
     """
     described = read_description(model_folder(model))
-    clusterer = load_model(model)
+    clusterer = load_model(model, trust)
     file = AssignmentsFile(
         output,
         named=named,
