@@ -149,3 +149,51 @@ def test_a_folder_in_the_current_one_takes_no_packages_place(run, tmp_path, pack
     )
     assert not Path("executed").exists()
     assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture
+def home(tmp_path):
+    """Files of the user's own, outside of the run."""
+    folder = tmp_path / "home"
+    folder.mkdir()
+    for name in ("notes.jsonl", "weights.safetensors"):
+        (folder / name).write_text("mine\n" * 1000)
+    return folder
+
+
+LINKS = {
+    "metrics.jsonl": "notes.jsonl",
+    "checkpoints/states": "",
+    "checkpoints": "",
+    "model": "",
+    "figures": "",
+    "summary.json": "notes.jsonl",
+    "csv/metrics.csv": "notes.jsonl",
+    ".lock": "notes.jsonl",
+}
+
+
+@pytest.mark.parametrize("name", LINKS)
+def test_a_link_in_a_run_leads_to_no_file_of_the_users(run, home, capsys, name):
+    path = run / name
+    if path.is_dir():
+        shutil.rmtree(path)
+    path.unlink(missing_ok=True)
+    path.parent.mkdir(exist_ok=True)
+    path.symlink_to(home / LINKS[name])
+    for command in (
+        lambda: train.main(["resume=true", f"run_dir={run}", "method.clustering_rounds=3"]),
+        lambda: evaluate.main([f"run={run}"]),
+        lambda: report.main([f"run={run}"]),
+    ):
+        assert command() == 2
+        assert "is a link" in capsys.readouterr().err
+    assert {path.name for path in home.iterdir()} == {"notes.jsonl", "weights.safetensors"}
+    assert all(path.read_text() == "mine\n" * 1000 for path in home.iterdir())
+
+
+def test_a_pipe_in_a_run_is_refused_and_not_waited_for(run, capsys):
+    (run / "metrics.jsonl").unlink()
+    os.mkfifo(run / "metrics.jsonl")
+    assert train.main(["resume=true", f"run_dir={run}"]) == 2
+    assert "neither a file nor a folder" in capsys.readouterr().err

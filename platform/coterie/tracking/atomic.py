@@ -40,10 +40,12 @@ def is_left(path: Path) -> bool:
 def replacing(path: Path) -> Iterator[Path]:
     """Give a temporary path to write to, then sync it to disk and rename it to `path`.
 
-    Missing parent folders are made. If writing fails, `path` stays unchanged.
+    Missing parent folders are made. A link at the temporary path is not followed. If writing
+    fails, `path` stays unchanged.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = temporary_name(path)
+    temporary.unlink(missing_ok=True)
     try:
         yield temporary
         _sync(temporary)
