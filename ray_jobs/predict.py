@@ -69,7 +69,7 @@ class PredictConfig(Component):
     """Device of prediction; `auto` takes a GPU if there is one."""
     cluster: WorkersConfig = WorkersConfig()
     trust: Trust = ()
-    """Packages that the model's config may import, besides Coterie's own."""
+    """Packages that the model's config may import, if the model could not be exported."""
 
 
 def main(arguments: Sequence[str]) -> int:

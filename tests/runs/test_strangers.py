@@ -16,7 +16,7 @@ from coterie.commands import train
 from coterie.commands.compose import compose
 from coterie.errors import ConfigError
 from coterie.run.federation import Federation
-from ray_jobs import evaluate, report
+from ray_jobs import evaluate, predict, report
 from tests.builders.runs import COMMAND
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -197,3 +197,20 @@ def test_a_pipe_in_a_run_is_refused_and_not_waited_for(run, capsys):
     os.mkfifo(run / "metrics.jsonl")
     assert train.main(["resume=true", f"run_dir={run}"]) == 2
     assert "neither a file nor a folder" in capsys.readouterr().err
+
+
+def test_predict_needs_no_class_of_the_run(run, tmp_path):
+    """The exported program and its description are enough, whatever the config names."""
+    change(run, **SWAPS["method"])
+    change(run, **SWAPS["encoder"])
+    assert predict.main([f"model={run}", "input=x.npy", "output=a.parquet"]) == 0
+    assert not Path("executed").exists()
+
+
+def test_a_model_that_could_not_be_exported_is_built_of_trusted_classes(run, capsys):
+    (run / "model" / "model.pt2").unlink()
+    assert predict.main([f"model={run}", "input=x.npy", "output=a.parquet"]) == 0
+    change(run, **SWAPS["method"])
+    assert predict.main([f"model={run}", "input=x.npy", "output=b.parquet"]) == 2
+    assert "add trust=stranger." in capsys.readouterr().err
+    assert not Path("executed").exists()

@@ -64,8 +64,7 @@ def model_description(model: Clusterer, server: ServerState, data: DataArrays) -
     image = data.samples.dtype.name == "uint8"
     mode = {1: "L", 3: "RGB"}.get(data.shape[0]) if image and len(data.shape) == 3 else None
     with torch.inference_mode():
-        sample = torch.zeros(1, *data.shape, dtype=torch.from_numpy(data.samples[:1].copy()).dtype)
-        given: Prediction = model.eval()(sample)
+        given: Prediction = model.eval()(blank_sample(data))
     found = given.probabilities
     kind = "centroids" if isinstance(model.head, Centroids) else "method"
     return {
@@ -84,6 +83,11 @@ def model_description(model: Clusterer, server: ServerState, data: DataArrays) -
             "slots": {slot: layouts_of(tensors) for slot, tensors in server.slots.items()},
         },
     }
+
+
+def blank_sample(data: DataArrays) -> Tensor:
+    """A batch of one sample of the data's shape and type, all zero."""
+    return torch.zeros(1, *data.shape, dtype=torch.from_numpy(data.samples[:1].copy()).dtype)
 
 
 def with_head(model: Clusterer, head: nn.Module | None) -> Clusterer:

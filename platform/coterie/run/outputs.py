@@ -16,7 +16,8 @@ from coterie.contract.observer import Status
 from coterie.contract.phase import ServerState
 from coterie.evaluation.figures import confusion_figure, curves_figure, embedding_figure
 from coterie.evaluation.scorer import Evaluation
-from coterie.models.saved_model import write_model
+from coterie.models.saved_model import blank_sample, write_model
+from coterie.models.saved_program import write_program
 from coterie.peers.links import modelled_seconds
 from coterie.rounds.state import Ledger, RunState
 from coterie.run.recorder import Recorder
@@ -44,6 +45,7 @@ def write_models(
     groups = directory.model / "groups"
     shutil.rmtree(groups, ignore_errors=True)  # of the same run before it was extended
     write_model(directory.model, model, directory.config, server, data)
+    write_program(directory.model, model, blank_sample(data))
     if recorder.groups is None:
         return
     for group, clients in recorder.groups.members(server).items():
