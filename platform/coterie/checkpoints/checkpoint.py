@@ -10,6 +10,7 @@ from safetensors import SafetensorError
 
 from coterie.checkpoints.integrity import DamagedError, check_files, file_digest, seal, unseal
 from coterie.checkpoints.record import (
+    check_record,
     load_tensors_file,
     restore,
     save_tensors,
@@ -27,6 +28,8 @@ from coterie.tracking.atomic import write_text_atomically
 
 FORMAT = 2
 STATES = "states"
+_MALFORMED = (AttributeError, LookupError, OverflowError, TypeError, ValueError)
+"""What a record with a right checksum and other content raises."""
 _FILES = ("server.safetensors", "optimizer.safetensors", "mail.safetensors")
 
 
@@ -143,13 +146,22 @@ def load_checkpoint(folder: Path, backend: Backend, which: str | int = "latest")
 
 def _read(folder: Path, name: str, backend: Backend) -> Loaded:
     path = folder / name
-    record = unseal(path / "run.json")
+    try:
+        record = unseal(path / "run.json")
+        return _restored(folder, path, record, backend)
+    except _MALFORMED as error:
+        kind = type(error).__name__
+        raise DamagedError(f"run.json is no checkpoint's record ({kind})") from error
+
+
+def _restored(folder: Path, path: Path, record: dict[str, Any], backend: Backend) -> Loaded:
     if record["format"] != FORMAT:
         raise DataError(
             f"{path}: format {record['format']}, this version reads {FORMAT}; resume it with the "
             "version of Coterie that wrote it, or start afresh in a new run_dir."
         )
-    check_files(path, record["files"])
+    check_record(record)
+    check_files(path, {file: record["files"][file] for file in _FILES})
     try:
         tensors = [load_tensors_file(path / file) for file in _FILES]
     except SafetensorError as error:

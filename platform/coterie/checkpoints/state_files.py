@@ -1,5 +1,6 @@
 """Clients' states on disk, stored by content and shared between checkpoints."""
 
+import re
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -14,6 +15,7 @@ from coterie.execution.packing import Packed, digest, pack, unpack
 from coterie.tracking.atomic import replacing
 
 _SUFFIX = ".safetensors"
+_DIGEST = re.compile(r"[0-9a-f]+")
 
 
 class StateFiles:
@@ -64,6 +66,8 @@ class StateFiles:
         Raises:
             DamagedError: If it is missing, or its content has another digest.
         """
+        if not _DIGEST.fullmatch(found):  # it would be a path to elsewhere
+            raise DamagedError("run.json names a client's state that is no digest")
         try:
             packed = pack(load_file(self._path(found)))
         except (OSError, SafetensorError) as error:

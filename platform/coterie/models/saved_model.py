@@ -15,6 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from coterie.config.plain_files import read_json
 from coterie.contract.clusterer import Clusterer, Prediction, parameter_dtype
 from coterie.contract.data import DataArrays
 from coterie.contract.phase import ServerState
@@ -24,6 +25,7 @@ from coterie.tracking.atomic import replacing, write_text_atomically
 from coterie.version import __version__
 
 FORMAT = 1
+_DESCRIPTION_BYTES = 1 << 24
 WEIGHTS, DESCRIPTION, CONFIG = "model.safetensors", "model.json", "config.yaml"
 
 
@@ -122,9 +124,9 @@ def read_description(folder: Path) -> dict[str, Any]:
     """
     path = folder / DESCRIPTION
     try:
-        description = json.loads(path.read_text(encoding="utf-8"))
+        description = read_json(path, _DESCRIPTION_BYTES)
         written = description.get("format")
-    except (ValueError, AttributeError) as error:
+    except (OSError, ValueError, AttributeError) as error:
         raise DataError(f"{path}: it is damaged ({error}); copy the model again.") from error
     if written != FORMAT:
         newer = isinstance(written, int) and written > FORMAT

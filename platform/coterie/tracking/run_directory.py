@@ -13,6 +13,7 @@ from typing import Any
 
 import yaml
 
+from coterie.config.plain_files import YAML_BYTES
 from coterie.config.stored import read_stored_config
 from coterie.errors import ConfigError
 from coterie.tracking.atomic import is_half, is_left, write_text_atomically
@@ -169,6 +170,11 @@ class RunDirectory:
             config: Plain values from `coterie.config.loading.dump_config`.
         """
         text = yaml.safe_dump({**config, **environment()}, sort_keys=False, allow_unicode=True)
+        if len(text.encode()) > YAML_BYTES:
+            raise ConfigError(
+                f"{self.config}: the config is larger than {YAML_BYTES >> 10} KiB and could not be "
+                "read again; give long lists, such as participation.availability, as files."
+            )
         write_text_atomically(self.config, text)
 
     def read_config(self) -> dict[str, Any]:
