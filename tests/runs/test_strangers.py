@@ -214,3 +214,15 @@ def test_a_model_that_could_not_be_exported_is_built_of_trusted_classes(run, cap
     assert predict.main([f"model={run}", "input=x.npy", "output=b.parquet"]) == 2
     assert "add trust=stranger." in capsys.readouterr().err
     assert not Path("executed").exists()
+
+
+def test_states_and_assignments_are_the_owners_and_the_rest_is_the_umasks(tmp_path):
+    done = Federation(compose(*COMMAND, f"run_dir={tmp_path / 'run'}")).run()
+    modes = {path.relative_to(done.run_dir): path.stat().st_mode & 0o777 for path in
+             done.run_dir.rglob("*") if "checkpoints" not in path.parts}  # fmt: skip
+    umask = os.umask(0)
+    os.umask(umask)
+    assert (done.run_dir / "checkpoints").stat().st_mode & 0o777 == 0o700
+    assert modes.pop(Path("assignments.parquet")) == 0o600
+    for path, mode in modes.items():
+        assert mode == (0o777 if (done.run_dir / path).is_dir() else 0o666) & ~umask, path

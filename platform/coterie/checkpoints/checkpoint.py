@@ -25,6 +25,7 @@ from coterie.errors import DataError
 from coterie.execution.backend import Backend
 from coterie.rounds.state import RunState
 from coterie.tracking.atomic import write_text_atomically
+from coterie.tracking.paths import make_private
 
 FORMAT = 2
 STATES = "states"
@@ -85,7 +86,8 @@ def save_checkpoint(
     name = checkpoint_name(state.server.round, state.server.step)
     partial = folder / f".{name}.partial"
     shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
+    make_private(folder)
+    partial.mkdir()
     digests = states.digests(state.states)
     states.write(state.states, states.missing(digests))
     for file, tensors in zip(_FILES, state_tensors(state, backend), strict=True):

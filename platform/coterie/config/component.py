@@ -168,7 +168,8 @@ def _path_of(model: type[Component]) -> str:
 
 def trust_of(info: ValidationInfo) -> tuple[str, ...]:
     """The packages that the user trusts, in a validator."""
-    return (info.context or {}).get(TRUST, ())
+    found: tuple[str, ...] = (info.context or {}).get(TRUST, ())
+    return found
 
 
 def _parse_nested(value: Any, info: ValidationInfo) -> Any:

@@ -153,7 +153,7 @@ def _build(
         path = folder / DESCRIPTION
         raise DataError(f"{path}: it is damaged ({error!r}); copy the model again.") from error
     method = load_target(target_of(sections["method"]))(sections["method"], task)
-    model = method.model_for(server, None)
+    model: Clusterer = method.model_for(server, None)
     if head != "centroids":
         return model
     return with_head(model, Centroids(torch.zeros(clusters, features)))

@@ -22,6 +22,7 @@ from coterie.peers.links import modelled_seconds
 from coterie.rounds.state import Ledger, RunState
 from coterie.run.recorder import Recorder
 from coterie.run.setup import Assembly
+from coterie.tracking.atomic import replacing
 from coterie.tracking.run_directory import RunDirectory
 from coterie.tracking.summary import Summary
 
@@ -69,7 +70,8 @@ def write_assignments(path: Path, evaluation: Evaluation, parts: Sequence[Indice
             "confidence": pa.array(evaluation.confidence[rows], pa.float32()),
         }
     )
-    pq.write_table(table, path)
+    with replacing(path, private=True) as temporary:
+        pq.write_table(table, temporary)
 
 
 def summary_of(

@@ -68,6 +68,11 @@ def check_contained(key: str, folder: Path) -> None:
                     )
 
 
+def make_private(folder: Path) -> None:
+    """Make a folder that its owner alone can enter."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
 def open_own(path: Path, flags: int) -> int:
     """Open a file that a run writes to, following no link; with the flags of os.open.
 
