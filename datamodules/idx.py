@@ -1,6 +1,7 @@
 """Data sets in IDX files (MNIST's format), in torchvision's layout."""
 
 import gzip
+import math
 import zlib
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 from coterie.errors import DataError
 from datamodules.base import HALVES, ROOT_VARIABLE, Half
 from datamodules.downloaded import DownloadConfigT, DownloadedDataModule
+from datamodules.growth import check_growth, most_from
 from datamodules.partitions import Labels
 from datamodules.source import Images, Source, source_from_arrays
 
@@ -27,18 +29,29 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
         DataError: If the file does not have that format.
     """
     try:
-        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        content = _unzipped(path) if path.suffix == ".gz" else path.read_bytes()
     except (OSError, EOFError, ValueError, zlib.error) as error:
         raise DataError(f"{path} cannot be read ({error}); fetch it again.") from error
     if len(content) < 4 or content[:2] != b"\0\0" or content[2] != _UINT8:
         raise DataError(f"{path} is no IDX file of unsigned bytes; fetch it again.")
     start = 4 + 4 * content[3]
+    if len(content) < start:
+        raise DataError(f"{path} is cut short in its header; fetch it again.")
     shape = tuple(int(extent) for extent in np.frombuffer(content[4:start], dtype=">u4"))
-    if len(shape) != content[3] or len(content) != start + int(np.prod(shape, dtype=np.int64)):
+    if len(content) != start + math.prod(shape):
         raise DataError(
             f"{path} holds {len(content)} bytes, which do not fit its header; fetch it again."
         )
     return np.frombuffer(content, dtype=np.uint8, offset=start).reshape(shape)
+
+
+def _unzipped(path: Path) -> bytes:
+    """The content of a gzipped file, if it does not grow too much."""
+    packed = path.stat().st_size
+    with gzip.open(path) as file:
+        content = file.read(most_from(packed) + 1)
+    check_growth(packed, len(content))
+    return content
 
 
 class IDXDataModule(DownloadedDataModule[DownloadConfigT]):

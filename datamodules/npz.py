@@ -1,7 +1,9 @@
 """A user's arrays in a NumPy .npz or .npy file: images, or feature vectors."""
 
+import math
 import os
 import struct
+import tokenize
 import zipfile
 import zlib
 from dataclasses import replace
@@ -13,12 +15,28 @@ from numpy.typing import NDArray
 
 from coterie.errors import DataError
 from datamodules.base import Half
+from datamodules.growth import check_growth
 from datamodules.own_data import OwnData, PathConfig, number_classes, number_owners
 from datamodules.source import Samples, Source
 
 _ONE = "samples"
 """What the array of an .npy file is called."""
 _BLOCK = 2**20
+_DAMAGE = (
+    EOFError,
+    LookupError,
+    MemoryError,
+    OSError,
+    OverflowError,
+    RuntimeError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+    tokenize.TokenError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+"""What zipfile and NumPy raise for damaged files; NumPy parses headers as Python's literals."""
 _ZIP_LENGTHS = 26
 """Where a zip member's own header has the lengths of what follows it."""
 _USUAL = {"samples": ("samples", "x"), "labels": ("labels", "y"), "clients": ("clients",)}
@@ -109,12 +127,13 @@ class NPZ(OwnData["NPZ.Config"]):
         return given or next((name for name in _USUAL.get(key, ()) if name in names), None)
 
     def _content(self) -> str:
-        return f"the arrays {', '.join(self._names())}" if self._names() else "no arrays"
+        shown = (name if name.isprintable() else ascii(name) for name in self._names())
+        return f"the arrays {', '.join(shown)}" if self._names() else "no arrays"
 
     def _read(self, name: str) -> NDArray[Any]:
         try:
             array = _mapped(self.path, name)
-        except (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error) as error:
+        except _DAMAGE as error:
             if "allow_pickle" not in str(error):
                 raise self._unreadable(error) from error
             raise DataError(
@@ -132,7 +151,7 @@ class NPZ(OwnData["NPZ.Config"]):
             return (_ONE,)
         try:
             file: Any = np.load(self.path, allow_pickle=False)
-        except (OSError, EOFError, ValueError, zipfile.BadZipFile) as error:
+        except _DAMAGE as error:
             raise self._unreadable(error) from error
         if not hasattr(file, "files"):
             raise DataError(f"data.path={self.path}: it holds one array; call it .npy.")
@@ -140,7 +159,8 @@ class NPZ(OwnData["NPZ.Config"]):
             return tuple(file.files)
 
     def _unreadable(self, error: Exception) -> DataError:
-        return DataError(f"data.path={self.path}: it cannot be read ({error}); save it again.")
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+        return DataError(f"data.path={self.path}: it cannot be read ({reason}); save it again.")
 
     def _check_length(self, numbers: NDArray[np.int64], name: str, source: Source) -> None:
         if len(numbers) != source.count:
@@ -157,6 +177,11 @@ def _mapped(path: Path, name: str) -> NDArray[Any]:
     with zipfile.ZipFile(path) as archive:
         entry = archive.getinfo(f"{name}.npy")
         if entry.compress_type != zipfile.ZIP_STORED:
+            check_growth(entry.compress_size, entry.file_size)
+            with archive.open(entry) as member:
+                shape, _, dtype = read_header(member)
+            if math.prod(shape) * dtype.itemsize > entry.file_size:
+                raise ValueError(f"its array of shape {shape} is cut short")
             with np.load(path, allow_pickle=False) as file:
                 return np.asarray(file[name])
         with archive.open(entry) as member:  # reading it to its end checks it

@@ -17,6 +17,9 @@ EXTENSIONS = (
 )
 """Extensions of pictures: those of torchvision's ImageFolder, and DICOM's."""
 
+_MOST, _DEEPEST = 1_000_000, 64
+"""Folders that are entered, and the length of their paths, in folders."""
+
 _logger = logging.getLogger(__name__)
 
 
@@ -75,13 +78,18 @@ class PictureSearch:
 
 
 def _walk(folder: Path, entered: set[tuple[int, int]], others: Counter[str]) -> Iterator[Path]:
-    pending = [folder]
+    pending, system = [folder], _system_devices()
     while pending:
         here = pending.pop()
         status = here.stat()
         if (status.st_dev, status.st_ino) in entered:
             continue
         entered.add((status.st_dev, status.st_ino))
+        if status.st_dev in system or len(entered) > _MOST or len(here.parts) > _DEEPEST:
+            raise DataError(
+                f"{folder}: it leads to {here}, among folders of the system or without an end; "
+                "give a folder of pictures, or take the link out."
+            )
         below = []
         for entry in _entries(here):
             kind = _kind(entry)
@@ -92,6 +100,11 @@ def _walk(folder: Path, entered: set[tuple[int, int]], others: Counter[str]) -> 
             else:
                 others[kind] += 1
         pending += reversed(below)
+
+
+def _system_devices() -> set[int]:
+    """The devices of the system's own file systems, which have no pictures and no end."""
+    return {Path(path).stat().st_dev for path in ("/proc", "/sys") if Path(path).is_dir()}
 
 
 def _listing(folder: Any, others: Counter[str]) -> Iterator[Any]:

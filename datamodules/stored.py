@@ -2,7 +2,8 @@
 
 import threading
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
@@ -14,6 +15,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from coterie.contract.data import Indices
+from coterie.errors import DataError
 
 ItemT = TypeVar("ItemT")
 
@@ -123,26 +125,39 @@ class StoredTable:
         """A whole column."""
         chunks: list[Any] = []
         for number in range(len(self.files)):
-            opened = self._open(number)
-            table = (
-                opened.read(columns=[name])
-                if isinstance(opened, pq.ParquetFile)
-                else opened.select([name])
-            )
-            chunks += table[name].chunks
+            with self._reading(number):
+                opened = self._open(number)
+                table = (
+                    opened.read(columns=[name])
+                    if isinstance(opened, pq.ParquetFile)
+                    else opened.select([name])
+                )
+                chunks += table[name].chunks
         return pa.chunked_array(chunks, self.schema.field(name).type)
 
     def cell(self, name: str, row: int) -> Any:
         """One cell, as an Arrow scalar."""
         number = bisect_right(self._ends, row)
         place = row - (self._ends[number - 1] if number else 0)
-        opened = self._open(number)
-        if not isinstance(opened, pq.ParquetFile):
-            return opened[name][place]
-        group = 0
-        while place >= (rows := opened.metadata.row_group(group).num_rows):
-            place, group = place - rows, group + 1
-        return self._group(number, group, name)[place]
+        with self._reading(number):
+            opened = self._open(number)
+            if not isinstance(opened, pq.ParquetFile):
+                return opened[name][place]
+            group = 0
+            while place >= (rows := opened.metadata.row_group(group).num_rows):
+                place, group = place - rows, group + 1
+            return self._group(number, group, name)[place]
+
+    @contextmanager
+    def _reading(self, number: int) -> Iterator[None]:
+        """Refuse a file that turns out to be damaged behind its header."""
+        try:
+            yield
+        except (pa.ArrowException, OSError, ValueError, LookupError, MemoryError) as error:
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+            raise DataError(
+                f"{self.files[number]}: it cannot be read ({reason}); fetch it again."
+            ) from error
 
     @cached_property
     def _ends(self) -> list[int]:

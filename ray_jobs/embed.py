@@ -1,6 +1,6 @@
 """Embed a data set once: `python -m ray_jobs.embed data=CHOICE encoder=CHOICE out=DIR`."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -14,6 +14,7 @@ from coterie.commands.program import run_command, run_program
 from coterie.config.component import Component, load_target, target_of
 from coterie.config.loading import load_component, section_model
 from coterie.config.schema import Threads
+from coterie.config.trust import Trust
 from coterie.errors import ConfigError
 
 _ABOUT = (
@@ -42,6 +43,8 @@ class EmbedConfig(Component):
     """Device; `auto` takes a GPU if there is one."""
     threads: Threads = 1
     """CPU threads of PyTorch; another number gives other bits."""
+    trust: Trust = ()
+    """Packages that a pretrained encoder's config may import, besides Coterie's own."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -57,7 +60,7 @@ def _embed(arguments: Sequence[str]) -> int:
     values = compose_sections(("data", "encoder"), arguments)
     sections = {name: values.pop(name) for name in ("data", "encoder")}
     options = load_component(EmbedConfig, values)
-    config, chosen = (_section(name, section) for name, section in sections.items())
+    config, chosen = (_section(*named, options.trust) for named in sections.items())
     # Imported here, so that a mistyped key is refused before PyTorch is imported.
     import torch
 
@@ -100,11 +103,11 @@ def _embed(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _section(name: str, section: dict[str, object]) -> Component:
+def _section(name: str, section: dict[str, object], trust: Collection[str]) -> Component:
     """The validated config of one section."""
     model = section_model(name, section)
     own = {key: value for key, value in section.items() if key != "target"}
-    found = load_component(model, own, f"{name}.")
+    found = load_component(model, own, f"{name}.", trust)
     if name == "encoder" and not callable(getattr(found, "build", None)):
         raise ConfigError(f"encoder.target={target_of(found)}: it has no build; see the docs.")
     return found

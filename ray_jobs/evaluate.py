@@ -12,6 +12,7 @@ from coterie.commands.help_text import command_help
 from coterie.commands.program import run_command, run_program
 from coterie.config.component import Component
 from coterie.config.loading import load_component
+from coterie.config.trust import Trust
 from coterie.tracking.formatting import display_path, scores_table
 from coterie.tracking.paths import local_path, make_writable
 from coterie.tracking.run_directory import RunDirectory
@@ -33,6 +34,8 @@ class EvaluateConfig(Component):
     out: Annotated[str, Field(min_length=1)] | None = None
     """Folder for the scores and figures; by default `evaluation-<checkpoint>` in the run's folder,
     which replaces an earlier evaluation of the checkpoint."""
+    trust: Trust = ()
+    """Packages that the run's config may import, besides Coterie's own."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -62,7 +65,7 @@ def _evaluate(arguments: Sequence[str]) -> int:
     check_changes(changes, keys)
     options = load_component(EvaluateConfig, own)
     directory = RunDirectory.open(options.run, key="run")
-    config = changed_config(directory, changes)
+    config = changed_config(directory, changes, options.trust)
     # Imported here, so that a mistyped key is refused before PyTorch is imported.
     from coterie.run.evaluate_run import RunEvaluation
 

@@ -15,6 +15,7 @@ from coterie.commands.program import run_command, run_program
 from coterie.config.component import Component
 from coterie.config.loading import load_component
 from coterie.config.schema import ClusterConfig, Threads
+from coterie.config.trust import Trust
 
 if TYPE_CHECKING:
     from coterie.execution.batch_predictor import Predicted
@@ -67,6 +68,8 @@ class PredictConfig(Component):
     accelerator: Literal["auto", "cpu", "cuda"] = "auto"
     """Device of prediction; `auto` takes a GPU if there is one."""
     cluster: WorkersConfig = WorkersConfig()
+    trust: Trust = ()
+    """Packages that the model's config may import, if the model could not be exported."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -115,6 +118,7 @@ def _predict(arguments: Sequence[str]) -> int:
         embedding=config.embedding,
         cluster=config.cluster.as_cluster(),
         accelerator=config.accelerator,
+        trust=config.trust,
         watch=partial(_shown, total=stream.total),
     )
     Console(soft_wrap=True).print(f"{rows:,} samples in {output}", highlight=False)

@@ -7,15 +7,17 @@ from pydantic import Field, PositiveInt
 from rich.console import Console
 
 from coterie.commands.arguments import read_values, separate
+from coterie.commands.changed_config import load_stored
 from coterie.commands.compose import compose
 from coterie.commands.program import run_command, run_program
 from coterie.config.component import Component
-from coterie.config.loading import load_component, load_config
+from coterie.config.loading import load_component
+from coterie.config.trust import Trust
 from coterie.tracking.run_directory import RunDirectory
 
 _HELP = """\
-usage: python -m ray_jobs.relevance pretrained=DIR [samples=300] experiment=NAME
-         [GROUP=CHOICE ...] [KEY=VALUE ...]
+usage: python -m ray_jobs.relevance pretrained=DIR [samples=300] [trust=PACKAGE]
+         experiment=NAME [GROUP=CHOICE ...] [KEY=VALUE ...]
 
 Prints CP-CFL's measure of how relevant pretraining data is to the clients'
 data, at most 1: the mean cosine between the representations of random samples
@@ -32,6 +34,8 @@ class RelevanceConfig(Component):
     """The folder of the run that trained the encoder."""
     samples: PositiveInt = 300
     """Samples drawn from each data set."""
+    trust: Trust = ()
+    """Packages that stored configs may import, besides Coterie's own."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -46,8 +50,8 @@ def main(arguments: Sequence[str]) -> int:
 def _relevance(arguments: Sequence[str]) -> int:
     own, rest = separate(arguments, RelevanceConfig.model_fields)
     options = load_component(RelevanceConfig, read_values(own))
-    clients = compose(*rest)
-    earlier = load_config(RunDirectory.open(options.pretrained, key="pretrained").read_config())
+    clients = compose(*rest, f"trust=[{','.join(options.trust)}]")
+    earlier = load_stored(RunDirectory.open(options.pretrained, key="pretrained"), options.trust)
     # Imported here, so that a mistyped key is refused before PyTorch is imported.
     from coterie.run.pretraining_relevance import pretraining_relevance
 

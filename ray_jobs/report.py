@@ -7,10 +7,12 @@ from pydantic import Field
 from rich.console import Console
 
 from coterie.commands.arguments import read_values
+from coterie.commands.changed_config import load_stored
 from coterie.commands.help_text import command_help
 from coterie.commands.program import run_command, run_program
 from coterie.config.component import Component
-from coterie.config.loading import load_component, load_config
+from coterie.config.loading import load_component
+from coterie.config.trust import Trust
 from coterie.tracking.formatting import display_path
 from coterie.tracking.run_directory import RunDirectory
 from coterie.tracking.run_report import write_run_report
@@ -21,6 +23,8 @@ class ReportConfig(Component):
 
     run: Annotated[str, Field(min_length=1)]
     """The run's folder."""
+    trust: Trust = ()
+    """Packages that the run's config may import, besides Coterie's own."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -42,10 +46,9 @@ def _help(*arguments: str) -> str:
 
 
 def _report(arguments: Sequence[str]) -> int:
-    directory = RunDirectory.open(
-        load_component(ReportConfig, read_values(arguments)).run, key="run"
-    )
-    page = write_run_report(directory, load_config(directory.read_config()))
+    options = load_component(ReportConfig, read_values(arguments))
+    directory = RunDirectory.open(options.run, key="run")
+    page = write_run_report(directory, load_stored(directory, options.trust))
     Console().print(display_path(page), soft_wrap=True, highlight=False)
     return 0
 

@@ -248,7 +248,11 @@ def test_a_relative_folder_under_a_job(refused, monkeypatch):
 
 @pytest.mark.parametrize(
     ("text", "reason"),
-    [("a: [", "is not YAML"), ("- 1\n", "is not the config of a run"), ("seed: 1\n", "is not the")],
+    [
+        ("a: [", "is not plain YAML"),
+        ("- 1\n", "is not the config of a run"),
+        ("seed: 1\n", "is not the"),
+    ],
 )
 def test_resuming_what_is_no_run_changes_nothing_in_it(tmp_path, capsys, text, reason):
     (tmp_path / "config.yaml").write_text(text)

@@ -10,6 +10,7 @@ from safetensors import SafetensorError
 
 from coterie.checkpoints.integrity import DamagedError, check_files, file_digest, seal, unseal
 from coterie.checkpoints.record import (
+    check_record,
     load_tensors_file,
     restore,
     save_tensors,
@@ -24,10 +25,13 @@ from coterie.errors import DataError
 from coterie.execution.backend import Backend
 from coterie.rounds.state import RunState
 from coterie.tracking.atomic import write_text_atomically
+from coterie.tracking.paths import make_private
 
 FORMAT = 3
 _READS = (2, FORMAT)
 STATES = "states"
+_MALFORMED = (AttributeError, LookupError, OverflowError, TypeError, ValueError)
+"""What a record with a right checksum and other content raises."""
 _FILES = ("server.safetensors", "optimizer.safetensors", "mail.safetensors")
 
 
@@ -83,7 +87,8 @@ def save_checkpoint(
     name = checkpoint_name(state.server.round, state.server.step)
     partial = folder / f".{name}.partial"
     shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
+    make_private(folder)
+    partial.mkdir()
     digests = states.digests(state.states)
     states.write(state.states, states.missing(digests))
     for file, tensors in zip(_FILES, state_tensors(state, backend), strict=True):
@@ -145,13 +150,22 @@ def load_checkpoint(folder: Path, backend: Backend, which: str | int = "latest")
 
 def _read(folder: Path, name: str, backend: Backend) -> Loaded:
     path = folder / name
-    record = unseal(path / "run.json")
+    try:
+        record = unseal(path / "run.json")
+        return _restored(folder, path, record, backend)
+    except _MALFORMED as error:
+        kind = type(error).__name__
+        raise DamagedError(f"run.json is no checkpoint's record ({kind})") from error
+
+
+def _restored(folder: Path, path: Path, record: dict[str, Any], backend: Backend) -> Loaded:
     if record["format"] not in _READS:
         raise DataError(
             f"{path}: format {record['format']}, this version reads {FORMAT}; resume it with the "
             "version of Coterie that wrote it, or start afresh in a new run_dir."
         )
-    check_files(path, record["files"])
+    check_record(record)
+    check_files(path, {file: record["files"][file] for file in _FILES})
     try:
         tensors = [load_tensors_file(path / file) for file in _FILES]
     except SafetensorError as error:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from coterie.config.plain_files import read_json
+
 _KEY = "checksum"
 _SEALED = (2, 3)
 """The formats that surely have a checksum, though the damage may have hit its name."""
@@ -45,7 +47,7 @@ def unseal(path: Path) -> dict[str, Any]:
         DamagedError: If the file is missing, is not JSON, or its hash does not match.
     """
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
+        record = read_json(path)
     except (OSError, ValueError) as error:
         raise DamagedError(f"{path.name} cannot be read") from error
     if not isinstance(record, dict) or "format" not in record:

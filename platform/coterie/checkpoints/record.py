@@ -8,8 +8,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from pydantic import NonNegativeInt, TypeAdapter
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from typing_extensions import NotRequired, TypedDict
 
 from coterie.contract.phase import ServerState, Slots
 from coterie.execution.backend import Backend
@@ -20,6 +22,40 @@ from coterie.rounds.state import Ledger, RunState
 
 Key = tuple[str | int, ...]
 """A tensor's key in a file, such as (client, "target.encoder.weight")."""
+
+
+class _Record(TypedDict):
+    """The kinds of what a record holds; the rest is checked where it is read."""
+
+    round: NonNegativeInt
+    step: NonNegativeInt
+    phases: NonNegativeInt
+    dropped: NonNegativeInt
+    facts: dict[str, Any]
+    slots: list[str]
+    optimizer: list[str]
+    clients: dict[str, str]
+    packs: NotRequired[list[str]]
+    mail: list[tuple[int, int]]
+    failures: list[str]
+    simulated: dict[str, int]
+    best: float | None
+    ledger: dict[str, Any]
+    tracking: dict[str, int]
+    config: dict[str, Any]
+    files: dict[str, str]
+
+
+_RECORD = TypeAdapter(_Record)
+
+
+def check_record(record: Mapping[str, Any]) -> None:
+    """Check a record that was read.
+
+    Raises:
+        ValueError: If a part is missing or of another kind.
+    """
+    _RECORD.validate_python(record)
 
 
 def state_record(state: RunState, digests: Mapping[int, str]) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Clients' states on disk, stored by content and shared between checkpoints."""
 
+import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
@@ -22,6 +23,9 @@ from coterie.checkpoints.state_packs import (
 from coterie.execution.backend import Backend
 from coterie.execution.events import Handle
 from coterie.execution.packing import Packed, digest, pack
+
+_PLAIN = re.compile(r"[0-9a-z-]+")
+"""Names of packs and digests of states; anything else would be a path to elsewhere."""
 
 
 class _Known(NamedTuple):
@@ -105,6 +109,8 @@ class StateFiles:
         Raises:
             DamagedError: If one is missing, or its content has another digest.
         """
+        if not all(_PLAIN.fullmatch(name) for name in (*digests, *packs)):
+            raise DamagedError("run.json names a client's state that is no digest")
         wanted = set(digests)
         for path in (self._folder / f"{name}{SUFFIX}" for name in packs):
             check_pack(path)

@@ -19,6 +19,7 @@ from coterie.errors import StateLostError
 from coterie.execution.backend import Backend
 from coterie.execution.messages import size_of
 from coterie.rounds.state import RunState
+from coterie.tracking.paths import make_private
 
 _SPARE = 1 << 20
 """Bytes that must stay free on the disk."""
@@ -127,7 +128,7 @@ class CheckpointWriter:
 
     def _check_room(self, state: RunState) -> None:
         """Raise an OSError if the disk has too little room for the checkpoint."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_private(self.folder)
         missing = self._states.missing(self._states.digests(state.states))
         letters = [handle for by in state.mail.values() for handle in by.values()]
         needed = (

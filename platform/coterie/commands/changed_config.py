@@ -7,6 +7,7 @@ from coterie.commands.arguments import backend_at_hand
 from coterie.config.explain import nearest, show
 from coterie.config.loading import load_config
 from coterie.config.schema import RunConfig
+from coterie.config.trust import check_address, check_targets, packages_in
 from coterie.errors import ConfigError
 from coterie.tracking.run_directory import RunDirectory
 
@@ -42,16 +43,38 @@ def check_changes(changes: Mapping[str, Any], others: Collection[str]) -> None:
             )
 
 
-def changed_config(directory: RunDirectory, changes: Mapping[str, Any]) -> RunConfig:
+def changed_config(
+    directory: RunDirectory, changes: Mapping[str, Any], trust: Collection[str] = ()
+) -> RunConfig:
     """Load a run's config with changes, on the cluster at hand unless they name a backend.
 
+    Args:
+        directory: The run.
+        changes: Sections and keys of its config, as nested values.
+        trust: Packages that it may import, besides Coterie's own and those that the changes name.
+
     Raises:
-        ConfigError: If a changed value is invalid.
+        ConfigError: If a changed value is invalid, or the config names a class of another package.
     """
     cluster = changes.get("cluster", {})
     if isinstance(cluster, Mapping):
         cluster = {"backend": backend_at_hand(cluster), **cluster}
-    return load_config(_merged(directory.read_config(), {**changes, "cluster": cluster}))
+    values = _merged(directory.read_config(), {**changes, "cluster": cluster, "trust": trust})
+    if not (isinstance(cluster, Mapping) and "address" in cluster):
+        check_address(values, directory.config)
+    check_targets(values, directory.config, {*trust, *packages_in(changes)})
+    return load_config(values)
+
+
+def load_stored(directory: RunDirectory, trust: Collection[str]) -> RunConfig:
+    """Load a run's config as it is, to read it; it joins no cluster.
+
+    Raises:
+        ConfigError: If it names a class of a package that is not trusted.
+    """
+    values = directory.read_config()
+    check_targets(values, directory.config, trust)
+    return load_config({**values, "trust": trust})
 
 
 def _merged(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from coterie.commands.recipes import (
 )
 from coterie.config import COMPONENTS, RunConfig, load_config
 from coterie.config.explain import one_of, show
+from coterie.config.trust import check_address, check_targets, packages_in, trusted_by
 from coterie.errors import ConfigError
 from coterie.tracking.run_directory import RunDirectory
 
@@ -43,7 +44,8 @@ def compose(*overrides: str) -> RunConfig:
     both name the same class, it replaces only the keys that the choice itself sets.
 
     Without an experiment, `resume=true run_dir=…` takes the config of that run; `cluster=` and
-    `tracking=` can be chosen anew.
+    `tracking=` can be chosen anew. Only Coterie's own classes are imported from it, those of the
+    packages in `trust=`, and those of packages that the overrides name.
 
     Args:
         overrides: `experiment=fedmcc_digits`, `encoder=mlp`, `seed=1`, `method.lr=1e-3`;
@@ -58,17 +60,24 @@ def compose(*overrides: str) -> RunConfig:
 def compose_plain(*overrides: str) -> dict[str, Any]:
     """Compose the same config as unchecked plain values, without importing PyTorch."""
     choices, values = _sort(overrides)
-    stored = _resumed(choices, values)
-    if "experiment" not in choices and stored is None:
+    given = _given(values)
+    directory = _resumed(choices, given)
+    if "experiment" not in choices and directory is None:
         raise ConfigError(_no_experiment())
     try:
-        config = _compose_groups(choices) if stored is None else OmegaConf.create(stored)
+        config = _compose_groups(choices) if directory is None else _stored(directory, choices)
         for override in values:
             _set(config, override)
-        plain: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+        # A stored config is data: what looks like an interpolation stays a text.
+        fresh = directory is None
+        plain: Any = OmegaConf.to_container(config, resolve=fresh, throw_on_missing=True)
     except (HydraException, OmegaConfBaseException, YAMLError) as error:
         reason = str(error).strip().splitlines()[0].rstrip(".")
         raise ConfigError(f"{' '.join(overrides)}: the YAML does not compose: {reason}.") from error
+    if directory is not None:
+        check_targets(plain, directory.config, {*trusted_by(plain), *packages_in(given)})
+        if not {"cluster", "cluster.address"} & given.keys():
+            check_address(plain, directory.config)
     return dict(plain)
 
 
@@ -99,19 +108,28 @@ def compose_sections(needed: Sequence[str], arguments: Sequence[str]) -> dict[st
     return dict(plain)
 
 
-def _resumed(choices: Mapping[str, str], values: Sequence[Override]) -> dict[str, Any] | None:
-    """The config of the run that `resume=true run_dir=…` resumes, if nothing else is chosen.
+def _given(values: Sequence[Override]) -> dict[str, Any]:
+    """The values on the command line by dotted key, without those that are deleted."""
+    return {value.key_or_group: value.value() for value in values if not value.is_delete()}
+
+
+def _resumed(choices: Mapping[str, str], given: Mapping[str, Any]) -> RunDirectory | None:
+    """The run that `resume=true run_dir=…` resumes, if nothing else is chosen.
 
     Another `cluster` or `tracking` replaces the run's; keys that decide bits are checked later.
     """
-    given = {value.key_or_group: value.value() for value in values if not value.is_delete()}
     run_dir = given.get("run_dir")
     if not choices.keys() <= {"cluster", "tracking"} or given.get("resume") is not True:
         return None
     if not isinstance(run_dir, str) or not RunDirectory.exists(run_dir):
         return None
+    return RunDirectory.open(run_dir)
+
+
+def _stored(directory: RunDirectory, choices: Mapping[str, str]) -> DictConfig:
+    """The config of a run, with sections chosen anew."""
     own = {group: read_choice(group, choice) for group, choice in choices.items()}
-    return {**RunDirectory.open(run_dir).read_config(), **own}
+    return OmegaConf.create({**directory.read_config(), **own})
 
 
 def _no_experiment() -> str:

@@ -6,7 +6,8 @@ encoder is thus named by its path, without a registry.
 """
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from types import ModuleType
 from typing import Annotated, Any, ClassVar
 
 from pydantic import (
@@ -15,12 +16,16 @@ from pydantic import (
     ConfigDict,
     PlainSerializer,
     ValidationError,
+    ValidationInfo,
     field_validator,
     model_validator,
 )
 
 from coterie.config.explain import nearest, show
 from coterie.errors import ConfigError
+
+TRUST = "trust"
+"""The key of pydantic's context under which validators find the packages that the user trusts."""
 
 
 class Component(BaseModel):
@@ -97,10 +102,13 @@ def load_target(target: str) -> Any:
     if not separator or not module_name or not name or module_name.startswith("."):
         raise ConfigError(f"target={target}: write it as package.module:Name.")
     try:
-        found = importlib.import_module(module_name)
+        module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         raise ConfigError(f"target={target}: no module {error.name!r}; check the path.") from error
+    found: Any = module
     for part in name.split("."):
+        if found is not module and isinstance(found, ModuleType):
+            raise ConfigError(f"target={target}: {part!r} is in another module; name its own.")
         if not hasattr(found, part):
             close = nearest(part, dir(found))
             hint = f"did you mean {module_name}:{close}?" if close else "check the name."
@@ -131,8 +139,12 @@ def config_model(target: str) -> type[Component]:
     return model
 
 
-def parse_component(section: Mapping[str, Any]) -> Component:
+def parse_component(section: Mapping[str, Any], trust: Collection[str] = ()) -> Component:
     """Validate a section `{target: …, key: value, …}` by its target's config model.
+
+    Args:
+        section: The section.
+        trust: Packages that configs stored elsewhere, which the section refers to, may name.
 
     Raises:
         ConfigError: If `target` names nothing that has a config model.
@@ -142,7 +154,7 @@ def parse_component(section: Mapping[str, Any]) -> Component:
     target = values.pop("target", None)
     if not isinstance(target, str):
         raise ConfigError(f"target={target!r}: name a class as package.module:Name.")
-    return config_model(target).model_validate(values)
+    return config_model(target).model_validate(values, context={TRUST: tuple(trust)})
 
 
 def target_of(component: Component) -> str:
@@ -154,11 +166,17 @@ def _path_of(model: type[Component]) -> str:
     return f"{model.__module__}:{model.__qualname__.removesuffix('.Config')}"
 
 
-def _parse_nested(value: Any) -> Any:
+def trust_of(info: ValidationInfo) -> tuple[str, ...]:
+    """The packages that the user trusts, in a validator."""
+    found: tuple[str, ...] = (info.context or {}).get(TRUST, ())
+    return found
+
+
+def _parse_nested(value: Any, info: ValidationInfo) -> Any:
     if not isinstance(value, Mapping):
         return value
     try:
-        return parse_component(value)
+        return parse_component(value, trust_of(info))
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])

@@ -1,14 +1,15 @@
 """Converts plain values to the run's frozen configuration, and back."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError, create_model
 
-from coterie.config.component import Component, config_model, target_of
+from coterie.config.component import TRUST, Component, config_model, target_of
 from coterie.config.explain import Fields, dotted_fields, explain, show
 from coterie.config.schema import COMPONENTS, RunConfig
 from coterie.config.source_model import source_model
+from coterie.config.trust import trusted_by
 from coterie.errors import ConfigError
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
@@ -36,8 +37,9 @@ def load_config(values: Mapping[str, Any]) -> RunConfig:
     fields = dict(dotted_fields(RunConfig))
     for name, model in models.items():
         fields |= dotted_fields(model, f"{name}.")
+    trust = trusted_by(values)
     sections = {
-        name: _validate(model, _own_keys(values[name]), fields, f"{name}.")
+        name: _validate(model, _own_keys(values[name]), fields, f"{name}.", trust)
         for name, model in models.items()
     }
     config = _validate(RunConfig, {**values, **sections}, fields, "")
@@ -73,18 +75,21 @@ def _source_model(section: object) -> type[Component] | None:
     return source_model(target) if isinstance(target, str) else None
 
 
-def load_component(model: type[ModelT], values: Mapping[str, Any], prefix: str = "") -> ModelT:
+def load_component(
+    model: type[ModelT], values: Mapping[str, Any], prefix: str = "", trust: Collection[str] = ()
+) -> ModelT:
     """Validate plain values by a config model that is no section of a run, such as a command's.
 
     Args:
         model: The config model.
         values: The plain values.
         prefix: Prefix of the keys in errors, such as "cluster.".
+        trust: Packages that configs stored elsewhere may name, such as a pretrained encoder's.
 
     Raises:
         ConfigError: As `load_config`.
     """
-    return _validate(model, values, dotted_fields(model, prefix), prefix)
+    return _validate(model, values, dotted_fields(model, prefix), prefix, trust)
 
 
 def dump_config(config: RunConfig) -> dict[str, Any]:
@@ -137,9 +142,13 @@ def _own_keys(section: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _validate(
-    model: type[ModelT], values: Mapping[str, Any], fields: Fields, prefix: str
+    model: type[ModelT],
+    values: Mapping[str, Any],
+    fields: Fields,
+    prefix: str,
+    trust: Collection[str] = (),
 ) -> ModelT:
     try:
-        return model.model_validate(values)
+        return model.model_validate(values, context={TRUST: tuple(trust)})
     except ValidationError as error:
         raise ConfigError(explain(error, values, fields, prefix)) from error

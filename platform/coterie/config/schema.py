@@ -10,6 +10,7 @@ from coterie.config.component import Component
 from coterie.config.participation import ParticipationConfig
 from coterie.config.privacy import PrivacyConfig
 from coterie.config.target import LoggerChoice, Target
+from coterie.config.trust import Trust
 
 Threads = Annotated[int, Field(ge=1, le=1024)]
 """CPU threads; the bound is there because OpenMP aborts the process if it cannot start them."""
@@ -214,6 +215,8 @@ class RunConfig(Component):
     faults: FaultsConfig = FaultsConfig()
     privacy: PrivacyConfig = PrivacyConfig()
     links: LinksConfig = LinksConfig()
+    trust: Annotated[Trust, Field(exclude=True)] = ()
+    """Packages that stored configs may import, besides Coterie's own: `trust=my_package`."""
     evaluation: EvaluationConfig = EvaluationConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     tracking: TrackingConfig = TrackingConfig()

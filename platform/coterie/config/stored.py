@@ -4,9 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from coterie.config.explain import show
+from coterie.config.plain_files import read_yaml
 from coterie.errors import ConfigError
 
 _TARGETS = {
@@ -42,11 +41,13 @@ def read_stored_config(path: Path) -> dict[str, Any]:
     """
     other = "restore it, or choose another run_dir"
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigError(f"{path}: it is not YAML; {other}.") from error
+        values = read_yaml(path)
+    except ValueError as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f"{path}: it is not plain YAML ({reason}); {other}.") from error
     if not (isinstance(values, dict) and isinstance(values.get("method"), dict)):
         raise ConfigError(f"{path}: it is not the config of a run; {other}.")
+    values.pop("trust", None)  # it is the reader's to give
     return up_to_date(values, path)
 
 

@@ -3,8 +3,11 @@
 import json
 import logging
 import os
+import secrets
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -14,6 +17,8 @@ from coterie.config.schema import ClusterConfig
 from coterie.errors import ConfigError, RunError, described
 
 _ANSWER_S = 10.0
+_ENABLED = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+"""With 0, Ray keeps to the loopback; the name is that of the systems where this is the default."""
 _LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 
 
@@ -43,8 +48,10 @@ def join_or_start(config: ClusterConfig, options: Mapping[str, Any]) -> bool:
     # With a local cluster Ray would otherwise set this for all child processes of the driver.
     os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
     own = options if address == "local" else {}
+    private = _private() if address == "local" else nullcontext()
     try:
-        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **own)
+        with private:
+            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **own)
     except ConnectionError as error:
         raise _no_answer(address) from error
     except Exception as error:  # of many kinds, by what did not start in time
@@ -53,6 +60,37 @@ def join_or_start(config: ClusterConfig, options: Mapping[str, Any]) -> bool:
             "see /tmp/ray/session_latest/logs, make room, and start again."
         ) from error
     return True
+
+
+@contextmanager
+def _private() -> Iterator[None]:
+    """Let a Ray that is started meanwhile listen on the loopback only, as it does on macOS.
+
+    Ray asks for a token by default, from a file that it would write for everybody to read.
+    """
+    before = os.environ.get(_ENABLED)
+    os.environ[_ENABLED] = "0"  # for Ray's own processes
+    ray._private.ray_constants.ENABLE_RAY_CLUSTER = False
+    if not {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys():
+        _hide_token(Path.home() / ".ray" / "auth_token")
+    try:
+        yield
+    finally:
+        ray._private.ray_constants.ENABLE_RAY_CLUSTER = True
+        os.environ.pop(_ENABLED)
+        if before is not None:
+            os.environ[_ENABLED] = before
+
+
+def _hide_token(path: Path) -> None:
+    """Make Ray's token if there is none, and let its owner alone read it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(secrets.token_hex(32))
+    except FileExistsError:
+        if path.stat().st_mode & 0o077:
+            path.chmod(0o600)
 
 
 def disconnect() -> None:

@@ -9,9 +9,10 @@ from typing import Any
 
 import ray
 from ray.exceptions import ObjectLostError, RayActorError, RayTaskError
+from torch import nn
 
 from coterie.config.schema import ClusterConfig
-from coterie.contract.clusterer import Clusterer, Prediction
+from coterie.contract.clusterer import Prediction
 from coterie.contract.data import SampleBatch
 from coterie.distributed.cluster import cluster_has_gpu, disconnect, slots
 from coterie.distributed.startup import connect
@@ -28,7 +29,7 @@ class PredictionActor:
     """Holds the model, on its share of CPUs and GPUs."""
 
     def __init__(
-        self, model: Clusterer, accelerator: Accelerator, threads: int, gpus: float
+        self, model: nn.Module, accelerator: Accelerator, threads: int, gpus: float
     ) -> None:
         self._predictor = BatchPredictor(model, accelerator, threads, gpus)
 
@@ -58,7 +59,7 @@ class PredictionActors:
 
     def __init__(
         self,
-        model: Clusterer,
+        model: nn.Module,
         config: ClusterConfig,
         accelerator: Accelerator,
         stop: Callable[[], None],
@@ -72,7 +73,7 @@ class PredictionActors:
             self.close()
             raise
 
-    def _start_all(self, model: Clusterer, config: ClusterConfig, accelerator: Accelerator) -> None:
+    def _start_all(self, model: nn.Module, config: ClusterConfig, accelerator: Accelerator) -> None:
         has_gpu = cluster_has_gpu()
         if accelerator == "cuda" and not has_gpu:
             raise ConfigError("accelerator=cuda: the cluster has no GPU; use accelerator=cpu.")

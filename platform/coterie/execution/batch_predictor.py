@@ -3,8 +3,9 @@
 from collections.abc import Iterable, Iterator
 
 import torch
+from torch import nn
 
-from coterie.contract.clusterer import Clusterer, Prediction
+from coterie.contract.clusterer import Prediction
 from coterie.contract.data import SampleBatch
 from coterie.execution.device import Accelerator, check_device, device_of
 
@@ -26,7 +27,7 @@ class BatchPredictor:
     """
 
     def __init__(
-        self, model: Clusterer, accelerator: Accelerator, threads: int, gpus: float | None = None
+        self, model: nn.Module, accelerator: Accelerator, threads: int, gpus: float | None = None
     ) -> None:
         self._device = device_of(accelerator, gpus)
         check_device(accelerator, self._device)

@@ -1,5 +1,6 @@
 """Writes the predictions for new samples to a Parquet file, batch by batch."""
 
+import os
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -19,7 +20,7 @@ class AssignmentsFile:
     """A Parquet file with columns sample, name, cluster, confidence and embedding.
 
     Rows are written to a temporary file beside the path. The context manager renames it to the path
-    on success and deletes it on error.
+    on success and deletes it on error. Its owner alone can read it.
 
     Args:
         path: Where to write; missing folders are created. An existing file is never replaced.
@@ -44,6 +45,7 @@ class AssignmentsFile:
         check_output(path)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
+            os.close(os.open(self._temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
             self._writer = pq.ParquetWriter(self._temporary, self._schema)
         except OSError as error:
             reason = error.strerror or str(error)

@@ -1,6 +1,8 @@
 """Loads the model of a finished run from its `model/` folder alone."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Collection, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +13,14 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from coterie.config.component import Component, load_target, parse_component, target_of
+from coterie.config.explain import show
 from coterie.config.stored import read_stored_config
+from coterie.config.trust import check_targets
 from coterie.contract.clusterer import Clusterer
-from coterie.contract.method import Method, Task
+from coterie.contract.kinds import check_kind
+from coterie.contract.method import Task
 from coterie.contract.phase import ServerState
-from coterie.errors import ConfigError, DataError
+from coterie.errors import ConfigError, ContractError, DataError
 from coterie.models.saved_model import (
     CONFIG,
     DESCRIPTION,
@@ -27,8 +32,23 @@ from coterie.models.saved_model import (
 from coterie.networks.encoders import EncoderConfig
 from coterie.networks.heads import Centroids
 
+_MISFITS = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    ContractError,
+    LookupError,
+    MemoryError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+"""What methods and PyTorch raise for configs and descriptions that do not belong together."""
+_SPARE = 1 << 30
+"""Bytes that a server state may have besides 64 times those of the weights."""
 
-def load_model(path: str | Path) -> Clusterer:
+
+def load_model(path: str | Path, trust: Collection[str] = ()) -> Clusterer:
     """The model of a finished run, in eval mode on the CPU; it needs no data set and no Ray.
 
     It takes a batch of samples, uint8 images (n, channels, height, width) or float vectors
@@ -45,25 +65,76 @@ def load_model(path: str | Path) -> Clusterer:
 
     Args:
         path: The run's folder or its `model/`.
+        trust: Packages that its config may import, besides Coterie's own.
 
     Raises:
         DataError: If there is no model, its format is newer, or its weights do not fit it.
-        ConfigError: If a class that the run uses cannot be imported.
+        ConfigError: If a class that the run uses cannot be imported, or its package is not trusted.
     """
     folder = model_folder(path)
     description = read_description(folder)
-    model = _build(folder, description)
+    sections = _read_sections(folder, trust)
+    _check_sizes(folder, description)
     weights = _read_weights(folder / WEIGHTS)
+    with suppress(NotImplementedError, RuntimeError), torch.device("meta"):
+        # Without memory first: the config may ask for more than there is.
+        _check_weights(folder / WEIGHTS, weights, _built(folder, description, sections))
+    model = _built(folder, description, sections)
     _check_weights(folder / WEIGHTS, weights, model)
     model.load_state_dict(weights)
     return model.eval()
 
 
-def _build(folder: Path, description: Mapping[str, Any]) -> Clusterer:
-    """Build the network from a server state of the right shapes, with all values zero."""
+def _read_sections(folder: Path, trust: Collection[str]) -> dict[str, Component]:
+    """The sections of the config that the network is built from."""
     # Only these sections: the data module of the run need not be importable.
     names = ("method", "encoder", "augmentation")
-    sections = {name: read_section(folder / CONFIG, name) for name in names}
+    sections = {name: read_section(folder / CONFIG, name, trust) for name in names}
+    for name, section in sections.items():
+        check_kind(name, section)
+    return sections
+
+
+def _check_sizes(folder: Path, description: Mapping[str, Any]) -> None:
+    """Refuse a description of much larger samples or server states than its weights can have."""
+    path = folder / DESCRIPTION
+    most = _SPARE + 64 * ((folder / WEIGHTS).stat().st_size if (folder / WEIGHTS).is_file() else 0)
+    try:
+        shape, slots = description["input"]["shape"], description["server"]["slots"]
+        layouts = [_layout(text) for tensors in slots.values() for text in tensors.values()]
+        sizes = [math.prod(shape), *(8 * math.prod(sizes) for _, sizes in layouts)]
+        head = [size for size in (description["clusters"], description["features"]) if size]
+        sizes.append(8 * math.prod(head) if description["head"] == "centroids" else 0)
+        whole = all(type(size) is int and size > 0 for size in (*shape, *head))
+        fits = whole and isinstance(getattr(torch, description["dtype"]), torch.dtype)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise DataError(f"{path}: it is damaged ({error!r}); copy the model again.") from error
+    if not fits or sum(sizes) > most:
+        raise DataError(
+            f"{path}: samples of shape {show(shape)} and the layout of its server state do not fit "
+            "its weights; copy the model again."
+        )
+
+
+def _built(
+    folder: Path, description: Mapping[str, Any], sections: Mapping[str, Component]
+) -> Clusterer:
+    """Build the network; on PyTorch's device without memory too."""
+    try:
+        return _build(folder, description, sections)
+    except NotImplementedError:  # an operator that needs values
+        raise
+    except _MISFITS as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+        raise DataError(
+            f"{folder}: its files do not fit each other ({reason}); copy the model again."
+        ) from error
+
+
+def _build(
+    folder: Path, description: Mapping[str, Any], sections: Mapping[str, Component]
+) -> Clusterer:
+    """Build the network from a server state of the right shapes, with all values zero."""
     try:
         task = Task(
             shape=tuple(description["input"]["shape"]),
@@ -78,11 +149,11 @@ def _build(folder: Path, description: Mapping[str, Any]) -> Clusterer:
             slots=slots, round=description["round"], step=state["step"], facts=state["facts"]
         )
         features, clusters, head = (description[key] for key in ("features", "clusters", "head"))
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
         path = folder / DESCRIPTION
         raise DataError(f"{path}: it is damaged ({error!r}); copy the model again.") from error
-    method: Method = load_target(target_of(sections["method"]))(sections["method"], task)
-    model = method.model_for(server, None)
+    method = load_target(target_of(sections["method"]))(sections["method"], task)
+    model: Clusterer = method.model_for(server, None)
     if head != "centroids":
         return model
     return with_head(model, Centroids(torch.zeros(clusters, features)))
@@ -93,18 +164,24 @@ def self_contained(encoder: Component, folder: Path) -> Component:
     return encoder.among(folder) if isinstance(encoder, EncoderConfig) else encoder
 
 
-def read_section(path: Path, name: str) -> Component:
+def read_section(path: Path, name: str, trust: Collection[str]) -> Component:
     """Read one section of a saved model's config.
+
+    Args:
+        path: The config.
+        name: The section.
+        trust: Packages that it may import, besides Coterie's own.
 
     Raises:
         DataError: If the file is missing, or the section is of another version.
-        ConfigError: If the section's class cannot be imported.
+        ConfigError: If the section's class cannot be imported, or its package is not trusted.
     """
     if not path.is_file():
         raise DataError(f"{path}: it is missing; copy the whole model/ folder.")
     values = read_stored_config(path)
+    check_targets({name: values.get(name)}, path, trust)
     try:
-        return parse_component(values[name])
+        return parse_component(values[name], trust)
     except ConfigError as error:
         raise ConfigError(f"{path}: {name}.{error}") from error
     except (ValidationError, KeyError, TypeError) as error:
@@ -138,7 +215,15 @@ def zeros(layouts: Mapping[str, str]) -> dict[str, Tensor]:
     """Tensors of zeros in the layouts that `layouts_of` gave."""
     tensors = {}
     for name, layout in layouts.items():
-        dtype, _, shape = layout.partition(" ")
-        sizes = [int(size) for size in shape.split("x") if size]
-        tensors[name] = torch.zeros(sizes, dtype=getattr(torch, dtype))
+        dtype, sizes = _layout(layout)
+        tensors[name] = torch.zeros(sizes, dtype=dtype)
     return tensors
+
+
+def _layout(text: str) -> tuple[torch.dtype, list[int]]:
+    """The dtype and the shape in a text such as `float32 32x1x4x4`."""
+    name, _, shape = text.partition(" ")
+    dtype, sizes = getattr(torch, name), [int(size) for size in shape.split("x") if size]
+    if not isinstance(dtype, torch.dtype) or any(size < 0 for size in sizes):
+        raise ValueError(f"{text} is no layout")
+    return dtype, sizes

@@ -1,16 +1,17 @@
 """The encoder of a finished run, as a component that any method can start from or freeze."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field, PrivateAttr, model_validator
+from pydantic import Field, PrivateAttr, ValidationInfo, model_validator
 from safetensors import SafetensorError
 from safetensors.torch import load
 from torch import Tensor, nn
 
-from coterie.config.component import Component, NestedComponent, target_of
+from coterie.config.component import Component, NestedComponent, target_of, trust_of
+from coterie.contract.kinds import check_kind
 from coterie.errors import ConfigError, CoterieError, DataError
 from coterie.models.loading import read_section, self_contained
 from coterie.models.saved_model import CONFIG, WEIGHTS, model_folder, read_description
@@ -40,7 +41,7 @@ class Pretrained(EncoderConfig):
 
     @model_validator(mode="before")
     @classmethod
-    def _find_out(cls, given: Any) -> Any:
+    def _find_out(cls, given: Any, info: ValidationInfo) -> Any:
         """Fill in digest and network; a resolved config has both and may outlive the files."""
         if not isinstance(given, Mapping) or not isinstance(given.get("path"), str):
             return given
@@ -49,7 +50,7 @@ class Pretrained(EncoderConfig):
         if resolved and not _weights_file(path).is_file():
             return {**given, "path": path}
         try:
-            found = _description(path)
+            found = _description(path, trust_of(info))
         except CoterieError as error:
             raise type(error)(f"encoder.path={error}") from error
         for key, own in found.items():
@@ -113,14 +114,16 @@ def _weights_file(path: str) -> Path:
     return next((f for f in (given / WEIGHTS, given / "model" / WEIGHTS) if f.is_file()), given)
 
 
-def _description(path: str) -> dict[str, Any]:
+def _description(path: str, trust: Collection[str]) -> dict[str, Any]:
     """Digest and network config of a saved model, as plain values."""
     folder = model_folder(path)
     read_description(folder)  # raises on other formats
     file = folder / WEIGHTS
     if not file.is_file():
         raise DataError(f"{file}: it is missing; copy the model again.")
-    network: Component = self_contained(read_section(folder / CONFIG, "encoder"), folder)
+    stored = read_section(folder / CONFIG, "encoder", trust)
+    check_kind("encoder", stored)
+    network: Component = self_contained(stored, folder)
     with file.open("rb") as content:
         digest = hashlib.file_digest(content, "sha256").hexdigest()
     plain = {"target": target_of(network), **network.model_dump(mode="json")}

@@ -15,6 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from coterie.config.plain_files import read_json
 from coterie.contract.clusterer import Clusterer, Prediction, parameter_dtype
 from coterie.contract.data import DataArrays
 from coterie.contract.phase import ServerState
@@ -24,6 +25,7 @@ from coterie.tracking.atomic import replacing, write_text_atomically
 from coterie.version import __version__
 
 FORMAT = 1
+_DESCRIPTION_BYTES = 1 << 24
 WEIGHTS, DESCRIPTION, CONFIG = "model.safetensors", "model.json", "config.yaml"
 
 
@@ -64,8 +66,7 @@ def model_description(model: Clusterer, server: ServerState, data: DataArrays) -
     image = data.samples.dtype.name == "uint8"
     mode = {1: "L", 3: "RGB"}.get(data.shape[0]) if image and len(data.shape) == 3 else None
     with torch.inference_mode():
-        sample = torch.zeros(1, *data.shape, dtype=torch.from_numpy(data.samples[:1].copy()).dtype)
-        given: Prediction = model.eval()(sample)
+        given: Prediction = model.eval()(blank_sample(data))
     found = given.probabilities
     kind = "centroids" if isinstance(model.head, Centroids) else "method"
     return {
@@ -84,6 +85,11 @@ def model_description(model: Clusterer, server: ServerState, data: DataArrays) -
             "slots": {slot: layouts_of(tensors) for slot, tensors in server.slots.items()},
         },
     }
+
+
+def blank_sample(data: DataArrays) -> Tensor:
+    """A batch of one sample of the data's shape and type, all zero."""
+    return torch.zeros(1, *data.shape, dtype=torch.from_numpy(data.samples[:1].copy()).dtype)
 
 
 def with_head(model: Clusterer, head: nn.Module | None) -> Clusterer:
@@ -118,9 +124,9 @@ def read_description(folder: Path) -> dict[str, Any]:
     """
     path = folder / DESCRIPTION
     try:
-        description = json.loads(path.read_text(encoding="utf-8"))
+        description = read_json(path, _DESCRIPTION_BYTES)
         written = description.get("format")
-    except (ValueError, AttributeError) as error:
+    except (OSError, ValueError, AttributeError) as error:
         raise DataError(f"{path}: it is damaged ({error}); copy the model again.") from error
     if written != FORMAT:
         newer = isinstance(written, int) and written > FORMAT

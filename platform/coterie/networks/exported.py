@@ -1,18 +1,17 @@
 """An exported program as a frozen encoder: `encoder=exported encoder.path=FILE.pt2`."""
 
-import io
-import zipfile
 from pathlib import Path
 from typing import Annotated, Any, Self
 
 import torch
 from pydantic import Field, PrivateAttr, model_validator
-from torch import Tensor, nn
+from torch import Tensor
 
 from coterie.config.file_digest import with_digest
 from coterie.errors import ConfigError, DataError
 from coterie.networks.encoders import Encoder, EncoderConfig
 from coterie.networks.frozen import frozen
+from coterie.networks.program_file import Program, ProgramError
 from coterie.networks.weight_files import read_file
 
 PROGRAM = "encoder.pt2"
@@ -24,7 +23,8 @@ class Exported(EncoderConfig):
 
     It takes a batch of samples (n, …) with values in [0, 1], for any n, and returns
     representations (n, features). The class of the network need not be importable. The program
-    travels with the config and is saved with the model. Load only programs that you trust.
+    travels with the config and is saved with the model. Programs that hold more than ATen's
+    operators and plain tensors are refused.
     """
 
     path: Annotated[str, Field(min_length=1)]
@@ -57,14 +57,11 @@ class Exported(EncoderConfig):
         if not self._content:
             raise DataError(f"encoder.path={self.path}: it is no longer there; put it back.")
         try:
-            program = torch.export.load(io.BytesIO(self._content)).module()
-        except (RuntimeError, ValueError, KeyError, OSError, zipfile.BadZipFile) as error:
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+            network = Program(self._content)
+        except ProgramError as error:
             raise DataError(
-                f"encoder.path={self.path}: it cannot be read ({reason}); write it with "
-                "torch.export.save."
+                f"encoder.path={self.path}: {error}; write it with torch.export.save."
             ) from error
-        network = Program(program)
         try:
             with torch.no_grad():
                 found = network(torch.zeros(2, *shape))
@@ -84,21 +81,3 @@ class Exported(EncoderConfig):
     def among(self, folder: Path) -> EncoderConfig:
         """The same encoder, from the program in a saved model's folder."""
         return type(self)(path=str(folder / PROGRAM), digest=self.digest)
-
-
-class Program(nn.Module):
-    """An exported program, which has no training mode to be switched to."""
-
-    def __init__(self, program: nn.Module) -> None:
-        super().__init__()
-        self.program = program
-
-    def forward(self, samples: Tensor) -> Tensor:
-        """Run the program."""
-        found: Tensor = self.program(samples)
-        return found
-
-    def train(self, mode: bool = True) -> Self:
-        """Note the mode only: a program is exported in one mode and stays in it."""
-        self.training = mode
-        return self

@@ -17,11 +17,13 @@ from coterie.contract.phase import ServerState
 from coterie.evaluation.cluster_figure import Clustered, cluster_figure
 from coterie.evaluation.figures import confusion_figure, curves_figure, embedding_figure
 from coterie.evaluation.scorer import Evaluation
-from coterie.models.saved_model import write_model
+from coterie.models.saved_model import blank_sample, write_model
+from coterie.models.saved_program import write_program
 from coterie.peers.links import modelled_seconds
 from coterie.rounds.state import Ledger, RunState
 from coterie.run.recorder import Recorder
 from coterie.run.setup import Assembly
+from coterie.tracking.atomic import replacing
 from coterie.tracking.run_directory import RunDirectory
 from coterie.tracking.summary import Summary
 
@@ -45,6 +47,7 @@ def write_models(
     groups = directory.model / "groups"
     shutil.rmtree(groups, ignore_errors=True)  # of the same run before it was extended
     write_model(directory.model, model, directory.config, server, data)
+    write_program(directory.model, model, blank_sample(data))
     if recorder.groups is None:
         return
     for group, clients in recorder.groups.members(server).items():
@@ -68,7 +71,8 @@ def write_assignments(path: Path, evaluation: Evaluation, parts: Sequence[Indice
             "confidence": pa.array(evaluation.confidence[rows], pa.float32()),
         }
     )
-    pq.write_table(table, path)
+    with replacing(path, private=True) as temporary:
+        pq.write_table(table, temporary)
 
 
 def summary_of(

@@ -1,17 +1,19 @@
 """Assign new samples to the clusters of a saved model, in this process or on Ray actors."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from torch import nn
+
 from coterie.config.schema import ClusterConfig
-from coterie.contract.clusterer import Clusterer
 from coterie.contract.data import SampleBatch
 from coterie.execution.batch_predictor import BatchPredictor, Predicted
 from coterie.execution.device import Accelerator
 from coterie.models.assignments import AssignmentsFile
 from coterie.models.loading import load_model
 from coterie.models.saved_model import model_folder, read_description
+from coterie.models.saved_program import load_program
 from coterie.run.interrupts import Interrupts
 
 Predict = Callable[[Iterable[SampleBatch]], Iterator[Predicted]]
@@ -29,6 +31,7 @@ def predict_samples(
     embedding: bool,
     cluster: ClusterConfig,
     accelerator: Accelerator,
+    trust: Collection[str] = (),
     watch: Watch = iter,
 ) -> int:
     """Predict samples with a run's model and write their assignments as parquet.
@@ -41,6 +44,8 @@ def predict_samples(
         embedding: Whether to write the representations as well.
         cluster: Where to predict.
         accelerator: Device of prediction.
+        trust: Packages that its config may import, besides Coterie's own, if the model could not
+            be exported.
         watch: Sees the predictions pass.
 
     Returns:
@@ -51,7 +56,8 @@ def predict_samples(
         InterruptedRunError: If Ctrl-C or SIGTERM came; nothing is written then.
     """
     described = read_description(model_folder(model))
-    clusterer = load_model(model)
+    # The program needs none of the classes that the run's config names.
+    clusterer = load_program(model_folder(model)) or load_model(model, trust)
     file = AssignmentsFile(
         output,
         named=named,
@@ -72,7 +78,7 @@ def predict_samples(
 
 @contextmanager
 def _predictor(
-    model: Clusterer, cluster: ClusterConfig, accelerator: Accelerator, stop: Callable[[], None]
+    model: nn.Module, cluster: ClusterConfig, accelerator: Accelerator, stop: Callable[[], None]
 ) -> Iterator[Predict]:
     """The model in this process or, with the Ray backend, in actors that end with the context."""
     if cluster.backend == "serial":

@@ -9,6 +9,7 @@ from coterie.config.component import load_target, target_of
 from coterie.config.schema import RunConfig
 from coterie.contract.callback import RunCallback
 from coterie.contract.data import DataArrays, Indices
+from coterie.contract.kinds import check_kinds
 from coterie.contract.method import Method
 from coterie.contract.phase import ServerState
 from coterie.contract.seeds import derive_seed
@@ -63,6 +64,7 @@ def assemble(config: RunConfig, given: Sequence[AnyCallback] = ()) -> Assembly:
         ConfigError: If the config's parts do not fit each other.
         DataError: If the data is missing or cannot be split as asked.
     """
+    check_kinds(config)
     torch.set_num_threads(config.cluster.threads_per_client)
     callbacks = build_callbacks(config, given)
     read = read_data(config)

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+_UMASK = os.umask(0)
+os.umask(_UMASK)  # it can only be read by setting it
 _HALF = re.compile(r"\..+\.(\d+)\.tmp")
 
 
@@ -37,15 +39,20 @@ def is_left(path: Path) -> bool:
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def replacing(path: Path, *, private: bool = False) -> Iterator[Path]:
     """Give a temporary path to write to, then sync it to disk and rename it to `path`.
 
-    Missing parent folders are made. If writing fails, `path` stays unchanged.
+    Missing parent folders are made. A link at the temporary path is not followed. If writing
+    fails, `path` stays unchanged. Its mode is the umask's, or with `private` for the owner alone.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = temporary_name(path)
+    temporary.unlink(missing_ok=True)
     try:
+        if private:
+            os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
         yield temporary
+        temporary.chmod(0o600 if private else 0o666 & ~_UMASK)
         _sync(temporary)
         temporary.replace(path)
     except OSError as error:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from coterie.errors import ConfigError
+from coterie.tracking.paths import open_own
 
 LOCK = ".lock"
 """The file in a run directory that is locked; it stays there with the last process id."""
@@ -27,7 +28,7 @@ def claimed(folder: Path) -> Iterator[None]:
     Raises:
         ConfigError: If another run holds the lock.
     """
-    descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    descriptor = open_own(folder / LOCK, os.O_RDWR | os.O_CREAT)
     try:
         _lock(descriptor, folder)
         os.ftruncate(descriptor, 0)
@@ -43,9 +44,9 @@ def check_unclaimed(folder: Path) -> None:
     Raises:
         ConfigError: If a run holds the lock.
     """
-    if not (folder / LOCK).is_file():
+    if not (folder / LOCK).is_file() or (folder / LOCK).is_symlink():
         return
-    descriptor = os.open(folder / LOCK, os.O_RDONLY)
+    descriptor = open_own(folder / LOCK, os.O_RDONLY)
     try:
         _lock(descriptor, folder)
     finally:

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from coterie.contract.observer import Status
 from coterie.errors import ContractError
+from coterie.tracking.paths import open_own
 
 _log = logging.getLogger(__name__)
 
@@ -105,7 +106,8 @@ class MetricsLog:
     def __init__(self, path: Path) -> None:
         self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
-        self.file = path.open("ab", buffering=0)
+        descriptor = open_own(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        self.file = os.fdopen(descriptor, "ab", buffering=0)
         self._waiting = b""
 
     @property

@@ -35,6 +35,53 @@ def default_root(*, job: bool) -> Path:
     return root
 
 
+def check_contained(key: str, folder: Path) -> None:
+    """Refuse a run's folder with parts that lie elsewhere: a run would write or delete there.
+
+    A tracker's own links inside of the folder are left alone.
+
+    Args:
+        key: The name of the path in errors.
+        folder: The run's folder; it may itself be a link.
+
+    Raises:
+        ConfigError: At the first link that is a file or folder of the run or leads out of it, and
+            at a pipe, socket or device.
+    """
+    root, waiting = os.path.realpath(folder), [str(folder)]
+    while waiting:
+        with os.scandir(waiting.pop()) as entries:
+            for entry in entries:
+                if entry.is_symlink():
+                    own = Path(entry.path).parent == folder
+                    inside = os.path.realpath(entry.path).startswith(f"{root}{os.sep}")
+                    if own or not inside:
+                        raise ConfigError(
+                            f"{key}={folder}: {entry.path} is a link, and a run keeps to its own "
+                            "folder; put the file itself there, or delete the link."
+                        )
+                elif entry.is_dir(follow_symlinks=False):
+                    waiting.append(entry.path)
+                elif not entry.is_file(follow_symlinks=False):
+                    raise ConfigError(
+                        f"{key}={folder}: {entry.path} is neither a file nor a folder; delete it."
+                    )
+
+
+def make_private(folder: Path) -> None:
+    """Make a folder that its owner alone can enter."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
+def open_own(path: Path, flags: int) -> int:
+    """Open a file that a run writes to, following no link; with the flags of os.open.
+
+    Raises:
+        OSError: If it cannot be opened, or is a link.
+    """
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+
+
 def make_writable(key: str, path: Path) -> None:
     """Make a folder and test that it can be written to, before a run starts."""
     try:

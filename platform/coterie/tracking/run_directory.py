@@ -13,12 +13,13 @@ from typing import Any
 
 import yaml
 
+from coterie.config.plain_files import YAML_BYTES
 from coterie.config.stored import read_stored_config
 from coterie.errors import ConfigError
 from coterie.tracking.atomic import is_half, is_left, write_text_atomically
 from coterie.tracking.claim import LOCK, check_unclaimed
 from coterie.tracking.environment import ENVIRONMENT_KEYS, environment
-from coterie.tracking.paths import default_root, local_path, make_writable
+from coterie.tracking.paths import check_contained, default_root, local_path, make_writable
 from coterie.tracking.skipped import SKIPPED
 
 
@@ -62,7 +63,8 @@ class RunDirectory:
         made = not path.exists()
         make_writable(key, path)
         check_unclaimed(path)
-        if any(child.name != LOCK and not is_half(child) for child in path.iterdir()):
+        ours = [child for child in path.iterdir() if child.name == LOCK or is_half(child)]
+        if any(child not in ours or child.is_symlink() for child in path.iterdir()):
             raise ConfigError(
                 f"{key}={run_dir}: the folder is not empty; choose another one, or resume "
                 "the run in it."
@@ -83,13 +85,14 @@ class RunDirectory:
             key: The name of the path in errors.
 
         Raises:
-            ConfigError: If it has no run.
+            ConfigError: If it has no run, or a part of it is a link to elsewhere.
         """
         directory = cls(local_path(key, run_dir).absolute())
         if not directory.config.is_file():
             found = directory.path.is_dir()
             hint = "no config.yaml in it" if found else "there is no such folder"
             raise ConfigError(f"{key}={run_dir}: {hint}; give the folder of an earlier run.")
+        check_contained(key, directory.path)
         return directory
 
     def sweep(self) -> None:
@@ -167,6 +170,11 @@ class RunDirectory:
             config: Plain values from `coterie.config.loading.dump_config`.
         """
         text = yaml.safe_dump({**config, **environment()}, sort_keys=False, allow_unicode=True)
+        if len(text.encode()) > YAML_BYTES:
+            raise ConfigError(
+                f"{self.config}: the config is larger than {YAML_BYTES >> 10} KiB and could not be "
+                "read again; give long lists, such as participation.availability, as files."
+            )
         write_text_atomically(self.config, text)
 
     def read_config(self) -> dict[str, Any]:

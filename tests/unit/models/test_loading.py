@@ -44,9 +44,9 @@ def copy(ran, tmp_path):
     return shutil.copytree(ran.run_dir / "model", tmp_path / "model")
 
 
-def refusal(path, kind=DataError):
+def refusal(path, kind=DataError, **trusted):
     with pytest.raises(kind) as caught:
-        load_model(path)
+        load_model(path, **trusted)
     text = str(caught.value)
     assert isinstance(caught.value, CoterieError)
     assert caught.value.exit_code == 2
@@ -172,7 +172,8 @@ def test_weights_are_written_whole_or_not_at_all(copy, monkeypatch):
 def test_a_class_that_cannot_be_imported_is_named(copy):
     path = copy / "config.yaml"
     path.write_text(path.read_text().replace("modules.fedmcc:FedMCC", "mine.method:Mine"))
-    text = refusal(copy, ConfigError)
+    assert "config.yaml: method.target=mine.method:Mine: a stored" in refusal(copy, ConfigError)
+    text = refusal(copy, ConfigError, trust=["mine"])
     assert "config.yaml: method.target=mine.method:Mine: no module 'mine'; check" in text
 
 

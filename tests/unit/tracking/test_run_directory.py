@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 
 from coterie.errors import ConfigError
 from coterie.tracking import paths, run_directory
-from coterie.tracking.atomic import write_text_atomically
+from coterie.tracking.atomic import temporary_name, write_text_atomically
+from coterie.tracking.claim import claimed
+from coterie.tracking.paths import check_contained
 from coterie.tracking.run_directory import RunDirectory
 
 
@@ -205,3 +207,34 @@ def test_only_what_dead_processes_left_is_swept(tmp_path):
         path.touch()
     RunDirectory(tmp_path).sweep()
     assert (left.exists(), living.exists()) == (False, True)
+
+
+def test_a_lock_that_is_a_link_empties_no_file(tmp_path):
+    mine = tmp_path / "mine"
+    mine.write_text("mine")
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / ".lock").symlink_to(mine)
+    with pytest.raises(ConfigError, match="not empty"):
+        RunDirectory.create(str(folder), "run", job=False)
+    with pytest.raises(OSError, match="symbolic links"), claimed(folder):
+        pass
+    assert mine.read_text() == "mine"
+
+
+def test_a_link_at_the_temporary_path_is_not_followed(tmp_path):
+    mine = tmp_path / "mine"
+    mine.write_text("mine")
+    path = tmp_path / "config.yaml"
+    temporary_name(path).symlink_to(mine)
+    write_text_atomically(path, "a: 1\n")
+    assert (path.read_text(), mine.read_text()) == ("a: 1\n", "mine")
+
+
+def test_a_trackers_links_inside_of_the_run_stay(tmp_path):
+    (tmp_path / "wandb" / "run-1").mkdir(parents=True)
+    (tmp_path / "wandb" / "latest-run").symlink_to("run-1")
+    check_contained("run_dir", tmp_path)
+    (tmp_path / "wandb" / "up").symlink_to("../..")
+    with pytest.raises(ConfigError, match=r"wandb/up is a link"):
+        check_contained("run_dir", tmp_path)

@@ -1,0 +1,90 @@
+"""Reads stored YAML and JSON as bounded, plain data: the files may come from a stranger."""
+
+import json
+import math
+import os
+import re
+import stat
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+YAML_BYTES = 1 << 19
+"""Size up to which a stored config is read, at most in a second or two."""
+_JSON_BYTES = 1 << 28
+"""Size up to which a JSON file is read: records of a million clients."""
+_DEPTH = 32
+_LONG_NUMBER = re.compile(r"[-+]?[0-9][0-9a-fox_:.e+-]{100,}", re.IGNORECASE)
+"""What YAML may take for a number; the work of reading it grows with the square of its length."""
+
+
+def read_yaml(path: Path) -> Any:
+    """Read a YAML file of plain values, as `yaml.safe_dump` writes them.
+
+    Raises:
+        ValueError: If it is larger than 512 KiB, nested deeper than 32 levels, is no UTF-8 or no
+            YAML, or has aliases, tags or keys that are no texts.
+        OSError: If it cannot be read.
+    """
+    text = _read(path, YAML_BYTES).decode("utf-8")
+    try:
+        _check_events(text)
+        return _plain(yaml.load(text, yaml.CSafeLoader))
+    except (yaml.YAMLError, RecursionError) as error:
+        raise ValueError("no plain YAML") from error
+
+
+def read_json(path: Path, most: int = _JSON_BYTES) -> Any:
+    """Read a JSON file.
+
+    Raises:
+        ValueError: If it is larger than `most` bytes, is no UTF-8 or no JSON, or nested too deep.
+        OSError: If it cannot be read.
+    """
+    try:
+        return json.loads(_read(path, most).decode("utf-8"))
+    except RecursionError as error:
+        raise ValueError("nested too deep") from error
+
+
+def _read(path: Path, most: int) -> bytes:
+    """The bytes of a regular file, which a pipe or a device is not."""
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise ValueError("no regular file")
+        if status.st_size > most:
+            raise ValueError(f"larger than {most >> 10} KiB")
+        return file.read(most)
+
+
+def _check_events(text: str) -> None:
+    """Refuse YAML that would grow or become other objects when it is composed."""
+    depth = 0
+    for event in yaml.parse(text, yaml.CSafeLoader):
+        if getattr(event, "tag", None) is not None or isinstance(event, yaml.AliasEvent):
+            raise ValueError("it has tags or aliases")
+        if _LONG_NUMBER.fullmatch(getattr(event, "value", None) or ""):
+            raise ValueError("it has a number of more than 100 digits")
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
+        if depth > _DEPTH:
+            raise ValueError(f"it is nested deeper than {_DEPTH} levels")
+
+
+def _plain(value: Any) -> Any:
+    """The value, if it has no dates, binary data or keys that are no texts, and finite numbers."""
+    if isinstance(value, dict):
+        if not all(isinstance(key, str) for key in value):
+            raise ValueError("it has keys that are no texts")
+        return {key: _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_plain(inner) for inner in value]
+    if not (value is None or isinstance(value, str | bool | int | float)):
+        raise ValueError(f"it has a {type(value).__name__}")
+    if isinstance(value, int) and value.bit_length() > 64:
+        raise ValueError("it has a number of more than 64 bits")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError("it has a number that is not finite")
+    return value

@@ -1,0 +1,222 @@
+"""Reads programs that `torch.export.save` wrote, without running code that may lie in the file.
+
+`torch.export.load` unpickles weights, constants and example inputs, imports modules that the file
+names, evaluates its expressions and guards, and compiles Python from its names. So the archive is
+taken apart here, everything in it is checked against what programs of networks consist of, and a
+new archive of the checked parts alone is given to PyTorch: graph and plain tensors.
+"""
+
+import io
+import json
+import math
+import re
+import zipfile
+from collections.abc import Mapping
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+_GRAPH = "models/model.json"
+_WEIGHTS, _CONSTANTS = "data/weights/", "data/constants/"
+_TABLES = {
+    _WEIGHTS: ("model_weights_config.json", re.compile(r"weight_\d+")),
+    _CONSTANTS: ("model_constants_config.json", re.compile(r"tensor_\d+")),
+}
+_PLAIN = {"archive_format": b"pt2", "archive_version": b"0", ".data/version": b"3\n"}
+_EXAMPLES = "data/sample_inputs/model.pt"
+
+_NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+_DOTTED = re.compile(r"(?!__)(?:\w|\.(?!__))*", re.ASCII)
+_VERSION = re.compile(r"[\w.+<=]*", re.ASCII)
+_OPERATOR = re.compile(r"torch\.ops\.aten\.(\w+)\.(\w+)", re.ASCII)
+_SYMBOL = r"Symbol\('[su]\d+'(?:, \w+=True)*\)|[su]\d+"
+_FUNCTION = r"Add|Mul|Mod|PythonMod|FloorDiv|CeilDiv|CleanDiv|Max|Min|Integer"
+_EXPRESSION = re.compile(rf"(?:{_SYMBOL}|{_FUNCTION}|\d{{1,18}}(?!\d)|[-+*/(),. ])*", re.ASCII)
+_PYTHON = {
+    *(f"_operator.{name}" for name in ("add", "sub", "mul", "floordiv", "truediv", "mod", "neg")),
+    *(f"_operator.{name}" for name in ("eq", "ne", "lt", "le", "gt", "ge", "getitem", "and_")),
+    *(f"torch.sym_{name}" for name in ("float", "int", "max", "min", "not")),
+    "torch.ops.higher_order.wrap_with_set_grad_enabled",
+}
+"""What a graph may call besides ATen's operators."""
+_INTERNAL = {"_softmax", "_log_softmax", "_to_copy", "_assert_scalar"}
+"""ATen's operators with an underscore that a graph may call; others skip checks of bounds."""
+_FORBIDDEN = {"from_file", "save", "set_", "resize_", "resize", "as_strided_", "warn"}
+"""ATen's operators that reach files, or memory that is not theirs."""
+_STRUCTURES = {None, "builtins.tuple", "builtins.list", "builtins.dict"}
+_PREDICTION = "coterie.networks.clusterer.Prediction"
+"""The name under which programs know the type of a model's result."""
+_DROPPED: dict[str, Any] = {"metadata": {}, "guards_code": []}
+"""Parts of a graph that are not needed: paths and lines of source code, and checks as code."""
+_DAMAGE = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    MemoryError,
+    OSError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+    zipfile.BadZipFile,
+)
+"""What PyTorch, zipfile and json raise for damaged files."""
+_REFUSED = {"as_operator", "as_custom_obj", "custom_obj", "class_fqn"}
+
+
+class ProgramError(ValueError):
+    """A file is no program of a network: damaged, or with parts that no network needs."""
+
+
+class Program(nn.Module):
+    """An exported program, which has no training mode to be switched to.
+
+    Args:
+        content: The content of the file.
+
+    Raises:
+        ProgramError: If it cannot be read, or holds pickles, objects, or a graph of other calls
+            than those of networks.
+    """
+
+    def __init__(self, content: bytes) -> None:
+        super().__init__()
+        from torch.export.pt2_archive._package import load_pt2  # a slow import
+
+        try:
+            programs = load_pt2(io.BytesIO(checked_program(content))).exported_programs
+            self.program = programs["model"].module()
+        except ProgramError:
+            raise
+        except _DAMAGE as error:
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+            raise ProgramError(f"it cannot be read ({reason})") from error
+
+    def forward(self, samples: Tensor) -> Any:
+        """Run the program."""
+        return self.program(samples)
+
+    def train(self, mode: bool = True) -> Self:
+        """Note the mode only: a program is exported in one mode and stays in it."""
+        self.training = mode
+        return self
+
+
+def checked_program(content: bytes) -> bytes:
+    """A new archive of a program's graph and tensors, all of them checked.
+
+    Example inputs, lines of source code and checks of arguments are left out.
+
+    Raises:
+        ProgramError: As `Program`; other errors if the archive is damaged.
+    """
+    found = _members(content)
+    graph = _clean(json.loads(found[_GRAPH]), "")
+    parts = {**_PLAIN, _GRAPH: json.dumps(graph).encode(), _EXAMPLES: b""}
+    for folder in _TABLES:
+        parts |= _tensors(found, folder)
+    new = io.BytesIO()
+    with zipfile.ZipFile(new, "w", zipfile.ZIP_STORED) as archive:
+        for name, part in parts.items():
+            archive.writestr(f"program/{name}", part)
+    return new.getvalue()
+
+
+def _members(content: bytes) -> dict[str, bytes]:
+    """The files of the archive, without its top folder."""
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        infos = archive.infolist()
+        if any(info.compress_type != zipfile.ZIP_STORED for info in infos) or (
+            sum(info.file_size for info in infos) > len(content)
+        ):
+            raise ProgramError("its archive is compressed")
+        return {info.filename.partition("/")[2]: archive.read(info) for info in infos}
+
+
+def _tensors(found: Mapping[str, bytes], folder: str) -> dict[str, bytes]:
+    """The tensors of a folder and the table that names them."""
+    name, pattern = _TABLES[folder]
+    table = json.loads(found[folder + name])
+    parts = {folder + name: json.dumps(_clean(table, "")).encode()}
+    for entry in table["config"].values():
+        path = entry["path_name"]
+        if entry["use_pickle"] is not False or not pattern.fullmatch(path):
+            raise ProgramError("it holds pickled objects")
+        part = found[folder + path]
+        sizes = [size["as_int"] for size in entry["tensor_meta"]["sizes"]]
+        if not part and math.prod(sizes):
+            raise ProgramError(f"{path} is empty")
+        parts[folder + path] = part
+    return parts
+
+
+def _clean(value: Any, key: str) -> Any:
+    """A part of the JSON without what is not needed, checked at each text.
+
+    Args:
+        value: The part.
+        key: Its key, which decides what a text may be.
+    """
+    if isinstance(value, dict):
+        for name in value:
+            fits = _is_expression(name) if key == "range_constraints" else _DOTTED.fullmatch(name)
+            if not fits or name in _REFUSED:
+                raise ProgramError(f"it has an entry {name[:40]!r}")
+        if "inputs" in value and "target" in value:
+            _check_call(value["target"])
+        if "nodes" in value:
+            value = {**value, "nodes": [node for node in value["nodes"] if not _asserts(node)]}
+        return {
+            name: _DROPPED[name] if name in _DROPPED else _clean(inner, name)
+            for name, inner in value.items()
+        }
+    if isinstance(value, list):
+        return [_clean(inner, key) for inner in value]
+    if isinstance(value, str) and not _is_plain(value, key):
+        raise ProgramError(f"its {key} is {value[:40]!r}")
+    return value
+
+
+def _is_plain(text: str, key: str) -> bool:
+    """Whether a text under a key is one of those that programs of networks have there."""
+    if key in {"in_spec", "out_spec"}:
+        return _is_structure(json.loads(text)[1])
+    if key == "expr_str":
+        return _is_expression(text)
+    if key in {"as_string", "as_strings"}:  # an operator's option, such as a mode of padding
+        return len(text) <= 100
+    patterns = {"name": _NAME, "as_name": _NAME, "torch_version": _VERSION}
+    return patterns.get(key, _DOTTED).fullmatch(text) is not None
+
+
+def _is_expression(text: str) -> bool:
+    """Whether a text is a short expression of sizes, without powers."""
+    return len(text) <= 1000 and "**" not in text and _EXPRESSION.fullmatch(text) is not None
+
+
+def _is_structure(spec: Any) -> bool:
+    """Whether the arguments' or the results' structure is one of tuples, lists and dictionaries."""
+    kind, context = spec["type"], spec["context"]
+    if kind == "collections.namedtuple":
+        fits = context == _PREDICTION
+    else:
+        names = (json.loads(context) if isinstance(context, str) else context) or []
+        listed = isinstance(names, list) and all(isinstance(name, str) for name in names)
+        fits = kind in _STRUCTURES and listed
+    return fits and all(map(_is_structure, spec["children_spec"]))
+
+
+def _asserts(node: Any) -> bool:
+    """Whether a node only asserts where a tensor lies, which a user may choose anew."""
+    return bool(node["target"] == "torch.ops.aten._assert_tensor_metadata.default")
+
+
+def _check_call(target: Any) -> None:
+    """Raise a ProgramError unless a node calls an operator of networks."""
+    match = _OPERATOR.fullmatch(target) if isinstance(target, str) else None
+    name = match[1] if match else ""
+    known = match is not None and hasattr(getattr(torch.ops.aten, name, None), match[2])
+    internal = name.startswith("_") and name not in _INTERNAL
+    if target not in _PYTHON and (not known or internal or name in _FORBIDDEN):
+        raise ProgramError(f"its graph calls {str(target)[:60]}")

@@ -1,0 +1,228 @@
+"""Run folders of strangers: no command runs code that lies in them, or touches other files."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+from coterie import load_model
+from coterie.commands import train
+from coterie.commands.compose import compose
+from coterie.errors import ConfigError
+from coterie.run.federation import Federation
+from ray_jobs import evaluate, predict, report
+from tests.builders.runs import COMMAND
+
+ROOT = Path(__file__).resolve().parents[2]
+EVIL = "from pathlib import Path\nPath('executed').touch()\n"
+RUN_ONLY = ("evaluation.figures=false", "tracking.progress=none")
+
+
+@pytest.fixture
+def run(finished_run, tmp_path, monkeypatch):
+    """A copy of a finished run, in the current folder beside a file of Python."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    (tmp_path / "stranger.py").write_text(EVIL)
+    np.save("x.npy", np.zeros((3, 8, 8), np.uint8))
+    return shutil.copytree(finished_run.run_dir, tmp_path / "run")
+
+
+def change(run, **sections):
+    """Change keys of a run's stored configs."""
+    for path in (run / "config.yaml", run / "model" / "config.yaml"):
+        values = yaml.safe_load(path.read_text())
+        for name, change in sections.items():
+            both = isinstance(change, dict) and isinstance(values.get(name), dict)
+            values[name] = {**values[name], **change} if both else change
+        path.write_text(yaml.safe_dump(values))
+
+
+SWAPS = {
+    "method": {"method": {"target": "stranger:Method"}},
+    "encoder": {"encoder": {"target": "stranger:Net"}},
+    "augmentation": {"augmentation": {"target": "stranger:Noise"}},
+    "callback": {"callbacks": [{"target": "stranger:Call"}]},
+    "logger": {"tracking": {"loggers": [{"target": "stranger:Log"}]}},
+    "metric": {"evaluation": {"metrics": [{"target": "stranger:Metric"}]}},
+    "data": {"data": {"target": "stranger:Data"}},
+}
+COMMANDS = {
+    "evaluate": lambda run: evaluate.main([f"run={run}", "cluster.backend=serial"]),
+    "resume": lambda run: train.main(["resume=true", f"run_dir={run}"]),
+    "report": lambda run: report.main([f"run={run}"]),
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("swap", SWAPS)
+def test_no_command_imports_what_a_stored_config_names(run, capsys, command, swap):
+    change(run, **SWAPS[swap], trust=["stranger"])
+    assert COMMANDS[command](run) == 2
+    assert not Path("executed").exists()
+    text = capsys.readouterr().err
+    assert "if you trust the code of stranger, add trust=stranger." in text
+    assert "Traceback" not in text
+
+
+@pytest.mark.parametrize("swap", ["method", "encoder", "augmentation"])
+def test_a_stored_model_is_not_built_of_a_strangers_classes(run, swap):
+    change(run, **SWAPS[swap])
+    with pytest.raises(ConfigError, match=r"add trust=stranger\."):
+        load_model(run)
+    assert not Path("executed").exists()
+
+
+def test_a_pretrained_encoder_goes_by_the_same_rule(run):
+    change(run, **SWAPS["encoder"])
+    chosen = (*COMMAND, "encoder=pretrained", f"encoder.path={run}")
+    with pytest.raises(ConfigError, match=r"add trust=stranger\."):
+        compose(*chosen)
+    assert not Path("executed").exists()
+    with pytest.raises(ConfigError, match="'stranger' has no 'Net'"):
+        compose(*chosen, "trust=[other,stranger]")
+    assert Path("executed").exists()
+
+
+OWN = """\
+from coterie.networks.encoders import MLP
+
+
+class Own(MLP):
+    pass
+"""
+
+
+def test_own_classes_need_to_be_trusted_once_the_run_is_read_back(run, tmp_path, capsys):
+    (tmp_path / "own_net.py").write_text(OWN)
+    folder = tmp_path / "own"
+    own = (*COMMAND, "encoder.target=own_net:Own", "encoder.hidden=[16]", f"run_dir={folder}")
+    trained = Federation(compose(*own)).run()
+    batch = torch.zeros(2, 1, 8, 8, dtype=torch.uint8)
+    with pytest.raises(ConfigError, match=r"add trust=own_net\."):
+        load_model(folder)
+    model = load_model(folder, trust=["own_net"])
+    assert torch.equal(model(batch).embedding, trained.model(batch).embedding)
+    longer = ("resume=true", f"run_dir={folder}", "method.clustering_rounds=2")
+    assert train.main(longer) == 2
+    assert "add trust=own_net." in capsys.readouterr().err
+    assert train.main((*longer, "trust=own_net")) == 0
+    assert train.main((*longer, "encoder.target=own_net:Own")) == 0  # typed, and thus trusted
+    assert evaluate.main([f"run={folder}", "trust=own_net", *RUN_ONLY[:1]]) == 0
+    assert report.main([f"run={folder}", "trust=[own_net]"]) == 0
+    assert "trust" not in yaml.safe_load((folder / "config.yaml").read_text())
+
+
+def test_a_stored_cluster_is_not_joined(run, capsys):
+    change(run, cluster={"backend": "ray", "address": "203.0.113.7:6379"})
+    assert train.main(["resume=true", f"run_dir={run}"]) == 2
+    assert "give cluster.address again" in capsys.readouterr().err
+    assert evaluate.main([f"run={run}"]) == 2
+
+
+def test_environment_variables_stay_out_of_stored_configs(run, monkeypatch):
+    monkeypatch.setenv("SECRET", "hunter2")
+    change(run, experiment="${oc.env:SECRET}", tracking={"wandb": {"group": "${oc.env:SECRET}"}})
+    config = compose("resume=true", f"run_dir={run}", "seed=0")
+    assert config.experiment == "${oc.env:SECRET}"
+    assert config.tracking.wandb.group == "${oc.env:SECRET}"
+
+
+@pytest.mark.parametrize("package", ["modules", "datamodules", "yaml", "torch"])
+def test_a_folder_in_the_current_one_takes_no_packages_place(run, tmp_path, package):
+    """`python -m` puts the current folder first on the path."""
+    (tmp_path / package).mkdir()
+    (tmp_path / package / "__init__.py").write_text(EVIL)
+    done = subprocess.run(
+        [sys.executable, "-m", "ray_jobs.predict", f"model={run}", "input=x.npy"],
+        env={**os.environ, "PYTHONPATH": f"{ROOT / 'platform'}{os.pathsep}{ROOT}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert not Path("executed").exists()
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture
+def home(tmp_path):
+    """Files of the user's own, outside of the run."""
+    folder = tmp_path / "home"
+    folder.mkdir()
+    for name in ("notes.jsonl", "weights.safetensors"):
+        (folder / name).write_text("mine\n" * 1000)
+    return folder
+
+
+LINKS = {
+    "metrics.jsonl": "notes.jsonl",
+    "checkpoints/states": "",
+    "checkpoints": "",
+    "model": "",
+    "figures": "",
+    "summary.json": "notes.jsonl",
+    "csv/metrics.csv": "notes.jsonl",
+    ".lock": "notes.jsonl",
+}
+
+
+@pytest.mark.parametrize("name", LINKS)
+def test_a_link_in_a_run_leads_to_no_file_of_the_users(run, home, capsys, name):
+    path = run / name
+    if path.is_dir():
+        shutil.rmtree(path)
+    path.unlink(missing_ok=True)
+    path.parent.mkdir(exist_ok=True)
+    path.symlink_to(home / LINKS[name])
+    for command in (
+        lambda: train.main(["resume=true", f"run_dir={run}", "method.clustering_rounds=3"]),
+        lambda: evaluate.main([f"run={run}"]),
+        lambda: report.main([f"run={run}"]),
+    ):
+        assert command() == 2
+        assert "is a link" in capsys.readouterr().err
+    assert {path.name for path in home.iterdir()} == {"notes.jsonl", "weights.safetensors"}
+    assert all(path.read_text() == "mine\n" * 1000 for path in home.iterdir())
+
+
+def test_a_pipe_in_a_run_is_refused_and_not_waited_for(run, capsys):
+    (run / "metrics.jsonl").unlink()
+    os.mkfifo(run / "metrics.jsonl")
+    assert train.main(["resume=true", f"run_dir={run}"]) == 2
+    assert "neither a file nor a folder" in capsys.readouterr().err
+
+
+def test_predict_needs_no_class_of_the_run(run, tmp_path):
+    """The exported program and its description are enough, whatever the config names."""
+    change(run, **SWAPS["method"])
+    change(run, **SWAPS["encoder"])
+    assert predict.main([f"model={run}", "input=x.npy", "output=a.parquet"]) == 0
+    assert not Path("executed").exists()
+
+
+def test_a_model_that_could_not_be_exported_is_built_of_trusted_classes(run, capsys):
+    (run / "model" / "model.pt2").unlink()
+    assert predict.main([f"model={run}", "input=x.npy", "output=a.parquet"]) == 0
+    change(run, **SWAPS["method"])
+    assert predict.main([f"model={run}", "input=x.npy", "output=b.parquet"]) == 2
+    assert "add trust=stranger." in capsys.readouterr().err
+    assert not Path("executed").exists()
+
+
+def test_states_and_assignments_are_the_owners_and_the_rest_is_the_umasks(tmp_path):
+    done = Federation(compose(*COMMAND, f"run_dir={tmp_path / 'run'}")).run()
+    modes = {path.relative_to(done.run_dir): path.stat().st_mode & 0o777 for path in
+             done.run_dir.rglob("*") if "checkpoints" not in path.parts}  # fmt: skip
+    umask = os.umask(0)
+    os.umask(umask)
+    assert (done.run_dir / "checkpoints").stat().st_mode & 0o777 == 0o700
+    assert modes.pop(Path("assignments.parquet")) == 0o600
+    for path, mode in modes.items():
+        assert mode == (0o777 if (done.run_dir / path).is_dir() else 0o666) & ~umask, path

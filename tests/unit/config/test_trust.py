@@ -1,0 +1,109 @@
+"""A stored config imports Coterie's own classes and those that the user trusts, no others."""
+
+import site
+import sys
+
+import pytest
+
+from coterie.config.component import load_target
+from coterie.config.loading import load_config
+from coterie.config.trust import check_address, check_targets, packages_in, trusted_by
+from coterie.errors import ConfigError
+
+
+def refusal(tmp_path, stored, trust=()):
+    with pytest.raises(ConfigError) as caught:
+        check_targets(stored, tmp_path / "config.yaml", trust)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("stored", "key"),
+    [
+        ({"method": {"target": "mine:Mine"}}, "method.target"),
+        ({"encoder": {"network": {"target": "mine.net:Net"}}}, "encoder.network.target"),
+        ({"data": {"source": {"target": "mine:Data"}}}, "data.source.target"),
+        ({"evaluation": {"metrics": [{"target": "mine:Metric"}]}}, "evaluation.metrics[0].target"),
+        ({"callbacks": [{"a": 1}, {"target": "mine:Call"}]}, "callbacks[1].target"),
+        ({"tracking": {"loggers": ["csv", {"target": "mine:Log"}]}}, "tracking.loggers[1].target"),
+    ],
+)
+def test_any_class_of_another_package_is_refused(tmp_path, stored, key):
+    text = refusal(tmp_path, stored)
+    assert f"config.yaml: {key}=mine" in text
+    assert text.endswith("if you trust the code of mine, add trust=mine.")
+    check_targets(stored, tmp_path, ["mine"])
+
+
+@pytest.mark.parametrize("target", ["coterie2.x:Y", "os:system", "modulesx:Y", ".:Y", "", ":Y"])
+def test_what_only_looks_like_coterie_is_refused(tmp_path, target):
+    assert "add trust=" in refusal(tmp_path, {"target": target})
+
+
+def test_a_part_of_a_package_can_be_trusted(tmp_path):
+    check_targets({"target": "mine.nets.small:Net"}, tmp_path, ["mine.nets"])
+    assert "add trust=mine" in refusal(tmp_path, {"target": "mine.other:Net"}, ["mine.nets"])
+    assert "add trust=mine" in refusal(tmp_path, {"target": "mine.netsy:Net"}, ["mine.nets"])
+
+
+def test_an_installed_package_declares_itself_by_an_entry_point(tmp_path, monkeypatch):
+    def declare(folder):
+        info = folder / "mine-1.0.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")
+        (info / "entry_points.txt").write_text("[coterie.trusted]\nmine = mine\n")
+
+    stored = {"target": "mine:Net"}
+    declare(tmp_path / "here")  # a stranger's folder, in which the command is started
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.syspath_prepend(str(tmp_path / "here"))
+    assert "add trust=mine" in refusal(tmp_path, stored)
+    declare(tmp_path / "installed")
+    monkeypatch.setattr(site, "getsitepackages", lambda: [str(tmp_path / "installed")])
+    check_targets(stored, tmp_path, ())
+
+
+def test_what_the_user_types_is_trusted():
+    given = {"method.target": "mine:Mine", "callbacks": [{"target": "your.calls:Call"}], "seed": 1}
+    assert packages_in(given) == {"mine", "your"}
+    assert trusted_by({"trust": "mine"}) == ("mine",)
+    assert trusted_by({"trust": ["mine", "your"]}) == ("mine", "your")
+    assert trusted_by({"trust": 3}) == trusted_by({}) == ()
+
+
+def test_a_foreign_package_under_our_name_is_refused(tmp_path, monkeypatch):
+    (tmp_path / "datamodules").mkdir()
+    (tmp_path / "datamodules" / "__init__.py").write_text("")
+    other = type(sys)("datamodules")
+    other.__file__ = str(tmp_path / "datamodules" / "__init__.py")
+    monkeypatch.setitem(sys.modules, "datamodules", other)
+    text = refusal(tmp_path, {"data": {"target": "datamodules.digits:Digits"}})
+    assert "another package called datamodules is imported" in text
+
+
+def test_a_name_after_the_colon_leads_into_no_other_module():
+    with pytest.raises(ConfigError, match="'import_module' is in another module"):
+        load_target("coterie.config.component:importlib.import_module")
+
+
+@pytest.mark.parametrize("address", ["evil:6379", "ray://evil:1", "http://evil"])
+def test_a_stored_config_joins_no_cluster(tmp_path, monkeypatch, address):
+    monkeypatch.setenv("RAY_ADDRESS", "mine:6379")
+    with pytest.raises(ConfigError, match=r"give cluster\.address again"):
+        check_address({"cluster": {"address": address}}, tmp_path)
+    for fine in (None, "auto", "local", "mine:6379"):
+        check_address({"cluster": {"address": fine}}, tmp_path)
+    check_address({"cluster": 1}, tmp_path)
+
+
+def test_a_class_of_another_kind_is_refused_before_it_is_used():
+    from coterie.commands.compose import compose_plain
+    from coterie.run.setup import assemble
+
+    values = compose_plain("experiment=fedmcc_digits", "cluster=serial")
+    swapped = {**values, "method": {"target": "datamodules.digits:Digits"}}
+    with pytest.raises(ConfigError, match=r"method\.target=datamodules\.digits:Digits: it is no"):
+        assemble(load_config(swapped))
+    swapped = {**values, "partition": {"target": "coterie.networks.encoders:MLP"}}
+    with pytest.raises(ConfigError, match="it is no class for partition"):
+        assemble(load_config(swapped))

@@ -1,0 +1,200 @@
+"""Programs from files: what `torch.export.load` would run is refused, the rest gives the bits."""
+
+import io
+import json
+import pickle
+import zipfile
+from pathlib import Path
+
+import pytest
+import torch
+
+from coterie.contract.clusterer import Clusterer
+from coterie.networks.encoders import ConvNet3
+from coterie.networks.heads import Centroids
+from coterie.networks.program_file import Program, ProgramError, checked_program
+
+GRAPH = "models/model.json"
+BATCH = torch.rand(3, 1, 8, 8)
+
+
+def exported(network, batch):
+    dynamic = ({0: torch.export.Dim("n")},)
+    content = io.BytesIO()
+    torch.export.save(torch.export.export(network, (batch,), dynamic_shapes=dynamic), content)
+    return content.getvalue()
+
+
+@pytest.fixture(scope="module")
+def network():
+    return ConvNet3(width=4, features=8).build((1, 8, 8)).eval()
+
+
+@pytest.fixture(scope="module")
+def content(network):
+    return exported(network, BATCH)
+
+
+def parts_of(content):
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        return {name.partition("/")[2]: archive.read(name) for name in archive.namelist()}
+
+
+def packed(parts, compression=zipfile.ZIP_STORED):
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w", compression) as archive:
+        for name, part in parts.items():
+            archive.writestr(f"m/{name}", part)
+    return content.getvalue()
+
+
+def with_graph(content, change):
+    parts = parts_of(content)
+    graph = json.loads(parts[GRAPH])
+    change(graph)
+    return packed({**parts, GRAPH: json.dumps(graph)})
+
+
+class Touch:
+    """Makes a file when it is unpickled."""
+
+    def __reduce__(self):
+        return Path.touch, (Path("executed"),)
+
+
+def test_a_program_gives_the_networks_bits(network, content):
+    program = Program(content)
+    for n in (1, 2, 5):
+        batch = torch.rand(n, 1, 8, 8)
+        assert torch.equal(program(batch), network(batch))
+    again = Program(checked_program(content))
+    assert torch.equal(again(BATCH), network(BATCH))
+
+
+def test_a_model_with_its_head_passes():
+    small = ConvNet3(width=4, features=8).build((1, 8, 8))
+    model = Clusterer(small, Centroids(torch.rand(3, 8))).eval()
+    batch = torch.zeros(2, 1, 8, 8, dtype=torch.uint8)
+    found = Program(exported(model, batch))(batch)
+    assert torch.equal(found.probabilities, model(batch).probabilities)
+
+
+def test_nothing_of_the_machine_stays_in_a_checked_program(content):
+    text = b"".join(parts_of(checked_program(content)).values())
+    assert b"stack_trace" not in text
+    assert b"site-packages" not in text
+
+
+PICKLES = {
+    "sample inputs": "data/sample_inputs/model.pt",
+    "legacy weights": "data/weights/model.pt",
+    "legacy constants": "data/constants/model.pt",
+}
+
+
+@pytest.mark.parametrize("name", PICKLES)
+def test_pickles_beside_the_graph_are_left_out(content, tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    hostile = io.BytesIO()
+    torch.save({"x": Touch()}, hostile)
+    parts = {**parts_of(content), PICKLES[name]: hostile.getvalue()}
+    assert Program(packed(parts))(BATCH).shape == (3, 8)
+    assert not Path("executed").exists()
+
+
+@pytest.mark.parametrize(
+    ("table", "path"),
+    [
+        ("weights/model_weights_config.json", "weight_0"),
+        ("constants/model_constants_config.json", "custom_obj_0"),
+        ("constants/model_constants_config.json", "opaque_obj_0"),
+        ("constants/model_constants_config.json", "../../x"),
+    ],
+)
+def test_pickled_tensors_and_objects_are_refused(content, tmp_path, monkeypatch, table, path):
+    monkeypatch.chdir(tmp_path)
+    parts = parts_of(content)
+    config = json.loads(parts[f"data/{table}"])
+    config["config"]["x"] = {
+        "path_name": path,
+        "is_param": False,
+        "use_pickle": True,
+        "tensor_meta": None,
+    }
+    parts[f"data/{table}"] = json.dumps(config)
+    parts[f"data/{table.partition('/')[0]}/{path}"] = pickle.dumps(Touch())
+    with pytest.raises(ProgramError, match=r"pickled objects|its path_name is"):
+        Program(packed(parts))
+    assert not Path("executed").exists()
+
+
+def node(graph):
+    return graph["graph_module"]["graph"]["nodes"][0]
+
+
+def outer(graph):
+    return graph["graph_module"]["module_call_graph"][0]["signature"]
+
+
+def spec(kind, context):
+    inner = {"type": kind, "context": context, "children_spec": []}
+    return json.dumps([1, inner])
+
+
+SYSTEM = "__import__('pathlib').Path('executed').touch()"
+CHANGES = {
+    "call": lambda g: node(g).update(target="torch.os.system"),
+    "file": lambda g: node(g).update(target="torch.ops.aten.from_file.default"),
+    "save": lambda g: node(g).update(target="torch.ops.aten.save.default"),
+    "unsafe": lambda g: node(g).update(target="torch.ops.aten._unsafe_index.Tensor"),
+    "other": lambda g: node(g).update(target="torch.ops.mine.op.default"),
+    "attribute": lambda g: node(g).update(target="_operator.attrgetter"),
+    "name": lambda g: node(g).update(name=f"x = {SYSTEM}; y"),
+    "output": lambda g: node(g)["outputs"][0].update(as_tensor={"name": f"x;{SYSTEM}"}),
+    "operator": lambda g: node(g)["inputs"].append(
+        {"name": "f", "arg": {"as_operator": "torch.os.system"}, "kind": 1}
+    ),
+    "expression": lambda g: g["graph_module"]["graph"]["sym_int_values"].update(
+        x={"as_expr": {"expr_str": SYSTEM, "hint": None}}
+    ),
+    "power": lambda g: g["graph_module"]["graph"]["sym_int_values"].update(
+        x={"as_expr": {"expr_str": "9**9**9**9", "hint": None}}
+    ),
+    "range": lambda g: g["range_constraints"].update({SYSTEM: {"min_val": 0, "max_val": 1}}),
+    "enum": lambda g: outer(g).update(
+        out_spec=spec("builtins.dict", '{"__enum__": true, "fqn": "stranger:X", "name": "Y"}')
+    ),
+    "factory": lambda g: outer(g).update(
+        in_spec=spec("collections.defaultdict", '{"default_factory_module": "stranger"}')
+    ),
+    "parameter": lambda g: g["graph_module"]["signature"]["input_specs"][0].update(
+        parameter={"arg": {"name": "p"}, "parameter_name": "a.__class__"}
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_graph_of_other_than_networks_is_refused(content, tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ProgramError):
+        Program(with_graph(content, CHANGES[name]))
+    assert not Path("executed").exists()
+
+
+def test_guards_are_not_run(content, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    changed = with_graph(content, lambda g: g.update(guards_code=[SYSTEM, "False"]))
+    assert Program(changed)(BATCH).shape == (3, 8)
+    assert not Path("executed").exists()
+
+
+def test_bombs_and_damage_are_refused(content):
+    zeros = {**parts_of(content), "data/weights/weight_0": bytes(10**7)}
+    with pytest.raises(ProgramError, match="compressed"):
+        Program(packed(zeros, zipfile.ZIP_DEFLATED))
+    empty = {**parts_of(content), "data/weights/weight_0": b""}
+    with pytest.raises(ProgramError, match="weight_0 is empty"):
+        Program(packed(empty))
+    for broken in (b"", b"PK", content[:1000], content[:-30], packed({GRAPH: "[" * 100_000})):
+        with pytest.raises(ProgramError, match="it cannot be read"):
+            Program(broken)
