@@ -153,7 +153,12 @@ def test_any_record_of_a_checkpoint(tmp_path_factory, data):
     path = save_checkpoint(folder, state, backend, tracking=tracking, config=config, policy=policy)
     record = json.loads((path / "run.json").read_text())
     record.pop("checksum")
-    (path / "run.json").write_text(seal(mutated(data, record)) if data.draw(st.booleans()) else "{")
+    changed = mutated(data, record)
+    try:
+        text = seal(changed) if data.draw(st.booleans()) else "{"
+    except ValueError:  # it holds an infinity, which no seal fits
+        text = json.dumps(changed)
+    (path / "run.json").write_text(text)
     refused(lambda: load_checkpoint(folder, backend))
 
 

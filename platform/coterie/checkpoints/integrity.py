@@ -48,15 +48,17 @@ def unseal(path: Path) -> dict[str, Any]:
     """
     try:
         record = read_json(path)
+        plain = isinstance(record, dict) and "format" in record
+        checksum = record.pop(_KEY, None) if plain else None
+        digest = _digest(record)  # a ValueError for numbers that JSON has not
     except (OSError, ValueError) as error:
         raise DamagedError(f"{path.name} cannot be read") from error
-    if not isinstance(record, dict) or "format" not in record:
+    if not plain:
         raise DamagedError(f"{path.name} is no checkpoint's record")
-    checksum = record.pop(_KEY, None)
     sealed = checksum is not None or record["format"] in _SEALED
-    if sealed and checksum != _digest(record):
+    if sealed and checksum != digest:
         raise DamagedError(f"{path.name} has another checksum")
-    return record
+    return dict(record)
 
 
 def check_files(folder: Path, digests: Mapping[str, str]) -> None:

@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired
 
 from pydantic import NonNegativeInt, TypeAdapter
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from typing_extensions import NotRequired, TypedDict
+from typing_extensions import TypedDict
 
 from coterie.contract.phase import ServerState, Slots
 from coterie.execution.backend import Backend
