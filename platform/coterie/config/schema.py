@@ -82,6 +82,9 @@ KnnWeighting = Literal["exp", "uniform"]
 """Weight of a neighbour's vote: exp(cosine/0.1), or 1 (plain kNN, CCFC Table 4)."""
 
 
+Clustering = Literal["kmeans", "prototypes"]
+
+
 class EvaluationConfig(Component):
     """What is evaluated, and when."""
 
@@ -94,6 +97,9 @@ class EvaluationConfig(Component):
     clusters: PositiveInt | None = None
     """Clusters of k-means on the representations, for methods without a number of clusters; by
     default the number of classes."""
+    clustering: Clustering = "kmeans"
+    """How clusters are found in the representations of methods without any: by k-means, or by the
+    cut of a neighbour graph over 2,000 prototypes of unit length, which follows any shape."""
     linear_probe: bool = True
     """Train a linear classifier on the frozen representation at the end."""
     linear_probe_optimizer: ProbeOptimizer = "adam"

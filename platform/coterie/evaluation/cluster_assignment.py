@@ -1,34 +1,70 @@
-"""Assign samples to clusters: by the model's head, or by k-means if it has none."""
+"""Assign samples to clusters: by the model's head, or by one found in its representations."""
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.functional import normalize
 
 from coterie.clustering.kmeans import kmeans
+from coterie.clustering.lattice import on_lattice
+from coterie.clustering.prototypes import cluster_prototypes
+from coterie.config.schema import Clustering
 from coterie.contract.clusterer import Prediction
 from coterie.networks.heads import Centroids
+from coterie.networks.prototypes import UnitPrototypes
 
 _ROWS = 16384
 """Rows per block."""
+_PROTOTYPES, _FEWEST, _NEIGHBOURS = 2000, 12, 15
+"""Prototypes, samples for each of them at least, and their neighbours in the graph."""
 
 
 def assign_clusters(
-    prediction: Prediction, clusters: int, seed: int
-) -> tuple[NDArray[np.int64], NDArray[np.float32], Centroids | None]:
-    """Assign each sample to its most probable cluster; without a head, run k-means first.
+    prediction: Prediction, clusters: int, seed: int, clustering: Clustering = "kmeans"
+) -> tuple[NDArray[np.int64], NDArray[np.float32], nn.Module | None]:
+    """Assign each sample to its most probable cluster; a model without a head gets one first.
 
     Args:
         prediction: Embeddings and, if the model has a head, cluster probabilities of n samples.
-        clusters: Number of clusters of k-means.
+        clusters: Number of clusters, if there is no head.
         seed: Seed of k-means.
+        clustering: How clusters are found if there is no head.
 
     Returns:
-        Clusters (n,), their probabilities (n,), and the centroids of k-means if it was run.
+        Clusters (n,), their probabilities (n,), and the head that was found, if it was.
     """
-    found, centroids = prediction.probabilities, None
+    found, head = prediction.probabilities, None
     if found is None:
-        centroids = Centroids(kmeans(prediction.embedding, clusters, seed=seed).centroids)
-        blocks = torch.split(prediction.embedding, _ROWS)
-        found = torch.cat([centroids(block) for block in blocks])
+        embedding = prediction.embedding
+        # The graph needs a few prototypes for each cluster.
+        few = len(embedding) < 3 * _FEWEST * clusters
+        find = _centroids if clustering == "kmeans" or few else _prototypes
+        head = find(embedding, clusters, seed)
+        found = torch.cat([head(block) for block in torch.split(embedding, _ROWS)])
     confidence, assigned = found.max(dim=1)
-    return assigned.numpy(), confidence.float().numpy(), centroids
+    return assigned.numpy(), confidence.float().numpy(), head
+
+
+def _centroids(embedding: Tensor, clusters: int, seed: int) -> nn.Module:
+    return Centroids(kmeans(embedding, clusters, seed=seed).centroids)
+
+
+def _prototypes(embedding: Tensor, clusters: int, seed: int) -> nn.Module:
+    """Many centroids of unit-length representations, and the cut of their graph."""
+    points = normalize(embedding.float(), dim=1)
+    many = min(_PROTOTYPES, len(points) // _FEWEST)
+    means = kmeans(points, many, seed=seed, restarts=1, iterations=20)
+    counts = means.assignments.bincount(minlength=many).double()
+    away = (points - means.centroids[means.assignments]).double().square().sum(dim=1)
+    scatter = torch.zeros(many, dtype=torch.float64).index_add_(0, means.assignments, away)
+    kept = counts > 0
+    found = cluster_prototypes(
+        on_lattice(means.centroids[kept]),
+        counts[kept],
+        scatter[kept],
+        clusters=clusters,
+        neighbours=_NEIGHBOURS,
+        seed=seed,
+    )
+    return UnitPrototypes(**found.tensors)

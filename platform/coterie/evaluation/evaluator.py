@@ -107,19 +107,21 @@ class Evaluator(Scorer):
         prediction = self._predict(server, "train", rows)
         if prediction.probabilities is None and len(rows) < self.clusters:
             return {}
-        assignments, _, _ = assign_clusters(prediction, self.clusters, self._seed)
+        assignments, _, _ = assign_clusters(
+            prediction, self.clusters, self._seed, self.config.clustering
+        )
         return self._scores(assignments, self._labels[rows])
 
     def final(self, server: ServerState) -> Evaluation:
         """Evaluate all that the config asks for, on all samples."""
         prediction = self._predict(server, "train", np.arange(len(self.data.samples)))
-        assignments, confidence, table, centroids = None, None, None, None
+        assignments, confidence, table, head = None, None, None, None
         metrics: dict[str, Mapping[str, float]] = {}
         if self.classifies and self.labelled:
             metrics["train"] = self._class_scores(prediction, self._labels)
         elif self.clusters:
-            found = assign_clusters(prediction, self.clusters, self._seed)
-            assignments, confidence, centroids = found
+            found = assign_clusters(prediction, self.clusters, self._seed, self.config.clustering)
+            assignments, confidence, head = found
         if assignments is not None and self.labelled:
             table = self._table(assignments, self._labels)
             metrics["clustering"] = asdict(ClusteringScores.from_table(table))
@@ -139,7 +141,7 @@ class Evaluator(Scorer):
             assignments=assignments,
             confidence=confidence,
             table=table,
-            centroids=centroids,
+            head=head,
         )
 
     def kmeans_baseline(self) -> dict[str, float]:

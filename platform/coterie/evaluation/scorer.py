@@ -6,11 +6,10 @@ from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from coterie.config.schema import EvaluationConfig
 from coterie.contract.phase import ServerState
-from coterie.networks.heads import Centroids
 
 UNSUPERVISED = "unsupervised"
 """The group of the metrics that need no labels."""
@@ -28,7 +27,7 @@ class Evaluation:
         embedding: Representations of the training samples (n, features).
         assignments: Their clusters (n,), or None if the model has none and k-means was not run.
         confidence: Probability of the assigned cluster (n,).
-        centroids: The k-means head that assigned the clusters, if the model has no head.
+        head: What assigned the clusters, if the model has no head of its own.
         table: Contingency table (clusters, classes), or None without labels.
     """
 
@@ -37,7 +36,7 @@ class Evaluation:
     assignments: NDArray[np.int64] | None
     confidence: NDArray[np.float32] | None
     table: NDArray[np.int64] | None
-    centroids: Centroids | None = None
+    head: nn.Module | None = None
 
 
 class Scorer(Protocol):

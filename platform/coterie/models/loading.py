@@ -31,6 +31,7 @@ from coterie.models.saved_model import (
 )
 from coterie.networks.encoders import EncoderConfig
 from coterie.networks.heads import Centroids
+from coterie.networks.prototypes import UnitPrototypes
 
 _MISFITS = (
     ArithmeticError,
@@ -105,7 +106,9 @@ def _check_sizes(folder: Path, description: Mapping[str, Any]) -> None:
         sizes = [math.prod(shape), *(8 * math.prod(sizes) for _, sizes in layouts)]
         head = [size for size in (description["clusters"], description["features"]) if size]
         sizes.append(8 * math.prod(head) if description["head"] == "centroids" else 0)
-        whole = all(type(size) is int and size > 0 for size in (*shape, *head))
+        many = description.get("prototypes") or 1
+        sizes.append(16 * many * max(head, default=1))
+        whole = all(type(size) is int and size > 0 for size in (*shape, *head, many))
         fits = whole and isinstance(getattr(torch, description["dtype"]), torch.dtype)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise DataError(f"{path}: it is damaged ({error!r}); copy the model again.") from error
@@ -154,9 +157,12 @@ def _build(
         raise DataError(f"{path}: it is damaged ({error!r}); copy the model again.") from error
     method = load_target(target_of(sections["method"]))(sections["method"], task)
     model: Clusterer = method.model_for(server, None)
-    if head != "centroids":
-        return model
-    return with_head(model, Centroids(torch.zeros(clusters, features)))
+    if head == "centroids":
+        return with_head(model, Centroids(torch.zeros(clusters, features)))
+    if head == "prototypes":
+        many = int(description.get("prototypes") or 0)
+        return with_head(model, UnitPrototypes.blank(many, features, clusters))
+    return model
 
 
 def self_contained(encoder: Component, folder: Path) -> Component:

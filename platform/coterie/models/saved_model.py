@@ -21,6 +21,7 @@ from coterie.contract.data import DataArrays
 from coterie.contract.phase import ServerState
 from coterie.errors import DataError
 from coterie.networks.heads import Centroids
+from coterie.networks.prototypes import UnitPrototypes
 from coterie.tracking.atomic import replacing, write_text_atomically
 from coterie.version import __version__
 
@@ -60,15 +61,16 @@ def model_description(model: Clusterer, server: ServerState, data: DataArrays) -
     """The content of `model.json`.
 
     "input" describes a sample: uint8 images in 0..255 of mode "L" or "RGB", or float vectors as in
-    training. "head" is "method", "centroids" (k-means on the final representations, where the
-    method itself does not cluster) or null.
+    training. "head" is "method", "centroids" or "prototypes" (found in the final representations,
+    where the method itself does not cluster) or null.
     """
     image = data.samples.dtype.name == "uint8"
     mode = {1: "L", 3: "RGB"}.get(data.shape[0]) if image and len(data.shape) == 3 else None
     with torch.inference_mode():
         given: Prediction = model.eval()(blank_sample(data))
     found = given.probabilities
-    kind = "centroids" if isinstance(model.head, Centroids) else "method"
+    kinds = {Centroids: "centroids", UnitPrototypes: "prototypes"}
+    kind = kinds.get(type(model.head), "method")
     return {
         "format": FORMAT,
         "version": __version__,
@@ -78,6 +80,7 @@ def model_description(model: Clusterer, server: ServerState, data: DataArrays) -
         "features": given.embedding.shape[1],
         "clusters": None if found is None else found.shape[1],
         "head": None if model.head is None else kind,
+        "prototypes": len(model.head.points) if isinstance(model.head, UnitPrototypes) else None,
         "classes": list(data.classes),
         "server": {
             "step": server.step,

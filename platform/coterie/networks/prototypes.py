@@ -1,9 +1,11 @@
 """Concord's parts of a model: a projection of features, and clusters of prototypes."""
 
+import torch
 from jaxtyping import Float, Float64, Int, Int32
 from torch import Tensor, nn
 
 from coterie.clustering.lattice import UNIT, off_lattice
+from coterie.precision import unit_rows
 
 FINE = 2**16
 """Steps of a projection's entries, at most 1 in magnitude, per unit."""
@@ -71,6 +73,24 @@ class Prototypes(nn.Module):
         away = wide.square().sum(1, keepdim=True) - 2 * wide @ points.T + points.square().sum(1)
         shares = (self.masses - away / self.temperature).softmax(dim=1)
         return (shares @ self.members).float()
+
+
+class UnitPrototypes(Prototypes):
+    """Assignment by prototypes of unit-length representations."""
+
+    @classmethod
+    def blank(cls, prototypes: int, features: int, clusters: int) -> "UnitPrototypes":
+        """Of these sizes, with all values zero."""
+        return cls(
+            points=torch.zeros(prototypes, features, dtype=torch.int32),
+            counts=torch.ones(prototypes, dtype=torch.float64),
+            members=torch.zeros(prototypes, clusters, dtype=torch.float64),
+            temperature=torch.zeros((), dtype=torch.float64),
+        )
+
+    def forward(self, representations: Float[Tensor, "n d"]) -> Float[Tensor, "n k"]:
+        """Map representations to probabilities, in float32."""
+        return super().forward(unit_rows(representations.double()))
 
 
 def directions(steps: Float64[Tensor, "d c"]) -> Int32[Tensor, "d c"]:

@@ -207,7 +207,7 @@ class Session:
         self.view.note("Evaluating the final model.")
         evaluation = recorder.evaluate(state)
         model = with_head(
-            self.assembly.method.model_for(state.server, None), evaluation.centroids
+            self.assembly.method.model_for(state.server, None), evaluation.head
         ).eval()
         data, parts = self.assembly.data, self.assembly.workload.parts
         write_models(self.directory, model, recorder, state.server, data)

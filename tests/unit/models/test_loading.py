@@ -20,6 +20,7 @@ from coterie.models import saved_model
 from coterie.models.loading import zeros
 from coterie.models.saved_model import layouts_of
 from coterie.networks.heads import Centroids
+from coterie.networks.prototypes import UnitPrototypes
 from coterie.run.setup import assemble
 from tests.builders.runs import TINY, WITHOUT_CLUSTERS, train
 
@@ -27,11 +28,13 @@ ROOT = Path(__file__).resolve().parents[3]
 BATCH = 512
 
 
-@pytest.fixture(scope="module", params=["head", "centroids"])
+@pytest.fixture(scope="module", params=["head", "centroids", "prototypes"])
 def ran(request, finished_run, tmp_path_factory):
     if request.param == "head":
         return finished_run
-    return train(tmp_path_factory.mktemp("runs") / "run", *WITHOUT_CLUSTERS)
+    how = {"centroids": "kmeans"}.get(request.param, request.param)
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    return train(folder, *WITHOUT_CLUSTERS, f"evaluation.clustering={how}")
 
 
 @pytest.fixture(scope="module")
@@ -81,13 +84,13 @@ def test_model_json_says_what_the_model_takes_and_gives(ran):
     assert described["input"] == {"shape": [1, 8, 8], "dtype": "uint8", "mode": "L"}
     assert (described["features"], described["clusters"]) == (16, 10)
     assert described["classes"] == [str(digit) for digit in range(10)]
-    centroids = isinstance(ran.model.head, Centroids)
-    assert described["head"] == ("centroids" if centroids else "method")
-    assert described["round"] == (2 if centroids else 4)
+    found = {Centroids: "centroids", UnitPrototypes: "prototypes"}.get(type(ran.model.head))
+    assert described["head"] == (found or "method")
+    assert described["round"] == (2 if found else 4)
 
 
 def test_loading_needs_neither_data_nor_ray(ran):
-    if isinstance(ran.model.head, Centroids):
+    if isinstance(ran.model.head, Centroids | UnitPrototypes):
         pytest.skip("one fresh process is enough")
     code = (
         "import sys; from coterie import load_model; load_model(sys.argv[1]);"
