@@ -38,7 +38,12 @@ def run_command(
         format="%(message)s",
         handlers=[RichHandler(console=errors, show_path=False)],
     )
-    show = partial(errors.print, style="red", highlight=False, markup=False, emoji=False)
+    red = partial(errors.print, style="red", highlight=False, markup=False, emoji=False)
+
+    def show(text: str) -> None:
+        """Print without what a terminal would obey: names in files may hold escape codes."""
+        red("".join(c if c.isprintable() or c == "\n" else "?" for c in text))
+
     try:
         if _HELP & set(arguments):
             rest = [argument for argument in arguments if argument not in _HELP]

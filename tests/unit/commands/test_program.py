@@ -8,6 +8,7 @@ import textwrap
 import pytest
 
 from coterie.commands.program import run_command
+from coterie.errors import DataError
 
 
 def _program(body):
@@ -106,3 +107,11 @@ def test_code_that_exits_with_0_while_it_is_loaded_has_failed(capsys):
 
     assert run_command(command, [], str) == 1
     assert capsys.readouterr().err == "Code that was loaded called sys.exit (0); mend it.\n"
+
+
+def test_an_error_cannot_steer_the_terminal(capsys):
+    def command(_: object) -> int:
+        raise DataError("a\x1b[2Jb\x07.png is no picture that can be read.")
+
+    assert run_command(command, [], lambda: "") == 2
+    assert capsys.readouterr().err == "a?[2Jb?.png is no picture that can be read.\n"
