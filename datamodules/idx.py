@@ -35,10 +35,9 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
     if len(content) < 4 or content[:2] != b"\0\0" or content[2] != _UINT8:
         raise DataError(f"{path} is no IDX file of unsigned bytes; fetch it again.")
     start = 4 + 4 * content[3]
-    if len(content) < start:
-        raise DataError(f"{path} is cut short in its header; fetch it again.")
-    shape = tuple(int(extent) for extent in np.frombuffer(content[4:start], dtype=">u4"))
-    if len(content) != start + math.prod(shape):
+    extents = content[4:start] if len(content) >= start else b""
+    shape = tuple(int(extent) for extent in np.frombuffer(extents, dtype=">u4"))
+    if len(content) < start or len(content) != start + math.prod(shape):
         raise DataError(
             f"{path} holds {len(content)} bytes, which do not fit its header; fetch it again."
         )

@@ -41,7 +41,7 @@ def text_of(page):
 
 
 def test_its_pictures_are_the_figures(ran, page):
-    assert len(pictures_of(page)) == len(list((ran.run_dir / "figures").glob("*.png"))) == 4
+    assert len(pictures_of(page)) == len(list((ran.run_dir / "figures").glob("*.png"))) == 5
 
 
 def test_every_figure_says_what_was_run(ran):

@@ -12,6 +12,7 @@ from sklearn.datasets import load_digits
 from coterie import Federation
 from coterie.commands.compose import compose
 from coterie.config import Component
+from coterie.contract import Method
 from coterie.contract.data import DataArrays
 from coterie.errors import ConfigError, DataError
 from coterie.evaluation.label_distribution import class_spread, class_table, client_names
@@ -32,7 +33,7 @@ SHORT = (
 )
 
 
-class Supervised:
+class Supervised(Method):
     """A method that is refused before it is built."""
 
     needs_labels = True

@@ -38,7 +38,8 @@ def default_root(*, job: bool) -> Path:
 def check_contained(key: str, folder: Path) -> None:
     """Refuse a run's folder with parts that lie elsewhere: a run would write or delete there.
 
-    A tracker's own links inside of the folder are left alone.
+    A tracker's own links inside of the folder are left alone, and those of W&B to its logs, which
+    lie in the user's cache; it never opens them again.
 
     Args:
         key: The name of the path in errors.
@@ -55,7 +56,9 @@ def check_contained(key: str, folder: Path) -> None:
                 if entry.is_symlink():
                     own = Path(entry.path).parent == folder
                     inside = os.path.realpath(entry.path).startswith(f"{root}{os.sep}")
-                    if own or not inside:
+                    top = Path(entry.path).relative_to(folder).parts[0]
+                    log = top == "wandb" and entry.name.endswith(".log")
+                    if own or not (inside or log):
                         raise ConfigError(
                             f"{key}={folder}: {entry.path} is a link, and a run keeps to its own "
                             "folder; put the file itself there, or delete the link."

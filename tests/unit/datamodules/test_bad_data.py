@@ -120,7 +120,7 @@ def test_bad_manifests(tmp_path):
     assert refusal(Manifest, other, picture_column="bytes") == (
         "2 of 2 pictures cannot be read (row 0 of PATH is empty (0 bytes); row 1 of PATH is no "
         "picture that can be read); mend them or take them out (python -m ray_jobs.check_data "
-        "lists all), or set data.on_error=skip."
+        "lists all)."  # none is left to go on with
     )
     other.write_bytes(b"PAR1")
     assert refusal(Manifest, other).startswith("data.path=PATH: it cannot be read (")
@@ -242,7 +242,7 @@ SHORT = ("experiment=fedcc_digits", "cluster=serial", "encoder=mlp", "tracking.p
 @pytest.mark.parametrize(
     ("arrays", "override", "sentence"),
     [
-        ({}, "seed=0", "there is no such file; give an .npz file."),
+        ({}, "seed=0", "there is no such file"),
         ({"x": np.ones((9, 3))}, "seed=0", "all 9 samples are the same, so there is nothing"),
         ({"x": np.eye(9)}, "partition=class_blocks", "ClassBlocks needs labels, which the data"),
         ({"x": np.eye(10)}, "augmentation=noise", "method.clusters=null: the data has no classes;"),

@@ -234,6 +234,7 @@ def test_a_link_at_the_temporary_path_is_not_followed(tmp_path):
 def test_a_trackers_links_inside_of_the_run_stay(tmp_path):
     (tmp_path / "wandb" / "run-1").mkdir(parents=True)
     (tmp_path / "wandb" / "latest-run").symlink_to("run-1")
+    (tmp_path / "wandb" / "run-1" / "debug-core.log").symlink_to("/var/log/wandb.log")
     check_contained("run_dir", tmp_path)
     (tmp_path / "wandb" / "up").symlink_to("../..")
     with pytest.raises(ConfigError, match=r"wandb/up is a link"):
