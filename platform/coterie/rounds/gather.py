@@ -17,6 +17,8 @@ from coterie.rounds.secure_aggregation import Opened, open_sums, require
 _KEYS = "secure_aggregation"
 """Keys and shares in the counts of bytes."""
 _LOST = "its process was lost with its masked sum"
+_ATTEMPTS = 3
+"""Attempts at opening masked sums; the last one goes on without clients that are lost."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,16 +122,16 @@ def _run_turns(
 
 
 def _open(backend: Backend, gather: "_Gather", order: Order, run: Callable[[Order], None]) -> None:
-    """Open the masked sums; clients of a process that is lost before run once more."""
-    opened = open_sums(backend, order, gather.calls, last=False)
-    if opened.lanes is None:
+    """Open the masked sums; clients of a process that is lost before run again."""
+    for attempt in range(1, _ATTEMPTS + 1):
+        opened = open_sums(backend, order, gather.calls, last=attempt == _ATTEMPTS)
         lost = gather.lose(opened.lost)
+        if opened.lanes is not None:
+            gather.means.merge(opened.lanes)
+            gather.count_keys(opened)
+            return
         gather.note(None, _LOST, "replaced, its clients run again")
         run(replace(order, turns=tuple(turn for turn in order.turns if turn.client in lost)))
-        opened = open_sums(backend, order, gather.calls, last=True)
-        gather.lose(opened.lost)
-    gather.means.merge(opened.lanes or {})
-    gather.count_keys(opened)
 
 
 @dataclass

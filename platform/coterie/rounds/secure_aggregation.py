@@ -9,13 +9,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from coterie.errors import RunError
 from coterie.execution.backend import Backend
 from coterie.execution.events import Order
 from coterie.execution.exact import Lanes
-from coterie.execution.masked_sums import SecureStep, decode
+from coterie.execution.masked_sums import SecureStep, decode, encode
 from coterie.execution.masks import KEY_BYTES, KeyPair, Vector, add_mask
 from coterie.execution.secure_party import (
     FEWEST,
@@ -122,7 +120,10 @@ class _Opening:
         self._require(needed, len(self.clients))
         for client in self.clients:
             self.down[client] += sum(len(sealed[peer][client]) for peer in sealed.keys() - {client})
-        return np.sum(list(vectors.values()), axis=0, dtype=np.uint64)
+        total = encode({}, self.order.layouts)
+        for vector in vectors.values():
+            total += vector
+        return total
 
     def _unmask(self, total: Vector, keys: Mapping[int, PublicKeys], graph: frozenset[int]) -> None:
         """Subtract the survivors' own masks, and those that they have in common with the lost."""
