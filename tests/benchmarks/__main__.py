@@ -6,6 +6,7 @@ from tests.benchmarks import (
     fedavg,
     large_batches,
     local_training,
+    masks,
     rounds,
     small_clients,
     startup,
@@ -16,7 +17,7 @@ BENCHMARKS = {
     benchmark.__name__.rpartition(".")[2]: benchmark
     for benchmark in (
         *(local_training, small_clients, rounds, fedavg, startup, large_batches),
-        streaming,
+        *(streaming, masks),
     )
 }
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.benchmarks import large_batches, rounds, small_clients, streaming
+from tests.benchmarks import large_batches, masks, rounds, small_clients, streaming
 
 
 def test_large_batches_take_both_kinds_of_step():
@@ -32,3 +32,7 @@ def test_rounds_that_do_nothing():
     seen = rounds.measure(clients=4, rounds=2)
     assert len(seen.seconds) == len(seen.actors) == 2
     assert min(seen.actors) > 100
+
+
+def test_masks_are_measured():
+    assert masks.table(((3, 100),), repeats=1).splitlines()[-1].startswith("| 3 | 100 | ")

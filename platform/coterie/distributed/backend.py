@@ -26,6 +26,7 @@ from coterie.errors import RunError, StateLostError
 from coterie.execution.backend import Workload
 from coterie.execution.build import build_method
 from coterie.execution.events import CallDone, CallLost, Event, Handle, Order, Turn, TurnFailed
+from coterie.execution.masked_sums import SecureStep
 from coterie.execution.packing import Packed, pack, pack_server, unpack_server
 from coterie.execution.predictor import Chunk
 from coterie.execution.silo_data import Tally
@@ -82,6 +83,8 @@ class RayBackend:
         self._method = build_method(workload)
         self._calls = 0
         self._lost: list[str] = []
+        self._session = ""
+        self._hosts: dict[int, Any] = {}  # calls of the session to their actors
 
     @property
     def actors(self) -> int:
@@ -94,6 +97,8 @@ class RayBackend:
             yield from self._execute(order)
 
     def _execute(self, order: Order) -> Iterator[Event]:
+        if order.session != self._session:
+            self._session, self._hosts = order.session, {}
         placed, unplaced = self._fleet.assign(order.turns)
         yield from self._fail_unplaced(unplaced)
         calls = self._submit_all(order, placed)
@@ -123,6 +128,22 @@ class RayBackend:
             yield from self._kill_hung(calls)
             for actor in self._fleet.remove_unplaced():
                 yield from self._reassign(calls, actor)
+
+    def exchange(self, step: SecureStep, messages: Mapping[int, Any]) -> dict[int, Any]:
+        """Take a step of secure aggregation on the actors; one that died is replaced."""
+        answers = {}
+        with as_run_error():
+            asked = {
+                call: self._hosts[call].exchange.remote(call, step, message)
+                for call, message in messages.items()
+            }
+            for call, reference in asked.items():
+                wait_for(reference, self._stop)
+                try:
+                    answers[call] = fetch(reference)
+                except LOST:
+                    self._fleet.replace(self._hosts[call])
+        return answers
 
     def serve(
         self,
@@ -255,6 +276,8 @@ class RayBackend:
             now, rest = (turns[:1], turns[1:]) if alone else (turns, ())
             share = replace(order, turns=now)
             stream = actor.execute.options(num_returns="streaming").remote(share, self._calls)
+            if order.session:
+                self._hosts[self._calls] = actor
             calls[stream] = Call(self._calls, actor, share, alone=alone, rest=rest)
         return calls
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from lightning import Callback
@@ -14,6 +14,7 @@ from coterie.contract.data import Indices, Samples
 from coterie.contract.method import Task
 from coterie.contract.phase import Mean, Phase, ServerState, Tensors
 from coterie.execution.events import Event, Handle, Order
+from coterie.execution.masked_sums import SecureStep
 from coterie.execution.packing import Packed
 from coterie.execution.predictor import Chunk
 from coterie.execution.silo_data import Tally
@@ -58,6 +59,17 @@ class Backend(Protocol):
         Raises:
             RunError: If the actors cannot be kept alive.
             InterruptedRunError: If the run was asked to stop.
+        """
+
+    def exchange(self, step: SecureStep, messages: Mapping[int, Any]) -> dict[int, Any]:
+        """Take a step of secure aggregation where calls of the last orders ran.
+
+        Args:
+            step: The step.
+            messages: Call to what its clients need for the step.
+
+        Returns:
+            Call to its clients' answer; calls whose process is lost are absent.
         """
 
     def serve(

@@ -46,6 +46,7 @@ class Order:
         layouts: Slot to the layout of its contributions.
         turns: The clients' turns.
         rule: How contributions are aggregated.
+        session: Where sums are masked, a word that no other run of a phase has; else "".
     """
 
     phase: Phase
@@ -53,6 +54,7 @@ class Order:
     layouts: Mapping[str, Layout]
     turns: tuple[Turn, ...]
     rule: AggregationRule = "weighted"
+    session: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +74,7 @@ class TurnDone:
         mail: Recipient to message.
         updates: Slot to its contribution, where the rule needs each client's.
         note: What people should know of the turn, in one printable line; "" if nothing.
+        bytes_down: Key to bytes that it received besides the slots.
     """
 
     call: int
@@ -86,6 +89,7 @@ class TurnDone:
     items_peer: Mapping[str, int] = field(default_factory=dict)
     updates: Mapping[str, Handle] = field(default_factory=dict)
     note: str = ""
+    bytes_down: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +111,10 @@ class TurnFailed:
 
 @dataclass(frozen=True, kw_only=True)
 class CallDone:
-    """A call succeeded; its turns count from now on."""
+    """A call succeeded; its turns count from now on.
+
+    Under secure aggregation its sums stay, masked, in its process until `Backend.exchange`.
+    """
 
     call: int
     lanes: Mapping[str, Lanes]

@@ -2,7 +2,7 @@
 
 A value v is split into two integers, v = h 2^-20 + l 2^-60 + r with |r| < 2^-61; h and l are
 multiplied by the integer weight and summed in int64. Integer sums are associative, which averaging
-over actors needs, and so would masking for secure aggregation.
+over actors needs, and so do the masks of secure aggregation.
 
 The split is exact in the values' own precision, float32 or float64, because scaling by a power of
 two, rounding to an integer and the remainder are. Both precisions give the same lanes.
@@ -231,8 +231,12 @@ class Layout:
 
     def zeros(self) -> Lanes:
         """An empty sum."""
-        size = sum(torch.Size(shape).numel() for shape in self.shapes)
-        return Lanes(*torch.zeros(2, size, dtype=torch.float64))
+        return Lanes(*torch.zeros(2, self.elements, dtype=torch.float64))
+
+    @property
+    def elements(self) -> int:
+        """Length of the flat vector."""
+        return sum(torch.Size(shape).numel() for shape in self.shapes)
 
 
 def _limits(tensors: Tensors, names: tuple[str, ...], growth: float) -> tuple[float, ...]:

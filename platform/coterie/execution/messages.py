@@ -10,7 +10,7 @@ from torch import Tensor
 
 from coterie.contract.form import ANY, LARGEST, Form, Length
 from coterie.contract.phase import Mean, Outcome, Phase, ServerState, Slots, Tensors
-from coterie.errors import ContractError
+from coterie.errors import ConfigError, ContractError
 from coterie.execution.exact import Layout, check_value, check_weight, magnitude
 
 WEIGHT_BYTES = 8
@@ -35,6 +35,17 @@ def check_offer(phase: Phase, slots: Slots, server: ServerState) -> None:
             f"Phase {phase.name!r} averages slot {sorted(unknown)[0]!r}, which the server's state "
             "lacks; give it a value in init."
         )
+
+
+def check_sums_only(phase: Phase) -> None:
+    """Raise a ConfigError if clients send the server, or each other, anything but sums."""
+    for kind, keys in (("record", phase.records), ("mail", phase.mail)):
+        if keys:
+            raise ConfigError(
+                f"privacy.secure_aggregation=true: clients send the {kind} {sorted(keys)[0]!r} in "
+                f"phase {phase.name!r}, which is no sum; leave it out, or choose a method whose "
+                "clients send sums only, such as fedavg or concord."
+            )
 
 
 def check_outcome(

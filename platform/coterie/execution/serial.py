@@ -1,6 +1,7 @@
 """The serial backend: runs turns, sums and predictions in this process, without Ray."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 from coterie.contract.clusterer import Prediction
 from coterie.contract.phase import Mean, Phase, ServerState, Tensors
@@ -8,6 +9,7 @@ from coterie.errors import ContractError
 from coterie.execution.backend import Workload
 from coterie.execution.build import build_predictor, build_worker
 from coterie.execution.events import Event, Handle, Order
+from coterie.execution.masked_sums import SecureStep
 from coterie.execution.packing import Packed
 from coterie.execution.predictor import Chunk
 from coterie.execution.silo_data import Tally
@@ -36,6 +38,11 @@ class SerialBackend:
         """Run the turns in order."""
         self._calls += 1
         yield from self.worker.run(order, self._calls)
+
+    def exchange(self, step: SecureStep, messages: Mapping[int, Any]) -> dict[int, Any]:
+        """Take a step of secure aggregation for each call."""
+        sums = self.worker.masked
+        return {call: sums.take(call, step, message) for call, message in messages.items()}
 
     def serve(
         self,

@@ -24,7 +24,8 @@ from coterie.execution.events import (
     TurnFailed,
     TurnStarted,
 )
-from coterie.execution.exact import ExactMeans, SumsExceededError
+from coterie.execution.exact import ExactMeans, Layout, SumsExceededError
+from coterie.execution.masked_sums import MaskedSum, MaskedSums, masked_bytes
 from coterie.execution.messages import bytes_peer, bytes_up, check_outcome, items_peer
 from coterie.execution.module_pool import ModulePool
 from coterie.execution.packing import Packed, pack, unpack
@@ -86,6 +87,7 @@ class Worker:
         deadline: The time limit of a turn; the trainer checks it too.
         resolve: Reads the tensors behind a handle.
         silo_data: The data of siloed clients, or None.
+        masked: The sums and secrets of secure aggregation.
     """
 
     method: Method
@@ -98,18 +100,23 @@ class Worker:
     deadline: Deadline
     resolve: Resolve = field(default=lambda handle: handle)
     silo_data: SiloData | None = None
+    masked: MaskedSums = field(default_factory=MaskedSums)
 
     def run(self, order: Order, call: int) -> Iterator[Event]:
         """Run the order's turns one after the other; the last event carries their sums."""
         slots = {name: unpack(self.resolve(handle)) for name, handle in order.slots.items()}
         means = ExactMeans(dict(order.layouts))
+        begin, session = self.masked.begin, order.session
+        masked = begin(session, call, order.layouts) if session else None
         for turn in order.turns:
             if self.deadline.limit is not None:
                 yield TurnStarted(call=call, client=turn.client)
-            yield self._turn(order, slots, turn, means, call)
+            yield self._turn(order, slots, turn, masked or means, call)
         yield CallDone(call=call, lanes=means.lanes)
 
-    def _turn(self, order: Order, slots: Slots, turn: Turn, means: ExactMeans, call: int) -> Event:
+    def _turn(
+        self, order: Order, slots: Slots, turn: Turn, sums: ExactMeans | MaskedSum, call: int
+    ) -> Event:
         started = time.perf_counter()
         self.deadline.begin()
         try:
@@ -127,7 +134,11 @@ class Worker:
             done = _turn_done(call, turn.client, outcome, time.perf_counter() - started)
             done = replace(done, updates=sent_whole(order.rule, outcome.up))
             # Last, so that a client that fails adds nothing to the sums.
-            means.add(summed(order.rule, outcome.up))
+            if isinstance(sums, ExactMeans):
+                sums.add(summed(order.rule, outcome.up))
+            else:
+                sums.add(turn.client, summed(order.rule, outcome.up))
+                done = replace(done, bytes_up=_masked(done.bytes_up, order.layouts))
         except (StateLostError, SumsExceededError):
             raise
         except BaseException as error:  # one client stops no other, also not by sys.exit
@@ -179,6 +190,11 @@ def _turn_done(call: int, client: int, outcome: Outcome, seconds: float) -> Turn
         mail={recipient: pack(message) for recipient, message in outcome.mail.items()},
         note=printable(outcome.note),
     )
+
+
+def _masked(sizes: Mapping[str, int], layouts: Mapping[str, Layout]) -> dict[str, int]:
+    """The bytes sent where contributions are masked: one to every slot, larger than without."""
+    return {**sizes, **{slot: masked_bytes(layout) for slot, layout in layouts.items()}}
 
 
 def _failure_message(error: BaseException) -> str:

@@ -1,7 +1,8 @@
 """Collects a phase's events and applies the failure policy: policy is apart from execution."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from coterie.config.schema import FaultsConfig
 from coterie.contract.phase import Mean, Phase, Tensors
@@ -10,6 +11,14 @@ from coterie.execution.backend import Backend
 from coterie.execution.events import CallDone, CallLost, Event, Handle, Order, TurnDone, TurnFailed
 from coterie.execution.exact import ExactMeans
 from coterie.execution.packing import unpack
+from coterie.execution.secure_party import FEWEST
+from coterie.rounds.secure_aggregation import Opened, open_sums, require
+
+_KEYS = "secure_aggregation"
+"""Keys and shares in the counts of bytes."""
+_LOST = "its process was lost with its masked sum"
+_ATTEMPTS = 3
+"""Attempts at opening masked sums; the last one goes on without clients that are lost."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,11 +80,37 @@ def run_phase(
         RunError: If a client fails under `fail`, or fewer than `min_participation` succeed.
     """
     gather = _Gather(order.phase, ExactMeans(dict(order.layouts)))
+    run = partial(_run_turns, backend, gather, faults, watch)
+    if order.session:
+        require(order, FEWEST, len(order.turns), len(order.turns))
+    run(order)
+    _check_policy(gather, order, faults)
+    if order.session and gather.done:
+        _open(backend, gather, order, run)
+        _check_policy(gather, order, faults)
+    for client, message in sorted(gather.failed.items()):
+        gather.note(client, message, "dropped from the phase")
+    return PhaseResult(
+        means=gather.means.result(),
+        turns=tuple(gather.done[client] for client in sorted(gather.done)),
+        failures=tuple(gather.failures),
+        dropped=tuple(sorted(gather.failed)),
+    )
+
+
+def _run_turns(
+    backend: Backend,
+    gather: "_Gather",
+    faults: FaultsConfig,
+    watch: Callable[[Event], None],
+    order: Order,
+) -> None:
+    """Run the order's turns, and failed ones once more where the policy says so."""
     pending = order.turns
     for attempt in range(2 if faults.on_client_failure == "retry" else 1):
         if attempt:
-            for client, message in sorted(gather.failed.items()):
-                gather.note(client, message, "retried")
+            for turn in sorted(pending, key=lambda turn: turn.client):
+                gather.note(turn.client, gather.failed[turn.client], "retried")
         for event in backend.execute(replace(order, turns=pending)):
             gather.take(event)
             watch(event)
@@ -84,13 +119,19 @@ def run_phase(
             break
         for turn in pending:  # a turn without any event is a failure too
             gather.failed.setdefault(turn.client, "its call ended without an answer")
-    _apply_policy(gather, order, faults)
-    return PhaseResult(
-        means=gather.means.result(),
-        turns=tuple(gather.done[client] for client in sorted(gather.done)),
-        failures=tuple(gather.failures),
-        dropped=tuple(sorted(gather.failed)),
-    )
+
+
+def _open(backend: Backend, gather: "_Gather", order: Order, run: Callable[[Order], None]) -> None:
+    """Open the masked sums; clients of a process that is lost before run again."""
+    for attempt in range(1, _ATTEMPTS + 1):
+        opened = open_sums(backend, order, gather.calls, last=attempt == _ATTEMPTS)
+        lost = gather.lose(opened.lost)
+        if opened.lanes is not None:
+            gather.means.merge(opened.lanes)
+            gather.count_keys(opened)
+            return
+        gather.note(None, _LOST, "replaced, its clients run again")
+        run(replace(order, turns=tuple(turn for turn in order.turns if turn.client in lost)))
 
 
 @dataclass
@@ -103,6 +144,7 @@ class _Gather:
     failed: dict[int, str] = field(default_factory=dict)
     refused: set[int] = field(default_factory=set)
     failures: list[Failure] = field(default_factory=list)
+    calls: dict[int, frozenset[int]] = field(default_factory=dict)  # clients of masked sums
     _staged: dict[int, list[TurnDone | TurnFailed]] = field(default_factory=dict)
 
     def take(self, event: Event) -> None:
@@ -117,8 +159,27 @@ class _Gather:
                 self.failed[event.client] = event.message
         elif isinstance(event, CallDone):
             self.means.merge(event.lanes)
-            for turn in self._staged.pop(event.call, []):
+            turns = self._staged.pop(event.call, [])
+            if done := frozenset(turn.client for turn in turns if isinstance(turn, TurnDone)):
+                self.calls[event.call] = done
+            for turn in turns:
                 self._count(turn)
+
+    def lose(self, calls: Collection[int]) -> frozenset[int]:
+        """Forget the turns of calls whose masked sums are lost, and return their clients."""
+        clients = frozenset[int]().union(*(self.calls.pop(call) for call in calls))
+        for client in clients:
+            del self.done[client]
+            self.failed[client] = _LOST
+        return clients
+
+    def count_keys(self, opened: Opened) -> None:
+        """Count the bytes of keys and shares with their clients' turns."""
+        for client, turn in self.done.items():
+            up = {**turn.bytes_up, _KEYS: opened.up.get(client, 0)}
+            self.done[client] = replace(
+                turn, bytes_up=up, bytes_down={_KEYS: opened.down.get(client, 0)}
+            )
 
     def note(self, client: int | None, message: str, remedy: str) -> None:
         """Record a failure."""
@@ -143,7 +204,7 @@ class _Gather:
             self.refused.add(turn.client)
 
 
-def _apply_policy(gather: _Gather, order: Order, faults: FaultsConfig) -> None:
+def _check_policy(gather: _Gather, order: Order, faults: FaultsConfig) -> None:
     if gather.failed and not gather.done and gather.refused == gather.failed.keys():
         raise ConfigError(gather.failed[min(gather.refused)])
     for client, message in sorted(gather.failed.items()):
@@ -152,7 +213,6 @@ def _apply_policy(gather: _Gather, order: Order, faults: FaultsConfig) -> None:
                 f"Client {client} failed in round {order.phase.round} ({message}); "
                 "mend its data, or set faults.on_client_failure=drop."
             )
-        gather.note(client, message, "dropped from the phase")
     share = len(gather.done) / max(1, len(order.turns))
     if share < faults.min_participation:
         first = next(iter(gather.failed.values()), "no reason known")

@@ -7,6 +7,7 @@ backend, aggregates what they send and runs the method's server half.
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from secrets import token_hex
 
 from coterie.contract.method import Method
 from coterie.contract.observer import Observer
@@ -16,7 +17,7 @@ from coterie.errors import RunError, StateLostError
 from coterie.execution.backend import Backend, Workload
 from coterie.execution.events import CallLost, Event, Order, Turn, TurnDone, TurnFailed
 from coterie.execution.exact import Layout, heaviest
-from coterie.execution.messages import check_offer
+from coterie.execution.messages import check_offer, check_sums_only
 from coterie.execution.packing import digest, pack
 from coterie.execution.robust import robust_means
 from coterie.rounds.gather import PhaseResult, run_phase
@@ -118,6 +119,9 @@ class Loop:
         """The backend's order for a phase, and each offered slot's version and bytes."""
         slots = self.method.offer(state.server, phase)
         check_offer(phase, slots, state.server)
+        secure = self.workload.config.privacy.secure_aggregation
+        if secure:
+            check_sums_only(phase)
         packed = {name: pack(slots[name]) for name in sorted(slots)}
         versions = {name: (digest(p), p.nbytes) for name, p in packed.items()}
         config = self.workload.config
@@ -132,6 +136,7 @@ class Loop:
             layouts={name: Layout.of(slot, growth) for name, slot in slots_up.items()},
             turns=tuple(self._turn(state, phase, c, turnout, limits) for c in turnout.clients),
             rule=config.aggregation.rule,
+            session=token_hex(16) if secure and phase.up else "",
         )
         return order, versions
 

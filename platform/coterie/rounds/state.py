@@ -94,11 +94,16 @@ class Ledger:
         return dict(sorted(sent.items()))
 
     def collect(self, down: Mapping[str, int], turns: Iterable[TurnDone]) -> Traffic:
-        """Count what clients sent, and return the whole phase's traffic."""
+        """Count what clients sent, and received besides slots; return the whole phase's traffic."""
+        received = Counter(down)
         up: Counter[str] = Counter()
         peer: Counter[str] = Counter()
         items: Counter[str] = Counter()
         for turn in turns:
+            received.update(turn.bytes_down)
+            beside = sum(turn.bytes_down.values())
+            self.received[turn.client] = self.received.get(turn.client, 0) + beside
+            self.down += beside
             up.update(turn.bytes_up)
             peer.update(turn.bytes_peer)
             items.update(turn.items_peer)
@@ -106,7 +111,7 @@ class Ledger:
         self.peer += peer.total()
         self.items = dict(sorted((items + Counter(self.items)).items()))
         return Traffic(
-            down=down,
+            down=dict(sorted(received.items())),
             up=dict(sorted(up.items())),
             peer=dict(sorted(peer.items())),
             items=dict(sorted(items.items())),

@@ -19,8 +19,9 @@ def check_fit(config: RunConfig, task: Task, data: DataArrays) -> None:
     Raises:
         ConfigError: If there are more clusters than samples, in all or to evaluate on; if two keys
             give the number of clusters; if `checkpoint.best` needs labels and there are none; if a
-            moving average of weights would be kept in bfloat16; if the encoder's output does not
-            have its declared width; or if its batch norm would see single samples.
+            moving average of weights would be kept in bfloat16; if the rule of aggregation needs
+            what secure aggregation hides; if the encoder's output does not have its declared
+            width; or if its batch norm would see single samples.
     """
     if config.accelerator == "cuda" and config.cluster.backend == "ray":
         _check_slice(config)
@@ -34,6 +35,7 @@ def check_fit(config: RunConfig, task: Task, data: DataArrays) -> None:
     if build_metrics(config.evaluation) and is_siloed(config):
         raise ConfigError("evaluation.metrics: siloed data stays with its clients; leave it out.")
     _check_ema(config)
+    _check_rule(config)
     _check_encoder(task, config.method)
 
 
@@ -94,6 +96,15 @@ def _check_ema(config: RunConfig) -> None:
                 "precision=bf16-true: bfloat16 rounds away the small steps of a moving average "
                 f"with method.{key}={momentum}; use bf16-mixed."
             )
+
+
+def _check_rule(config: RunConfig) -> None:
+    rule = config.aggregation.rule
+    if config.privacy.secure_aggregation and rule not in ("weighted", "equal"):
+        raise ConfigError(
+            f"aggregation.rule={rule}: it needs each client's update, and "
+            "privacy.secure_aggregation=true shows their sum only; leave one of the two out."
+        )
 
 
 def _check_encoder(task: Task, method: Component) -> None:

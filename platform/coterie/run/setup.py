@@ -23,6 +23,7 @@ from coterie.evaluation.unsupervised_evaluator import UnsupervisedEvaluator
 from coterie.execution.backend import Backend, Workload
 from coterie.execution.build import build_method
 from coterie.execution.device import check_device, client_device
+from coterie.execution.messages import check_sums_only
 from coterie.execution.serial import SerialBackend
 from coterie.rounds.participation import Participation
 from coterie.run.callbacks import AnyCallback, build_callbacks, local_callbacks, run_callbacks
@@ -77,6 +78,8 @@ def assemble(config: RunConfig, given: Sequence[AnyCallback] = ()) -> Assembly:
     server = method.init(sizes, derive_seed(config.seed, "init"))
     if (first := method.next(server)) is not None:
         participation.check(first)
+        if config.privacy.secure_aggregation:
+            check_sums_only(first)
     if config.evaluation.local_tests:
         _local_test_rows(config, read.arrays, read.parts)
         _check_classifies(method.model_for(server, None).classifies, config)

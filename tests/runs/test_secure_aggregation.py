@@ -1,0 +1,98 @@
+"""Whole runs under masks: the files of runs without, what the driver sees, and what is refused."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from coterie import Federation
+from coterie.checkpoints.checkpoint import has_checkpoint
+from coterie.commands.compose import compose
+from coterie.errors import ConfigError, RunError
+from coterie.execution.events import CallDone, TurnDone
+from coterie.execution.serial import SerialBackend
+from tests.builders.every_method import small
+from tests.builders.runs import COMMAND
+
+QUIET = tuple(key for key in COMMAND if key.startswith(("evaluation.", "tracking.")))
+SERIAL = ("cluster=serial", "executor=bare", *QUIET)
+MASKED = "privacy.secure_aggregation=true"
+
+
+def train(folder, *keys):
+    return Federation(compose(*keys, *SERIAL, f"run_dir={folder}")).run()
+
+
+def model_files(folder):
+    """The bytes of the model's tensors by file."""
+    files = sorted((Path(folder) / "model").rglob("*.safetensors"))
+    assert files
+    return {file.name: file.read_bytes() for file in files}
+
+
+def rows(folder):
+    lines = (Path(folder) / "metrics.jsonl").read_text().splitlines()
+    return [row for row in map(json.loads, lines) if "bytes/up" in json.dumps(row)]
+
+
+@pytest.mark.parametrize("choice", ["fedavg", "concord"])
+def test_a_run_under_masks_leaves_the_same_model(choice, tmp_path, monkeypatch):
+    train(tmp_path / "plain", *small(choice))
+    seen, steps = [], []
+    execute, exchange = SerialBackend.execute, SerialBackend.exchange
+
+    def watched(self, order):
+        for event in execute(self, order):
+            seen.append(event)
+            yield event
+
+    def noted(self, step, messages):
+        steps.append(step)
+        return exchange(self, step, messages)
+
+    monkeypatch.setattr(SerialBackend, "execute", watched)
+    monkeypatch.setattr(SerialBackend, "exchange", noted)
+    train(tmp_path / "masked", *small(choice), MASKED)
+    assert model_files(tmp_path / "masked") == model_files(tmp_path / "plain")
+    calls = sum(isinstance(event, CallDone) for event in seen)
+    assert steps == ["advertise", "share", "mask", "reveal"] * calls
+    for event in seen:
+        if isinstance(event, CallDone):
+            assert event.lanes == {}
+        if isinstance(event, TurnDone):
+            assert (event.updates, event.mail, event.records.fields) == ({}, {}, ())
+    assert "bytes/up/secure_aggregation" in json.dumps(rows(tmp_path / "masked"))
+    assert "bytes/down/secure_aggregation" in json.dumps(rows(tmp_path / "masked"))
+
+
+def test_a_resumed_run_under_masks_leaves_the_same_model(tmp_path):
+    keys = (*small("fedavg"), "checkpoint.every=1")
+    train(tmp_path / "plain", *keys, "method.rounds=3")
+    train(tmp_path / "masked", *keys, "method.rounds=2", MASKED)
+    train(tmp_path / "masked", *keys, "method.rounds=3", MASKED, "resume=true")
+    assert model_files(tmp_path / "masked") == model_files(tmp_path / "plain")
+
+
+def test_too_few_clients_end_the_phase_with_a_checkpoint(tmp_path):
+    present = "participation.availability=[[0,1,2],[1]]"
+    with pytest.raises(RunError) as caught:
+        train(tmp_path / "run", *small("fedavg"), MASKED, present)
+    assert str(caught.value) == (
+        "Round 2: 1 of 1 clients are left, and privacy.secure_aggregation takes 2 to unmask their "
+        "sum; mend what fails, or let more clients take part, and go on with resume=true."
+    )
+    assert has_checkpoint(tmp_path / "run" / "checkpoints")
+
+
+@pytest.mark.parametrize(
+    ("choice", "keys", "sentence"),
+    [
+        ("kfed", (), "clients send the record 'centroids' in phase 'centroids', which is no sum"),
+        ("cfcl", (), "clients send the mail 'reserve_samples' in phase 'push', which is no sum"),
+        ("fedavg", ("aggregation.rule=median",), "aggregation.rule=median: it needs each client's"),
+    ],
+)
+def test_what_is_no_sum_is_refused_before_the_run(choice, keys, sentence, tmp_path):
+    with pytest.raises(ConfigError, match=sentence):
+        train(tmp_path / "run", *small(choice), MASKED, *keys)
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,142 @@
+"""Failure policy where sums are masked: who runs again, who is dropped, what is refused."""
+
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from coterie.config.schema import FaultsConfig
+from coterie.errors import RunError
+from coterie.execution.events import CallDone, Turn, TurnDone
+from coterie.execution.masked_sums import MaskedSums
+from coterie.execution.packing import pack
+from coterie.rounds.gather import run_phase
+from tests.builders.masked import LAYOUTS, ORDER, contribution, unmasked
+
+GIVEN = {client: contribution([client + 0.1] * 8, client + 1) for client in range(5)}
+
+
+def order(clients=5):
+    return replace(ORDER, turns=tuple(Turn(client=c, size=2, seed=c) for c in range(clients)))
+
+
+@dataclass
+class Backend:
+    """Runs each turn in a call of its own; `dies` lists (step, client), each of which dies once."""
+
+    dies: list = field(default_factory=list)
+    orders: list = field(default_factory=list)
+    held: MaskedSums = field(default_factory=MaskedSums)
+    clients: dict = field(default_factory=dict)
+
+    def execute(self, order):
+        self.orders.append(tuple(turn.client for turn in order.turns))
+        for turn in order.turns:
+            call = len(self.clients)
+            self.clients[call] = turn.client
+            masked = self.held.begin(order.session, call, order.layouts)
+            masked.add(turn.client, GIVEN[turn.client])
+            yield TurnDone(
+                call=call,
+                client=turn.client,
+                records=pack({}),
+                metrics={},
+                bytes_up={},
+                bytes_peer={},
+                seconds=0.0,
+            )
+            yield CallDone(call=call, lanes={})
+
+    def exchange(self, step, messages):
+        answers = {}
+        for call, message in messages.items():
+            if (step, self.clients[call]) in self.dies:
+                self.dies.remove((step, self.clients[call]))
+            else:
+                answers[call] = self.held.take(call, step, message)
+        return answers
+
+
+def gather(*dies, clients=5, **faults):
+    backend = Backend(list(dies))
+    return run_phase(backend, order(clients), FaultsConfig(**faults), lambda event: None), backend
+
+
+def found(result):
+    flat = {slot: LAYOUTS[slot].flatten(mean.tensors) for slot, mean in result.means.items()}
+    return {slot: (mean.weight, flat[slot].tolist()) for slot, mean in result.means.items()}
+
+
+def means(*clients):
+    """The expected means, as the slots' dtypes hold them."""
+    lanes = unmasked(GIVEN[client] for client in clients)
+    restored = {slot: LAYOUTS[slot].restore(lanes[slot].mean()) for slot in lanes}
+    return {
+        slot: (lanes[slot].weight, LAYOUTS[slot].flatten(restored[slot]).tolist()) for slot in lanes
+    }
+
+
+def test_all_is_well():
+    result, backend = gather()
+    assert found(result) == means(*range(5))
+    assert backend.orders == [(0, 1, 2, 3, 4)]
+    assert (result.failures, result.dropped) == ((), ())
+
+
+@pytest.mark.parametrize("step", ["advertise", "share", "mask"])
+@pytest.mark.parametrize("policy", ["retry", "drop", "fail"])
+def test_a_client_whose_masked_sum_is_lost_runs_again(step, policy):
+    result, backend = gather((step, 3), on_client_failure=policy)
+    assert found(result) == means(*range(5))
+    assert backend.orders == [(0, 1, 2, 3, 4), (3,)]
+    assert [str(failure) for failure in result.failures] == [
+        "round 3, train: an actor failed (its process was lost with its masked sum); replaced, "
+        "its clients run again"
+    ]
+
+
+def test_a_client_that_is_lost_after_its_masked_sum_arrived_counts():
+    result, backend = gather(("reveal", 3), ("reveal", 0))
+    assert found(result) == means(*range(5))
+    assert backend.orders == [(0, 1, 2, 3, 4)]
+    assert result.dropped == ()
+
+
+@pytest.mark.parametrize("step", ["advertise", "share", "mask"])
+def test_a_client_that_is_lost_three_times_is_dropped_and_the_masks_of_the_others_cancel(step):
+    result, backend = gather(("share", 3), ("mask", 3), (step, 3))
+    assert found(result) == means(0, 1, 2, 4)
+    assert result.dropped == (3,)
+    assert backend.orders == [(0, 1, 2, 3, 4), (3,), (3,)]
+    assert [turn.client for turn in result.turns] == [0, 1, 2, 4]
+    assert str(result.failures[-1]) == (
+        "round 3, train: client 3 failed (its process was lost with its masked sum); dropped from "
+        "the phase"
+    )
+
+
+def test_fail_ends_the_run_with_a_client_that_is_lost_three_times():
+    with pytest.raises(RunError, match=r"Client 3 failed in round 3 \(its process was lost"):
+        gather(*[("mask", 3)] * 3, on_client_failure="fail")
+
+
+def test_fewer_than_it_takes_to_unmask_are_refused():
+    with pytest.raises(RunError) as caught:
+        gather(*(("reveal", client) for client in range(3)))
+    assert str(caught.value) == (
+        "Round 3: 2 of 5 clients are left, and privacy.secure_aggregation takes 3 to unmask their "
+        "sum; mend what fails, or let more clients take part, and go on with resume=true."
+    )
+
+
+def test_one_client_alone_is_refused_before_it_runs():
+    backend = Backend()
+    with pytest.raises(RunError, match="1 of 1 clients are left"):
+        run_phase(backend, order(1), FaultsConfig(), lambda event: None)
+    assert backend.orders == []
+
+
+def test_keys_and_shares_are_counted():
+    result, _ = gather()
+    for turn in result.turns:  # 64 of keys, 4 sealed pairs of shares with tags, 5 shares
+        assert turn.bytes_up == {"secure_aggregation": 64 + 4 * (132 + 16) + 5 * 66}
+        assert turn.bytes_down == {"secure_aggregation": 5 * 64 + 4 * (132 + 16)}
