@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "tracking.md"
 WANDB = ("tracking=wandb", "tracking.wandb.mode=offline", "tracking.progress=none")
 RUN = (*COMMAND, *WANDB, "partition.clients=3")
+FIGURES = ("clusters", "confusion", "curves", "partition", "tsne")
 OWN_ENCODER = ("encoder=mlp", "encoder.hidden=[16]", "encoder.features=8")
 
 
@@ -104,7 +105,7 @@ def test_every_evaluation_has_a_table_of_the_clients(runs):
 
 def test_the_figures_are_pictures(runs):
     names = {key for row in rows_of(read(runs[1])) for key in row if key.startswith("figures/")}
-    assert names == {f"figures/{n}" for n in ("curves", "confusion", "tsne", "partition")}
+    assert names == {f"figures/{n}" for n in FIGURES}
     assert list((runs[1] / "wandb").glob("offline-run-*/files/media/images/figures/curves*.png"))
 
 
