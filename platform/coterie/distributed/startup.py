@@ -18,15 +18,24 @@ _PRELOADED = ("lightning", "coterie.distributed.actors")
 
 
 class EarlyStart:
-    """A connection to Ray under way in a thread; `connect` takes it over."""
+    """A connection to Ray under way in a thread; `connect` takes it over.
+
+    Attributes:
+        pending: The one that nobody took yet.
+        late: The last one that was not ready in time; it ends its connection itself.
+        over: Set once a late connection is ended.
+    """
 
     pending: "EarlyStart | None" = None
+    late: "EarlyStart | None" = None
 
     def __init__(self, config: ClusterConfig) -> None:
         self._config = config
         self._ours = False
         self._error: BaseException | None = None
         self._ready = threading.Event()
+        self._lock = threading.Lock()
+        self.over = threading.Event()
         # The thread never ends: Ray's processes are killed with the thread that started them.
         self._thread = threading.Thread(target=self._run, name="ray-start", daemon=True)
 
@@ -46,11 +55,14 @@ class EarlyStart:
         """
         EarlyStart.pending = None
         seconds = self._config.start_timeout_s
-        if not self._ready.wait(seconds):
-            raise RunError(
-                f"cluster.start_timeout_s={seconds:g}: Ray did not start in time; look for what "
-                "else runs here, or raise it."
-            )
+        self._ready.wait(seconds)
+        with self._lock:
+            if not self._ready.is_set():
+                EarlyStart.late = self
+                raise RunError(
+                    f"cluster.start_timeout_s={seconds:g}: Ray did not start in time; look for "
+                    "what else runs here, or raise it."
+                )
         if self._error is not None:
             raise self._error
         return self._ours
@@ -69,7 +81,13 @@ class EarlyStart:
             self._ours = _connect(self._config)
         except BaseException as error:  # noqa: BLE001 - of a thread; `take` raises it
             self._error = error
-        self._ready.set()
+        with self._lock:
+            self._ready.set()
+        if EarlyStart.late is self and self._ours:
+            from coterie.distributed.cluster import disconnect
+
+            disconnect()
+        self.over.set()
         threading.Event().wait()
 
 
@@ -100,6 +118,8 @@ def connect(config: ClusterConfig) -> bool:
     """
     if EarlyStart.pending is not None:
         return EarlyStart.pending.take()
+    if EarlyStart.late is not None:  # of a run before, in the same process
+        EarlyStart.late.over.wait(config.start_timeout_s)
     return _connect(config)
 
 
