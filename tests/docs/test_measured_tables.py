@@ -1,0 +1,59 @@
+"""The tables of docs/results/concord.md and docs/choosing.md have the figures of their data."""
+
+import csv
+import re
+from pathlib import Path
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+TITLES = {"mnist": "MNIST", "fashionmnist": "Fashion-MNIST", "usps": "USPS"}
+COLUMNS = ("mnist", "fashionmnist", "usps", "cifar10-embeddings")
+SAME_AT_EVERY_P = {"concord", "kmeans"}
+
+
+def rows() -> list[dict[str, str]]:
+    with (DOCS / "results" / "data" / "clusters.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def table_rows(page: str, *beginnings: str) -> list[list[str]]:
+    lines = (DOCS / page).read_text(encoding="utf-8").splitlines()
+    return [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in lines
+        if line.startswith(tuple(f"| {beginning}" for beginning in beginnings))
+    ]
+
+
+def test_every_run_of_concord_stands_on_its_page() -> None:
+    wanted = {
+        (TITLES[row["data"]], row["seed"], f"{float(row['p']):g}")
+        + tuple(f"{float(row[key]):.3f}" for key in ("nmi", "kappa", "acc"))
+        for row in rows()
+        if row["method"] == "concord" and row["data"] in TITLES
+    }
+    found = {
+        tuple(cells)
+        for cells in table_rows("results/concord.md", *TITLES.values())
+        if cells[1].isdigit() and re.fullmatch(r"[\d.]+", cells[-1])
+    }
+    assert found == wanted
+
+
+def test_the_comparisons_cells_are_the_datas() -> None:
+    shown = table_rows("choosing.md", "[Concord]", "[Prototypes]", "[exact", "[k-FED]", "[FFCM]")
+    compared = [cells for cells in shown if len(cells) == 8]
+    names = ("concord", "prototypes", "kmeans", "kfed", "ffcm")
+    assert len(compared) == len(names)
+    nmi = {
+        (row["method"], row["data"], float(row["p"])): f"{float(row['nmi']):.3f}"
+        for row in rows()
+        if row["seed"] == "0"
+    }
+    for name, cells in zip(names, compared, strict=True):
+        for data, cell in zip(COLUMNS, cells[1:5], strict=True):
+            measured = {p: value for (m, d, p), value in nmi.items() if (m, d) == (name, data)}
+            for p, value in zip((0.0, 0.5, 1.0), cell.split(" / "), strict=True):
+                if name in SAME_AT_EVERY_P:
+                    assert {value} == (set(measured.values()) or {"–"}), (name, data)
+                else:
+                    assert value == measured.get(p, "–"), (name, data, p)
