@@ -26,8 +26,12 @@ def table_rows(page: str, *beginnings: str) -> list[list[str]]:
 
 def test_every_run_of_concord_stands_on_its_page() -> None:
     wanted = {
-        (TITLES[row["data"]], row["seed"], f"{float(row['p']):g}")
-        + tuple(f"{float(row[key]):.3f}" for key in ("nmi", "kappa", "acc"))
+        (
+            TITLES[row["data"]],
+            row["seed"],
+            f"{float(row['p']):g}",
+            *(f"{float(row[key]):.3f}" for key in ("nmi", "kappa", "acc")),
+        )
         for row in rows()
         if row["method"] == "concord" and row["data"] in TITLES
     }
