@@ -96,7 +96,9 @@ def check_killed(victim, phase, run_dir, whole):
         summary = json.loads((run_dir / "summary.json").read_text())
         assert summary["error"].startswith("Ray's control process (gcs_server) at ")
         assert (done.returncode, "Traceback" in done.stderr) == (RunError.exit_code, False)
-        assert (run_dir / "checkpoints" / "latest").read_text() == f"round-{phase:06d}\n"
+        rounds = summary["rounds"]  # one may end before the loss is noticed
+        assert rounds >= phase
+        assert (run_dir / "checkpoints" / "latest").read_text() == f"round-{rounds:06d}\n"
     ours = finished(run_dir)
     assert ours.keys() == whole.keys()
     assert all(torch.equal(ours[name], whole[name]) for name in whole)
