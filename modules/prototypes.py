@@ -19,7 +19,7 @@ from torch import nn
 
 from coterie.clustering.kmeans import kmeans
 from coterie.clustering.lattice import on_lattice
-from coterie.clustering.prototypes import cluster_prototypes
+from coterie.clustering.prototypes import cluster_prototypes, sizes
 from coterie.contract import (
     Client,
     Form,
@@ -98,16 +98,12 @@ class Prototypes(OnEncoder):
             seed=derive_seed(client.seed, "kmeans"),
             restarts=config.restarts,
         )
-        counts = found.assignments.bincount(minlength=len(found.centroids))
-        away = (points - found.centroids[found.assignments]).double().square().sum(dim=1)
-        scatter = torch.zeros(len(counts), dtype=torch.float64).index_add_(
-            0, found.assignments, away
-        )
+        counts, scatter = sizes(points, found)
         kept = counts >= config.minimum
         return Outcome(
             records={
                 POINTS: found.centroids[kept],
-                COUNTS: counts[kept].double(),
+                COUNTS: counts[kept],
                 SCATTER: scatter[kept],
             },
             metrics={"loss": found.inertia / len(points)},

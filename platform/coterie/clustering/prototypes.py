@@ -4,11 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float64, Int32
+from jaxtyping import Float, Float64, Int32
 from torch import Tensor
 from torch.nn.functional import one_hot
 
 from coterie.clustering.graph import cut, eigengap, fuzzy_graph, spectrum
+from coterie.clustering.kmeans import KMeansResult
 from coterie.clustering.lattice import off_lattice
 from coterie.errors import RunError
 
@@ -29,6 +30,16 @@ class PrototypeClusters:
 
     tensors: Mapping[str, Tensor]
     eigenvalues: list[float]
+
+
+def sizes(
+    points: Float[Tensor, "n d"], found: KMeansResult
+) -> tuple[Float64[Tensor, "m"], Float64[Tensor, "m"]]:
+    """Samples of each centroid, and Σ ‖x − centroid‖² over these samples."""
+    many = len(found.centroids)
+    away = (points - found.centroids[found.assignments]).double().square().sum(dim=1)
+    scatter = torch.zeros(many, dtype=torch.float64).index_add_(0, found.assignments, away)
+    return found.assignments.bincount(minlength=many).double(), scatter
 
 
 def cluster_prototypes(

@@ -8,7 +8,7 @@ from torch.nn.functional import normalize
 
 from coterie.clustering.kmeans import kmeans
 from coterie.clustering.lattice import on_lattice
-from coterie.clustering.prototypes import cluster_prototypes
+from coterie.clustering.prototypes import cluster_prototypes, sizes
 from coterie.config.schema import Clustering
 from coterie.contract.clusterer import Prediction
 from coterie.networks.heads import Centroids
@@ -55,9 +55,7 @@ def _prototypes(embedding: Tensor, clusters: int, seed: int) -> nn.Module:
     points = normalize(embedding.float(), dim=1)
     many = min(_PROTOTYPES, len(points) // _FEWEST)
     means = kmeans(points, many, seed=seed, restarts=1, iterations=20)
-    counts = means.assignments.bincount(minlength=many).double()
-    away = (points - means.centroids[means.assignments]).double().square().sum(dim=1)
-    scatter = torch.zeros(many, dtype=torch.float64).index_add_(0, means.assignments, away)
+    counts, scatter = sizes(points, means)
     kept = counts > 0
     found = cluster_prototypes(
         on_lattice(means.centroids[kept]),
