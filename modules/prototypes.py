@@ -98,7 +98,7 @@ class Prototypes(OnEncoder):
             seed=derive_seed(client.seed, "kmeans"),
             restarts=config.restarts,
         )
-        counts, scatter = sizes(points, found)
+        counts, scatter = sizes(points, found.centroids, found.assignments)
         kept = counts >= config.minimum
         return Outcome(
             records={

@@ -4,12 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Float64, Int32
+from jaxtyping import Float, Float64, Int32, Int64
 from torch import Tensor
 from torch.nn.functional import one_hot
 
 from coterie.clustering.graph import cut, eigengap, fuzzy_graph, spectrum
-from coterie.clustering.kmeans import KMeansResult
 from coterie.clustering.lattice import off_lattice
 from coterie.errors import RunError
 
@@ -33,13 +32,13 @@ class PrototypeClusters:
 
 
 def sizes(
-    points: Float[Tensor, "n d"], found: KMeansResult
+    points: Float[Tensor, "n d"], centroids: Float[Tensor, "m d"], assignments: Int64[Tensor, "n"]
 ) -> tuple[Float64[Tensor, "m"], Float64[Tensor, "m"]]:
     """Samples of each centroid, and Σ ‖x − centroid‖² over these samples."""
-    many = len(found.centroids)
-    away = (points - found.centroids[found.assignments]).double().square().sum(dim=1)
-    scatter = torch.zeros(many, dtype=torch.float64).index_add_(0, found.assignments, away)
-    return found.assignments.bincount(minlength=many).double(), scatter
+    many = len(centroids)
+    away = (points - centroids[assignments]).double().square().sum(dim=1)
+    scatter = torch.zeros(many, dtype=torch.float64).index_add_(0, assignments, away)
+    return assignments.bincount(minlength=many).double(), scatter
 
 
 def cluster_prototypes(

@@ -55,7 +55,7 @@ def _prototypes(embedding: Tensor, clusters: int, seed: int) -> nn.Module:
     points = normalize(embedding.float(), dim=1)
     many = min(_PROTOTYPES, len(points) // _FEWEST)
     means = kmeans(points, many, seed=seed, restarts=1, iterations=20)
-    counts, scatter = sizes(points, means)
+    counts, scatter = sizes(points, means.centroids, means.assignments)
     kept = counts > 0
     found = cluster_prototypes(
         on_lattice(means.centroids[kept]),
