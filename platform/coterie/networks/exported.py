@@ -57,13 +57,14 @@ class Exported(EncoderConfig):
         if not self._content:
             raise DataError(f"encoder.path={self.path}: it is no longer there; put it back.")
         try:
-            network = Program(self._content)
+            with torch.device("cpu"):  # its tensors come with it, also while a model is built blank
+                network = Program(self._content)
         except ProgramError as error:
             raise DataError(
                 f"encoder.path={self.path}: {error}; write it with torch.export.save."
             ) from error
         try:
-            with torch.no_grad():
+            with torch.no_grad(), torch.device("cpu"):
                 found = network(torch.zeros(2, *shape))
         except (RuntimeError, AssertionError, ValueError) as error:
             reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")

@@ -29,6 +29,8 @@ _BOUND = frozenset({"cluster.threads_per_client"})
 """Keys of those sections that it may not change: the number of threads changes rounding."""
 _ADDED = frozenset({"privacy.minimum"})
 """Keys that configs of earlier versions lack, with bits that only small clients' depend on."""
+_BEFORE = {"privacy.secure_aggregation": False}
+"""What configs of earlier versions, which lack these keys, meant."""
 _ORDERED = "data.clients"
 """A mapping whose order counts, because it numbers the clients."""
 _MISSING = object()
@@ -47,7 +49,7 @@ def check_same_run(stored: Mapping[str, Any], config: RunConfig) -> str:
     Raises:
         ConfigError: Naming the first key that differs.
     """
-    then, now = _flat(stored), _flat(dump_config(config))
+    then, now = _BEFORE | _flat(stored), _flat(dump_config(config))
     extensions = []
     for key in sorted(then.keys() | now.keys(), key=lambda key: (not key.endswith(".target"), key)):
         if key in _ADDED - then.keys():

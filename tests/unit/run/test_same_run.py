@@ -14,6 +14,8 @@ def test_a_run_from_before_the_minimum_can_be_resumed():
     stored = dump_config(compose(*TINY))
     del stored["privacy"]
     assert check_same_run(stored, compose(*TINY)) == ""
+    with pytest.raises(ConfigError, match=r"had privacy\.secure_aggregation=False, this one has"):
+        check_same_run(stored, compose(*TINY, "privacy.secure_aggregation=true"))
 
 
 def test_another_minimum_is_refused():
