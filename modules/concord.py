@@ -20,10 +20,8 @@ from typing import Annotated
 
 import numpy as np
 import torch
-from jaxtyping import Float64, Int32
+from jaxtyping import Int32
 from pydantic import Field, PositiveInt
-from scipy.linalg import eigh
-from threadpoolctl import threadpool_limits
 from torch import Tensor, nn
 
 from coterie.clustering.exact_kmeans import ClusterSums, grown, moved
@@ -55,10 +53,13 @@ from coterie.networks.quadratic import (
 from coterie.networks.warps import Warp, WarpSizes
 from modules.exact_sums import (
     MOMENTS,
+    POINTS,
     PRODUCTS,
+    PROJECTION,
     SUMS,
     ExactSumsConfig,
     OnExactSums,
+    discriminant,
     draws,
     moment_sums,
     moments_of,
@@ -67,8 +68,8 @@ from modules.exact_sums import (
 )
 from modules.fixed_encoder import CENTROIDS, ENCODER
 
-PROJECTION, PROTOTYPES, LABELS, CLASSIFIER = "projection", "prototypes", "labels", "classifier"
-WARPED, POINTS, TARGETS, WEIGHTS = "warped", "points", "targets", "weights"
+PROTOTYPES, LABELS, CLASSIFIER = "prototypes", "labels", "classifier"
+WARPED, TARGETS, WEIGHTS = "warped", "targets", "weights"
 _ITERATIONS = (3, 2, 2, 6)
 _ROWS = 2048
 """Samples that are warped at a time."""
@@ -151,12 +152,8 @@ class Concord(OnExactSums):
         """The client's sums. Its projected samples stay with it from turn to turn."""
         if phase.name == MOMENTS:
             return Outcome(up={MOMENTS: once(self._moments(client, slots))})
-        if client.state is None:
-            project = LatticeProjection(**slots[PROJECTION])
-            points = on_lattice(project(off_lattice(self._features(client, slots))))
-        else:
-            points = client.state[POINTS]
-        state = {POINTS: points.to(torch.int16)}
+        points = self._projected_points(client, slots)
+        state = {POINTS: points}
         if phase.name == LABELS:
             labels = _label_sums(points, slots[PROTOTYPES])
             return Outcome(up={LABELS: once(labels)}, state=state)
@@ -223,7 +220,8 @@ class Concord(OnExactSums):
         moments = moments_of(sums)
         within = sums[WARPED] / (4 * moments.count) if WARPED in sums else None
         mean = on_lattice(moments.mean)
-        steps = discriminant(moments.covariance, within, self._config)
+        config = self._config
+        steps = discriminant(moments.covariance, config.components, within, config.ridge)
         project = LatticeProjection(mean, directions(steps))
         most = max(1, moments.count // (4 * self._config.minimum))
         drawn = moments.draws(min(self._schedule.stages[0][0], most), draws(server, "starts"))
@@ -266,31 +264,6 @@ def growth(prototypes: int) -> Schedule[int]:
     """Numbers of centroids, each with its iterations: k-means starts with an eighth of them."""
     sizes = [max(1, prototypes // part) for part in (8, 4, 2, 1)]
     return Schedule(tuple(zip(sizes, _ITERATIONS, strict=True)))
-
-
-def discriminant(
-    covariance: Float64[Tensor, "d d"],
-    within: Float64[Tensor, "d d"] | None,
-    config: Concord.Config,
-) -> Float64[Tensor, "d c"]:
-    """Directions of the largest variance relative to that within, or of the largest variance.
-
-    Args:
-        covariance: Of the features.
-        within: Of a sample's features under warps; None without warps.
-        config: For `components` and `ridge`.
-    """
-    width = len(covariance)
-    if within is None:
-        noise = np.eye(width)
-    else:
-        ridge = config.ridge * float(within.diagonal().mean()) + np.finfo(float).tiny
-        noise = within.numpy() + ridge * np.eye(width)
-    with threadpool_limits(1):
-        _, vectors = eigh(covariance.numpy(), noise)
-    leading = vectors[:, ::-1][:, : config.components]
-    largest = np.abs(leading).argmax(axis=0)
-    return torch.from_numpy(leading * np.sign(leading[largest, np.arange(leading.shape[1])]))
 
 
 def _label_sums(points: Int32[Tensor, "n c"], prototypes: Tensors) -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""The base of exact k-means and Concord: methods whose clients send sums over their samples.
+"""The base of exact k-means, Concord and TURTLE, whose clients send sums over their samples.
 
 Sums are on a lattice (`coterie.clustering.lattice`), so the sum over all clients, and with it all
 that follows, is the same for every split of the samples, to the bit.
@@ -10,7 +10,9 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-from jaxtyping import Int, Int32
+from jaxtyping import Float64, Int, Int16, Int32
+from scipy.linalg import eigh
+from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 from coterie.clustering.exact_kmeans import Moments
@@ -30,10 +32,12 @@ from coterie.contract import (
     seeded,
 )
 from coterie.contract.clusterer import Clusterer
+from coterie.networks.prototypes import LatticeProjection
 from modules.fixed_encoder import ENCODER, RULES, FixedEncoder
 
 MOMENTS, SUMS = "moments", "sums"
 COUNT, TOTAL, PRODUCTS = "count", "total", "products"
+PROJECTION, POINTS = "projection", "points"
 
 
 class ExactSumsConfig(Component):
@@ -86,12 +90,46 @@ class OnExactSums(Method):
         load_slots(module, {ENCODER: slots[ENCODER]})
         return on_lattice(client.embed(module.encoder, samples))
 
+    def _projected_points(self, client: Client, slots: Slots) -> Int16[Tensor, "n c"]:
+        """The client's projected samples, which it keeps from turn to turn."""
+        if client.state is not None:
+            return client.state[POINTS]
+        project = LatticeProjection(**slots[PROJECTION])
+        return on_lattice(project(off_lattice(self._features(client, slots)))).to(torch.int16)
+
 
 def moment_sums(points: Int[Tensor, "n d"], widest: float) -> dict[str, Tensor]:
     """n, Σ x and Σ x xᵀ; of representations wider than `widest` the diagonal of the last."""
     values = off_lattice(points)
     second = values.square().sum(dim=0) if values.shape[1] > widest else products(points)
     return {COUNT: values.new_tensor(len(values)), TOTAL: values.sum(dim=0), PRODUCTS: second}
+
+
+def discriminant(
+    covariance: Float64[Tensor, "d d"],
+    components: int,
+    within: Float64[Tensor, "d d"] | None = None,
+    ridge: float = 0.0,
+) -> Float64[Tensor, "d c"]:
+    """Directions of the largest variance relative to that within, or of the largest variance.
+
+    Args:
+        covariance: Of the features.
+        components: Number of directions; fewer where there are fewer features.
+        within: Of what is to be left out, such as a sample's features under warps.
+        ridge: Added to `within`, as a share of its mean variance.
+    """
+    width = len(covariance)
+    if within is None:
+        noise = np.eye(width)
+    else:
+        shift = ridge * float(within.diagonal().mean()) + np.finfo(float).tiny
+        noise = within.numpy() + shift * np.eye(width)
+    with threadpool_limits(1):
+        _, vectors = eigh(covariance.numpy(), noise)
+    leading = vectors[:, ::-1][:, :components]
+    largest = np.abs(leading).argmax(axis=0)
+    return torch.from_numpy(leading * np.sign(leading[largest, np.arange(leading.shape[1])]))
 
 
 def with_slots(server: ServerState, slots: Slots) -> ServerState:

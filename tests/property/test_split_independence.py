@@ -1,4 +1,4 @@
-"""Exact k-means and Concord: the same bits for every split of the same samples over clients."""
+"""Exact k-means, Concord and TURTLE: the same bits for every split of the samples over clients."""
 
 from typing import Any
 
@@ -21,12 +21,14 @@ from coterie.rounds.loop import Loop
 from coterie.rounds.state import RunState
 from modules.concord import Concord
 from modules.kmeans import KMeans
+from modules.turtle import Turtle
 from tests.builders.observers import Silent
 
 SAMPLES = (load_digits().images[:600, None] * 255 / 16).round().astype(np.uint8)
 METHODS: dict[str, tuple[Component, EncoderConfig]] = {
     "kmeans": (KMeans.Config(clusters=10, restarts=3, iterations=12), Raw()),
     "concord": (Concord.Config(clusters=10, prototypes=120), Orientations(cells=4)),
+    "turtle": (Turtle.Config(clusters=10, iterations=12, restarts=2), Raw()),
 }
 
 

@@ -25,7 +25,7 @@ def on_lattice(points: Float[Tensor, "*shape"]) -> Int32[Tensor, "*shape"]:
     Raises:
         DataError: If a value is not finite, or its magnitude is over 512.
     """
-    steps = (points.double() * UNIT).round()
+    steps = rounded(points)
     largest = float(steps.abs().amax()) if steps.numel() else 0.0
     if not largest <= LIMIT * UNIT:
         raise DataError(
@@ -33,6 +33,11 @@ def on_lattice(points: Float[Tensor, "*shape"]) -> Int32[Tensor, "*shape"]:
             f"{LIMIT}; scale the features."
         )
     return steps.int()
+
+
+def rounded(points: Float[Tensor, "*shape"]) -> Float64[Tensor, "*shape"]:
+    """Values as numbers of steps, unchecked: for values that are known to be small."""
+    return (points.double() * UNIT).round()
 
 
 def off_lattice(steps: Shaped[Tensor, "*shape"]) -> Float64[Tensor, "*shape"]:

@@ -14,7 +14,7 @@ from scipy.linalg import cho_factor, cho_solve
 from threadpoolctl import threadpool_limits
 from torch import Tensor, nn
 
-from coterie.clustering.lattice import UNIT, off_lattice, on_lattice, products
+from coterie.clustering.lattice import UNIT, off_lattice, products, rounded
 
 _FINE = 2**20
 """Steps of a weight per unit."""
@@ -100,6 +100,6 @@ class QuadraticClassifier(nn.Module):
 
     def forward(self, representations: Float[Tensor, "n c"]) -> Float[Tensor, "n k"]:
         """Map unit vectors to probabilities, in float32."""
-        values = expand(on_lattice(representations), self.leading).double()
+        values = expand(rounded(representations).int(), self.leading).double()
         scores = (values @ self.weights.double() / (UNIT * _FINE)).clamp_min(0.0) ** 3
         return (scores / scores.sum(dim=1, keepdim=True).clamp_min(1e-9)).float()

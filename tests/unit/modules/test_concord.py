@@ -8,7 +8,8 @@ from scipy.linalg import eigh
 from coterie.clustering.lattice import off_lattice, on_lattice
 from coterie.errors import ConfigError, RunError
 from coterie.networks.quadratic import QuadraticClassifier, fit_sums, fitted, products_of
-from modules.concord import Concord, discriminant, growth
+from modules.concord import Concord, growth
+from modules.exact_sums import discriminant
 from tests.builders.vectors import GROUPS, blobs, clusters, on_vectors, same_partition
 
 FEW = {"prototypes": 40, "neighbours": 5}
@@ -46,15 +47,14 @@ def test_the_directions_are_the_generalised_eigenvectors() -> None:
     generator = np.random.default_rng(0)
     a, b = (generator.normal(size=(50, 6)) for _ in range(2))
     covariance, within = a.T @ a / 50, b.T @ b / 50
-    found = discriminant(
-        torch.from_numpy(covariance), torch.from_numpy(within), Concord.Config(components=2)
-    ).numpy()
+    given = torch.from_numpy(covariance)
+    found = discriminant(given, 2, torch.from_numpy(within), ridge=0.3).numpy()
     noise = within + 0.3 * np.trace(within) / 6 * np.eye(6)
     values = np.sort(eigh(covariance, noise, eigvals_only=True))[::-1]
     for direction, value in zip(found.T, values, strict=False):
         assert np.allclose(covariance @ direction, value * noise @ direction)
         assert direction[np.abs(direction).argmax()] > 0
-    plain = discriminant(torch.from_numpy(covariance), None, Concord.Config(components=1)).numpy()
+    plain = discriminant(given, 1).numpy()
     leading = np.linalg.eigh(covariance)[1][:, -1:]
     assert np.allclose(np.abs(plain), np.abs(leading))
 

@@ -1,0 +1,41 @@
+"""What a saved model's program holds: every head of the shipped methods can be exported."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from coterie.contract.clusterer import Clusterer
+from coterie.models.saved_program import load_program, write_program
+from coterie.networks.heads import Centroids, FuzzyCentroids
+from coterie.networks.lattice_softmax import LatticeSoftmax
+from coterie.networks.prototypes import UnitPrototypes
+from coterie.networks.quadratic import QuadraticClassifier
+
+HEADS = (
+    Centroids(torch.randn(3, 4)),
+    FuzzyCentroids(torch.randn(3, 4), 2.0),
+    UnitPrototypes(
+        points=torch.randint(-4096, 4096, (3, 4), dtype=torch.int32),
+        counts=torch.ones(3, dtype=torch.float64),
+        members=torch.eye(3, dtype=torch.float64),
+        temperature=torch.tensor(0.5, dtype=torch.float64),
+    ),
+    QuadraticClassifier(torch.randint(-(2**20), 2**20, (8, 3)), 4),
+    LatticeSoftmax(torch.randint(-(2**20), 2**20, (5, 3))),
+)
+
+
+@pytest.mark.parametrize("head", HEADS, ids=lambda head: type(head).__name__)
+def test_a_head_is_exported_and_gives_the_same_probabilities(
+    head: nn.Module, tmp_path: Path
+) -> None:
+    model = Clusterer(nn.Identity())
+    model.head = head
+    model.eval()
+    samples = torch.nn.functional.normalize(torch.randn(7, 4))
+    write_program(tmp_path, model, samples[:1])
+    program = load_program(tmp_path)
+    assert program is not None
+    assert torch.equal(program(samples).probabilities, model(samples).probabilities)
