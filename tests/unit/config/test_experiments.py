@@ -29,7 +29,7 @@ def test_orchestras_silos_are_the_papers() -> None:
 
 
 NAMED = [name for name in experiments() if "_" in name]
-OPEN = [name for name in experiments() if "_" not in name]
+OPEN = [name for name in experiments() if "_" not in name and name != "photographs"]
 
 
 @pytest.mark.parametrize("name", OPEN)
@@ -41,6 +41,13 @@ def test_an_experiment_without_a_data_set_takes_any(name: str) -> None:
     assert values["partition"]["target"].endswith(":IID")  # which needs no labels
     encoder = ENCODERS.get(name, "auto:Auto")
     assert values["encoder"]["target"] == f"coterie.networks.{encoder}"
+
+
+def test_photographs_are_large_for_a_resnet_50_in_bf16() -> None:
+    values = dump_config(compose("experiment=photographs", "data.path=any"))
+    assert values["method"]["target"] == "modules.simclr:FedSimCLR"
+    assert (values["data"]["size"], values["precision"]) == (224, "bf16-mixed")
+    assert values["encoder"]["model"] == "resnet50"
 
 
 @pytest.mark.parametrize(
