@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-from jaxtyping import Int, Int32
+from jaxtyping import Float, Int, Int32
 from torch import Tensor
 
 from coterie.clustering.exact_kmeans import Moments
@@ -82,9 +82,15 @@ class OnExactSums(Method):
         self, client: Client, slots: Slots, samples: Tensor | None = None
     ) -> Int32[Tensor, "n d"]:
         """Representations on the lattice, by default of the client's own samples."""
+        return on_lattice(self._embedded(client, slots, samples))
+
+    def _embedded(
+        self, client: Client, slots: Slots, samples: Tensor | None = None
+    ) -> Float[Tensor, "n d"]:
+        """Representations, by default of the client's own samples."""
         module = client.module("fixed", lambda: FixedEncoder(self._task))
         load_slots(module, {ENCODER: slots[ENCODER]})
-        return on_lattice(client.embed(module.encoder, samples))
+        return client.embed(module.encoder, samples)
 
 
 def moment_sums(points: Int[Tensor, "n d"], widest: float) -> dict[str, Tensor]:

@@ -6,8 +6,8 @@ from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from coterie.config.component import Component
 
-MOST_NOISE = 2000
-"""Most that clip times noise multiplier may be: a noise's deviation in units of 2^-20 is then below
+MOST_NOISE = 1000
+"""Most that clip times noise multiplier may be: the noise's deviation in units of 2^-20 is then below
 2^31, and its square fits the sampler's integers."""
 
 
