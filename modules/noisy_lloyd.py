@@ -16,7 +16,7 @@ from jaxtyping import Float64, Int32
 from torch import Tensor
 
 from coterie.clustering.lattice import LIMIT, clipped_rows, cluster_sums, nearest, on_lattice
-from coterie.contract import Client, Mean, Outcome, Phase, ServerState, Slots, summed
+from coterie.contract import Mean, Outcome, Phase, ServerState, Slots, summed
 from coterie.errors import ConfigError
 from modules.exact_sums import SUMS, draws, once
 from modules.fixed_encoder import CENTROIDS, ENCODER

@@ -74,7 +74,8 @@ def test_a_large_update_keeps_its_direction_and_has_the_whole_norm():
     update = torch.cat([found[s].tensors[n].reshape(-1) for s, n in learned])
     whole = torch.cat([(sent[s].tensors[n] - SERVER[s][n]).reshape(-1) for s, n in learned])
     assert 2.0 - 1e-5 < float(update.norm()) <= 2.0
-    torch.testing.assert_close(update, 2 * whole.double() / whole.double().norm(), atol=1e-5, rtol=0)
+    expected = 2 * whole.double() / whole.double().norm()
+    torch.testing.assert_close(update, expected, atol=1e-5, rtol=0)
 
 
 def test_an_update_of_nothing_is_nothing():

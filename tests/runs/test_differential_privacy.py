@@ -1,4 +1,4 @@
-"""Whole private runs: budget, resume, noise on any backend, what leaves clients, what is refused."""
+"""Whole private runs: budget, resume, noise on any backend, what is sent and what refused."""
 
 import json
 import shutil
@@ -57,7 +57,7 @@ def test_the_run_ends_before_the_round_that_its_budget_does_not_pay_for(tmp_path
     assert any(note.startswith(sentence) for note in notes)
     assert model_files(tmp_path / "run")
     assert "ε at δ=1e-05" in (tmp_path / "run" / "report.html").read_text()
-    again, _ = train(tmp_path / "run", *FEDAVG, f"privacy.dp.budget={budget}", "resume=true")
+    train(tmp_path / "run", *FEDAVG, f"privacy.dp.budget={budget}", "resume=true")
     assert summary(tmp_path / "run")["privacy"] == known["privacy"]
 
 
@@ -69,7 +69,7 @@ def test_a_run_that_is_resumed_has_the_same_bits_and_spends_nothing_twice(last, 
     for gone in range(last + 1, 5):  # killed in round 4, with `last` the last checkpoint
         shutil.rmtree(tmp_path / "run" / "checkpoints" / f"round-{gone:06d}", ignore_errors=True)
     (tmp_path / "run" / "summary.json").unlink()
-    _, notes = train(tmp_path / "run", *FEDAVG, "checkpoint.keep=9", "resume=true")
+    train(tmp_path / "run", *FEDAVG, "checkpoint.keep=9", "resume=true")
     assert (tmp_path / "run" / "noise.jsonl").read_text() == released
     assert model_files(tmp_path / "run") == model_files(tmp_path / "whole")
     assert spent(tmp_path / "run") == spent(tmp_path / "whole")
@@ -100,7 +100,7 @@ def test_a_run_that_dies_between_release_and_state_resumes_to_the_same_bits(
 def test_without_its_noise_file_a_run_is_not_resumed(tmp_path):
     train(tmp_path / "run", *FEDAVG, "method.rounds=1")
     (tmp_path / "run" / "noise.jsonl").unlink()
-    with pytest.raises(ConfigError, match="noise.jsonl: the run's noise and what it has spent"):
+    with pytest.raises(ConfigError, match=r"noise\.jsonl: the run's noise and what it has spent"):
         train(tmp_path / "run", *FEDAVG, "resume=true")
 
 
@@ -154,8 +154,12 @@ def test_methods_that_average_models_run_with_noise(choice, tmp_path):
         ("cfcl", NOISE, "privacy.dp.clip=0.05: clients send the mail 'reserve_samples' in phase"),
         ("prototypes", NOISE, "privacy.dp.clip=0.05: clients send the record 'counts' in phase"),
         ("concord", NOISE, "privacy.dp.clip=0.05: what clients send in slot 'moments' of phase"),
-        ("ifca", (*NOISE, "encoder=mlp"), "privacy.dp.clip=0.05: the groups of the method's clients"),
-        ("ccfc", (*NOISE, "encoder=mlp"), "privacy.dp.clip=0.05: clients send the record"),
+        ("ifca", (*NOISE, "encoder=mlp"), "privacy.dp.clip=0.05: the groups of the method's"),
+        (
+            "ccfc",
+            (*NOISE, "encoder=mlp"),
+            "privacy.dp.clip=0.05: clients send the record 'centroids'",
+        ),
         ("fedcc", NOISE, "encoder: a batch norm's running statistics are not sent under"),
         ("fedavg", (*NOISE, "aggregation.rule=median"), "aggregation.rule=median: noise under"),
         ("fedavg", (*NOISE, "privacy.dp.delta=0.4"), "privacy.dp.delta=0.4: with 5 clients that"),

@@ -7,8 +7,8 @@ from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 from coterie.config.component import Component
 
 MOST_NOISE = 1000
-"""Most that clip times noise multiplier may be: the noise's deviation in units of 2^-20 is then below
-2^31, and its square fits the sampler's integers."""
+"""Most that clip times noise multiplier may be: the noise's deviation, in units of 2^-20, is then
+below 2^31 for samples too, and its square fits the sampler's integers."""
 
 
 class DPConfig(Component):

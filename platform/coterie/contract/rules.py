@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from coterie.contract.phase import Mean, Slots, Tensors
 from coterie.errors import ContractError
 
-
 _STATISTICS = ("running_mean", "running_var")
 
 

@@ -1,6 +1,6 @@
 """Refuses, before the run, what differential privacy cannot protect."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -9,8 +9,10 @@ from coterie.config.privacy import DPConfig
 from coterie.config.schema import RunConfig
 from coterie.contract.method import GroupsClients, Method
 from coterie.contract.phase import Phase, ServerState
-from coterie.errors import ConfigError
+from coterie.errors import ConfigError, ContractError
 from coterie.rounds.privacy import epsilon, sensitivity
+
+_MOST_PHASES = 10_000
 
 
 def check_privacy(
@@ -47,6 +49,8 @@ def check_privacy(
             f"privacy.dp.clip={dp.clip:g}: the groups of the method's clients tell about each "
             "client; choose a method without groups, such as fedavg."
         )
+    for phase in _ahead(method, server):
+        sensitivity(dp, phase, type(config.method))
     bound = sensitivity(dp, first, type(config.method))
     if bound is not None and bound.clips:
         _check_statistics(method, server)
@@ -55,9 +59,23 @@ def check_privacy(
         _check_numbers(dp, sum(sizes.values()), "samples")
 
 
+def _ahead(method: Method, server: ServerState) -> Iterator[Phase]:
+    """The phases to come, as far as they depend on no answer; the loop checks the others too."""
+    for _ in range(_MOST_PHASES):
+        try:
+            phase = method.next(server)
+        except (ContractError, KeyError):  # it needs a fact that only an answer sets
+            return
+        if phase is None:
+            return
+        yield phase
+        server = server.advance(phase, {})
+
+
 def _check_statistics(method: Method, server: ServerState) -> None:
     model = method.model_for(server, None)
-    if any(isinstance(part, _BatchNorm) and part.track_running_stats for part in model.modules()):
+    used = [*model.encoder.modules(), *(model.head.modules() if model.head is not None else ())]
+    if any(isinstance(part, _BatchNorm) and part.track_running_stats for part in used):
         raise ConfigError(
             "encoder: a batch norm's running statistics are not sent under privacy.dp, and the "
             "model needs them; choose a network without, such as one with encoder.norm=group."
