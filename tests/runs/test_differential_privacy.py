@@ -13,7 +13,7 @@ from coterie.rounds.privacy import epsilon
 from coterie.tracking import noise_file
 from tests.builders.every_method import small
 from tests.builders.observers import Silent
-from tests.runs.test_secure_aggregation import SERIAL, model_files
+from tests.builders.runs import SERIAL, model_files
 
 NOISE = ("privacy.dp.clip=0.05", "privacy.dp.noise_multiplier=2")
 FEDAVG = (*small("fedavg"), "encoder=mlp", *NOISE, "method.rounds=4", "checkpoint.every=1")
