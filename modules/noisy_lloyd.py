@@ -117,9 +117,9 @@ class NoisyLloyd:
     ) -> Float64[Tensor, "n d"]:
         """Random vectors of one length."""
         found = torch.from_numpy(generator.standard_normal((number, features)))
-        return found * (self._clip * _OFFSET / found.norm(dim=1, keepdim=True))
+        return found.mul_(self._clip * _OFFSET).div_(found.norm(dim=1, keepdim=True))
 
     def _in_ball(self, centroids: Float64[Tensor, "k d"]) -> Float64[Tensor, "k d"]:
         """Noise may carry a mean out of the ball, where no mean of samples can be."""
         norms = centroids.norm(dim=1, keepdim=True)
-        return centroids * (self._clip / norms.clamp_min(self._clip))
+        return centroids.mul(self._clip).div(norms.clamp_min(self._clip))

@@ -47,8 +47,8 @@ def clipped_rows(points: Float[Tensor, "n d"], norm: float) -> Int32[Tensor, "n 
     lengths = steps.norm(dim=1)
     if not bool(lengths.isfinite().all()):
         raise DataError("A representation has a value that is not finite; mend the samples.")
-    scale = (most / lengths.clamp_min(most))[:, None]
-    whole = (steps * scale).trunc()
+    scale: Tensor = (most / lengths.clamp_min(most))[:, None]
+    whole: Tensor = (steps * scale).trunc()
     while len(over := torch.nonzero(whole.square().sum(dim=1) > most**2)[:, 0]):
         scale[over] *= 1 - 2.0**-40
         whole[over] = (steps[over] * scale[over]).trunc()
