@@ -74,9 +74,9 @@ def _candidates(stream: Stream, sigma: int, tries: int) -> NDArray[np.int64]:
     negative = stream.below(2, len(low)) == 1
     keep = ~(negative & (low == 0) & (times == 0))  # or 0 would come twice as often
     keep[keep] = _thinned(stream, sigma, low[keep], times[keep])
-    size: NDArray[np.int64] = low.astype(np.int64) + sigma * times
-    size[negative] *= -1
-    return size[keep]
+    accepted: NDArray[np.int64] = (low.astype(np.int64) + sigma * times)[keep]
+    accepted[negative[keep]] *= -1
+    return accepted
 
 
 def _thinned(stream: Stream, sigma: int, low: Words, times: NDArray[np.int64]) -> Flags:
