@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-from jaxtyping import Float64, Int, Int16, Int32
+from jaxtyping import Float, Float64, Int, Int16, Int32
 from scipy.linalg import eigh
 from threadpoolctl import threadpool_limits
 from torch import Tensor
@@ -86,9 +86,15 @@ class OnExactSums(Method):
         self, client: Client, slots: Slots, samples: Tensor | None = None
     ) -> Int32[Tensor, "n d"]:
         """Representations on the lattice, by default of the client's own samples."""
+        return on_lattice(self._embedded(client, slots, samples))
+
+    def _embedded(
+        self, client: Client, slots: Slots, samples: Tensor | None = None
+    ) -> Float[Tensor, "n d"]:
+        """Representations, by default of the client's own samples."""
         module = client.module("fixed", lambda: FixedEncoder(self._task))
         load_slots(module, {ENCODER: slots[ENCODER]})
-        return on_lattice(client.embed(module.encoder, samples))
+        return client.embed(module.encoder, samples)
 
     def _projected_points(self, client: Client, slots: Slots) -> Int16[Tensor, "n c"]:
         """The client's projected samples, which it keeps from turn to turn."""

@@ -3,10 +3,12 @@
 Dhillon and Modha, "A Data-Clustering Algorithm on Distributed Memory Multiprocessors" (2000), after
 Lloyd's algorithm. Each round clients send, for every centroid, the sum and the number of their
 nearest samples. The centroids are those of k-means on all samples in
-one place, to the bit, however the samples are split.
+one place, to the bit, however the samples are split. Under `privacy.dp` the sums carry noise
+(`noisy_lloyd`).
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import ClassVar
 
 import torch
@@ -42,6 +44,7 @@ from modules.exact_sums import (
     once,
 )
 from modules.fixed_encoder import CENTROIDS, ENCODER
+from modules.noisy_lloyd import NoisyLloyd
 
 MOVING, BEST = "moving", "best"
 
@@ -67,12 +70,25 @@ class KMeans(OnExactSums):
         super().__init__(config, task)
         self._config = config
         self._clusters = cluster_count(config.clusters, task)
+        self._noisy: NoisyLloyd | None = None
+        if task.clip is not None:
+            self._noisy = NoisyLloyd(task.clip, self._clusters, task.features, config.restarts)
         self.rounds = 1 + config.iterations
+
+    def init(self, sizes: Mapping[int, int], seed: int) -> ServerState:
+        """The encoder as it is built, and no sums yet."""
+        server = super().init(sizes, seed)
+        if self._noisy is None:
+            return server
+        slots = {ENCODER: server.slots[ENCODER], SUMS: self._noisy.start(self._task.features)}
+        return replace(server, slots=slots)
 
     def next(self, server: ServerState) -> Phase | None:
         """Moments of all samples, then an iteration a round until no centroid moves."""
         if server.round >= self.rounds or server.facts.get("settled"):
             return None
+        if self._noisy is not None:
+            return self._noisy.next(server)
         first = server.round == 0
         return Phase(
             name=MOMENTS if first else "lloyd",
@@ -85,6 +101,8 @@ class KMeans(OnExactSums):
 
     def client(self, client: Client, phase: Phase, slots: Slots) -> Outcome:
         """The client's sums: over all its samples, or over those nearest to each centroid."""
+        if self._noisy is not None:
+            return self._noisy.client(self._embedded(client, slots), phase, slots, BEST)
         points = self._features(client, slots)
         if phase.name == MOMENTS:
             return Outcome(up={MOMENTS: once(moment_sums(points, self.widest))})
@@ -104,6 +122,10 @@ class KMeans(OnExactSums):
         records: Mapping[int, Tensors],
     ) -> ServerState:
         """Starts from the moments of all samples; then Lloyd's step for every start that moves."""
+        if self._noisy is not None:
+            best = self._noisy.after(server, means)
+            zeros = torch.zeros(len(best), best.shape[1] + 1, dtype=torch.float64)
+            return server.advance(phase, {CENTROIDS: {BEST: best}, SUMS: {SUMS: zeros}})
         if phase.name == MOMENTS:
             moments, generator = moments_of(summed(means[MOMENTS])), draws(server, "starts")
             restarts = range(self._config.restarts)

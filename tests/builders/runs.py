@@ -57,6 +57,12 @@ COMMAND = (
     "tracking.progress=none",
 )
 """A run of a moment from the command line, in this process, without extras."""
+SERIAL = (
+    "cluster=serial",
+    "executor=bare",
+    *(key for key in COMMAND if key.startswith(("evaluation.", "tracking."))),
+)
+"""Any run in this process, without extras."""
 TINY = (
     "experiment=fedmcc_digits",
     "cluster=serial",
@@ -129,6 +135,13 @@ def assert_same(a, b):
             assert one[key].keys() == other[key].keys()
             for name in one[key]:
                 assert torch.equal(one[key][name], other[key][name]), (key, name)
+
+
+def model_files(folder: Path) -> dict[str, bytes]:
+    """The bytes of the model's tensors by file."""
+    files = sorted((folder / "model").rglob("*.safetensors"))
+    assert files
+    return {file.name: file.read_bytes() for file in files}
 
 
 def train(folder: Path, *overrides: str) -> RunResult:

@@ -1,4 +1,4 @@
-"""The tables of docs/results/concord.md and docs/choosing.md have the figures of their data."""
+"""The tables of results/concord.md, choosing.md and privacy.md have the figures of their data."""
 
 import csv
 import re
@@ -61,3 +61,19 @@ def test_the_comparisons_cells_are_the_datas() -> None:
                     assert {value} == (set(measured.values()) or {"–"}), (name, data)
                 else:
                     assert value == measured.get(p, "–"), (name, data, p)
+
+
+def test_the_table_of_private_runs_is_the_datas() -> None:
+    with (DOCS / "results" / "data" / "privacy.csv").open(newline="") as file:
+        measured = list(csv.DictReader(file))
+    wanted = [
+        (
+            f"{float(row['epsilon']):.2f}, {row['delta']}" if row["epsilon"] else "none",
+            row["noise_multiplier"] or "0",
+            row["rounds"],
+            f"{row['score'].upper()} {float(row['value']):.3f}",
+        )
+        for row in measured
+    ]
+    shown = table_rows("privacy.md", "FedAvg, 500 clients", "k-means, 70,000 samples")
+    assert [tuple(cells[2:]) for cells in shown] == wanted

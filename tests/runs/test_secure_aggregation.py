@@ -12,22 +12,13 @@ from coterie.errors import ConfigError, RunError
 from coterie.execution.events import CallDone, TurnDone
 from coterie.execution.serial import SerialBackend
 from tests.builders.every_method import small
-from tests.builders.runs import COMMAND
+from tests.builders.runs import SERIAL, model_files
 
-QUIET = tuple(key for key in COMMAND if key.startswith(("evaluation.", "tracking.")))
-SERIAL = ("cluster=serial", "executor=bare", *QUIET)
 MASKED = "privacy.secure_aggregation=true"
 
 
 def train(folder, *keys):
     return Federation(compose(*keys, *SERIAL, f"run_dir={folder}")).run()
-
-
-def model_files(folder):
-    """The bytes of the model's tensors by file."""
-    files = sorted((Path(folder) / "model").rglob("*.safetensors"))
-    assert files
-    return {file.name: file.read_bytes() for file in files}
 
 
 def rows(folder):

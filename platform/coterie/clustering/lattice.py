@@ -5,6 +5,8 @@ that float64 holds exactly. So any split of the samples over clients, any batch 
 threads gives the same bits.
 """
 
+import math
+
 import torch
 from jaxtyping import Float, Float64, Int, Int32, Int64, Shaped
 from torch import Tensor
@@ -38,6 +40,24 @@ def on_lattice(points: Float[Tensor, "*shape"]) -> Int32[Tensor, "*shape"]:
 def rounded(points: Float[Tensor, "*shape"]) -> Float64[Tensor, "*shape"]:
     """Values as numbers of steps, unchecked: for values that are known to be small."""
     return (points.double() * UNIT).round()
+
+
+def clipped_rows(points: Float[Tensor, "n d"], norm: float) -> Int32[Tensor, "n d"]:
+    """Put rows on the lattice, scaled so that none is longer than `norm`, rounding included.
+
+    Raises:
+        DataError: If a value is not finite.
+    """
+    steps, most = points.double() * UNIT, math.floor(norm * UNIT)
+    lengths = steps.norm(dim=1)
+    if not bool(lengths.isfinite().all()):
+        raise DataError("A representation has a value that is not finite; mend the samples.")
+    scale: Tensor = (most / lengths.clamp_min(most))[:, None]
+    whole: Tensor = (steps * scale).trunc()
+    while len(over := torch.nonzero(whole.square().sum(dim=1) > most**2)[:, 0]):
+        scale[over] *= 1 - 2.0**-40
+        whole[over] = (steps[over] * scale[over]).trunc()
+    return whole.int()
 
 
 def off_lattice(steps: Shaped[Tensor, "*shape"]) -> Float64[Tensor, "*shape"]:

@@ -1,8 +1,43 @@
 """What clients keep to themselves, whatever the method."""
 
-from pydantic import PositiveInt
+from typing import Annotated
+
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from coterie.config.component import Component
+
+MOST_NOISE = 1000
+"""Most that clip times noise multiplier may be: the noise's deviation, in units of 2^-20, is then
+below 2^31 for samples too, and its square fits the sampler's integers."""
+
+
+class DPConfig(Component):
+    """Differential privacy of what the server learns from the clients; off without `clip`."""
+
+    clip: Annotated[float, Field(ge=1e-3, le=1e3)] | None = None
+    """L2 norm to which each client's update is clipped, over all slots together; for k-means, that
+    of each sample's representation. With it, noise is added to every sum; null: no privacy."""
+    noise_multiplier: Annotated[float, Field(ge=1e-2)] | None = None
+    """Standard deviation of the noise in each coordinate of the sum, as a multiple of what one
+    client, or of k-means one sample, changes it by at most."""
+    delta: Annotated[float, Field(gt=0.0, lt=1.0)] = 1e-5
+    """δ for which ε is computed; well below one divided by the number of clients, or samples."""
+    budget: PositiveFloat | None = None
+    """ε at which the run ends: before the first phase that would exceed it, with its model."""
+
+    @model_validator(mode="after")
+    def _check_pair(self) -> "DPConfig":
+        if (self.clip is None) != (self.noise_multiplier is None):
+            has, lacks = ("clip", "noise_multiplier") if self.clip else ("noise_multiplier", "clip")
+            raise ValueError(f"{has}={getattr(self, has)}: give {lacks} too, or none of the two")
+        if self.clip is None and self.budget is not None:
+            raise ValueError(f"budget={self.budget}: give clip and noise_multiplier too")
+        if self.clip and self.noise_multiplier and self.clip * self.noise_multiplier > MOST_NOISE:
+            raise ValueError(
+                f"clip={self.clip} with noise_multiplier={self.noise_multiplier} is noise over "
+                f"{MOST_NOISE}; lower one of the two, or scale the data"
+            )
+        return self
 
 
 class PrivacyConfig(Component):
@@ -15,3 +50,4 @@ class PrivacyConfig(Component):
     secure_aggregation: bool = False
     """Clients mask their contributions, and the driver reads only the sum of all of them, which is
     the same to the bit. For methods whose clients send nothing but sums."""
+    dp: DPConfig = DPConfig()

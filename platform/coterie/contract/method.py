@@ -41,6 +41,8 @@ class Task:
         augmentation: Config of the random views.
         dtype: The parameters' type, from the run's precision.
         minimum: Samples that what a client sends stands for at least; see `privacy.minimum`.
+        clip: L2 norm to clip each sample's representation to before it enters a sum, in methods
+            that declare `Phase.sensitivity`; None without `privacy.dp`.
     """
 
     shape: tuple[int, ...]
@@ -49,6 +51,7 @@ class Task:
     augmentation: BuildsAugmentation
     dtype: torch.dtype = torch.float32
     minimum: int = 1
+    clip: float | None = None
 
     @cached_property
     def features(self) -> int:

@@ -31,6 +31,7 @@ class PhaseRecord:
         seconds: Wall-clock time of the phase.
         simulated: Number of clients simulated as "absent", "dropped" or "stragglers".
         evaluation: Scores of the evaluation that followed, by name; None if there was none.
+        epsilon: ε of all sums so far; None without `privacy.dp`.
     """
 
     phase: Phase
@@ -45,6 +46,7 @@ class PhaseRecord:
     seconds: float = 0.0
     simulated: Mapping[str, int] = field(default_factory=dict)
     evaluation: Mapping[str, float] | None = None
+    epsilon: float | None = None
 
 
 class Observer(Protocol):

@@ -51,6 +51,9 @@ class Phase:
             many times its number of samples.
         received: Samples from other clients that it may count beside its own.
         ends_round: Whether the round ends with this phase; evaluation and checkpoints may follow.
+        sensitivity: For sums over samples: the L2 norm by which one sample changes the sum over
+            all clients and slots at most, which clients see to; the sums are multiples of 2^-20.
+            Without it, differential privacy clips what each client sends as an update.
     """
 
     name: str
@@ -68,6 +71,7 @@ class Phase:
     repeats: float = 1.0
     received: int = 0
     ends_round: bool = True
+    sensitivity: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

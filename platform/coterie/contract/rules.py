@@ -10,6 +10,13 @@ from torch import Tensor, nn
 from coterie.contract.phase import Mean, Slots, Tensors
 from coterie.errors import ContractError
 
+_STATISTICS = ("running_mean", "running_var")
+
+
+def is_statistic(name: str) -> bool:
+    """Whether an entry is a running statistic of BatchNorm: an estimate, which no step trains."""
+    return name.rpartition(".")[2] in _STATISTICS
+
 
 class Rule(Enum):
     """What happens to an entry of the state between two turns of a client."""

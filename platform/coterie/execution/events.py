@@ -6,6 +6,7 @@ from typing import Any
 
 from coterie.config.aggregation import AggregationRule
 from coterie.contract.phase import Phase
+from coterie.execution.clipping import Sensitivity
 from coterie.execution.exact import Lanes, Layout
 from coterie.execution.packing import Packed
 
@@ -47,6 +48,7 @@ class Order:
         turns: The clients' turns.
         rule: How contributions are aggregated.
         session: Where sums are masked, a word that no other run of a phase has; else "".
+        sensitivity: What bounds the sums under differential privacy; None without.
     """
 
     phase: Phase
@@ -55,6 +57,7 @@ class Order:
     turns: tuple[Turn, ...]
     rule: AggregationRule = "weighted"
     session: str = ""
+    sensitivity: Sensitivity | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

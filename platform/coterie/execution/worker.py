@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from coterie.contract.client import ClientData, LocalTrainer
 from coterie.contract.data import Indices, Samples
 from coterie.contract.method import Method
-from coterie.contract.phase import Outcome, Slots, Tensors
+from coterie.contract.phase import Mean, Outcome, Slots, Tensors
 from coterie.errors import ConfigError, StateLostError, described, printable
+from coterie.execution.clipping import clipped
 from coterie.execution.events import (
     CallDone,
     Event,
@@ -131,13 +132,16 @@ class Worker:
                 samples=turn.size,
                 heaviest=turn.heaviest,
             )
+            if order.sensitivity is not None:  # nothing leaves the client but what is noised
+                outcome = replace(outcome, metrics={}, note="")
             done = _turn_done(call, turn.client, outcome, time.perf_counter() - started)
             done = replace(done, updates=sent_whole(order.rule, outcome.up))
+            up = summed(order.rule, _bounded(order, outcome.up, slots))
             # Last, so that a client that fails adds nothing to the sums.
             if isinstance(sums, ExactMeans):
-                sums.add(summed(order.rule, outcome.up))
+                sums.add(up)
             else:
-                sums.add(turn.client, summed(order.rule, outcome.up))
+                sums.add(turn.client, up)
                 done = replace(done, bytes_up=_masked(done.bytes_up, order.layouts))
         except (StateLostError, SumsExceededError):
             raise
@@ -190,6 +194,14 @@ def _turn_done(call: int, client: int, outcome: Outcome, seconds: float) -> Turn
         mail={recipient: pack(message) for recipient, message in outcome.mail.items()},
         note=printable(outcome.note),
     )
+
+
+def _bounded(order: Order, up: Mapping[str, Mean], slots: Slots) -> Mapping[str, Mean]:
+    """The contributions; under differential privacy the clipped update from these slots."""
+    bound = order.sensitivity
+    if bound is None or not bound.clips:
+        return up
+    return clipped(up, slots, order.layouts, bound.steps)
 
 
 def _masked(sizes: Mapping[str, int], layouts: Mapping[str, Layout]) -> dict[str, int]:

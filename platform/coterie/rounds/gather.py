@@ -14,6 +14,8 @@ from coterie.execution.packing import unpack
 from coterie.execution.secure_party import FEWEST
 from coterie.rounds.secure_aggregation import Opened, open_sums, require
 
+Join = Callable[[ExactMeans], Mapping[str, Mean]]
+
 _KEYS = "secure_aggregation"
 """Keys and shares in the counts of bytes."""
 _LOST = "its process was lost with its masked sum"
@@ -65,7 +67,11 @@ class PhaseResult:
 
 
 def run_phase(
-    backend: Backend, order: Order, faults: FaultsConfig, watch: Callable[[Event], None]
+    backend: Backend,
+    order: Order,
+    faults: FaultsConfig,
+    watch: Callable[[Event], None],
+    join: Join = ExactMeans.result,
 ) -> PhaseResult:
     """Run every turn of a phase, and failed ones again where the policy says so.
 
@@ -74,6 +80,8 @@ def run_phase(
         order: The phase, its slots and turns.
         faults: What to do about clients that fail.
         watch: Called with every event, for progress.
+        join: Makes slots' means of the sums over all clients; under differential privacy with
+            noise.
 
     Raises:
         ConfigError: If every client refuses the config.
@@ -91,7 +99,7 @@ def run_phase(
     for client, message in sorted(gather.failed.items()):
         gather.note(client, message, "dropped from the phase")
     return PhaseResult(
-        means=gather.means.result(),
+        means=join(gather.means),
         turns=tuple(gather.done[client] for client in sorted(gather.done)),
         failures=tuple(gather.failures),
         dropped=tuple(sorted(gather.failed)),

@@ -7,21 +7,23 @@ backend, aggregates what they send and runs the method's server half.
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from secrets import token_hex
 
 from coterie.contract.method import Method
 from coterie.contract.observer import Observer
-from coterie.contract.phase import Phase
+from coterie.contract.phase import Mean, Phase
 from coterie.contract.seeds import derive_seed
 from coterie.errors import RunError, StateLostError
 from coterie.execution.backend import Backend, Workload
 from coterie.execution.events import CallLost, Event, Order, Turn, TurnDone, TurnFailed
-from coterie.execution.exact import Layout, heaviest
+from coterie.execution.exact import ExactMeans, Layout, heaviest
 from coterie.execution.messages import check_offer, check_sums_only
-from coterie.execution.packing import digest, pack
+from coterie.execution.packing import digest, pack, unpack
 from coterie.execution.robust import robust_means
 from coterie.rounds.gather import PhaseResult, run_phase
 from coterie.rounds.participation import Participation, Turnout
+from coterie.rounds.privacy import Privacy, sensitivity
 from coterie.rounds.server_optimizer import server_step
 from coterie.rounds.state import RunState, Traffic
 
@@ -39,6 +41,7 @@ class Committed:
         traffic: Its bytes.
         seconds: Its wall-clock time.
         simulated: Counts of simulated absences, dropouts and stragglers.
+        epsilon: ε of all sums up to this phase; None without `privacy.dp`.
     """
 
     phase: Phase
@@ -46,6 +49,7 @@ class Committed:
     traffic: Traffic
     seconds: float
     simulated: Mapping[str, int] = field(default_factory=dict)
+    epsilon: float | None = None
 
 
 def _give_up(state: RunState, lost: StateLostError) -> None:
@@ -65,6 +69,7 @@ class Loop:
         commit: Called after each phase, to track, evaluate and checkpoint.
         recover: Called when clients' states were lost; changes the state to one that can go on.
         participation: Draws each phase's clients; by default as the workload's config says.
+        privacy: Adds noise to the sums; None without `privacy.dp`.
         has_run: Whether a client has completed a turn.
     """
 
@@ -75,6 +80,7 @@ class Loop:
     commit: Callable[[RunState, Committed], None]
     recover: Callable[[RunState, StateLostError], None] = _give_up
     participation: Participation | None = None
+    privacy: Privacy | None = None
     has_run: bool = False
     _told: set[int] = field(default_factory=set)
 
@@ -88,9 +94,14 @@ class Loop:
         participation = self.participation or Participation(
             self.workload.config, len(self.workload.parts)
         )
+        if self.workload.config.privacy.dp.clip is not None and self.privacy is None:
+            raise ValueError("privacy.dp asks for noise; give the loop a Privacy")
         while (phase := self.method.next(state.server)) is not None:
             started = time.perf_counter()
             turnout = participation.turnout(phase)
+            if self.privacy is not None and not self.privacy.affords(phase, turnout.clients):
+                self.observer.note(_spent(self.privacy, phase))
+                break
             self.observer.phase_started(phase, len(turnout.clients), self.method.rounds)
             order, versions = self._order(state, phase, turnout)
             try:
@@ -109,6 +120,7 @@ class Loop:
                 traffic=traffic,
                 seconds=time.perf_counter() - started,
                 simulated=turnout.simulated,
+                epsilon=None if self.privacy is None else self.privacy.epsilon(phase),
             )
             self.commit(state, committed)
         _check_trained(state)
@@ -137,12 +149,14 @@ class Loop:
             turns=tuple(self._turn(state, phase, c, turnout, limits) for c in turnout.clients),
             rule=config.aggregation.rule,
             session=token_hex(16) if secure and phase.up else "",
+            sensitivity=sensitivity(config.privacy.dp, phase, type(config.method)),
         )
         return order, versions
 
     def _heaviest(self, phase: Phase, turnout: Turnout) -> Mapping[int, int]:
-        """The largest weight of each client; empty under rules for which weights do not count."""
-        if self.workload.config.aggregation.rule != "weighted":
+        """The largest weight of each client; empty where weights do not count."""
+        config = self.workload.config
+        if config.aggregation.rule != "weighted" or config.privacy.dp.clip is not None:
             return {}
         return heaviest({c: len(self.workload.parts[c]) for c in turnout.clients}, phase)
 
@@ -170,12 +184,22 @@ class Loop:
         if not order.turns:
             return PhaseResult(means={}, turns=(), failures=(), dropped=())
         config = self.workload.config
-        result = run_phase(self.backend, order, config.faults, self._watch)
+        join = partial(self._join, order)
+        result = run_phase(self.backend, order, config.faults, self._watch, join)
         fetch, layouts = self.backend.fetch, order.layouts
         robust = robust_means(result.turns, layouts, fetch, config.aggregation)
         # Without their updates, which the object store would otherwise hold for another phase.
         turns = tuple(replace(turn, updates={}) for turn in result.turns)
         return replace(result, means={**result.means, **robust}, turns=turns)
+
+    def _join(self, order: Order, sums: ExactMeans) -> Mapping[str, Mean]:
+        """The slots' means; under differential privacy with noise."""
+        if order.sensitivity is None:
+            return sums.result()
+        assert self.privacy is not None  # `run` has seen to it
+        return self.privacy.release(
+            order, sums, lambda slot: unpack(self.backend.fetch(order.slots[slot]))
+        )
 
     def _serve(self, state: RunState, phase: Phase, result: PhaseResult) -> None:
         """Take the server optimiser's step, then run the method's server half."""
@@ -210,6 +234,13 @@ class Loop:
             self.observer.note(f"Client {done.client}: {done.note.rstrip('.')}.")
         elif len(self._told) == _TOLD + 1:
             self.observer.note("Notes of further clients are not shown.")
+
+
+def _spent(privacy: Privacy, phase: Phase) -> str:
+    return (
+        f"Ended before round {phase.round}: it would exceed "
+        f"privacy.dp.budget={privacy.config.budget:g}, of which ε={privacy.epsilon():.3g} is spent."
+    )
 
 
 def _check_trained(state: RunState) -> None:

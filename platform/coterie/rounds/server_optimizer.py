@@ -15,8 +15,7 @@ from torch import Tensor
 
 from coterie.config.aggregation import AggregationConfig
 from coterie.contract.phase import Mean, Slots, Tensors
-
-_STATISTICS = ("running_mean", "running_var")
+from coterie.contract.rules import is_statistic
 
 Moments = dict[str, dict[str, Tensor]]
 """Slot to float64 tensors by name: "m/<name>", and for FedAdam "v/<name>"."""
@@ -51,7 +50,7 @@ def server_step(
         kept = after.setdefault(slot, {})
         tensors = {
             name: value
-            if name.rpartition(".")[2] in _STATISTICS
+            if is_statistic(name)
             else _step(name, slots[slot][name], value, kept, config)
             for name, value in mean.tensors.items()
         }

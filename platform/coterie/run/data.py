@@ -173,4 +173,5 @@ def task_of(config: RunConfig, data: DataArrays) -> Task:
         augmentation=config.augmentation,  # type: ignore[arg-type]
         dtype=_DTYPES.get(config.precision, torch.float32),
         minimum=config.privacy.minimum,
+        clip=config.privacy.dp.clip,
     )

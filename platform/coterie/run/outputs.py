@@ -83,6 +83,7 @@ def summary_of(
     metrics: Mapping[str, Mapping[str, float]],
     failures: tuple[str, ...],
     seconds: Mapping[str, float],
+    privacy: Mapping[str, float],
     error: str | None,
 ) -> Summary:
     """The content of `summary.json` for a run, whose state is None if it never began.
@@ -108,6 +109,7 @@ def summary_of(
         simulated=state.simulated if state else {},
         failures=failures,
         seconds=seconds,
+        privacy=privacy,
         error=error,
     )
 

@@ -96,6 +96,7 @@ class Recorder:
                 seconds=committed.seconds,
                 simulated=committed.simulated,
                 evaluation=evaluation,
+                epsilon=committed.epsilon,
             )
         )
         every = self.config.checkpoint.every
@@ -203,6 +204,7 @@ class Recorder:
             **{f"modelled_seconds/{way}": value for way, value in modelled.items()},
             **{name: count for name, count in simulated.items() if name != "dropped"},
             **({"dropped/simulated": simulated["dropped"]} if "dropped" in simulated else {}),
+            **({} if committed.epsilon is None else {"epsilon": committed.epsilon}),
             "participants": len(result.turns),
             "failures": len(result.failures),
             "dropped": len(result.dropped) + simulated.get("dropped", 0),

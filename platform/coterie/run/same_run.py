@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from coterie.config.loading import dump_config
+from coterie.config.privacy import DPConfig
 from coterie.config.schema import RunConfig
 from coterie.errors import ConfigError
 
@@ -29,7 +30,10 @@ _BOUND = frozenset({"cluster.threads_per_client"})
 """Keys of those sections that it may not change: the number of threads changes rounding."""
 _ADDED = frozenset({"privacy.minimum"})
 """Keys that configs of earlier versions lack, with bits that only small clients' depend on."""
-_BEFORE = {"privacy.secure_aggregation": False}
+_BEFORE = {
+    "privacy.secure_aggregation": False,
+    "privacy.dp": DPConfig().model_dump(mode="json"),
+}
 """What configs of earlier versions, which lack these keys, meant."""
 _ORDERED = "data.clients"
 """A mapping whose order counts, because it numbers the clients."""

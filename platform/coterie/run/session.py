@@ -17,6 +17,7 @@ from coterie.evaluation.scorer import Evaluation
 from coterie.execution.backend import Backend
 from coterie.models.saved_model import with_head
 from coterie.rounds.loop import Loop
+from coterie.rounds.privacy import Privacy
 from coterie.rounds.state import RunState
 from coterie.run.client_groups import ClientGroups
 from coterie.run.client_table import ClientRow, client_rows, write_clients
@@ -28,6 +29,7 @@ from coterie.run.recovery import Recovery
 from coterie.run.setup import Assembly, make_backend, make_scorer
 from coterie.tracking.loggers import Tracker, build_loggers
 from coterie.tracking.metrics_log import MetricsLog, flat
+from coterie.tracking.noise_file import NoiseFile
 from coterie.tracking.run_directory import RunDirectory
 from coterie.tracking.run_records import is_completed
 from coterie.tracking.run_report import write_run_report
@@ -68,6 +70,7 @@ class Session:
     _recorder: Recorder | None = None
     _tracker: Tracker | None = None
     _loop: Loop | None = None
+    _privacy: Privacy | None = None
 
     def run(self, interrupts: Interrupts) -> Finished:
         """Start the backend, run the method's phases, evaluate and write the outputs.
@@ -168,6 +171,7 @@ class Session:
         self.state = recovery.begin()
         if self.extension:
             self._extend()
+        self._privacy = self._make_privacy(self.state)
         self.seconds["start"] = time.perf_counter() - begun
         self._loop = Loop(
             method=self.assembly.method,
@@ -177,6 +181,7 @@ class Session:
             commit=self._recorder.commit,
             recover=recovery.recover,
             participation=self.assembly.participation,
+            privacy=self._privacy,
         )
         self._loop.run(self.state)
         return self.state, self._recorder
@@ -228,6 +233,15 @@ class Session:
         recorder.tracker.log_model(self.directory.model, about_model)
         self.seconds["outputs"] = time.perf_counter() - started - self.seconds["final_evaluation"]
         return Finished(evaluation=evaluation, model=model, figures=figures)
+
+    def _make_privacy(self, state: RunState) -> Privacy | None:
+        """The run's noise, with what it has spent before a resume."""
+        config = self.config.privacy.dp
+        if config.clip is None:
+            return None
+        file = NoiseFile(self.directory.noise)
+        secret, spent = file.open(begun=bool(state.phases))
+        return Privacy(config, secret, spent, file.append)
 
     def _make_tracker(self) -> Tracker:
         config, path = self.config, self.directory.path
@@ -282,5 +296,6 @@ class Session:
             metrics=metrics,
             failures=self.failures,
             seconds=seconds,
+            privacy=self._privacy.spending() if self._privacy is not None else {},
             error=error,
         )

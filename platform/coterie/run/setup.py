@@ -29,6 +29,7 @@ from coterie.rounds.participation import Participation
 from coterie.run.callbacks import AnyCallback, build_callbacks, local_callbacks, run_callbacks
 from coterie.run.checks import check_fit, cluster_number
 from coterie.run.data import RunData, read_data, task_of
+from coterie.run.privacy_checks import check_privacy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +81,7 @@ def assemble(config: RunConfig, given: Sequence[AnyCallback] = ()) -> Assembly:
         participation.check(first)
         if config.privacy.secure_aggregation:
             check_sums_only(first)
+        check_privacy(config, method, server, first, sizes)
     if config.evaluation.local_tests:
         _local_test_rows(config, read.arrays, read.parts)
         _check_classifies(method.model_for(server, None).classifies, config)

@@ -36,6 +36,7 @@ class Progress:
     peer: int = 0
     simulated: Mapping[str, int] = field(default_factory=dict)
     evaluation: Mapping[str, float] = field(default_factory=dict)
+    epsilon: float | None = None
 
     def begin(self, phase: Phase, cohort: int, total_rounds: int | None) -> None:
         """Start a phase; a new stage resets losses and durations."""
@@ -59,6 +60,7 @@ class Progress:
         self.peer = before["peer"] + record.bytes_peer
         self.simulated = record.simulated
         self.evaluation = record.evaluation or self.evaluation
+        self.epsilon = record.epsilon
         if record.loss is not None:
             self.losses = (*self.losses, record.loss)[-_RECENT:]
         if record.phase.ends_round:
@@ -84,8 +86,13 @@ class Progress:
 
     @property
     def loss(self) -> str:
-        """The latest loss and its difference from the mean of the recent losses before it."""
+        """The latest loss and its difference from the mean of the recent losses before it.
+
+        Under differential privacy clients send no loss, and this is ε so far.
+        """
         losses = self.losses
+        if self.epsilon is not None:
+            return f"epsilon {self.epsilon:.3g}"
         if len(losses) < 2:
             return f"loss {losses[0]:.4f}" if losses else "loss -"
         return f"loss {losses[-1]:.4f} ({losses[-1] - sum(losses[:-1]) / (len(losses) - 1):+.4f})"

@@ -149,6 +149,11 @@ class RunDirectory:
         return self.path / "report.html"
 
     @property
+    def noise(self) -> Path:
+        """`noise.jsonl`: the secret key of a private run's noise, and the sums released."""
+        return self.path / "noise.jsonl"
+
+    @property
     def client_groups(self) -> Path:
         """`client_groups.csv`: round, client, group."""
         return self.path / "client_groups.csv"

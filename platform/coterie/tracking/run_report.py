@@ -122,6 +122,8 @@ def _tiles(summary: Row) -> dict[str, str]:
     if summary:
         sent = sum(summary["bytes"].values())
         shown |= {"rounds": f"{summary['rounds']:,}", "clients": f"{summary['clients']:,}"}
+        spent = summary.get("privacy", {})
+        shown |= {f"ε at δ={spent['delta']:g}": f"{spent['epsilon']:.3g}"} if spent else {}
         shown |= {"sent": format_bytes(sent)}
         shown |= {"time": format_seconds(summary["seconds"].get("total") or 0.0)}
     return shown

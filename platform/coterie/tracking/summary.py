@@ -10,7 +10,7 @@ from coterie.contract.observer import Status
 from coterie.tracking.atomic import write_text_atomically
 from coterie.tracking.metrics_log import finite, flat
 
-_TOTALS = ("bytes", "seconds", "items_peer", "modelled_seconds", "simulated")
+_TOTALS = ("bytes", "seconds", "items_peer", "modelled_seconds", "simulated", "privacy")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +35,8 @@ class Summary:
             the config has links.
         simulated: Simulated turns of the whole run: {"dropped": 12, "stragglers": 30}; in the file
             only if the config simulates any.
+        privacy: What differential privacy has spent: {"epsilon": 3.2, "delta": 1e-05}; in the file
+            only under `privacy.dp`.
         failures: One sentence per dropped client or lost actor.
         seconds: Wall-clock times by purpose, with "total".
         error: Why the run failed, as one sentence; None if it did not.
@@ -54,6 +56,7 @@ class Summary:
     items_peer: Mapping[str, int] = field(default_factory=dict)
     modelled_seconds: Mapping[str, float] = field(default_factory=dict)
     simulated: Mapping[str, int] = field(default_factory=dict)
+    privacy: Mapping[str, float] = field(default_factory=dict)
     failures: tuple[str, ...] = ()
     seconds: Mapping[str, float] = field(default_factory=dict)
     error: str | None = None
@@ -85,6 +88,7 @@ class Summary:
             "items_peer": self.items_peer,
             "modelled_seconds": self.modelled_seconds,
             "simulated": self.simulated,
+            "privacy": self.privacy,
         }
         summary |= {name: _plain(values) for name, values in where_any.items() if values}
         return summary if self.error is None else {**summary, "error": self.error}

@@ -1,0 +1,125 @@
+"""k-means under differential privacy of single samples: Lloyd's algorithm on noisy sums.
+
+Blum, Dwork, McSherry and Nissim, "Practical Privacy: The SuLQ Framework" (PODS 2005): samples are
+clipped to a ball, each iteration adds noise to the sum and the number of every cluster's samples,
+and nothing else is asked. One more noisy sum, the mean, places the start. Numbers take part in the
+joint norm of a sample with a weight of clip by d^(1/4), which shares the noise so that the
+centroids err least.
+"""
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from jaxtyping import Float64, Int32
+from torch import Tensor
+
+from coterie.clustering.lattice import LIMIT, clipped_rows, cluster_sums, nearest, on_lattice
+from coterie.contract import Mean, Outcome, Phase, ServerState, Slots, summed
+from coterie.errors import ConfigError
+from modules.exact_sums import SUMS, draws, once
+from modules.fixed_encoder import CENTROIDS, ENCODER
+
+MEAN, LLOYD = "mean", "lloyd"
+_STEPS = 2**20
+_OFFSET = 1 / 16
+"""Distance between a cluster's mean and the two centroids that share it, by the clip norm."""
+_FEWEST = 1 / 50
+"""Share of the mean cluster's samples below which a cluster is given up: its mean is noise."""
+
+
+class NoisyLloyd:
+    """The phases of private k-means.
+
+    Args:
+        clip: The ball's radius.
+        clusters: Number of clusters k.
+        features: Width d of a representation.
+        restarts: Starts, of which there can only be one.
+
+    Raises:
+        ConfigError: If there are several starts, or the radius is beyond the exact sums.
+    """
+
+    def __init__(self, clip: float, clusters: int, features: int, restarts: int) -> None:
+        if restarts > 1:
+            raise ConfigError(
+                f"method.restarts={restarts}: under privacy.dp each start takes noise of its own, "
+                "and nothing tells which is best; give method.restarts=1."
+            )
+        if clip > LIMIT:
+            raise ConfigError(
+                f"privacy.dp.clip={clip:g}: exact sums take at most {LIMIT}; scale the features."
+            )
+        self._clip, self._clusters = clip, clusters
+        self._weight = max(1, math.floor(clip * features**-0.25 * _STEPS)) / _STEPS
+
+    @property
+    def sensitivity(self) -> float:
+        """The norm of a sample's part of the sums: itself, and its count."""
+        return math.nextafter(math.hypot(self._clip, self._weight), math.inf)
+
+    def start(self, features: int) -> dict[str, Tensor]:
+        """The sums' shapes, for one cluster of all samples."""
+        return {SUMS: torch.zeros(1, features + 1, dtype=torch.float64)}
+
+    def next(self, server: ServerState) -> Phase:
+        """The mean of all samples, then an iteration a round."""
+        first = server.round == 0
+        return Phase(
+            name=MEAN if first else LLOYD,
+            stage="clustering",
+            round=server.round + 1,
+            down=frozenset({ENCODER} if first else {ENCODER, CENTROIDS}),
+            up=frozenset({SUMS}),
+            sensitivity=self.sensitivity,
+        )
+
+    def client(self, values: Tensor, phase: Phase, slots: Slots, best: str) -> Outcome:
+        """The sum and the weighted number of each cluster's clipped samples."""
+        points = clipped_rows(values, self._clip)
+        if phase.name == MEAN:
+            assigned, clusters = torch.zeros(len(points), dtype=torch.int64), 1
+        else:
+            assigned, clusters = nearest(points, slots[CENTROIDS][best]), self._clusters
+        columns = cluster_sums(points, assigned, clusters)
+        sums = torch.cat([columns[:, :-2], columns[:, -1:] * self._weight], dim=1)
+        return Outcome(up={SUMS: once({SUMS: sums})})
+
+    def after(self, server: ServerState, means: Mapping[str, Mean]) -> Int32[Tensor, "k d"]:
+        """The centroids after a phase, from its noisy sums."""
+        columns, generator = summed(means[SUMS])[SUMS], draws(server, "noisy", server.round)
+        counts = columns[:, -1] / self._weight
+        centroids = self._in_ball(columns[:, :-1] / counts.clamp_min(1)[:, None])
+        if server.round == 0:
+            around = self._directions(generator, self._clusters, centroids.shape[1])
+            return on_lattice(centroids + around)
+        return on_lattice(self._refilled(centroids, counts, generator))
+
+    def _refilled(
+        self,
+        centroids: Float64[Tensor, "k d"],
+        counts: Float64[Tensor, "k"],
+        generator: np.random.Generator,
+    ) -> Float64[Tensor, "k d"]:
+        """Clusters of too few samples share those of the largest ones."""
+        few = counts < _FEWEST * counts.clamp_min(0).mean()
+        given_up = torch.nonzero(few)[:, 0]
+        largest = counts.argsort(descending=True)[: len(given_up)]
+        step = self._directions(generator, len(given_up), centroids.shape[1]) / 2
+        shared = centroids[largest]
+        centroids[given_up], centroids[largest] = shared + step, shared - step
+        return centroids
+
+    def _directions(
+        self, generator: np.random.Generator, number: int, features: int
+    ) -> Float64[Tensor, "n d"]:
+        """Random vectors of one length."""
+        found = torch.from_numpy(generator.standard_normal((number, features)))
+        return found.mul_(self._clip * _OFFSET).div_(found.norm(dim=1, keepdim=True))
+
+    def _in_ball(self, centroids: Float64[Tensor, "k d"]) -> Float64[Tensor, "k d"]:
+        """Noise may carry a mean out of the ball, where no mean of samples can be."""
+        norms = centroids.norm(dim=1, keepdim=True)
+        return centroids.mul(self._clip).div(norms.clamp_min(self._clip))

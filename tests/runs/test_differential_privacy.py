@@ -1,0 +1,177 @@
+"""Whole private runs: budget, resume, noise on any backend, what is sent and what refused."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from coterie import Federation
+from coterie.commands.compose import compose
+from coterie.errors import ConfigError
+from coterie.rounds.privacy import epsilon
+from coterie.tracking import noise_file
+from tests.builders.every_method import small
+from tests.builders.observers import Silent
+from tests.builders.runs import SERIAL, model_files
+
+NOISE = ("privacy.dp.clip=0.05", "privacy.dp.noise_multiplier=2")
+FEDAVG = (*small("fedavg"), "encoder=mlp", *NOISE, "method.rounds=4", "checkpoint.every=1")
+KMEANS = (*small("kmeans"), *NOISE, "privacy.dp.clip=4", "method.restarts=1", "method.iterations=3")
+KEY = "ab" * 32
+
+
+@pytest.fixture
+def same_key(monkeypatch):
+    """The same noise in every run directory."""
+    monkeypatch.setattr(noise_file.secrets, "token_hex", lambda size: KEY)
+
+
+def train(folder, *keys, serial=SERIAL):
+    view = Silent()
+    result = Federation(compose(*keys, *serial, f"run_dir={folder}"), view).run()
+    return result, view.notes
+
+
+def rows(folder, scope="server"):
+    lines = (Path(folder) / "metrics.jsonl").read_text().splitlines()
+    return [row for row in map(json.loads, lines) if row["scope"] == scope]
+
+
+def spent(folder):
+    return [row["epsilon"] for row in rows(folder) if "epsilon" in row]
+
+
+def summary(folder):
+    return json.loads((Path(folder) / "summary.json").read_text())
+
+
+def test_the_run_ends_before_the_round_that_its_budget_does_not_pay_for(tmp_path):
+    budget = epsilon(2, 2.0, 1e-5) + 0.01
+    _, notes = train(tmp_path / "run", *FEDAVG, f"privacy.dp.budget={budget}")
+    known = summary(tmp_path / "run")
+    assert (known["status"], known["rounds"]) == ("completed", 2)
+    assert known["privacy"] == {"epsilon": epsilon(2, 2.0, 1e-5), "delta": 1e-5}
+    assert spent(tmp_path / "run") == [epsilon(1, 2.0, 1e-5), epsilon(2, 2.0, 1e-5)]
+    sentence = f"Ended before round 3: it would exceed privacy.dp.budget={budget:g}, of which ε="
+    assert any(note.startswith(sentence) for note in notes)
+    assert model_files(tmp_path / "run")
+    assert "ε at δ=1e-05" in (tmp_path / "run" / "report.html").read_text()
+    train(tmp_path / "run", *FEDAVG, f"privacy.dp.budget={budget}", "resume=true")
+    assert summary(tmp_path / "run")["privacy"] == known["privacy"]
+
+
+@pytest.mark.parametrize("last", [1, 2, 3])
+def test_a_run_that_is_resumed_has_the_same_bits_and_spends_nothing_twice(last, tmp_path, same_key):
+    train(tmp_path / "whole", *FEDAVG)
+    train(tmp_path / "run", *FEDAVG)
+    released = (tmp_path / "run" / "noise.jsonl").read_text()
+    for gone in range(last + 1, 5):  # killed in round 4, with `last` the last checkpoint
+        shutil.rmtree(tmp_path / "run" / "checkpoints" / f"round-{gone:06d}", ignore_errors=True)
+    (tmp_path / "run" / "summary.json").unlink()
+    train(tmp_path / "run", *FEDAVG, "checkpoint.keep=9", "resume=true")
+    assert (tmp_path / "run" / "noise.jsonl").read_text() == released
+    assert model_files(tmp_path / "run") == model_files(tmp_path / "whole")
+    assert spent(tmp_path / "run") == spent(tmp_path / "whole")
+    assert summary(tmp_path / "run")["privacy"] == summary(tmp_path / "whole")["privacy"]
+
+
+def test_a_run_that_dies_between_release_and_state_resumes_to_the_same_bits(
+    tmp_path, same_key, monkeypatch
+):
+    train(tmp_path / "whole", *FEDAVG)
+    append, calls = noise_file.NoiseFile.append, []
+
+    def dies(self, entry):
+        append(self, entry)
+        calls.append(entry)
+        if len(calls) == 2:
+            raise OSError("the machine is gone")
+
+    monkeypatch.setattr(noise_file.NoiseFile, "append", dies)
+    with pytest.raises(Exception, match="the machine is gone"):
+        train(tmp_path / "run", *FEDAVG)
+    train(tmp_path / "run", *FEDAVG, "resume=true")
+    assert [(entry.round, entry.step) for entry in calls] == [(1, 0), (2, 0), (3, 0), (4, 0)]
+    assert model_files(tmp_path / "run") == model_files(tmp_path / "whole")
+    assert summary(tmp_path / "run")["privacy"] == summary(tmp_path / "whole")["privacy"]
+
+
+def test_without_its_noise_file_a_run_is_not_resumed(tmp_path):
+    train(tmp_path / "run", *FEDAVG, "method.rounds=1")
+    (tmp_path / "run" / "noise.jsonl").unlink()
+    with pytest.raises(ConfigError, match=r"noise\.jsonl: the run's noise and what it has spent"):
+        train(tmp_path / "run", *FEDAVG, "resume=true")
+
+
+def test_two_runs_of_one_seed_have_other_noise(tmp_path):
+    train(tmp_path / "one", *FEDAVG)
+    train(tmp_path / "two", *FEDAVG)
+    assert model_files(tmp_path / "one") != model_files(tmp_path / "two")
+
+
+@pytest.mark.parametrize("keys", [FEDAVG, KMEANS], ids=["fedavg", "kmeans"])
+def test_masks_change_no_bit_of_a_private_run(keys, tmp_path, same_key):
+    train(tmp_path / "plain", *keys)
+    train(tmp_path / "masked", *keys, "privacy.secure_aggregation=true")
+    assert model_files(tmp_path / "plain") == model_files(tmp_path / "masked")
+    assert spent(tmp_path / "plain") == spent(tmp_path / "masked")
+
+
+@pytest.mark.ray
+def test_noise_is_the_same_on_ray(tmp_path, same_key):
+    ray = ("cluster.backend=ray", "cluster.num_actors=2", *SERIAL[1:])
+    train(tmp_path / "serial", *FEDAVG)
+    train(tmp_path / "ray", *FEDAVG, serial=ray)
+    assert model_files(tmp_path / "serial") == model_files(tmp_path / "ray")
+    assert spent(tmp_path / "serial") == spent(tmp_path / "ray")
+
+
+@pytest.mark.parametrize("keys", [FEDAVG, KMEANS], ids=["fedavg", "kmeans"])
+def test_clients_tell_nothing_about_their_training(keys, tmp_path):
+    train(tmp_path / "run", *keys)
+    assert "loss" not in json.dumps(rows(tmp_path / "run"))
+    assert "loss" not in json.dumps(rows(tmp_path / "run", "client"))
+
+
+def test_the_server_optimiser_steps_by_noisy_means(tmp_path):
+    train(tmp_path / "run", *FEDAVG, "aggregation.optimizer=momentum")
+    assert summary(tmp_path / "run")["status"] == "completed"
+
+
+@pytest.mark.parametrize("choice", ["fedsimclr", "fedbyol", "fedsimsiam", "fedcc", "fedmcc"])
+def test_methods_that_average_models_run_with_noise(choice, tmp_path):
+    keys = (*small(choice), "encoder=mlp", *NOISE)
+    heads = ("method.cluster_heads=1",) if choice == "fedmcc" else ()
+    train(tmp_path / "run", *keys, *heads)
+    assert spent(tmp_path / "run")[-1] > 0
+
+
+@pytest.mark.parametrize(
+    ("choice", "keys", "sentence"),
+    [
+        ("kfed", NOISE, "privacy.dp.clip=0.05: clients send the record 'centroids' in phase"),
+        ("cfcl", NOISE, "privacy.dp.clip=0.05: clients send the mail 'reserve_samples' in phase"),
+        ("prototypes", NOISE, "privacy.dp.clip=0.05: clients send the record 'counts' in phase"),
+        ("concord", NOISE, "privacy.dp.clip=0.05: what clients send in slot 'moments' of phase"),
+        ("ifca", (*NOISE, "encoder=mlp"), "privacy.dp.clip=0.05: the groups of the method's"),
+        (
+            "ccfc",
+            (*NOISE, "encoder=mlp"),
+            "privacy.dp.clip=0.05: clients send the record 'centroids'",
+        ),
+        ("fedcc", NOISE, "encoder: a batch norm's running statistics are not sent under"),
+        ("fedavg", (*NOISE, "aggregation.rule=median"), "aggregation.rule=median: noise under"),
+        ("fedavg", (*NOISE, "privacy.dp.delta=0.4"), "privacy.dp.delta=0.4: with 5 clients that"),
+        ("fedavg", (*NOISE, "privacy.dp.budget=0.5"), "privacy.dp.budget=0.5: a single sum spends"),
+        ("fedavg", NOISE[:1], "clip=0.05: give noise_multiplier too"),
+        ("fedavg", NOISE[1:], "noise_multiplier=2.0: give clip too"),
+        ("fedavg", ("privacy.dp.budget=1",), "budget=1.0: give clip and noise_multiplier too"),
+        ("kmeans", NOISE, "method.restarts=10: under privacy.dp each start takes noise of its own"),
+        ("kmeans", ("privacy.dp.clip=600", NOISE[1]), "1000; lower one of the two, or scale the"),
+    ],
+)
+def test_what_cannot_be_private_is_refused_before_the_run(choice, keys, sentence, tmp_path):
+    with pytest.raises(ConfigError, match=sentence):
+        train(tmp_path / "run", *small(choice), *keys)
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,45 @@
+"""The file of a private run's noise: secret, durable, and refused if it is missing."""
+
+import stat
+
+import pytest
+
+from coterie.errors import ConfigError
+from coterie.rounds.privacy import Spent
+from coterie.tracking.noise_file import NoiseFile
+
+ONE, TWO = Spent(1, 0, "ab", (0, 3)), Spent(2, 1, "cd", ())
+
+
+def test_the_key_is_new_secret_and_kept(tmp_path):
+    file = NoiseFile(tmp_path / "noise.jsonl")
+    key, spent = file.open(begun=False)
+    assert (len(key), spent) == (32, [])
+    assert stat.S_IMODE(file.path.stat().st_mode) == 0o600
+    file.append(ONE)
+    file.append(TWO)
+    assert file.open(begun=True) == (key, [ONE, TWO])
+    assert NoiseFile(tmp_path / "other.jsonl").open(begun=False)[0] != key
+    assert key.hex() not in repr(file)
+
+
+def test_a_line_that_was_not_finished_was_not_released(tmp_path):
+    file = NoiseFile(tmp_path / "noise.jsonl")
+    key, _ = file.open(begun=False)
+    file.append(ONE)
+    with file.path.open("a") as stream:
+        stream.write('{"round": 2, "st')
+    assert file.open(begun=True) == (key, [ONE])
+    file.append(TWO)
+    assert file.open(begun=True) == (key, [ONE, TWO])
+
+
+@pytest.mark.parametrize(
+    "text", [None, "", "{}\n", "[]\n", '{"key": "00"}\n{"round": 1}\n', "\x00\n"]
+)
+def test_a_missing_or_damaged_file_is_refused(text, tmp_path):
+    file = NoiseFile(tmp_path / "noise.jsonl")
+    if text is not None:
+        file.path.write_text(text)
+    with pytest.raises(ConfigError, match="the run's noise and what it has spent cannot be read"):
+        file.open(begun=True)
