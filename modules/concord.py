@@ -205,6 +205,11 @@ class Concord(OnExactSums):
             return _with_centroids(server, phase, grown(sums, wanted, fewest, generator))
         return _with_centroids(server, phase, moved(sums, generator))
 
+    def group_sizes(self, sums: Slots) -> Mapping[str, Tensor]:
+        """The samples of each cluster; for the labels, whose φ begins with 1, the first row."""
+        labelled = {LABELS: sums[LABELS][TARGETS][0]} if LABELS in sums else {}
+        return {**super().group_sizes(sums), **labelled}
+
     def model_for(self, server: ServerState, client: int | None) -> Clusterer:
         """The encoder, with projection and prototypes once there are any."""
         model = super().model_for(server, client)

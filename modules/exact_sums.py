@@ -63,6 +63,10 @@ class OnExactSums(Method):
         slots = {ENCODER: RULES.slot(module, ENCODER), MOMENTS: self._no_moments(module)}
         return ServerState(slots=slots, facts={"seed": seed})
 
+    def group_sizes(self, sums: Slots) -> Mapping[str, Tensor]:
+        """The samples of each cluster, the last column of the sums."""
+        return {SUMS: sums[SUMS][SUMS][..., -1]} if SUMS in sums else {}
+
     def model_for(self, server: ServerState, client: int | None) -> Clusterer:
         """The encoder; subclasses add what was found so far."""
         module = blank(lambda: FixedEncoder(self._task))

@@ -31,6 +31,7 @@ from coterie.contract import (
     Task,
     Tensors,
     derive_seed,
+    fewest,
     gathered,
 )
 from coterie.errors import ConfigError
@@ -107,6 +108,7 @@ class Prototypes(OnEncoder):
                 SCATTER: scatter[kept],
             },
             metrics={"loss": found.inertia / len(points)},
+            smallest=dict.fromkeys((POINTS, COUNTS, SCATTER), fewest(counts[kept])),
         )
 
     def server(

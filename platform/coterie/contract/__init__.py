@@ -3,7 +3,7 @@
 from coterie.contract.client import Client, ClientData, Fit, Plan
 from coterie.contract.data import KnowsGroups
 from coterie.contract.form import Form
-from coterie.contract.method import GroupsClients, Method, Task
+from coterie.contract.method import GroupsClients, Method, SumsGroups, Task
 from coterie.contract.optimizers import load_optimizer, optimizer_tensors
 from coterie.contract.phase import (
     Mean,
@@ -13,6 +13,7 @@ from coterie.contract.phase import (
     Slots,
     Tensors,
     averaged,
+    fewest,
     gathered,
     summed,
 )
@@ -38,11 +39,13 @@ __all__ = [
     "ServerState",
     "Slots",
     "StateRules",
+    "SumsGroups",
     "Task",
     "Tensors",
     "averaged",
     "blank",
     "derive_seed",
+    "fewest",
     "gathered",
     "load_optimizer",
     "load_slots",

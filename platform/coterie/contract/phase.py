@@ -107,6 +107,12 @@ def gathered(records: Mapping[int, Tensors], key: str) -> Tensor:
     return torch.cat([record[key] for record in records.values()])
 
 
+def fewest(counts: Tensor) -> int:
+    """The smallest of these numbers of samples that is above 0; 0 if none is."""
+    there = counts[counts > 0]
+    return int(there.min()) if len(there) else 0
+
+
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
     """The result of one client's turn.
@@ -117,6 +123,8 @@ class Outcome:
         state: What the client keeps for its next turn; None drops what it had kept.
         mail: Recipient to tensors, stored until the recipient's next turn.
         metrics: Scalars about the training, each declared in the phase's `metrics`.
+        smallest: Record or key of mail to the fewest samples that a vector of it stands for, for
+            the audit of the run; 1 for those that are not named.
         note: What people should know of the turn, such as what was not sent; shown once.
     """
 
@@ -125,6 +133,7 @@ class Outcome:
     state: Tensors | None = None
     mail: Mapping[int, Tensors] = field(default_factory=dict)
     metrics: Mapping[str, float] = field(default_factory=dict)
+    smallest: Mapping[str, int] = field(default_factory=dict)
     note: str = ""
 
 

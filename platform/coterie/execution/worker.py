@@ -25,6 +25,7 @@ from coterie.execution.events import (
     TurnStarted,
 )
 from coterie.execution.exact import ExactMeans, Layout, SumsExceededError
+from coterie.execution.group_sizes import smallest_groups, smallest_sent
 from coterie.execution.masked_sums import MaskedSum, MaskedSums, masked_bytes
 from coterie.execution.messages import bytes_peer, bytes_up, check_outcome, items_peer
 from coterie.execution.module_pool import ModulePool
@@ -136,6 +137,8 @@ class Worker:
             # Last, so that a client that fails adds nothing to the sums.
             if isinstance(sums, ExactMeans):
                 sums.add(summed(order.rule, outcome.up))
+                groups = smallest_groups(self.method, {s: m.tensors for s, m in outcome.up.items()})
+                done = replace(done, smallest={**done.smallest, **groups})
             else:
                 sums.add(turn.client, summed(order.rule, outcome.up))
                 done = replace(done, bytes_up=_masked(done.bytes_up, order.layouts))
@@ -189,6 +192,7 @@ def _turn_done(call: int, client: int, outcome: Outcome, seconds: float) -> Turn
         state=None if outcome.state is None else pack(outcome.state),
         mail={recipient: pack(message) for recipient, message in outcome.mail.items()},
         note=printable(outcome.note),
+        smallest=smallest_sent(outcome),
     )
 
 

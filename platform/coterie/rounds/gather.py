@@ -14,7 +14,7 @@ from coterie.execution.packing import unpack
 from coterie.execution.secure_party import FEWEST
 from coterie.rounds.secure_aggregation import Opened, open_sums, require
 
-_KEYS = "secure_aggregation"
+KEYS = "secure_aggregation"
 """Keys and shares in the counts of bytes."""
 _LOST = "its process was lost with its masked sum"
 _ATTEMPTS = 3
@@ -176,9 +176,9 @@ class _Gather:
     def count_keys(self, opened: Opened) -> None:
         """Count the bytes of keys and shares with their clients' turns."""
         for client, turn in self.done.items():
-            up = {**turn.bytes_up, _KEYS: opened.up.get(client, 0)}
+            up = {**turn.bytes_up, KEYS: opened.up.get(client, 0)}
             self.done[client] = replace(
-                turn, bytes_up=up, bytes_down={_KEYS: opened.down.get(client, 0)}
+                turn, bytes_up=up, bytes_down={KEYS: opened.down.get(client, 0)}
             )
 
     def note(self, client: int | None, message: str, remedy: str) -> None:
