@@ -59,7 +59,7 @@ class FaultsConfig(Component):
     max_growth: Annotated[float, Field(ge=1.0)] | None = 1e4
     """A client's update is refused if a value of it is more than so many times as large as the
     largest of the server's slot, or of 1 if that is larger; null for no limit. Without effect on
-    sums over samples and on a median or trimmed mean."""
+    sums over samples, which have bounds of their own, and on a median or trimmed mean."""
     min_participation: Annotated[float, Field(ge=0.0, le=1.0)] = 0.5
     """Share of the cohort that has to succeed in each phase; below it the run fails."""
 

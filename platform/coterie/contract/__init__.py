@@ -2,7 +2,7 @@
 
 from coterie.contract.client import Client, ClientData, Fit, Plan
 from coterie.contract.data import KnowsGroups
-from coterie.contract.form import Form
+from coterie.contract.form import Bounds, Form
 from coterie.contract.method import GroupsClients, Method, SumsGroups, Task
 from coterie.contract.optimizers import load_optimizer, optimizer_tensors
 from coterie.contract.phase import (
@@ -22,6 +22,7 @@ from coterie.contract.schedule import Schedule
 from coterie.contract.seeds import blank, derive_seed, seeded
 
 __all__ = [
+    "Bounds",
     "Client",
     "ClientData",
     "Entry",

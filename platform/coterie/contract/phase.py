@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from coterie.contract.form import Form
+from coterie.contract.form import Bounds, Form
 from coterie.errors import ContractError
 
 Tensors = Mapping[str, Tensor]
@@ -47,6 +47,8 @@ class Phase:
             are reported as the mean, weighted by numbers of samples.
         forms: The form of each of `records`, `mail` and `metrics` by name. A client has to send
             all records that have one; what has none is held to be real and finite.
+        bounds: Of slots with sums over samples, each tensor's bounds by name; what lies beyond them
+            is its client's failure.
         repeats: How often a contribution's weight may count a sample: a client weighs at most so
             many times its number of samples.
         received: Samples from other clients that it may count beside its own.
@@ -65,6 +67,7 @@ class Phase:
     metrics: frozenset[str] = frozenset()
     minima: frozenset[str] = frozenset()
     forms: Mapping[str, Form] = field(default_factory=dict)
+    bounds: Mapping[str, Mapping[str, Bounds]] = field(default_factory=dict)
     repeats: float = 1.0
     received: int = 0
     ends_round: bool = True
