@@ -51,8 +51,9 @@ class FaultsConfig(Component):
     """`retry`: run the client once more, then drop it from the phase; `drop`: go on without it;
     `fail`: end the run."""
     client_timeout_s: PositiveFloat | None = None
-    """Seconds after which a client's turn has failed; by default without limit. Slow training is
-    stopped between steps; on Ray, an actor that hangs is killed."""
+    """Seconds after which a client's turn, or its step of secure aggregation, has failed; by
+    default without limit. Slow training is stopped between steps; on Ray, an actor that hangs is
+    killed."""
     on_state_loss: Literal["rewind", "stale"] = "rewind"
     """When clients' states are lost with their node: `rewind` takes the whole run back to the last
     checkpoint, with the same bits; `stale` only these clients, with other bits."""

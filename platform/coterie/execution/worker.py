@@ -1,6 +1,7 @@
 """Runs clients' turns in one process, in an actor or without Ray, and sums their contributions."""
 
 import logging
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -43,9 +44,9 @@ class ClientTimeoutError(Exception):
     """A client's turn exceeds its time limit."""
 
 
-def timeout_message(limit: float) -> str:
+def timeout_message(limit: float | None) -> str:
     """The failure message of a client that exceeds the time limit."""
-    return f"took longer than faults.client_timeout_s={limit:g}"
+    return f"took longer than faults.client_timeout_s={limit or math.inf:g}"
 
 
 @dataclass
