@@ -137,6 +137,8 @@ def centroid_scores(head: nn.Module | None, embedding: Tensor) -> NDArray[np.flo
         head: Of a model, on the CPU.
         embedding: Representations (n, d), on the CPU.
     """
+    if head is None:
+        return None
     *first, last = [*head] if isinstance(head, nn.Sequential) else [head]
     if isinstance(last, Prototypes):
         points = off_lattice(last.points)

@@ -192,7 +192,7 @@ class _Gather:
         Returns:
             Client to why it has failed.
         """
-        lost = {}
+        lost: dict[int, str] = {}
         for call, why in calls.items():
             clients = self.calls.pop(call)
             # Of several clients, nobody knows which one hangs.

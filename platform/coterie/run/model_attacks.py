@@ -86,7 +86,10 @@ class ModelAttacks:
         if not self._sides:
             return {}
         scores = {**self._encoder_scores(), **self._centroid_scores()}
-        return {name: membership(*both, self._seed(name)) for name, both in scores.items()}
+        return {
+            name: membership(members, others, self._seed(name))
+            for name, (members, others) in scores.items()
+        }
 
     @property
     def can_compare(self) -> bool:
