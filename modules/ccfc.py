@@ -35,6 +35,7 @@ from coterie.contract import (
     averaged,
     blank,
     derive_seed,
+    fewest,
     gathered,
     load_slots,
     seeded,
@@ -200,15 +201,18 @@ class _MinesCentroids(Method):
         """
         latent = in_metric(client.embed(module.online.encoder), self._config.metric)
         found = self._kmeans(latent, derive_seed(client.seed, "kmeans"))
-        kept = found.assignments.bincount(minlength=self._clusters) >= self._task.minimum
+        sizes = found.assignments.bincount(minlength=self._clusters)
+        kept = sizes >= self._task.minimum
         enough = len(latent) >= self._task.minimum * self._clusters
         if self._task.minimum == 1 or enough or bool(kept.all()):
-            return Outcome(records={CENTROIDS: found.centroids})
+            smallest = {CENTROIDS: fewest(sizes)}
+            return Outcome(records={CENTROIDS: found.centroids}, smallest=smallest)
         note = (
             f"it sends {int(kept.sum())} of {self._clusters} centroids; the others stand for fewer "
             f"samples than privacy.minimum={self._task.minimum}"
         )
-        return Outcome(records={CENTROIDS: found.centroids[kept]}, note=note)
+        smallest = {CENTROIDS: fewest(sizes[kept])}
+        return Outcome(records={CENTROIDS: found.centroids[kept]}, smallest=smallest, note=note)
 
     def _joined(self, centroids: Tensor, seed: int) -> Tensor:
         """k-means over all clients' centroids.

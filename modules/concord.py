@@ -25,9 +25,17 @@ from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
 from coterie.clustering.exact_kmeans import ClusterSums, grown, moved
-from coterie.clustering.lattice import cluster_sums, nearest, off_lattice, on_lattice, products
+from coterie.clustering.lattice import (
+    LIMIT,
+    cluster_sums,
+    nearest,
+    off_lattice,
+    on_lattice,
+    products,
+)
 from coterie.clustering.prototypes import cluster_prototypes
 from coterie.contract import (
+    Bounds,
     Client,
     Mean,
     Outcome,
@@ -41,6 +49,7 @@ from coterie.contract import (
     summed,
 )
 from coterie.contract.clusterer import Clusterer
+from coterie.contract.form import UNIT_LENGTH
 from coterie.errors import ConfigError
 from coterie.networks.encoders import Encoder
 from coterie.networks.prototypes import LatticeProjection, Prototypes, directions
@@ -48,6 +57,7 @@ from coterie.networks.quadratic import (
     QuadraticClassifier,
     fit_sums,
     fitted,
+    largest_value,
     products_of,
 )
 from coterie.networks.warps import Warp, WarpSizes
@@ -59,6 +69,7 @@ from modules.exact_sums import (
     SUMS,
     ExactSumsConfig,
     OnExactSums,
+    cluster_bounds,
     discriminant,
     draws,
     moment_sums,
@@ -146,7 +157,25 @@ class Concord(OnExactSums):
             down=frozenset({ENCODER, *down}),
             up=frozenset({up}),
             metrics=frozenset({"loss"} if name == PROTOTYPES else ()),
+            bounds={up: self._bounds(name, server)},
         )
+
+    def _bounds(self, name: str, server: ServerState) -> dict[str, Bounds]:
+        """What a sample adds to a phase's sums; after the first, samples are unit vectors."""
+        if name == MOMENTS:
+            pairs = {WARPED: Bounds(highest=len(self._warps) * (2 * LIMIT) ** 2)}
+            return {**self._moment_bounds(), **(pairs if self._warps else {})}
+        width = server.slots[PROJECTION]["directions"].shape[1]
+        if name == PROTOTYPES:
+            return cluster_bounds(width, UNIT_LENGTH, 2.0)
+        largest = largest_value(width)
+        others = [largest] * (len(server.slots[LABELS][TARGETS]) - 1)
+        # φ begins with 1: the first row of the targets counts samples.
+        rows = Bounds(
+            lowest=((0.0,), *((-value,) for value in others)),
+            highest=((1.0,), *((value,) for value in others)),
+        )
+        return {PRODUCTS: Bounds(highest=largest**2), TARGETS: rows}
 
     def client(self, client: Client, phase: Phase, slots: Slots) -> Outcome:
         """The client's sums. Its projected samples stay with it from turn to turn."""
@@ -201,6 +230,11 @@ class Concord(OnExactSums):
             fewest = 4 * self._config.minimum
             return _with_centroids(server, phase, grown(sums, wanted, fewest, generator))
         return _with_centroids(server, phase, moved(sums, generator))
+
+    def group_sizes(self, sums: Slots) -> Mapping[str, Tensor]:
+        """The samples of each cluster; for the labels, whose φ begins with 1, the first row."""
+        labelled = {LABELS: sums[LABELS][TARGETS][0]} if LABELS in sums else {}
+        return {**super().group_sizes(sums), **labelled}
 
     def model_for(self, server: ServerState, client: int | None) -> Clusterer:
         """The encoder, with projection and prototypes once there are any."""

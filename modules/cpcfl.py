@@ -199,6 +199,7 @@ class CPCFL(Method):
         return Outcome(
             up={slot: own[part] for slot, part in sent.items()},
             records={"choice": torch.tensor(choice)},
+            smallest={"choice": len(client.data)},
             metrics=fit.metrics,
         )
 

@@ -16,9 +16,10 @@ from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 from coterie.clustering.exact_kmeans import Moments
-from coterie.clustering.lattice import off_lattice, on_lattice, products
+from coterie.clustering.lattice import LIMIT, off_lattice, on_lattice, products
 from coterie.config.component import Component
 from coterie.contract import (
+    Bounds,
     Client,
     Mean,
     Method,
@@ -66,6 +67,18 @@ class OnExactSums(Method):
         RULES.check(module)
         slots = {ENCODER: RULES.slot(module, ENCODER), MOMENTS: self._no_moments(module)}
         return ServerState(slots=slots, facts={"seed": seed})
+
+    def _moment_bounds(self) -> dict[str, Bounds]:
+        """What a sample adds to the moments: features are on the lattice."""
+        return {
+            COUNT: Bounds(lowest=0.0, highest=1.0),
+            TOTAL: Bounds(highest=LIMIT),
+            PRODUCTS: Bounds(highest=LIMIT**2),
+        }
+
+    def group_sizes(self, sums: Slots) -> Mapping[str, Tensor]:
+        """The samples of each cluster, the last column of the sums."""
+        return {SUMS: sums[SUMS][SUMS][..., -1]} if SUMS in sums else {}
 
     def model_for(self, server: ServerState, client: int | None) -> Clusterer:
         """The encoder; subclasses add what was found so far."""
@@ -136,6 +149,18 @@ def discriminant(
     leading = vectors[:, ::-1][:, :components]
     largest = np.abs(leading).argmax(axis=0)
     return torch.from_numpy(leading * np.sign(leading[largest, np.arange(leading.shape[1])]))
+
+
+def cluster_bounds(width: int, largest: float, squared: float) -> dict[str, Bounds]:
+    """What a sample adds to the sums of a cluster: itself, its squared length, and one.
+
+    Args:
+        width: Number of features.
+        largest: The largest magnitude of a feature.
+        squared: The largest squared length.
+    """
+    highest, lowest = (*[largest] * width, squared, 1.0), (*[-largest] * width, 0.0, 0.0)
+    return {SUMS: Bounds(lowest=lowest, highest=highest)}
 
 
 def with_slots(server: ServerState, slots: Slots) -> ServerState:

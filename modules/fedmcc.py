@@ -118,6 +118,7 @@ class _Momentum(Method):
         return Outcome(
             up=rules.contributions(module, phase.up, weight=len(client.data)),
             records={"head_losses": head_losses(fit.metrics)} if phase.records else {},
+            smallest=dict.fromkeys(phase.records, len(client.data)),
             state=rules.kept(module) or None,
             metrics={name: fit.metrics[name] for name in METRICS},
         )

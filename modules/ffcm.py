@@ -110,6 +110,8 @@ class FFCM(OnFixedEncoder):
         return Outcome(
             records={CENTROIDS: found.centroids, SUPPORTS: weights},
             metrics={"loss": found.objective},
+            # A centroid is a mean of all samples; its support says how many really count.
+            smallest=dict.fromkeys(RECORDS, max(1, int(found.memberships.min()))),
         )
 
     def server(

@@ -24,6 +24,7 @@ from coterie.contract import (
     Task,
     Tensors,
     derive_seed,
+    fewest,
     gathered,
 )
 from coterie.errors import RunError
@@ -69,7 +70,12 @@ class KFED(OnFixedEncoder):
             points, self._per_client, seed=seed, restarts=self._config.restarts
         )
         loss = found.inertia / len(points)
-        return Outcome(records={CENTROIDS: found.centroids}, metrics={"loss": loss})
+        sizes = found.assignments.bincount()
+        return Outcome(
+            records={CENTROIDS: found.centroids},
+            metrics={"loss": loss},
+            smallest={CENTROIDS: fewest(sizes)},
+        )
 
     def server(
         self,

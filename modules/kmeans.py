@@ -17,8 +17,9 @@ from pydantic import PositiveInt
 from torch import Tensor
 
 from coterie.clustering.exact_kmeans import ClusterSums, moved
-from coterie.clustering.lattice import cluster_sums, nearest, off_lattice
+from coterie.clustering.lattice import LIMIT, cluster_sums, nearest, off_lattice
 from coterie.contract import (
+    Bounds,
     Client,
     Mean,
     Outcome,
@@ -38,6 +39,7 @@ from modules.exact_sums import (
     SUMS,
     ExactSumsConfig,
     OnExactSums,
+    cluster_bounds,
     draws,
     moment_sums,
     moments_of,
@@ -97,7 +99,12 @@ class KMeans(OnExactSums):
             down=frozenset({ENCODER} if first else {ENCODER, CENTROIDS}),
             up=frozenset({MOMENTS if first else SUMS}),
             metrics=frozenset() if first else frozenset({"loss"}),
+            bounds={MOMENTS: self._moment_bounds()} if first else {SUMS: self._sum_bounds()},
         )
+
+    def _sum_bounds(self) -> dict[str, Bounds]:
+        width = self._task.features
+        return cluster_bounds(width, LIMIT, width * LIMIT**2)
 
     def client(self, client: Client, phase: Phase, slots: Slots) -> Outcome:
         """The client's sums: over all its samples, or over those nearest to each centroid."""

@@ -32,6 +32,7 @@ from coterie.contract import (
     averaged,
     blank,
     derive_seed,
+    fewest,
     gathered,
     load_slots,
     seeded,
@@ -220,7 +221,8 @@ class Orchestra(Method):
             return Outcome(records={"representations": z}, metrics={"smallest_cluster": 1.0})
         clusters = min(wanted, len(z) // minimum)
         if not clusters:
-            return Outcome(records={"centroids": z[:0]}, note=self._withheld(0, len(z)))
+            note = self._withheld(0, len(z))
+            return Outcome(records={"centroids": z[:0]}, smallest={"centroids": 0}, note=note)
         seed, balanced = derive_seed(client.seed, "clusters"), self._config.assignment == "balanced"
         found, assigned = local_centroids(z, clusters, seed=seed, balanced=balanced)
         sizes, note = assigned.bincount(minlength=clusters), ""
@@ -234,7 +236,12 @@ class Orchestra(Method):
         elif int(kept.sum()) < wanted:
             note = self._withheld(int(kept.sum()), len(z))
         metrics = {"smallest_cluster": float(sizes[kept].min())} if bool(kept.any()) else {}
-        return Outcome(records={"centroids": found[kept]}, metrics=metrics, note=note)
+        return Outcome(
+            records={"centroids": found[kept]},
+            metrics=metrics,
+            smallest={"centroids": fewest(sizes[kept])},
+            note=note,
+        )
 
     def _withheld(self, sent: int, samples: int) -> str:
         return (

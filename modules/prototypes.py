@@ -18,7 +18,7 @@ from pydantic import Field, PositiveInt
 from torch import nn
 
 from coterie.clustering.kmeans import kmeans
-from coterie.clustering.lattice import on_lattice
+from coterie.clustering.lattice import LIMIT, on_lattice
 from coterie.clustering.prototypes import cluster_prototypes, sizes
 from coterie.contract import (
     Client,
@@ -31,6 +31,7 @@ from coterie.contract import (
     Task,
     Tensors,
     derive_seed,
+    fewest,
     gathered,
 )
 from coterie.errors import ConfigError
@@ -72,7 +73,10 @@ class Prototypes(OnEncoder):
         if server.round:
             return None
         most = self._config.prototypes
-        number = Form(shape=(range(most + 1),), dtype=torch.float64, lowest=0.0)
+        number = Form(
+            shape=(range(most + 1),), dtype=torch.float64, lowest=0.0, highest=1.0, per_sample=True
+        )
+        width = self._task.features
         return Phase(
             name=PROTOTYPES,
             stage="clustering",
@@ -82,9 +86,10 @@ class Prototypes(OnEncoder):
             records=frozenset({POINTS, COUNTS, SCATTER}),
             metrics=frozenset({"loss"}),
             forms={
-                POINTS: Form(shape=(range(most + 1), self._task.features)),
+                # The server puts them on the lattice, where distances are at most 2 LIMIT √d.
+                POINTS: Form(shape=(range(most + 1), width), lowest=-LIMIT, highest=LIMIT),
                 COUNTS: replace(number, lowest=self._config.minimum),
-                SCATTER: number,
+                SCATTER: replace(number, highest=width * (2 * LIMIT) ** 2),
             },
         )
 
@@ -107,6 +112,7 @@ class Prototypes(OnEncoder):
                 SCATTER: scatter[kept],
             },
             metrics={"loss": found.inertia / len(points)},
+            smallest=dict.fromkeys((POINTS, COUNTS, SCATTER), fewest(counts[kept])),
         )
 
     def server(

@@ -148,7 +148,7 @@ def sweep(kills, seed, actors=2, keys=SMALL, victim="actor", sent=signal.SIGKILL
         for _ in range(kills):
             phase = generator.randrange(len(seconds))
             delay = generator.uniform(0.0, min(seconds))
-            chosen = generator.randrange(actors)
+            chosen = generator.randrange(swept.backend.actors)  # one, of a centralised method
             pid = swept.pid(chosen) if victim == "actor" else swept.server_pid()
             killer = Killer(phase, delay, pid, sent)
             ran, _ = swept.run(killer)

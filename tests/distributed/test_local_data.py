@@ -101,6 +101,20 @@ def test_each_client_reads_its_data_on_its_own_node(nodes, silos, serial, tmp_pa
     assert bits == [{k: v for k, v in row.items() if "seconds" not in k} for row in expected_rows]
 
 
+@pytest.mark.slow
+def test_under_masks_the_silos_leave_the_same_model(nodes, silos, tmp_path):
+    one_head = "method.cluster_heads=1"
+    run(silos, tmp_path / "plain", "cluster=serial", one_head)
+    result, rows = run(silos, tmp_path / "run", one_head, "privacy.secure_aggregation=true")
+    mine, plain = (
+        load_file(tmp_path / name / "model" / "model.safetensors") for name in ("run", "plain")
+    )
+    assert mine.keys() == plain.keys() != set()
+    assert all(mine[name].equal(plain[name]) for name in plain)
+    assert result.exit_code == 0
+    assert all(row["bytes/up/secure_aggregation"] > 0 for row in rows)
+
+
 def test_only_counts_come_back_and_they_are_the_pooled_datas(silos, serial, tmp_path):
     result, _, _ = serial
     assert result.assignments is None

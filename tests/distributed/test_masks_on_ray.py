@@ -5,8 +5,10 @@ import ray
 
 from coterie import Federation
 from coterie.commands.compose import compose
+from coterie.distributed import fleet
 from coterie.distributed.backend import RayBackend
 from tests.builders.every_method import small
+from tests.builders.hangs import CLIENT, HangingActor
 from tests.builders.runs import COMMAND
 
 pytestmark = pytest.mark.ray
@@ -42,3 +44,24 @@ def test_actors_that_die_under_masks_change_no_bit(cluster, tmp_path, monkeypatc
         f"{lost}; replaced, its clients run again"
     ] * 2
     assert ran.exit_code == 0
+
+
+@pytest.mark.slow
+def test_a_client_that_hangs_under_masks_is_dropped_and_the_others_count(
+    cluster, tmp_path, monkeypatch
+):
+    three = ("partition=iid", "partition.clients=3")
+    keys = (*KEYS, *three, "method.rounds=1", "privacy.secure_aggregation=true")
+    without = f"participation.availability=[[{','.join(str(c) for c in range(3) if c != CLIENT)}]]"
+    Federation(compose(*keys, "cluster=serial", without, f"run_dir={tmp_path / 'plain'}")).run()
+    monkeypatch.setattr(fleet, "ClientActor", HangingActor)
+    limits = ("faults.client_timeout_s=10", "faults.on_client_failure=drop")
+    ran = Federation(
+        compose(*keys, "cluster.num_actors=3", *limits, f"run_dir={tmp_path / 'masked'}")
+    ).run()
+    late = "took longer than faults.client_timeout_s=10"
+    assert ran.failures == (
+        f"round 1, supervised: client {CLIENT} failed ({late}); dropped from the phase",
+    )
+    assert ran.exit_code == 3
+    assert model_files(tmp_path / "masked") == model_files(tmp_path / "plain") != {}

@@ -10,7 +10,7 @@ from sklearn.datasets import load_digits
 from coterie.commands.compose import compose
 from coterie.execution.serial import SerialBackend
 from coterie.run.federation import Federation
-from ray_jobs import evaluate
+from ray_jobs import audit, evaluate
 from tests.builders.observers import Silent
 from tests.builders.runs import SMALL
 
@@ -66,3 +66,22 @@ def test_the_best_is_kept_by_the_clients_own_counts(silos, tmp_path, capsys):
         f"run={tmp_path / 'run'}: its data stays with its clients and is scored by the run itself; "
         "read its summary.json.\n"
     )
+
+
+def test_silos_under_masks_leave_the_same_model_and_their_audit_attacks_nothing(
+    silos, tmp_path, capsys
+):
+    keys = ("method.cluster_heads=1", "evaluation.every=0")
+    train(silos, tmp_path / "plain", *keys)
+    train(silos, tmp_path / "masked", *keys, "privacy.secure_aggregation=true")
+    weights = [
+        (tmp_path / name / "model" / "model.safetensors").read_bytes()
+        for name in ("plain", "masked")
+    ]
+    assert weights[0] == weights[1]
+    assert audit.main([f"run={tmp_path / 'masked'}"]) == 0
+    assert "The data stays with its clients" in " ".join(capsys.readouterr().out.split())
+    record = json.loads((tmp_path / "masked" / "audit.json").read_text())
+    slots = [sent for sent in record["messages"] if sent["kind"] == "slot"]
+    assert {(sent["samples"], sent["summed"]) for sent in slots} == {(80, 2)}
+    assert record["membership"] == {}

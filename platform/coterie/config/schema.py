@@ -51,15 +51,16 @@ class FaultsConfig(Component):
     """`retry`: run the client once more, then drop it from the phase; `drop`: go on without it;
     `fail`: end the run."""
     client_timeout_s: PositiveFloat | None = None
-    """Seconds after which a client's turn has failed; by default without limit. Slow training is
-    stopped between steps; on Ray, an actor that hangs is killed."""
+    """Seconds after which a client's turn, or its step of secure aggregation, has failed; by
+    default without limit. Slow training is stopped between steps; on Ray, an actor that hangs is
+    killed."""
     on_state_loss: Literal["rewind", "stale"] = "rewind"
     """When clients' states are lost with their node: `rewind` takes the whole run back to the last
     checkpoint, with the same bits; `stale` only these clients, with other bits."""
     max_growth: Annotated[float, Field(ge=1.0)] | None = 1e4
     """A client's update is refused if a value of it is more than so many times as large as the
     largest of the server's slot, or of 1 if that is larger; null for no limit. Without effect on
-    sums over samples and on a median or trimmed mean."""
+    sums over samples, which have bounds of their own, and on a median or trimmed mean."""
     min_participation: Annotated[float, Field(ge=0.0, le=1.0)] = 0.5
     """Share of the cohort that has to succeed in each phase; below it the run fails."""
 

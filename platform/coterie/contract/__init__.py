@@ -2,8 +2,8 @@
 
 from coterie.contract.client import Client, ClientData, Fit, Plan
 from coterie.contract.data import KnowsGroups
-from coterie.contract.form import Form
-from coterie.contract.method import GroupsClients, Method, Task
+from coterie.contract.form import Bounds, Form
+from coterie.contract.method import GroupsClients, Method, SumsGroups, Task
 from coterie.contract.optimizers import load_optimizer, optimizer_tensors
 from coterie.contract.phase import (
     Mean,
@@ -13,6 +13,7 @@ from coterie.contract.phase import (
     Slots,
     Tensors,
     averaged,
+    fewest,
     gathered,
     summed,
 )
@@ -21,6 +22,7 @@ from coterie.contract.schedule import Schedule
 from coterie.contract.seeds import blank, derive_seed, seeded
 
 __all__ = [
+    "Bounds",
     "Client",
     "ClientData",
     "Entry",
@@ -38,11 +40,13 @@ __all__ = [
     "ServerState",
     "Slots",
     "StateRules",
+    "SumsGroups",
     "Task",
     "Tensors",
     "averaged",
     "blank",
     "derive_seed",
+    "fewest",
     "gathered",
     "load_optimizer",
     "load_slots",

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
+from torch import Tensor
 
 Length = int | range | None
 """Of a dimension: exactly so long, one of these lengths, or any length."""
@@ -22,7 +23,8 @@ class Form:
             numbers. A metric is a number of Python or NumPy.
         lowest: The smallest value; by default no integer is too small, and `-LARGEST` for others.
         highest: The largest value, likewise.
-        per_sample: Whether both bounds are to be multiplied by the client's number of samples.
+        per_sample: Whether `highest`, and `lowest` below 0, are to be multiplied by the client's
+            number of samples.
     """
 
     shape: tuple[Length, ...] | None = ()
@@ -30,6 +32,31 @@ class Form:
     lowest: float | None = None
     highest: float | None = None
     per_sample: bool = False
+
+
+Each = float | tuple["Each", ...]
+"""One value for all numbers, or nested tuples that are broadcast to them: `(1.0, 2.0)` has one for
+each column, `((1.0,), (2.0,))` one for each row."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bounds:
+    """What a sum over samples lies between, divided by the number of the client's samples.
+
+    Attributes:
+        highest: The largest value that one sample adds.
+        lowest: The smallest; by default `-highest`.
+    """
+
+    highest: Each
+    lowest: Each | None = None
+
+    def of(self, samples: int) -> tuple[Tensor, Tensor]:
+        """The bounds of a sum over so many samples."""
+        highest = torch.tensor(self.highest, dtype=torch.float64) * samples
+        if self.lowest is None:
+            return -highest, highest
+        return torch.tensor(self.lowest, dtype=torch.float64) * samples, highest
 
 
 ANY = Form(shape=None, dtype="real")

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from coterie.config.component import Component
 from coterie.contract.client import Client
@@ -125,3 +125,20 @@ class GroupsClients(Protocol):
 
     def members(self, server: ServerState) -> Mapping[int, int]:
         """Client to its present group; clients without a group are left out. Pure."""
+
+
+@runtime_checkable
+class SumsGroups(Protocol):
+    """A method whose clients send sums over groups of their samples, such as clusters.
+
+    The audit of a run says how few samples stand behind a vector. Of a method without this, a
+    contribution stands for all samples of its client.
+    """
+
+    def group_sizes(self, sums: Slots) -> Mapping[str, Tensor]:
+        """Slot to the number of samples of each group. Pure.
+
+        Args:
+            sums: What a client contributes or, under secure aggregation, the sum over clients.
+        """
+        ...

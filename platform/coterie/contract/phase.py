@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from coterie.contract.form import Form
+from coterie.contract.form import Bounds, Form
 from coterie.errors import ContractError
 
 Tensors = Mapping[str, Tensor]
@@ -47,6 +47,8 @@ class Phase:
             are reported as the mean, weighted by numbers of samples.
         forms: The form of each of `records`, `mail` and `metrics` by name. A client has to send
             all records that have one; what has none is held to be real and finite.
+        bounds: Of slots with sums over samples, each tensor's bounds by name; what lies beyond them
+            is its client's failure.
         repeats: How often a contribution's weight may count a sample: a client weighs at most so
             many times its number of samples.
         received: Samples from other clients that it may count beside its own.
@@ -68,6 +70,7 @@ class Phase:
     metrics: frozenset[str] = frozenset()
     minima: frozenset[str] = frozenset()
     forms: Mapping[str, Form] = field(default_factory=dict)
+    bounds: Mapping[str, Mapping[str, Bounds]] = field(default_factory=dict)
     repeats: float = 1.0
     received: int = 0
     ends_round: bool = True
@@ -111,6 +114,12 @@ def gathered(records: Mapping[int, Tensors], key: str) -> Tensor:
     return torch.cat([record[key] for record in records.values()])
 
 
+def fewest(counts: Tensor) -> int:
+    """The smallest of these numbers of samples that is above 0; 0 if none is."""
+    there = counts[counts > 0]
+    return int(there.min()) if len(there) else 0
+
+
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
     """The result of one client's turn.
@@ -121,6 +130,8 @@ class Outcome:
         state: What the client keeps for its next turn; None drops what it had kept.
         mail: Recipient to tensors, stored until the recipient's next turn.
         metrics: Scalars about the training, each declared in the phase's `metrics`.
+        smallest: Record or key of mail to the fewest samples that a vector of it stands for, for
+            the audit of the run; 1 for those that are not named.
         note: What people should know of the turn, such as what was not sent; shown once.
     """
 
@@ -129,6 +140,7 @@ class Outcome:
     state: Tensors | None = None
     mail: Mapping[int, Tensors] = field(default_factory=dict)
     metrics: Mapping[str, float] = field(default_factory=dict)
+    smallest: Mapping[str, int] = field(default_factory=dict)
     note: str = ""
 
 

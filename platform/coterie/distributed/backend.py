@@ -1,7 +1,9 @@
 """The Ray backend: one streaming call per actor and phase; dead actors are replaced."""
 
+import math
+import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -26,7 +28,7 @@ from coterie.errors import RunError, StateLostError
 from coterie.execution.backend import Workload
 from coterie.execution.build import build_method
 from coterie.execution.events import CallDone, CallLost, Event, Handle, Order, Turn, TurnFailed
-from coterie.execution.masked_sums import SecureStep
+from coterie.execution.masked_sums import Late, SecureStep
 from coterie.execution.packing import Packed, pack, pack_server, unpack_server
 from coterie.execution.predictor import Chunk
 from coterie.execution.silo_data import Tally
@@ -85,6 +87,7 @@ class RayBackend:
         self._lost: list[str] = []
         self._session = ""
         self._hosts: dict[int, Any] = {}  # calls of the session to their actors
+        self._sizes: dict[int, int] = {}  # and to their numbers of turns
 
     @property
     def actors(self) -> int:
@@ -98,7 +101,7 @@ class RayBackend:
 
     def _execute(self, order: Order) -> Iterator[Event]:
         if order.session != self._session:
-            self._session, self._hosts = order.session, {}
+            self._session, self._hosts, self._sizes = order.session, {}, {}
         placed, unplaced = self._fleet.assign(order.turns)
         yield from self._fail_unplaced(unplaced)
         calls = self._submit_all(order, placed)
@@ -130,20 +133,32 @@ class RayBackend:
                 yield from self._reassign(calls, actor)
 
     def exchange(self, step: SecureStep, messages: Mapping[int, Any]) -> dict[int, Any]:
-        """Take a step of secure aggregation on the actors; one that died is replaced."""
-        answers = {}
+        """Take a step of secure aggregation on the actors; one that died or hangs is replaced."""
+        answers: dict[int, Any] = {}
         with as_run_error():
             asked = {
                 call: self._hosts[call].exchange.remote(call, step, message)
                 for call, message in messages.items()
             }
+            until = {call: self._until(call, messages) for call in messages}
             for call, reference in asked.items():
-                wait_for(reference, self._stop)
+                if not wait_for(reference, self._stop, until[call]):
+                    answers[call] = Late(timeout_message(self._config.faults.client_timeout_s))
+                    self._fleet.replace(self._hosts[call])
+                    continue
                 try:
                     answers[call] = fetch(reference)
                 except LOST:
                     self._fleet.replace(self._hosts[call])
         return answers
+
+    def _until(self, call: int, calls: Collection[int]) -> float:
+        """When a step's answer is late: each client of the actor has the time of a turn."""
+        limit = self._config.faults.client_timeout_s
+        if limit is None:
+            return math.inf
+        clients = sum(self._sizes[c] for c in calls if self._hosts[c] is self._hosts[call])
+        return time.monotonic() + clients * (_GRACE * limit + _GRACE_S)
 
     def serve(
         self,
@@ -277,7 +292,7 @@ class RayBackend:
             share = replace(order, turns=now)
             stream = actor.execute.options(num_returns="streaming").remote(share, self._calls)
             if order.session:
-                self._hosts[self._calls] = actor
+                self._hosts[self._calls], self._sizes[self._calls] = actor, len(now)
             calls[stream] = Call(self._calls, actor, share, alone=alone, rest=rest)
         return calls
 

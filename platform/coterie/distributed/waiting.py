@@ -1,5 +1,6 @@
 """Waits for actors, several times a second interrupted by a check whether to stop."""
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,15 +14,22 @@ from coterie.errors import RunError
 _POLL_S = 0.2
 
 
-def wait_for(reference: Any, stop: Callable[[], None]) -> None:
+def wait_for(reference: Any, stop: Callable[[], None], until: float = math.inf) -> bool:
     """Wait until a reference has a result, or its actor has died.
 
     Args:
         reference: A Ray object reference.
         stop: Called several times a second; raises when the run has to stop.
+        until: When to give up, by the monotonic clock.
+
+    Returns:
+        Whether it has.
     """
     while not ray.wait([reference], timeout=_POLL_S)[0]:
         stop()
+        if time.monotonic() > until:
+            return False
+    return True
 
 
 def wait_until_ready(

@@ -69,7 +69,8 @@ class Backend(Protocol):
             messages: Call to what its clients need for the step.
 
         Returns:
-            Call to its clients' answer; calls whose process is lost are absent.
+            Call to its clients' answer, or `Late` if its process was ended because it took too
+            long; calls whose process is lost are absent.
         """
 
     def serve(

@@ -78,6 +78,8 @@ class TurnDone:
         updates: Slot to its contribution, where the rule needs each client's.
         note: What people should know of the turn, in one printable line; "" if nothing.
         bytes_down: Key to bytes that it received besides the slots.
+        smallest: Slot, "records/<key>" or "mail/<key>" to the fewest samples that a vector of it
+            stands for; a slot that is not named stands for all samples of the client.
     """
 
     call: int
@@ -93,6 +95,7 @@ class TurnDone:
     updates: Mapping[str, Handle] = field(default_factory=dict)
     note: str = ""
     bytes_down: Mapping[str, int] = field(default_factory=dict)
+    smallest: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

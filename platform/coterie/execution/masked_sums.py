@@ -21,6 +21,13 @@ SecureStep = Literal["advertise", "share", "mask", "reveal"]
 """A step of secure aggregation that the server asks clients to take."""
 
 
+@dataclass(frozen=True)
+class Late:
+    """In place of a call's answer: why its process was ended, which did not answer in time."""
+
+    why: str
+
+
 def encode(lanes: Mapping[str, Lanes], layouts: Mapping[str, Layout]) -> Vector:
     """One vector of the sums of all slots; a slot without contributions is zeros."""
     parts = []

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coterie.contract.form import ANY, LARGEST, Form, Length
+from coterie.contract.form import ANY, LARGEST, Bounds, Form, Length
 from coterie.contract.phase import Mean, Outcome, Phase, ServerState, Slots, Tensors
 from coterie.errors import ConfigError, ContractError
 from coterie.execution.exact import Layout, check_value, check_weight, magnitude
@@ -84,6 +84,7 @@ def check_outcome(
             raise ContractError(_undeclared(verb, extra, declared_as, phase))
     for slot, contribution in outcome.up.items():
         _check_contribution(slot, contribution, layouts[slot], heaviest)
+        _check_bounds(slot, contribution, phase.bounds.get(slot, {}), samples)
     if missing := (phase.records & set(phase.forms)) - set(outcome.records):
         raise ContractError(
             f"Phase {phase.name!r} declares record {sorted(missing)[0]!r}; every client sends it."
@@ -166,6 +167,21 @@ def _check_contribution(
         check_weight(slot, contribution.weight, largest, heaviest)
 
 
+def _check_bounds(
+    slot: str, contribution: Mean, bounds: Mapping[str, Bounds], samples: int
+) -> None:
+    for name, bound in bounds.items():
+        value = contribution.tensors[name].detach().double() * contribution.weight
+        lowest, highest = bound.of(samples)
+        outside = (value < lowest) | (value > highest)
+        if bool(outside.any()):
+            found = float(value[outside][0])
+            raise ContractError(
+                f"Slot {slot!r}: {name!r} has a value of {found:.6g}, which no sum over the "
+                f"client's {samples} samples has; sum what its samples are."
+            )
+
+
 def _check_forms(what: str, tensors: Tensors, phase: Phase, samples: int) -> None:
     for name, value in tensors.items():
         form = phase.forms.get(name, ANY)
@@ -200,7 +216,7 @@ def _check_range(
         raise ContractError(f"{what} {_NOT_FINITE}")
     widest = LARGEST if floating else math.inf
     unit = samples if form.per_sample else 1
-    lowest = -widest if form.lowest is None else form.lowest * unit
+    lowest = -widest if form.lowest is None else form.lowest * (unit if form.lowest < 0 else 1)
     highest = widest if form.highest is None else form.highest * unit
     if low < lowest or high > highest:
         found = low if low < lowest else high

@@ -1,6 +1,7 @@
 """Runs clients' turns in one process, in an actor or without Ray, and sums their contributions."""
 
 import logging
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,6 +27,7 @@ from coterie.execution.events import (
     TurnStarted,
 )
 from coterie.execution.exact import ExactMeans, Layout, SumsExceededError
+from coterie.execution.group_sizes import smallest_groups, smallest_sent
 from coterie.execution.masked_sums import MaskedSum, MaskedSums, masked_bytes
 from coterie.execution.messages import bytes_peer, bytes_up, check_outcome, items_peer
 from coterie.execution.module_pool import ModulePool
@@ -43,9 +45,9 @@ class ClientTimeoutError(Exception):
     """A client's turn exceeds its time limit."""
 
 
-def timeout_message(limit: float) -> str:
+def timeout_message(limit: float | None) -> str:
     """The failure message of a client that exceeds the time limit."""
-    return f"took longer than faults.client_timeout_s={limit:g}"
+    return f"took longer than faults.client_timeout_s={limit or math.inf:g}"
 
 
 @dataclass
@@ -140,6 +142,8 @@ class Worker:
             # Last, so that a client that fails adds nothing to the sums.
             if isinstance(sums, ExactMeans):
                 sums.add(up)
+                groups = smallest_groups(self.method, {s: m.tensors for s, m in outcome.up.items()})
+                done = replace(done, smallest={**done.smallest, **groups})
             else:
                 sums.add(turn.client, up)
                 done = replace(done, bytes_up=_masked(done.bytes_up, order.layouts))
@@ -193,6 +197,7 @@ def _turn_done(call: int, client: int, outcome: Outcome, seconds: float) -> Turn
         state=None if outcome.state is None else pack(outcome.state),
         mail={recipient: pack(message) for recipient, message in outcome.mail.items()},
         note=printable(outcome.note),
+        smallest=smallest_sent(outcome),
     )
 
 

@@ -48,10 +48,20 @@ def expand(points: Int[Tensor, "n c"], leading: int) -> Int32[Tensor, "n q"]:
             feature's mean square is near 1.
         leading: How many features have their products in φ.
     """
-    scaled = points.double() * 2 ** round(np.log2(points.shape[1]) / 2)
+    scaled = points.double() * _scale(points.shape[1])
     row, column = torch.triu_indices(leading, leading)
     pairs = (scaled[:, row] * scaled[:, column] / UNIT).round()
     return torch.cat([torch.full_like(scaled[:, :1], UNIT), scaled, pairs], dim=1).int()
+
+
+def largest_value(width: int) -> float:
+    """The largest magnitude of a value of φ, for unit vectors of this width."""
+    return (1.01 * _scale(width)) ** 2 + 1.0
+
+
+def _scale(width: int) -> float:
+    """A power of two near √c."""
+    return float(2 ** round(np.log2(width) / 2))
 
 
 def fit_sums(

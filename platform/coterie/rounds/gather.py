@@ -1,6 +1,6 @@
 """Collects a phase's events and applies the failure policy: policy is apart from execution."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -16,7 +16,7 @@ from coterie.rounds.secure_aggregation import Opened, open_sums, require
 
 Join = Callable[[ExactMeans], Mapping[str, Mean]]
 
-_KEYS = "secure_aggregation"
+KEYS = "secure_aggregation"
 """Keys and shares in the counts of bytes."""
 _LOST = "its process was lost with its masked sum"
 _ATTEMPTS = 3
@@ -94,7 +94,7 @@ def run_phase(
     run(order)
     _check_policy(gather, order, faults)
     if order.session and gather.done:
-        _open(backend, gather, order, run)
+        _open(backend, gather, order, faults, run)
         _check_policy(gather, order, faults)
     for client, message in sorted(gather.failed.items()):
         gather.note(client, message, "dropped from the phase")
@@ -129,8 +129,18 @@ def _run_turns(
             gather.failed.setdefault(turn.client, "its call ended without an answer")
 
 
-def _open(backend: Backend, gather: "_Gather", order: Order, run: Callable[[Order], None]) -> None:
-    """Open the masked sums; clients of a process that is lost before run again."""
+def _open(
+    backend: Backend,
+    gather: "_Gather",
+    order: Order,
+    faults: FaultsConfig,
+    run: Callable[[Order], None],
+) -> None:
+    """Open the masked sums; clients of a process that is lost before run again.
+
+    A client that has a process to itself and takes too long has failed, and the policy decides.
+    """
+    retried: set[int] = set()
     for attempt in range(1, _ATTEMPTS + 1):
         opened = open_sums(backend, order, gather.calls, last=attempt == _ATTEMPTS)
         lost = gather.lose(opened.lost)
@@ -138,8 +148,16 @@ def _open(backend: Backend, gather: "_Gather", order: Order, run: Callable[[Orde
             gather.means.merge(opened.lanes)
             gather.count_keys(opened)
             return
-        gather.note(None, _LOST, "replaced, its clients run again")
-        run(replace(order, turns=tuple(turn for turn in order.turns if turn.client in lost)))
+        late = {client: why for client, why in lost.items() if why != _LOST}
+        again = set(late) - retried if faults.on_client_failure == "retry" else set[int]()
+        for client in sorted(again):
+            gather.note(client, late[client], "retried")
+        retried |= again
+        if gone := lost.keys() - late.keys():
+            gather.note(None, _LOST, "replaced, its clients run again")
+        if turns := tuple(turn for turn in order.turns if turn.client in again | gone):
+            run(replace(order, turns=turns))
+        _check_policy(gather, order, faults)
 
 
 @dataclass
@@ -173,20 +191,31 @@ class _Gather:
             for turn in turns:
                 self._count(turn)
 
-    def lose(self, calls: Collection[int]) -> frozenset[int]:
-        """Forget the turns of calls whose masked sums are lost, and return their clients."""
-        clients = frozenset[int]().union(*(self.calls.pop(call) for call in calls))
-        for client in clients:
+    def lose(self, calls: Mapping[int, str]) -> dict[int, str]:
+        """Forget the turns of calls whose masked sums are lost.
+
+        Args:
+            calls: Call to why it was ended, "" if its process is lost.
+
+        Returns:
+            Client to why it has failed.
+        """
+        lost: dict[int, str] = {}
+        for call, why in calls.items():
+            clients = self.calls.pop(call)
+            # Of several clients, nobody knows which one hangs.
+            lost |= dict.fromkeys(clients, why if why and len(clients) == 1 else _LOST)
+        for client in lost:
             del self.done[client]
-            self.failed[client] = _LOST
-        return clients
+        self.failed |= lost
+        return lost
 
     def count_keys(self, opened: Opened) -> None:
         """Count the bytes of keys and shares with their clients' turns."""
         for client, turn in self.done.items():
-            up = {**turn.bytes_up, _KEYS: opened.up.get(client, 0)}
+            up = {**turn.bytes_up, KEYS: opened.up.get(client, 0)}
             self.done[client] = replace(
-                turn, bytes_up=up, bytes_down={_KEYS: opened.down.get(client, 0)}
+                turn, bytes_up=up, bytes_down={KEYS: opened.down.get(client, 0)}
             )
 
     def note(self, client: int | None, message: str, remedy: str) -> None:

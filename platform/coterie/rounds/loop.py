@@ -24,6 +24,7 @@ from coterie.execution.robust import robust_means
 from coterie.rounds.gather import PhaseResult, run_phase
 from coterie.rounds.participation import Participation, Turnout
 from coterie.rounds.privacy import Privacy, sensitivity
+from coterie.rounds.sent import Sent, sent_in
 from coterie.rounds.server_optimizer import server_step
 from coterie.rounds.state import RunState, Traffic
 
@@ -39,6 +40,7 @@ class Committed:
         phase: The phase.
         result: What its clients gave.
         traffic: Its bytes.
+        sent: What its clients sent, key by key.
         seconds: Its wall-clock time.
         simulated: Counts of simulated absences, dropouts and stragglers.
         epsilon: ε of all sums up to this phase; None without `privacy.dp`.
@@ -47,6 +49,7 @@ class Committed:
     phase: Phase
     result: PhaseResult
     traffic: Traffic
+    sent: tuple[Sent, ...]
     seconds: float
     simulated: Mapping[str, int] = field(default_factory=dict)
     epsilon: float | None = None
@@ -111,13 +114,14 @@ class Loop:
                 continue
             self._serve(state, phase, result)
             # Only now, because an interrupted phase runs again and must not be counted twice.
-            sent = state.ledger.offer(turnout.clients, versions)
-            traffic = state.ledger.collect(sent, result.turns)
+            offered = state.ledger.offer(turnout.clients, versions)
+            traffic = state.ledger.collect(offered, result.turns)
             state.keep(result, turnout.simulated)
             committed = Committed(
                 phase=phase,
                 result=result,
                 traffic=traffic,
+                sent=sent_in(order, result, self.method),
                 seconds=time.perf_counter() - started,
                 simulated=turnout.simulated,
                 epsilon=None if self.privacy is None else self.privacy.epsilon(phase),

@@ -13,7 +13,7 @@ from coterie.errors import RunError
 from coterie.execution.backend import Backend
 from coterie.execution.events import Order
 from coterie.execution.exact import Lanes
-from coterie.execution.masked_sums import SecureStep, decode, encode
+from coterie.execution.masked_sums import Late, SecureStep, decode, encode
 from coterie.execution.masks import KEY_BYTES, KeyPair, Vector, add_mask
 from coterie.execution.secure_party import (
     FEWEST,
@@ -34,13 +34,13 @@ class Opened:
 
     Attributes:
         lanes: Slot to exact sum; None if the attempt has to be made again.
-        lost: The calls whose contributions are lost.
+        lost: The calls whose contributions are lost, and why: "" for a process that is lost.
         up: Client to bytes of keys and shares that it sent.
         down: Client to bytes of keys and shares that it received.
     """
 
     lanes: Mapping[str, Lanes] | None
-    lost: tuple[int, ...]
+    lost: Mapping[int, str]
     up: Mapping[int, int] = field(default_factory=dict)
     down: Mapping[int, int] = field(default_factory=dict)
 
@@ -69,7 +69,7 @@ def open_sums(
     try:
         return opening.run()
     except _LostError:
-        return Opened(lanes=None, lost=tuple(opening.lost))
+        return Opened(lanes=None, lost=opening.lost)
 
 
 @dataclass
@@ -78,7 +78,7 @@ class _Opening:
     order: Order
     calls: dict[int, frozenset[int]]
     last: bool
-    lost: list[int] = field(default_factory=list)
+    lost: dict[int, str] = field(default_factory=dict)
     up: Counter[int] = field(default_factory=Counter)
     down: Counter[int] = field(default_factory=Counter)
     began: int = 0
@@ -95,7 +95,7 @@ class _Opening:
         total = self._masked_sum(sealed, threshold(len(keys)))
         self._unmask(total, keys, frozenset(sealed))
         lanes = decode(total, self.order.layouts)
-        return Opened(lanes=lanes, lost=tuple(self.lost), up=self.up, down=self.down)
+        return Opened(lanes=lanes, lost=self.lost, up=self.up, down=self.down)
 
     def _share(self, keys: Mapping[int, PublicKeys]) -> dict[int, dict[int, bytes]]:
         """Sender to recipient to sealed shares."""
@@ -130,7 +130,7 @@ class _Opening:
         survivors, needed = self.clients, threshold(len(keys))
         # A process that is lost from here on has its clients in the sum.
         answers = self.backend.exchange("reveal", dict.fromkeys(self.calls, survivors))
-        revealed = _joined(answers)
+        revealed = _joined(_in_time(answers))
         self._require(needed, len(revealed))
         places, speakers = points(keys), sorted(revealed)[:needed]
         weights = factors([places[client] for client in speakers])
@@ -148,8 +148,13 @@ class _Opening:
 
     def _ask(self, step: SecureStep, messages: Mapping[int, Any]) -> dict[int, Any]:
         """The calls' answers; one that is lost now takes its contributions with it."""
-        answers = self.backend.exchange(step, messages)
-        self.lost += [call for call in messages if call not in answers]
+        given = self.backend.exchange(step, messages)
+        answers = _in_time(given)
+        self.lost |= {
+            call: found.why if isinstance(found := given.get(call), Late) else ""
+            for call in messages
+            if call not in answers
+        }
         self.calls = {call: self.calls[call] for call in answers}
         if self.lost and not self.last:
             raise _LostError
@@ -167,6 +172,10 @@ def require(order: Order, needed: int, there: int, began: int) -> None:
             f"privacy.secure_aggregation takes {needed} to unmask their sum; mend what fails, or "
             "let more clients take part, and go on with resume=true."
         )
+
+
+def _in_time(answers: Mapping[int, Any]) -> dict[int, Any]:
+    return {call: answer for call, answer in answers.items() if not isinstance(answer, Late)}
 
 
 def _joined(answers: Mapping[int, Mapping[int, Any]]) -> dict[int, Any]:

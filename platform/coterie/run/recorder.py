@@ -169,7 +169,7 @@ class Recorder:
                 self.observer.note(f"{sentence}.")
             elif number == _SHOWN:
                 self.observer.note(f"{len(found) - _SHOWN:,} more failures are in metrics.jsonl.")
-            self.tracker.log_failure(replace(_row(place, {}, client), failure=sentence))
+            self.tracker.log_text(replace(_row(place, {}, client), failure=sentence))
         self.evaluator.sent, self.evaluator.missed = 0, ()
 
     def _is_best(self, state: RunState, scores: Mapping[str, float] | None) -> bool:
@@ -219,9 +219,11 @@ class Recorder:
                 "bytes/up": sum(turn.bytes_up.values()),
             }
             self.tracker.log(_row(phase, own, turn.client))
+        messages = tuple(sent.row() for sent in committed.sent)
+        self.tracker.log_text(replace(_row(phase, {}, None), messages=messages))
         for failure in result.failures:
             row = _row(phase, {}, failure.client)
-            self.tracker.log_failure(replace(row, failure=str(failure)))
+            self.tracker.log_text(replace(row, failure=str(failure)))
 
     def _grouped(self, name: str) -> str:
         """A score's name with its group, by default the evaluator's."""

@@ -137,8 +137,8 @@ class Tracker:
             "step": last_step,
         }
 
-    def log_failure(self, row: MetricsRow) -> None:
-        """Write a failure of any client to `metrics.jsonl`; loggers take only numbers."""
+    def log_text(self, row: MetricsRow) -> None:
+        """Write a failure or messages to `metrics.jsonl` alone; loggers take only numbers."""
         self._metrics.append(row)
 
     def log_table(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:

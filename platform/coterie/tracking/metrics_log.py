@@ -4,7 +4,7 @@ import json
 import logging
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -15,7 +15,17 @@ from coterie.tracking.paths import open_own
 
 _log = logging.getLogger(__name__)
 
-RESERVED = ("round", "stage", "phase", "step", "scope", "client", "failure", "status")
+RESERVED = (
+    "round",
+    "stage",
+    "phase",
+    "step",
+    "scope",
+    "client",
+    "failure",
+    "status",
+    "messages",
+)
 """Keys that locate a line; a metric cannot have such a name."""
 
 
@@ -32,6 +42,7 @@ class MetricsRow:
         client: The client; None for the server.
         failure: What failed, as a sentence; the row is then an event without metrics.
         status: How the run ended; the row is then the last one, with the run's final numbers.
+        messages: What clients sent, key by key; the row is then for the audit, without metrics.
     """
 
     round: int
@@ -42,10 +53,13 @@ class MetricsRow:
     client: int | None = None
     failure: str | None = None
     status: Status | None = None
+    messages: Sequence[Mapping[str, Any]] | None = None
 
     @property
-    def scope(self) -> Literal["server", "client", "event", "run"]:
+    def scope(self) -> Literal["server", "client", "event", "run", "messages"]:
         """The kind of row."""
+        if self.messages is not None:
+            return "messages"
         if self.failure is not None:
             return "event"
         if self.status is not None:
@@ -67,6 +81,8 @@ class MetricsRow:
             place["failure"] = self.failure
         if self.status is not None:
             place["status"] = self.status
+        if self.messages is not None:
+            place["messages"] = [*self.messages]
         metrics = {name: finite(value) for name, value in self.values.items()}
         return json.dumps({**place, **metrics}, ensure_ascii=False, allow_nan=False)
 

@@ -154,6 +154,11 @@ class RunDirectory:
         return self.path / "noise.jsonl"
 
     @property
+    def audit(self) -> Path:
+        """`audit.json`: what left the clients, and whether the model tells its samples apart."""
+        return self.path / "audit.json"
+
+    @property
     def client_groups(self) -> Path:
         """`client_groups.csv`: round, client, group."""
         return self.path / "client_groups.csv"

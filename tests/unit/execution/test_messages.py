@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coterie.contract.form import Form
+from coterie.contract.form import Bounds, Form
 from coterie.contract.phase import Mean, Outcome, Phase, ServerState
 from coterie.errors import ContractError
 from coterie.execution.exact import ExactMeans, Layout, heaviest
@@ -307,3 +307,33 @@ def test_any_other_offer_is_refused(slots, server, sentence):
     with pytest.raises(ContractError) as caught:
         check_offer(PHASE, slots, server)
     assert str(caught.value) == sentence
+
+
+def test_sums_lie_between_what_the_clients_samples_can_add():
+    columns = Bounds(lowest=(-2.0, 0.0), highest=(2.0, 1.0))
+    phase = Phase(
+        name="sums",
+        stage="s",
+        round=1,
+        up=frozenset({"sums"}),
+        bounds={"sums": {"x": columns, "n": Bounds(highest=3.0)}},
+    )
+
+    def check(x, n, weight=1, samples=10):
+        tensors = {"x": torch.tensor(x), "n": torch.tensor(n)}
+        layouts = {"sums": Layout.of(tensors)}
+        up = {"sums": Mean(weight=weight, tensors=tensors)}
+        check_outcome(phase, Outcome(up=up), layouts, None, samples=samples)
+
+    check([[20.0, 10.0], [-20.0, 0.0]], 30.0)
+    check([[2.0, 1.0]], -3.0, weight=10)
+    for wrong in (
+        ([[20.5, 0.0]], 0.0),
+        ([[0.0, 10.5]], 0.0),
+        ([[0.0, -0.5]], 0.0),
+        ([[0.0, 0.0]], 31.0),
+    ):
+        with pytest.raises(ContractError, match="which no sum over the client's 10 samples has"):
+            check(*wrong)
+    with pytest.raises(ContractError, match="'x' has a value of 11, which no sum over"):
+        check([[0.0, 1.0]], 0.0, weight=11)

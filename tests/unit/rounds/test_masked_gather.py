@@ -7,7 +7,7 @@ import pytest
 from coterie.config.schema import FaultsConfig
 from coterie.errors import RunError
 from coterie.execution.events import CallDone, Turn, TurnDone
-from coterie.execution.masked_sums import MaskedSums
+from coterie.execution.masked_sums import Late, MaskedSums
 from coterie.execution.packing import pack
 from coterie.rounds.gather import run_phase
 from tests.builders.masked import LAYOUTS, ORDER, contribution, unmasked
@@ -21,9 +21,13 @@ def order(clients=5):
 
 @dataclass
 class Backend:
-    """Runs each turn in a call of its own; `dies` lists (step, client), each of which dies once."""
+    """Runs each turn in a call of its own; `dies` lists (step, client), each of which dies once.
+
+    `hangs` lists those that are ended because they take too long.
+    """
 
     dies: list = field(default_factory=list)
+    hangs: list = field(default_factory=list)
     orders: list = field(default_factory=list)
     held: MaskedSums = field(default_factory=MaskedSums)
     clients: dict = field(default_factory=dict)
@@ -51,13 +55,16 @@ class Backend:
         for call, message in messages.items():
             if (step, self.clients[call]) in self.dies:
                 self.dies.remove((step, self.clients[call]))
+            elif (step, self.clients[call]) in self.hangs:
+                self.hangs.remove((step, self.clients[call]))
+                answers[call] = Late("took too long")
             else:
                 answers[call] = self.held.take(call, step, message)
         return answers
 
 
-def gather(*dies, clients=5, **faults):
-    backend = Backend(list(dies))
+def gather(*dies, clients=5, hangs=(), **faults):
+    backend = Backend(list(dies), list(hangs))
     return run_phase(backend, order(clients), FaultsConfig(**faults), lambda event: None), backend
 
 
@@ -140,3 +147,32 @@ def test_keys_and_shares_are_counted():
     for turn in result.turns:  # 64 of keys, 4 sealed pairs of shares with tags, 5 shares
         assert turn.bytes_up == {"secure_aggregation": 64 + 4 * (132 + 16) + 5 * 66}
         assert turn.bytes_down == {"secure_aggregation": 5 * 64 + 4 * (132 + 16)}
+
+
+@pytest.mark.parametrize("step", ["advertise", "share", "mask"])
+def test_a_client_that_hangs_in_a_step_is_retried_then_dropped(step):
+    result, backend = gather(hangs=[(step, 3)] * 3)
+    assert found(result) == means(0, 1, 2, 4)
+    assert (result.dropped, backend.hangs) == ((3,), [(step, 3)])
+    assert backend.orders == [(0, 1, 2, 3, 4), (3,)]
+    assert [str(failure) for failure in result.failures] == [
+        "round 3, train: client 3 failed (took too long); retried",
+        "round 3, train: client 3 failed (took too long); dropped from the phase",
+    ]
+    result, _ = gather(hangs=[(step, 3)])
+    assert found(result) == means(*range(5))
+    assert result.dropped == ()
+
+
+def test_without_a_retry_a_client_that_hangs_in_a_step_is_dropped_at_once_or_ends_the_run():
+    result, backend = gather(hangs=[("share", 3)], on_client_failure="drop")
+    assert found(result) == means(0, 1, 2, 4)
+    assert (result.dropped, backend.orders) == ((3,), [(0, 1, 2, 3, 4)])
+    with pytest.raises(RunError, match=r"Client 3 failed in round 3 \(took too long\)"):
+        gather(hangs=[("share", 3)], on_client_failure="fail")
+
+
+def test_a_client_that_hangs_after_its_masked_sum_arrived_counts():
+    result, _ = gather(hangs=[("reveal", 3)])
+    assert found(result) == means(*range(5))
+    assert (result.failures, result.dropped) == ((), ())

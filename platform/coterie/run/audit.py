@@ -1,0 +1,69 @@
+"""Audits a run: what left its clients, and whether its model tells its training samples apart."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from coterie.config.component import target_of
+from coterie.config.schema import RunConfig
+from coterie.evaluation.membership import Membership
+from coterie.run.audit_messages import AuditedKey, audited_keys
+from coterie.run.model_attacks import FEWEST, ModelAttacks, why_no_attack
+from coterie.tracking.atomic import replacing
+from coterie.tracking.run_directory import RunDirectory
+
+_NOTHING_HELD_OUT = (
+    f"The model is not attacked: this takes {FEWEST} training samples and {FEWEST} held-out ones."
+)
+_NOTHING_TO_ATTACK = "Nothing was trained and there are no centroids, so no model is attacked."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Audited:
+    """The result of an audit.
+
+    Attributes:
+        keys: What left the clients.
+        attacks: Attack to its result.
+        note: Why the model was not attacked, as a sentence; "" if it was.
+    """
+
+    keys: tuple[AuditedKey, ...]
+    attacks: Mapping[str, Membership]
+    note: str = ""
+
+
+def audit_run(config: RunConfig, directory: RunDirectory, samples: int) -> Audited:
+    """Sum a run's messages up, attack its model, and write `audit.json`, for the owner alone.
+
+    Args:
+        config: The run's config.
+        directory: The run's directory.
+        samples: The most members, and other samples, to attack.
+
+    Raises:
+        DataError: If the run's messages, data or model cannot be read.
+    """
+    keys = tuple(audited_keys(directory.metrics))
+    note, attacks = why_no_attack(config, directory), {}
+    if not note:
+        model = ModelAttacks(config, directory, samples)
+        attacks = model.run()
+        note = "" if attacks else _NOTHING_TO_ATTACK if model.can_compare else _NOTHING_HELD_OUT
+    done = Audited(keys=keys, attacks=attacks, note=note)
+    _write(config, directory, done)
+    return done
+
+
+def _write(config: RunConfig, directory: RunDirectory, done: Audited) -> None:
+    record = {
+        "method": target_of(config.method).rpartition(":")[2],
+        "seed": config.seed,
+        "privacy": config.privacy.model_dump(mode="json"),
+        "messages": [key.row() for key in done.keys],
+        "membership": {name: found.row() for name, found in done.attacks.items()},
+        "note": done.note,
+    }
+    text = json.dumps(record, indent=2, ensure_ascii=False, allow_nan=False)
+    with replacing(directory.audit, private=True) as temporary:
+        temporary.write_text(text + "\n", encoding="utf-8", newline="\n")

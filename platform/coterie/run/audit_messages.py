@@ -1,0 +1,111 @@
+"""What left the clients of a run, key by key, from the rows that the run has written."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from coterie.errors import DataError
+from coterie.tracking.metrics_log import parse_row
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditedKey:
+    """What clients sent under one key over a run.
+
+    Attributes:
+        kind: "slot", "record", "mail", "metric", "note", "keys", "state" or "failure".
+        key: Its name.
+        forms: Its dtypes and shapes; several if they differ from phase to phase.
+        phases: The phases in which it was sent.
+        clients: The most clients that sent it in a phase.
+        bytes: Bytes over all phases and clients.
+        samples: The fewest samples that a vector of it stands for; None where that is unknown.
+        summed: The fewest clients in a sum that the server reads in place of it; 0 where it reads
+            what each client, or each process, sends.
+    """
+
+    kind: str
+    key: str
+    forms: tuple[str, ...]
+    phases: int
+    clients: int
+    bytes: int
+    samples: int | None
+    summed: int = 0
+
+    def row(self) -> dict[str, Any]:
+        """The values for `audit.json`."""
+        return asdict(self)
+
+
+def audited_keys(metrics: Path) -> list[AuditedKey]:
+    """Sum a run's messages up, in the order in which they were first sent.
+
+    Args:
+        metrics: The run's `metrics.jsonl`.
+
+    Raises:
+        DataError: If the run has not written what its clients sent.
+    """
+    try:
+        lines = metrics.read_text(encoding="utf-8", errors="replace").splitlines()
+    except FileNotFoundError:
+        lines = []
+    rows = [row for line in lines if (row := parse_row(line)) is not None]
+    phases = [row for row in rows if row.get("scope") == "messages"]
+    if not phases:
+        raise DataError(
+            f"{metrics}: it does not say what clients sent, because no phase has ended or an "
+            "earlier version wrote it; run it again."
+        )
+    try:
+        return [*_joined(sent for phase in phases for sent in phase["messages"]), *_failures(rows)]
+    except (KeyError, TypeError, AttributeError) as error:
+        raise DataError(
+            f"{metrics}: its messages are damaged ({error!r}); run it again."
+        ) from error
+
+
+def _joined(messages: Iterable[Mapping[str, Any]]) -> list[AuditedKey]:
+    found: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for sent in messages:
+        found.setdefault((sent["kind"], sent["key"]), []).append(sent)
+    order = ("slot", "record", "mail", "metric", "note", "keys", "state")
+    places = sorted(found, key=lambda place: order.index(place[0]) if place[0] in order else 9)
+    return [_key(*place, found[place]) for place in places]
+
+
+def _key(kind: str, key: str, sent: Sequence[Mapping[str, Any]]) -> AuditedKey:
+    known = [each["samples"] for each in sent if each["samples"] is not None]
+    return AuditedKey(
+        kind=kind,
+        key=key,
+        forms=tuple(dict.fromkeys(each["form"] for each in sent)),
+        phases=len(sent),
+        clients=max(each["clients"] for each in sent),
+        bytes=sum(each["bytes"] for each in sent),
+        samples=min(known, default=None),
+        summed=min(each["summed"] for each in sent),
+    )
+
+
+def _failures(rows: Iterable[Mapping[str, Any]]) -> list[AuditedKey]:
+    """The reasons that failed clients gave, which the server reads too."""
+    failed = [row for row in rows if row.get("scope") == "event" and "client" in row]
+    if not failed:
+        return []
+    size = sum(len(row["failure"].encode()) for row in failed)
+    clients = len({row["client"] for row in failed})
+    phases = len({(row["round"], row["step"]) for row in failed})
+    return [
+        AuditedKey(
+            kind="failure",
+            key="message",
+            forms=("text",),
+            phases=phases,
+            clients=clients,
+            bytes=size,
+            samples=None,
+        )
+    ]

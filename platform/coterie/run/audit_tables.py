@@ -1,0 +1,65 @@
+"""The tables of an audit in a terminal of 80 columns."""
+
+from collections.abc import Iterable, Mapping
+
+from rich import box
+from rich.table import Table
+
+from coterie.evaluation.membership import Membership
+from coterie.run.audit_messages import AuditedKey
+from coterie.tracking.formatting import format_bytes
+
+_CAPTION = (
+    "fewest: the fewest samples that a vector stands for; 200 of 10: of a sum over 10 clients, "
+    "which is all that the server reads"
+)
+
+
+def messages_table(keys: Iterable[AuditedKey]) -> Table:
+    """What left the clients: a row for each key."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption=_CAPTION, caption_justify="left")
+    table.add_column("what", no_wrap=True)
+    table.add_column("key", max_width=18, overflow="fold")
+    table.add_column("form", overflow="fold", max_width=24)
+    for name in ("phases", "clients", "bytes"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("fewest", justify="right", max_width=10)
+    for key in keys:
+        forms = key.forms[0] if len(key.forms) == 1 else f"{key.forms[0]} … {key.forms[-1]}"
+        table.add_row(
+            key.kind,
+            key.key,
+            forms,
+            f"{key.phases:,}",
+            f"{key.clients:,}",
+            format_bytes(key.bytes) if key.bytes else "-",
+            _fewest(key),
+        )
+    return table
+
+
+def attacks_table(attacks: Mapping[str, Membership]) -> Table:
+    """What each attack finds, with 95 % intervals."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("attack", no_wrap=True)
+    for name in ("members + others", "AUC (95 %)", "TPR at 1 % FPR (95 %)"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for name, found in attacks.items():
+        table.add_row(
+            name,
+            f"{found.members:,} + {found.others:,}",
+            _with_interval(found.auc, found.auc_interval),
+            _with_interval(found.tpr, found.tpr_interval),
+        )
+    return table
+
+
+def _fewest(key: AuditedKey) -> str:
+    """The fewest samples, and of how many clients they are at least where only a sum is read."""
+    if key.samples is None:
+        return "-"
+    return f"{key.samples:,}" + (f" of {key.summed:,}" if key.summed else "")
+
+
+def _with_interval(value: float, bounds: tuple[float, float]) -> str:
+    return f"{value:.3f} ({bounds[0]:.3f}-{bounds[1]:.3f})"

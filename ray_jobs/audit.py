@@ -1,0 +1,77 @@
+"""Audit what a run says about its samples: `python -m ray_jobs.audit run=DIR`."""
+
+from collections.abc import Sequence
+from typing import Annotated
+
+from pydantic import Field
+from rich.console import Console
+
+from coterie.commands.arguments import read_values
+from coterie.commands.changed_config import CHANGEABLE, changed_config, check_changes
+from coterie.commands.help_text import command_help
+from coterie.commands.program import run_command, run_program
+from coterie.config.component import Component
+from coterie.config.loading import load_component
+from coterie.config.trust import Trust
+from coterie.tracking.formatting import display_path
+from coterie.tracking.run_directory import RunDirectory
+
+
+class AuditConfig(Component):
+    """Which run to audit, and how."""
+
+    run: Annotated[str, Field(min_length=1)]
+    """The run's folder; `audit.json` is written into it."""
+    samples: Annotated[int, Field(ge=50)] = 1000
+    """Training samples, and held-out samples, on which the model is attacked at most."""
+    trust: Trust = ()
+    """Packages that the run's config may import, besides Coterie's own."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Audit the run that the arguments name.
+
+    Returns:
+        The exit code: 0 done; 1 failed; 2 arguments, run or data refused.
+    """
+    return run_command(_audit, arguments, _help)
+
+
+def _help(*arguments: str) -> str:
+    return command_help(
+        "Shows what left each client of a run, key by key, with the fewest samples that a vector "
+        "stands for, and attacks the model: how well it tells training samples from held-out ones. "
+        f"Keys of {', '.join(CHANGEABLE)} can be changed, such as data.root. See docs/privacy.md.",
+        "usage: python -m ray_jobs.audit run=DIR [KEY=VALUE ...]",
+        AuditConfig,
+    )
+
+
+def _audit(arguments: Sequence[str]) -> int:
+    changes = read_values(arguments)
+    keys = AuditConfig.model_fields
+    own = {key: changes.pop(key) for key in keys if key in changes}
+    check_changes(changes, keys)
+    options = load_component(AuditConfig, own)
+    directory = RunDirectory.open(options.run, key="run")
+    config = changed_config(directory, changes, options.trust)
+    # Imported here, so that a mistyped key is refused before PyTorch is imported.
+    from coterie.run.audit import audit_run
+    from coterie.run.audit_tables import attacks_table, messages_table
+
+    done = audit_run(config, directory, options.samples)
+    console = Console()
+    console.print(messages_table(done.keys))
+    if done.attacks:
+        console.print(attacks_table(done.attacks))
+    for name, found in done.attacks.items():
+        if not name.endswith("untrained"):
+            console.print(f"{name}: {found.finding}", highlight=False)
+    if done.note:
+        console.print(done.note, highlight=False)
+    console.print(display_path(directory.audit), soft_wrap=True, highlight=False)
+    return 0
+
+
+if __name__ == "__main__":
+    run_program(main)

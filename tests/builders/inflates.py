@@ -1,0 +1,54 @@
+"""Methods with sums, of which one client sends 1.6e7 in every number of one phase."""
+
+from dataclasses import replace
+
+import torch
+
+from coterie.contract import Mean
+from modules import concord, kmeans, prototypes
+
+CULPRIT = 1
+
+
+class _Inflates:
+    def client(self, client, phase, slots):
+        outcome = super().client(client, phase, slots)
+        how, at = self._config.how, self._config.at
+        if client.id != CULPRIT or phase.name != at:
+            return outcome
+        if how == "raise":
+            raise ValueError("its disk is broken")
+        up = {slot: self._spoiled(mean, how) for slot, mean in outcome.up.items()}
+        records = {key: torch.full_like(value, 1.6e7) for key, value in outcome.records.items()}
+        return replace(outcome, up=up, records=records)
+
+    def _spoiled(self, mean, how):
+        if how == "heavy":  # honest values, weighed as if they were many clients'
+            return Mean(weight=20, tensors=mean.tensors)
+        value = {"huge": 1.6e7, "negative": -1.0}[how]
+        tensors = {name: torch.full_like(t, value) for name, t in mean.tensors.items()}
+        return Mean(weight=mean.weight, tensors=tensors)
+
+
+class KMeans(_Inflates, kmeans.KMeans):
+    class Config(kmeans.KMeans.Config):
+        """And what goes wrong in which phase."""
+
+        how: str = "huge"
+        at: str = "moments"
+
+
+class Concord(_Inflates, concord.Concord):
+    class Config(concord.Concord.Config):
+        """And what goes wrong in which phase."""
+
+        how: str = "huge"
+        at: str = "moments"
+
+
+class Prototypes(_Inflates, prototypes.Prototypes):
+    class Config(prototypes.Prototypes.Config):
+        """And what goes wrong in which phase."""
+
+        how: str = "huge"
+        at: str = "prototypes"
