@@ -59,6 +59,13 @@ METHODS = {
         "method.rounds=3",
         "method.learning_rate=0.5",
     ),
+    "moon": (
+        "experiment=moon_digits",
+        "data.limit=640",
+        "method.rounds=3",
+        "method.epochs=1",
+        "method.hidden=32",
+    ),
     "cpcfl": (
         "experiment=cpcfl_digits",
         "encoder.width=8",
@@ -84,7 +91,7 @@ METHODS = {
             "method.epochs=1",
             "method.hidden=32",
         )
-        for name in ("fedsimclr", "fedbyol", "fedsimsiam")
+        for name in ("fedsimclr", "fedbyol", "fedsimsiam", "fedu", "fedema", "specloss", "rotpred")
     },
     "ccfc": (
         "experiment=ccfc_digits",
