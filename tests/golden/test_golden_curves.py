@@ -59,6 +59,18 @@ METHODS = {
         "method.rounds=3",
         "method.learning_rate=0.5",
     ),
+    **{
+        name: (
+            f"experiment={name}_digits",
+            "data.limit=320",
+            "encoder.width=8",
+            "partition.clients=5",
+            "method.rounds=3",
+            "method.epochs=1",
+            "method.hidden=32",
+        )
+        for name in ("dcco", "fedsc", "fedca", "fedx")
+    },
     "moon": (
         "experiment=moon_digits",
         "data.limit=640",

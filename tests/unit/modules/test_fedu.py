@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from coterie.config.participation import ParticipationConfig
 from modules.byol import FedBYOL
 from modules.fedema import Blended, FedEMA
 from modules.fedu import FedU
@@ -81,6 +82,16 @@ def test_a_client_sends_its_networks_and_keeps_the_rest(fedema: Federated) -> No
         assert parts == {"online", "predictor", "target", "divergence", "scale"}
     sent = [n for mean in fedema.spy.turns[0].outcome.up.values() for n in mean.tensors]
     assert not [name for name in sent if name.startswith("target.")]
+
+
+def test_with_one_client_present_the_model_is_its_own() -> None:
+    """The baseline "single client" is a key of participation, whatever the method."""
+    config = FedU.Config(**SMALL, **RATES)
+    alone = federate(tiny_workload(config, participation=ParticipationConfig(availability=((1,),))))
+    assert [turn.client.id for turn in alone.spy.turns] == [1, 1, 1]
+    for slot, mean in alone.spy.turns[-1].outcome.up.items():
+        for name, value in alone.state.server.slots[slot].items():
+            torch.testing.assert_close(value, mean.tensors[name], rtol=0, atol=1e-15)
 
 
 def test_the_defaults_are_those_of_the_papers() -> None:
