@@ -48,7 +48,8 @@ def bounded_rows(x: Float[Tensor, "n d"], bound: float) -> Float[Tensor, "n d"]:
         bound: μ > 0.
     """
     norms = torch.linalg.vector_norm(x, dim=1, keepdim=True)
-    return x * (bound**0.5 / norms.clamp_min(bound**0.5))
+    shortened: Tensor = x * (bound**0.5 / norms.clamp_min(bound**0.5))
+    return shortened
 
 
 @in_float32
