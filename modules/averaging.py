@@ -123,7 +123,7 @@ class Averaging(Method, Generic[ConfigT, ModuleT]):
     def global_module(self, server: ServerState) -> ModuleT:
         """The module with the server's values."""
         module = blank(self.build)
-        load_slots(module, server.slots)
+        load_slots(module, {slot: server.slots[slot] for slot in self.rules.averaged})
         return module
 
 

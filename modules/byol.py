@@ -22,18 +22,24 @@ from modules.pretraining import (
     CrossSilo,
     PredictedPretraining,
     PredictionConfig,
+    PredictorConfig,
     TwoViewsPredicted,
     Views,
 )
 
 
-class BYOLConfig(PredictionConfig):
-    """Options of BYOL and FedBYOL."""
+class BootstrapConfig(PredictorConfig):
+    """Options of BYOL's networks."""
 
     ema: ClassVar[frozenset[str]] = frozenset({"momentum"})
 
     momentum: Annotated[float, Field(ge=0.0, le=1.0)] = 0.9
     """EMA of the target network, β."""
+
+
+class BYOLConfig(BootstrapConfig, PredictionConfig):
+    """Options of BYOL and FedBYOL."""
+
     target_network: Literal["kept", "averaged"] = "kept"
     """`kept`: each client's own, equal to the global online network at its first turn;
     `averaged`: sent and averaged with the online network. With `averaged` and
@@ -43,9 +49,9 @@ class BYOLConfig(PredictionConfig):
 class Bootstrap(TwoViewsPredicted):
     """The online network with its predictor, and the target network that it predicts."""
 
-    config: BYOLConfig
+    config: BootstrapConfig
 
-    def __init__(self, config: BYOLConfig, task: Task) -> None:
+    def __init__(self, config: BootstrapConfig, task: Task) -> None:
         super().__init__(config, task)
         self.target = Branch(task, config, batch_norm=True)
         self.start_target()
@@ -80,6 +86,9 @@ class Bootstrap(TwoViewsPredicted):
         update_ema(self.target, self.online, self.config.momentum)
 
 
+KEPT_TARGET = Entry(pattern="target.*", rule=Rule.KEEP)
+
+
 class BYOL(PredictedPretraining[BYOLConfig, Bootstrap]):
     """BYOL, usually on one client with all data.
 
@@ -99,11 +108,9 @@ class BYOL(PredictedPretraining[BYOLConfig, Bootstrap]):
     @property
     def rules(self) -> StateRules:
         """The config says whether the target is kept or averaged."""
-        kept = Entry(pattern="target.*", rule=Rule.KEEP)
         averaged = Entry(pattern="target.*", rule=Rule.AVERAGE, slot="target")
-        return StateRules(
-            *ONLINE, PREDICTOR, kept if self._config.target_network == "kept" else averaged
-        )
+        kept = self._config.target_network == "kept"
+        return StateRules(*ONLINE, PREDICTOR, KEPT_TARGET if kept else averaged)
 
     def restore(self, module: Bootstrap, kept: Tensors) -> None:
         """The target starts as the global online network; later it is the client's own."""

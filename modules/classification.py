@@ -104,7 +104,9 @@ class Classification(LightningModule):
         views = seeded_view(self.augment, to_unit(batch["samples"]), batch["seed"])
         return views.to(self.dtype), batch["labels"]
 
-    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+    def training_step(
+        self, batch: tuple[Tensor, Tensor], batch_idx: int
+    ) -> Tensor | dict[str, Tensor]:
         """The cross-entropy of one batch of views and classes."""
         views, labels = batch
         return cross_entropy(self.classifier(self.encoder(views)), labels)

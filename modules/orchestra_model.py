@@ -13,16 +13,13 @@ from pydantic import Field, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
 from coterie.config.component import Component
-from coterie.contract import Task, derive_seed
+from coterie.contract import Task
 from coterie.contract.clusterer import Prediction, parameter_dtype, to_unit
-from coterie.errors import ConfigError
 from coterie.gradcache import UNCOUPLED
 from coterie.networks.ema import update_ema
 from coterie.networks.views import two_views
 from coterie.precision import cross_entropy, in_float32, unit_rows
-
-TURNS = 4
-"""Rotations by 0°, 90°, 180° and 270°."""
+from modules.rotation import TURNS, check_rotatable, drawn_turns, rotated
 
 
 class OrchestraConfig(Component):
@@ -72,16 +69,16 @@ class ProjectedEncoder(nn.Module):
     are not centred lie in a narrow cone, where Sinkhorn cannot separate clusters.
     """
 
-    def __init__(self, config: OrchestraConfig, task: Task) -> None:
+    def __init__(self, task: Task, hidden: int, projection: int) -> None:
         super().__init__()
         self.encoder = task.encoder.build(task.shape)
         width: int = self.encoder.features  # type: ignore[assignment]  # an int, not a submodule
         self.projector = nn.Sequential(
-            nn.Linear(width, config.hidden, bias=False),
-            nn.BatchNorm1d(config.hidden),
+            nn.Linear(width, hidden, bias=False),
+            nn.BatchNorm1d(hidden),
             nn.ReLU(),
-            nn.Linear(config.hidden, config.projection, bias=False),
-            nn.BatchNorm1d(config.projection, affine=False),
+            nn.Linear(hidden, projection, bias=False),
+            nn.BatchNorm1d(projection, affine=False),
         )
 
     def forward(self, samples: Tensor) -> Tensor:
@@ -122,8 +119,9 @@ class OrchestraModel(LightningModule):
 
     def __init__(self, config: OrchestraConfig, task: Task) -> None:
         super().__init__()
-        check_rotatable(task.shape)
-        self.online, self.target = ProjectedEncoder(config, task), ProjectedEncoder(config, task)
+        check_rotatable(task.shape, "Orchestra")
+        widths = config.hidden, config.projection
+        self.online, self.target = (ProjectedEncoder(task, *widths) for _ in range(2))
         self.target.load_state_dict(self.online.state_dict())
         self.target.requires_grad_(False)
         self.rotation = nn.Linear(config.projection, TURNS)
@@ -156,8 +154,7 @@ class OrchestraModel(LightningModule):
         teacher, student = two_views(self.augment, samples, seed, dtype)
         if self.config.teacher_view == "plain":
             teacher = to_unit(samples, dtype)
-        draw = torch.Generator().manual_seed(derive_seed(seed, "rotation"))
-        turns = torch.randint(TURNS, (len(samples),), generator=draw).to(teacher.device)
+        turns = drawn_turns(len(samples), seed).to(teacher.device)
         return teacher, student, rotated(teacher, turns), turns, batch["positions"]
 
     def training_step(self, batch: tuple[Tensor, ...], batch_idx: int) -> dict[str, Tensor]:
@@ -211,24 +208,9 @@ def cluster_logits(z: Tensor, centroids: Tensor, temperature: float) -> Tensor:
     return z @ centroids.T / temperature
 
 
-def rotated(images: Tensor, turns: Tensor) -> Tensor:
-    """Rotate image i of (n, channels, side, side) by turns[i] · 90°; `turns` is int64 (n,)."""
-    every = torch.stack([images.rot90(turn, dims=(2, 3)) for turn in range(TURNS)])
-    return every[turns, torch.arange(len(images), device=images.device)]
-
-
 def scaled_rate(rate: float, participation: float, base: float | None) -> float:
     """The learning rate η √(ρ_new / ρ) for a participation that it was not tuned for.
 
     Appendix C.4, after Charles et al. (2021).
     """
     return rate if base is None else rate * (participation / base) ** 0.5
-
-
-def check_rotatable(shape: tuple[int, ...]) -> None:
-    """Raise a ConfigError unless samples of this shape are square images."""
-    if len(shape) != 3 or shape[1] != shape[2]:
-        raise ConfigError(
-            f"method=Orchestra: samples of shape {shape} cannot be rotated by 90°; "
-            "choose data of square images."
-        )

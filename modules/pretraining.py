@@ -64,11 +64,16 @@ class CrossSilo(Component):
     """Samples a batch, n; 16 across devices."""
 
 
-class PredictionConfig(PretrainingConfig):
-    """Options of BYOL and SimSiam: a predictor."""
+class PredictorConfig(PretrainingConfig):
+    """Options of methods with a predictor."""
 
     bottleneck: PositiveInt = 64
     """Width of the predictor's hidden layer."""
+
+
+class PredictionConfig(PredictorConfig):
+    """Options of BYOL and SimSiam: a predictor that a client may keep."""
+
     predictor_threshold: Annotated[float, Field(ge=0.0)] | None = None
     """FedU's rule: a client whose encoder moved at least this far in its last turn keeps its own
     predictor (0.4 in FedU); by default all clients take the global one."""
@@ -124,9 +129,9 @@ class TwoViews(ViewPairs):
 class TwoViewsPredicted(TwoViews):
     """The same with BatchNorm in the projector, and a predictor on top."""
 
-    config: PredictionConfig
+    config: PredictorConfig
 
-    def __init__(self, config: PredictionConfig, task: Task) -> None:
+    def __init__(self, config: PredictorConfig, task: Task) -> None:
         super().__init__(config, task, batch_norm=True)
         width, bottleneck = config.projection, config.bottleneck
         self.predictor = PredictionHead(width, bottleneck, width, batch_norm=True)
@@ -178,7 +183,7 @@ def divergence(module: TwoViews, before: Tensors) -> float:
 
     Args:
         module: The module after training.
-        before: The slot "encoder" before training.
+        before: The entries of the encoder before training, as in the slot "encoder".
     """
     named = [(f"online.encoder.{name}", p) for name, p in module.online.encoder.named_parameters()]
     weights = [(n, p) for n, p in named if p.ndim > 2] or [(n, p) for n, p in named if p.ndim == 2]

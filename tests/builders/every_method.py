@@ -1,7 +1,7 @@
 """Every method, found by itself: the classes of modules/ and the choices of configs/method.
 
 Fields whose names end as in `CAPS` are cut down, so that a run takes a moment; a method that counts
-its length in other words adds them there.
+its length or its widths in other words adds them there.
 """
 
 import importlib
@@ -24,6 +24,9 @@ CAPS = {
     "total_steps": 5,
     "_every": 2,
     "_size": 8,
+    "hidden": 16,
+    "bottleneck": 16,
+    "projection": 16,
 }
 
 
@@ -67,7 +70,7 @@ def small(choice: str) -> tuple[str, ...]:
 
 
 def cut(config: Component) -> dict[str, int]:
-    """The fields that say how long a method runs, cut down to their caps."""
+    """The fields that say how long a method runs and how wide it is, cut down to their caps."""
     return {
         name: cap
         for name, value in dict(config).items()

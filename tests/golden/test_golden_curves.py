@@ -59,6 +59,27 @@ METHODS = {
         "method.rounds=3",
         "method.learning_rate=0.5",
     ),
+    **{
+        name: (
+            f"experiment={name}_digits",
+            "data.limit=320",
+            "encoder.width=8",
+            "partition.clients=5",
+            "method.rounds=3",
+            "method.epochs=1",
+            "method.hidden=32",
+            # Of few channels and pixels GroupNorm, DCCO's, leaves zeros.
+            *(["encoder.norm=none"] if name == "dcco" else []),
+        )
+        for name in ("dcco", "fedsc", "fedca", "fedx")
+    },
+    "moon": (
+        "experiment=moon_digits",
+        "data.limit=640",
+        "method.rounds=3",
+        "method.epochs=1",
+        "method.hidden=32",
+    ),
     "cpcfl": (
         "experiment=cpcfl_digits",
         "encoder.width=8",
@@ -84,7 +105,7 @@ METHODS = {
             "method.epochs=1",
             "method.hidden=32",
         )
-        for name in ("fedsimclr", "fedbyol", "fedsimsiam")
+        for name in ("fedsimclr", "fedbyol", "fedsimsiam", "fedu", "fedema", "specloss", "rotpred")
     },
     "ccfc": (
         "experiment=ccfc_digits",

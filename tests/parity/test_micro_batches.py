@@ -10,9 +10,16 @@ from coterie.networks.encoders import MLP
 from modules.byol import BYOL, FedBYOL
 from modules.cc import CC, FedCC
 from modules.ccfc import CCFC, SCFC
+from modules.dcco import DCCO
+from modules.fedca import FedCA
+from modules.fedema import FedEMA
 from modules.fedmcc import MCC, FedMCC
+from modules.fedsc import FedSC
+from modules.fedu import FedU
+from modules.fedx import FedX
 from modules.simclr import FedSimCLR, SimCLR
 from modules.simsiam import FedSimSiam, SimSiam
+from modules.specloss import SpecLoss
 from tests.builders.federation import federate, tiny_workload
 
 SMALL = {"batch_size": 8}
@@ -35,10 +42,17 @@ WITHOUT_BATCH_NORM = {
     "fedcc": (FedCC, {**ROUNDS, **HEADS}),
     "simclr": (SimCLR, {**ROUNDS, **HEADS}),
     "fedsimclr": (FedSimCLR, {**ROUNDS, **HEADS}),
+    "dcco": (DCCO, {**ROUNDS, **HEADS}),
+    "fedsc": (FedSC, {**ROUNDS, **HEADS}),
+    "fedca": (FedCA, {**ROUNDS, **HEADS}),
+    "fedx": (FedX, {**ROUNDS, **HEADS}),
 }
 WITH_BATCH_NORM = {
     "byol": (BYOL, {**ROUNDS, **HEADS, "optimizer": "sgd"}),
     "fedbyol": (FedBYOL, {**ROUNDS, **HEADS}),
+    "specloss": (SpecLoss, {**ROUNDS, **HEADS}),
+    "fedu": (FedU, {**ROUNDS, **HEADS, "bottleneck": 3}),
+    "fedema": (FedEMA, {**ROUNDS, **HEADS, "bottleneck": 3}),
     "simsiam": (SimSiam, {**ROUNDS, **HEADS, "optimizer": "sgd"}),
     "fedsimsiam": (FedSimSiam, {**ROUNDS, **HEADS}),
     "ccfc": (CCFC, {**ROUNDS, **HEADS, "warmup_rounds": 1, "restarts": 1}),

@@ -1,4 +1,4 @@
-"""FedSimCLR, FedBYOL and FedSimSiam against their formulas written down once more, in loops."""
+"""FedSimCLR, SpecLoss, FedBYOL, FedSimSiam, FedU and FedEMA against their formulas, in loops."""
 
 import copy
 
@@ -13,12 +13,24 @@ from coterie.execution.batches import SeededBatches
 from coterie.networks.views import two_views
 from datamodules.augmentations import DigitsAugmentation
 from modules.byol import FedBYOL
+from modules.fedema import FedEMA
+from modules.fedu import FedU
 from modules.simclr import FedSimCLR
 from modules.simsiam import FedSimSiam
+from modules.specloss import SpecLoss
 from tests.builders.federation import SHAPE, SIZES, TinyEncoder, federate, tiny_workload
 
 ROUNDS, EPOCHS, BATCH, RATE, DECAY, VELOCITY, EMA, TAU = 2, 2, 8, 0.05, 0.01, 0.8, 0.7, 0.4
-KINDS = {"simclr": FedSimCLR, "byol": FedBYOL, "simsiam": FedSimSiam}
+KINDS = {
+    "simclr": FedSimCLR,
+    "specloss": SpecLoss,
+    "byol": FedBYOL,
+    "simsiam": FedSimSiam,
+    "fedu": FedU,
+    "fedema": FedEMA,
+}
+HEADLESS = ("simclr", "specloss")
+HAVE_TARGETS = ("byol", "fedu", "fedema")
 PLACES = {
     "encoder": "online.encoder.",
     "projector": "online.projector.layers.",
@@ -41,19 +53,29 @@ def info_nce(z_a: Tensor, z_b: Tensor) -> Tensor:
     return total / (2 * n)
 
 
+def spectral(z_a: Tensor, z_b: Tensor) -> Tensor:
+    """Views of one sample attract each other, those of two are to be orthogonal."""
+    n, total = len(z_a), torch.zeros((), dtype=z_a.dtype)
+    for i, a in enumerate(z_a):
+        for j, b in enumerate(z_b):
+            same = -2 * cosine(a, b) / n
+            total = total + (same if i == j else cosine(a, b) ** 2 / (n * (n - 1)))
+    return total
+
+
 def mean_cosine(p: Tensor, z: Tensor) -> Tensor:
     return sum(cosine(a, b) for a, b in zip(p, z.detach(), strict=True)) / len(p)
 
 
 def networks(name: str) -> nn.ModuleDict:
-    """Encoder, projector and, but for SimCLR, predictor."""
+    """Encoder, projector and, but for SimCLR and SpecLoss, predictor."""
     first, last = nn.Linear(6, 7, bias=name == "simclr"), nn.Linear(7, 5)
     norm = () if name == "simclr" else (nn.BatchNorm1d(7),)
     parts = {
         "encoder": TinyEncoder().build(SHAPE),
         "projector": nn.Sequential(first, *norm, nn.ReLU(), last),
     }
-    if name != "simclr":
+    if name not in HEADLESS:
         layers = [nn.Linear(5, 3, bias=False), nn.BatchNorm1d(3), nn.ReLU(), nn.Linear(3, 5)]
         parts["predictor"] = nn.Sequential(*layers)
     return nn.ModuleDict(parts).double()
@@ -61,8 +83,8 @@ def networks(name: str) -> nn.ModuleDict:
 
 def step_loss(name: str, net: nn.ModuleDict, target: nn.ModuleDict, a: Tensor, b: Tensor) -> Tensor:
     z_a, z_b = (net["projector"](net["encoder"](view)) for view in (a, b))
-    if name == "simclr":
-        return info_nce(z_a, z_b)
+    if name in HEADLESS:
+        return info_nce(z_a, z_b) if name == "simclr" else spectral(z_a, z_b)
     p_a, p_b = net["predictor"](z_a), net["predictor"](z_b)
     if name == "simsiam":
         return -0.5 * (mean_cosine(p_a, z_b) + mean_cosine(p_b, z_a))
@@ -96,21 +118,47 @@ def batches_of(workload, number: int, client: int) -> list:
     return [batch for _ in range(EPOCHS) for batch in batches]
 
 
-def reference(name: str, workload, world: nn.ModuleDict, *, own_predictor: bool) -> dict:
-    """The rounds; each client's target network and, if it keeps one, its predictor."""
-    targets, predictors = {}, {}
+@torch.no_grad()
+def moved(net: nn.ModuleDict, before: nn.ModuleDict) -> float:
+    """The mean distance of the encoder's two weight matrices."""
+    pairs = zip(net["encoder"].parameters(), before["encoder"].parameters(), strict=True)
+    distances = [float((a - b).square().sum().sqrt()) for a, b in pairs if a.ndim == 2]
+    assert len(distances) == 2
+    return sum(distances) / 2
+
+
+def blended(net: nn.ModuleDict, own: nn.ModuleDict, share: float) -> None:
+    with torch.no_grad():
+        for p, q in zip(net.parameters(), own.parameters(), strict=True):
+            p.copy_(share * q + (1 - share) * p)
+
+
+def reference(name: str, workload, world: nn.ModuleDict, option: float | None) -> dict:
+    """The rounds; each client's target network, and the predictor or model that it keeps.
+
+    `option` is FedU's threshold; for FedEMA it is λ, and None finds λ in each first turn.
+    """
+    targets, predictors, models, scales, ema = {}, {}, {}, {}, name == "fedema"
     for number in range(1, ROUNDS + 1):
         clients = []
         for client in range(len(SIZES)):
             net = copy.deepcopy(world)
             if client in predictors:
                 net["predictor"] = copy.deepcopy(predictors[client])
-            target = targets.get(client) or copy.deepcopy(world)
+            if client in models:
+                blended(net, *models[client])
+            target, before = targets.get(client) or copy.deepcopy(world), copy.deepcopy(net)
             local_training(name, net, target, batches_of(workload, number, client))
             clients.append(net)
             targets[client] = target
-            if own_predictor:
+            if ema:
+                far = moved(net, before)
+                scale = scales.setdefault(client, TAU / far if option is None else option)
+                models[client] = net, min(1.0, scale * far)
+            elif option is not None and moved(net, before) >= option:
                 predictors[client] = net["predictor"]
+            else:
+                predictors.pop(client, None)
         states = [net.state_dict() for net in clients]
         for key, value in world.state_dict().items():
             if value.is_floating_point():
@@ -127,12 +175,26 @@ def compare(found: dict[str, Tensor], module: nn.Module, prefix: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "threshold"), [("simclr", None), ("simsiam", 0.0), ("byol", None), ("byol", 0.0)]
+    ("name", "option"),
+    [
+        ("simclr", None),
+        ("specloss", None),
+        ("simsiam", 0.0),
+        ("byol", None),
+        ("byol", 0.0),
+        ("fedu", 0.4),
+        ("fedema", 0.8),
+        ("fedema", None),
+    ],
 )
-def test_two_rounds_are_those_of_the_formulas(name: str, threshold: float | None) -> None:
-    heads = {} if name == "simclr" else {"bottleneck": 3, "predictor_threshold": threshold}
+def test_two_rounds_are_those_of_the_formulas(name: str, option: float | None) -> None:
+    heads = {} if name in HEADLESS else {"bottleneck": 3}
     heads |= {"temperature": TAU} if name == "simclr" else {}
-    heads |= {"momentum": EMA} if name == "byol" else {}
+    if name == "fedema":
+        heads |= {"scale": option, "autoscale": TAU}
+    elif name not in HEADLESS:
+        heads |= {"predictor_threshold": option}
+    heads |= {"momentum": EMA} if name in HAVE_TARGETS else {}
     config = KINDS[name].Config(
         hidden=7,
         projection=5,
@@ -150,11 +212,11 @@ def test_two_rounds_are_those_of_the_formulas(name: str, threshold: float | None
     for part, network in world.items():
         start = {k.removeprefix(PLACES[part]): v for k, v in ran.start.slots[part].items()}
         network.load_state_dict(start, strict=False)
-    targets = reference(name, workload, world, own_predictor=threshold is not None)
+    targets = reference(name, workload, world, option)
     for part, network in world.items():
         compare(ran.state.server.slots[part], network, PLACES[part])
     for client, kept in ran.kept.items():
         mine = {k: v for k, v in kept.items() if k.startswith("target.encoder.")}
-        assert bool(mine) is (name == "byol")
+        assert bool(mine) is (name in HAVE_TARGETS)
         if mine:
             compare(mine, targets[client]["encoder"], "target.encoder.")

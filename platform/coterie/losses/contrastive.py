@@ -1,9 +1,11 @@
 """The contrastive loss of CC, MCC and FedMCC between two views, over samples or clusters."""
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn import functional
 
-from coterie.losses.plain import plain_contrastive_loss
+from coterie.losses.plain import check_views, plain_contrastive_loss
 from coterie.losses.tiled import tiled_contrastive_loss
 from coterie.precision import in_float32
 
@@ -61,6 +63,38 @@ def nt_xent(
     """
     forward = contrastive_loss(u, v, temperature, include_positive=True)
     return 0.5 * (forward + contrastive_loss(v, u, temperature, include_positive=True))
+
+
+@in_float32
+def nt_xent_against(
+    u: Float[Tensor, "n d"],
+    v: Float[Tensor, "n d"],
+    others: Float[Tensor, "m d"],
+    temperature: float,
+) -> Float[Tensor, ""]:
+    """`nt_xent` with more negatives for all 2n anchors: FedCA's dictionary of other clients.
+
+        ℓ_i = −log( exp(s(z_i, z_j)/τ) / (Σ_{k≠i} exp(s(z_i, z_k)/τ) + Σ_d exp(s(z_i, w_d)/τ)) )
+
+    over the 2n views z, j the partner of i, and the others w; the mean over i.
+
+    Args:
+        u: One view's projections, n ≥ 2.
+        v: The other view's.
+        others: The negatives, constants; without any the loss is `nt_xent`.
+        temperature: τ > 0.
+
+    Returns:
+        The loss.
+    """
+    if not len(others):
+        return nt_xent(u, v, temperature)
+    check_views(u, v, temperature)
+    z = functional.normalize(torch.cat([u, v]), dim=1)
+    among = (z @ z.T / temperature).fill_diagonal_(-torch.inf)
+    against = z @ functional.normalize(others.detach(), dim=1).T / temperature
+    positives = (z * z.roll(len(u), dims=0)).sum(dim=1) / temperature
+    return (torch.cat([among, against], dim=1).logsumexp(dim=1) - positives).mean()
 
 
 def cluster_contrastive_loss(

@@ -1,9 +1,10 @@
-"""Losses of cosine similarities between predictions and constants: SimSiam, BYOL and CCFC."""
+"""Losses of cosine similarities with constants: SimSiam, BYOL, CCFC and MOON."""
 
 from typing import Literal
 
 from jaxtyping import Float, Int64
 from torch import Tensor
+from torch.nn.functional import softplus
 
 from coterie.errors import ContractError
 from coterie.precision import unit_rows
@@ -41,6 +42,34 @@ def normalised_error(p: Float[Tensor, "n d"], z: Float[Tensor, "n d"]) -> Float[
         ContractError: If p and z are not two matrices of one shape.
     """
     return 2.0 + 2.0 * negative_cosine(p, z)
+
+
+def model_contrast(
+    z: Float[Tensor, "n d"],
+    near: Float[Tensor, "n d"],
+    far: Float[Tensor, "n d"],
+    temperature: float,
+) -> Float[Tensor, ""]:
+    """Model-contrastive loss of MOON, eq. (3), with s the cosine similarity.
+
+        ℓ = −(1/n) Σ_i log( e^{s(z_i, near_i)/τ} / (e^{s(z_i, near_i)/τ} + e^{s(z_i, far_i)/τ}) )
+
+    Args:
+        z: Projections by the model in training.
+        near: Projections of the same samples by the global model; no gradient reaches them.
+        far: By the client's last model; no gradient reaches them.
+        temperature: τ > 0.
+
+    Returns:
+        The loss, positive; log 2 with no gradient if `near` and `far` are equal.
+
+    Raises:
+        ContractError: If the three are not matrices of one shape.
+    """
+    _check(z, near)
+    _check(z, far)
+    unit, apart = unit_rows(z), unit_rows(far.detach()) - unit_rows(near.detach())
+    return softplus((unit * apart).sum(dim=1) / temperature).mean()
 
 
 def cluster_contrast(

@@ -9,6 +9,8 @@ from modules.orchestra_model import scaled_rate
 
 FEDERATED = {"fedmcc": 5, "fedcc": 5, "mcc": 1, "cc": 1, "fedavg": 5}
 FEDERATED |= {"fedsimclr": 5, "fedbyol": 5, "fedsimsiam": 5, "simclr": 1, "byol": 1, "simsiam": 1}
+FEDERATED |= {"fedu": 5, "fedema": 5, "moon": 10, "specloss": 5, "rotpred": 5}
+FEDERATED |= {"dcco": 10, "fedsc": 10, "fedca": 5, "fedx": 10}
 FEDERATED |= {"ccfc": 10, "cfcl": 10, "kfed": 10, "ffcm": 10}
 FEDERATED |= {"cpcfl": 60, "ifca": 60, "cpcfl_digits": 12, "ifca_digits": 12}
 FEDERATED |= {"concord": 10, "kmeans": 10, "prototypes": 10, "turtle": 10}
@@ -66,7 +68,7 @@ def test_every_experiment_is_what_its_name_says(name: str) -> None:
     assert values["method"]["target"].lower().endswith(f":{method}")
     assert values["data"]["target"].lower().endswith(f":{data}")
     assert values["partition"]["clients"] == clients
-    resized = data in ("mnist", "fashionmnist") and method not in ("fedavg", *WHOLE)
+    resized = data in ("mnist", "fashionmnist") and method not in ("fedavg", "moon", *WHOLE)
     sizes = {"concord_digits": 16, "prototypes_digits": 16}
     assert values["data"]["size"] == sizes.get(name, 32 if resized else None)
     assert values["data"]["root"] is None

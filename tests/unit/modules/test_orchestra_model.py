@@ -8,7 +8,7 @@ import torch
 
 from coterie.errors import ConfigError
 from modules.orchestra import Orchestra
-from modules.orchestra_model import check_rotatable, rotated
+from modules.rotation import check_rotatable, rotated
 from tests.builders.federation import SHAPE, tiny_task
 from tests.builders.orchestra import batch_of, model, rows, short
 
@@ -160,4 +160,4 @@ def test_a_batch_larger_than_the_memory_leaves_its_last_rows() -> None:
 @pytest.mark.parametrize("shape", [(7,), (1, 8, 6)])
 def test_what_cannot_be_rotated_is_refused(shape: tuple[int, ...]) -> None:
     with pytest.raises(ConfigError, match=r"cannot be rotated by 90°; choose data of square"):
-        check_rotatable(shape)
+        check_rotatable(shape, "Orchestra")

@@ -12,7 +12,8 @@ from tests.builders.vectors import GROUPS, blobs, clusters, on_vectors, same_par
 LN2 = float(np.log(2))
 
 
-def drawn(clusters: int = 10, features: int = 6, spread: float = 1.0) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+def drawn(spread: float = 1.0) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    clusters, features = 10, 6
     generator = torch.Generator().manual_seed(0)
     points = torch.randint(-9000, 9000, (50, features), generator=generator, dtype=torch.int32)
     weights = torch.randn(2, features, clusters, generator=generator, dtype=torch.float64)

@@ -91,6 +91,8 @@ WITH_TARGET = {
     "mcc": "momentum=0.99",
     "fedbyol": "momentum=0.99",
     "byol": "momentum=0.9",
+    "fedu": "momentum=0.99",
+    "fedema": "momentum=0.99",
     "orchestra": "momentum=0.99",
 }
 WITHOUT = ("fedcc", "cc", "fedsimclr", "simsiam", "ccfc", "cfcl", "cpcfl", "fedavg")

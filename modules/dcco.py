@@ -1,0 +1,75 @@
+"""DCCO: clients train on the cross-correlation of all clients' encodings.
+
+Vemulapalli et al., "Federated Training of Dual Encoding Models on Small Non-IID Client Datasets"
+(2022). The loss is Barlow Twins' (Zbontar et al., 2021). It depends on a batch through five means
+alone, so that clients which exchange those train as if their small batches were one.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, PositiveFloat, PositiveInt
+from torch import Tensor
+
+from coterie.contract import Client, Phase, Plan, Task, Tensors
+from coterie.losses.correlation import (
+    corrected,
+    cross_correlation_loss,
+    pair_shapes,
+    pair_statistics,
+)
+from modules.pretraining import CrossSilo, PretrainingConfig
+from modules.shared_statistics import SharedStatistics, SharedViews
+
+
+class DCCOConfig(CrossSilo, PretrainingConfig):
+    """Options of DCCO."""
+
+    off_diagonal: Annotated[float, Field(ge=0.0)] = 0.005
+    """λ, the weight of the correlations between different features."""
+    learning_rate: PositiveFloat = 0.2
+    """The optimiser's learning rate."""
+    rounds: PositiveInt = 500
+    """Rounds; the optimiser starts afresh in each."""
+    epochs: Literal[1] = 1
+    """A round is one step on one batch of a client: a second would use the statistics of weights
+    that it no longer has, and diverge."""
+
+
+class CrossCorrelation(SharedViews):
+    """The network, and the loss of all clients' statistics with the gradient of a client's own."""
+
+    config: DCCOConfig
+
+    def __init__(self, config: DCCOConfig, task: Task) -> None:
+        super().__init__(config, task, pair_shapes(config.projection))
+        self.to(task.dtype)
+
+    def measure(self, u: Tensor, v: Tensor) -> Tensors:
+        """The five means."""
+        return pair_statistics(u, v)
+
+    def loss(self, u: Tensor, v: Tensor) -> Tensor:
+        """The cross-correlation loss; of the batch alone before anyone has sent statistics."""
+        own, shared = pair_statistics(u, v), self.shared()
+        if any(bool(value.any()) for value in shared.values()):
+            own = corrected(own, shared)
+        return cross_correlation_loss(own, self.config.off_diagonal)
+
+
+class DCCO(SharedStatistics["DCCO.Config", CrossCorrelation]):
+    """Distributed cross-correlation optimisation. Clients keep nothing."""
+
+    class Config(DCCOConfig):
+        """DCCO's configuration."""
+
+    def build(self) -> CrossCorrelation:
+        """The network and its loss."""
+        return CrossCorrelation(self._config, self._task)
+
+    def plan(self, phase: Phase, seed: int) -> Plan:
+        """One batch, the same in both phases."""
+        return Plan(batch_size=self._config.batch_size, steps=1, seed=seed)
+
+    def weight(self, client: Client) -> int:
+        """The samples of the batch."""
+        return min(len(client.data), self._config.batch_size)

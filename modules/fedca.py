@@ -1,0 +1,187 @@
+"""FedCA: SimCLR with a dictionary of all clients' projections and an alignment to a base model.
+
+Zhang et al., "Federated Unsupervised Representation Learning" (arXiv:2010.08982): contrastive
+averaging with a dictionary module, which gives every client negatives from all others, and an
+alignment module, which keeps representations near those of one model that all have.
+"""
+
+from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import replace
+from typing import Annotated, Any
+
+import torch
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
+from torch import Tensor, nn
+
+from coterie.contract import (
+    Client,
+    Entry,
+    Form,
+    Mean,
+    Outcome,
+    Phase,
+    Plan,
+    Rule,
+    ServerState,
+    Slots,
+    StateRules,
+    Task,
+    Tensors,
+    averaged,
+    derive_seed,
+    gathered,
+    load_slots,
+)
+from coterie.contract.form import UNIT_LENGTH
+from coterie.errors import ConfigError
+from coterie.gradcache import Part, Terms, batch_loss
+from coterie.losses.contrastive import nt_xent_against
+from coterie.networks.heads import UnitLength
+from coterie.precision import widened
+from modules.pretraining import (
+    ONLINE,
+    CrossSilo,
+    Pretraining,
+    PretrainingConfig,
+    TwoViews,
+    Views,
+)
+
+DICTIONARY, BASE, PROJECTIONS = "dictionary", "base", "projections"
+
+
+class FedCAConfig(CrossSilo, PretrainingConfig):
+    """Options of FedCA; what its paper leaves open is FedSimCLR's."""
+
+    temperature: PositiveFloat = 0.1
+    """τ."""
+    alignment: Annotated[float, Field(ge=0.0)] = 0.01
+    """β, the weight of the alignment to the base model."""
+    sent: NonNegativeInt = 128
+    """Samples of a client whose projections it sends each round, chosen at random. Without any, and
+    with `alignment=0`, the method is FedSimCLR."""
+    hidden: PositiveInt = 256
+    """Width of the projector's hidden layer."""
+    projection: PositiveInt = 256
+    """Width of the projector's output."""
+    epochs: PositiveInt = 5
+    """Local epochs a round."""
+    batch_size: Annotated[int, Field(ge=2)] = 128
+    """Samples a batch, n."""
+
+
+class DictionaryContrast(TwoViews):
+    """The network, the frozen base encoder, and the loss against the dictionary."""
+
+    config: FedCAConfig
+
+    def __init__(self, config: FedCAConfig, task: Task) -> None:
+        super().__init__(config, task, batch_norm=False)
+        self.base = deepcopy(self.online.encoder).requires_grad_(False)
+        self.dictionary: Tensor | None = None
+        self.to(task.dtype)
+
+    def on_train_epoch_start(self) -> None:
+        """Train mode, eval mode for the base model."""
+        super().on_train_epoch_start()
+        self.base.eval()
+
+    def training_step(self, batch: Views, batch_idx: int) -> dict[str, Tensor]:
+        """NT-Xent with the dictionary's negatives, plus β times the alignment."""
+        parts = {}
+        for name, view in zip("ab", batch, strict=True):
+            parts[name] = Part(self._represent, [self.online], view)
+            if self.config.alignment:
+                parts[f"base {name}"] = Part(self.base, [self.base], view)
+        return batch_loss(parts, self._terms, self.config.micro_batch_size)
+
+    def _represent(self, view: Tensor) -> tuple[Tensor, Tensor]:
+        h = self.online.encoder(view)
+        return h, self.online.projector(h)
+
+    def _terms(self, of: Mapping[str, Any]) -> Terms:
+        (h_a, z_a), (h_b, z_b) = of["a"], of["b"]
+        assert self.dictionary is not None, "set it before each fit"
+        others = self.dictionary.to(z_a.device)
+        contrast = nt_xent_against(z_a, z_b, others, self.config.temperature)
+        if not self.config.alignment:
+            return {"loss": contrast, "contrast": contrast}
+        pairs = ((h_a, of["base a"]), (h_b, of["base b"]))
+        apart = [(widened(h) - widened(b)).square().sum(dim=1).mean() for h, b in pairs]
+        align = 0.5 * (apart[0] + apart[1])
+        return {
+            "loss": contrast + self.config.alignment * align,
+            "contrast": contrast,
+            "alignment": align,
+        }
+
+
+class FedCA(Pretraining["FedCA.Config", DictionaryContrast]):
+    """FedCA. The server gathers projections of single samples; clients keep nothing."""
+
+    metrics = frozenset({"loss", "contrast", "alignment"})
+    rules = StateRules(*ONLINE, Entry(pattern="base.*", rule=Rule.AVERAGE, slot=BASE))
+
+    class Config(FedCAConfig):
+        """FedCA's configuration."""
+
+    def __init__(self, config: Config, task: Task) -> None:
+        if config.sent and task.minimum > 1:
+            raise ConfigError(
+                f"method.sent={config.sent}: clients send single samples' projections, and "
+                f"privacy.minimum={task.minimum} forbids it; set privacy.minimum=1 as well."
+            )
+        super().__init__(config, task)
+
+    def build(self) -> DictionaryContrast:
+        """The networks and their loss."""
+        return DictionaryContrast(self._config, self._task)
+
+    def init(self, sizes: Mapping[int, int], seed: int) -> ServerState:
+        """A fresh model, which is also the base model, and an empty dictionary."""
+        start = super().init(sizes, seed)
+        empty = torch.zeros(0, self._config.projection, dtype=self._task.dtype)
+        return replace(start, slots={**start.slots, DICTIONARY: {PROJECTIONS: empty}})
+
+    def next(self, server: ServerState) -> Phase | None:
+        """The next round; the base model is never sent back."""
+        phase = super().next(server)
+        shape = (range(self._config.sent + 1), self._config.projection)
+        return phase and replace(
+            phase,
+            down=phase.down | {DICTIONARY},
+            up=phase.up - {BASE},
+            records=frozenset({PROJECTIONS}),
+            forms={PROJECTIONS: Form(shape=shape, lowest=-UNIT_LENGTH, highest=UNIT_LENGTH)},
+        )
+
+    def client(self, client: Client, phase: Phase, slots: Slots) -> Outcome:
+        """Local training against the dictionary; then projections for the next one."""
+        module = client.module(self.stage, self.build)
+        load_slots(module, {slot: slots[slot] for slot in slots if slot != DICTIONARY})
+        module.dictionary = slots[DICTIONARY][PROJECTIONS].clone()
+        config = self._config
+        fit = client.fit(module, Plan(batch_size=config.batch_size, epochs=config.epochs))
+        draw = torch.Generator().manual_seed(derive_seed(client.seed, DICTIONARY))
+        chosen = torch.randperm(len(client.data), generator=draw)[: config.sent]
+        project = nn.Sequential(module.online, UnitLength())
+        projections = torch.zeros(0, config.projection, dtype=self._task.dtype)
+        if len(chosen):
+            projections = client.embed(project, client.data.take(chosen.numpy()))
+        return Outcome(
+            up=self.rules.contributions(module, phase.up, weight=len(client.data)),
+            records={PROJECTIONS: projections},
+            metrics=fit.metrics,
+        )
+
+    def server(
+        self,
+        server: ServerState,
+        phase: Phase,
+        means: Mapping[str, Mean],
+        records: Mapping[int, Tensors],
+    ) -> ServerState:
+        """Federated averaging; the projections of this round are the next dictionary."""
+        found = gathered(records, PROJECTIONS).to(self._task.dtype)
+        return server.advance(phase, averaged(means) | {DICTIONARY: {PROJECTIONS: found}})

@@ -1,0 +1,154 @@
+"""FedSC: spectral contrastive learning against the correlation matrices of the other clients.
+
+Jing et al., "FedSC: Provable Federated Self-supervised Learning with Spectral Contrastive Objective
+over Non-i.i.d. Data" (ICML 2024). A client's samples repel its own and, through the mean of the
+other clients' correlation matrices, theirs.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Annotated, ClassVar
+
+import torch
+from pydantic import Field, PositiveFloat, PositiveInt
+from torch import Tensor
+
+from coterie.contract import (
+    Client,
+    Mean,
+    Phase,
+    ServerState,
+    Slots,
+    Task,
+    Tensors,
+    derive_seed,
+)
+from coterie.losses.correlation import correlation, shared_spectral_loss
+from coterie.losses.spectral import bounded_rows
+from modules.pretraining import CrossSilo, PretrainingConfig
+from modules.shared_statistics import (
+    DRAW,
+    SEED,
+    STATISTICS,
+    SharedStatistics,
+    SharedViews,
+)
+
+MATRIX, SAMPLES = "matrix", "samples"
+
+
+class FedSCConfig(CrossSilo, PretrainingConfig):
+    """Options of FedSC; the defaults are its code's for CIFAR-10."""
+
+    sums: ClassVar[bool] = True
+
+    bound: PositiveFloat = 4.0
+    """μ: projections longer than √μ are shortened to it."""
+    least_share: Annotated[float, Field(ge=0.0, le=1.0)] = 0.2
+    """α's last value: it falls from 1, where a client is alone with its samples, to this."""
+    share_rounds: PositiveInt = 200
+    """Rounds in which α falls, by equal steps."""
+    noise: Annotated[float, Field(ge=0.0)] = 0.0
+    """Standard deviation of the Gaussian noise on each entry of a matrix that a client sends."""
+    weight_decay: Annotated[float, Field(ge=0.0)] = 4e-4
+    """The optimiser's weight decay."""
+    hidden: PositiveInt = 1024
+    """Width of the projector's hidden layer."""
+    projection: PositiveInt = 512
+    """Width of the projector's output."""
+    rounds: PositiveInt = 200
+    """Rounds; the optimiser starts afresh in each."""
+    epochs: PositiveInt = 5
+    """Local epochs a round."""
+    batch_size: Annotated[int, Field(ge=2)] = 512
+    """Samples a batch, n."""
+
+
+class SharedSpectral(SharedViews):
+    """The network, and the spectral loss with the other clients' correlations."""
+
+    config: FedSCConfig
+
+    def __init__(self, config: FedSCConfig, task: Task) -> None:
+        super().__init__(config, task, {MATRIX: (config.projection, config.projection)})
+        self.share = 1.0
+        self.to(task.dtype)
+
+    def measure(self, u: Tensor, v: Tensor) -> Tensors:
+        """The correlation matrix of both views."""
+        bound = self.config.bound
+        return {MATRIX: correlation(bounded_rows(u, bound), bounded_rows(v, bound))}
+
+    def loss(self, u: Tensor, v: Tensor) -> Tensor:
+        """The local objective with this turn's α."""
+        u, v = (bounded_rows(z, self.config.bound) for z in (u, v))
+        return shared_spectral_loss(u, v, self.shared()[MATRIX], self.share)
+
+
+class FedSC(SharedStatistics["FedSC.Config", SharedSpectral]):
+    """FedSC. A client keeps the matrix that it sent until it has trained."""
+
+    class Config(FedSCConfig):
+        """FedSC's configuration."""
+
+    def build(self) -> SharedSpectral:
+        """The network and its loss."""
+        return SharedSpectral(self._config, self._task)
+
+    def offer(self, server: ServerState, phase: Phase) -> Slots:
+        """Beside the networks, the number of samples that the mean matrix stands for."""
+        slots = super().offer(server, phase)
+        if STATISTICS not in phase.down:
+            return slots
+        return {**slots, DRAW: {**slots[DRAW], SAMPLES: torch.tensor([server.whole(SAMPLES)])}}
+
+    def receive(self, module: SharedSpectral, phase: Phase, kept: Tensors, slots: Slots) -> None:
+        """Before training: take the client's own matrix out of the mean, and set α."""
+        if module.measures:
+            return
+        if kept and not torch.equal(kept[SEED], slots[DRAW][SEED]):
+            kept = {}  # the matrix of another round, in which the client did not come to train
+        everyone = int(slots[DRAW][SAMPLES])
+        others = everyone - int(kept.get(SAMPLES, 0))
+        module.share = 1.0
+        if others <= 0:  # nobody else has sent a matrix
+            return
+        module.share -= (1.0 - self._config.least_share) * min(
+            1.0, (phase.round - 1) / self._config.share_rounds
+        )
+        if kept:
+            mean = module.shared()[MATRIX]
+            mean.copy_((everyone * mean - (everyone - others) * kept[MATRIX]) / others)
+
+    def finish(self, module: SharedSpectral, client: Client) -> None:
+        """Add noise to the matrix."""
+        if self._config.noise:
+            draw = torch.Generator().manual_seed(derive_seed(client.seed, "noise"))
+            matrix = module.shared()[MATRIX]
+            drawn = torch.randn(matrix.shape, generator=draw, dtype=matrix.dtype)
+            matrix.add_(drawn, alpha=self._config.noise)
+
+    def keep(self, module: SharedSpectral, slots: Slots) -> Tensors | None:
+        """After measuring: the matrix as it is sent, and its samples."""
+        if not module.measures:
+            return None
+        matrix = module.shared()[MATRIX].detach().cpu().clone()
+        return {MATRIX: matrix, SAMPLES: torch.tensor([module.measured]), SEED: slots[DRAW][SEED]}
+
+    def init(self, sizes: Mapping[int, int], seed: int) -> ServerState:
+        """A fresh model, and no matrices."""
+        start = super().init(sizes, seed)
+        return replace(start, facts={**start.facts, SAMPLES: 0})
+
+    def server(
+        self,
+        server: ServerState,
+        phase: Phase,
+        means: Mapping[str, Mean],
+        records: Mapping[int, Tensors],
+    ) -> ServerState:
+        """Federated averaging; the matrices' number of samples is remembered."""
+        after = super().server(server, phase, means, records)
+        if STATISTICS not in means:
+            return after
+        return replace(after, facts={**after.facts, SAMPLES: means[STATISTICS].weight})

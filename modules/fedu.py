@@ -1,0 +1,69 @@
+"""FedU: BYOL on clients whose target networks stay local, with a predictor that follows divergence.
+
+Zhuang et al., "Collaborative Unsupervised Visual Representation Learning from Decentralized Data"
+(ICCV 2021), section 3: the online encoder and projector are averaged, the target network stays with
+its client, and the predictor is the global one only where the encoder has moved little.
+"""
+
+from typing import Annotated
+
+from pydantic import Field, PositiveFloat, PositiveInt
+
+from coterie.contract import StateRules, Tensors
+from modules.byol import KEPT_TARGET, Bootstrap, BootstrapConfig
+from modules.pretraining import (
+    ONLINE,
+    PREDICTOR,
+    CrossSilo,
+    PredictedPretraining,
+    PredictionConfig,
+)
+
+RULES = StateRules(*ONLINE, PREDICTOR, KEPT_TARGET)
+
+
+class PaperConfig(CrossSilo, BootstrapConfig):
+    """Defaults of FedU's and FedEMA's papers: five clients of CIFAR-10, ResNet-18."""
+
+    learning_rate: PositiveFloat = 0.032
+    """The optimiser's learning rate; the papers lower it by a cosine over the rounds."""
+    weight_decay: Annotated[float, Field(ge=0.0)] = 5e-4
+    """The optimiser's weight decay."""
+    epochs: PositiveInt = 5
+    """Local epochs a round, E."""
+    batch_size: Annotated[int, Field(ge=2)] = 128
+    """Samples a batch, B."""
+    hidden: PositiveInt = 4096
+    """Width of the projector's hidden layer."""
+    projection: PositiveInt = 2048
+    """Width of the projector's output."""
+    bottleneck: PositiveInt = 4096
+    """Width of the predictor's hidden layer."""
+    momentum: Annotated[float, Field(ge=0.0, le=1.0)] = 0.99
+    """EMA of the target network, m."""
+
+
+class FedU(PredictedPretraining["FedU.Config", Bootstrap]):
+    """FedBYOL with FedU's rule for the predictor, and the defaults of its paper.
+
+    Clients keep their target network and, after a turn in which the encoder moved by
+    `predictor_threshold` or more, their predictor; both are sent to nobody else in between.
+    """
+
+    rules = RULES
+
+    class Config(PaperConfig, PredictionConfig):
+        """FedU's configuration."""
+
+        predictor_threshold: Annotated[float, Field(ge=0.0)] | None = 0.4
+        """Divergence from which a client keeps its own predictor for its next turn; null: all
+        clients take the global one."""
+
+    def build(self) -> Bootstrap:
+        """The networks and their loss."""
+        return Bootstrap(self._config, self._task)
+
+    def restore(self, module: Bootstrap, kept: Tensors) -> None:
+        """The target starts as the global online network; later it is the client's own."""
+        module.start_target()
+        super().restore(module, kept)

@@ -1,0 +1,134 @@
+"""FedX: contrast and relations within a client's model, and between it and the global one.
+
+Han et al., "FedX: Unsupervised Federated Learning with Cross Knowledge Distillation" (ECCV 2022):
+local distillation between two views, and global distillation from the frozen global model, each by
+a contrastive and a relational loss.
+"""
+
+from collections.abc import Mapping
+from copy import deepcopy
+from typing import Annotated, Any
+
+import torch
+from pydantic import Field, PositiveFloat, PositiveInt
+from torch import Tensor
+
+from coterie.contract import Client, Entry, Outcome, Phase, Rule, Slots, StateRules, Task, Tensors
+from coterie.contract.client import ClientData
+from coterie.contract.clusterer import parameter_dtype
+from coterie.contract.seeds import derive_seed
+from coterie.gradcache import Part, Rows, Terms, batch_loss
+from coterie.losses.contrastive import nt_xent
+from coterie.losses.relational import relational_loss
+from coterie.networks.heads import PredictionHead
+from coterie.networks.views import LazyViews
+from modules.pretraining import (
+    ONLINE,
+    PREDICTOR,
+    CrossSilo,
+    Pretraining,
+    PretrainingConfig,
+    TwoViews,
+)
+
+
+class FedXConfig(CrossSilo, PretrainingConfig):
+    """Options of FedX; the defaults are its code's for CIFAR-10."""
+
+    temperature: PositiveFloat = 0.1
+    """τ of all four losses."""
+    target_temperature: PositiveFloat = 0.1
+    """τ' of the mean to which the relational losses draw both views."""
+    learning_rate: PositiveFloat = 0.01
+    """The optimiser's learning rate."""
+    weight_decay: Annotated[float, Field(ge=0.0)] = 1e-5
+    """The optimiser's weight decay."""
+    hidden: PositiveInt = 256
+    """Width of the hidden layers of projector and predictor."""
+    projection: PositiveInt = 256
+    """Width of the outputs of projector and predictor."""
+    batch_size: Annotated[int, Field(ge=2)] = 64
+    """Samples a batch, n; as many others are drawn for the relational losses."""
+
+
+class CrossDistillation(TwoViews):
+    """Encoder, projector and predictor, beside the frozen global network."""
+
+    config: FedXConfig
+
+    def __init__(self, config: FedXConfig, task: Task) -> None:
+        super().__init__(config, task, batch_norm=False)
+        self.predictor = PredictionHead(config.projection, config.hidden, config.projection)
+        self.world = deepcopy(self.online).requires_grad_(False)
+        self.data: ClientData | None = None
+        self.to(task.dtype)
+
+    def start_world(self) -> None:
+        """Copy the online network into the global one."""
+        self.world.load_state_dict(self.online.state_dict())
+
+    def on_train_epoch_start(self) -> None:
+        """Train mode, eval mode for the global network."""
+        super().on_train_epoch_start()
+        self.world.eval()
+
+    def on_before_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        """Draw as many other samples of the client as the batch has, uniformly."""
+        assert self.data is not None, "set it before each fit"
+        draw = torch.Generator().manual_seed(derive_seed(batch["seed"], "others"))
+        drawn = torch.randint(len(self.data), (len(batch["samples"]),), generator=draw)
+        return {**batch, "others": self.data.take(drawn.numpy())}
+
+    @torch.no_grad()
+    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        """Two views of each sample, and one of each other sample."""
+        seed = derive_seed(batch["seed"], "view", 2)
+        others = LazyViews(self.augment, batch["others"], seed, parameter_dtype(self))
+        whole = self.config.micro_batch_size is None
+        return *super().on_after_batch_transfer(batch, 0), others[:] if whole else others
+
+    def training_step(self, batch: tuple[Rows, Rows, Rows], batch_idx: int) -> dict[str, Tensor]:
+        """The sum of all four losses of one batch, and both relational ones."""
+        a, b, others = batch
+        parts = {
+            name: Part(self._represent, [self.online, self.predictor], view)
+            for name, view in {"a": a, "b": b, "others": others}.items()
+        }
+        for name, view in {"world b": b, "world others": others}.items():
+            parts[name] = Part(self.world, [self.world], view)
+        return batch_loss(parts, self._terms, self.config.micro_batch_size)
+
+    def _represent(self, view: Tensor) -> tuple[Tensor, Tensor]:
+        z = self.online(view)
+        return z, self.predictor(z)
+
+    def _terms(self, of: Mapping[str, Any]) -> Terms:
+        (z_a, p_a), (z_b, p_b), (z_others, _) = of["a"], of["b"], of["others"]
+        tau, target = self.config.temperature, self.config.target_temperature
+        contrast = nt_xent(z_a, z_b, tau) + nt_xent(p_a, of["world b"].detach(), tau)
+        local = relational_loss(z_a, z_b, z_others, tau, target)
+        world = relational_loss(p_a, p_b, of["world others"].detach(), tau, target)
+        return {"loss": contrast + local + world, "contrast": contrast, "relation": local + world}
+
+
+class FedX(Pretraining["FedX.Config", CrossDistillation]):
+    """FedX. Clients keep nothing."""
+
+    metrics = frozenset({"loss", "contrast", "relation"})
+    rules = StateRules(*ONLINE, PREDICTOR, Entry(pattern="world.*", rule=Rule.RESET))
+
+    class Config(FedXConfig):
+        """FedX's configuration."""
+
+    def build(self) -> CrossDistillation:
+        """The networks and their loss."""
+        return CrossDistillation(self._config, self._task)
+
+    def client(self, client: Client, phase: Phase, slots: Slots) -> Outcome:
+        """Local training from the global model, with other samples of the same client."""
+        client.module(self.stage, self.build).data = client.data
+        return super().client(client, phase, slots)
+
+    def restore(self, module: CrossDistillation, kept: Tensors) -> None:
+        """The frozen network is the global one."""
+        module.start_world()

@@ -1,0 +1,142 @@
+"""MOON: a classifier whose projections stay near the global model's and leave the last one's.
+
+Li et al., "Model-Contrastive Federated Learning" (CVPR 2021), Algorithm 1: federated averaging in
+which each client adds a contrastive term between models to its cross-entropy.
+"""
+
+from collections import OrderedDict
+from copy import deepcopy
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field, PositiveFloat, PositiveInt
+from torch import Tensor, nn
+
+from coterie.contract import (
+    Entry,
+    Rule,
+    ServerState,
+    Slots,
+    StateRules,
+    Task,
+    Tensors,
+    load_tensors,
+)
+from coterie.contract.clusterer import Clusterer
+from coterie.losses.cosine import model_contrast
+from coterie.networks.heads import Projector
+from coterie.precision import cross_entropy
+from modules.averaging import Averaging
+from modules.classification import Classification, ClassificationConfig, head
+
+
+class MOONConfig(ClassificationConfig):
+    """MOON's options; the defaults are the paper's for CIFAR-10."""
+
+    contrast_weight: Annotated[float, Field(ge=0.0)] = 5.0
+    """μ of the model-contrastive term; 1 for CIFAR-100 and Tiny-ImageNet. 0 is FedAvg."""
+    temperature: PositiveFloat = 0.5
+    """τ."""
+    hidden: PositiveInt = 512
+    """Width of the projector's hidden layer."""
+    projection: PositiveInt = 256
+    """Width of the projector's output, in which models are compared."""
+    optimizer: Literal["sgd", "adam"] = "sgd"
+    """SGD or Adam; its state starts afresh in each turn of a client."""
+    learning_rate: PositiveFloat = 0.01
+    """The optimiser's learning rate η."""
+    momentum: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.9
+    """SGD's momentum; Adam ignores it."""
+    weight_decay: Annotated[float, Field(ge=0.0)] = 1e-5
+    """The optimiser's weight decay."""
+    rounds: PositiveInt = 100
+    """Rounds; the optimiser starts afresh in each."""
+    epochs: PositiveInt = 10
+    """Local epochs a round, E."""
+    batch_size: Annotated[int, Field(ge=2)] = 64
+    """Samples a batch, B."""
+
+
+class ModelContrast(Classification):
+    """Encoder, projector and classifier, beside the frozen global and the client's last model."""
+
+    config: MOONConfig
+
+    def __init__(self, config: MOONConfig, task: Task) -> None:
+        super().__init__(config, task)
+        width: int = self.encoder.features  # type: ignore[assignment]  # an int, not a submodule
+        self.projector = Projector(width, config.hidden, config.projection)
+        self.classifier = head(config.projection, task.classes, config.head_layers)
+        branch = OrderedDict[str, nn.Module](encoder=self.encoder, projector=self.projector)
+        self.world = deepcopy(nn.Sequential(branch)).requires_grad_(False)
+        self.previous = deepcopy(self.world)
+        self.to(task.dtype)
+
+    def copy_into(self, frozen: nn.Module) -> None:
+        """Copy encoder and projector into a frozen model."""
+        frozen.get_submodule("encoder").load_state_dict(self.encoder.state_dict())
+        frozen.get_submodule("projector").load_state_dict(self.projector.state_dict())
+
+    def on_train_epoch_start(self) -> None:
+        """Train mode, eval mode for the frozen models."""
+        super().on_train_epoch_start()
+        self.world.eval()
+        self.previous.eval()
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> dict[str, Tensor]:
+        """ℓ_sup + μ ℓ_con of one batch of views and classes, eq. (4), and both terms."""
+        views, labels = batch
+        z = self.projector(self.encoder(views))
+        with torch.no_grad():
+            z_world, z_previous = self.world(views), self.previous(views)
+        supervised = cross_entropy(self.classifier(z), labels)
+        contrast = model_contrast(z, z_world, z_previous, self.config.temperature)
+        loss = supervised + self.config.contrast_weight * contrast
+        return {"loss": loss, "supervised": supervised, "contrast": contrast}
+
+    def clusterer(self) -> Clusterer:
+        """Encoder and classifier; the probabilities are those of the classes."""
+        probabilities = nn.Sequential(self.projector, self.classifier, nn.Softmax(dim=1))
+        return Clusterer(self.encoder, probabilities, classifies=True)
+
+
+PARTS = ("encoder", "projector", "classifier")
+
+RULES = StateRules(
+    *(Entry(pattern=f"{part}.*", rule=Rule.AVERAGE, slot=part) for part in PARTS),
+    Entry(pattern="previous.*", rule=Rule.KEEP),
+    Entry(pattern="world.*", rule=Rule.RESET),
+    Entry(pattern="augment.*", rule=Rule.RESET),
+)
+"""The model is averaged, the last one stays with its client."""
+
+
+class MOON(Averaging["MOON.Config", ModelContrast]):
+    """Model-contrastive federated learning. Clients keep the model that they last trained."""
+
+    needs_labels = True
+    stage = "supervised"
+    metrics = frozenset({"loss", "supervised", "contrast"})
+    rules = RULES
+
+    class Config(MOONConfig):
+        """MOON's configuration."""
+
+    def build(self) -> ModelContrast:
+        """The classifier, the frozen models and the loss."""
+        return ModelContrast(self._config, self._task)
+
+    def restore(self, module: ModelContrast, kept: Tensors) -> None:
+        """The last model is the client's own; in its first turn, the global one."""
+        module.copy_into(module.world)
+        module.copy_into(module.previous)
+        load_tensors(module, kept)
+
+    def keep(self, module: ModelContrast, slots: Slots) -> Tensors:
+        """Keep the model just trained."""
+        module.copy_into(module.previous)
+        return self.rules.kept(module)
+
+    def model_for(self, server: ServerState, client: int | None) -> Clusterer:
+        """The global encoder, projector and classifier; the probabilities are of the classes."""
+        return self.global_module(server).clusterer()

@@ -1,0 +1,97 @@
+"""RotPred: clients learn to tell by how many quarter turns an image was rotated.
+
+Gidaris et al., "Unsupervised Representation Learning by Predicting Image Rotations" (ICLR 2018);
+Orchestra's baseline RotPred: one random rotation of each plain image, by federated averaging.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar
+
+import torch
+from lightning import LightningModule
+from pydantic import Field, PositiveInt
+from torch import Tensor, nn
+
+from coterie.contract import Entry, Rule, ServerState, StateRules, Task
+from coterie.contract.clusterer import Clusterer, UnitProjection, parameter_dtype, to_unit
+from coterie.gradcache import UNCOUPLED
+from coterie.precision import cross_entropy
+from modules.averaging import Averaging, AveragingConfig, sgd_or_adam
+from modules.orchestra_model import ProjectedEncoder
+from modules.pretraining import CrossSilo
+from modules.rotation import TURNS, check_rotatable, drawn_turns, rotated
+
+
+class RotPredConfig(CrossSilo, AveragingConfig):
+    """Options of RotPred; the defaults are the cross-silo setting of Orchestra's baselines."""
+
+    absent: ClassVar[Mapping[str, str]] = {"micro_batch_size": UNCOUPLED}
+
+    sgd_momentum: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.9
+    """SGD's momentum; Adam ignores it."""
+    hidden: PositiveInt = 512
+    """Width of the projector's hidden layer."""
+    projection: PositiveInt = 512
+    """Width of the projector's output."""
+
+
+class RotationPrediction(LightningModule):
+    """Encoder, projector and a linear head over the four rotations."""
+
+    def __init__(self, config: RotPredConfig, task: Task) -> None:
+        super().__init__()
+        check_rotatable(task.shape, "RotPred")
+        self.online = ProjectedEncoder(task, config.hidden, config.projection)
+        self.rotation = nn.Linear(config.projection, TURNS)
+        self.config = config
+        self.to(task.dtype)
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """Adam or SGD over all parameters that take a gradient."""
+        config = self.config
+        return sgd_or_adam(
+            config.optimizer,
+            [p for p in self.parameters() if p.requires_grad],
+            learning_rate=config.learning_rate,
+            weight_decay=config.weight_decay,
+            momentum=config.sgd_momentum,
+        )
+
+    def on_train_epoch_start(self) -> None:
+        """Train mode, whatever the model was used for before."""
+        self.train()
+
+    @torch.no_grad()
+    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        """Rotate each image by a random one of the four rotations."""
+        images = to_unit(batch["samples"], parameter_dtype(self))
+        turns = drawn_turns(len(images), batch["seed"]).to(images.device)
+        return rotated(images, turns), turns
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        """The cross-entropy of the rotations."""
+        images, turns = batch
+        return cross_entropy(self.rotation(self.online(images)), turns)
+
+
+class RotPred(Averaging["RotPred.Config", RotationPrediction]):
+    """Federated averaging of encoder, projector and rotation head. Clients keep nothing."""
+
+    stage = "representation"
+    rules = StateRules(
+        Entry(pattern="online.encoder.*", rule=Rule.AVERAGE, slot="encoder"),
+        Entry(pattern="online.projector.*", rule=Rule.AVERAGE, slot="projector"),
+        Entry(pattern="rotation.*", rule=Rule.AVERAGE, slot="rotation"),
+    )
+
+    class Config(RotPredConfig):
+        """RotPred's configuration."""
+
+    def build(self) -> RotationPrediction:
+        """The network and its loss."""
+        return RotationPrediction(self._config, self._task)
+
+    def model_for(self, server: ServerState, client: int | None) -> Clusterer:
+        """The global encoder, with the projector's outputs."""
+        online = self.global_module(server).online
+        return Clusterer(online.encoder, projection=UnitProjection(online.projector))

@@ -1,0 +1,167 @@
+"""The base of DCCO and FedSC: before each training, statistics of all clients' projections.
+
+Vemulapalli et al., "Federated Training of Dual Encoding Models on Small Non-IID Client Datasets"
+(DCCO), and Jing et al., "FedSC: Provable Federated Self-supervised Learning with Spectral
+Contrastive Objective over Non-i.i.d. Data". A round has two phases: clients send the means of some
+statistics over their samples, then they train with the mean over all clients.
+"""
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from coterie.contract import (
+    Client,
+    Entry,
+    Outcome,
+    Phase,
+    Plan,
+    Rule,
+    ServerState,
+    Slots,
+    StateRules,
+    Task,
+    Tensors,
+    derive_seed,
+    load_slots,
+)
+from coterie.gradcache import Terms, batch_loss
+from modules.pretraining import ONLINE, Pretraining, PretrainingConfig, TwoViews, Views
+from modules.view_pairs import pair_parts
+
+STATISTICS, DRAW, SEED = "statistics", "draw", "seed"
+"""The slot of the clients' statistics; that of a round's seed; the seed of batches and views."""
+
+
+class RunningMean(nn.Module):
+    """A mean over samples; the server averages it over clients and its optimiser never steps it."""
+
+    running_mean: Tensor
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.register_buffer("running_mean", torch.zeros(shape))
+
+
+class SharedViews(TwoViews):
+    """An online network that measures its projections of two views, or is trained on them.
+
+    Args:
+        config: Widths and optimiser.
+        task: Shapes, encoder and augmentation.
+        shapes: The shape of each statistic by name.
+    """
+
+    def __init__(
+        self, config: PretrainingConfig, task: Task, shapes: Mapping[str, tuple[int, ...]]
+    ) -> None:
+        super().__init__(config, task, batch_norm=False)
+        self.statistics = nn.ModuleDict({name: RunningMean(of) for name, of in shapes.items()})
+        self.measures = False
+        self.measured = 0
+
+    @abstractmethod
+    def measure(self, u: Tensor, v: Tensor) -> Tensors:
+        """The statistics of a batch's projections of both views, both (n, projection)."""
+
+    @abstractmethod
+    def loss(self, u: Tensor, v: Tensor) -> Tensor:
+        """The loss of a batch's projections of both views."""
+
+    def begin(self, *, measures: bool) -> None:
+        """Begin a turn that measures from nothing, or that trains with the statistics as loaded."""
+        self.measures, self.measured = measures, 0
+        if measures:
+            for value in self.shared().values():
+                value.zero_()
+
+    def shared(self) -> dict[str, Tensor]:
+        """The statistics by name, as loaded or measured so far."""
+        return {name: mean.running_mean for name, mean in self.statistics.items()}  # type: ignore[misc]
+
+    def training_step(self, batch: Views, batch_idx: int) -> dict[str, Tensor]:
+        """The loss of one batch; a turn that measures has none, and no gradient either."""
+        parts, size = pair_parts(self.online, [self.online], batch), self.config.micro_batch_size
+        if not self.measures:
+            return batch_loss(parts, lambda z: {"loss": self.loss(z["a"], z["b"])}, size)
+        with torch.no_grad():
+            batch_loss(parts, self._add, size)
+        return {"loss": torch.zeros((), device=self.device, requires_grad=True)}
+
+    def _add(self, z: Mapping[str, Tensor]) -> Terms:
+        self.measured += len(z["a"])
+        share, means = len(z["a"]) / self.measured, self.shared()
+        for name, value in self.measure(z["a"], z["b"]).items():
+            means[name].lerp_(value.to(means[name]), share)
+        return {}
+
+
+SharedConfigT = TypeVar("SharedConfigT", bound=PretrainingConfig)
+SharedT = TypeVar("SharedT", bound=SharedViews)
+
+
+class SharedStatistics(Pretraining[SharedConfigT, SharedT]):
+    """Rounds of two phases, in which a client has the same batches and views."""
+
+    rules = StateRules(*ONLINE, Entry(pattern="statistics.*", rule=Rule.AVERAGE, slot=STATISTICS))
+
+    def init(self, sizes: Mapping[int, int], seed: int) -> ServerState:
+        """A fresh model, no statistics, and the seed of all batches."""
+        start = super().init(sizes, seed)
+        return replace(start, facts={**start.facts, SEED: derive_seed(seed, "batches")})
+
+    def next(self, server: ServerState) -> Phase | None:
+        """The next phase: of a round's two, the first sends statistics up."""
+        training = super().next(server)
+        if training is None or server.step:
+            return training and replace(training, step=1, down=training.down | {DRAW})
+        return replace(
+            training,
+            name=STATISTICS,
+            down=training.down - {STATISTICS} | {DRAW},
+            up=frozenset({STATISTICS}),
+            metrics=frozenset(),
+            ends_round=False,
+        )
+
+    def offer(self, server: ServerState, phase: Phase) -> Slots:
+        """The networks, the statistics, and the seed of this round."""
+        seed = torch.tensor([derive_seed(server.whole(SEED), phase.round)])
+        return {DRAW: {SEED: seed}} | {s: server.slots[s] for s in phase.down - {DRAW}}
+
+    def client(self, client: Client, phase: Phase, slots: Slots) -> Outcome:
+        """Measure, or train."""
+        module = client.module(self.stage, self.build)
+        load_slots(module, {slot: slots[slot] for slot in slots if slot != DRAW})
+        measures = STATISTICS in phase.up
+        module.begin(measures=measures)
+        self.receive(module, phase, client.state or {}, slots)
+        seed = derive_seed(int(slots[DRAW][SEED]), client.id)
+        fit = client.fit(module, self.plan(phase, seed))
+        if measures:
+            self.finish(module, client)
+        weight = module.measured if measures else self.weight(client)
+        return Outcome(
+            up=self.rules.contributions(module, phase.up, weight=weight),
+            state=self.keep(module, slots),
+            metrics={} if measures else fit.metrics,
+        )
+
+    def plan(self, phase: Phase, seed: int) -> Plan:
+        """The batches of a turn: one pass to measure, then all epochs."""
+        epochs = 1 if STATISTICS in phase.up else self._config.epochs
+        return Plan(batch_size=self._config.batch_size, epochs=epochs, seed=seed)
+
+    def weight(self, client: Client) -> int:
+        """The samples that a client has trained on."""
+        return len(client.data)
+
+    def receive(self, module: SharedT, phase: Phase, kept: Tensors, slots: Slots) -> None:
+        """Before a turn: load what the client kept in its last; by default nothing."""
+
+    def finish(self, module: SharedT, client: Client) -> None:
+        """After measuring, before the statistics are sent; by default nothing."""

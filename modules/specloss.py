@@ -1,0 +1,62 @@
+"""f-SpecLoss: spectral contrastive learning by federated averaging.
+
+HaoChen et al., "Provable Guarantees for Self-Supervised Deep Learning with Spectral Contrastive
+Loss" (NeurIPS 2021), eq. (6); Orchestra's baseline f-SpecLoss.
+"""
+
+from collections.abc import Mapping
+
+from pydantic import PositiveFloat
+from torch import Tensor
+
+from coterie.contract import StateRules, Task
+from coterie.gradcache import Terms, batch_loss
+from coterie.losses.spectral import spectral_contrast
+from modules.pretraining import (
+    ONLINE,
+    CrossSilo,
+    Pretraining,
+    PretrainingConfig,
+    TwoViews,
+    Views,
+)
+from modules.view_pairs import pair_parts
+
+
+class SpecLossConfig(CrossSilo, PretrainingConfig):
+    """Options of SpecLoss; the defaults are the cross-silo setting of Orchestra's baselines."""
+
+    bound: PositiveFloat | None = None
+    """μ: projections longer than √μ are shortened to it, as in the authors' code. By default all
+    have length 1, as in Orchestra's baseline."""
+
+
+class SpectralContrast(TwoViews):
+    """One network, its projector with BatchNorm, and the loss over two views."""
+
+    config: SpecLossConfig
+
+    def __init__(self, config: SpecLossConfig, task: Task) -> None:
+        super().__init__(config, task, batch_norm=True)
+        self.to(task.dtype)
+
+    def training_step(self, batch: Views, batch_idx: int) -> dict[str, Tensor]:
+        """Views of a sample attract each other, those of different samples become orthogonal."""
+        parts = pair_parts(self.online, [self.online], batch)
+        return batch_loss(parts, self._terms, self.config.micro_batch_size)
+
+    def _terms(self, z: Mapping[str, Tensor]) -> Terms:
+        return {"loss": spectral_contrast(z["a"], z["b"], self.config.bound)}
+
+
+class SpecLoss(Pretraining["SpecLoss.Config", SpectralContrast]):
+    """Federated averaging of encoder and projector. Clients keep nothing."""
+
+    rules = StateRules(*ONLINE)
+
+    class Config(SpecLossConfig):
+        """SpecLoss's configuration."""
+
+    def build(self) -> SpectralContrast:
+        """The network and its loss."""
+        return SpectralContrast(self._config, self._task)

@@ -1,0 +1,108 @@
+"""FedU and FedEMA: what they share with FedBYOL, what is blended, what clients keep and send."""
+
+import pytest
+import torch
+
+from coterie.config.participation import ParticipationConfig
+from modules.byol import FedBYOL
+from modules.fedema import Blended, FedEMA
+from modules.fedu import FedU
+from tests.builders.federation import Federated, federate, same_bits, tiny_task, tiny_workload
+
+SMALL = {"hidden": 7, "projection": 5, "bottleneck": 3, "batch_size": 8, "epochs": 1, "rounds": 3}
+RATES = {"learning_rate": 0.3, "weight_decay": 0.01}
+
+
+def ran(kind, **options) -> Federated:
+    return federate(tiny_workload(kind.Config(**SMALL, **RATES, **options)))
+
+
+@pytest.fixture(scope="module")
+def fedema() -> Federated:
+    return ran(FedEMA)
+
+
+def networks(federated: Federated) -> dict[str, torch.Tensor]:
+    slots = federated.state.server.slots
+    return {f"{slot}/{n}": t for slot, tensors in slots.items() for n, t in tensors.items()}
+
+
+def test_fedu_is_fedbyol_with_its_papers_defaults() -> None:
+    ours, theirs = (ran(kind, predictor_threshold=0.5) for kind in (FedU, FedBYOL))
+    assert same_bits(networks(ours), networks(theirs))
+    assert all(same_bits(ours.kept[client], theirs.kept[client]) for client in theirs.kept)
+    kept = {any("predictor" in n for n in turn.outcome.state) for turn in ours.spy.turns}
+    assert kept == {True, False}, "the threshold is to divide the turns"
+
+
+def test_with_lambda_0_fedema_is_fedbyol_bit_for_bit() -> None:
+    ours, theirs = ran(FedEMA, scale=0.0), ran(FedBYOL, predictor_threshold=None)
+    assert same_bits(networks(ours), networks(theirs))
+
+
+def test_with_a_large_lambda_clients_go_on_with_their_own_parameters() -> None:
+    alone = ran(FedEMA, scale=1e6)
+    for turn in alone.spy.turns[3:]:
+        module = alone.spy.method.build()
+        module.begin(turn.client.state)
+        own = {name: p.detach() for name, p in module.named_parameters()}
+        blended = [name for name in own if not name.startswith("target.")]
+        assert all(torch.equal(own[name], turn.client.state[name]) for name in blended)
+
+
+def test_each_client_finds_its_lambda_in_its_first_turn(fedema: Federated) -> None:
+    for client in fedema.kept:
+        turns = [turn.outcome.state for turn in fedema.spy.turns if turn.client.id == client]
+        first, *later = turns
+        assert first["scale"] * first["divergence"] == pytest.approx(0.7, rel=1e-12)
+        assert all(turn["scale"] == first["scale"] for turn in later)
+        assert all(turn["divergence"] != first["divergence"] for turn in later)
+    assert len({float(kept["scale"]) for kept in fedema.kept.values()}) == len(fedema.kept)
+
+
+def test_an_encoder_that_does_not_move_blends_nothing_and_sets_no_lambda() -> None:
+    torch.manual_seed(0)
+    module = Blended(FedEMA.Config(**SMALL), tiny_task())
+    module.begin({})
+    kept = {**module.state_dict(), **module.end()}
+    assert kept["divergence"] == 0.0
+    assert "scale" not in kept
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    module.begin(kept)
+    assert same_bits(before, module.state_dict())
+
+
+def test_a_client_sends_its_networks_and_keeps_the_rest(fedema: Federated) -> None:
+    for turn in fedema.spy.turns:
+        assert set(turn.outcome.up) == set(turn.slots) == {"encoder", "projector", "predictor"}
+        assert not turn.outcome.records
+        assert not turn.outcome.mail
+        assert set(turn.outcome.metrics) == {"loss"}
+        parts = {name.partition(".")[0] for name in turn.outcome.state}
+        assert parts == {"online", "predictor", "target", "divergence", "scale"}
+    sent = [n for mean in fedema.spy.turns[0].outcome.up.values() for n in mean.tensors]
+    assert not [name for name in sent if name.startswith("target.")]
+
+
+def test_with_one_client_present_the_model_is_its_own() -> None:
+    """The baseline "single client" is a key of participation, whatever the method."""
+    config = FedU.Config(**SMALL, **RATES)
+    alone = federate(tiny_workload(config, participation=ParticipationConfig(availability=((1,),))))
+    assert [turn.client.id for turn in alone.spy.turns] == [1, 1, 1]
+    for slot, mean in alone.spy.turns[-1].outcome.up.items():
+        for name, value in alone.state.server.slots[slot].items():
+            torch.testing.assert_close(value, mean.tensors[name], rtol=0, atol=1e-15)
+
+
+def test_the_defaults_are_those_of_the_papers() -> None:
+    for config in (FedU.Config(), FedEMA.Config()):
+        assert (config.learning_rate, config.weight_decay, config.sgd_momentum) == (
+            0.032,
+            5e-4,
+            0.9,
+        )
+        assert (config.rounds, config.epochs, config.batch_size) == (100, 5, 128)
+        assert (config.hidden, config.projection, config.bottleneck) == (4096, 2048, 4096)
+        assert config.momentum == 0.99
+    assert FedU.Config().predictor_threshold == 0.4
+    assert (FedEMA.Config().scale, FedEMA.Config().autoscale) == (None, 0.7)

@@ -1,0 +1,228 @@
+"""DCCO and FedSC: losses, statistics, messages, and rounds against loops over all samples."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from pydantic import ValidationError
+from torch import Tensor, nn
+
+from coterie.contract.seeds import derive_seed
+from coterie.losses.correlation import (
+    correlation,
+    cross_correlation,
+    cross_correlation_loss,
+    pair_statistics,
+    shared_spectral_loss,
+)
+from coterie.losses.spectral import spectral_contrast
+from coterie.networks.encoders import MLP
+from coterie.networks.views import two_views
+from datamodules.augmentations import DigitsAugmentation
+from modules.dcco import DCCO
+from modules.fedsc import FedSC
+from tests.builders.federation import SHAPE, SIZES, Federated, federate, tiny_workload
+
+RATE, DECAY, WEIGHT, BOUND, ROUNDS = 0.3, 0.01, 0.2, 0.5, 3
+ENCODER = MLP(hidden=(8,), features=6)
+COMMON = {"rounds": ROUNDS, "epochs": 1, "batch_size": 32, "hidden": 7, "projection": 5}
+SGD = {"learning_rate": RATE, "weight_decay": DECAY}
+CONFIGS = {
+    "dcco": DCCO.Config(**COMMON, **SGD, off_diagonal=WEIGHT),
+    "fedsc": FedSC.Config(**COMMON, **SGD, bound=BOUND, least_share=0.25, share_rounds=4),
+}
+
+
+def workload_of(config):
+    """Without BatchNorm, which a client would compute from its own batch."""
+    given = tiny_workload(config)
+    return replace(given, task=replace(given.task, encoder=ENCODER))
+
+
+@pytest.fixture(scope="module", params=CONFIGS)
+def ran(request) -> Federated:
+    return federate(workload_of(CONFIGS[request.param]))
+
+
+def rows(n: int = 9, d: int = 4) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    u, v = torch.randn(2, n, d, dtype=torch.float64, generator=generator)
+    return u, v
+
+
+def test_the_correlation_is_that_of_the_samples() -> None:
+    u, v = rows()
+    both = torch.corrcoef(torch.cat([u, v], dim=1).T)
+    torch.testing.assert_close(cross_correlation(pair_statistics(u, v)), both[:4, 4:])
+
+
+def test_statistics_of_clients_are_those_of_all_samples() -> None:
+    u, v = rows()
+    parts = [slice(0, 2), slice(2, 6), slice(6, 9)]
+    sizes = [2, 4, 3]
+    for measure in (pair_statistics, lambda a, b: {"matrix": correlation(a, b)}):
+        whole, each = measure(u, v), [measure(u[part], v[part]) for part in parts]
+        for name, value in whole.items():
+            mean = sum(n / 9 * one[name] for n, one in zip(sizes, each, strict=True))
+            torch.testing.assert_close(mean, value, rtol=0, atol=1e-15)
+
+
+def test_equal_whitened_views_have_no_cross_correlation_loss() -> None:
+    u = torch.linalg.qr(rows(9, 4)[0] - rows(9, 4)[0].mean(dim=0))[0]
+    assert cross_correlation_loss(pair_statistics(u, u), 0.7).item() == pytest.approx(0, abs=1e-12)
+    assert cross_correlation_loss(pair_statistics(u, -u), 0.0).item() == pytest.approx(4.0)
+
+
+def test_alone_and_for_large_batches_the_shared_spectral_loss_is_the_spectral_one() -> None:
+    u, _ = rows(6, 4)
+    n, zero = len(u), torch.zeros(4, 4, dtype=u.dtype)
+    same = (u * u).sum(dim=1)
+    # With v = u, ‖R‖² also has the n pairs of a sample with itself.
+    pairs = spectral_contrast(u, u, 1e9) * 1e9 + 2 * same.mean()
+    expected = -2 * same.mean() + (n * (n - 1) * pairs + same.square().sum()) / n**2
+    torch.testing.assert_close(shared_spectral_loss(u, u, zero, 1.0), expected, rtol=1e-6, atol=0)
+
+
+def networks_of(tensors: dict[str, Tensor]) -> nn.Sequential:
+    """Encoder and projector with these parameters, as plain layers."""
+    layers = [nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 6)]
+    net = nn.Sequential(*layers, nn.Linear(6, 7), nn.ReLU(), nn.Linear(7, 5)).double()
+    assert [p.shape for p in net.parameters()] == [t.shape for t in tensors.values()]
+    with torch.no_grad():
+        for p, t in zip(net.parameters(), tensors.values(), strict=True):
+            p.copy_(t)
+    return net
+
+
+def parameters_of(slots) -> dict[str, Tensor]:
+    return {n: t for slot in ("encoder", "projector") for n, t in sorted_layers(slots[slot])}
+
+
+def sorted_layers(tensors):
+    """Weights before biases, layer by layer, as modules list them."""
+    return sorted(tensors.items(), key=lambda item: (*item[0].split(".")[:-1], item[0][-1] == "s"))
+
+
+def views_of(ran: Federated, number: int) -> list[tuple[Tensor, Tensor]]:
+    """Each client's two views in a round: its whole data is one batch."""
+    augment, found = DigitsAugmentation().build(SHAPE), []
+    for turn in ran.spy.turns:
+        if turn.phase.round == number and turn.phase.step == 1:
+            seed = derive_seed(int(turn.slots["draw"]["seed"]), turn.client.id)
+            size = len(turn.client.data)
+            order = np.random.Generator(np.random.PCG64(derive_seed(seed, "order", 0)))
+            samples = turn.client.data.take(order.permutation(size))
+            found.append(two_views(augment, samples, derive_seed(seed, "step", 0), torch.float64))
+    return found
+
+
+def barlow(u: Tensor, v: Tensor) -> Tensor:
+    """Over all samples at once, feature by feature."""
+    total = torch.zeros((), dtype=u.dtype)
+    for i in range(u.shape[1]):
+        for j in range(u.shape[1]):
+            a, b = u[:, i] - u[:, i].mean(), v[:, j] - v[:, j].mean()
+            c = (a * b).mean() / (a.square().mean() * b.square().mean()).sqrt()
+            total = total + ((1 - c) ** 2 if i == j else WEIGHT * c**2)
+    return total / u.shape[1]
+
+
+def shortened(z: Tensor) -> Tensor:
+    norms = z.norm(dim=1, keepdim=True)
+    return torch.where(norms > BOUND**0.5, z / norms * BOUND**0.5, z)
+
+
+def outer(z: Tensor) -> Tensor:
+    return sum(torch.outer(row, row) for row in z) / len(z)
+
+
+def fedsc_gradients(net, views, number: int) -> list[Tensor]:
+    """The mean of the clients' gradients, each with the others' matrices."""
+    pairs = [tuple(shortened(net(view)) for view in pair) for pair in views]
+    matrices = [outer(torch.cat(pair)) for pair in pairs]
+    share = 1 - 0.75 * (number - 1) / 4
+    total = torch.zeros((), dtype=torch.float64)
+    for k, (u, v) in enumerate(pairs):
+        others = [j for j in range(len(SIZES)) if j != k]
+        left = sum(SIZES[j] for j in others)
+        mean = sum(SIZES[j] / left * matrices[j] for j in others).detach()
+        loss = -2 * (u * v).sum() / len(u) + share * (matrices[k] ** 2).sum()
+        loss = loss + 2 * (1 - share) * torch.trace(matrices[k] @ mean)
+        total = total + SIZES[k] / sum(SIZES) * loss
+    return list(torch.autograd.grad(total, list(net.parameters())))
+
+
+def test_rounds_are_steps_on_all_samples(ran: Federated) -> None:
+    net = networks_of(parameters_of(ran.start.slots))
+    for number in range(1, ROUNDS + 1):
+        views = views_of(ran, number)
+        if ran.config == CONFIGS["dcco"]:
+            u, v = (net(torch.cat(list(every))) for every in zip(*views, strict=True))
+            gradients = list(torch.autograd.grad(barlow(u, v), list(net.parameters())))
+        else:
+            gradients = fedsc_gradients(net, views, number)
+        with torch.no_grad():
+            for p, g in zip(net.parameters(), gradients, strict=True):
+                p.sub_(RATE * (g + DECAY * p))
+    found = parameters_of(ran.state.server.slots)
+    for p, t in zip(net.parameters(), found.values(), strict=True):
+        torch.testing.assert_close(t, p.detach(), rtol=0, atol=1e-9)
+
+
+def test_only_networks_and_statistics_cross(ran: Federated) -> None:
+    dcco = ran.config == CONFIGS["dcco"]
+    networks, names = {"encoder", "projector"}, {"u", "v", "uu", "vv", "uv"} if dcco else {"matrix"}
+    for turn in ran.spy.turns:
+        measures = turn.phase.step == 0
+        assert set(turn.slots) == networks | {"draw"} | (set() if measures else {"statistics"})
+        assert set(turn.outcome.up) == ({"statistics"} if measures else networks)
+        assert turn.outcome.up.keys() == turn.phase.up
+        assert not turn.outcome.records
+        assert not turn.outcome.mail
+        assert set(turn.outcome.metrics) == (set() if measures else {"loss"})
+        keeps = {"matrix", "samples", "seed"} if measures and not dcco else set()
+        assert set(turn.outcome.state or {}) == keeps
+        assert {m.weight for m in turn.outcome.up.values()} == {len(turn.client.data)}
+        if measures:
+            sent = turn.outcome.up["statistics"].tensors
+            assert {n.split(".")[1] for n in sent} == names
+
+
+def test_dccos_round_is_one_step_on_one_batch() -> None:
+    small = CONFIGS["dcco"].model_copy(update={"batch_size": 10, "rounds": 1})
+    ran = federate(workload_of(small))
+    for turn in ran.spy.turns:
+        batch = min(10, len(turn.client.data))
+        assert {mean.weight for mean in turn.outcome.up.values()} == {batch}
+    with pytest.raises(ValidationError, match="epochs"):
+        DCCO.Config(epochs=2)
+
+
+def test_a_client_without_others_trains_alone() -> None:
+    """Nobody's matrix, or only one's own: α = 1, and nothing is taken out of the mean."""
+    method = FedSC(CONFIGS["fedsc"], workload_of(CONFIGS["fedsc"]).task)
+    module = method.build()
+    module.begin(measures=False)
+    phase = replace(method.next(method.init({0: 9}, 1)), round=3)
+    seed = torch.tensor([7])
+    slots = {"draw": {"seed": seed, "samples": torch.tensor([9])}}
+    kept = {"matrix": torch.eye(5), "samples": torch.tensor([9]), "seed": seed}
+    method.receive(module, phase, kept, slots)
+    assert module.share == 1.0
+    stale = {**kept, "seed": seed + 1}
+    method.receive(module, phase, stale, slots)
+    assert module.share == 1 - 0.75 * 2 / 4
+    assert not module.shared()["matrix"].any()
+
+
+def test_noise_is_added_to_what_is_sent_and_kept() -> None:
+    noisy = CONFIGS["fedsc"].model_copy(update={"noise": 0.5, "rounds": 1})
+    plain = CONFIGS["fedsc"].model_copy(update={"rounds": 1})
+    ours, theirs = (federate(workload_of(config)).spy.turns[:3] for config in (noisy, plain))
+    for one, other in zip(ours, theirs, strict=True):
+        sent, clear = (turn.outcome.up["statistics"].tensors for turn in (one, other))
+        moved = torch.cat([(sent[n] - clear[n]).flatten() for n in sent])
+        assert 0.25 < float(moved.std()) < 0.9
+        (name,) = sent
+        assert torch.equal(sent[name], one.outcome.state["matrix"])
