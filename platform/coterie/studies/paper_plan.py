@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveInt
 
 from coterie.commands.arguments import read_values, separate
 from coterie.config.component import Component
@@ -36,6 +36,8 @@ class StudyConfig(Component):
     """Rows to run, such as [CCFC,k-FED]; by default all."""
     columns: _Names = ()
     """Columns to run, such as ['MNIST p=0']; by default all of the scale."""
+    seeds: Annotated[tuple[NonNegativeInt, ...], Field(strict=False)] = ()
+    """Seeds to run, such as [0]; by default those of the scale."""
     out: Annotated[str, Field(min_length=1)] | None = None
     """Folder of the runs, which the same command resumes; by default
     `<$COTERIE_RUNS or runs>/study/<study>-<scale>`."""
@@ -78,6 +80,11 @@ class StudyPlan:
         self.file = kept.absolute() / f"{name}.csv"
 
     @property
+    def seeds(self) -> tuple[int, ...]:
+        """The seeds of each cell."""
+        return self._options.seeds or self.study.scales[self.scale].seeds
+
+    @property
     def prepared(self) -> dict[str, Variant]:
         """The runs that come first, by label."""
         return prepared_variants(self.study, self.scale, self._more)
@@ -110,9 +117,8 @@ class StudyPlan:
         Raises:
             ConfigError: At the first that is refused.
         """
-        seed = self.study.scales[self.scale].seeds[0]
         variant_configs(tuple(self.prepared.values()), 0)
-        variant_configs(tuple(self.cells(None)), seed)
+        variant_configs(tuple(self.cells(None)), self.seeds[0])
 
     @property
     def _columns(self) -> tuple[str, ...]:

@@ -46,7 +46,7 @@ def _prepare(plan: StudyPlan, view: ComparisonView) -> int:
 
 
 def _run_cells(plan: StudyPlan, view: ComparisonView) -> int:
-    seeds = plan.study.scales[plan.scale].seeds
+    seeds = plan.seeds
     cells = plan.cells(plan.folders)
     configs = variant_configs(tuple(cells), seeds[0])
     known = {variant.label: (cell, configs[variant]) for variant, cell in cells.items()}
