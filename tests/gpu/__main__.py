@@ -34,8 +34,8 @@ STUDIES = {
 """Studies in order of worth, and their cells at the paper's sizes."""
 FEW = "k_means or (cpu and fedmcc) or (own_bits and ccfc) or ccfc-1"
 """The tests at the scale smoke."""
-SHARES = {"tests": 0.25, "throughput": 0.15}
-"""Parts of the time that the first steps may take."""
+SHARES = {"tests": 0.2, "throughput": 0.1, "fedmcc_1": 0.3, "ccfc_1": 0.25}
+"""Parts of the time that steps may take; the last has what is left."""
 
 
 class Session(Component):
@@ -59,23 +59,19 @@ def steps(session: Session, out: Path) -> list[Step]:
     chosen = () if session.scale == "paper" else ("-k", FEW)
     tests = (python, "-m", "pytest", "-q", "-m", "gpu", *marked(), *chosen)
     rates = (python, "-m", "tests.gpu.throughput", f"device={session.device}")
-    found = [
-        Step("tests", tests, SHARES["tests"] * seconds),
-        Step(
-            "throughput",
-            (*rates, f"scale={session.scale}", f"out={out}"),
-            SHARES["throughput"] * seconds,
-        ),
+    found: list[tuple[str, tuple[str, ...]]] = [
+        ("tests", tests),
+        ("throughput", (*rates, f"scale={session.scale}", f"out={out}")),
     ]
-    more = [f"accelerator={session.device}"]
+    more = [f"accelerator={session.device}", "checkpoint.every=1"]
     if session.device == "cpu" or importlib.util.find_spec("ray") is None:
         more.append("cluster=serial")
     for name, cells in STUDIES.items():
         command = [python, "-m", "ray_jobs.study", f"study={name}", f"scale={session.scale}"]
         command += [f"out={out / name}", f"results={out / 'results'}", *more]
         command += [*cells, "seeds=[0]"] if session.scale == "paper" else []
-        found.append(Step(name, tuple(command)))
-    return found
+        found.append((name, tuple(command)))
+    return [Step(name, command, SHARES.get(name, 1.0) * seconds) for name, command in found]
 
 
 def write_summary(outcomes: list[Outcome], session: Session, out: Path) -> None:

@@ -14,11 +14,11 @@ _GRACE_S = 90.0
 
 @dataclass(frozen=True)
 class Step:
-    """A process, and the seconds that it may take; None for all that is left."""
+    """A process, and the seconds that it may take."""
 
     name: str
     command: tuple[str, ...]
-    limit: float | None = None
+    limit: float = float("inf")
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def _run(step: Step, until: float, folder: Path, environment: Mapping[str, str])
             )
         except OSError as error:
             return Outcome(step.name, "failed", None, 0.0, str(error))
-    code, late = _wait(process, min(left, step.limit or left))
+    code, late = _wait(process, min(left, step.limit))
     result = "out of time" if late else "done" if code == 0 else "failed"
     return Outcome(step.name, result, code, round(time.monotonic() - began, 1), _last_line(log))
 

@@ -28,6 +28,7 @@ METHODS = {
     "BYOL": ("experiment=byol", "method.rounds=2", "method.epochs=1"),
     "FedMCC": (
         "experiment=fedmcc",
+        "method.clusters=10",
         "method.representation_rounds=2",
         "method.representation_epochs=1",
         "method.clustering_rounds=1",

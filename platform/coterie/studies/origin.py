@@ -14,16 +14,25 @@ from coterie.version import __version__
 
 _ELSEWHERE = ("run_dir", "resume", "tracking", "checkpoint", "faults", "cluster", "accelerator")
 """Sections and keys of a config that say where and how it runs, not what."""
+_CODE = ("platform", "modules", "datamodules", "ray_jobs", "configs")
+"""The folders whose changes count."""
 
 
 def commit() -> str:
     """The commit of the code's source tree; without one, Coterie's version."""
-    here = Path(__file__).resolve().parent
-    command = ("git", "describe", "--always", "--dirty", "--abbrev=10", "--exclude=*")
     try:
-        done = subprocess.run(command, cwd=here, capture_output=True, text=True, check=True)  # noqa: S603
+        name = _git("describe", "--always", "--abbrev=10", "--exclude=*")
+        # From the root of the tree; the results themselves change nothing that is run.
+        changed = _git("status", "--porcelain", "--", *(f":/{folder}" for folder in _CODE))
     except (OSError, subprocess.CalledProcessError):
         return __version__
+    return f"{name}-dirty" if changed else name
+
+
+def _git(*arguments: str) -> str:
+    here = Path(__file__).resolve().parent
+    command = ("git", *arguments)
+    done = subprocess.run(command, cwd=here, capture_output=True, text=True, check=True)  # noqa: S603
     return done.stdout.strip()
 
 
