@@ -4,6 +4,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 FAISS ?= cpu
+SCALE ?= cpu
+DEVICE ?= cuda
+MINUTES ?= 40
 STAMP := $(VENV)/.installed
 SHELL := bash
 
@@ -12,7 +15,7 @@ SIZE := \(([0-9]{2,}\.[0-9] MB|[0-9.]+ GB)\)
 FILE := ^ *(Downloading|Using cached) (.*/)?([^/-]+-[^/-]+)-[^/]* ($(SIZE))
 STEP := ^Installing collected packages.*
 
-.PHONY: help install demo check test test-all lint format docs bench clean
+.PHONY: help install demo check test test-all lint format docs bench study results gpu clean
 
 help:  ## This list.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 12
@@ -59,6 +62,16 @@ docs: install  ## The docs site, into build/site; warnings and dead links are er
 
 bench: install  ## Measure; prints tables as in docs/benchmarks.md.
 	$(BIN)/python -m tests.benchmarks
+
+study: install  ## A paper's table: make study STUDY=ccfc_1 SCALE=cpu; without STUDY, all of them.
+	nice -n 5 $(BIN)/python -m ray_jobs.study $(if $(STUDY),study=$(STUDY) scale=$(SCALE) results=docs/results/data)
+
+results: install  ## The tables of docs/results, from the files in docs/results/data.
+	$(BIN)/python -m ray_jobs.results
+
+gpu:  ## On a machine with GPUs, 40 minutes: tests, throughput, the papers' cells (DEVICE=cpu SCALE=smoke tries it).
+	PYTHONPATH=platform:. $(or $(wildcard $(BIN)/python),$(PYTHON)) -m tests.gpu device=$(DEVICE) \
+		scale=$(if $(filter smoke,$(SCALE)),smoke,paper) minutes=$(MINUTES)
 
 clean:  ## Remove .venv and caches.
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

@@ -24,7 +24,12 @@ TREES = {"coterie": "platform/", "modules": "", "datamodules": "", "ray_jobs": "
 """Top-level package to the folder that holds it."""
 ALWAYS = "tests/architecture/test_layout.py"
 BY_FOLDER = {
-    "configs": ("tests/unit/config/test_experiments.py", "tests/unit/commands/test_compose.py"),
+    "configs": (
+        "tests/unit/config/test_experiments.py",
+        "tests/unit/commands/test_compose.py",
+        "tests/unit/studies/test_paper_study.py",
+        "tests/docs/test_results_pages.py",
+    ),
     "docs": ("tests/docs",),
     "README.md": ("tests/docs",),
 }

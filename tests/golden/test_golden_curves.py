@@ -17,16 +17,10 @@ After a change that is meant to move the curves, write them anew and look at the
 import json
 import os
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 
-from coterie.commands.compose import compose
-from coterie.rounds.loop import Loop
-from coterie.rounds.state import RunState
-from coterie.run.setup import assemble, make_backend
-from tests.builders.observers import Silent
+from tests.builders.loss_curves import curve
 
 FOLDER = Path(__file__).parent
 TOLERANCE = 1e-5
@@ -142,25 +136,6 @@ METHODS = {
         for name in ("cfcl", "cfcl_implicit")
     },
 }
-
-
-def curve(overrides: tuple[str, ...]) -> list[dict[str, Any]]:
-    """Each round's stage and means over the clients."""
-    assembly = assemble(compose(*overrides))
-    backend = make_backend(assembly.workload, lambda: None)
-    rounds: list[dict[str, Any]] = []
-
-    def commit(_: RunState, done: Any) -> None:
-        if "loss" not in done.phase.metrics:  # it trained nothing
-            return
-        turns = [turn.metrics for turn in done.result.turns]
-        means = {name: float(np.mean([t[name] for t in turns])) for name in sorted(turns[0])}
-        rounds.append({"round": done.phase.round, "stage": done.phase.stage, **means})
-
-    sizes = {client: len(rows) for client, rows in enumerate(assembly.workload.parts)}
-    state = RunState(server=assembly.method.init(sizes, 11))
-    Loop(assembly.method, backend, assembly.workload, Silent(), commit).run(state)
-    return rounds
 
 
 @pytest.mark.parametrize("method", list(METHODS))

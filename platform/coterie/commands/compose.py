@@ -32,6 +32,8 @@ from coterie.config.trust import check_address, check_targets, packages_in, trus
 from coterie.errors import ConfigError
 from coterie.tracking.run_directory import RunDirectory
 
+STUDIES = "study"
+"""The folder of the papers' tables, which is no group that a run chooses from."""
 _NAMED = 12
 """Experiments up to which a message lists them all."""
 
@@ -157,7 +159,7 @@ def groups() -> dict[str, list[str]]:
             else sorted(path.stem for path in folder.glob("*.yaml"))
         )
         for folder in sorted(config_dir().iterdir())
-        if folder.is_dir()
+        if folder.is_dir() and folder.name != STUDIES
     }
 
 

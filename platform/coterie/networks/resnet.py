@@ -3,6 +3,7 @@
 from functools import partial
 from typing import Literal
 
+import torch
 from torch import nn
 from torchvision.models import resnet18, resnet34, resnet50
 
@@ -37,7 +38,8 @@ class ResNet(EncoderConfig):
             network.maxpool = nn.Identity()
         elif channels != 3:
             network.conv1 = _first_convolution(channels, kernel=7, stride=2)
-        return Encoder(network, features)
+        # A GPU's tensor cores take this layout without transposing.
+        return Encoder(network.to(memory_format=torch.channels_last), features)
 
 
 def _first_convolution(channels: int, kernel: int, stride: int) -> nn.Conv2d:

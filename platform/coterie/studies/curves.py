@@ -15,6 +15,7 @@ Points = NDArray[np.float64]
 
 ROUND, WALL_CLOCK = "round", "seconds"
 _ADDS_UP = re.compile(r"(^|_)(bytes|steps|seconds)(_|$)")
+_UNTIL = re.compile(r"(?P<axis>\S+) until (?P<metric>\S+) (?P<value>[\d.]+)")
 _LARGEST = 4
 """Panels of a figure by default."""
 
@@ -70,6 +71,25 @@ def points(record: RunRecord, metric: str, axis: str) -> Points:
         found = [point for point in found if point[0] < at]  # the final one uses all samples
         found.append((at, record.numbers[metric]))
     return np.array(found, dtype=np.float64).reshape(-1, 2).T
+
+
+def until(record: RunRecord, name: str) -> float | None:
+    """How far along an axis a run came until a metric reached a value.
+
+    Args:
+        record: The run.
+        name: Axis, metric and value, as "bytes/peer until linear/acc 0.8".
+
+    Returns:
+        The first position at which the metric was measured to be as high; None if it never was, or
+        the name is none of this form.
+    """
+    parts = _UNTIL.fullmatch(name)
+    if parts is None:
+        return None
+    places, values = points(record, parts["metric"], parts["axis"])
+    high = np.flatnonzero(values >= float(parts["value"]))
+    return float(places[high[0]]) if len(high) else None
 
 
 def band(curves: Sequence[Points]) -> tuple[Points, Points | None]:

@@ -48,6 +48,7 @@ class StudyView:
     def begin(self, total: int, todo: int) -> None:
         """Show how many runs there are, and how many have completed before."""
         self._began, self._total, self._todo = self._clock(), total, todo
+        self._done = 0  # a study may have runs that come first
         kept = f", {total - todo} of them completed before" if total > todo else ""
         self.note(f"{total} runs{kept}")
         if self._mode == "live" and todo:

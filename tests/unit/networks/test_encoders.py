@@ -191,3 +191,13 @@ def test_unit_length_keeps_the_directions_and_the_names(kind: type[EncoderConfig
     assert list(unit.state_dict()) == list(plain.state_dict())
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert unit(x).dtype == torch.float32
+
+
+def test_a_resnets_convolutions_have_channels_last() -> None:
+    encoder = ResNet().build((3, 16, 16))
+    weights = [p for p in encoder.parameters() if p.dim() == 4]
+    assert all(w.is_contiguous(memory_format=torch.channels_last) for w in weights)
+    image = torch.rand(2, 3, 16, 16)
+    again = ResNet().build((3, 16, 16))
+    again.load_state_dict({k: v.contiguous() for k, v in encoder.state_dict().items()})
+    assert torch.equal(again.eval()(image), encoder.eval()(image))

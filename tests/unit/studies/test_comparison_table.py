@@ -129,3 +129,12 @@ def test_the_view_says_how_each_run_ended_and_draws_no_line_over_80_columns():
     assert view.panel({}, 0).renderables[0].plain == "0 running, 0 waiting  ETA 11.0 s"
     assert max(map(len, drawn)) <= 80
     assert "round 3/68" in drawn[1]
+
+
+def test_runs_are_counted_anew_for_each_part_of_a_study():
+    console = Console(file=io.StringIO(), width=200)
+    view = StudyView("lines", console)
+    for _ in range(2):
+        view.begin(1, 1)
+        view.ended("a seed 0", RECORDS[0], 1.0)
+    assert console.file.getvalue().count("[1/1] a seed 0") == 2

@@ -6,7 +6,7 @@ from PIL import Image
 
 from coterie.errors import DataError
 from coterie.studies.comparison_figure import comparison_figure
-from coterie.studies.curves import axes_of, band, metrics_of, points
+from coterie.studies.curves import axes_of, band, metrics_of, points, until
 from coterie.tracking.run_records import RunRecord
 
 
@@ -52,6 +52,16 @@ def test_the_final_score_ends_the_curve_in_place_of_one_of_a_sample():
     np.testing.assert_array_equal(found, [[0.5, 1.5], [0.1, 0.3]])
     assert points(run([None]), "clustering/acc", "round").shape == (2, 0)
     assert points(run([0.1]), "clustering/acc", "no such column").shape == (2, 0)
+
+
+def test_how_far_a_run_came_until_a_metric_was_as_high():
+    found = run([0.1, None, 0.3, 0.2], final=0.4)
+    assert until(found, "bytes until clustering/acc 0.1") == 11
+    assert until(found, "bytes/up until clustering/acc 0.25") == 30
+    assert until(found, "modelled_seconds until clustering/acc 0.4") == 6.0
+    assert until(found, "bytes until clustering/acc 0.5") is None
+    assert until(found, "clustering/acc") is None
+    assert until(found, "no_such until clustering/acc 0.1") is None
 
 
 def test_the_band_is_one_sample_deviation_around_the_mean():

@@ -1,0 +1,154 @@
+"""The plan of a study of a paper at one scale, from its command line: that of a comparison."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, NonNegativeInt, PositiveInt
+
+from coterie.commands.arguments import read_values, separate
+from coterie.config.component import Component
+from coterie.config.explain import one_of, show
+from coterie.config.loading import load_component
+from coterie.errors import ConfigError
+from coterie.studies.paper_study import (
+    SCALES,
+    Cell,
+    ScaleName,
+    cell_variants,
+    prepared_variants,
+    read_study,
+)
+from coterie.studies.plan import CompareConfig, Variant, variant_configs
+from coterie.tracking.paths import default_root, local_path
+
+_Names = Annotated[tuple[str, ...], Field(strict=False)]
+
+
+class StudyConfig(Component):
+    """Which study to run, and where to write it."""
+
+    study: str | None = None
+    """The study; by default all studies are listed."""
+    scale: str = "cpu"
+    """`smoke`: a minute on two cores; `cpu`: hours on two cores; `paper`: the paper's sizes."""
+    rows: _Names = ()
+    """Rows to run, such as [CCFC,k-FED]; by default all."""
+    columns: _Names = ()
+    """Columns to run, such as ['MNIST p=0']; by default all of the scale."""
+    seeds: Annotated[tuple[NonNegativeInt, ...], Field(strict=False)] = ()
+    """Seeds to run, such as [0]; by default those of the scale."""
+    out: Annotated[str, Field(min_length=1)] | None = None
+    """Folder of the runs, which the same command resumes; by default
+    `<$COTERIE_RUNS or runs>/study/<study>-<scale>`."""
+    results: Annotated[str, Field(min_length=1)] | None = None
+    """Folder of the file of results, `<study>-<scale>.csv`; by default `out`."""
+    parallel: PositiveInt | Literal["auto"] = "auto"
+    """Runs at a time; `auto`: as many as the CPUs and GPUs hold."""
+
+
+class StudyPlan:
+    """A study at one scale, ready to be run.
+
+    Args:
+        options: What to run, and where.
+        more: Overrides of every run, which come last.
+
+    Raises:
+        ConfigError: If there is no such study, scale, row or column.
+    """
+
+    def __init__(self, options: StudyConfig, more: Sequence[str] = ()) -> None:
+        self._options, self._more = options, tuple(more)
+        self.study = read_study(options.study or "")
+        self.scale = _scale(options.scale)
+        for key, given, known in (
+            ("rows", options.rows, self.study.rows),
+            (
+                "columns",
+                options.columns,
+                self.study.scales[self.scale].columns or self.study.columns,
+            ),
+        ):
+            for name in given:
+                if name not in known:
+                    raise ConfigError(f"{key}=[{name}]: {one_of(name, known)}")
+        name = f"{options.study}-{self.scale}"
+        default = default_root(job=False) / "study" / name
+        self.folder = local_path("out", options.out).absolute() if options.out else default
+        kept = local_path("results", options.results) if options.results else self.folder
+        self.file = kept.absolute() / f"{name}.csv"
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """The seeds of each cell."""
+        return self._options.seeds or self.study.scales[self.scale].seeds
+
+    @property
+    def prepared(self) -> dict[str, Variant]:
+        """The runs that come first, by label."""
+        return prepared_variants(self.study, self.scale, self._more)
+
+    @property
+    def folders(self) -> dict[str, Path]:
+        """The folders of the runs that come first, by label."""
+        runs = self.folder / "prepared" / "runs"
+        return {label: runs / f"{v.folder},seed=0" for label, v in self.prepared.items()}
+
+    def cells(self, folders: Mapping[str, Path] | None) -> dict[Variant, Cell]:
+        """The variant of each chosen cell; see `cell_variants`."""
+        found = cell_variants(self.study, self.scale, self._more, folders)
+        rows, columns = self._options.rows, self._options.columns
+        chosen = {
+            variant: cell
+            for variant, cell in found.items()
+            if cell.row in (rows or (cell.row,)) and cell.column in (columns or (cell.column,))
+        }
+        if not chosen:
+            raise ConfigError(
+                f"rows={show(rows)} columns={show(columns)}: nothing is run there at this scale; "
+                "choose others."
+            )
+        return chosen
+
+    def check(self) -> None:
+        """Check the config of every run before the first begins.
+
+        Raises:
+            ConfigError: At the first that is refused.
+        """
+        variant_configs(tuple(self.prepared.values()), 0)
+        variant_configs(tuple(self.cells(None)), self.seeds[0])
+
+    @property
+    def _columns(self) -> tuple[str, ...]:
+        """The metrics that stand in a run's summary."""
+        return tuple(name for name in self.study.metrics.values() if " until " not in name)
+
+    def options(self, part: Literal["prepared", "cells"], seeds: tuple[int, ...]) -> CompareConfig:
+        """The options of the comparison of the cells, or of what is `prepared`."""
+        return CompareConfig(
+            seeds=seeds,
+            out=str(self.folder / part),
+            resume=True,
+            parallel=self._options.parallel,
+            metrics=self._columns if part == "cells" else (),
+            axes=("round",),
+        )
+
+
+def read_study_plan(arguments: Sequence[str]) -> StudyPlan:
+    """Read the command line of a study.
+
+    Raises:
+        ConfigError: At the first invalid argument.
+    """
+    own, more = separate(arguments, set(StudyConfig.model_fields))
+    return StudyPlan(load_component(StudyConfig, read_values(own)), more)
+
+
+def _scale(name: str) -> ScaleName:
+    for known in SCALES:
+        if name == known:
+            return known
+    raise ConfigError(f"scale={name}: {one_of(name, SCALES)}")

@@ -1,0 +1,111 @@
+"""Run a study of a paper at one scale, as a comparison, and keep its results."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from coterie.config.schema import RunConfig
+from coterie.errors import InterruptedRunError
+from coterie.studies.comparison import ComparisonView, run_comparison
+from coterie.studies.comparison_table import ComparisonTable
+from coterie.studies.curves import until
+from coterie.studies.origin import commit, config_digest, device_name
+from coterie.studies.paper_plan import StudyPlan
+from coterie.studies.paper_study import Cell
+from coterie.studies.plan import variant_configs
+from coterie.studies.results_file import Result, add_results
+from coterie.studies.study import exit_code
+from coterie.tracking.run_records import RunRecord
+
+_SECONDS = ("seconds/training", "seconds/total")
+"""What a result keeps of a run's wall-clock times."""
+
+
+def run_study(plan: StudyPlan, view: ComparisonView) -> int:
+    """Run what has not completed, and write the results as runs end.
+
+    Returns:
+        The exit code, as of a comparison.
+
+    Raises:
+        ConfigError: If a config is refused, or a folder cannot be used.
+        InterruptedRunError: If a signal stopped the runs.
+    """
+    try:
+        code = _prepare(plan, view)
+        return _run_cells(plan, view) if code != 1 else code
+    except InterruptedRunError as error:
+        raise InterruptedRunError("The runs have stopped; go on with the same command.") from error
+
+
+def _prepare(plan: StudyPlan, view: ComparisonView) -> int:
+    """Train what the cells start from."""
+    if not plan.prepared:
+        return 0
+    configs = variant_configs(tuple(plan.prepared.values()), 0)
+    return exit_code(run_comparison(plan.options("prepared", (0,)), configs, view))
+
+
+def _run_cells(plan: StudyPlan, view: ComparisonView) -> int:
+    seeds = plan.seeds
+    cells = plan.cells(plan.folders)
+    configs = variant_configs(tuple(cells), seeds[0])
+    known = {variant.label: (cell, configs[variant]) for variant, cell in cells.items()}
+    kept = _Kept(view, plan.file, known, plan.study.metrics.values())
+    records = run_comparison(plan.options("cells", seeds), configs, kept)
+    kept.keep(records)
+    return exit_code(records)
+
+
+class _Kept:
+    """A view that also writes the result of each run when it has ended."""
+
+    def __init__(
+        self,
+        view: ComparisonView,
+        file: Path,
+        known: Mapping[str, tuple[Cell, RunConfig]],
+        metrics: Iterable[str],
+    ) -> None:
+        self._view, self._file, self._known, self._metrics = view, file, known, tuple(metrics)
+
+    def keep(self, records: Sequence[RunRecord]) -> None:
+        """Add the results of completed runs to the file."""
+        add_results(self._file, [self._result(record) for record in records if record.completed])
+
+    def _result(self, record: RunRecord) -> Result:
+        cell, config = self._known[record.label]
+        seeded = config.model_copy(update={"seed": record.seed})
+        kept = {n: number for n, number in record.numbers.items() if not n.startswith("seconds/")}
+        kept |= {name: record.numbers[name] for name in _SECONDS if name in record.numbers}
+        reached = {name: until(record, name) for name in self._metrics}
+        kept |= {name: place for name, place in reached.items() if place is not None}
+        return Result(
+            cell,
+            record.seed,
+            kept,
+            commit(),
+            device_name(config),
+            config_digest(seeded),
+        )
+
+    def begin(self, total: int, todo: int) -> None:
+        self._view.begin(total, todo)
+
+    def started(self, name: str) -> None:
+        self._view.started(name)
+
+    def ended(self, name: str, record: RunRecord, seconds: float) -> None:
+        self.keep([record])
+        self._view.ended(name, record, seconds)
+
+    def running(self, progress: Mapping[str, str], waiting: int) -> None:
+        self._view.running(progress, waiting)
+
+    def note(self, text: str) -> None:
+        self._view.note(text)
+
+    def close(self) -> None:
+        self._view.close()
+
+    def finish(self, table: ComparisonTable, outputs: Sequence[Path]) -> None:
+        self._view.finish(table, [*outputs, self._file])

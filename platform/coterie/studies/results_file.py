@@ -1,0 +1,107 @@
+"""The results of a study at one scale: a CSV file with a row for each cell and seed."""
+
+import csv
+import io
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from coterie.errors import DataError
+from coterie.studies.paper_study import Cell
+from coterie.tracking.atomic import write_text_atomically
+
+_OWN = ("row", "column", "seed")
+_ORIGIN = ("commit", "device", "config")
+
+
+@dataclass(frozen=True)
+class Result:
+    """The numbers of one finished run.
+
+    Attributes:
+        cell: Its place in the table.
+        seed: Its seed.
+        numbers: Every number of its summary, by name: "clustering/nmi", "bytes/up", "seconds/…".
+        commit: The code's commit, "-dirty" behind it with changes that are not committed.
+        device: What it ran on.
+        config: The digest of its config, "" if that is unknown.
+    """
+
+    cell: Cell
+    seed: int
+    numbers: Mapping[str, float]
+    commit: str
+    device: str
+    config: str
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        """What no other result of the file has."""
+        return self.cell.row, self.cell.column, self.seed
+
+
+def read_results(path: Path) -> tuple[Result, ...]:
+    """Read a file of results; none if there is no such file.
+
+    Raises:
+        DataError: If it is no such file.
+    """
+    if not path.is_file():
+        return ()
+    with path.open(newline="", encoding="utf-8") as file:
+        lines = list(csv.DictReader(file))
+    try:
+        return tuple(map(_result, lines))
+    except (KeyError, ValueError) as error:
+        raise DataError(f"{path}: it is no file of a study's results ({error!r}).") from error
+
+
+def _result(line: Mapping[str, str]) -> Result:
+    named = {name: text for name, text in line.items() if name not in (*_OWN, *_ORIGIN)}
+    return Result(
+        Cell(line["row"], line["column"]),
+        int(line["seed"]),
+        {name: float(text) for name, text in named.items() if text},
+        *(line[name] for name in _ORIGIN),
+    )
+
+
+def add_results(path: Path, new: Iterable[Result]) -> None:
+    """Add results to a file; one with the same cell and seed takes the place of an earlier one.
+
+    An earlier result with the same config and numbers stays, with the commit that it names.
+    """
+    found = {result.key: result for result in read_results(path)}
+    for result in new:
+        then = found.get(result.key)
+        if then is None or not _same(then, result):
+            found[result.key] = result
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text_atomically(path, _text(found.values()))
+
+
+def _same(then: Result, now: Result) -> bool:
+    pairs = ((then.numbers.get(name), number) for name, number in now.numbers.items())
+    return then.config == now.config and all(
+        old is not None and _number(old) == _number(new) for old, new in pairs
+    )
+
+
+def _text(results: Iterable[Result]) -> str:
+    """The file's text: results in order, a column for every number that one of them has."""
+    results = list(results)
+    names = list(dict.fromkeys(name for result in results for name in result.numbers))
+    text = io.StringIO()
+    lines = csv.writer(text, lineterminator="\n")
+    lines.writerow([*_OWN, *names, *_ORIGIN])
+    for result in results:
+        numbers = [
+            _number(result.numbers[name]) if name in result.numbers else "" for name in names
+        ]
+        lines.writerow([*result.key, *numbers, *(getattr(result, name) for name in _ORIGIN)])
+    return text.getvalue()
+
+
+def _number(number: float) -> str:
+    """Whole numbers in full, others with six digits."""
+    return str(int(number)) if float(number).is_integer() else f"{number:.6g}"

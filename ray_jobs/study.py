@@ -1,0 +1,64 @@
+"""Run a table or figure of a paper: `python -m ray_jobs.study study=ccfc_1 scale=cpu`."""
+
+from collections.abc import Sequence
+
+from rich.console import Console
+
+from coterie.commands.arguments import read_values, separate
+from coterie.commands.help_text import command_help
+from coterie.commands.program import run_command, run_program
+from coterie.config.loading import load_component
+from coterie.studies.paper_plan import StudyConfig, read_study_plan
+from coterie.studies.study_list import study_list
+
+_EXIT_CODES = {
+    "0": "all runs completed",
+    "1": "a run failed",
+    "2": "the arguments were refused",
+    "3": "all runs completed, but clients were dropped",
+    "130": "interrupted; the runs under way stopped after a checkpoint",
+}
+_ABOUT = (
+    "Runs a table or figure of a paper, of configs/study, as a comparison. Without study= it lists "
+    "them. Completed runs are kept: the same command goes on where it was stopped. Every run's "
+    "numbers go to <study>-<scale>.csv. Other keys apply to all runs (cluster=gpu, "
+    "data.root=DIR), as in ray_jobs.compare. python -m ray_jobs.results writes the pages from "
+    "the files in docs/results/data."
+)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the study that the arguments ask for, or list all.
+
+    Returns:
+        The exit code: 0 all runs completed; 1 one failed; 2 arguments refused; 3 all completed, but
+        clients were dropped; 130 interrupted, the runs under way after a checkpoint.
+    """
+    return run_command(_study, arguments, _help)
+
+
+def _help(*arguments: str) -> str:
+    return command_help(
+        _ABOUT,
+        "usage: python -m ray_jobs.study [study=NAME scale=SCALE] [KEY=VALUE ...]",
+        StudyConfig,
+        _EXIT_CODES,
+    )
+
+
+def _study(arguments: Sequence[str]) -> int:
+    own, _ = separate(arguments, set(StudyConfig.model_fields))
+    if load_component(StudyConfig, read_values(own)).study in (None, "?"):
+        Console(soft_wrap=True).print(study_list(), highlight=False, markup=False, emoji=False)
+        return 0
+    plan = read_study_plan(arguments)
+    plan.check()
+    # Imported here, so that a mistyped key is refused before PyTorch is imported.
+    from coterie.studies.paper_run import run_study
+    from coterie.studies.study_view import StudyView
+
+    return run_study(plan, StudyView())
+
+
+if __name__ == "__main__":
+    run_program(main)

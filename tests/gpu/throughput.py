@@ -1,0 +1,105 @@
+"""Images a second of local training, views and all, by method, network and precision.
+
+    python -m tests.gpu.throughput device=cuda scale=paper out=runs/gpu
+
+A line of `throughput.csv` for each; one that fails has the reason in place of its numbers.
+"""
+
+import csv
+import sys
+import time
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from coterie.commands.arguments import read_values
+from coterie.commands.compose import compose
+from coterie.rounds.loop import Loop
+from coterie.rounds.state import RunState
+from coterie.run.setup import assemble, make_backend
+from tests.builders.observers import Silent
+
+FIELDS = ("method", "network", "precision", "batch", "images_per_s", "peak_mb", "device", "error")
+METHODS = {
+    "SimCLR": ("experiment=simclr", "method.rounds=2", "method.epochs=1"),
+    "BYOL": ("experiment=byol", "method.rounds=2", "method.epochs=1"),
+    "FedMCC": (
+        "experiment=fedmcc",
+        "method.clusters=10",
+        "method.representation_rounds=2",
+        "method.representation_epochs=1",
+        "method.clustering_rounds=1",
+        "method.clustering_epochs=1",
+    ),
+}
+NETWORKS = {"conv3": "encoder=conv3", "ResNet-18": "encoder=resnet18"}
+SIZES = {"paper": (16_384, 512), "smoke": (64, 32)}
+"""Scale to images and batch."""
+
+
+def images_per_second(overrides: tuple[str, ...], images: int) -> float:
+    """Images over the seconds of the second round of training; the first warms up."""
+    assembly = assemble(compose(*overrides))
+    backend = make_backend(assembly.workload, lambda: None)
+    ends = [time.perf_counter()]
+
+    def commit(_: RunState, done: object) -> None:
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        ends.append(time.perf_counter())
+
+    loop = Loop(assembly.method, backend, assembly.workload, Silent(), commit)
+    try:
+        loop.run(RunState(server=assembly.server))
+    finally:
+        backend.close()
+    return images / (ends[2] - ends[1])
+
+
+def measured(device: str, scale: str, folder: Path) -> Iterator[dict[str, object]]:
+    """A line for each combination."""
+    images, batch = SIZES[scale]
+    samples = np.random.default_rng(0).integers(0, 256, (images, 3, 32, 32), dtype=np.uint8)
+    path = folder / "random.npz"
+    np.savez(path, samples=samples)
+    name = torch.cuda.get_device_name(0) if device == "cuda" else "cpu"
+    common = ("data=npz", f"data.path={path}", "partition=iid", "partition.clients=1")
+    common += ("augmentation=natural", "cluster=serial", "executor=bare", f"accelerator={device}")
+    for method, network, precision in product(METHODS, NETWORKS, ("32-true", "bf16-mixed")):
+        line: dict[str, object] = {"method": method, "network": network, "precision": precision}
+        line |= {"batch": batch, "device": name}
+        own = (NETWORKS[network], f"precision={precision}", f"method.batch_size={batch}")
+        try:
+            if device == "cuda":
+                torch.cuda.reset_peak_memory_stats()
+            rate = images_per_second((*METHODS[method], *common, *own), images)
+            line["images_per_s"] = f"{rate:.4g}"
+            if device == "cuda":
+                line["peak_mb"] = torch.cuda.max_memory_allocated() >> 20
+        except Exception as error:  # noqa: BLE001 -- written down, and the others go on
+            line["error"] = " ".join(str(error).split())[:200] or type(error).__name__
+        yield line
+
+
+def main(arguments: list[str]) -> int:
+    given = {"device": "cuda", "scale": "paper", "out": "runs/gpu"} | read_values(arguments)
+    folder = Path(given["out"])
+    folder.mkdir(parents=True, exist_ok=True)
+    failed = False
+    with (folder / "throughput.csv").open("w", newline="", encoding="utf-8") as file:
+        lines = csv.DictWriter(file, FIELDS, lineterminator="\n")
+        lines.writeheader()
+        for line in measured(given["device"], given["scale"], folder):
+            lines.writerow(line)
+            file.flush()
+            failed = failed or "error" in line
+            sys.stdout.write(f"{line}\n")
+            sys.stdout.flush()
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

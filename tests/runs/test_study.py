@@ -1,0 +1,61 @@
+"""`python -m ray_jobs.study` at the scale smoke: three studies, and all with the slow tests."""
+
+import csv
+import re
+from pathlib import Path
+
+import pytest
+
+from coterie.studies.paper_plan import StudyConfig, StudyPlan
+from coterie.studies.paper_study import studies
+from ray_jobs.study import main
+
+RESUMED = "ccfc_5"
+QUICK = ("cfcl_6", "orchestra_6")
+
+
+def run(name: str, out: Path) -> list[dict[str, str]]:
+    assert main([f"study={name}", "scale=smoke", f"out={out}"]) == 0
+    with (out / f"{name}-smoke.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def check(name: str, rows: list[dict[str, str]]) -> None:
+    plan = StudyPlan(StudyConfig(study=name, scale="smoke"))
+    cells = {(cell.row, cell.column, "0") for cell in plan.cells(None).values()}
+    assert {(row["row"], row["column"], row["seed"]) for row in rows} == cells
+    final = [metric for metric in plan.study.metrics.values() if " until " not in metric]
+    for row in rows:
+        assert all(row[metric] for metric in final)
+        assert float(row["seconds/total"]) > 0
+        assert re.fullmatch(r"\d+ cores of .+|NVIDIA .+", row["device"])
+        assert re.fullmatch(r"[0-9a-f]{12}", row["config"])
+        assert row["commit"]
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_a_study_runs(name: str, tmp_path: Path) -> None:
+    check(name, run(name, tmp_path / "out"))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", [name for name in studies() if name not in (RESUMED, *QUICK)])
+def test_every_study_runs(name: str, tmp_path: Path) -> None:
+    check(name, run(name, tmp_path / "out"))
+
+
+def test_finished_cells_are_not_run_again_and_keep_their_commit(tmp_path, capsys) -> None:
+    one = (f"study={RESUMED}", "scale=smoke", f"out={tmp_path}", f"results={tmp_path / 'data'}")
+    assert main([*one, "rows=['λ=0.001']"]) == 0
+    file = tmp_path / "data" / f"{RESUMED}-smoke.csv"
+    file.write_text(re.sub(r",[^,]+(,\d+ cores)", r",before\1", file.read_text()))
+    capsys.readouterr()
+    assert main(one) == 0
+    assert "2 runs, 1 of them completed before" in capsys.readouterr().out
+    with file.open(newline="") as lines:
+        rows = list(csv.DictReader(lines))
+    check(RESUMED, rows)
+    commits = {row["row"]: row["commit"] for row in rows}
+    assert commits["λ=0.001"] == "before"
+    assert commits["λ=1"] not in ("before", "")

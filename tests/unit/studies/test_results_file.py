@@ -1,0 +1,65 @@
+"""The file of a study's results: what is added, replaced, kept."""
+
+import pytest
+
+from coterie.commands.compose import compose
+from coterie.errors import DataError
+from coterie.studies.origin import commit, config_digest
+from coterie.studies.paper_study import Cell
+from coterie.studies.results_file import Result, add_results, read_results
+
+
+def result(row="CCFC", seed=0, commit="a", config="c", **numbers) -> Result:
+    cell = Cell(row, "MNIST, p=0")
+    return Result(cell, seed, numbers or {"nmi": 0.5}, commit, "2 cores of AMD, shared", config)
+
+
+def test_results_read_back_as_written_with_a_column_for_every_number(tmp_path) -> None:
+    path = tmp_path / "data" / "x-cpu.csv"
+    first = result(nmi=0.123456789, bytes=12_345_678_901)
+    second = result("k-FED", seed=2, acc=1e-7)
+    add_results(path, [first])
+    add_results(path, [second])
+    one, two = read_results(path)
+    assert one == result(nmi=0.123457, bytes=12_345_678_901)
+    assert two == second
+    assert path.read_text().splitlines()[0] == "row,column,seed,nmi,bytes,acc,commit,device,config"
+    assert "12345678901" in path.read_text()
+
+
+def test_a_newer_result_replaces_that_of_its_cell_and_seed(tmp_path) -> None:
+    path = tmp_path / "x.csv"
+    add_results(path, [result(), result(seed=1)])
+    add_results(path, [result(commit="b", nmi=0.6)])
+    assert [(r.seed, r.commit) for r in read_results(path)] == [(0, "b"), (1, "a")]
+
+
+def test_a_run_that_was_finished_before_keeps_its_commit(tmp_path) -> None:
+    path = tmp_path / "x.csv"
+    add_results(path, [result(nmi=0.123456789)])
+    add_results(path, [result(commit="b", nmi=0.123456789)])
+    assert [r.commit for r in read_results(path)] == ["a"]
+    add_results(path, [result(commit="b", config="other", nmi=0.123456789)])
+    assert [r.commit for r in read_results(path)] == ["b"]
+
+
+def test_another_file_is_refused(tmp_path) -> None:
+    path = tmp_path / "x.csv"
+    assert read_results(path) == ()
+    path.write_text("row,seed\na,0\n")
+    with pytest.raises(DataError, match=r"x\.csv: it is no file of a study's results"):
+        read_results(path)
+
+
+def test_a_digest_is_of_what_decides_the_numbers() -> None:
+    base = ("experiment=kfed_digits", "cluster=serial")
+    same = config_digest(compose(*base))
+    assert config_digest(compose(*base, "data.root=/elsewhere")) == same
+    assert config_digest(compose("experiment=kfed_digits", "cluster.num_actors=2")) == same
+    assert config_digest(compose(*base, "seed=1")) != same
+    assert config_digest(compose(*base, "evaluation.knn_k=3")) != same
+
+
+def test_the_commit_is_a_word() -> None:
+    assert commit()
+    assert " " not in commit()
