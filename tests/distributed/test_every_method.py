@@ -22,7 +22,7 @@ def test_on_two_actors_one_of_them_killed(cluster, choice):
 
     def kill(backend, done):
         if done == moment:
-            actor = backend._fleet.actors[0]
+            actor = backend.fleet.actors[0]
             killed.append(ray.get(actor.ready.remote()))
             os.kill(killed[0], signal.SIGKILL)
 

@@ -119,11 +119,11 @@ class Sweep:
 
     def pid(self, victim):
         """Of an actor that lives: one may have been killed after its last share of a run."""
-        actor = self.backend._fleet.actors[victim]
+        actor = self.backend.fleet.actors[victim]
         try:
             return ray.get(actor.ready.remote())
         except RayActorError:
-            return ray.get(self.backend._fleet.replace(actor).ready.remote())
+            return ray.get(self.backend.fleet.replace(actor).ready.remote())
 
     def server_pid(self):
         """Of the server's actor, once it has been started."""

@@ -120,7 +120,7 @@ def test_rays_own_processes_killed_in_any_phase(tmp_path, whole, victim, phase):
 def test_a_servers_actor_that_dies_is_replaced(cluster):
     def kill(backend, phase):
         if phase in (0, 2):
-            ray.kill(backend._fleet.server)
+            ray.kill(backend.fleet.server)
 
     bare = "executor=bare", "cluster.num_actors=2"
     assert_same(
@@ -135,8 +135,8 @@ def test_a_servers_actor_that_dies_again_and_again_ends_the_run(cluster, monkeyp
         lambda: None,
     )
     try:
-        monkeypatch.setattr(backend._fleet, "replace_server", lambda: None)
-        ray.kill(backend._fleet.server)
+        monkeypatch.setattr(backend.fleet, "replace_server", lambda: None)
+        ray.kill(backend.fleet.server)
         with pytest.raises(RunError, match=r"^2 actors died in one phase, over cluster.max_actor"):
             backend.serve(ServerState(slots={}), Phase(name="p", stage="s", round=1), {}, {})
         assert len(backend.take_losses()) == 2

@@ -27,7 +27,7 @@ class Kills(Silent):
     def note(self, text):
         super().note(text)
         if self.backend and text == "Evaluating the final model.":
-            actor = self.backend._fleet.actors[0]
+            actor = self.backend.fleet.actors[0]
             os.kill(ray.get(actor.ready.remote()), signal.SIGKILL)
 
 

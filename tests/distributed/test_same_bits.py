@@ -136,7 +136,7 @@ def test_another_seed_gives_other_bits(serial):
 
 
 def pids(backend):
-    return [ray.get(actor.ready.remote()) for actor in backend._fleet.actors]
+    return [ray.get(actor.ready.remote()) for actor in backend.fleet.actors]
 
 
 @pytest.mark.parametrize("phase", [0, pytest.param(2, marks=pytest.mark.slow)])
@@ -175,7 +175,7 @@ def test_actors_that_die_again_and_again_end_the_run(cluster):
 
     def haunt(backend):
         while not stop.is_set():
-            for actor in list(backend._fleet.actors):
+            for actor in list(backend.fleet.actors):
                 ray.kill(actor)
             time.sleep(0.05)
 

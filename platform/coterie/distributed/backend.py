@@ -81,7 +81,7 @@ class RayBackend:
         self._config = workload.config
         self._stop = ClusterWatch(stop).check
         with as_run_error():
-            self._fleet = Fleet(workload, self._stop)
+            self.fleet = Fleet(workload, self._stop)
         self._method = build_method(workload)
         self._calls = 0
         self._lost: list[str] = []
@@ -92,7 +92,7 @@ class RayBackend:
     @property
     def actors(self) -> int:
         """Present number of actors."""
-        return len(self._fleet.actors)
+        return len(self.fleet.actors)
 
     def execute(self, order: Order) -> Iterator[Event]:
         """Run the turns on the actors; a dead actor's turns run again on other actors."""
@@ -102,7 +102,7 @@ class RayBackend:
     def _execute(self, order: Order) -> Iterator[Event]:
         if order.session != self._session:
             self._session, self._hosts, self._sizes = order.session, {}, {}
-        placed, unplaced = self._fleet.assign(order.turns)
+        placed, unplaced = self.fleet.assign(order.turns)
         yield from self._fail_unplaced(unplaced)
         calls = self._submit_all(order, placed)
         deaths = _Deaths()
@@ -129,7 +129,7 @@ class RayBackend:
                         calls |= self._submit_all(order, [(call.actor, call.rest)], alone=True)
                 yield from events
             yield from self._kill_hung(calls)
-            for actor in self._fleet.remove_unplaced():
+            for actor in self.fleet.remove_unplaced():
                 yield from self._reassign(calls, actor)
 
     def exchange(self, step: SecureStep, messages: Mapping[int, Any]) -> dict[int, Any]:
@@ -144,12 +144,12 @@ class RayBackend:
             for call, reference in asked.items():
                 if not wait_for(reference, self._stop, until[call]):
                     answers[call] = Late(timeout_message(self._config.faults.client_timeout_s))
-                    self._fleet.replace(self._hosts[call])
+                    self.fleet.replace(self._hosts[call])
                     continue
                 try:
                     answers[call] = fetch(reference)
                 except LOST:
-                    self._fleet.replace(self._hosts[call])
+                    self.fleet.replace(self._hosts[call])
         return answers
 
     def _until(self, call: int, calls: Collection[int]) -> float:
@@ -171,14 +171,14 @@ class RayBackend:
 
         An actor that dies is replaced: the server half is pure, so it gives the same bits again.
         """
-        if self._fleet.server is None:
+        if self.fleet.server is None:
             return self._method.server(server, phase, means, records)
         weighted = {slot: (mean.weight, pack(mean.tensors)) for slot, mean in means.items()}
         gathered = {client: pack(tensors) for client, tensors in records.items()}
         sent, lost = pack_server(server), 0
         with as_run_error():
             while True:
-                reference = self._fleet.server.serve.remote(sent, phase, weighted, gathered)
+                reference = self.fleet.server.serve.remote(sent, phase, weighted, gathered)
                 wait_for(reference, self._stop)
                 try:
                     return unpack_server(fetch(reference))
@@ -186,7 +186,7 @@ class RayBackend:
                     lost += 1
                     self._lost.append(f"the server's actor died: {why_lost(error)}")
                     self._check_restarts(lost)
-                    self._fleet.replace_server()
+                    self.fleet.replace_server()
 
     def predict(self, server: ServerState, chunks: Sequence[Chunk]) -> list[Prediction]:
         """Predict chunks on the actors; results are in the chunks' order."""
@@ -201,7 +201,7 @@ class RayBackend:
 
         def submit(numbers: Iterable[int]) -> None:
             for i in numbers:
-                actor = self._fleet.actors[i % self.actors]
+                actor = self.fleet.actors[i % self.actors]
                 waiting[actor.predict.remote(stored, key, chunks[i])] = i, actor
 
         def again(actor: Any, why: str) -> None:
@@ -222,11 +222,11 @@ class RayBackend:
                 except LOST as error:
                     lost += not node_died(error)
                     self._check_restarts(lost)
-                    self._fleet.replace(actor)
+                    self.fleet.replace(actor)
                     again(actor, why_lost(error))
                 else:
                     del waiting[reference]
-            for actor in self._fleet.remove_unplaced():
+            for actor in self.fleet.remove_unplaced():
                 again(actor, _NO_ROOM)
         return [results[i] for i in range(len(chunks))]
 
@@ -239,7 +239,7 @@ class RayBackend:
         """Count clusters and classes in each silo's data, on the silo's node."""
         self._calls += 1
         key, stored = str(self._calls), ray.put(pack_server(server))
-        hosts = [self._fleet.host(client) for client in clients]
+        hosts = [self.fleet.host(client) for client in clients]
         asked = [
             None if host is None else host.tally.remote(stored, key, client)
             for host, client in zip(hosts, clients, strict=True)
@@ -266,7 +266,7 @@ class RayBackend:
 
     def close(self) -> None:
         """End the actors and the connection, and Ray if it was started here."""
-        self._fleet.close()
+        self.fleet.close()
 
     def _fetch_tally(self, reference: Any) -> Tally | None:
         """Return a silo's tally; None if its actor died, which the next phase handles."""
@@ -310,8 +310,8 @@ class RayBackend:
     ) -> Iterator[Event]:
         """Run a lost call's turns on the actor's replacement, else on the other actors."""
         turns = tuple(turn for turn in call.turns if turn.client != without)
-        new = self._fleet.replace(call.actor)
-        placed, unplaced = ([(new, turns)], []) if new else self._fleet.assign(turns)
+        new = self.fleet.replace(call.actor)
+        placed, unplaced = ([(new, turns)], []) if new else self.fleet.assign(turns)
         if turns:
             calls |= self._submit_all(call.order, placed, alone=True)
             yield from self._fail_unplaced(unplaced)
@@ -334,7 +334,7 @@ class RayBackend:
             if call.actor is actor:
                 del calls[stream]
                 yield CallLost(call=call.id, message=_NO_ROOM)
-                placed, unplaced = self._fleet.assign(call.turns)
+                placed, unplaced = self.fleet.assign(call.turns)
                 calls |= self._submit_all(call.order, placed, alone=call.alone)
                 yield from self._fail_unplaced(unplaced)
 
