@@ -144,10 +144,10 @@ class Orchestra(Method):
         if not phase.up:
             with seeded(derive_seed(client.seed, "encode")):  # seeds dropout, as fit does
                 self._encode(client, module)
-            return self._shared(client, module)
+            return self.shared_records(client, module)
         epochs = int(slots["schedule"]["epochs"])
         fit = client.fit(module, Plan(batch_size=self._config.batch_size, epochs=epochs))
-        shared = self._shared(client, module)
+        shared = self.shared_records(client, module)
         weight = len(client.data) if self._config.weighting == "samples" else 1
         return replace(
             shared,
@@ -210,7 +210,7 @@ class Orchestra(Method):
             views, *_ = module.on_after_batch_transfer(batch, 0)
             module.remember(views, positions)
 
-    def _shared(self, client: Client, module: OrchestraModel) -> Outcome:
+    def shared_records(self, client: Client, module: OrchestraModel) -> Outcome:
         """The record for the server to cluster, and the size of the client's smallest cluster.
 
         Clusters of fewer samples than the task's minimum are not sent; a client that has too few

@@ -9,6 +9,6 @@ CLIENT, STEP = 1, "share"
 
 class HangingActor(ClientActor):
     def exchange(self, call, step, message):
-        if step == STEP and CLIENT in self._worker.masked.calls[call].parties:
+        if step == STEP and CLIENT in self.worker.masked.calls[call].parties:
             time.sleep(600)
         return super().exchange(call, step, message)

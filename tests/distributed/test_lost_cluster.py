@@ -159,7 +159,7 @@ def test_a_ray_that_cannot_start_is_one_sentence(monkeypatch):
 
 
 def test_a_ray_that_starts_too_late_is_one_sentence(monkeypatch):
-    monkeypatch.setattr("coterie.distributed.startup._connect", lambda config: time.sleep(5))
+    monkeypatch.setattr("coterie.distributed.startup.connect_once", lambda config: time.sleep(5))
     start = EarlyStart(ClusterConfig(start_timeout_s=0.1))
     start.begin()
     with pytest.raises(RunError, match=r"^cluster.start_timeout_s=0.1: Ray did not start in time"):

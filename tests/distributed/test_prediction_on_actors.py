@@ -64,7 +64,7 @@ def test_actors_give_this_processs_bits_in_order_reading_a_few_batches_ahead(
 
 
 def kill(pool, actor):
-    handle = pool._actors[actor]
+    handle = pool.actors[actor]
     os.kill(ray.get(handle.pid.remote()), signal.SIGKILL)
 
 
@@ -113,7 +113,7 @@ def test_a_dead_actors_batches_run_on_its_replacement(cluster, model, batches, m
         if len(given) == 3:
             kill(pool, 1)
     assert_same(given, BatchPredictor(model, "cpu", 1).predict_all(batches))
-    assert pool._lost == 1
+    assert pool.lost == 1
     kill(pool, 0)
     with pytest.raises(RunError, match=r"2 actors died, over cluster\.max_actor_restarts=1 \("):
         list(pool.predict_all(batches))

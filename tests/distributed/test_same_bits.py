@@ -196,7 +196,7 @@ class Probe(ClientActor):
     """Says how it holds the data."""
 
     def samples(self):
-        array = self._worker.samples["train"]
+        array = self.worker.samples["train"]
         return array.flags.owndata, array.flags.writeable, str(array.dtype)
 
 

@@ -70,8 +70,8 @@ class ClientActor:
         if memory_fraction is not None and torch.cuda.is_available():
             torch.cuda.set_per_process_memory_fraction(memory_fraction)
         workload = stored.load()
-        self._worker = build_worker(workload, stop=_never, resolve=_resolve)
-        self._predictor = build_predictor(self._worker, workload, stop=_never)
+        self.worker = build_worker(workload, stop=_never, resolve=_resolve)
+        self._predictor = build_predictor(self.worker, workload, stop=_never)
         for client in clients:
             self._local.arrays(client)
         self._accelerator = workload.config.accelerator
@@ -79,9 +79,9 @@ class ClientActor:
 
     @property
     def _local(self) -> SiloData:
-        if self._worker.silo_data is None:
+        if self.worker.silo_data is None:
             raise ContractError("tally: the data is not siloed; use predict.")
-        return self._worker.silo_data
+        return self.worker.silo_data
 
     def tally(self, server: PackedServer, key: str, client: int) -> Tally:
         """Count clusters and classes in a silo's own data."""
@@ -93,7 +93,7 @@ class ClientActor:
         Raises:
             ConfigError: If it lacks the device that the config asks for.
         """
-        check_device(self._accelerator, self._worker.device)
+        check_device(self._accelerator, self.worker.device)
         return os.getpid()
 
     def execute(self, order: Order, call: int) -> Iterator[Report | Packed]:
@@ -105,7 +105,7 @@ class ClientActor:
         events: list[Event] = []
         objects: list[tuple[ObjectKey, Packed]] = []
         flushed = time.monotonic()
-        for event in self._worker.run(order, call):
+        for event in self.worker.run(order, call):
             last = isinstance(event, CallDone)
             if not last:
                 light, heavy = _split(event)
@@ -122,7 +122,7 @@ class ClientActor:
 
     def exchange(self, call: int, step: SecureStep, message: Any) -> Any:
         """Take a step of secure aggregation for a call's clients, whose secrets are here."""
-        return self._worker.masked.take(call, step, message)
+        return self.worker.masked.take(call, step, message)
 
     def predict(self, server: PackedServer, key: str, chunk: Chunk) -> Prediction:
         """Predict a chunk's embeddings and probabilities."""

@@ -45,13 +45,14 @@ class Fleet:
         self.server: Any | None = None
         self._owns_cluster = connect(self._config)
         try:
-            self._start_all(workload)
+            self.start_all(workload)
             wait_until_ready(self.actors, self._config, stop)
         except BaseException:
             self.close()
             raise
 
-    def _start_all(self, workload: Workload) -> None:
+    def start_all(self, workload: Workload) -> None:
+        """Place the workload and start every actor."""
         self._stored = _place(workload)
         places_server = self._config.server == "actor"
         self._names = silo_names(workload.config) if workload.silo_classes is not None else None
@@ -66,7 +67,7 @@ class Fleet:
         if places_server:
             self.server = self._start(ServerActor, self._stored)
         homes = range(self.size) if self._names else [None] * self.size
-        self._homes = {self._new(home): home for home in homes}
+        self._homes = {self.new_actor(home): home for home in homes}
         self.actors = list(self._homes)
         self._starting: dict[Any, tuple[Any, float]] = {}
 
@@ -132,7 +133,7 @@ class Fleet:
 
     def _start_later(self, home: int | None) -> Any:
         """Start an actor without waiting for it; `remove_unplaced` looks after it."""
-        new = self._new(home)
+        new = self.new_actor(home)
         self._homes[new] = home
         self._starting[new] = new.ready.remote(), time.monotonic() + self._config.start_timeout_s
         return new
@@ -163,7 +164,8 @@ class Fleet:
         if self._owns_cluster:
             disconnect()
 
-    def _new(self, home: int | None = None) -> Any:
+    def new_actor(self, home: int | None = None) -> Any:
+        """Start one actor, for a silo's data on the silo's node."""
         capped = self._config.gpus_per_client % 1.0 or None
         if home is None or self._names is None:
             return self._start(ClientActor, self._stored, capped)

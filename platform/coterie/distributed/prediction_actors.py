@@ -64,8 +64,8 @@ class PredictionActors:
         accelerator: Accelerator,
         stop: Callable[[], None],
     ) -> None:
-        self._stop, self._lost = stop, 0
-        self._actors: list[Any] = []
+        self._stop, self.lost = stop, 0
+        self.actors: list[Any] = []
         self._owns_cluster = connect(config)
         try:
             self._start_all(model, config, accelerator)
@@ -82,8 +82,8 @@ class PredictionActors:
         self._config = config
         slice_ = config.threads_per_client, config.gpus_per_client
         self._arguments = (ray.put(model), accelerator, *slice_)
-        self._actors = [self._start() for _ in range(config.num_actors or slots(config))]
-        wait_until_ready(self._actors, config, self._stop)
+        self.actors = [self._start() for _ in range(config.num_actors or slots(config))]
+        wait_until_ready(self.actors, config, self._stop)
 
     def predict_all(self, batches: Iterable[SampleBatch]) -> Iterator[Predicted]:
         """Predict in order, with at most two batches per actor under way.
@@ -93,16 +93,16 @@ class PredictionActors:
         """
         waiting: deque[tuple[int, SampleBatch, Any]] = deque()
         for number, batch in enumerate(batches):
-            actor = number % len(self._actors)
-            waiting.append((actor, batch, self._actors[actor].predict.remote(batch)))
-            if len(waiting) >= _AHEAD * len(self._actors):
+            actor = number % len(self.actors)
+            waiting.append((actor, batch, self.actors[actor].predict.remote(batch)))
+            if len(waiting) >= _AHEAD * len(self.actors):
                 yield self._next(waiting)
         while waiting:
             yield self._next(waiting)
 
     def close(self) -> None:
         """End the actors and the connection, and Ray if it was started here."""
-        for actor in self._actors:
+        for actor in self.actors:
             ray.kill(actor)
         if self._owns_cluster:
             disconnect()
@@ -128,19 +128,19 @@ class PredictionActors:
                 self._replace(actor, error)
                 for place, (owner, lost, _) in enumerate(waiting):
                     if owner == actor:
-                        waiting[place] = (owner, lost, self._actors[actor].predict.remote(lost))
+                        waiting[place] = (owner, lost, self.actors[actor].predict.remote(lost))
             else:
                 waiting.popleft()
                 return batch, prediction
 
     def _replace(self, actor: int, error: Exception) -> None:
-        self._lost += 1
+        self.lost += 1
         limit = self._config.max_actor_restarts
-        if self._lost > limit:
+        if self.lost > limit:
             reason = str(error).strip().splitlines()[-1]
             raise RunError(
-                f"{self._lost} actors died, over cluster.max_actor_restarts={limit} ({reason}); "
+                f"{self.lost} actors died, over cluster.max_actor_restarts={limit} ({reason}); "
                 "look for memory running out, or take a smaller batch_size."
             ) from error
-        self._actors[actor] = self._start()
-        wait_until_ready([self._actors[actor]], self._config, self._stop)
+        self.actors[actor] = self._start()
+        wait_until_ready([self.actors[actor]], self._config, self._stop)

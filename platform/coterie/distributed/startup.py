@@ -78,7 +78,7 @@ class EarlyStart:
 
     def _run(self) -> None:
         try:
-            self._ours = _connect(self._config)
+            self._ours = connect_once(self._config)
         except BaseException as error:  # noqa: BLE001 - of a thread; `take` raises it
             self._error = error
         with self._lock:
@@ -120,7 +120,7 @@ def connect(config: ClusterConfig) -> bool:
         return EarlyStart.pending.take()
     if EarlyStart.late is not None:  # of a run before, in the same process
         EarlyStart.late.over.wait(config.start_timeout_s)
-    return _connect(config)
+    return connect_once(config)
 
 
 def local_options(config: ClusterConfig) -> dict[str, Any]:
@@ -137,7 +137,8 @@ def local_options(config: ClusterConfig) -> dict[str, Any]:
     return {"include_dashboard": False, "_system_config": system}
 
 
-def _connect(config: ClusterConfig) -> bool:
+def connect_once(config: ClusterConfig) -> bool:
+    """Join or start the cluster; whether this process started it."""
     # Imported here: `early_start` is called before anything that takes long is imported.
     from coterie.distributed.cluster import join_or_start
 

@@ -56,13 +56,13 @@ class ConsoleView:
         self._width = min(_LINE_WIDTH, self.console.width) if live else _LINE_WIDTH
         self._clock = clock
         self._progress = Progress(clock)
-        self._title = ""
+        self.title = ""
         self._live: Live | NotebookPanel | None = None
         self._last_line: tuple[float, str] | None = None
 
     def start(self, title: str, facts: Mapping[str, str]) -> None:
         """Show what runs, and start the panel."""
-        self._title = title
+        self.title = title
         words = [title, *(f"{name} {value}" for name, value in facts.items())]
         for line in textwrap.wrap(" | ".join(words), self._width):
             self._print(line)
@@ -146,7 +146,7 @@ class ConsoleView:
             formatting.one_line(f"{clients}  {progress.rate}  {progress.traffic}"),
         )
         width = min(_PANEL_WIDTH, self.console.width)
-        return Panel(lines, title=Text(self._title), width=width)
+        return Panel(lines, title=Text(self.title), width=width)
 
     def _refresh(self) -> None:
         """Draw a notebook's panel again; a terminal's is drawn by a thread of its own."""

@@ -27,7 +27,7 @@ def turn(client):
 
 def stream(events):
     actor = ClientActor.__new__(ClientActor)
-    actor._worker = SimpleNamespace(run=lambda order, call: iter(events))
+    actor.worker = SimpleNamespace(run=lambda order, call: iter(events))
     return list(actor.execute(None, 1))
 
 

@@ -31,7 +31,7 @@ class Recorded(fleet.Fleet):
 )
 def test_an_actors_memory_is_capped_to_its_slice(gpus, cap):
     recorded = Recorded(ClusterConfig(gpus_per_client=gpus))
-    recorded._new()
+    recorded.new_actor()
     assert recorded.started == [("ClientActor", ("data", cap))]
 
 
@@ -49,7 +49,7 @@ def test_the_server_half_takes_a_slot_only_if_told_to(monkeypatch, server, slots
     monkeypatch.setattr(fleet, "slots", lambda config: slots)
     monkeypatch.setattr(fleet, "_place", lambda workload: "data")
     recorded = Recorded(ClusterConfig(server=server, gpus_per_client=1.0))
-    recorded._start_all(SimpleNamespace(silo_classes=None, parts=[range(2)]))
+    recorded.start_all(SimpleNamespace(silo_classes=None, parts=[range(2)]))
     assert [kind for kind, _ in recorded.started] == started
 
 

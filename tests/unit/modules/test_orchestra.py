@@ -60,13 +60,13 @@ def test_the_first_phase_only_clusters(ran: Federated) -> None:
 
 def test_the_first_phase_takes_its_samples_at_random_from_all(monkeypatch: Any) -> None:
     seen: dict[int, list[int]] = {}
-    original = Orchestra._shared
+    original = Orchestra.shared_records
 
     def shared(self: Any, client: Any, module: Any) -> Any:
         seen.setdefault(client.id, rows(module))
         return original(self, client, module)
 
-    monkeypatch.setattr(Orchestra, "_shared", shared)
+    monkeypatch.setattr(Orchestra, "shared_records", shared)
     federate(tiny_workload(short(memory=12)))
     drawn = {client: [p for p in positions if p >= 0] for client, positions in seen.items()}
     assert {client: len(positions) for client, positions in drawn.items()} == {0: 12, 1: 12, 2: 8}

@@ -191,7 +191,7 @@ def test_the_trend_compares_with_the_stages_recent_losses():
 
 def test_the_panel_shows_the_state_in_six_lines_of_eighty_columns():
     terminal = Terminal("live", terminal=True, width=120)
-    terminal.view._title = "tiny"
+    terminal.view.title = "tiny"
     terminal.round(1, 2.0, loss=2.0, bytes_down=2000, evaluation={"acc": 0.5})
     terminal.view.phase_started(Phase(name="local training", stage="cluster", round=2), 4, 10)
     terminal.now += 4.0
