@@ -116,8 +116,9 @@ class NoisyLloyd:
         self, generator: np.random.Generator, number: int, features: int
     ) -> Float64[Tensor, "n d"]:
         """Random vectors of one length."""
-        found = torch.from_numpy(generator.standard_normal((number, features)))
-        return found.mul_(self._clip * _OFFSET).div_(found.norm(dim=1, keepdim=True))
+        found: Tensor = torch.from_numpy(generator.standard_normal((number, features)))
+        length: Tensor = found.norm(dim=1, keepdim=True)
+        return found / length * (self._clip * _OFFSET)
 
     def _in_ball(self, centroids: Float64[Tensor, "k d"]) -> Float64[Tensor, "k d"]:
         """Noise may carry a mean out of the ball, where no mean of samples can be."""

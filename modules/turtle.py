@@ -26,9 +26,10 @@ from torch import Tensor, nn
 from coterie.clustering.lattice import off_lattice, on_lattice, products
 from coterie.contract import Client, Mean, Outcome, Phase, ServerState, Slots, Task, Tensors, summed
 from coterie.contract.clusterer import Clusterer
+from coterie.contract.form import Bounds
 from coterie.networks.branch import cluster_count
 from coterie.networks.encoders import Encoder
-from coterie.networks.lattice_softmax import FINE, LatticeSoftmax, design
+from coterie.networks.lattice_softmax import FINE, LatticeSoftmax, design, scale_of
 from coterie.networks.prototypes import LatticeProjection, directions
 from modules.exact_sums import (
     MOMENTS,
@@ -103,7 +104,21 @@ class Turtle(OnExactSums):
             down=frozenset({ENCODER, *down}),
             up=frozenset({up}),
             metrics=frozenset({"loss"} if name == LABELS else ()),
+            bounds={up: self._bounds(name)},
         )
+
+    def _bounds(self, name: str) -> dict[str, Bounds]:
+        """What a sample adds to each sum at most; a feature is no larger than φ's scale."""
+        if name == MOMENTS:
+            return self._moment_bounds()
+        largest = scale_of(self._config.components)
+        if name == SCATTER:
+            return {SCATTER: Bounds(highest=largest**2)}
+        return {
+            LABELS: Bounds(highest=largest * _LARGEST),
+            TARGETS: Bounds(highest=largest),
+            LOSSES: Bounds(lowest=0.0, highest=_LARGEST * self._clusters),
+        }
 
     def client(self, client: Client, phase: Phase, slots: Slots) -> Outcome:
         """Moments, or the labels' gradient and what the classifier needs, summed over samples."""
@@ -146,6 +161,10 @@ class Turtle(OnExactSums):
         spread = torch.special.entr(task[SHARES]).sum(dim=1) / log(2)
         best = int((losses - self._config.entropy * spread).argmin())
         return server.advance(phase, {TASK: task, ADAM: adam}, {"best": best})
+
+    def group_sizes(self, sums: Slots) -> Mapping[str, Tensor]:
+        """None: every sum is over all samples of its client."""
+        return {}
 
     def model_for(self, server: ServerState, client: int | None) -> Clusterer:
         """The encoder, with projection and labels once there are any."""

@@ -97,6 +97,7 @@ print(alike())
 """
 
 
+@pytest.mark.slow
 def test_a_program_that_goes_on_has_no_thread_of_rays_metrics_left():
     # Such a thread is named as the one that made it. At the end of Python it reads what is gone:
     # with an export each 100 ms, four of ten such programs ended by a segmentation fault.

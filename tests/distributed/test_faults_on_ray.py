@@ -62,6 +62,7 @@ def test_a_client_that_ends_its_process_every_time_ends_the_run(cluster):
         run(*MISBEHAVES, "cluster.num_actors=1", "method.how=die", "cluster.max_actor_restarts=1")
 
 
+@pytest.mark.slow
 def test_a_client_that_ends_its_process_every_time_is_dropped_and_the_others_count(cluster):
     drop = "faults.on_client_failure=drop"
     raises = run(*MISBEHAVES, "cluster=serial", drop)
@@ -162,12 +163,14 @@ def sweep(kills, seed, actors=2, keys=SMALL, victim="actor", sent=signal.SIGKILL
         swept.backend.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0])
 def test_an_actor_killed_at_a_few_random_moments(cluster, seed):
     hits, _ = sweep(3, seed)
     assert sum(hits.values()) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("keys", "victim", "sent"),
     [
@@ -197,6 +200,7 @@ def test_every_method_is_in_a_sweep_of_two_hundred_kills():
     assert {"fedmcc", "ccfc", "orchestra", "cfcl", "cpcfl", "concord", "kmeans"} <= set(CHOICES)
 
 
+@pytest.mark.slow
 def test_states_larger_than_the_object_store_are_spilled(no_cluster):
     """Clients keep over 100 MiB, the store holds 80."""
     wide = "encoder.hidden=[4000]", "encoder.features=1900", "method.projection=16"

@@ -187,6 +187,7 @@ class Removes(Silent):
             self.cluster.remove_node(self.cluster.by_silo["b"], allow_graceful=False)
 
 
+@pytest.mark.slow
 def test_a_silo_that_is_lost_is_dropped(nodes, silos, tmp_path):  # the last one: its node is gone
     view = Removes(nodes)
     result = Federation(config(silos, tmp_path / "run", "faults.min_participation=0"), view).run()

@@ -117,6 +117,7 @@ def test_rays_own_processes_killed_in_any_phase(tmp_path, whole, victim, phase):
     check_killed(victim, phase, tmp_path / "run", whole)
 
 
+@pytest.mark.slow
 def test_a_servers_actor_that_dies_is_replaced(cluster):
     def kill(backend, phase):
         if phase in (0, 2):

@@ -24,6 +24,7 @@ def model_files(folder):
     return {file.name: file.read_bytes() for file in files}
 
 
+@pytest.mark.slow
 def test_actors_that_die_under_masks_change_no_bit(cluster, tmp_path, monkeypatch):
     Federation(compose(*KEYS, "cluster=serial", f"run_dir={tmp_path / 'plain'}")).run()
     exchange, left = RayBackend.exchange, dict(KILLS)

@@ -21,7 +21,7 @@ def serial():
     return run("cluster=serial")
 
 
-@pytest.mark.parametrize("actors", [pytest.param(1, marks=pytest.mark.slow), 2, 5])
+@pytest.mark.parametrize("actors", [2, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 5))])
 def test_any_number_of_actors_gives_the_serial_backends_bits(cluster, serial, actors):
     assert_same(run(f"cluster.num_actors={actors}"), serial)
 
@@ -86,6 +86,7 @@ CPCFL = (
 )
 
 
+@pytest.mark.slow
 def test_a_pool_of_models_on_two_actors_gives_the_serial_backends_bits(cluster):
     alone = run("cluster=serial", "executor=bare", base=CPCFL)
     assert_same(run("cluster.num_actors=2", base=CPCFL), alone)
@@ -152,6 +153,7 @@ def test_an_actor_killed_before_a_phase_is_replaced(cluster, serial, phase):
     assert ran.dropped == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("delay", [0.08])
 def test_an_actor_killed_in_a_phase_is_replaced(cluster, serial, delay):
     killers = []

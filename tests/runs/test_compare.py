@@ -120,6 +120,7 @@ def log_of(folder):
     return folder.with_name(f"{folder.name}.log").read_text()
 
 
+@pytest.mark.slow
 def test_killed_in_the_middle_and_resumed_it_gives_the_same_table(compared, tmp_path):
     out = tmp_path / "c"
     one = [key for key in TINY if not key.startswith(("experiments", "fedavg_digits:"))]

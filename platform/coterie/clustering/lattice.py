@@ -52,7 +52,8 @@ def clipped_rows(points: Float[Tensor, "n d"], norm: float) -> Int32[Tensor, "n 
     lengths = steps.norm(dim=1)
     if not bool(lengths.isfinite().all()):
         raise DataError("A representation has a value that is not finite; mend the samples.")
-    scale: Tensor = (most / lengths.clamp_min(most))[:, None]
+    longest = lengths.new_tensor(most)  # a number by a tensor would be a product with its inverse
+    scale: Tensor = (longest / lengths.clamp_min(most))[:, None]
     whole: Tensor = (steps * scale).trunc()
     while len(over := torch.nonzero(whole.square().sum(dim=1) > most**2)[:, 0]):
         scale[over] *= 1 - 2.0**-40

@@ -16,9 +16,14 @@ _COEFFICIENTS = tuple(float(c) for c in np.cumprod([1.0, *(np.log(2) / n for n i
 
 
 def design(points: Int[Tensor, "n c"]) -> Int32[Tensor, "n c+1"]:
-    """A constant 1, and unit vectors on the lattice scaled by a power of two near √c."""
-    scaled = points.int() * 2 ** round(float(np.log2(points.shape[1])) / 2)
+    """A constant 1, and unit vectors on the lattice times `scale_of` their width."""
+    scaled = points.int() * scale_of(points.shape[1])
     return torch.cat([torch.full_like(scaled[:, :1], UNIT), scaled], dim=1)
+
+
+def scale_of(width: int) -> int:
+    """A power of two near √width, so that a feature's mean square is near 1."""
+    return int(2 ** round(float(np.log2(width)) / 2))
 
 
 class LatticeSoftmax(nn.Module):
