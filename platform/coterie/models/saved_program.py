@@ -1,5 +1,6 @@
 """A saved model as an exported program: prediction needs none of the classes that trained it."""
 
+import copy
 import io
 import logging
 from pathlib import Path
@@ -47,8 +48,11 @@ def write_program(folder: Path, model: Clusterer, sample: Tensor) -> None:
 
     (folder / PROGRAM).unlink(missing_ok=True)
     content = io.BytesIO()
+    # Each tensor gets memory of its own: what came in a message is a view of the message.
+    whole = copy.deepcopy(model)
+    whole.load_state_dict({k: v.clone() for k, v in model.state_dict().items()}, assign=True)
     try:
-        program = export(model, (torch.cat([sample] * 2),), dynamic_shapes=({0: Dim("n")},))
+        program = export(whole, (torch.cat([sample] * 2),), dynamic_shapes=({0: Dim("n")},))
         save(program, content)
         checked = checked_program(content.getvalue())
     except _CANNOT as error:
