@@ -50,7 +50,8 @@ def write_program(folder: Path, model: Clusterer, sample: Tensor) -> None:
     content = io.BytesIO()
     # Each tensor gets memory of its own: what came in a message is a view of the message.
     whole = copy.deepcopy(model)
-    whole.load_state_dict({k: v.clone() for k, v in model.state_dict().items()}, assign=True)
+    own = {k: v.clone(memory_format=torch.contiguous_format) for k, v in whole.state_dict().items()}
+    whole.load_state_dict(own, assign=True)
     try:
         program = export(whole, (torch.cat([sample] * 2),), dynamic_shapes=({0: Dim("n")},))
         save(program, content)
