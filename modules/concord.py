@@ -147,8 +147,8 @@ class Concord(OnExactSums):
         """Moments of all samples, then an iteration of k-means a round, then labels."""
         if server.round >= self.rounds:
             return None
-        last = server.round == self.rounds - 1
-        name = MOMENTS if server.round == 0 else LABELS if last else PROTOTYPES
+        clustered = LABELS if PROTOTYPES in server.slots else PROTOTYPES
+        name = clustered if PROJECTION in server.slots else MOMENTS
         down, up = _MESSAGES[name]
         return Phase(
             name=name,

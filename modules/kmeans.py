@@ -91,7 +91,7 @@ class KMeans(OnExactSums):
             return None
         if self._noisy is not None:
             return self._noisy.next(server)
-        first = server.round == 0
+        first = CENTROIDS not in server.slots
         return Phase(
             name=MOMENTS if first else "lloyd",
             stage="clustering",

@@ -18,6 +18,7 @@ from typing import Annotated, ClassVar
 import numpy as np
 import torch
 from jaxtyping import Float64, Int32, Int64
+from numpy.typing import NDArray
 from pydantic import Field, PositiveInt
 from scipy.linalg import cho_factor, cho_solve
 from threadpoolctl import threadpool_limits
@@ -29,7 +30,7 @@ from coterie.contract.clusterer import Clusterer
 from coterie.contract.form import Bounds
 from coterie.networks.branch import cluster_count
 from coterie.networks.encoders import Encoder
-from coterie.networks.lattice_softmax import FINE, LatticeSoftmax, design, scale_of
+from coterie.networks.lattice_softmax import FINE, LatticeSoftmax, design, logs_of_two, scale_of
 from coterie.networks.prototypes import LatticeProjection, directions
 from modules.exact_sums import (
     MOMENTS,
@@ -61,7 +62,7 @@ _RIDGE = 1.0
 """Added to the mean of φ φᵀ, whose diagonal is near 1."""
 _FADING = (0.9, 0.999)
 _LARGEST = 32.0
-"""Bound of a sample's gradient, so that sums over a million samples are exact."""
+"""Bound of a sample's gradient: with 64 components, sums over two million samples are exact."""
 
 
 class Turtle(OnExactSums):
@@ -95,7 +96,8 @@ class Turtle(OnExactSums):
         """Moments of all samples, moments of their projections, then a step a round."""
         if server.round >= self.rounds:
             return None
-        name = (MOMENTS, SCATTER, LABELS)[min(server.round, 2)]
+        projected = LABELS if TASK in server.slots else SCATTER
+        name = projected if PROJECTION in server.slots else MOMENTS
         down, up = _MESSAGES[name]
         return Phase(
             name=name,
@@ -104,19 +106,23 @@ class Turtle(OnExactSums):
             down=frozenset({ENCODER, *down}),
             up=frozenset({up}),
             metrics=frozenset({"loss"} if name == LABELS else ()),
-            bounds={up: self._bounds(name)},
+            bounds={up: self._bounds(name, server)},
         )
 
-    def _bounds(self, name: str) -> dict[str, Bounds]:
-        """What a sample adds to each sum at most; a feature is no larger than φ's scale."""
+    def _bounds(self, name: str, server: ServerState) -> dict[str, Bounds]:
+        """What a sample adds to each sum; φ begins with 1, other features are within its scale."""
         if name == MOMENTS:
             return self._moment_bounds()
-        largest = scale_of(self._config.components)
+        features = len(server.slots[SCATTER][SCATTER])
+        largest = np.array([1.0, *[scale_of(features - 1)] * (features - 1)])
+        most = np.outer(largest, largest)
         if name == SCATTER:
-            return {SCATTER: Bounds(highest=largest**2)}
+            least = np.where(np.eye(features, dtype=bool), 0.0, -most)
+            return {SCATTER: Bounds(lowest=_rows(least), highest=_rows(most))}
+        least = np.array([0.0, *-largest[1:]])
         return {
-            LABELS: Bounds(highest=largest * _LARGEST),
-            TARGETS: Bounds(highest=largest),
+            LABELS: Bounds(highest=_rows(largest[:, None] * _LARGEST)),
+            TARGETS: Bounds(lowest=_rows(least[:, None]), highest=_rows(largest[:, None])),
             LOSSES: Bounds(lowest=0.0, highest=_LARGEST * self._clusters),
         }
 
@@ -244,15 +250,20 @@ def gradient_sums(
     labels = LatticeSoftmax(task[LABELS]).of(features)
     told = LatticeSoftmax(task[CLASSIFIER])
     excess_share = task[SHARES].clamp_min(2.0**-20) * len(task[SHARES])
-    prices = entropy * excess_share.log2() - told.logits(features)
+    prices = entropy * logs_of_two(excess_share) - told.logits(features)
     excess = prices - _bounded(labels * prices).sum(dim=1, keepdim=True)
     values = off_lattice(features).T
-    surprise = told.of(features).clamp_min(2.0**-60).log2()
+    surprise = logs_of_two(told.of(features).clamp_min(2.0**-60))
     return {
         LABELS: values @ _bounded(labels * excess),
         TARGETS: values @ _bounded(labels),
         LOSSES: _bounded(-labels * surprise).sum(),
     }
+
+
+def _rows(matrix: NDArray[np.float64]) -> tuple[tuple[float, ...], ...]:
+    """A matrix as bounds are written."""
+    return tuple(map(tuple, matrix.tolist()))
 
 
 def _bounded(values: Float64[Tensor, "n k"]) -> Float64[Tensor, "n k"]:

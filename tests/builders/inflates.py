@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 
 from coterie.contract import Mean
-from modules import concord, kmeans, prototypes
+from modules import concord, kmeans, prototypes, turtle
 
 CULPRIT = 1
 
@@ -52,3 +52,11 @@ class Prototypes(_Inflates, prototypes.Prototypes):
 
         how: str = "huge"
         at: str = "prototypes"
+
+
+class Turtle(_Inflates, turtle.Turtle):
+    class Config(turtle.Turtle.Config):
+        """And what goes wrong in which phase."""
+
+        how: str = "huge"
+        at: str = "moments"

@@ -13,6 +13,9 @@ CASES = [
     ("Concord", "prototypes"),
     ("Concord", "labels"),
     ("Prototypes", "prototypes"),
+    ("Turtle", "moments"),
+    ("Turtle", "scatter"),
+    ("Turtle", "labels"),
 ]
 
 

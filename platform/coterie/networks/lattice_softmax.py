@@ -13,6 +13,8 @@ _LOWEST = -1000.0
 """Powers of two below 2^-1000 count as that."""
 _COEFFICIENTS = tuple(float(c) for c in np.cumprod([1.0, *(np.log(2) / n for n in range(1, 12))]))
 """Taylor's series of 2^x."""
+_ODD = tuple(2 / (float(np.log(2)) * n) for n in range(1, 20, 2))
+"""Series of log₂((1 + y) / (1 - y)) in odd powers of y."""
 
 
 def design(points: Int[Tensor, "n c"]) -> Int32[Tensor, "n c+1"]:
@@ -69,3 +71,19 @@ def powers_of_two(exponents: Float64[Tensor, "*shape"]) -> Float64[Tensor, "*sha
     for coefficient in _COEFFICIENTS[-2::-1]:
         value = value * part + coefficient
     return value * ((whole.long() + 1023) * 2**52).view(torch.float64)
+
+
+def logs_of_two(values: Float64[Tensor, "*shape"]) -> Float64[Tensor, "*shape"]:
+    """log₂ x of x > 0, to twelve digits, by the four operations alone.
+
+    `torch.log2` may round the last bit of a value differently by its place in a batch.
+    """
+    part, whole = torch.frexp(values)
+    small = part < 0.5**0.5
+    part, whole = torch.where(small, 2 * part, part), whole - small.int()
+    ratio = (part - 1) / (part + 1)
+    square = ratio * ratio
+    total = torch.full_like(square, _ODD[-1])
+    for coefficient in _ODD[-2::-1]:
+        total = total * square + coefficient
+    return whole.double() + ratio * total

@@ -5,7 +5,7 @@ import pytest
 import torch
 from sklearn.linear_model import Ridge
 
-from coterie.networks.lattice_softmax import FINE, LatticeSoftmax, powers_of_two
+from coterie.networks.lattice_softmax import FINE, LatticeSoftmax, logs_of_two, powers_of_two
 from modules.turtle import Turtle, classifier, gradient_sums
 from tests.builders.vectors import GROUPS, blobs, clusters, on_vectors, same_partition
 
@@ -57,6 +57,17 @@ def test_powers_of_two_have_nine_digits_and_no_place_in_a_batch() -> None:
         0.5,
         2.0**-1000,
     ]
+
+
+def test_logs_of_two_have_twelve_digits_and_no_place_in_a_batch() -> None:
+    generator = torch.Generator().manual_seed(0)
+    values = torch.rand(100_001, dtype=torch.float64, generator=generator).square()
+    found = logs_of_two(values)
+    assert torch.allclose(found, values.log2(), rtol=1e-12, atol=1e-12)
+    for start in (1, 3, 50_001, 100_000):
+        assert torch.equal(logs_of_two(values[start:]), found[start:])
+    ends = torch.tensor([1.0, 0.5, 2.0**-60, 10.0], dtype=torch.float64)
+    assert logs_of_two(ends).tolist() == [0.0, -1.0, -60.0, pytest.approx(np.log2(10), rel=1e-12)]
 
 
 def test_probabilities_are_a_softmax_in_bits() -> None:
