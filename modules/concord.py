@@ -9,10 +9,12 @@ clusters depend on the split, to the bit.
    relative to how far such a warp moves them: the generalised eigenvectors of both covariances.
    This is Fisher's discriminant with each sample a class of its own, or a linear contrastive
    learner in closed form.
-2. `prototypes`: k-means with many centroids among the projected unit vectors, by exact sums.
-3. At the server: a neighbour graph over the prototypes, as in McInnes et al., "UMAP: Uniform
-   Manifold Approximation and Projection for Dimension Reduction" (2018), and its normalised cut, as
-   in Ng et al., "On Spectral Clustering: Analysis and an algorithm" (2001).
+2. `prototypes`: k-means with many centroids among the projected unit vectors, by exact sums, from
+   several starts at a time.
+3. At the server, for each start: a neighbour graph over the prototypes, as in McInnes et al.,
+   "UMAP: Uniform Manifold Approximation and Projection for Dimension Reduction" (2018), and its
+   normalised cut, as in Ng et al., "On Spectral Clustering: Analysis and an algorithm" (2001). The
+   start counts whose clusters are most alike in size.
 """
 
 from collections.abc import Mapping
@@ -33,7 +35,7 @@ from coterie.clustering.lattice import (
     on_lattice,
     products,
 )
-from coterie.clustering.prototypes import cluster_prototypes
+from coterie.clustering.prototypes import PrototypeClusters, cluster_prototypes
 from coterie.contract import (
     Bounds,
     Client,
@@ -109,6 +111,9 @@ class Concord(OnExactSums):
         """Prototypes; fewer where there are less than four times `minimum` samples for each."""
         minimum: PositiveInt = 3
         """Samples that a prototype stands for, over all clients; others are dropped."""
+        restarts: PositiveInt = 5
+        """Starts of k-means, all followed at the same time; the one whose clusters are most alike
+        in size counts. Set 1 where clusters are known to differ much."""
         components: PositiveInt = 64
         """Width of the representation."""
         neighbours: Annotated[int, Field(ge=2)] = 15
@@ -167,7 +172,8 @@ class Concord(OnExactSums):
             return {**self._moment_bounds(), **(pairs if self._warps else {})}
         width = server.slots[PROJECTION]["directions"].shape[1]
         if name == PROTOTYPES:
-            return cluster_bounds(width, UNIT_LENGTH, 2.0)
+            bounds = cluster_bounds(width, UNIT_LENGTH, 2.0)[SUMS]
+            return dict.fromkeys(server.slots[SUMS], bounds)
         largest = largest_value(width)
         others = [largest] * (len(server.slots[LABELS][TARGETS]) - 1)
         # φ begins with 1: the first row of the targets counts samples.
@@ -186,13 +192,12 @@ class Concord(OnExactSums):
         if phase.name == LABELS:
             labels = _label_sums(points, slots[PROTOTYPES])
             return Outcome(up={LABELS: once(labels)}, state=state)
-        centroids = slots[CENTROIDS][CENTROIDS]
-        sums = cluster_sums(points, nearest(points, centroids), len(centroids))
-        return Outcome(
-            up={SUMS: once({SUMS: sums})},
-            state=state,
-            metrics={"loss": ClusterSums(sums).inertia(centroids) / len(points)},
-        )
+        sums, inertias = {}, []
+        for start, centroids in slots[CENTROIDS].items():
+            sums[start] = cluster_sums(points, nearest(points, centroids), len(centroids))
+            inertias.append(ClusterSums(sums[start]).inertia(centroids))
+        loss = sum(inertias) / len(inertias) / len(points)
+        return Outcome(up={SUMS: once(sums)}, state=state, metrics={"loss": loss})
 
     def _moments(self, client: Client, slots: Slots) -> dict[str, Tensor]:
         """Sums over the features, and over differences between both warps of a pair."""
@@ -221,20 +226,26 @@ class Concord(OnExactSums):
             return self._projected(server, phase, summed(means[MOMENTS]))
         if phase.name == LABELS:
             return self._labelled(server, phase, summed(means[LABELS]))
-        sums = ClusterSums(summed(means[SUMS])[SUMS])
-        wanted = self._schedule.at(phase.round)
-        if wanted is None:
-            return self._clustered(server, phase, sums)
-        generator = draws(server, "split", phase.round)
-        if wanted > len(sums.counts):
-            fewest = 4 * self._config.minimum
-            return _with_centroids(server, phase, grown(sums, wanted, fewest, generator))
-        return _with_centroids(server, phase, moved(sums, generator))
+        starts = {start: ClusterSums(sums) for start, sums in summed(means[SUMS]).items()}
+        if self._schedule.at(phase.round) is None:
+            return self._clustered(server, phase, starts)
+        steps = {start: self._step(server, phase, start, sums) for start, sums in starts.items()}
+        return _with_centroids(server, phase, steps)
+
+    def _step(
+        self, server: ServerState, phase: Phase, start: str, sums: ClusterSums
+    ) -> Int32[Tensor, "k c"]:
+        """k-means' next centroids, more of them where the schedule says so."""
+        wanted, generator = self._schedule.at(phase.round), draws(server, start, phase.round)
+        if wanted and wanted > len(sums.counts):
+            return grown(sums, wanted, 4 * self._config.minimum, generator)
+        return moved(sums, generator)
 
     def group_sizes(self, sums: Slots) -> Mapping[str, Tensor]:
         """The samples of each cluster; for the labels, whose φ begins with 1, the first row."""
-        labelled = {LABELS: sums[LABELS][TARGETS][0]} if LABELS in sums else {}
-        return {**super().group_sizes(sums), **labelled}
+        if LABELS in sums:
+            return {LABELS: sums[LABELS][TARGETS][0]}
+        return {SUMS: torch.cat([s[:, -1] for s in sums[SUMS].values()])} if SUMS in sums else {}
 
     def model_for(self, server: ServerState, client: int | None) -> Clusterer:
         """The encoder, with projection and prototypes once there are any."""
@@ -258,29 +269,44 @@ class Concord(OnExactSums):
         steps = discriminant(moments.covariance, config.components, within, config.ridge)
         project = LatticeProjection(mean, directions(steps))
         most = max(1, moments.count // (4 * self._config.minimum))
-        drawn = moments.draws(min(self._schedule.stages[0][0], most), draws(server, "starts"))
+        first, centroids = min(self._schedule.stages[0][0], most), {}
+        for start in map(str, range(config.restarts)):
+            drawn = moments.draws(first, draws(server, "starts", start))
+            centroids[start] = on_lattice(project(off_lattice(drawn)))
         slots = {PROJECTION: {"mean": mean, "directions": project.directions}}
-        placed = with_slots(server, slots)
-        return _with_centroids(placed, phase, on_lattice(project(off_lattice(drawn))))
+        return _with_centroids(with_slots(server, slots), phase, centroids)
 
-    def _clustered(self, server: ServerState, phase: Phase, sums: ClusterSums) -> ServerState:
-        """The prototypes and their clusters.
+    def _clustered(
+        self, server: ServerState, phase: Phase, starts: Mapping[str, ClusterSums]
+    ) -> ServerState:
+        """The prototypes of the start whose clusters are most alike in size, and these clusters.
+
+        If nobody gives their number, it is the first start's.
 
         Raises:
             RunError: If there are too few prototypes for a graph.
         """
-        kept = sums.counts >= self._config.minimum
-        found = cluster_prototypes(
-            on_lattice(sums.means[kept]),
-            sums.counts[kept],
-            sums.scatter[kept],
-            clusters=self._clusters,
-            neighbours=self._config.neighbours,
-            seed=derive_seed(server.whole("seed"), "cut"),
-        )
+        first, *others = starts.values()
+        cuts = [self._cut(server, first, self._clusters)]
+        number = cuts[0].tensors["members"].shape[1]
+        found = max([*cuts, *(self._cut(server, sums, number) for sums in others)], key=evenness)
         labels = _label_sums(found.tensors["points"][:0], found.tensors)
         slots = {PROTOTYPES: found.tensors, LABELS: labels}
         return server.advance(phase, slots, {"eigenvalues": [*found.eigenvalues]})
+
+    def _cut(
+        self, server: ServerState, sums: ClusterSums, clusters: int | None
+    ) -> PrototypeClusters:
+        """The prototypes of one start and their clusters."""
+        kept = sums.counts >= self._config.minimum
+        return cluster_prototypes(
+            on_lattice(sums.means[kept]),
+            sums.counts[kept],
+            sums.scatter[kept],
+            clusters=clusters,
+            neighbours=self._config.neighbours,
+            seed=derive_seed(server.whole("seed"), "cut"),
+        )
 
     def _labelled(self, server: ServerState, phase: Phase, sums: Tensors) -> ServerState:
         """The classifier, if it agrees with the prototypes that its labels come from."""
@@ -300,6 +326,12 @@ def growth(prototypes: int) -> Schedule[int]:
     return Schedule(tuple(zip(sizes, _ITERATIONS, strict=True)))
 
 
+def evenness(found: PrototypeClusters) -> float:
+    """The entropy of the clusters' shares of the samples, at most log k."""
+    counts = found.tensors["counts"] @ found.tensors["members"]
+    return float(torch.special.entr(counts / counts.sum()).sum())
+
+
 def _label_sums(points: Int32[Tensor, "n c"], prototypes: Tensors) -> dict[str, Tensor]:
     """Sums for the classifier: a sample's label is the cluster of its nearest prototype."""
     members = prototypes["members"].argmax(dim=1)
@@ -310,8 +342,11 @@ def _label_sums(points: Int32[Tensor, "n c"], prototypes: Tensors) -> dict[str, 
 
 
 def _with_centroids(
-    server: ServerState, phase: Phase, centroids: Int32[Tensor, "k c"]
+    server: ServerState, phase: Phase, centroids: Mapping[str, Int32[Tensor, "k c"]]
 ) -> ServerState:
-    """The state with the next round's centroids, and room for their sums."""
-    zeros = torch.zeros(len(centroids), centroids.shape[1] + 2, dtype=torch.float64)
-    return server.advance(phase, {CENTROIDS: {CENTROIDS: centroids}, SUMS: {SUMS: zeros}})
+    """The state with each start's next centroids, and room for their sums."""
+    zeros = {
+        start: torch.zeros(len(one), one.shape[1] + 2, dtype=torch.float64)
+        for start, one in centroids.items()
+    }
+    return server.advance(phase, {CENTROIDS: centroids, SUMS: zeros})

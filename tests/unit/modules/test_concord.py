@@ -1,18 +1,26 @@
 """Concord: its projection, prototypes and clusters, what leaves a client, and what it refuses."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
 from scipy.linalg import eigh
 
 from coterie.clustering.lattice import off_lattice, on_lattice
+from coterie.clustering.prototypes import PrototypeClusters
 from coterie.errors import ConfigError, RunError
 from coterie.networks.quadratic import QuadraticClassifier, fit_sums, fitted, products_of
-from modules.concord import Concord, growth
+from modules.concord import Concord, evenness, growth
 from modules.exact_sums import discriminant
 from tests.builders.vectors import GROUPS, blobs, clusters, on_vectors, same_partition
 
 FEW = {"prototypes": 40, "neighbours": 5}
+
+
+def cut(counts: list[float], clusters: list[int]) -> PrototypeClusters:
+    members = torch.eye(3, dtype=torch.float64)[clusters]
+    return PrototypeClusters({"counts": torch.tensor(counts).double(), "members": members}, [])
 
 
 def halves(samples: np.ndarray) -> list[np.ndarray]:
@@ -41,6 +49,21 @@ def test_prototypes_stand_for_the_minimum_and_add_up() -> None:
     lengths = off_lattice(prototypes["points"]).norm(dim=1)
     assert bool((lengths <= 1.001).all())
     assert torch.equal(prototypes["members"].sum(dim=1), torch.ones(len(lengths)).double())
+
+
+def test_the_start_counts_whose_clusters_are_most_alike_in_size() -> None:
+    even = cut([1, 1, 2, 1, 3, 4], [0, 0, 0, 1, 1, 2])
+    assert evenness(even) == pytest.approx(math.log(3))
+    assert evenness(cut([1, 1, 2, 1, 3, 4], [0, 0, 1, 1, 1, 2])) < 1.05
+    assert evenness(cut([1, 1, 1, 1, 1, 1], [0, 0, 0, 0, 0, 0])) == 0.0
+    samples = np.random.default_rng(0).normal(size=(300, 8)).astype(np.float32)  # no groups at all
+    found = {}
+    for restarts in (1, 6):
+        config = Concord.Config(clusters=5, restarts=restarts, **FEW)
+        slots = on_vectors(config, samples, halves(samples)).state.server.slots
+        assert len(slots["centroids"]) == restarts
+        found[restarts] = evenness(PrototypeClusters(slots["prototypes"], []))
+    assert found[6] > found[1]
 
 
 def test_the_directions_are_the_generalised_eigenvectors() -> None:
