@@ -56,7 +56,7 @@ def test_the_start_counts_whose_clusters_are_most_alike_in_size() -> None:
     assert evenness(even) == pytest.approx(math.log(3))
     assert evenness(cut([1, 1, 2, 1, 3, 4], [0, 0, 1, 1, 1, 2])) < 1.05
     assert evenness(cut([1, 1, 1, 1, 1, 1], [0, 0, 0, 0, 0, 0])) == 0.0
-    samples = np.random.default_rng(0).normal(size=(300, 8)).astype(np.float32)  # no groups at all
+    samples = np.random.default_rng(1).normal(size=(300, 8)).astype(np.float32)  # no groups at all
     found = {}
     for restarts in (1, 6):
         config = Concord.Config(clusters=5, restarts=restarts, **FEW)
