@@ -85,6 +85,7 @@ def serial(silos, tmp_path_factory):
     return result, rows, load_file(run_dir / "model" / "model.safetensors")
 
 
+@pytest.mark.slow
 def test_each_client_reads_its_data_on_its_own_node(nodes, silos, serial, tmp_path):
     for name in "ab":
         (silos / name / ".reads").unlink()

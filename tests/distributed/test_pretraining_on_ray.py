@@ -25,6 +25,7 @@ BASE = (
 )
 
 
+@pytest.mark.slow
 def test_two_actors_give_the_serial_backends_bits(cluster):
     serial = run("cluster=serial", base=BASE)
     names = {name.partition(".")[0] for kept in serial.states.values() for name in kept}

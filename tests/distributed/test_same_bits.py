@@ -26,6 +26,7 @@ def test_any_number_of_actors_gives_the_serial_backends_bits(cluster, serial, ac
     assert_same(run(f"cluster.num_actors={actors}"), serial)
 
 
+@pytest.mark.slow
 def test_the_plain_loop_in_actors_gives_the_serial_trainers_bits(cluster, serial):
     assert_same(run("cluster.num_actors=2", "executor=bare"), serial)
 
@@ -107,7 +108,9 @@ CFCL = (
 
 
 @pytest.mark.parametrize("actors", [pytest.param(1, marks=pytest.mark.slow), 2])
-@pytest.mark.parametrize("name", ["cfcl_digits", "cfcl_digits_implicit"])
+@pytest.mark.parametrize(
+    "name", ["cfcl_digits", pytest.param("cfcl_digits_implicit", marks=pytest.mark.slow)]
+)
 def test_what_devices_exchange_on_actors_gives_the_serial_backends_bits(
     cluster, monkeypatch, name, actors
 ):
