@@ -18,6 +18,7 @@ from tests.builders.runs import SERIAL, model_files
 NOISE = ("privacy.dp.clip=0.05", "privacy.dp.noise_multiplier=2")
 FEDAVG = (*small("fedavg"), "encoder=mlp", *NOISE, "method.rounds=4", "checkpoint.every=1")
 KMEANS = (*small("kmeans"), *NOISE, "privacy.dp.clip=4", "method.restarts=1", "method.iterations=3")
+PROTOTYPES = (*NOISE, "privacy.dp.clip=1", "method.prototypes=30", "data.limit=1000")
 KEY = "ab" * 32
 
 
@@ -110,6 +111,25 @@ def test_two_runs_of_one_seed_have_other_noise(tmp_path):
     assert model_files(tmp_path / "one") != model_files(tmp_path / "two")
 
 
+@pytest.mark.parametrize("choice", ["prototypes", "concord"])
+def test_prototypes_from_noisy_sums_give_clusters(choice, tmp_path, same_key):
+    keys = (*small(choice), *PROTOTYPES)
+    train(tmp_path / "run", *keys)
+    known = summary(tmp_path / "run")
+    assert known["privacy"]["epsilon"] == epsilon(9, 2.0, 1e-5)
+    assert known["metrics"]["clustering"]["nmi"] > 0.3
+    train(tmp_path / "masked", *keys, "privacy.secure_aggregation=true")
+    assert model_files(tmp_path / "run") == model_files(tmp_path / "masked")
+
+
+def test_prototypes_of_a_run_that_its_budget_ends_have_clusters(tmp_path):
+    budget = f"privacy.dp.budget={epsilon(5, 2.0, 1e-5) + 0.01}"
+    train(tmp_path / "run", *small("prototypes"), *PROTOTYPES, budget)
+    known = summary(tmp_path / "run")
+    assert known["rounds"] == 5
+    assert "nmi" in known["metrics"]["clustering"]
+
+
 @pytest.mark.parametrize("keys", [FEDAVG, KMEANS], ids=["fedavg", "kmeans"])
 def test_masks_change_no_bit_of_a_private_run(keys, tmp_path, same_key):
     train(tmp_path / "plain", *keys)
@@ -152,8 +172,8 @@ def test_methods_that_average_models_run_with_noise(choice, tmp_path):
     [
         ("kfed", NOISE, "privacy.dp.clip=0.05: clients send the record 'centroids' in phase"),
         ("cfcl", NOISE, "privacy.dp.clip=0.05: clients send the mail 'reserve_samples' in phase"),
-        ("prototypes", NOISE, "privacy.dp.clip=0.05: clients send the record 'counts' in phase"),
-        ("concord", NOISE, "privacy.dp.clip=0.05: what clients send in slot 'moments' of phase"),
+        ("ffcm", NOISE, "privacy.dp.clip=0.05: clients send the record 'centroids' in phase"),
+        ("dcco", (*NOISE, "encoder=mlp"), "privacy.dp.clip=0.05: what clients send in slot"),
         ("ifca", (*NOISE, "encoder=mlp"), "privacy.dp.clip=0.05: the groups of the method's"),
         (
             "ccfc",

@@ -33,7 +33,7 @@ from coterie.execution.exact import ExactMeans
 Fetch = Callable[[str], Tensors]
 """A slot, as clients received it."""
 
-_OTHERS = "choose a method whose clients send model updates only, such as fedavg, or kmeans."
+_OTHERS = "choose a method whose clients send model updates only, such as fedavg, or concord."
 _ORDERS = tuple(1 + 10.0 ** (step / 50) for step in range(-150, 251))
 """Rényi orders, from 1.001 to 10⁵."""
 
