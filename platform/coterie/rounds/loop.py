@@ -161,7 +161,9 @@ class Loop:
     def _heaviest(self, phase: Phase, turnout: Turnout) -> Mapping[int, int]:
         """The largest weight of each client; empty where weights do not count."""
         config = self.workload.config
-        if config.aggregation.rule != "weighted" or config.privacy.dp.clip is not None:
+        dp = config.privacy.dp
+        clipped = dp.clip is not None and dp.unit == "client"
+        if config.aggregation.rule != "weighted" or clipped:
             return {}
         return heaviest({c: len(self.workload.parts[c]) for c in turnout.clients}, phase)
 
@@ -182,6 +184,7 @@ class Loop:
             mail=state.mail.get(client, {}),
             work=turnout.work.get(client, 1.0),
             heaviest=limits.get(client),
+            noise=None if self.privacy is None else self.privacy.training(phase, client),
         )
 
     def _execute(self, order: Order) -> PhaseResult:
@@ -199,9 +202,8 @@ class Loop:
 
     def _join(self, order: Order, sums: ExactMeans) -> Mapping[str, Mean]:
         """The slots' means; under differential privacy with noise."""
-        if order.sensitivity is None:
+        if self.privacy is None:
             return sums.result()
-        assert self.privacy is not None  # `run` has seen to it
         return self.privacy.release(
             order, sums, lambda slot: unpack(self.backend.fetch(order.slots[slot]))
         )
