@@ -24,8 +24,8 @@ from coterie.errors import ConfigError, ContractError
 from coterie.execution.clipping import STEPS
 from coterie.execution.discrete_gaussian import Stream, discrete_gaussian
 
-_BELOW = 1 - 2.0**-30
-"""Keeps the rounding of float64 from making a gradient longer than the clip norm."""
+_BELOW = 1 - 2.0**-16
+"""Keeps the rounding of float32 from making a gradient longer than the clip norm."""
 
 
 @dataclass(frozen=True)
@@ -114,13 +114,18 @@ def noisy_optimizer(optimizer: Optimizer, noise: RecordNoise, batch_size: int) -
 
         def clip_and_accumulate(self) -> None:
             """Sum the clipped gradients, as integers."""
-            grads = [
-                g.detach().double().nan_to_num(0.0, 0.0, 0.0).flatten(1) for g in self.grad_samples
+            wide = [
+                g.detach().to(torch.promote_types(g.dtype, torch.float32))
+                for g in self.grad_samples
             ]
-            norms = sum((g.square().sum(dim=1) for g in grads), torch.zeros(1)).sqrt()
-            scale = (STEPS * _BELOW / norms.clamp_min(noise.clip))[:, None]
+            grads = [g.flatten(1) for g in wide]
+            norms = torch.stack([g.norm(dim=1) for g in grads]).norm(dim=0)
+            finite = norms.isfinite()
+            if not bool(finite.all()):  # such a sample does not count
+                grads = [g.nan_to_num(0.0, 0.0, 0.0) for g in grads]
+            scale = (finite * STEPS * _BELOW / norms.clamp_min(noise.clip).nan_to_num(1.0))[:, None]
             for parameter, grad in zip(self.params, grads, strict=True):
-                whole = (grad * scale).trunc().long().sum(dim=0)
+                whole = (grad * scale).trunc().int().sum(dim=0)
                 parameter.summed_grad = whole.view(parameter.shape)
 
         def add_noise(self) -> None:
