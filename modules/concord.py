@@ -15,16 +15,18 @@ clusters depend on the split, to the bit.
    "UMAP: Uniform Manifold Approximation and Projection for Dimension Reduction" (2018), and its
    normalised cut, as in Ng et al., "On Spectral Clustering: Analysis and an algorithm" (2001). The
    start counts whose clusters are most alike in size.
+
+Under `privacy.dp` the sums carry noise (`noisy_prototypes`).
 """
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Annotated
 
-import numpy as np
 import torch
 from jaxtyping import Int32
 from pydantic import Field, PositiveInt
-from torch import Tensor, nn
+from torch import Tensor
 
 from coterie.clustering.exact_kmeans import ClusterSums, grown, moved
 from coterie.clustering.lattice import (
@@ -53,7 +55,6 @@ from coterie.contract import (
 from coterie.contract.clusterer import Clusterer
 from coterie.contract.form import UNIT_LENGTH
 from coterie.errors import ConfigError
-from coterie.networks.encoders import Encoder
 from coterie.networks.prototypes import LatticeProjection, Prototypes, directions
 from coterie.networks.quadratic import (
     QuadraticClassifier,
@@ -72,20 +73,21 @@ from modules.exact_sums import (
     ExactSumsConfig,
     OnExactSums,
     cluster_bounds,
+    differences,
     discriminant,
     draws,
     moment_sums,
     moments_of,
     once,
+    project_in,
     with_slots,
 )
 from modules.fixed_encoder import CENTROIDS, ENCODER
+from modules.noisy_prototypes import PROTOTYPES, WARPED, NoisyPrototypes
 
-PROTOTYPES, LABELS, CLASSIFIER = "prototypes", "labels", "classifier"
-WARPED, TARGETS, WEIGHTS = "warped", "targets", "weights"
+LABELS, CLASSIFIER = "labels", "classifier"
+TARGETS, WEIGHTS = "targets", "weights"
 _ITERATIONS = (3, 2, 2, 6)
-_ROWS = 2048
-"""Samples that are warped at a time."""
 _AGREEMENT = 0.9
 """Share of the samples whose prototypes the classifier must give their own cluster. Where quadrics
 cannot follow the clusters, it gives fewer, and the prototypes decide alone."""
@@ -139,10 +141,25 @@ class Concord(OnExactSums):
         self._warps = sizes.pairs() if len(task.shape) == 3 else []
         self._schedule = growth(config.prototypes)
         self.rounds = 1 + self._schedule.rounds + 1
+        self._noisy: NoisyPrototypes | None = None
+        if task.clip is not None:
+            self._noisy = NoisyPrototypes(
+                task.clip,
+                task.features,
+                clusters=self._clusters,
+                prototypes=config.prototypes,
+                components=config.components,
+                neighbours=config.neighbours,
+                warps=self._warp_pairs(),
+                ridge=config.ridge,
+            )
+            self.rounds = self._noisy.rounds
 
     def init(self, sizes: Mapping[int, int], seed: int) -> ServerState:
         """The encoder, and no sums yet."""
         server = super().init(sizes, seed)
+        if self._noisy is not None:
+            return with_slots(server, {MOMENTS: self._noisy.start(self._task.features)})
         moments = dict(server.slots[MOMENTS])
         if self._warps:
             moments[WARPED] = torch.zeros_like(moments[PRODUCTS])
@@ -150,6 +167,8 @@ class Concord(OnExactSums):
 
     def next(self, server: ServerState) -> Phase | None:
         """Moments of all samples, then an iteration of k-means a round, then labels."""
+        if self._noisy is not None:
+            return self._noisy.next(server)
         if server.round >= self.rounds:
             return None
         clustered = LABELS if PROTOTYPES in server.slots else PROTOTYPES
@@ -185,6 +204,8 @@ class Concord(OnExactSums):
 
     def client(self, client: Client, phase: Phase, slots: Slots) -> Outcome:
         """The client's sums. Its projected samples stay with it from turn to turn."""
+        if self._noisy is not None:
+            return self._noisy.client(client, phase, slots, partial(self._embedded, client, slots))
         if phase.name == MOMENTS:
             return Outcome(up={MOMENTS: once(self._moments(client, slots))})
         points = self._projected_points(client, slots)
@@ -204,15 +225,17 @@ class Concord(OnExactSums):
         sums = moment_sums(self._features(client, slots), self.widest)
         if not self._warps:
             return sums
-        _, height, width = self._task.shape
-        pairs = [[Warp(affine, height, width) for affine in pair] for pair in self._warps]
         within = torch.zeros_like(sums[PRODUCTS])
-        for rows in np.array_split(np.arange(len(client.data)), -(-len(client.data) // _ROWS)):
-            samples = client.data.take(rows)
-            for pair in pairs:
-                up, down = (self._features(client, slots, warp(samples)) for warp in pair)
-                within += products(up - down)
+        for away in differences(client, self._warp_pairs(), partial(self._features, client, slots)):
+            within += products(away)
         return {**sums, WARPED: within}
+
+    def _warp_pairs(self) -> list[tuple[Warp, Warp]]:
+        """The warps; none of vectors."""
+        if not self._warps:
+            return []
+        _, height, width = self._task.shape
+        return [(Warp(up, height, width), Warp(down, height, width)) for up, down in self._warps]
 
     def server(
         self,
@@ -222,6 +245,8 @@ class Concord(OnExactSums):
         records: Mapping[int, Tensors],
     ) -> ServerState:
         """Projection and first centroids; k-means' steps; graph and cut; the classifier."""
+        if self._noisy is not None:
+            return self._noisy.after(server, phase, means)
         if phase.name == MOMENTS:
             return self._projected(server, phase, summed(means[MOMENTS]))
         if phase.name == LABELS:
@@ -243,6 +268,8 @@ class Concord(OnExactSums):
 
     def group_sizes(self, sums: Slots) -> Mapping[str, Tensor]:
         """The samples of each cluster; for the labels, whose φ begins with 1, the first row."""
+        if self._noisy is not None:
+            return self._noisy.group_sizes(sums)
         if LABELS in sums:
             return {LABELS: sums[LABELS][TARGETS][0]}
         return {SUMS: torch.cat([s[:, -1] for s in sums[SUMS].values()])} if SUMS in sums else {}
@@ -250,9 +277,7 @@ class Concord(OnExactSums):
     def model_for(self, server: ServerState, client: int | None) -> Clusterer:
         """The encoder, with projection and prototypes once there are any."""
         model = super().model_for(server, client)
-        if PROJECTION in server.slots:
-            project = LatticeProjection(**server.slots[PROJECTION])
-            model.encoder = Encoder(nn.Sequential(model.encoder, project), project.width)
+        project_in(model, server)
         if CLASSIFIER in server.slots:
             width = server.slots[PROJECTION]["directions"].shape[1]
             model.head = QuadraticClassifier(server.slots[CLASSIFIER][WEIGHTS], width)

@@ -4,16 +4,16 @@ Sums are on a lattice (`coterie.clustering.lattice`), so the sum over all client
 that follows, is the same for every split of the samples, to the bit.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
 import torch
-from jaxtyping import Float, Float64, Int, Int16, Int32
+from jaxtyping import Float, Float64, Int, Int16, Int32, Shaped
 from scipy.linalg import eigh
 from threadpoolctl import threadpool_limits
-from torch import Tensor
+from torch import Tensor, nn
 
 from coterie.clustering.exact_kmeans import Moments
 from coterie.clustering.lattice import LIMIT, off_lattice, on_lattice, products
@@ -33,12 +33,19 @@ from coterie.contract import (
     seeded,
 )
 from coterie.contract.clusterer import Clusterer
+from coterie.networks.encoders import Encoder
 from coterie.networks.prototypes import LatticeProjection
+from coterie.networks.warps import Warp
 from modules.fixed_encoder import ENCODER, RULES, FixedEncoder
 
 MOMENTS, SUMS = "moments", "sums"
 COUNT, TOTAL, PRODUCTS = "count", "total", "products"
 PROJECTION, POINTS = "projection", "points"
+_ROWS = 2048
+"""Samples that are warped at a time."""
+
+Embed = Callable[[Tensor | None], Shaped[Tensor, "n d"]]
+"""Representations of these samples, or of all samples of the client."""
 
 
 class ExactSumsConfig(Component):
@@ -124,6 +131,17 @@ def moment_sums(points: Int[Tensor, "n d"], widest: float) -> dict[str, Tensor]:
     return {COUNT: values.new_tensor(len(values)), TOTAL: values.sum(dim=0), PRODUCTS: second}
 
 
+def differences(
+    client: Client, warps: Sequence[tuple[Warp, Warp]], embed: Embed
+) -> Iterator[Shaped[Tensor, "n d"]]:
+    """Differences between both warps of each pair, of some of the client's samples at a time."""
+    for rows in np.array_split(np.arange(len(client.data)), -(-len(client.data) // _ROWS)):
+        samples = client.data.take(rows)
+        for pair in warps:
+            up, down = (embed(warp(samples)) for warp in pair)
+            yield up - down
+
+
 def discriminant(
     covariance: Float64[Tensor, "d d"],
     components: int,
@@ -171,6 +189,13 @@ def with_slots(server: ServerState, slots: Slots) -> ServerState:
 def once(tensors: Tensors) -> Mean:
     """A contribution of sums: weight 1, so that the mean is the sum by the number of clients."""
     return Mean(weight=1, tensors=tensors)
+
+
+def project_in(model: Clusterer, server: ServerState) -> None:
+    """Put the projection behind a model's encoder, once there is one."""
+    if PROJECTION in server.slots:
+        project = LatticeProjection(**server.slots[PROJECTION])
+        model.encoder = Encoder(nn.Sequential(model.encoder, project), project.width)
 
 
 def draws(server: ServerState, *purpose: str | int) -> np.random.Generator:

@@ -4,7 +4,7 @@ McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentra
 (arXiv:1602.05629), Algorithm 1: the supervised reference for the other methods.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
@@ -23,6 +23,8 @@ class FedAvg(Averaging["FedAvg.Config", Classification]):
 
     class Config(ClassificationConfig):
         """FedAvg's configuration, in the paper's terms: η, E, B and C."""
+
+        uncoupled: ClassVar[bool] = True
 
         optimizer: Literal["sgd", "adam"] = "sgd"
         """SGD or Adam; its state starts afresh in each turn of a client."""

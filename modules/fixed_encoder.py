@@ -85,11 +85,11 @@ class OnEncoder(Method):
     def _head_of(self, server: ServerState) -> nn.Module | None:
         """Build the head that maps representations to cluster probabilities, if there is one."""
 
-    def _points(self, client: Client, slots: Slots) -> Tensor:
-        """The representations of the client's samples, (n, features)."""
+    def _points(self, client: Client, slots: Slots, samples: Tensor | None = None) -> Tensor:
+        """Representations, by default of the client's own samples, (n, features)."""
         module = client.module("fixed", lambda: FixedEncoder(self._task))
         load_slots(module, {ENCODER: slots[ENCODER]})
-        return client.embed(module.encoder)
+        return client.embed(module.encoder, samples)
 
 
 class OnFixedEncoder(OnEncoder):

@@ -151,6 +151,12 @@ class KMeans(OnExactSums):
                 moving.append(after)
         return self._after(server, phase, moving, best, least)
 
+    def group_sizes(self, sums: Slots) -> Mapping[str, Tensor]:
+        """The samples of each cluster."""
+        if self._noisy is not None:
+            return {SUMS: self._noisy.sizes(sums[SUMS][SUMS])} if SUMS in sums else {}
+        return super().group_sizes(sums)
+
     def model_for(self, server: ServerState, client: int | None) -> Clusterer:
         """The encoder, with the best centroids so far once there are any."""
         model = super().model_for(server, client)

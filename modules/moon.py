@@ -6,7 +6,7 @@ which each client adds a contrastive term between models to its cross-entropy.
 
 from collections import OrderedDict
 from copy import deepcopy
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from pydantic import Field, PositiveFloat, PositiveInt
@@ -32,6 +32,8 @@ from modules.classification import Classification, ClassificationConfig, head
 
 class MOONConfig(ClassificationConfig):
     """MOON's options; the defaults are the paper's for CIFAR-10."""
+
+    uncoupled: ClassVar[bool] = True
 
     contrast_weight: Annotated[float, Field(ge=0.0)] = 5.0
     """μ of the model-contrastive term; 1 for CIFAR-100 and Tiny-ImageNet. 0 is FedAvg."""

@@ -16,7 +16,7 @@ from jaxtyping import Float64, Int32
 from torch import Tensor
 
 from coterie.clustering.lattice import LIMIT, clipped_rows, cluster_sums, nearest, on_lattice
-from coterie.contract import Mean, Outcome, Phase, ServerState, Slots, summed
+from coterie.contract import Bounds, Mean, Outcome, Phase, ServerState, Slots, summed
 from coterie.errors import ConfigError
 from modules.exact_sums import SUMS, draws, once
 from modules.fixed_encoder import CENTROIDS, ENCODER
@@ -60,19 +60,24 @@ class NoisyLloyd:
         """The norm of a sample's part of the sums: itself, and its count."""
         return math.nextafter(math.hypot(self._clip, self._weight), math.inf)
 
+    def sizes(self, sums: Tensor) -> Tensor:
+        """The samples of each cluster in sums, which count them with a weight."""
+        return (sums[..., -1] / self._weight).round()
+
     def start(self, features: int) -> dict[str, Tensor]:
         """The sums' shapes, for one cluster of all samples."""
         return {SUMS: torch.zeros(1, features + 1, dtype=torch.float64)}
 
     def next(self, server: ServerState) -> Phase:
         """The mean of all samples, then an iteration a round."""
-        first = server.round == 0
+        first = CENTROIDS not in server.slots
         return Phase(
             name=MEAN if first else LLOYD,
             stage="clustering",
             round=server.round + 1,
             down=frozenset({ENCODER} if first else {ENCODER, CENTROIDS}),
             up=frozenset({SUMS}),
+            bounds={SUMS: {SUMS: Bounds(highest=self._clip)}},
             sensitivity=self.sensitivity,
         )
 
@@ -89,15 +94,21 @@ class NoisyLloyd:
 
     def after(self, server: ServerState, means: Mapping[str, Mean]) -> Int32[Tensor, "k d"]:
         """The centroids after a phase, from its noisy sums."""
-        columns, generator = summed(means[SUMS])[SUMS], draws(server, "noisy", server.round)
-        counts = columns[:, -1] / self._weight
-        centroids = self._in_ball(columns[:, :-1] / counts.clamp_min(1)[:, None])
-        if server.round == 0:
+        generator = draws(server, "noisy", server.round)
+        centroids, counts = self.found(summed(means[SUMS])[SUMS])
+        if CENTROIDS not in server.slots:
             around = self._directions(generator, self._clusters, centroids.shape[1])
             return on_lattice(centroids + around)
-        return on_lattice(self._refilled(centroids, counts, generator))
+        return on_lattice(self.refilled(centroids, counts, generator))
 
-    def _refilled(
+    def found(
+        self, columns: Float64[Tensor, "k d+1"]
+    ) -> tuple[Float64[Tensor, "k d"], Float64[Tensor, "k"]]:
+        """Means, and numbers of samples, that noisy sums tell; means are within the ball."""
+        counts = columns[:, -1] / self._weight
+        return self._in_ball(columns[:, :-1] / counts.clamp_min(1)[:, None]), counts
+
+    def refilled(
         self,
         centroids: Float64[Tensor, "k d"],
         counts: Float64[Tensor, "k"],
@@ -107,6 +118,7 @@ class NoisyLloyd:
         few = counts < _FEWEST * counts.clamp_min(0).mean()
         given_up = torch.nonzero(few)[:, 0]
         largest = counts.argsort(descending=True)[: len(given_up)]
+        centroids = centroids.clone()
         step = self._directions(generator, len(given_up), centroids.shape[1]) / 2
         shared = centroids[largest]
         centroids[given_up], centroids[largest] = shared + step, shared - step

@@ -6,16 +6,18 @@ graph of McInnes et al., "UMAP: Uniform Manifold Approximation and Projection fo
 Reduction" (2018), over the prototypes of all clients and cuts it, as in Ng et al., "On Spectral
 Clustering: Analysis and an algorithm" (2001). A sample takes the cluster of the prototypes near it.
 
-As a set, the prototypes hardly depend on how the samples are split. Concord's do not at all.
+As a set, the prototypes hardly depend on how the samples are split. Concord's do not at all. Under
+`privacy.dp` clients send sums in place of them (`noisy_prototypes`).
 """
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Annotated
 
 import torch
 from pydantic import Field, PositiveInt
-from torch import nn
+from torch import Tensor, nn
 
 from coterie.clustering.kmeans import kmeans
 from coterie.clustering.lattice import LIMIT, on_lattice
@@ -34,11 +36,16 @@ from coterie.contract import (
     fewest,
     gathered,
 )
+from coterie.contract.clusterer import Clusterer
 from coterie.errors import ConfigError
 from coterie.networks.prototypes import Prototypes as PrototypesHead
+from modules.exact_sums import MOMENTS, POINTS, project_in, with_slots
 from modules.fixed_encoder import ENCODER, FixedEncoderConfig, OnEncoder
+from modules.noisy_prototypes import PROTOTYPES, NoisyPrototypes
 
-POINTS, COUNTS, SCATTER, PROTOTYPES = "points", "counts", "scatter", "prototypes"
+COUNTS, SCATTER = "counts", "scatter"
+_COMPONENTS = 64
+"""Width of the representation under differential privacy: noise has as many coordinates."""
 
 
 class Prototypes(OnEncoder):
@@ -67,9 +74,30 @@ class Prototypes(OnEncoder):
         self._clusters = config.clusters or task.classes or None
         if self._clusters == 1:
             raise ConfigError("method.clusters=1: there is nothing to tell apart; set 2 or more.")
+        self._noisy: NoisyPrototypes | None = None
+        if task.clip is not None:
+            self._noisy = NoisyPrototypes(
+                task.clip,
+                task.features,
+                clusters=self._clusters,
+                prototypes=config.prototypes,
+                components=_COMPONENTS,
+                neighbours=config.neighbours,
+                cohort=config.participation,
+            )
+            self.rounds = self._noisy.rounds
+
+    def init(self, sizes: Mapping[int, int], seed: int) -> ServerState:
+        """The encoder as it is built; under differential privacy the moments too, still zero."""
+        server = super().init(sizes, seed)
+        if self._noisy is None:
+            return server
+        return with_slots(server, {MOMENTS: self._noisy.start(self._task.features)})
 
     def next(self, server: ServerState) -> Phase | None:
-        """The only phase."""
+        """The only phase; under differential privacy, moments and then an iteration a round."""
+        if self._noisy is not None:
+            return self._noisy.next(server)
         if server.round:
             return None
         most = self._config.prototypes
@@ -95,6 +123,8 @@ class Prototypes(OnEncoder):
 
     def client(self, client: Client, phase: Phase, slots: Slots) -> Outcome:
         """Means of at least K of the client's samples, with their numbers and Σ ‖x − mean‖²."""
+        if self._noisy is not None:
+            return self._noisy.client(client, phase, slots, partial(self._points, client, slots))
         points, config = self._points(client, slots), self._config
         most = max(1, len(points) // (2 * config.minimum))
         found = kmeans(
@@ -127,6 +157,8 @@ class Prototypes(OnEncoder):
         Raises:
             RunError: If there are too few.
         """
+        if self._noisy is not None:
+            return self._noisy.after(server, phase, means)
         found = cluster_prototypes(
             on_lattice(gathered(records, POINTS)),
             gathered(records, COUNTS),
@@ -138,6 +170,16 @@ class Prototypes(OnEncoder):
         return server.advance(
             phase, {PROTOTYPES: found.tensors}, {"eigenvalues": [*found.eigenvalues]}
         )
+
+    def group_sizes(self, sums: Slots) -> Mapping[str, Tensor]:
+        """The samples of each cluster, under differential privacy; else there are no sums."""
+        return {} if self._noisy is None else self._noisy.group_sizes(sums)
+
+    def model_for(self, server: ServerState, client: int | None) -> Clusterer:
+        """The encoder, with the projection that noise asks for, and prototypes, once there are."""
+        model = super().model_for(server, client)
+        project_in(model, server)
+        return model
 
     def _head_of(self, server: ServerState) -> nn.Module | None:
         if PROTOTYPES not in server.slots:

@@ -76,5 +76,20 @@ def test_the_table_of_private_runs_is_the_datas() -> None:
         )
         for row in measured
     ]
-    shown = table_rows("privacy.md", "FedAvg, 500 clients", "k-means, 70,000 samples")
+    named = ("FedAvg, 500", "FedAvg, 60,000", "k-means, 70,000", "Concord, 70", "Prototypes, 70")
+    shown = table_rows("privacy.md", *named)
     assert [tuple(cells[2:]) for cells in shown] == wanted
+    assert all(row["commit"] and row["command"] for row in measured)
+
+
+def test_the_curve_of_private_clusters_is_the_datas() -> None:
+    with (DOCS / "results" / "data" / "privacy.csv").open(newline="") as file:
+        measured = [row for row in csv.DictReader(file) if row["score"] == "nmi"]
+    value = {
+        (row["method"], f"{float(row['epsilon']):.1g}" if row["epsilon"] else "none"): row["value"]
+        for row in measured
+    }
+    shown = table_rows("privacy.md", "Concord, by", "prototypes, by", "k-means on pixels, by")
+    for method, cells in zip(("concord", "prototypes", "kmeans"), shown, strict=True):
+        wanted = [value.get((method, at)) for at in ("0.5", "1", "2", "8", "none")]
+        assert cells[1:] == [f"{float(v):.3f}" if v else "–" for v in wanted]

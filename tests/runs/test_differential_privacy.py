@@ -18,6 +18,8 @@ from tests.builders.runs import SERIAL, model_files
 NOISE = ("privacy.dp.clip=0.05", "privacy.dp.noise_multiplier=2")
 FEDAVG = (*small("fedavg"), "encoder=mlp", *NOISE, "method.rounds=4", "checkpoint.every=1")
 KMEANS = (*small("kmeans"), *NOISE, "privacy.dp.clip=4", "method.restarts=1", "method.iterations=3")
+PROTOTYPES = (*NOISE, "privacy.dp.clip=1", "method.prototypes=30", "data.limit=1000")
+RECORD = (*FEDAVG[:-2], "privacy.dp.unit=record", "method.epochs=2", *FEDAVG[-2:])
 KEY = "ab" * 32
 
 
@@ -61,15 +63,40 @@ def test_the_run_ends_before_the_round_that_its_budget_does_not_pay_for(tmp_path
     assert summary(tmp_path / "run")["privacy"] == known["privacy"]
 
 
-@pytest.mark.parametrize("last", [1, 2, 3])
-def test_a_run_that_is_resumed_has_the_same_bits_and_spends_nothing_twice(last, tmp_path, same_key):
-    train(tmp_path / "whole", *FEDAVG)
-    train(tmp_path / "run", *FEDAVG)
+def test_training_that_protects_samples_pays_for_each_epoch(tmp_path):
+    budget = epsilon(4, 2.0, 1e-5) + 0.01
+    _, notes = train(tmp_path / "run", *RECORD, f"privacy.dp.budget={budget}")
+    known = summary(tmp_path / "run")
+    assert (known["status"], known["rounds"]) == ("completed", 2)
+    assert spent(tmp_path / "run") == [epsilon(2, 2.0, 1e-5), epsilon(4, 2.0, 1e-5)]
+    assert any(note.startswith("Ended before round 3: it would exceed") for note in notes)
+
+
+def test_a_raised_budget_goes_on_to_the_bits_of_a_run_that_had_it(tmp_path, same_key):
+    less, more = (f"privacy.dp.budget={epsilon(n, 2.0, 1e-5) + 0.01}" for n in (1, 3))
+    train(tmp_path / "whole", *FEDAVG, more)
+    train(tmp_path / "run", *FEDAVG, less)
+    assert summary(tmp_path / "run")["rounds"] == 1
+    train(tmp_path / "run", *FEDAVG, more, "resume=true")
+    assert summary(tmp_path / "run")["rounds"] == 3
+    assert summary(tmp_path / "run")["privacy"] == summary(tmp_path / "whole")["privacy"]
+    assert spent(tmp_path / "run") == spent(tmp_path / "whole")
+    assert model_files(tmp_path / "run") == model_files(tmp_path / "whole")
+    with pytest.raises(ConfigError, match=r"had privacy\.dp\.budget="):
+        train(tmp_path / "run", *FEDAVG, less, "resume=true")
+
+
+@pytest.mark.parametrize(("last", "keys"), [(1, FEDAVG), (2, FEDAVG), (3, FEDAVG), (2, RECORD)])
+def test_a_run_that_is_resumed_has_the_same_bits_and_spends_nothing_twice(
+    last, keys, tmp_path, same_key
+):
+    train(tmp_path / "whole", *keys)
+    train(tmp_path / "run", *keys)
     released = (tmp_path / "run" / "noise.jsonl").read_text()
     for gone in range(last + 1, 5):  # killed in round 4, with `last` the last checkpoint
         shutil.rmtree(tmp_path / "run" / "checkpoints" / f"round-{gone:06d}", ignore_errors=True)
     (tmp_path / "run" / "summary.json").unlink()
-    train(tmp_path / "run", *FEDAVG, "checkpoint.keep=9", "resume=true")
+    train(tmp_path / "run", *keys, "checkpoint.keep=9", "resume=true")
     assert (tmp_path / "run" / "noise.jsonl").read_text() == released
     assert model_files(tmp_path / "run") == model_files(tmp_path / "whole")
     assert spent(tmp_path / "run") == spent(tmp_path / "whole")
@@ -110,7 +137,26 @@ def test_two_runs_of_one_seed_have_other_noise(tmp_path):
     assert model_files(tmp_path / "one") != model_files(tmp_path / "two")
 
 
-@pytest.mark.parametrize("keys", [FEDAVG, KMEANS], ids=["fedavg", "kmeans"])
+@pytest.mark.parametrize("choice", ["prototypes", "concord"])
+def test_prototypes_from_noisy_sums_give_clusters(choice, tmp_path, same_key):
+    keys = (*small(choice), *PROTOTYPES)
+    train(tmp_path / "run", *keys)
+    known = summary(tmp_path / "run")
+    assert known["privacy"]["epsilon"] == epsilon(9, 2.0, 1e-5)
+    assert known["metrics"]["clustering"]["nmi"] > 0.3
+    train(tmp_path / "masked", *keys, "privacy.secure_aggregation=true")
+    assert model_files(tmp_path / "run") == model_files(tmp_path / "masked")
+
+
+def test_prototypes_of_a_run_that_its_budget_ends_have_clusters(tmp_path):
+    budget = f"privacy.dp.budget={epsilon(5, 2.0, 1e-5) + 0.01}"
+    train(tmp_path / "run", *small("prototypes"), *PROTOTYPES, budget)
+    known = summary(tmp_path / "run")
+    assert known["rounds"] == 5
+    assert "nmi" in known["metrics"]["clustering"]
+
+
+@pytest.mark.parametrize("keys", [FEDAVG, KMEANS, RECORD], ids=["fedavg", "kmeans", "record"])
 def test_masks_change_no_bit_of_a_private_run(keys, tmp_path, same_key):
     train(tmp_path / "plain", *keys)
     train(tmp_path / "masked", *keys, "privacy.secure_aggregation=true")
@@ -127,7 +173,7 @@ def test_noise_is_the_same_on_ray(tmp_path, same_key):
     assert spent(tmp_path / "serial") == spent(tmp_path / "ray")
 
 
-@pytest.mark.parametrize("keys", [FEDAVG, KMEANS], ids=["fedavg", "kmeans"])
+@pytest.mark.parametrize("keys", [FEDAVG, KMEANS, RECORD], ids=["fedavg", "kmeans", "record"])
 def test_clients_tell_nothing_about_their_training(keys, tmp_path):
     train(tmp_path / "run", *keys)
     assert "loss" not in json.dumps(rows(tmp_path / "run"))
@@ -148,12 +194,28 @@ def test_methods_that_average_models_run_with_noise(choice, tmp_path):
 
 
 @pytest.mark.parametrize(
+    "choice",
+    ["fedsimclr", "fedbyol", "fedsimsiam", "fedu", "rotpred", "specloss", "fedcc", "ifca"],
+)
+def test_methods_whose_samples_have_no_gradients_of_their_own_are_refused(choice, tmp_path):
+    keys = (*small(choice), "encoder=mlp", *NOISE, "privacy.dp.unit=record")
+    with pytest.raises(ConfigError, match=r"privacy\.dp|groups of the method"):
+        train(tmp_path / "run", *keys)
+    assert not (tmp_path / "run").exists()
+
+
+def test_moon_protects_samples_too(tmp_path):
+    train(tmp_path / "run", *small("moon"), "encoder=mlp", *NOISE, "privacy.dp.unit=record")
+    assert spent(tmp_path / "run")[-1] > 0
+
+
+@pytest.mark.parametrize(
     ("choice", "keys", "sentence"),
     [
         ("kfed", NOISE, "privacy.dp.clip=0.05: clients send the record 'centroids' in phase"),
         ("cfcl", NOISE, "privacy.dp.clip=0.05: clients send the mail 'reserve_samples' in phase"),
-        ("prototypes", NOISE, "privacy.dp.clip=0.05: clients send the record 'counts' in phase"),
-        ("concord", NOISE, "privacy.dp.clip=0.05: what clients send in slot 'moments' of phase"),
+        ("ffcm", NOISE, "privacy.dp.clip=0.05: clients send the record 'centroids' in phase"),
+        ("dcco", (*NOISE, "encoder=mlp"), "privacy.dp.clip=0.05: what clients send in slot"),
         ("ifca", (*NOISE, "encoder=mlp"), "privacy.dp.clip=0.05: the groups of the method's"),
         (
             "ccfc",
@@ -161,6 +223,10 @@ def test_methods_that_average_models_run_with_noise(choice, tmp_path):
             "privacy.dp.clip=0.05: clients send the record 'centroids'",
         ),
         ("fedcc", NOISE, "encoder: a batch norm's running statistics are not sent under"),
+        ("fedavg", (*NOISE, "privacy.dp.unit=record", "encoder=conv3"), "is a BatchNorm2d, behind"),
+        ("fedavg", (*RECORD[1:], "privacy.dp.delta=0.1"), "privacy.dp.delta=0.1: with 200 samples"),
+        ("fedavg", (*RECORD[1:], "privacy.dp.budget=3"), "a single round spends"),
+        ("fedavg", ("privacy.dp.unit=record",), "unit=record: give clip and noise_multiplier too"),
         ("fedavg", (*NOISE, "aggregation.rule=median"), "aggregation.rule=median: noise under"),
         ("fedavg", (*NOISE, "privacy.dp.delta=0.4"), "privacy.dp.delta=0.4: with 5 clients that"),
         ("fedavg", (*NOISE, "privacy.dp.budget=0.5"), "privacy.dp.budget=0.5: a single sum spends"),

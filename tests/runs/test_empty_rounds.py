@@ -2,6 +2,7 @@
 
 import pytest
 
+from coterie import Federation
 from coterie.commands.compose import compose
 from coterie.errors import RunError
 from coterie.rounds.loop import Loop
@@ -15,12 +16,17 @@ QUICK = ("kmeans", "concord", "turtle", "ccfc")
 """Methods with heads, whose first rounds make what the others need."""
 
 
+def present(given, empty):
+    """The key by which all clients are there in every round but one."""
+    everybody = [*range(compose(*given).partition.clients)]
+    rounds = [[] if number == empty else everybody for number in range(1, 60)]
+    return f"participation.availability={rounds}"
+
+
 def ran(choice, empty):
     """The method and the state after a run whose round of this number has no client."""
     given = (*small(choice), *SERIAL)
-    everybody = [*range(compose(*given).partition.clients)]
-    present = [[] if number == empty else everybody for number in range(1, 60)]
-    assembly = assemble(compose(*given, f"participation.availability={present}"))
+    assembly = assemble(compose(*given, present(given, empty)))
     backend = make_backend(assembly.workload, lambda: None)
     state, observer = RunState(server=assembly.server), Silent()
     try:
@@ -44,3 +50,12 @@ def test_a_round_without_clients_is_passed_over(choice, empty):
     method, state = ran(choice, empty)
     if choice in QUICK:
         assert method.model_for(state.server, None).head is not None
+
+
+@pytest.mark.parametrize("choice", ["kmeans", "prototypes", "concord"])
+def test_so_is_one_under_noise(choice, tmp_path):
+    noise = ("privacy.dp.clip=1", "privacy.dp.noise_multiplier=0.5", "privacy.dp.delta=1e-5")
+    alone = ("method.restarts=1",) if choice == "kmeans" else ()
+    given = (*small(choice), *SERIAL, *noise, *alone, "method.clusters=3", "evaluation.every=0")
+    ran = Federation(compose(*given, present(given, 1), f"run_dir={tmp_path / 'run'}")).run()
+    assert 0 < ran.metrics["clustering"]["nmi"] <= 1

@@ -64,6 +64,11 @@ class Component(BaseModel):
     """Of a method's config: whether clients contribute sums over their samples, which only the
     plain mean adds up; then `aggregation.rule` and `aggregation.optimizer` keep their defaults."""
 
+    uncoupled: ClassVar[bool] = False
+    """Of a method's config: whether a turn is one training of `epochs` epochs, on a loss that is a
+    mean over samples of what each has for itself. Then training can be private for single samples:
+    see `privacy.dp.unit`."""
+
     @property
     def client_count(self) -> int | None:
         """Of a partition's config: how many clients it makes, by default its key `clients`.

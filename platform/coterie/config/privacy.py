@@ -1,6 +1,6 @@
 """What clients keep to themselves, whatever the method."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
@@ -14,12 +14,17 @@ below 2^31 for samples too, and its square fits the sampler's integers."""
 class DPConfig(Component):
     """Differential privacy of what the server learns from the clients; off without `clip`."""
 
+    unit: Literal["client", "record"] = "client"
+    """Of methods that train, what ε protects: all of a client, by noise on the sum of updates, or
+    one sample, by noise on each step's gradients. Methods of sums over samples, such as k-means and
+    Concord, protect one sample in any case."""
     clip: Annotated[float, Field(ge=1e-3, le=1e3)] | None = None
-    """L2 norm to which each client's update is clipped, over all slots together; for k-means, that
-    of each sample's representation. With it, noise is added to every sum; null: no privacy."""
-    noise_multiplier: Annotated[float, Field(ge=1e-2)] | None = None
-    """Standard deviation of the noise in each coordinate of the sum, as a multiple of what one
-    client, or of k-means one sample, changes it by at most."""
+    """L2 norm to which each client's update is clipped, over all slots together; by unit=record,
+    each sample's gradient; in methods of sums, each sample's representation. With it, noise is
+    added; null: no privacy."""
+    noise_multiplier: Annotated[float, Field(ge=1e-2, le=2000)] | None = None
+    """Standard deviation of the noise in each coordinate of a sum, as a multiple of what one client
+    or sample changes the sum by at most."""
     delta: Annotated[float, Field(gt=0.0, lt=1.0)] = 1e-5
     """δ for which ε is computed; well below one divided by the number of clients, or samples."""
     budget: PositiveFloat | None = None
@@ -32,6 +37,8 @@ class DPConfig(Component):
             raise ValueError(f"{has}={getattr(self, has)}: give {lacks} too, or none of the two")
         if self.clip is None and self.budget is not None:
             raise ValueError(f"budget={self.budget}: give clip and noise_multiplier too")
+        if self.clip is None and self.unit != "client":
+            raise ValueError(f"unit={self.unit}: give clip and noise_multiplier too")
         if self.clip and self.noise_multiplier and self.clip * self.noise_multiplier > MOST_NOISE:
             raise ValueError(
                 f"clip={self.clip} with noise_multiplier={self.noise_multiplier} is noise over "

@@ -9,6 +9,7 @@ from coterie.contract.phase import Phase
 from coterie.execution.clipping import Sensitivity
 from coterie.execution.exact import Lanes, Layout
 from coterie.execution.packing import Packed
+from coterie.execution.record_noise import RecordNoise
 
 Handle = Any
 """A `Packed`, or a backend's reference to one."""
@@ -26,6 +27,7 @@ class Turn:
         mail: Sender to message.
         work: Share of its local steps to do; under 1 for a straggler.
         heaviest: The largest weight of its contributions; None where weights do not count.
+        noise: What makes its training private for single samples, or None.
     """
 
     client: int
@@ -35,6 +37,7 @@ class Turn:
     mail: Mapping[int, Handle] = field(default_factory=dict)
     work: float = 1.0
     heaviest: int | None = None
+    noise: RecordNoise | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

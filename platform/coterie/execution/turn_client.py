@@ -14,6 +14,7 @@ from coterie.contract.phase import Tensors
 from coterie.contract.seeds import derive_seed
 from coterie.execution.batches import SeededBatches
 from coterie.execution.module_pool import ModulePool
+from coterie.execution.record_noise import RecordNoise, noisy_training
 
 _EMBED_ROWS = 256
 """Samples in a forward pass of `embed`."""
@@ -34,6 +35,7 @@ class TurnClient:
         pool: Modules kept between turns.
         device: Where to embed.
         work: Share of the local steps to do; under 1 for a straggler.
+        noise: What makes training private for single samples, or None.
     """
 
     id: int
@@ -46,6 +48,7 @@ class TurnClient:
     pool: ModulePool
     device: torch.device
     work: float = 1.0
+    noise: RecordNoise | None = None
 
     def module(self, kind: str, build: Callable[[], ModuleT]) -> ModuleT:
         """The module in its initial state."""
@@ -58,7 +61,10 @@ class TurnClient:
         batches = SeededBatches(data, plan, seed, with_labels=self.needs_labels, work=self.work)
         # With a seed that outlives the turn, a network's own draws must not repeat in the next one.
         own = seed if plan.seed is None else derive_seed(seed, "turn", plan.first_step)
-        return self.trainer.fit(module, batches, own)
+        if self.noise is None:
+            return self.trainer.fit(module, batches, own)
+        with noisy_training(module, plan, self.noise):
+            return self.trainer.fit(module, batches, own)
 
     def embed(self, network: nn.Module, samples: Tensor | None = None) -> Tensor:
         """The network's outputs for samples, by default the client's own, on the CPU, in order."""

@@ -134,7 +134,9 @@ class Worker:
                 samples=turn.size,
                 heaviest=turn.heaviest,
             )
-            if order.sensitivity is not None:  # nothing leaves the client but what is noised
+            if (
+                order.sensitivity is not None or turn.noise is not None
+            ):  # nothing leaves the client but what is noised
                 outcome = replace(outcome, metrics={}, note="")
             done = _turn_done(call, turn.client, outcome, time.perf_counter() - started)
             done = replace(done, updates=sent_whole(order.rule, outcome.up))
@@ -169,6 +171,7 @@ class Worker:
             pool=self.pool,
             device=self.device,
             work=turn.work,
+            noise=turn.noise,
         )
 
     def _data(self, client: int) -> ClientData:

@@ -142,7 +142,8 @@ class Loop:
         versions = {name: (digest(p), p.nbytes) for name, p in packed.items()}
         config = self.workload.config
         # Sums over samples have no scale of their own, and a median outvotes what is out of scale.
-        limited = not type(config.method).sums and config.aggregation.rule in ("weighted", "equal")
+        sums = type(config.method).sums or phase.sensitivity is not None
+        limited = not sums and config.aggregation.rule in ("weighted", "equal")
         growth = config.faults.max_growth if limited else None
         slots_up = {name: state.server.slots[name] for name in sorted(phase.up)}
         limits = self._heaviest(phase, turnout)
@@ -160,7 +161,9 @@ class Loop:
     def _heaviest(self, phase: Phase, turnout: Turnout) -> Mapping[int, int]:
         """The largest weight of each client; empty where weights do not count."""
         config = self.workload.config
-        if config.aggregation.rule != "weighted" or config.privacy.dp.clip is not None:
+        dp = config.privacy.dp
+        clipped = dp.clip is not None and dp.unit == "client"
+        if config.aggregation.rule != "weighted" or clipped:
             return {}
         return heaviest({c: len(self.workload.parts[c]) for c in turnout.clients}, phase)
 
@@ -181,6 +184,7 @@ class Loop:
             mail=state.mail.get(client, {}),
             work=turnout.work.get(client, 1.0),
             heaviest=limits.get(client),
+            noise=None if self.privacy is None else self.privacy.training(phase, client),
         )
 
     def _execute(self, order: Order) -> PhaseResult:
@@ -198,9 +202,8 @@ class Loop:
 
     def _join(self, order: Order, sums: ExactMeans) -> Mapping[str, Mean]:
         """The slots' means; under differential privacy with noise."""
-        if order.sensitivity is None:
+        if self.privacy is None:
             return sums.result()
-        assert self.privacy is not None  # `run` has seen to it
         return self.privacy.release(
             order, sums, lambda slot: unpack(self.backend.fetch(order.slots[slot]))
         )

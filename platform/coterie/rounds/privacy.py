@@ -29,11 +29,12 @@ from coterie.execution.clipping import STEPS, Sensitivity
 from coterie.execution.discrete_gaussian import Stream, discrete_gaussian
 from coterie.execution.events import Order
 from coterie.execution.exact import ExactMeans
+from coterie.execution.record_noise import RecordNoise
 
 Fetch = Callable[[str], Tensors]
 """A slot, as clients received it."""
 
-_OTHERS = "choose a method whose clients send model updates only, such as fedavg, or kmeans."
+_OTHERS = "choose a method whose clients send model updates only, such as fedavg, or concord."
 _ORDERS = tuple(1 + 10.0 ** (step / 50) for step in range(-150, 251))
 """Rényi orders, from 1.001 to 10⁵."""
 
@@ -64,12 +65,15 @@ class Privacy:
         secret: The key of the noise, 32 bytes.
         spent: Sums released so far, in order; a resumed run's have those before it.
         record: Called with a sum before it is released, to write it down.
+        epochs: In how many noisy sums of a phase a client or sample is: one, or where clients train
+            with noise, one an epoch.
     """
 
     config: DPConfig
     secret: bytes
     spent: list[Spent] = field(default_factory=list)
     record: Callable[[Spent], None] = lambda _: None
+    epochs: int = 1
 
     def affords(self, phase: Phase, clients: Collection[int]) -> bool:
         """Whether the budget allows the phase; one that has been paid for before, it does."""
@@ -94,12 +98,13 @@ class Privacy:
             not they answered; for sums over samples, the sum itself. Its weight is 1.
         """
         bound = order.sensitivity
-        assert bound is not None  # the loop asks under differential privacy only
         if not order.layouts:
             return {}
+        if bound is None:  # clients have trained with noise
+            self._pay(order, self._tag(_place(order.phase), _bytes(order, sums)).hex())
+            return sums.result()
         whole = _whole(order, sums)
-        context = f"{order.phase.round} {order.phase.step} {sigma(self.config, bound)} "
-        tag = hmac.digest(self.secret, b"sum " + context.encode() + whole.tobytes(), "sha256")
+        tag = self._tag(f"{_place(order.phase)}{sigma(self.config, bound)} ", whole.tobytes())
         self._pay(order, tag.hex())
         stream = Stream(hmac.digest(self.secret, b"noise " + tag, "sha256"))
         noisy = whole + discrete_gaussian(stream, sigma(self.config, bound), len(whole))
@@ -116,6 +121,20 @@ class Privacy:
             means[slot] = Mean(weight=1, tensors=layout.restore(flat))
         return means
 
+    def training(self, phase: Phase, client: int) -> RecordNoise | None:
+        """The noise of a client's training in a phase; None where sums are noised instead."""
+        if self.config.unit == "client" or phase.sensitivity is not None:
+            return None
+        assert self.config.clip is not None
+        assert self.config.noise_multiplier is not None
+        context = f"training {_place(phase)}{client}".encode()
+        return RecordNoise(
+            clip=self.config.clip,
+            sigma=math.ceil(Fraction(self.config.noise_multiplier) * STEPS),
+            epochs=self.epochs,
+            key=hmac.digest(self.secret, context, "sha256"),
+        )
+
     def epsilon(self, phase: Phase | None = None) -> float:
         """ε of all sums released up to a phase, by default of all."""
         spent = self.spent
@@ -128,6 +147,9 @@ class Privacy:
     def spending(self) -> dict[str, float]:
         """ε of all sums so far, and its δ."""
         return {"epsilon": self.epsilon(), "delta": self.config.delta}
+
+    def _tag(self, context: str, whole: bytes) -> bytes:
+        return hmac.digest(self.secret, b"sum " + context.encode() + whole, "sha256")
 
     def _pay(self, order: Order, tag: str) -> None:
         clients = tuple(turn.client for turn in order.turns)
@@ -148,9 +170,8 @@ class Privacy:
         """The ε of the client that was asked most often: who is asked depends on no data."""
         asked = Counter(chain.from_iterable(entry.clients for entry in spent))
         assert self.config.noise_multiplier is not None  # as there is a clip
-        return epsilon(
-            max(asked.values(), default=0), self.config.noise_multiplier, self.config.delta
-        )
+        releases = self.epochs * max(asked.values(), default=0)
+        return epsilon(releases, self.config.noise_multiplier, self.config.delta)
 
 
 @lru_cache(maxsize=1024)
@@ -186,6 +207,14 @@ def sensitivity(config: DPConfig, phase: Phase, method: type[Component]) -> Sens
             )
     if phase.sensitivity is not None:
         return Sensitivity(math.ceil(Fraction(phase.sensitivity) * STEPS), clips=False)
+    if config.unit == "record":
+        if method.uncoupled:
+            return None
+        raise ConfigError(
+            "privacy.dp.unit=record: in the loss of the method no sample has a gradient of its "
+            "own, as it compares samples or keeps to sums; choose fedavg or moon, or "
+            "privacy.dp.unit=client."
+        )
     if method.sums or (phase.up - phase.down):
         slot = sorted(phase.up - phase.down or phase.up)[0]
         raise ConfigError(
@@ -199,6 +228,17 @@ def sigma(config: DPConfig, bound: Sensitivity) -> int:
     """The noise's standard deviation in units of 2^-20, rounded up."""
     assert config.noise_multiplier is not None
     return math.ceil(Fraction(config.noise_multiplier) * bound.steps)
+
+
+def _place(phase: Phase) -> str:
+    return f"{phase.round} {phase.step} "
+
+
+def _bytes(order: Order, sums: ExactMeans) -> bytes:
+    """All slots' sums, as they are."""
+    found = [sums.lanes.get(slot) or order.layouts[slot].zeros() for slot in sorted(order.layouts)]
+    lanes = [lane.long().numpy().tobytes() for each in found for lane in (each.high, each.low)]
+    return b"".join(lanes)
 
 
 def _whole(order: Order, sums: ExactMeans) -> NDArray[np.int64]:

@@ -10,6 +10,7 @@ from coterie.config.schema import RunConfig
 from coterie.contract.method import GroupsClients, Method
 from coterie.contract.phase import Phase, ServerState
 from coterie.errors import ConfigError, ContractError
+from coterie.execution.record_noise import check_unmixed
 from coterie.rounds.privacy import epsilon, sensitivity
 
 _MOST_PHASES = 10_000
@@ -52,11 +53,20 @@ def check_privacy(
     for phase in _ahead(method, server):
         sensitivity(dp, phase, type(config.method))
     bound = sensitivity(dp, first, type(config.method))
+    if bound is None:
+        check_unmixed(method.model_for(server, None))
     if bound is not None and bound.clips:
         _check_statistics(method, server)
-        _check_numbers(dp, len(sizes), "clients")
+        _check_numbers(dp, len(sizes), "clients", 1)
     else:
-        _check_numbers(dp, sum(sizes.values()), "samples")
+        _check_numbers(dp, sum(sizes.values()), "samples", sums_a_phase(config))
+
+
+def sums_a_phase(config: RunConfig) -> int:
+    """In how many noisy sums of a phase one client, or one sample, is."""
+    method = config.method
+    by_step = config.privacy.dp.unit == "record" and method.uncoupled
+    return int(method.model_dump()["epochs"]) if by_step else 1
 
 
 def _ahead(method: Method, server: ServerState) -> Iterator[Phase]:
@@ -82,16 +92,17 @@ def _check_statistics(method: Method, server: ServerState) -> None:
         )
 
 
-def _check_numbers(dp: DPConfig, units: int, of: str) -> None:
+def _check_numbers(dp: DPConfig, units: int, of: str, sums: int) -> None:
     if dp.delta * units >= 1:
         raise ConfigError(
             f"privacy.dp.delta={dp.delta:g}: with {units:,} {of} that lets one be published whole; "
             f"give less than {1 / units:.1g}."
         )
     assert dp.noise_multiplier is not None  # there is a clip
-    once = epsilon(1, dp.noise_multiplier, dp.delta)
+    once = epsilon(sums, dp.noise_multiplier, dp.delta)
     if dp.budget is not None and once > dp.budget:
+        one = "sum" if sums == 1 else "round"
         raise ConfigError(
-            f"privacy.dp.budget={dp.budget:g}: a single sum spends {once:.3g}; raise it, or "
+            f"privacy.dp.budget={dp.budget:g}: a single {one} spends {once:.3g}; raise it, or "
             "privacy.dp.noise_multiplier."
         )

@@ -28,11 +28,13 @@ _FREE = frozenset(
 """Keys and sections that a resumed run may change: they decide where and how it runs."""
 _BOUND = frozenset({"cluster.threads_per_client"})
 """Keys of those sections that it may not change: the number of threads changes rounding."""
+_NOISE = "privacy.dp"
+_BUDGET = f"{_NOISE}.budget"
 _ADDED = frozenset({"privacy.minimum"})
 """Keys that configs of earlier versions lack, with bits that only small clients' depend on."""
 _BEFORE = {
     "privacy.secure_aggregation": False,
-    "privacy.dp": DPConfig().model_dump(mode="json"),
+    **{f"{_NOISE}.{key}": value for key, value in DPConfig().model_dump(mode="json").items()},
 }
 """What configs of earlier versions, which lack these keys, meant."""
 _ORDERED = "data.clients"
@@ -45,7 +47,8 @@ def check_same_run(stored: Mapping[str, Any], config: RunConfig) -> str:
 
     Args:
         stored: The stored run's config as plain values.
-        config: The config to resume with. The keys that its method calls extensible may be larger.
+        config: The config to resume with. The keys that its method calls extensible may be larger,
+            and so may the budget.
 
     Returns:
         What extends the run, as a sentence; "" if nothing does.
@@ -71,11 +74,12 @@ def check_same_run(stored: Mapping[str, Any], config: RunConfig) -> str:
 
 
 def _raised(key: str, then: Mapping[str, Any], now: Mapping[str, Any], config: RunConfig) -> bool:
-    """Whether a key of the method extends the run, and is larger now."""
+    """Whether a key extends the run, as some of the method and the budget do, and is larger now."""
     section, _, name = key.partition(".")
-    before = then.get(key)
+    before, after = then.get(key), now.get(key)
     extends = section == "method" and name in config.method.extensible
-    return extends and isinstance(before, int) and now[key] > before
+    numbers = isinstance(before, int | float) and isinstance(after, int | float)
+    return (extends or key == _BUDGET) and numbers and after > before
 
 
 def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -87,7 +91,9 @@ def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
         leaves = value if isinstance(value, Mapping) else {"": value}
         for leaf, inner in leaves.items():
             key = f"{section}.{leaf}" if leaf else section
-            if key in _BOUND or not {section, key} & _FREE:
+            if key == _NOISE and isinstance(inner, Mapping):
+                flat |= {f"{key}.{name}": part for name, part in inner.items()}
+            elif key in _BOUND or not {section, key} & _FREE:
                 flat[key] = _plain([*inner.items()] if key == _ORDERED else inner)
     return flat
 

@@ -24,6 +24,7 @@ from coterie.run.client_table import ClientRow, client_rows, write_clients
 from coterie.run.interrupts import Interrupts
 from coterie.run.lineage import pretrained_artifact
 from coterie.run.outputs import draw_figures, summary_of, write_assignments, write_models
+from coterie.run.privacy_checks import sums_a_phase
 from coterie.run.recorder import Recorder
 from coterie.run.recovery import Recovery
 from coterie.run.setup import Assembly, make_backend, make_scorer
@@ -241,7 +242,7 @@ class Session:
             return None
         file = NoiseFile(self.directory.noise)
         secret, spent = file.open(begun=bool(state.phases))
-        return Privacy(config, secret, spent, file.append)
+        return Privacy(config, secret, spent, file.append, sums_a_phase(self.config))
 
     def _make_tracker(self) -> Tracker:
         config, path = self.config, self.directory.path

@@ -1,6 +1,7 @@
 """Noise on sums and what it spends: a phase that runs again spends nothing."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from coterie.execution.exact import ExactMeans, Layout
 from coterie.rounds.privacy import Privacy, Spent, epsilon, sensitivity
 from modules.concord import Concord
 from modules.fedavg import FedAvg
+from modules.simsiam import FedSimSiam
 
 SLOTS = {"a": {"w": torch.full((2000,), 3.0)}, "b": {"w": torch.zeros(3, 2)}}
 LAYOUTS = {slot: Layout.of(tensors) for slot, tensors in SLOTS.items()}
@@ -183,3 +185,44 @@ def test_a_released_sum_is_written_before_it_is_released():
 
     with pytest.raises(OSError, match="no space"):
         Privacy(CONFIG, KEY, record=refuse).release(order(), sums(), SLOTS.get)
+
+
+RECORD = CONFIG.model_copy(update={"unit": "record"})
+
+
+def test_the_noise_of_training_has_a_key_for_each_turn():
+    privacy = Privacy(RECORD, KEY, epochs=3)
+    phases = [Phase(name="p", stage="s", round=r, step=s) for r, s in ((1, 0), (1, 1), (2, 0))]
+    noises = [privacy.training(phase, client) for phase in phases for client in (0, 1)]
+    assert {(n.clip, n.sigma, n.epochs) for n in noises} == {(2.0, 3 * STEPS // 2, 3)}
+    assert len({n.key for n in noises}) == len(noises)
+    assert privacy.training(phases[0], 0) == noises[0]
+    assert Privacy(RECORD, bytes(32)).training(phases[0], 0).key != noises[0].key
+
+
+def test_noise_of_training_is_for_training_alone():
+    phase = Phase(name="p", stage="s", round=1)
+    assert Privacy(CONFIG, KEY).training(phase, 0) is None
+    summed = Phase(name="p", stage="s", round=1, sensitivity=1.0)
+    assert Privacy(RECORD, KEY).training(summed, 0) is None
+
+
+def test_models_trained_with_noise_are_released_as_they_are_and_paid_by_the_epoch():
+    privacy = Privacy(RECORD, KEY, epochs=3)
+    one = replace(order(), sensitivity=None)
+    found = released(privacy, one, sums(0.1))
+    assert found["a"].tolist() == pytest.approx([0.1] * 2000)
+    assert torch.equal(found["a"], released(privacy, one, sums(0.1))["a"])
+    assert privacy.epsilon() == epsilon(3, 1.5, 1e-5)
+    released(privacy, one, sums(0.1 + 2.0**-50))  # another sum of the same phase
+    assert privacy.epsilon() == epsilon(6, 1.5, 1e-5)
+
+
+def test_where_samples_have_no_gradients_of_their_own_they_are_not_protected():
+    up = frozenset({"a"})
+    phase = Phase(name="p", stage="s", round=1, down=up, up=up)
+    assert sensitivity(RECORD, phase, FedAvg.Config) is None
+    bounded = Phase(name="p", stage="s", round=1, up=up, sensitivity=1.0)
+    assert sensitivity(RECORD, bounded, Concord.Config) == Sensitivity(STEPS, clips=False)
+    with pytest.raises(ConfigError, match=r"unit=record: in the loss of the method no sample"):
+        sensitivity(RECORD, phase, FedSimSiam.Config)

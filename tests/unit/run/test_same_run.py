@@ -18,6 +18,37 @@ def test_a_run_from_before_the_minimum_can_be_resumed():
         check_same_run(stored, compose(*TINY, "privacy.secure_aggregation=true"))
 
 
+NOISE = ("privacy.dp.clip=1", "privacy.dp.noise_multiplier=2")
+
+
+def test_a_run_from_before_the_unit_can_be_resumed():
+    stored = dump_config(compose(*TINY, *NOISE))
+    del stored["privacy"]["dp"]["unit"]
+    assert check_same_run(stored, compose(*TINY, *NOISE)) == ""
+    with pytest.raises(ConfigError, match=r"privacy\.dp\.unit=client, this one has .*unit=record"):
+        check_same_run(stored, compose(*TINY, *NOISE, "privacy.dp.unit=record"))
+
+
+def test_the_budget_may_rise():
+    stored = dump_config(compose(*TINY, *NOISE, "privacy.dp.budget=2"))
+    more = compose(*TINY, *NOISE, "privacy.dp.budget=2.5")
+    assert check_same_run(stored, more) == "privacy.dp.budget rises from 2.0 to 2.5."
+
+
+@pytest.mark.parametrize("keys", [("privacy.dp.budget=1.5",), ()])
+def test_a_lower_budget_and_none_are_refused(keys):
+    stored = dump_config(compose(*TINY, *NOISE, "privacy.dp.budget=2"))
+    with pytest.raises(ConfigError, match=r"had privacy\.dp\.budget=2\.0, this one has"):
+        check_same_run(stored, compose(*TINY, *NOISE, *keys))
+
+
+@pytest.mark.parametrize("key", ["clip=2", "noise_multiplier=3", "delta=1e-6"])
+def test_other_noise_is_refused(key):
+    stored = dump_config(compose(*TINY, *NOISE))
+    with pytest.raises(ConfigError, match=rf"privacy\.dp\.{key.partition('=')[0]}="):
+        check_same_run(stored, compose(*TINY, *NOISE, f"privacy.dp.{key}"))
+
+
 def test_another_minimum_is_refused():
     stored = dump_config(compose(*TINY))
     with pytest.raises(

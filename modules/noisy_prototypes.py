@@ -1,0 +1,239 @@
+"""Prototypes under differential privacy of single samples, for Concord and prototypes.
+
+1. `moments`: number, sum and products of representations clipped to a ball, and of Concord's
+   differences between warps. Noise on products, then their leading eigenvectors: Dwork, Talwar,
+   Thakurta and Zhang, "Analyze Gauss" (STOC 2014). Samples are projected on these directions and
+   normalised, so from here on one adds a unit vector to a sum, and noise has few coordinates.
+2. `prototypes`: Lloyd's algorithm on noisy sums (`noisy_lloyd`), with many centroids.
+3. At the server: the graph over centroids that stand for more samples than noise makes up, and its
+   cut. It is made each round, so a run that its budget ends early has clusters too.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from jaxtyping import Float, Float64, Int32
+from threadpoolctl import threadpool_limits
+from torch import Tensor
+
+from coterie.clustering.lattice import clipped_rows, off_lattice, on_lattice, products
+from coterie.clustering.prototypes import cluster_prototypes
+from coterie.contract import (
+    Bounds,
+    Client,
+    Mean,
+    Outcome,
+    Phase,
+    ServerState,
+    Slots,
+    Tensors,
+    derive_seed,
+    summed,
+)
+from coterie.errors import RunError
+from coterie.networks.prototypes import LatticeProjection, directions
+from coterie.networks.warps import Warp
+from modules.exact_sums import (
+    COUNT,
+    MOMENTS,
+    POINTS,
+    PRODUCTS,
+    PROJECTION,
+    SUMS,
+    TOTAL,
+    Embed,
+    differences,
+    discriminant,
+    draws,
+    once,
+)
+from modules.fixed_encoder import CENTROIDS, ENCODER
+from modules.noisy_lloyd import NoisyLloyd
+
+PROTOTYPES, WARPED = "prototypes", "warped"
+ITERATIONS = 8
+_FEWEST = 1 / 5
+"""Share of the mean prototype's samples below which a prototype is left out: noise drew it."""
+_COARSE = 4
+"""Steps of the lattice to which moments are rounded, so that products are multiples of 2^-20."""
+
+
+class NoisyPrototypes:
+    """The phases of private prototypes.
+
+    Args:
+        clip: The ball's radius.
+        features: Width of a representation.
+        clusters: Number of clusters; None for what the graph's spectrum tells.
+        prototypes: Number of centroids.
+        components: Directions to project on; fewer where there are fewer features.
+        neighbours: Neighbours of a prototype in the graph.
+        warps: Pairs of warps, of which the directions keep off.
+        ridge: Added to the warps' covariance, as a share of its mean variance.
+        cohort: Share of the clients in each phase.
+    """
+
+    def __init__(
+        self,
+        clip: float,
+        features: int,
+        *,
+        clusters: int | None,
+        prototypes: int,
+        components: int,
+        neighbours: int,
+        warps: Sequence[tuple[Warp, Warp]] = (),
+        ridge: float = 0.0,
+        cohort: float = 1.0,
+    ) -> None:
+        self._clip, self._clusters, self._prototypes = clip, clusters, prototypes
+        self._components, self._neighbours = min(components, features), neighbours
+        self._warps, self._ridge, self._cohort = warps, ridge, cohort
+        self._lloyd = NoisyLloyd(1.0, prototypes, self._components, 1)
+        self.rounds = 1 + ITERATIONS
+
+    def start(self, features: int) -> dict[str, Tensor]:
+        """The moments' shapes."""
+        shapes = {COUNT: (1,), TOTAL: (features,), PRODUCTS: (features, features)}
+        if self._warps:
+            shapes[WARPED] = (features, features)
+        return {name: torch.zeros(shape, dtype=torch.float64) for name, shape in shapes.items()}
+
+    def next(self, server: ServerState) -> Phase | None:
+        """The moments, then an iteration a round."""
+        if server.round >= self.rounds:
+            return None
+        first = PROJECTION not in server.slots
+        names = (COUNT, TOTAL, PRODUCTS, *([WARPED] if self._warps else [])) if first else (SUMS,)
+        return Phase(
+            name=MOMENTS if first else PROTOTYPES,
+            stage="clustering",
+            round=server.round + 1,
+            cohort=self._cohort,
+            down=frozenset({ENCODER, *(() if first else (PROJECTION, CENTROIDS))}),
+            up=frozenset({MOMENTS if first else SUMS}),
+            bounds={MOMENTS if first else SUMS: dict.fromkeys(names, Bounds(highest=1.0))},
+            # In each of the moments a sample has a norm of 1 at most.
+            sensitivity=math.nextafter(math.sqrt(len(names)), math.inf)
+            if first
+            else self._lloyd.sensitivity,
+        )
+
+    def client(self, client: Client, phase: Phase, slots: Slots, embed: Embed) -> Outcome:
+        """The client's sums. Its projected samples stay with it from turn to turn."""
+        if phase.name == MOMENTS:
+            return Outcome(up={MOMENTS: once(self._moments(client, embed))})
+        if client.state is None:
+            points = on_lattice(LatticeProjection(**slots[PROJECTION])(embed(None).double()))
+        else:
+            points = client.state[POINTS]
+        state = {POINTS: points.to(torch.int16)}
+        sent = self._lloyd.client(off_lattice(points), phase, slots, CENTROIDS)
+        return Outcome(up=sent.up, state=state)
+
+    def after(self, server: ServerState, phase: Phase, means: Mapping[str, Mean]) -> ServerState:
+        """The projection from noisy moments; then centroids, and the clusters of the good ones."""
+        if phase.name == MOMENTS:
+            return self._projected(server, phase, summed(means[MOMENTS]))
+        centroids, counts = self._lloyd.found(summed(means[SUMS])[SUMS])
+        prototypes = self._cut(server, phase, centroids, counts)
+        moved = self._lloyd.refilled(centroids, counts, draws(server, "noisy", phase.round))
+        slots = {CENTROIDS: {CENTROIDS: on_lattice(moved)}, SUMS: self._no_sums(), **prototypes}
+        return server.advance(phase, slots)
+
+    def group_sizes(self, sums: Slots) -> Mapping[str, Tensor]:
+        """Slot to the samples of each cluster."""
+        return {SUMS: self._lloyd.sizes(sums[SUMS][SUMS])} if SUMS in sums else {}
+
+    def _moments(self, client: Client, embed: Embed) -> dict[str, Tensor]:
+        """Sums over samples in the unit ball, and over differences between both warps of a pair."""
+        points = _in_ball(embed(None) / self._clip, 1.0)
+        sums = {
+            COUNT: torch.tensor([float(len(points))], dtype=torch.float64),
+            TOTAL: off_lattice(points).sum(dim=0),
+            PRODUCTS: products(points),
+        }
+        if not self._warps:
+            return sums
+        within, share = torch.zeros_like(sums[PRODUCTS]), len(self._warps) ** -0.5
+        for away in differences(client, self._warps, embed):
+            # Twice, as differences are short: all pairs together have a norm of 1 at most.
+            within += products(_in_ball(away * (2 * share / self._clip), share))
+        return {**sums, WARPED: within}
+
+    def _projected(self, server: ServerState, phase: Phase, sums: Tensors) -> ServerState:
+        """Leading directions of the noisy covariance, and centroids in random directions."""
+        count = sums[COUNT].clamp_min(1)
+        mean = sums[TOTAL] / count
+        mean = mean / mean.norm().clamp_min(1)
+        covariance = _symmetric(sums[PRODUCTS]) / count - torch.outer(mean, mean)
+        steps = discriminant(covariance, self._components)
+        if self._warps:
+            within = _positive(steps.T @ _symmetric(sums[WARPED]) @ steps)
+            if float(within.trace()) > 0:  # else it is all noise
+                inside = steps.T @ covariance @ steps
+                steps = steps @ discriminant(inside, self._components, within, self._ridge)
+        generator = draws(server, "starts")
+        starts = torch.from_numpy(generator.standard_normal((self._prototypes, steps.shape[1])))
+        slots: Slots = {
+            PROJECTION: {"mean": on_lattice(mean * self._clip), "directions": directions(steps)},
+            CENTROIDS: {CENTROIDS: on_lattice(starts / starts.norm(dim=1, keepdim=True))},
+            SUMS: self._no_sums(),
+        }
+        return server.advance(phase, slots)
+
+    def _cut(
+        self,
+        server: ServerState,
+        phase: Phase,
+        centroids: Float64[Tensor, "m c"],
+        counts: Float64[Tensor, "m"],
+    ) -> dict[str, Mapping[str, Tensor]]:
+        """The prototypes and their clusters, or those of the round before if there are too few.
+
+        Raises:
+            RunError: If there are too few in the last round.
+        """
+        kept = counts >= (_FEWEST * counts.clamp_min(0).mean()).clamp_min(1)
+        number, few = int(kept.sum()), max(4, self._clusters or 0)
+        if number < few and phase.round < self.rounds:
+            return {}
+        if number < few:
+            raise RunError(
+                f"{number} prototypes stand out from the noise, too few to cut into clusters; "
+                "lower privacy.dp.noise_multiplier or method.prototypes."
+            )
+        points = on_lattice(centroids[kept])
+        # Samples are unit vectors, so Σ ‖z − mean‖² = n (1 − ‖mean‖²).
+        away = (1 - off_lattice(points).square().sum(dim=1)).clamp_min(0)
+        found = cluster_prototypes(
+            points,
+            counts[kept],
+            counts[kept] * away,
+            clusters=self._clusters,
+            neighbours=self._neighbours,
+            seed=derive_seed(server.whole("seed"), "cut"),
+        )
+        return {PROTOTYPES: found.tensors}
+
+    def _no_sums(self) -> dict[str, Tensor]:
+        shape = (self._prototypes, self._components + 1)
+        return {SUMS: torch.zeros(shape, dtype=torch.float64)}
+
+
+def _in_ball(values: Float[Tensor, "n d"], norm: float) -> Int32[Tensor, "n d"]:
+    """Rows on a coarse lattice, scaled so that none is longer than `norm`."""
+    return clipped_rows(values / _COARSE, norm / _COARSE) * _COARSE
+
+
+def _symmetric(products_: Float64[Tensor, "d d"]) -> Float64[Tensor, "d d"]:
+    return (products_ + products_.T) / 2
+
+
+def _positive(matrix: Float64[Tensor, "d d"]) -> Float64[Tensor, "d d"]:
+    """The matrix without the negative eigenvalues that noise gave it."""
+    with threadpool_limits(1):
+        values, vectors = np.linalg.eigh(matrix.numpy())
+    return torch.from_numpy((vectors * np.maximum(values, 0)) @ vectors.T)
