@@ -76,5 +76,7 @@ job=coterie-$$
 ray job submit --address "$dashboard" --submission-id "$job" --working-dir . \
     --runtime-env ray_jobs/runtime_env.yaml -- \
     python -m ray_jobs.train "${@:-experiment=concord_digits}" &
-wait $!
+status=0
+wait $! || status=$?
 job=""
+exit "$status"

@@ -111,7 +111,7 @@ def make_backend(workload: Workload, stop: Callable[[], None]) -> Backend:
 
 
 def make_metrics(backend: Backend, config: RunConfig, run: str) -> "RunMetrics | None":
-    """Build what sets the run's metrics on its Ray cluster; None if it is on none.
+    """Build what sets the run's metrics on its cluster; None in this process or a Ray of its own.
 
     Args:
         backend: The run's backend.
@@ -121,10 +121,11 @@ def make_metrics(backend: Backend, config: RunConfig, run: str) -> "RunMetrics |
     if config.cluster.backend == "serial":
         return None
     from coterie.distributed.backend import RayBackend
+    from coterie.distributed.cluster import started_here
     from coterie.distributed.metrics import RunMetrics
 
     assert isinstance(backend, RayBackend)
-    return RunMetrics(backend, config.experiment, run)
+    return None if started_here() else RunMetrics(backend, config.experiment, run)
 
 
 def make_scorer(config: RunConfig, assembly: Assembly, backend: Backend) -> Scorer:
