@@ -35,7 +35,7 @@ HOSTNAME = """#!/usr/bin/env bash
 echo 127.0.0.1
 """
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 from tests.builders.endless import ENDLESS, rows, summary, wait_for_rounds
 from tests.builders.page_cluster import BIN, REPO
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(900)]
 SCRIPT = "deploy/local_cluster.sh"
 
 
@@ -34,11 +34,11 @@ def started(tmp_path):
         return process
 
     yield start
+    for process in begun:
+        process.terminate()
+        process.communicate(timeout=120)
     for process in left(tmp_path):
         process.kill()
-    for process in begun:
-        process.kill()
-        process.communicate()
 
 
 def left(tmp_path):
