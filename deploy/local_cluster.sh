@@ -42,8 +42,8 @@ wait_for() {  # that a command succeeds, for 2 minutes
     exit 1
 }
 
-have_joined() {
-    [ "$(grep -c "Ray runtime started" "$folder/nodes.log")" = 3 ]
+have_started() {  # one after the other: Ray gives a node 30 seconds, on however busy a machine
+    [ "$(grep -c "Ray runtime started" "$folder/nodes.log")" = "$1" ]
 }
 
 # Ray hands 10002-19999 to its workers; the system hands out ports from 32768.
@@ -69,8 +69,8 @@ start_node "$agent1" --head --num-cpus=0 --port="$gcs" --dashboard-host=127.0.0.
 wait_for ray job list --address "$dashboard"
 for agent in "$agent2" "$agent3"; do
     start_node "$agent" --address="127.0.0.1:$gcs" --num-cpus=1
+    wait_for have_started "${#nodes[@]}"
 done
-wait_for have_joined
 
 job=coterie-$$
 ray job submit --address "$dashboard" --submission-id "$job" --working-dir . \

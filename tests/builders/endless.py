@@ -25,7 +25,7 @@ def rows(run_dir):
 
 def wait_for_rounds(run_dir, before, going=lambda: True):
     """Wait until the run has gone on for a few rounds after a number of rows."""
-    deadline = time.monotonic() + 300
+    deadline = time.monotonic() + 600
     while rows(run_dir) < before + 20:
         assert going()
         assert time.monotonic() < deadline

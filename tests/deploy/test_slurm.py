@@ -35,7 +35,7 @@ HOSTNAME = """#!/usr/bin/env bash
 echo 127.0.0.1
 """
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def test_the_time_limits_signal_leaves_a_checkpoint_from_which_the_job_goes_on(j
         process = job(*ENDLESS, f"run_dir={run_dir}")
         wait_for_rounds(run_dir, before, going=lambda process=process: process.poll() is None)
         process.send_signal(signal.SIGTERM)
-        log, _ = process.communicate(timeout=90)
+        log, _ = process.communicate(timeout=300)
         assert process.returncode == 130, log
         assert summary(run_dir)["status"] == "interrupted"
         reached.append(summary(run_dir)["rounds"])

@@ -11,7 +11,7 @@ import pytest
 from tests.builders.endless import ENDLESS, rows, summary, wait_for_rounds
 from tests.builders.page_cluster import BIN, REPO
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(1800)]
 SCRIPT = "deploy/local_cluster.sh"
 
 
@@ -24,7 +24,8 @@ def started(tmp_path):
 
     def start(*arguments):
         process = subprocess.Popen(
-            ["bash", REPO / SCRIPT, *arguments],
+            # Ctrl-C means something to it, even where these tests run in the background.
+            ["env", "--default-signal=INT", "bash", REPO / SCRIPT, *arguments],
             env={**clean, **here},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -36,7 +37,7 @@ def started(tmp_path):
     yield start
     for process in begun:
         process.terminate()
-        process.communicate(timeout=120)
+        process.communicate(timeout=300)
     for process in left(tmp_path):
         process.kill()
 
@@ -78,7 +79,7 @@ def test_ctrl_c_stops_the_job_with_a_checkpoint_and_ends_the_cluster(started, tm
     process = started(*ENDLESS, f"run_dir={run_dir}")
     wait_for_rounds(run_dir, rows(run_dir), going=lambda: process.poll() is None)
     process.send_signal(signal.SIGINT)
-    log, _ = process.communicate(timeout=120)
+    log, _ = process.communicate(timeout=300)
     assert process.returncode == 130, log
     found = summary(run_dir)
     assert found["status"] == "interrupted"

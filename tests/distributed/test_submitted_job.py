@@ -15,7 +15,7 @@ from tests.builders.dashboard import asked_metrics, queries, samples_of, series_
 from tests.builders.endless import ENDLESS, rows, summary, wait_for_rounds
 from tests.builders.page_cluster import BIN, REPO, SETTINGS, PageCluster, blocks
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(1800)]
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ _SECONDS = [0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0]
 """Upper bounds of the histogram's buckets."""
 _GAUGES = {
     "round": ("Rounds that are over.", ()),
-    "stage": ("Number of the stage, from 1.", ("stage",)),
+    "stage": ("1 for the stage of the last phase, 0 for those before.", ("stage",)),
     "clients_done": ("Turns that succeeded, since this process began.", ()),
     "clients_failed": ("Turns that failed, since this process began.", ()),
     "bytes": ("Bytes that the run has sent.", ("direction",)),
@@ -54,10 +54,9 @@ class RunMetrics(RunCallback):
             "coterie_client_seconds", about, boundaries=_SECONDS, tag_keys=tuple(tags)
         ).set_default_tags(tags)
         self._backend = backend
-        self._stages: dict[str, int] = {}
+        self._stage: str | None = None
         self._done = self._failed = 0
         self._values: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}
-        self._count()
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._repeat, name="ray-metrics", daemon=True)
         self._thread.start()
@@ -70,19 +69,19 @@ class RunMetrics(RunCallback):
     def on_client_end(self, client: int, metrics: Mapping[str, float]) -> None:
         """Count the turn."""
         self._done += 1
-        self._count()
 
     def on_client_failure(self, client: int, message: str) -> None:
         """Count the turn."""
         self._failed += 1
-        self._count()
 
     def on_phase_end(self, record: PhaseRecord) -> None:
         """Set the round, the stage, the loss and the bytes, and observe the clients' seconds."""
         phase = record.phase
         self._set("round", phase.round if phase.ends_round else phase.round - 1)
-        number = self._stages.setdefault(phase.stage, len(self._stages) + 1)
-        self._set("stage", number, stage=phase.stage)
+        if self._stage is not None:
+            self._set("stage", 0, stage=self._stage)
+        self._stage = phase.stage
+        self._set("stage", 1, stage=phase.stage)
         if record.loss is not None:
             self._set("loss", record.loss)
         sent = {"down": record.bytes_down, "up": record.bytes_up, "peer": record.bytes_peer}
@@ -90,7 +89,6 @@ class RunMetrics(RunCallback):
             self._set("bytes", record.bytes_before.get(way, 0) + size, direction=way)
         for seconds in record.client_seconds:
             self._seconds.observe(seconds)
-        self._count()
 
     def on_evaluation_end(self, round_: int, scores: Mapping[str, float], *, final: bool) -> None:
         """Set the scores."""
@@ -109,6 +107,7 @@ class RunMetrics(RunCallback):
     def _repeat(self) -> None:
         while True:
             over = self._closed.wait(_AGAIN_S)
+            self._count()
             for (name, tags), value in list(self._values.items()):
                 self._gauges[name].set(value, tags=dict(tags))
             if over:
