@@ -15,7 +15,7 @@ SIZE := \(([0-9]{2,}\.[0-9] MB|[0-9.]+ GB)\)
 FILE := ^ *(Downloading|Using cached) (.*/)?([^/-]+-[^/-]+)-[^/]* ($(SIZE))
 STEP := ^Installing collected packages.*
 
-.PHONY: help install demo check test test-all lint format docs bench study results gpu clean
+.PHONY: help install demo cluster check test test-all lint format docs bench study results gpu clean
 
 help:  ## This list.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 12
@@ -37,6 +37,9 @@ $(STAMP): pyproject.toml constraints.txt
 
 demo: install  ## Concord on handwritten digits: 10 clients, under a minute on 2 cores.
 	$(BIN)/python -m ray_jobs.train experiment=concord_digits
+
+cluster: install  ## A Ray cluster of three nodes on this machine, with the demo as its job: two minutes.
+	PATH="$(CURDIR)/$(BIN):$$PATH" deploy/local_cluster.sh
 
 check: install lint  ## lint, and for a minute the tests that the changes since main touch.
 	$(BIN)/python -m tests.check

@@ -30,6 +30,7 @@ BY_FOLDER = {
         "tests/unit/studies/test_paper_study.py",
         "tests/docs/test_results_pages.py",
     ),
+    "deploy": ("tests/deploy",),
     "docs": ("tests/docs",),
     "README.md": ("tests/docs",),
 }

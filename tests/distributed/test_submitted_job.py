@@ -1,159 +1,206 @@
-"""`ray job submit` to a head node of our own, with token authentication, as the README says."""
+"""The lines of docs/cluster.md in a fresh home: a cluster with a token, jobs, and their ends."""
 
 import json
-import os
-import shutil
-import signal
-import socket
+import stat
 import subprocess
-import sys
-import tempfile
+import threading
 import time
+import urllib.request
 from pathlib import Path
 
 import pytest
+import yaml
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(420)]
-REPO = Path(__file__).resolve().parents[2]
-BIN = Path(sys.executable).parent
+from tests.builders.dashboard import asked_metrics, queries, samples_of, series_of
+from tests.builders.endless import ENDLESS, rows, summary, wait_for_rounds
+from tests.builders.page_cluster import BIN, REPO, SETTINGS, PageCluster, blocks
 
-
-def free_port():
-    # Ray hands 10002-19999 to its workers.
-    while True:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        if port > 20000:
-            return port
-
-
-class Head:
-    """A head node with its own ports, folder and token."""
-
-    def __init__(self, folder):
-        token = folder / "token"
-        token.write_text("0123456789abcdef0123456789abcdef")
-        token.chmod(0o600)
-        self.dashboard = free_port()
-        self.environment = {
-            **{k: v for k, v in os.environ.items() if not k.startswith(("RAY_", "COTERIE_"))},
-            "PATH": f"{BIN}:{os.environ['PATH']}",
-            "RAY_AUTH_MODE": "token",
-            "RAY_AUTH_TOKEN_PATH": str(token),
-        }
-        command = [
-            BIN / "ray",
-            "start",
-            "--head",
-            "--block",
-            "--num-cpus=2",
-            "--disable-usage-stats",
-            "--node-ip-address=127.0.0.1",
-            "--dashboard-host=127.0.0.1",
-            f"--port={free_port()}",
-            f"--dashboard-port={self.dashboard}",
-            f"--temp-dir={folder / 'ray'}",
-            f"--dashboard-agent-listen-port={free_port()}",
-        ]
-        self.log = (folder / "head.log").open("w")
-        self.process = subprocess.Popen(
-            command, env=self.environment, stdout=self.log, stderr=subprocess.STDOUT
-        )
-
-    def submit(self, *entrypoint, env=None):
-        command = [
-            BIN / "ray",
-            "job",
-            "submit",
-            f"--address=http://127.0.0.1:{self.dashboard}",
-            "--working-dir",
-            ".",
-            "--runtime-env",
-            "ray_jobs/runtime_env.yaml",
-            "--",
-            *entrypoint,
-        ]
-        return subprocess.run(
-            command,
-            cwd=REPO,
-            env=env or self.environment,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
-
-    def wait(self, seconds=90):
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
-            with socket.socket() as probe:
-                probe.settimeout(1)
-                if probe.connect_ex(("127.0.0.1", self.dashboard)) == 0:
-                    return
-            time.sleep(0.5)
-        raise TimeoutError("the dashboard did not come up")
-
-    def stop(self):
-        self.process.send_signal(signal.SIGTERM)
-        self.process.wait(timeout=60)
-        self.log.close()
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(1800)]
 
 
 @pytest.fixture(scope="module")
-def head():
-    folder = Path(tempfile.mkdtemp(prefix="coterie-", dir="/tmp"))  # sockets need a short path
-    node = Head(folder)
+def cluster():
+    made = PageCluster()
     try:
-        node.wait()
-        yield node
+        made.start()
+        yield made
     finally:
-        node.stop()
-        shutil.rmtree(folder, ignore_errors=True)
+        made.end()
 
 
-SMALL = (
-    "experiment=fedmcc_digits",
-    "data.limit=200",
-    "encoder=mlp",
-    "encoder.hidden=[32]",
-    "encoder.features=16",
-    "method.representation_rounds=1",
-    "method.representation_epochs=1",
-    "method.clustering_rounds=1",
-    "method.clustering_epochs=1",
-    "evaluation.figures=false",
-)
+GAUGE = "ray_coterie_score{"
 
 
-def test_a_submitted_job_trains_on_the_cluster(head, tmp_path):
-    run_dir = tmp_path / "run"
-    done = head.submit("python", "-m", "ray_jobs.train", *SMALL, f"run_dir={run_dir}")
+def test_the_token_is_its_owners_alone(cluster):
+    token = cluster.home / ".ray" / "auth_token"
+    assert stat.S_IMODE(token.stat().st_mode) == 0o600
+    assert len(token.read_text()) == 64
+
+
+@pytest.fixture(scope="module")
+def first(cluster):
+    """The page's job, and the run's last numbers at the exporter, which is read as it runs."""
+    (lines,) = blocks("Submit")
+    pages, over = [], threading.Event()
+
+    def read():
+        while not over.wait(1):
+            with urllib.request.urlopen(f"http://127.0.0.1:{cluster.metrics}/metrics") as page:
+                pages[:] = [text for text in (*pages, page.read().decode()) if GAUGE in text][-1:]
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        done = cluster.shell(lines)
+    finally:
+        over.set()
+        reader.join()
+    return done, samples_of(*pages)
+
+
+def test_the_pages_job_trains_on_the_cluster_and_its_log_has_lines(cluster, first):
+    done, _ = first
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "round 2/2 clustering" in done.stdout
-    summary = json.loads((run_dir / "summary.json").read_text())
-    assert summary["status"] == "completed"
-    assert summary["rounds"] == 2
-    assert 0 < summary["metrics"]["clustering"]["acc"] <= 1
+    assert "\nround 15/15 clustering  loss " in done.stdout
+    assert "\ncompleted" in done.stdout
+    found = summary(cluster.home / "runs" / "first")
+    assert found["status"] == "completed"
+    assert found["metrics"]["clustering"]["acc"] > 0.8
 
 
-def test_a_relative_run_directory_is_refused_under_a_job(head):
-    done = head.submit("python", "-m", "ray_jobs.train", *SMALL, "run_dir=here")
+@pytest.mark.parametrize(("title", "query"), queries())
+def test_every_panel_of_the_dashboard_has_a_series(first, title, query):
+    _, samples = first
+    found = series_of(query, samples)
+    assert found, f"{title}: {query}"
+    if "ray_coterie_" in query:
+        assert {sample.labels["run"] for sample in found} == {"first"}
+
+
+def test_the_exporter_has_the_runs_numbers(cluster, first):
+    _, samples = first
+    found = summary(cluster.home / "runs" / "first")
+    own = [sample for sample in samples if sample.name.startswith("ray_coterie_")]
+
+    def value(name, /, **labels):
+        (hit,) = [s for s in own if s.name == name and labels.items() <= s.labels.items()]
+        return hit.value
+
+    assert value("ray_coterie_round") == 15
+    assert value("ray_coterie_stage", stage="clustering") == 1
+    assert value("ray_coterie_clients_done") == 150
+    assert value("ray_coterie_clients_failed") == 0
+    assert value("ray_coterie_client_seconds_count") == 150
+    assert value("ray_coterie_actors", which="wanted") == 2
+    assert value("ray_coterie_actors", which="present") == 2
+    assert (
+        value("ray_coterie_score", name="clustering/acc") == found["metrics"]["clustering"]["acc"]
+    )
+    for way in ("up", "down"):
+        assert value("ray_coterie_bytes", direction=way) == found["bytes"][way]
+
+
+def test_prometheus_finds_the_exporters_by_the_pages_line(cluster):
+    path = blocks("Watch")[1].strip().partition("=")[2]
+    config = yaml.safe_load(Path(path.replace("/tmp/ray", str(cluster.head))).read_text())
+    (found,) = (file for job in config["scrape_configs"] for file in job["file_sd_configs"])
+    targets = json.loads(Path(*found["files"]).read_text())
+    ports = {int(target.rpartition(":")[2]) for each in targets for target in each["targets"]}
+    assert cluster.metrics in ports
+
+
+def test_the_dashboard_draws_every_metric(first):
+    _, samples = first
+    own = {s.name for s in samples if s.name.startswith("ray_coterie_")}
+    assert own - asked_metrics() == {
+        "ray_coterie_client_seconds_count",
+        "ray_coterie_client_seconds_sum",
+    }
+
+
+def test_a_stopped_job_leaves_a_checkpoint_from_which_the_same_command_goes_on(cluster, tmp_path):
+    run_dir = tmp_path / "run"
+    command = ("python", "-m", "ray_jobs.train", *ENDLESS, "resume=true", f"run_dir={run_dir}")
+    _, follow, stop = blocks("Watch")[0].splitlines()
+    logs, reached = [], []
+    for job in ("one", "two"):
+        before = rows(run_dir)
+        done = cluster.submit(*command, options=f"--no-wait --submission-id {job}")
+        assert done.returncode == 0, done.stdout + done.stderr
+        wait_for_rounds(run_dir, before)
+        done = cluster.shell(f"{SETTINGS}\n{stop.replace('JOB', job)}")
+        assert done.returncode == 0, done.stdout + done.stderr
+        logs.append(cluster.shell(f"{SETTINGS}\n{follow.replace('JOB', job)}").stdout)
+        assert summary(run_dir)["status"] == "interrupted"
+        reached.append(summary(run_dir)["rounds"])
+        assert (run_dir / "checkpoints" / f"round-{reached[-1]:06}").is_dir()
+    assert reached[1] > reached[0] > 0
+    assert "\nround 1/100001 representation  loss " in logs[0]
+    assert f"Resumed after round {reached[0]}." in logs[1]
+
+
+def test_a_relative_run_directory_is_refused_under_a_job(cluster):
+    done = cluster.submit("python", "-m", "ray_jobs.train", *ENDLESS, "run_dir=here")
     assert done.returncode != 0
     assert "run_dir=here: a submitted job's working directory is deleted" in done.stdout
 
 
-def test_a_job_without_the_token_is_refused(head):
-    without = {k: v for k, v in head.environment.items() if not k.startswith("RAY_AUTH")}
-    without["RAY_AUTH_TOKEN_PATH"] = "/nonexistent"
-    done = head.submit("python", "-c", "1", env=without)
+def test_a_job_without_the_token_is_refused(cluster, tmp_path):
+    done = subprocess.run(
+        [BIN / "ray", "job", "list", f"--address=http://127.0.0.1:{cluster.dashboard}"],
+        env=cluster.environment | {"HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert done.returncode != 0
     assert "token" in (done.stdout + done.stderr).lower()
 
 
-def test_the_job_imports_the_engine_from_its_own_copy(head):
+JOIN = """
+from coterie.config.schema import ClusterConfig
+from coterie.distributed.cluster import join_or_start
+from coterie.errors import RunError
+
+try:
+    join_or_start(ClusterConfig(address="127.0.0.1:{port}"), {{}})
+except RunError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("mode", "token", "sentence"),
+    [
+        ({}, None, "{address}: the Ray cluster there refuses this process's token; "),
+        ({"RAY_AUTH_MODE": "token"}, "another", "{address}: the Ray cluster there refuses this "),
+        ({"RAY_AUTH_MODE": "token"}, None, "Ray's token cannot be read (Token authentication is "),
+    ],
+    ids=["no token", "another cluster's", "no token, but asked for one"],
+)
+def test_a_refused_token_is_told_at_once(cluster, tmp_path, mode, token, sentence):
+    if token is not None:
+        (tmp_path / ".ray").mkdir()
+        (tmp_path / ".ray" / "auth_token").write_text(token)
+    begun = time.monotonic()
+    done = subprocess.run(
+        [BIN / "python", "-c", JOIN.format(port=cluster.gcs)],
+        env=cluster.environment
+        | {"HOME": str(tmp_path), "PYTHONPATH": str(REPO / "platform"), **mode},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    address = f"cluster.address=127.0.0.1:{cluster.gcs}"
+    assert done.stdout.startswith(sentence.format(address=address)), done.stdout + done.stderr
+    assert time.monotonic() - begun < 15  # Ray itself would repeat the call for 20 seconds
+
+
+def test_the_job_imports_the_engine_from_its_own_copy(cluster):
     code = "import platform, coterie; print(coterie.__file__); print('on', platform.system())"
-    done = head.submit("python", "-c", code)
+    done = cluster.submit("python", "-c", code)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "_ray_pkg_" in done.stdout
     assert "on Linux" in done.stdout

@@ -29,6 +29,7 @@ class PhaseRecord:
         bytes_peer: Bytes sent from clients to clients.
         bytes_before: Bytes that the run had sent before, by "down", "up" and "peer".
         seconds: Wall-clock time of the phase.
+        client_seconds: Wall-clock time of each participant's turn, in their order.
         simulated: Number of clients simulated as "absent", "dropped" or "stragglers".
         evaluation: Scores of the evaluation that followed, by name; None if there was none.
         epsilon: ε of all sums so far; None without `privacy.dp`.
@@ -44,6 +45,7 @@ class PhaseRecord:
     bytes_peer: int = 0
     bytes_before: Mapping[str, int] = field(default_factory=dict)
     seconds: float = 0.0
+    client_seconds: tuple[float, ...] = ()
     simulated: Mapping[str, int] = field(default_factory=dict)
     evaluation: Mapping[str, float] | None = None
     epsilon: float | None = None

@@ -4,22 +4,20 @@ import json
 import logging
 import os
 import secrets
-import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import ray
+from ray.exceptions import AuthenticationError
 
 from coterie.config.schema import ClusterConfig
-from coterie.errors import ConfigError, RunError, described
+from coterie.distributed.address import find_address, no_answer
+from coterie.errors import ConfigError, CoterieError, RunError, described
 
-_ANSWER_S = 10.0
 _ENABLED = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 """With 0, Ray keeps to the loopback; the name is that of the systems where this is the default."""
-_LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 
 
 def join_or_start(config: ClusterConfig, options: Mapping[str, Any]) -> bool:
@@ -37,23 +35,28 @@ def join_or_start(config: ClusterConfig, options: Mapping[str, Any]) -> bool:
         Whether the connection was made here.
 
     Raises:
-        ConfigError: If the address is malformed, or one of Ray Client.
-        RunError: If no cluster answers at the address, or a local one cannot be started.
+        ConfigError: If the address is malformed, one of Ray Client, or fits several clusters.
+        RunError: If no cluster answers at the address, it refuses this process's token, or a local
+            one cannot be started.
     """
     if ray.is_initialized():
         return False
-    address = config.address or os.environ.get("RAY_ADDRESS") or "local"
-    if address not in {"local", "auto"}:
-        _check_answers(address)
     # With a local cluster Ray would otherwise set this for all child processes of the driver.
     os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
-    own = options if address == "local" else {}
-    private = _private() if address == "local" else nullcontext()
     try:
-        with private:
+        address = find_address(config)
+        own = options if address == "local" else {}
+        with _private() if address == "local" else nullcontext():
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **own)
+    except CoterieError:
+        raise
+    except AuthenticationError as error:
+        raise RunError(
+            f"Ray's token cannot be read ({error.message.rstrip('.')}); set RAY_AUTH_TOKEN_PATH to "
+            "a file with the cluster's own token, or unset it and RAY_AUTH_MODE."
+        ) from error
     except ConnectionError as error:
-        raise _no_answer(address) from error
+        raise no_answer(str(config.address or os.environ.get("RAY_ADDRESS"))) from error
     except Exception as error:  # of many kinds, by what did not start in time
         raise RunError(
             f"Ray could not be started ({described(error).rstrip('.') or type(error).__name__}); "
@@ -108,39 +111,6 @@ def started_here() -> bool:
     """Whether this process started a local cluster, which no other node joins."""
     node = ray._private.worker._global_node
     return node is not None and bool(node.is_head())
-
-
-def _check_answers(address: str) -> None:
-    """Raise a RunError if nothing listens at an address: Ray would retry for many minutes."""
-    if address.startswith("ray://"):
-        raise ConfigError(
-            f"cluster.address={address}: Ray Client cannot stream what actors report; start the "
-            "command with ray job submit, or on a node of the cluster with cluster.address=auto."
-        )
-    parts = urlsplit(address if "://" in address else f"//{address}")
-    try:
-        host, port = parts.hostname, parts.port
-    except ValueError:
-        host = port = None
-    if not host or not port:
-        raise ConfigError(
-            f"cluster.address={address}: it is no address; write it as host:port, or auto."
-        )
-    # Ray replaces a loopback address by the node's own, and may listen on that alone.
-    hosts = {host, ray.util.get_node_ip_address()} if host in _LOOPBACK else {host}
-    for candidate in sorted(hosts):
-        try:
-            socket.create_connection((candidate, port), timeout=_ANSWER_S).close()
-        except OSError:
-            continue
-        return
-    raise _no_answer(address)
-
-
-def _no_answer(address: str) -> RunError:
-    return RunError(
-        f"cluster.address={address}: no Ray cluster answers there; start one or leave it out."
-    )
 
 
 def slots(config: ClusterConfig) -> int:

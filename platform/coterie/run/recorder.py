@@ -94,6 +94,7 @@ class Recorder:
                 bytes_peer=now["peer"],
                 bytes_before={way: size - now[way] for way, size in state.ledger.totals.items()},
                 seconds=committed.seconds,
+                client_seconds=tuple(turn.seconds for turn in turns),
                 simulated=committed.simulated,
                 evaluation=evaluation,
                 epsilon=committed.epsilon,

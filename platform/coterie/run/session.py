@@ -4,11 +4,13 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from coterie.checkpoints.writer import CheckpointWriter
 from coterie.config.about import about
 from coterie.config.loading import dump_config
 from coterie.config.schema import RunConfig
+from coterie.contract.callback import Followed
 from coterie.contract.clusterer import Clusterer
 from coterie.contract.observer import Observer, Status
 from coterie.contract.seeds import derive_seed
@@ -27,7 +29,7 @@ from coterie.run.outputs import draw_figures, summary_of, write_assignments, wri
 from coterie.run.privacy_checks import sums_a_phase
 from coterie.run.recorder import Recorder
 from coterie.run.recovery import Recovery
-from coterie.run.setup import Assembly, make_backend, make_scorer
+from coterie.run.setup import Assembly, make_backend, make_metrics, make_scorer
 from coterie.tracking.loggers import Tracker, build_loggers
 from coterie.tracking.metrics_log import MetricsLog, flat
 from coterie.tracking.noise_file import NoiseFile
@@ -35,6 +37,9 @@ from coterie.tracking.run_directory import RunDirectory
 from coterie.tracking.run_records import is_completed
 from coterie.tracking.run_report import write_run_report
 from coterie.tracking.summary import Summary
+
+if TYPE_CHECKING:
+    from coterie.distributed.metrics import RunMetrics
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +77,7 @@ class Session:
     _tracker: Tracker | None = None
     _loop: Loop | None = None
     _privacy: Privacy | None = None
+    _metrics: "RunMetrics | None" = None
 
     def run(self, interrupts: Interrupts) -> Finished:
         """Start the backend, run the method's phases, evaluate and write the outputs.
@@ -115,6 +121,8 @@ class Session:
         """Finish the tracker and end the backend's processes."""
         if self._tracker is not None:
             self._tracker.finish("success" if status == "completed" else "failed")
+        if self._metrics is not None:
+            self._metrics.close()
         if self._backend is not None:
             self._backend.close()
 
@@ -160,6 +168,9 @@ class Session:
         if (source := pretrained_artifact(self.config)) is not None:
             self._tracker.use_model(source)
         self._backend = make_backend(self.assembly.workload, interrupts.check)
+        self._metrics = make_metrics(self._backend, self.config, self.directory.path.name)
+        if self._metrics is not None:
+            self.view = Followed(self.view, [self._metrics])
         self._recorder = self._make_recorder(self._backend, self._tracker)
         recovery = Recovery(
             config=self.config,

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -30,6 +31,9 @@ from coterie.run.callbacks import AnyCallback, build_callbacks, local_callbacks,
 from coterie.run.checks import check_fit, cluster_number
 from coterie.run.data import RunData, read_data, task_of
 from coterie.run.privacy_checks import check_privacy
+
+if TYPE_CHECKING:
+    from coterie.distributed.metrics import RunMetrics
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +108,24 @@ def make_backend(workload: Workload, stop: Callable[[], None]) -> Backend:
     from coterie.distributed.backend import RayBackend
 
     return RayBackend(workload, stop)
+
+
+def make_metrics(backend: Backend, config: RunConfig, run: str) -> "RunMetrics | None":
+    """Build what sets the run's metrics on its cluster; None in this process or a Ray of its own.
+
+    Args:
+        backend: The run's backend.
+        config: The run's config.
+        run: The name of the run's directory.
+    """
+    if config.cluster.backend == "serial":
+        return None
+    from coterie.distributed.backend import RayBackend
+    from coterie.distributed.cluster import started_here
+    from coterie.distributed.metrics import RunMetrics
+
+    assert isinstance(backend, RayBackend)
+    return None if started_here() else RunMetrics(backend, config.experiment, run)
 
 
 def make_scorer(config: RunConfig, assembly: Assembly, backend: Backend) -> Scorer:

@@ -1,0 +1,82 @@
+#!/usr/bin/env bash
+# A Ray cluster of three nodes on this machine, for one job; `make cluster` runs it.
+#
+#   deploy/local_cluster.sh [arguments of ray_jobs.train]
+#
+# It listens on the loopback only and has a token, ports and a folder of its own, so that it stands
+# beside any other Ray. Ctrl-C stops the job, which writes a checkpoint first. Nothing is left but
+# the run directory, in COTERIE_RUNS or runs/.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+folder=$(mktemp -d /tmp/coterie-XXXXXX)  # sockets need a short path
+nodes=()
+job=""
+
+finish() {
+    trap - EXIT INT TERM
+    if [ -n "$job" ]; then ray job stop --address "$dashboard" "$job" || true; fi
+    for node in "${nodes[@]}"; do kill "$node" 2>/dev/null || true; done
+    wait
+    rm -rf "$folder"
+}
+trap finish EXIT
+trap 'exit 130' INT TERM
+
+start_node() {  # with a folder of its own: nodes would delete each other's copies of the job's code
+    ray start --block --disable-usage-stats --node-ip-address=127.0.0.1 \
+        --object-store-memory=300000000 --temp-dir="$folder/${#nodes[@]}" \
+        --dashboard-agent-listen-port="$1" "${@:2}" >>"$folder/nodes.log" 2>&1 &
+    nodes+=($!)
+}
+
+wait_for() {  # that a command succeeds, for 2 minutes
+    for _ in $(seq 120); do
+        if "$@" >>"$folder/wait.log" 2>&1; then return; fi
+        for node in "${nodes[@]}"; do
+            kill -0 "$node" 2>/dev/null || { cat "$folder/nodes.log" >&2; exit 1; }
+        done
+        sleep 1
+    done
+    echo "The cluster did not start within 2 minutes: $(tail -n 1 "$folder/wait.log")" >&2
+    exit 1
+}
+
+have_started() {  # one after the other: Ray gives a node 30 seconds, on however busy a machine
+    [ "$(grep -c "Ray runtime started" "$folder/nodes.log")" = "$1" ]
+}
+
+# Ray hands 10002-19999 to its workers; the system hands out ports from 32768.
+read -r gcs http agent1 agent2 agent3 < <(python - <<'PORTS'
+import socket
+
+held = [socket.socket() for _ in range(5)]
+for probe in held:
+    probe.bind(("127.0.0.1", 0))
+print(*(probe.getsockname()[1] for probe in held))
+PORTS
+)
+dashboard=http://127.0.0.1:$http
+
+(umask 077; HOME=$folder ray get-auth-token --generate >"$folder/wait.log" 2>&1)
+export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH=$folder/.ray/auth_token
+export COTERIE_RUNS=${COTERIE_RUNS:-$PWD/runs}
+unset RAY_ADDRESS
+
+echo "Starting a cluster of three nodes; its dashboard is $dashboard."
+start_node "$agent1" --head --num-cpus=0 --port="$gcs" --dashboard-host=127.0.0.1 \
+    --dashboard-port="$http"
+wait_for ray job list --address "$dashboard"
+for agent in "$agent2" "$agent3"; do
+    start_node "$agent" --address="127.0.0.1:$gcs" --num-cpus=1
+    wait_for have_started "${#nodes[@]}"
+done
+
+job=coterie-$$
+ray job submit --address "$dashboard" --submission-id "$job" --working-dir . \
+    --runtime-env ray_jobs/runtime_env.yaml -- \
+    python -m ray_jobs.train "${@:-experiment=concord_digits}" &
+status=0
+wait $! || status=$?
+job=""
+exit "$status"

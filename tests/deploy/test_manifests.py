@@ -1,0 +1,159 @@
+"""The manifests of deploy/, against the schemas of Ray's launcher and of KubeRay.
+
+`kuberay.json` is KubeRay's published schema. Unknown fields are refused here, which a Kubernetes
+server would drop. Its rules in CEL (`x-kubernetes-validations`) are not checked, and the volume
+claim's schema is Kubernetes' own, of which nothing is checked but its name.
+"""
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import jsonschema
+import pytest
+import yaml
+from ray.autoscaler._private.util import prepare_config, validate_config
+from ray.scripts.scripts import start
+
+from coterie import compose
+
+ROOT = Path(__file__).resolve().parents[2]
+DEPLOY = ROOT / "deploy"
+KUBERAY = json.loads((Path(__file__).parent / "kuberay.json").read_text())
+
+
+def strict(schema):
+    """The schema, where objects have no other fields than the named ones."""
+    if isinstance(schema, list):
+        return [strict(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found = {key: strict(part) for key, part in schema.items()}
+    named = isinstance(schema.get("properties"), dict)
+    if named and not schema.get("x-kubernetes-preserve-unknown-fields"):
+        found.setdefault("additionalProperties", False)
+    return found
+
+
+def manifest(name):
+    return yaml.safe_load((DEPLOY / name).read_text())
+
+
+def validate(document):
+    schema = {**strict(KUBERAY[document["kind"]]), "$defs": strict(KUBERAY["$defs"])}
+    jsonschema.Draft202012Validator(schema).validate(document)
+
+
+def cluster_specs():
+    return [
+        manifest("kuberay/raycluster.yaml")["spec"],
+        manifest("kuberay/rayjob.yaml")["spec"]["rayClusterSpec"],
+    ]
+
+
+@pytest.mark.parametrize("name", ["raycluster", "rayjob"])
+def test_kuberay_takes_the_manifest(name):
+    validate(manifest(f"kuberay/{name}.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("autoscalerOptions", "version"), "v3"),
+        (("authOptions", "mode"), "none"),
+        (("headGroupSpec", "rayStartParams"), None),
+        (("workerGroups",), []),
+    ],
+)
+def test_the_schema_refuses_what_kuberay_would(path, value):
+    wrong = manifest("kuberay/raycluster.yaml")
+    *parents, last = path
+    place = wrong["spec"]
+    for key in parents:
+        place = place[key]
+    place[last] = value
+    with pytest.raises(jsonschema.ValidationError):
+        validate(wrong)
+
+
+def test_the_job_has_the_cluster_of_the_other_manifest():
+    one, other = cluster_specs()
+    assert one == other
+
+
+@pytest.mark.parametrize("spec", cluster_specs(), ids=["cluster", "job"])
+def test_the_cluster_has_a_token_an_idle_head_spot_workers_and_a_volume(spec):
+    assert f"ray=={spec['rayVersion']}\n" in (ROOT / "constraints.txt").read_text()
+    assert spec["authOptions"]["mode"] == "token"
+    assert spec["enableInTreeAutoscaling"]
+    assert spec["autoscalerOptions"]["version"] == "v2"
+    head = spec["headGroupSpec"]
+    assert head["rayStartParams"]["num-cpus"] == "0"
+    (workers,) = spec["workerGroupSpecs"]
+    assert workers["minReplicas"] == 0 < workers["maxReplicas"]
+    assert "cloud.google.com/gke-spot" in workers["template"]["spec"]["nodeSelector"]
+    pod = head["template"]["spec"]
+    (volume,) = pod["volumes"]
+    claim = volume["persistentVolumeClaim"]["claimName"]
+    assert claim == manifest("kuberay/runs.yaml")["metadata"]["name"]
+    (mount,) = pod["containers"][0]["volumeMounts"]
+    assert mount == {"name": volume["name"], "mountPath": "/runs"}
+    assert {"name": "COTERIE_RUNS", "value": "/runs"} in pod["containers"][0]["env"]
+
+
+def test_the_jobs_entrypoint_is_a_run_that_goes_on_where_it_was():
+    spec = manifest("kuberay/rayjob.yaml")["spec"]
+    command = shlex.split(spec["entrypoint"])
+    assert command[:3] == ["python", "-m", "ray_jobs.train"]
+    config = compose(*command[3:])
+    assert config.resume
+    assert str(config.run_dir).startswith("/runs/")
+    assert spec["backoffLimit"] > 0
+    shipped = yaml.safe_load((ROOT / "ray_jobs" / "runtime_env.yaml").read_text())["env_vars"]
+    assert yaml.safe_load(spec["runtimeEnvYAML"])["env_vars"].items() <= shipped.items()
+
+
+def launched():
+    return manifest("cluster.yaml")
+
+
+def test_rays_launcher_takes_the_cluster():
+    validate_config(prepare_config(launched()))
+
+
+def test_rays_launcher_would_refuse_another_key():
+    with pytest.raises(jsonschema.ValidationError):
+        validate_config(prepare_config({**launched(), "workers": 2}))
+
+
+def test_the_launched_cluster_has_a_token_an_idle_head_spot_workers_and_a_volume():
+    config = launched()
+    head, workers = (config["available_node_types"][name] for name in ("head", "spot_gpu"))
+    assert head["resources"] == {"CPU": 0}
+    assert workers["min_workers"] == 0 < workers["max_workers"]
+    assert workers["node_config"]["InstanceMarketOptions"] == {"MarketType": "spot"}
+    assert config["file_mounts"] == {"/root/.ray/auth_token": "~/.ray/auth_token"}
+    assert "--volume /home/ubuntu/runs:/runs" in config["docker"]["head_run_options"]
+    starts = [*config["head_start_ray_commands"], *config["worker_start_ray_commands"]]
+    asked = [line for line in starts if "ray start" in line]
+    assert len(asked) == 2
+    assert all(line.startswith("RAY_AUTH_MODE=token ") for line in asked)
+    assert "RAY_enable_autoscaler_v2=1" in asked[0]
+
+
+def ray_starts():
+    found = []
+    for name in ("deploy/cluster.yaml", "deploy/slurm.sh", "deploy/local_cluster.sh"):
+        text = re.sub(r"\\\n\s*", " ", (ROOT / name).read_text())
+        text = re.sub(r"(ray start[^\n]*)\n\s+(--[^\n]*)\n\s+(--[^\n]*)", r"\1 \2 \3", text)
+        found += [(name, line) for line in re.findall(r"\bray start ([^\n;>&]*)", text)]
+    return found
+
+
+@pytest.mark.parametrize(("name", "options"), ray_starts())
+def test_ray_start_has_these_options(name, options):
+    known = {option for parameter in start.params for option in parameter.opts}
+    asked = {word.split("=")[0] for word in shlex.split(options) if word.startswith("--")}
+    assert asked
+    assert asked <= known
