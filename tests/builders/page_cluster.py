@@ -102,7 +102,7 @@ class PageCluster:
             env={**self.environment, **environment},
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=900,
             check=False,
         )
 

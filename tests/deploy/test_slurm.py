@@ -82,7 +82,11 @@ def test_the_time_limits_signal_leaves_a_checkpoint_from_which_the_job_goes_on(j
     for _ in ("submitted", "requeued"):
         before = rows(run_dir)
         process = job(*ENDLESS, f"run_dir={run_dir}")
-        wait_for_rounds(run_dir, before, going=lambda process=process: process.poll() is None)
+
+        def going(process=process):
+            return process.poll() is None or pytest.fail(process.communicate()[0])
+
+        wait_for_rounds(run_dir, before, going)
         process.send_signal(signal.SIGTERM)
         log, _ = process.communicate(timeout=300)
         assert process.returncode == 130, log

@@ -8,7 +8,7 @@ import subprocess
 import psutil
 import pytest
 
-from tests.builders.endless import ENDLESS, rows, summary, wait_for_rounds
+from tests.builders.endless import ENDLESS, summary, wait_for_rounds
 from tests.builders.page_cluster import BIN, REPO
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -66,7 +66,7 @@ def test_the_makefile_runs_the_script_in_its_environment():
 
 
 def test_the_demo_runs_as_a_job_and_nothing_is_left(started, tmp_path):
-    log, _ = started().communicate(timeout=500)
+    log, _ = started().communicate(timeout=1200)
     assert "round 15/15 clustering" in log
     assert re.search(r"Job 'coterie-\d+' succeeded", log)
     (run_dir,) = (tmp_path / "runs" / "concord_digits").iterdir()
@@ -77,7 +77,9 @@ def test_the_demo_runs_as_a_job_and_nothing_is_left(started, tmp_path):
 def test_ctrl_c_stops_the_job_with_a_checkpoint_and_ends_the_cluster(started, tmp_path):
     run_dir = tmp_path / "run"
     process = started(*ENDLESS, f"run_dir={run_dir}")
-    wait_for_rounds(run_dir, rows(run_dir), going=lambda: process.poll() is None)
+    wait_for_rounds(
+        run_dir, 0, going=lambda: process.poll() is None or pytest.fail(process.communicate()[0])
+    )
     process.send_signal(signal.SIGINT)
     log, _ = process.communicate(timeout=300)
     assert process.returncode == 130, log
