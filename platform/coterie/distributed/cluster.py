@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import ray
 
 from coterie.config.schema import ClusterConfig
+from coterie.distributed.nodes import live_nodes
 from coterie.errors import ConfigError, RunError, described
 
 _ANSWER_S = 10.0
@@ -149,7 +150,7 @@ def slots(config: ClusterConfig) -> int:
     Raises:
         ConfigError: If not even one fits.
     """
-    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    nodes = live_nodes()
     wanted = {"CPU": config.cpus_per_client, "GPU": config.gpus_per_client}
     held = sum(_held(node, wanted) for node in nodes)
     if held:
