@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import (
+    AfterValidator,
     BeforeValidator,
     Field,
     NonNegativeInt,
@@ -29,6 +30,23 @@ def _none_if_auto(value: Any) -> Any:
     return None if value == "auto" else value
 
 
+def _share_of_gpus(gpus: float) -> float:
+    """Refuse slices that do not fill a GPU, to within a twentieth, and what spans GPUs in part."""
+    if gpus > 1 and gpus % 1:
+        raise ValueError(f"above 1 an actor has whole GPUs; give {int(gpus)} or {int(gpus) + 1}")
+    fit = int(1 / gpus + 1e-9) if 0 < gpus < 1 else 0
+    if fit and 1 - fit * gpus > 1 / 20:
+        raise ValueError(
+            f"{fit} × {gpus:g} leave {1 - fit * gpus:.2g} of each GPU unused; give "
+            f"{1 / (fit + 1):.3g} for {fit + 1} actors on a GPU or {1 / fit:.3g} for {fit}"
+        )
+    return gpus
+
+
+Gpus = Annotated[float, Field(ge=0.0), AfterValidator(_share_of_gpus)]
+"""GPUs of an actor: none, 1/n, or a whole number."""
+
+
 class ClusterConfig(Component):
     """Where the clients run."""
 
@@ -44,8 +62,8 @@ class ClusterConfig(Component):
     `num_actors`, and one under `auto`."""
     cpus_per_client: PositiveFloat = 1.0
     """CPUs that Ray reserves for an actor."""
-    gpus_per_client: Annotated[float, Field(ge=0.0)] = 0.0
-    """GPU share of an actor, of memory too; 0.25 puts four actors on one GPU."""
+    gpus_per_client: Gpus = 0.0
+    """GPU share of an actor, of memory too: 1/n or whole GPUs; 0.25 puts four actors on one GPU."""
     threads_per_client: Threads = 1
     """CPU threads of PyTorch in each actor and the driver; another number gives other bits."""
     server: Literal["driver", "actor"] = "driver"

@@ -151,7 +151,7 @@ def slots(config: ClusterConfig) -> int:
         ConfigError: If not even one fits.
     """
     nodes = live_nodes()
-    wanted = {"CPU": config.cpus_per_client, "GPU": config.gpus_per_client}
+    wanted = _wanted(config)
     held = sum(_held(node, wanted) for node in nodes)
     if held:
         return held
@@ -168,10 +168,20 @@ def slots(config: ClusterConfig) -> int:
     )
 
 
+def room(config: ClusterConfig) -> str:
+    """Tell how many actors fit the cluster, by what its nodes have, whoever uses it now."""
+    held = [_held(node, _wanted(config)) for node in live_nodes()]
+    return f"{sum(held)} such actors fit its {sum(map(bool, held))} nodes with room for any"
+
+
+def _wanted(config: ClusterConfig) -> dict[str, float]:
+    return {"CPU": config.cpus_per_client, "GPU": config.gpus_per_client}
+
+
 def _held(node: Mapping[str, float], wanted: Mapping[str, float]) -> int:
     """Return how many actors fit one node."""
     fits = [int(node.get("CPU", 0.0) / wanted["CPU"] + 1e-9)]
-    if 0 < wanted["GPU"] < 1:  # a slice is on one GPU: two GPUs hold four of 0.4, not five
+    if 0 < wanted["GPU"] < 1:  # a slice is on one GPU: two GPUs hold six of 0.33, not seven
         fits.append(int(node.get("GPU", 0.0)) * int(1 / wanted["GPU"] + 1e-9))
     elif wanted["GPU"]:
         fits.append(int(node.get("GPU", 0.0) / wanted["GPU"] + 1e-9))

@@ -9,6 +9,7 @@ import ray
 from ray.exceptions import RayActorError, RayTaskError
 
 from coterie.config.schema import ClusterConfig
+from coterie.distributed.cluster import room
 from coterie.distributed.nodes import autoscales
 from coterie.errors import RunError
 
@@ -116,6 +117,6 @@ def _waits_for(ready: int, least: int, config: ClusterConfig) -> str:
 def _missing(waiting: int, actors: int, config: ClusterConfig) -> str:
     return (
         f"cluster.start_timeout_s={config.start_timeout_s:g}: {waiting} of {actors} actors "
-        f"({_each(config)} each) were not granted or not ready in time, free are {_free()}; lower "
-        "cluster.num_actors or add nodes."
+        f"({_each(config)} each) were not granted or not ready in time, free are {_free()}, and "
+        f"{room(config)}; lower cluster.num_actors or add nodes."
     )
