@@ -100,6 +100,7 @@ class Drains(Silent):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_a_drained_node_hands_its_states_over(cluster, tmp_path):
     node = cluster.add_node(num_cpus=2)
     cluster.wait_for_nodes()
@@ -113,4 +114,4 @@ def test_a_drained_node_hands_its_states_over(cluster, tmp_path):
     assert [row["round"] for row in rows if row["scope"] == "server"] == [1, 2, 3, 4, 5, 6]
     assert not view.lives()
     assert any("client states moved to the driver's node" in note for note in view.notes)
-    assert "2 actors ended, as their node is about to go: 1 are left." in view.notes
+    assert "Actors: 1 (2 ended, as their node is about to go)." in view.notes

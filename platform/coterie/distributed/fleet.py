@@ -26,6 +26,7 @@ _logger = logging.getLogger(__name__)
 
 _MOST_ASKED = 256
 """Actors without room that wait for the autoscaler's nodes at a time."""
+_NONE_LEFT = "No node is left that holds an actor; add nodes and go on with resume=true."
 
 
 class Fleet:
@@ -146,7 +147,7 @@ class Fleet:
             self._end(going, "their node is about to go")
             going = []
         left = self._release() if new and self._grows else frozenset[str]()
-        self._ask(self.wanted - len(self.actors) + len(going))
+        self._ask(self.wanted, len(self.actors) - len(going))
         self.ensure()
         return self.leaving | left
 
@@ -155,7 +156,9 @@ class Fleet:
         if self.actors:
             return
         if not self.joining:
-            self._ask(1)
+            self._ask(1, 0)
+        if not self.joining:
+            raise RunError(_NONE_LEFT)
         self.actors = list(self.joining)
         self.joining = {}
         self._wait(1)
@@ -193,13 +196,12 @@ class Fleet:
             else:
                 self.actors.append(actor)
         if len(self.actors) > before:
-            self._note(f"{len(self.actors) - before} more actors joined: {len(self.actors)}.")
+            self._note(f"Actors: {len(self.actors)} ({len(self.actors) - before} joined).")
 
-    def _ask(self, missing: int) -> None:
+    def _ask(self, wanted: int, staying: int) -> None:
         """Start actors that are missing, beyond the cluster's room only where this is demand."""
-        if not (self._grows or self._config.num_actors):
-            missing = min(missing, self._free - len(self.actors))
-        for _ in range(min(missing, _MOST_ASKED) - len(self.joining)):
+        most = wanted if self._grows or self._config.num_actors else min(wanted, self._free)
+        for _ in range(min(most - staying, _MOST_ASKED) - len(self.joining)):
             new = self.new_actor()
             self._homes[new] = None
             self.joining[new] = new.ready.remote()
@@ -228,7 +230,7 @@ class Fleet:
             del self._homes[actor]
             self._starting.pop(actor, None)
         if actors:
-            self._note(f"{len(actors)} actors ended, as {why}: {len(self.actors)} are left.")
+            self._note(f"Actors: {len(self.actors)} ({len(actors)} ended, as {why}).")
 
     def replace(self, actor: Any) -> Any | None:
         """Replace an actor that died, if the cluster still has room.
@@ -314,9 +316,7 @@ class Fleet:
         _logger.info("No node has room for an actor; %d are left", len(self.actors) - 1)
         self.actors.remove(actor)
         if not self.actors and self._names is None:
-            raise RunError(
-                "No node is left that holds an actor; add nodes and go on with resume=true."
-            )
+            raise RunError(_NONE_LEFT)
 
     def close(self) -> None:
         """End the actors and the connection, and the cluster if it was started here."""
