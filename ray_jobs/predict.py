@@ -14,7 +14,7 @@ from coterie.commands.help_text import command_help
 from coterie.commands.program import run_command, run_program
 from coterie.config.component import Component
 from coterie.config.loading import load_component
-from coterie.config.schema import ClusterConfig, Threads
+from coterie.config.schema import ClusterConfig, Gpus, Threads
 from coterie.config.trust import Trust
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class WorkersConfig(Component):
     """Number of actors; by default as many as the resources hold."""
     cpus_per_client: PositiveFloat = 1.0
     """CPUs that Ray reserves for an actor."""
-    gpus_per_client: Annotated[float, Field(ge=0.0)] = 0.0
+    gpus_per_client: Gpus = 0.0
     """GPU slice of an actor; 0 gives each a whole one if the cluster has any."""
     threads_per_client: Threads = 1
     """CPU threads of PyTorch; another number gives other bits."""

@@ -7,7 +7,7 @@ import torch
 from pydantic import PositiveInt
 
 from coterie.config.component import Component
-from coterie.contract import Mean, Outcome, Phase, ServerState
+from coterie.contract import Mean, Method, Outcome, Phase, ServerState
 from coterie.contract.clusterer import Clusterer
 from coterie.contract.data import DataArrays
 from coterie.networks.encoders import MLP
@@ -36,7 +36,7 @@ class Pairs(Component):
         return np.arange(len(data.samples)).reshape(self.clients, 2)
 
 
-class NoOp:
+class NoOp(Method):
     """Every client sends its slot back as it came."""
 
     needs_labels = False

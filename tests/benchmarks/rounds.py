@@ -32,10 +32,11 @@ LONG = 200
 
 
 class Watch:
-    """An observer that notes each round's seconds, CPU seconds, and memory after it."""
+    """An observer that notes each round's seconds, CPU seconds, the driver's, and memory."""
 
     def __init__(self):
         self.seconds, self.cpu, self.driver, self.actors = [], [], [], []
+        self.driving = []
         self._pids, self._begun = None, None
 
     def __getattr__(self, name):
@@ -43,11 +44,13 @@ class Watch:
 
     def phase_started(self, *_):
         self._pids = self._pids or [os.getpid(), *actors()]
-        self._begun = cpu_seconds(self._pids), time.perf_counter()
+        alone = cpu_seconds(self._pids[:1])
+        self._begun = cpu_seconds(self._pids), time.perf_counter(), alone
 
     def phase_finished(self, *_):
         self.seconds.append(time.perf_counter() - self._begun[1])
         self.cpu.append(cpu_seconds(self._pids) - self._begun[0])
+        self.driving.append(cpu_seconds(self._pids[:1]) - self._begun[2])
         self.driver.append(pss_mb(self._pids[:1]))
         self.actors.append(pss_mb(self._pids[1:]))
 
@@ -77,16 +80,19 @@ def measure(clients, rounds):
 def table():
     """Seconds of a round by number of clients, then memory over many rounds, as Markdown tables."""
     rows = [
-        "| clients | rounds | first, s | median, s | min | max | CPU s a round |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
+        "| clients | rounds | first, s | median, s | min | max | CPU s a round "
+        "| the driver's, ms a client |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for clients, rounds in ROUNDS.items():
         seen = measure(clients, rounds)
         first, *later = seen.seconds
         cpu = statistics.mean(seen.cpu[1:])
+        driving = statistics.mean(seen.driving[1:]) / clients * 1e3
         rows.append(
             f"| {clients:,} | {rounds} | {first:.2f} | {statistics.median(later):.3f} "
-            f"| {min(later):.3f} | {max(later):.3f} | {cpu:.3f} |"
+            f"| {min(later):.3f} | {max(later):.3f} | {cpu:.3f} "
+            f"| {driving:.3f} |"
         )
     return "\n".join([*rows, "", *_memory()])
 

@@ -1,9 +1,18 @@
 """The configuration of a run. Defaults stand here and in the components' own models."""
 
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, SerializeAsAny
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    SerializeAsAny,
+    model_validator,
+)
 
 from coterie.config.aggregation import AggregationConfig
 from coterie.config.component import Component
@@ -17,6 +26,27 @@ Threads = Annotated[int, Field(ge=1, le=1024)]
 Precision = Literal["32-true", "64-true", "bf16-mixed", "16-mixed", "bf16-true"]
 
 
+def _none_if_auto(value: Any) -> Any:
+    return None if value == "auto" else value
+
+
+def _share_of_gpus(gpus: float) -> float:
+    """Refuse slices that do not fill a GPU, to within a twentieth, and what spans GPUs in part."""
+    if gpus > 1 and gpus % 1:
+        raise ValueError(f"above 1 an actor has whole GPUs; give {int(gpus)} or {int(gpus) + 1}")
+    fit = int(1 / gpus + 1e-9) if 0 < gpus < 1 else 0
+    if fit and 1 - fit * gpus > 1 / 20:
+        raise ValueError(
+            f"{fit} × {gpus:g} leave {1 - fit * gpus:.2g} of each GPU unused; give "
+            f"{1 / (fit + 1):.3g} for {fit + 1} actors on a GPU or {1 / fit:.3g} for {fit}"
+        )
+    return gpus
+
+
+Gpus = Annotated[float, Field(ge=0.0), AfterValidator(_share_of_gpus)]
+"""GPUs of an actor: none, 1/n, or a whole number."""
+
+
 class ClusterConfig(Component):
     """Where the clients run."""
 
@@ -24,24 +54,36 @@ class ClusterConfig(Component):
     """`ray`: actors, at most one per client; `serial`: this process, without Ray."""
     address: str | None = None
     """Address of a running cluster; by default RAY_ADDRESS, else a local Ray is started."""
-    num_actors: PositiveInt | None = None
-    """Actors to start; by default one per client, or as many as the resources allow."""
+    num_actors: Annotated[PositiveInt | None, BeforeValidator(_none_if_auto)] = None
+    """Actors, or `auto`, the default: one per client of a round, or as many as the resources allow,
+    which grow with the cluster during the run."""
+    min_actors: PositiveInt | None = None
+    """Actors to wait for at the start; others join when the cluster has room. By default all of
+    `num_actors`, and one under `auto`."""
     cpus_per_client: PositiveFloat = 1.0
     """CPUs that Ray reserves for an actor."""
-    gpus_per_client: Annotated[float, Field(ge=0.0)] = 0.0
-    """GPU share of an actor, of memory too; 0.25 puts four actors on one GPU."""
+    gpus_per_client: Gpus = 0.0
+    """GPU share of an actor, of memory too: 1/n or whole GPUs; 0.25 puts four actors on one GPU."""
     threads_per_client: Threads = 1
     """CPU threads of PyTorch in each actor and the driver; another number gives other bits."""
     server: Literal["driver", "actor"] = "driver"
     """Where the method's server half runs; `actor`: on an actor of its own, with the CPUs and GPUs
     of a client's."""
     start_timeout_s: PositiveFloat = 180.0
-    """Seconds to wait until the cluster has started the actors."""
+    """Seconds to wait until the cluster has started the actors; with an autoscaler, until it has
+    added nodes."""
     client_resources: Mapping[str, PositiveFloat] = {}
     """For silos: client name to the amount that it takes of the Ray resource of the same name;
     {silo_a: 1} places client silo_a on a node that has the resource silo_a."""
     max_actor_restarts: NonNegativeInt = 3
     """Actors replaced in one phase; when more die, the run fails."""
+
+    @model_validator(mode="after")
+    def _least_fits(self) -> "ClusterConfig":
+        least, most = self.min_actors, self.num_actors
+        if least is not None and most is not None and least > most:
+            raise ValueError(f"min_actors={least} exceeds num_actors={most}; lower it")
+        return self
 
 
 class FaultsConfig(Component):

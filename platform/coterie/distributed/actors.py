@@ -12,6 +12,7 @@ from ray.exceptions import ObjectLostError, RayActorError
 
 from coterie.contract.clusterer import Prediction
 from coterie.contract.phase import Mean, Phase
+from coterie.distributed.handles import Stored
 from coterie.errors import ContractError, StateLostError
 from coterie.execution.backend import Workload
 from coterie.execution.build import build_method, build_predictor, build_worker
@@ -169,8 +170,9 @@ def _split(event: Event) -> tuple[Event, list[tuple[ObjectKey, Packed]]]:
 
 
 def _resolve(handle: Handle) -> Packed:
+    stored: Stored = handle
     try:
-        packed: Packed = ray.get(handle)  # a view of the node's shared memory
+        packed: Packed = ray.get(stored.reference)  # a view of the node's shared memory
     except (ObjectLostError, RayActorError) as error:  # Ray names its maker at times
         raise StateLostError from error
     return packed

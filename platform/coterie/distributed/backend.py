@@ -22,6 +22,7 @@ from coterie.distributed.calls import (
     why_lost,
 )
 from coterie.distributed.fleet import Fleet
+from coterie.distributed.handles import Keeper, Stored
 from coterie.distributed.waiting import wait_for
 from coterie.distributed.watch import ClusterWatch, as_run_error
 from coterie.errors import RunError, StateLostError
@@ -73,15 +74,25 @@ class RayBackend:
     Args:
         workload: What to run.
         stop: Called several times a second; raises when the run has to stop.
+        note: Told what is waited for, and how many actors there are when their number changes.
     """
 
     name = "ray"
 
-    def __init__(self, workload: Workload, stop: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        workload: Workload,
+        stop: Callable[[], None],
+        note: Callable[[str], None] = lambda text: None,
+    ) -> None:
         self._config = workload.config
-        self._stop = ClusterWatch(stop).check
+        self._keeper, self._phase = Keeper(), ("", 0, 0, "")
+        self._note = note
+        watch = ClusterWatch(stop)
+        self._stop = watch.check
         with as_run_error():
-            self.fleet = Fleet(workload, self._stop)
+            self.fleet = Fleet(workload, self._stop, note)
+        watch.look = self._look
         self._method = build_method(workload)
         self._calls = 0
         self._lost: list[str] = []
@@ -102,6 +113,7 @@ class RayBackend:
     def _execute(self, order: Order) -> Iterator[Event]:
         if order.session != self._session:
             self._session, self._hosts, self._sizes = order.session, {}, {}
+        self._fit(order)
         placed, unplaced = self.fleet.assign(order.turns)
         yield from self._fail_unplaced(unplaced)
         calls = self._submit_all(order, placed)
@@ -112,7 +124,7 @@ class RayBackend:
             for stream in ready:
                 call = calls[stream]
                 try:
-                    events = read_events(stream)
+                    events = read_events(stream, self._keeper.keep)
                 except (*LOST, StopIteration) as error:
                     del calls[stream]
                     culprit = None if node_died(error) else deaths.culprit(call)
@@ -131,6 +143,25 @@ class RayBackend:
             yield from self._kill_hung(calls)
             for actor in self.fleet.remove_unplaced():
                 yield from self._reassign(calls, actor)
+
+    def _look(self) -> None:
+        """Look at the cluster's nodes, and move client states off those that are about to go."""
+        self.fleet.look()
+        self._leave(self.fleet.leaving)
+
+    def _fit(self, order: Order) -> None:
+        """Follow the cluster before a phase, though not before failed turns of it run again."""
+        phase = order.phase.stage, order.phase.round, order.phase.step, order.phase.name
+        if phase != self._phase:
+            self._phase = phase
+            self._stop()
+            self._leave(self.fleet.fit(order.phase.stage, len(order.turns)))
+
+    def _leave(self, nodes: frozenset[str]) -> None:
+        if moved := self._keeper.leave(nodes, self._stop):
+            self._note(
+                f"{moved} client states moved to the driver's node, as the run leaves theirs."
+            )
 
     def exchange(self, step: SecureStep, messages: Mapping[int, Any]) -> dict[int, Any]:
         """Take a step of secure aggregation on the actors; one that died or hangs is replaced."""
@@ -194,6 +225,7 @@ class RayBackend:
             return self._predict(server, chunks)
 
     def _predict(self, server: ServerState, chunks: Sequence[Chunk]) -> list[Prediction]:
+        self.fleet.ensure()
         self._calls += 1
         key, stored = str(self._calls), ray.put(pack_server(server))
         results: dict[int, Prediction] = {}
@@ -249,7 +281,7 @@ class RayBackend:
     def store(self, packed: Packed) -> Handle:
         """Put tensors into the object store; the driver owns them."""
         with as_run_error():
-            return ray.put(packed)
+            return Stored(ray.put(packed))
 
     def fetch(self, handle: Handle) -> Packed:
         """Read tensors from the object store.
@@ -257,12 +289,17 @@ class RayBackend:
         Raises:
             StateLostError: If their node is lost.
         """
+        stored: Stored = handle
         with as_run_error():
             try:
-                packed: Packed = fetch(handle)
+                packed: Packed = fetch(stored.reference)
             except (ObjectLostError, RayActorError) as error:  # Ray names its maker at times
                 raise StateLostError from error
         return packed
+
+    def rest(self) -> None:
+        """End the actors, so that an autoscaler takes their nodes away; a call starts new ones."""
+        self.fleet.rest()
 
     def close(self) -> None:
         """End the actors and the connection, and Ray if it was started here."""

@@ -1,7 +1,7 @@
 """Streaming calls to actors: their turns, their events, and why a call was lost."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -74,14 +74,18 @@ def pack_longest_first(turns: Sequence[Turn], actors: int) -> list[tuple[Turn, .
     return [tuple(share) for share in shares]
 
 
-def read_events(stream: Any) -> list[Event]:
-    """Read the next report's events, with references to the objects behind it in the stream.
+def read_events(stream: Any, keep: Callable[[Any], Handle]) -> list[Event]:
+    """Read the next report's events, with handles to the objects behind it in the stream.
+
+    Args:
+        stream: The call's stream.
+        keep: Makes a handle of a reference.
 
     Raises:
         Exception: The actor's error, or one of `LOST`.
     """
     report: Report = fetch(next(stream))
-    handles = {key: next(stream) for key in report.objects}
+    handles = {key: keep(next(stream)) for key in report.objects}
     return [_attach(event, handles) for event in report.events]
 
 

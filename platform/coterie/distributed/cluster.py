@@ -14,6 +14,7 @@ from ray.exceptions import AuthenticationError
 
 from coterie.config.schema import ClusterConfig
 from coterie.distributed.address import find_address, no_answer
+from coterie.distributed.nodes import live_nodes
 from coterie.errors import ConfigError, CoterieError, RunError, described
 
 _ENABLED = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
@@ -119,8 +120,8 @@ def slots(config: ClusterConfig) -> int:
     Raises:
         ConfigError: If not even one fits.
     """
-    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    wanted = {"CPU": config.cpus_per_client, "GPU": config.gpus_per_client}
+    nodes = live_nodes()
+    wanted = _wanted(config)
     held = sum(_held(node, wanted) for node in nodes)
     if held:
         return held
@@ -137,10 +138,20 @@ def slots(config: ClusterConfig) -> int:
     )
 
 
+def room(config: ClusterConfig) -> str:
+    """Tell how many actors fit the cluster, by what its nodes have, whoever uses it now."""
+    held = [_held(node, _wanted(config)) for node in live_nodes()]
+    return f"{sum(held)} such actors fit its {sum(map(bool, held))} nodes with room for any"
+
+
+def _wanted(config: ClusterConfig) -> dict[str, float]:
+    return {"CPU": config.cpus_per_client, "GPU": config.gpus_per_client}
+
+
 def _held(node: Mapping[str, float], wanted: Mapping[str, float]) -> int:
     """Return how many actors fit one node."""
     fits = [int(node.get("CPU", 0.0) / wanted["CPU"] + 1e-9)]
-    if 0 < wanted["GPU"] < 1:  # a slice is on one GPU: two GPUs hold four of 0.4, not five
+    if 0 < wanted["GPU"] < 1:  # a slice is on one GPU: two GPUs hold six of 0.33, not seven
         fits.append(int(node.get("GPU", 0.0)) * int(1 / wanted["GPU"] + 1e-9))
     elif wanted["GPU"]:
         fits.append(int(node.get("GPU", 0.0) / wanted["GPU"] + 1e-9))

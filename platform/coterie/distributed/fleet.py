@@ -1,18 +1,22 @@
-"""The actors of a run: started together, replaced when they die."""
+"""The actors of a run: as many as the cluster has room for, and replaced when they die."""
 
 import logging
+import math
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import ray
+from ray.exceptions import RayActorError, RayTaskError
 
 from coterie.distributed.actors import ClientActor, ServerActor, StoredWorkload
-from coterie.distributed.calls import Placed, pack_longest_first
+from coterie.distributed.calls import Placed, node_died, pack_longest_first
 from coterie.distributed.cluster import disconnect, has_own_resources, own_resources, slots
+from coterie.distributed.nodes import autoscales, leaving, node_of
 from coterie.distributed.startup import connect
-from coterie.distributed.waiting import wait_until_ready
+from coterie.distributed.waiting import raise_if_dead, wait_until_ready
 from coterie.errors import ConfigError, RunError
 from coterie.execution.backend import Workload
 from coterie.execution.events import Turn
@@ -20,33 +24,54 @@ from coterie.execution.silo_data import silo_names
 
 _logger = logging.getLogger(__name__)
 
+_MOST_ASKED = 256
+"""Actors without room that wait for the autoscaler's nodes at a time."""
+_NONE_LEFT = "No node is left that holds an actor; add nodes and go on with resume=true."
+
 
 class Fleet:
     """The actors of a run: one per client if the cluster has room, else several clients per actor.
 
-    A silo has an actor of its own, on the node with its data; it is the home of that actor.
+    Before each phase `fit` follows the cluster: actors join when nodes have, and go when their node
+    is about to go. Where an autoscaler adds nodes, actors without room wait as Ray's demand, which
+    ends with them, so that drivers on one cluster do not overwrite each other's. A silo has an
+    actor of its own, on the node with its data; it is the home of that actor.
 
     Args:
         workload: What the actors run; its arrays are stored once per node in the object store.
         stop: Called while waiting; raises when the run has to stop.
+        note: Told what is waited for, and how many actors there are when their number changes.
 
     Attributes:
-        actors: Handles of the client actors.
+        actors: Handles of the client actors that can be given work.
         server: Handle of the server actor, or None if the server half runs in the driver.
+        joining: Handles of actors that are not ready yet, each with the reference of its `ready`.
+        wanted: How many actors have work.
+        leaving: Ids of the nodes that are about to go.
 
     Raises:
-        ConfigError: If not even one actor fits the cluster.
+        ConfigError: If not even one actor fits the cluster, and it does not grow.
         RunError: If the cluster does not start the actors in time.
     """
 
-    def __init__(self, workload: Workload, stop: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        workload: Workload,
+        stop: Callable[[], None],
+        note: Callable[[str], None] = lambda text: None,
+    ) -> None:
         self._config = workload.config.cluster
+        self._stop, self._note = stop, note
+        self._stage, self._turns, self._stillborn = "", 0, 0
         self.actors: list[Any] = []
         self.server: Any | None = None
+        self.leaving = frozenset[str]()
+        self.joining: dict[Any, Any] = {}
         self._owns_cluster = connect(self._config)
         try:
             self.start_all(workload)
-            wait_until_ready(self.actors, self._config, stop)
+            least = None if self._config.num_actors or self._names else 1
+            self._wait(self._config.min_actors or least)
         except BaseException:
             self.close()
             raise
@@ -54,22 +79,158 @@ class Fleet:
     def start_all(self, workload: Workload) -> None:
         """Place the workload and start every actor."""
         self._stored = _place(workload)
-        places_server = self._config.server == "actor"
+        self._places_server = self._config.server == "actor"
         self._names = silo_names(workload.config) if workload.silo_classes is not None else None
-        free = slots(self._config) - places_server
-        if free < 1:
+        most = len(workload.parts) if self._names is None else len(self._names)
+        self._grows = autoscales()
+        self._free = self._room_at_start()
+        if self._grows and self._names is None:
+            most = _cohort(workload)
+        size = most if self._grows else max(self._free, self._config.min_actors or 1)
+        self.wanted = most if self._names else min(self._config.num_actors or size, most)
+        self._start_server()
+        homes = range(self.wanted) if self._names else [None] * min(self.wanted, _MOST_ASKED)
+        self._homes = {self.new_actor(home): home for home in homes}
+        self.actors = list(self._homes)
+        self._starting: dict[Any, tuple[Any, float]] = {}
+
+    def _room_at_start(self) -> int:
+        """Return how many client actors fit the cluster; under an autoscaler it may be none."""
+        try:
+            free = slots(self._config) - self._places_server
+        except ConfigError:
+            if self._grows:
+                return 0
+            raise
+        if free < 1 and not self._grows:
             raise ConfigError(
                 "cluster.server=actor: the server's actor takes the only slot, and none is left "
                 "for clients; use cluster.server=driver or add a node."
             )
-        wanted = self._config.num_actors or free
-        self.size = min(wanted, len(workload.parts)) if self._names is None else len(self._names)
-        if places_server:
-            self.server = self._start(ServerActor, self._stored)
-        homes = range(self.size) if self._names else [None] * self.size
-        self._homes = {self.new_actor(home): home for home in homes}
-        self.actors = list(self._homes)
-        self._starting: dict[Any, tuple[Any, float]] = {}
+        return free
+
+    def look(self) -> None:
+        """Look at the cluster's nodes, for `fit`; called about once a second."""
+        self.leaving = leaving()
+        try:
+            self._free = slots(self._config) - self._places_server
+        except ConfigError:
+            self._free = 0
+
+    def fit(self, stage: str, turns: int) -> frozenset[str]:
+        """Follow the cluster before a phase.
+
+        Actors that have joined get work from now on. Those whose node is about to go end, if
+        others are left. Where an autoscaler takes idle nodes away, actors that a new stage does not
+        need end too.
+
+        Args:
+            stage: The phase's stage.
+            turns: Its number of turns.
+
+        Returns:
+            The nodes that the run leaves; client states there have to move.
+
+        Raises:
+            RunError: If there is no actor, and none joins in time.
+        """
+        if self._names is not None:
+            return self.leaving
+        new, self._stage = stage != self._stage, stage
+        self._turns = turns if new else max(self._turns, turns)
+        self.wanted = min(self._turns, self._config.num_actors or self._turns)
+        if self.server is None:
+            self._start_server()
+        self._take_in()
+        going = [] if not self.leaving else self._on(self.leaving)
+        if len(going) < len(self.actors):
+            self._end(going, "their node is about to go")
+            going = []
+        left = self._release() if new and self._grows else frozenset[str]()
+        self._ask(self.wanted, len(self.actors) - len(going))
+        self.ensure()
+        return self.leaving | left
+
+    def ensure(self) -> None:
+        """Wait for an actor if there is none."""
+        if self.actors:
+            return
+        if not self.joining:
+            self._ask(1, 0)
+        if not self.joining:
+            raise RunError(_NONE_LEFT)
+        self.actors = list(self.joining)
+        self.joining = {}
+        self._wait(1)
+
+    def rest(self) -> None:
+        """End all actors, so that the cluster may shrink; `fit` and `ensure` start new ones."""
+        for actor in [*self.actors, *self.joining, *([self.server] if self.server else [])]:
+            ray.kill(actor)
+        self.actors, self.server = [], None
+        self._homes, self._starting, self.joining = {}, {}, {}
+
+    def _wait(self, least: int | None) -> None:
+        """Wait until so many actors are ready, all by default; the others join later."""
+        self.joining |= wait_until_ready(self.actors, self._config, self._stop, least, self._note)
+        self.actors = [actor for actor in self.actors if actor not in self.joining]
+
+    def _take_in(self) -> None:
+        """Let actors that are ready take part from now on."""
+        if not self.joining:
+            return
+        ready, _ = ray.wait(list(self.joining.values()), num_returns=len(self.joining), timeout=0)
+        arrived = [actor for actor, reference in self.joining.items() if reference in ready]
+        before = len(self.actors)
+        for actor in arrived:
+            reference = self.joining.pop(actor)
+            try:
+                ray.get(reference)
+            except RayActorError as error:
+                del self._homes[actor]
+                self._stillborn += not node_died(error)
+                if self._stillborn > self._config.max_actor_restarts:
+                    raise_if_dead(reference)
+            except RayTaskError:
+                raise_if_dead(reference)
+            else:
+                self.actors.append(actor)
+        if len(self.actors) > before:
+            self._note(f"Actors: {len(self.actors)} ({len(self.actors) - before} joined).")
+
+    def _ask(self, wanted: int, staying: int) -> None:
+        """Start actors that are missing, beyond the cluster's room only where this is demand."""
+        most = wanted if self._grows or self._config.num_actors else min(wanted, self._free)
+        for _ in range(min(most - staying, _MOST_ASKED) - len(self.joining)):
+            new = self.new_actor()
+            self._homes[new] = None
+            self.joining[new] = new.ready.remote()
+
+    def _on(self, nodes: frozenset[str]) -> list[Any]:
+        """Return the actors on some nodes."""
+        return [actor for actor in self.actors if node_of(actor) in nodes]
+
+    def _release(self) -> frozenset[str]:
+        """End actors that have no work, whole nodes first; return the nodes without any."""
+        spare = max(0, len(self.actors) + len(self.joining) - self.wanted)
+        for actor in list(self.joining)[:spare]:
+            del self.joining[actor], self._homes[actor]
+            ray.kill(actor)
+        surplus = max(0, len(self.actors) - self.wanted)
+        places = {actor: node_of(actor) or "" for actor in self.actors} if surplus else {}
+        crowds = Counter(places.values())
+        idle = sorted(places, key=lambda actor: (crowds[places[actor]], places[actor]))[:surplus]
+        self._end(idle, "this stage has no work for them")
+        return frozenset(places[actor] for actor in idle) - {places.get(a) for a in self.actors}
+
+    def _end(self, actors: Sequence[Any], why: str) -> None:
+        for actor in actors:
+            ray.kill(actor)
+            self.actors.remove(actor)
+            del self._homes[actor]
+            self._starting.pop(actor, None)
+        if actors:
+            self._note(f"Actors: {len(self.actors)} ({len(actors)} ended, as {why}).")
 
     def replace(self, actor: Any) -> Any | None:
         """Replace an actor that died, if the cluster still has room.
@@ -95,7 +256,11 @@ class Fleet:
         """Replace the server's actor, which died."""
         if self.server is not None:
             ray.kill(self.server)
-        self.server = self._start(ServerActor, self._stored)
+        self._start_server()
+
+    def _start_server(self) -> None:
+        if self._places_server:
+            self.server = self._start(ServerActor, self._stored)
 
     def remove_unplaced(self) -> list[Any]:
         """Remove, and return, the replacements for which the cluster has no room."""
@@ -142,25 +307,22 @@ class Fleet:
         """Whether the cluster, which may have lost nodes, has room for an actor."""
         if self._names is not None and home is not None:
             return has_own_resources(self._config, self._names[home])
-        try:
-            return slots(self._config) - (self.server is not None) >= len(self.actors)
-        except ConfigError:
-            return False
+        if self._grows and len(self.actors) == 1:
+            return True  # the autoscaler makes room for the last one
+        self.look()
+        return self._free >= len(self.actors)
 
     def _remove(self, actor: Any) -> None:
         _logger.info("No node has room for an actor; %d are left", len(self.actors) - 1)
         self.actors.remove(actor)
         if not self.actors and self._names is None:
-            raise RunError(
-                "No node is left that holds an actor; add nodes and go on with resume=true."
-            )
+            raise RunError(_NONE_LEFT)
 
     def close(self) -> None:
         """End the actors and the connection, and the cluster if it was started here."""
         if not ray.is_initialized():
             return
-        for actor in [*self.actors, *([self.server] if self.server else [])]:
-            ray.kill(actor)
+        self.rest()
         if self._owns_cluster:
             disconnect()
 
@@ -182,6 +344,14 @@ class Fleet:
             resources=resources or {},
         )
         return options.remote(*args)
+
+
+def _cohort(workload: Workload) -> int:
+    """Return how many clients take part in a round, by the config."""
+    config, clients = workload.config.participation, len(workload.parts)
+    if config.count is not None:
+        return config.count
+    return clients if config.fraction is None else math.ceil(config.fraction * clients)
 
 
 def _place(workload: Workload) -> StoredWorkload:

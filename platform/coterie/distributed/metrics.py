@@ -98,7 +98,7 @@ class RunMetrics(RunCallback):
     def _count(self) -> None:
         self._set("clients_done", self._done)
         self._set("clients_failed", self._failed)
-        self._set("actors", self._backend.fleet.size, which="wanted")
+        self._set("actors", self._backend.fleet.wanted, which="wanted")
         self._set("actors", self._backend.actors, which="present")
 
     def _set(self, name: str, value: float, /, **tags: str) -> None:

@@ -9,9 +9,14 @@ import ray
 from ray.exceptions import RayActorError, RayTaskError
 
 from coterie.config.schema import ClusterConfig
+from coterie.distributed.cluster import room
+from coterie.distributed.nodes import autoscales
 from coterie.errors import RunError
 
 _POLL_S = 0.2
+_SETTLE_S = 10.0
+"""Once enough actors are ready, how long after the last one to wait for a further one."""
+_SAY_S = 5.0
 
 
 def wait_for(reference: Any, stop: Callable[[], None], until: float = math.inf) -> bool:
@@ -33,28 +38,59 @@ def wait_for(reference: Any, stop: Callable[[], None], until: float = math.inf) 
 
 
 def wait_until_ready(
-    actors: Sequence[Any], config: ClusterConfig, stop: Callable[[], None]
-) -> None:
-    """Wait until all actors are started and set up.
+    actors: Sequence[Any],
+    config: ClusterConfig,
+    stop: Callable[[], None],
+    least: int | None = None,
+    note: Callable[[str], None] = lambda text: None,
+) -> dict[Any, Any]:
+    """Wait until actors are started and set up.
 
     Args:
         actors: Handles of actors with a method `ready`.
         config: Their CPUs and GPUs, and the time limit.
         stop: Called several times a second; raises when the run has to stop.
+        least: How many to wait for; the others have a few seconds more. By default all.
+        note: Told what is waited for, if it takes long.
+
+    Returns:
+        The actors that are not ready yet, each with the reference of its `ready`.
 
     Raises:
         Exception: The error of an actor's set-up, unwrapped.
         RunError: If an actor dies, or they are not ready in time.
     """
-    waiting = [actor.ready.remote() for actor in actors]
-    deadline = time.monotonic() + config.start_timeout_s
+    waiting = {actor.ready.remote(): actor for actor in actors}
+    enough = len(actors) - (len(actors) if least is None else min(least, len(actors)))
+    started = changed = time.monotonic()
+    told = False
+    while waiting:
+        stop()
+        done, _ = ray.wait(list(waiting), num_returns=1, timeout=_POLL_S)
+        for reference in done:
+            raise_if_dead(reference)
+            del waiting[reference]
+        now = time.monotonic()
+        changed = now if done else changed
+        if len(waiting) <= enough and now > changed + _SETTLE_S:
+            break
+        if waiting and now > started + config.start_timeout_s:
+            raise RunError(_missing(len(waiting) - enough, len(actors) - enough, config))
+        if waiting and not told and now > started + _SAY_S:
+            told = True
+            note(_waits_for(len(actors) - len(waiting), len(actors) - enough, config))
+    return {actor: reference for reference, actor in waiting.items()}
+
+
+def raise_if_dead(reference: Any) -> None:
+    """Look at the result of an actor's `ready`, which has arrived.
+
+    Raises:
+        Exception: The error of the actor's set-up, unwrapped.
+        RunError: If the actor has died.
+    """
     try:
-        while waiting:
-            stop()
-            ready, waiting = ray.wait(waiting, num_returns=1, timeout=_POLL_S)
-            ray.get(ready)
-            if waiting and time.monotonic() > deadline:
-                raise RunError(_missing(len(waiting), len(actors), config))
+        ray.get(reference)
     except RayTaskError as error:
         raise error.cause from None
     except RayActorError as error:
@@ -62,11 +98,25 @@ def wait_until_ready(
         raise RunError(f"An actor died while it started ({reason}); see Ray's logs.") from error
 
 
+def _each(config: ClusterConfig) -> str:
+    return f"{config.cpus_per_client:g} CPU, {config.gpus_per_client:g} GPU"
+
+
+def _free() -> dict[str, float]:
+    return {k: v for k, v in ray.available_resources().items() if k in {"CPU", "GPU"}}
+
+
+def _waits_for(ready: int, least: int, config: ClusterConfig) -> str:
+    asked = "; the autoscaler was asked for nodes" if autoscales() else ""
+    return (
+        f"Waiting for actors ({_each(config)} each): {ready} of {least} are ready, free are "
+        f"{_free()}{asked}."
+    )
+
+
 def _missing(waiting: int, actors: int, config: ClusterConfig) -> str:
-    each = f"{config.cpus_per_client:g} CPU, {config.gpus_per_client:g} GPU"
-    free = {k: v for k, v in ray.available_resources().items() if k in {"CPU", "GPU"}}
     return (
         f"cluster.start_timeout_s={config.start_timeout_s:g}: {waiting} of {actors} actors "
-        f"({each} each) were not granted or not ready in time, free are {free}; lower "
-        "cluster.num_actors or add nodes."
+        f"({_each(config)} each) were not granted or not ready in time, free are {_free()}, and "
+        f"{room(config)}; lower cluster.num_actors or add nodes."
     )

@@ -21,10 +21,14 @@ class ClusterWatch:
 
     Args:
         stop: Called in each check; raises when the run has to stop.
+
+    Attributes:
+        look: Called after each answer of the control process: then a call to it does not block.
     """
 
     def __init__(self, stop: Callable[[], None]) -> None:
         self._stop = stop
+        self.look: Callable[[], None] = lambda: None
         self._due = 0.0
         self._missed = 0
 
@@ -38,7 +42,6 @@ class ClusterWatch:
         host, _, port = address.rpartition(":")
         try:
             socket.create_connection((host.strip("[]"), int(port)), timeout=_ANSWER_S).close()
-            self._missed = 0
         except OSError as error:
             self._missed += 1
             if self._missed >= _MISSES:
@@ -46,6 +49,9 @@ class ClusterWatch:
                     f"Ray's control process (gcs_server) at {address} does not answer any more; "
                     "start Ray again where it was not started here, and go on with resume=true."
                 ) from error
+        else:
+            self._missed = 0
+            self.look()
 
 
 @contextmanager

@@ -35,8 +35,10 @@ def class_counts(
         parts: Each client's row numbers.
         classes: The number of classes.
     """
-    counts = [np.bincount(labels[part], minlength=classes) for part in parts]
-    return np.stack(counts).astype(np.int64)
+    rows = np.concatenate(parts)
+    client = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+    cells = np.bincount(client * classes + labels[rows], minlength=len(parts) * classes)
+    return cells.reshape(len(parts), classes).astype(np.int64)
 
 
 def class_spread(data: DataArrays, parts: Sequence[Indices]) -> tuple[Counts, tuple[str, ...]]:
@@ -120,12 +122,18 @@ def _empty_table(counts: Counts) -> Table:
 
 def _rows(counts: Counts, names: Sequence[str]) -> list[_Row]:
     """The rows of the table; many clients' middle ones are replaced by their mean."""
-    labels = [shorten(name, _NAME) for name in names] or [str(k) for k in range(len(counts))]
-    rows = [(label, row.astype(np.float64)) for label, row in zip(labels, counts, strict=True)]
-    if len(rows) <= _MAX_ROWS:
-        return rows
+
+    def one(client: int) -> _Row:
+        label = shorten(names[client], _NAME) if names else str(client)
+        return label, counts[client].astype(np.float64)
+
+    clients = range(len(counts))
+    if len(clients) <= _MAX_ROWS:
+        return [one(client) for client in clients]
     middle = counts[_ENDS:-_ENDS]
-    return [*rows[:_ENDS], (f"{len(middle)} (mean)", middle.mean(axis=0)), *rows[-_ENDS:]]
+    mean = f"{len(middle)} (mean)", middle.mean(axis=0)
+    first, last = clients[:_ENDS], clients[-_ENDS:]
+    return [*(one(client) for client in first), mean, *(one(client) for client in last)]
 
 
 def _short(count: float) -> str:

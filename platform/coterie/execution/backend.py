@@ -101,5 +101,8 @@ class Backend(Protocol):
     def fetch(self, handle: Handle) -> Packed:
         """Read the tensors behind a handle."""
 
+    def rest(self) -> None:
+        """End processes that have no work for a while; the next call starts new ones."""
+
     def close(self) -> None:
         """End the processes that the backend started."""

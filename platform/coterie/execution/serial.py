@@ -80,5 +80,8 @@ class SerialBackend:
         packed: Packed = handle
         return packed
 
+    def rest(self) -> None:
+        """Nothing to end."""
+
     def close(self) -> None:
         """Nothing to end."""

@@ -39,15 +39,16 @@ class ClientAccount:
         )
 
 
-def accounts_after(
+def changed_accounts(
     accounts: Mapping[int, ClientAccount], result: PhaseResult
 ) -> dict[int, ClientAccount]:
-    """The clients' accounts after one more phase; those given stay unchanged."""
-    now = dict(accounts)
+    """The accounts, after one more phase, of the clients that have changed in it."""
+    now: dict[int, ClientAccount] = {}
     for turn in result.turns:
-        now[turn.client] = now.get(turn.client, ClientAccount()).after(turn)
+        before = now.get(turn.client) or accounts.get(turn.client, ClientAccount())
+        now[turn.client] = before.after(turn)
     for failure in result.failures:
         if failure.client is not None:
-            known = now.get(failure.client, ClientAccount())
+            known = now.get(failure.client) or accounts.get(failure.client, ClientAccount())
             now[failure.client] = replace(known, failures=known.failures + 1)
     return now

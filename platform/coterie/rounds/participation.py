@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from coterie.config.availability_file import Rounds, read_availability
+from coterie.config.availability_file import read_availability
 from coterie.config.schema import RunConfig
 from coterie.contract.phase import Phase
 from coterie.contract.seeds import derive_seed
@@ -52,11 +52,14 @@ class Participation:
             raise ConfigError(
                 f"participation.count={count}: there are {clients} clients; choose 1 to {clients}."
             )
-        self._rounds: Rounds = (frozenset(self._all),)
-        if availability is not None:
-            self._rounds = read_availability(availability, clients)
-        self._failed = failed_devices(clients, self._config.device_failure_rate, self._seed)
-        if not self._ever:
+        failed = failed_devices(clients, self._config.device_failure_rate, self._seed)
+        self._rounds: tuple[Sequence[int], ...] = (self._all,)
+        if availability is not None or failed:
+            rounds = (
+                (self._all,) if availability is None else read_availability(availability, clients)
+            )
+            self._rounds = tuple(sorted(set(present) - failed) for present in rounds)
+        if not any(self._rounds):
             raise ConfigError(
                 "participation: no client is present in any round; list some in "
                 "participation.availability, or let fewer devices fail."
@@ -69,7 +72,7 @@ class Participation:
             ConfigError: If all clients that the phase names are absent in every round.
         """
         named = phase.cohort if isinstance(phase.cohort, tuple) else ()
-        if named and not self._ever & set(named):
+        if named and not any(set(named).intersection(present) for present in self._rounds):
             raise ConfigError(
                 f"participation: client {named[0]}, which the method asks for, is absent in all "
                 "rounds; ask for another, or change participation."
@@ -82,7 +85,7 @@ class Participation:
             ContractError: If the method asks for an impossible cohort.
         """
         config = self._config
-        present = self._rounds[(phase.round - 1) % len(self._rounds)] - self._failed
+        present = self._rounds[(phase.round - 1) % len(self._rounds)]
         cohort = choose_cohort(self._sized(phase), self._all, self._seed, present)
         dropped = dropouts(cohort, config.dropout_rate, self._seed, phase)
         left = tuple(client for client in cohort if client not in dropped)
@@ -98,11 +101,6 @@ class Participation:
             work=dict.fromkeys(sorted(slow), config.straggler_work),
             simulated={name: count for name, (count, asked) in simulated.items() if asked},
         )
-
-    @property
-    def _ever(self) -> frozenset[int]:
-        """The clients that are present in some round."""
-        return frozenset().union(*self._rounds) - self._failed
 
     def _sized(self, phase: Phase) -> Phase:
         """The phase with the configured cohort size; clients that the method names stay."""
@@ -123,17 +121,18 @@ def choose_cohort(
     Args:
         phase: Its cohort is a fraction of the clients present (rounded up), a count of them (all,
             if fewer are present), or their ids.
-        clients: All clients.
+        clients: All clients; a range takes no time for clients that are not drawn.
         seed: The run's seed.
         present: The clients that can take part; all by default.
 
     Raises:
         ContractError: If the cohort is empty or names clients that do not exist.
     """
-    here = sorted(clients if present is None else present)
+    here = clients if present is None else present
+    here = here if isinstance(here, range) else sorted(here)
     cohort = phase.cohort
     if isinstance(cohort, tuple):
-        if unknown := sorted(set(cohort) - set(clients)):
+        if unknown := sorted(client for client in cohort if client not in clients):
             raise ContractError(
                 f"cohort names client {unknown[0]}; there are {len(clients)} clients."
             )
@@ -141,7 +140,7 @@ def choose_cohort(
             raise ContractError(
                 f"Phase {phase.name!r} has an empty cohort; name one client or more."
             )
-        return tuple(sorted(set(cohort) & set(here)))
+        return tuple(sorted(set(cohort).intersection(here)))
     count = _share(cohort, len(clients)) if isinstance(cohort, float) else cohort
     if not 1 <= count <= len(clients):
         raise ContractError(
@@ -149,7 +148,8 @@ def choose_cohort(
         )
     count = _share(cohort, len(here)) if isinstance(cohort, float) else min(cohort, len(here))
     generator = np.random.default_rng(derive_seed(seed, "cohort", phase.round, _WHOLE_ROUND))
-    return tuple(sorted(int(c) for c in generator.choice(here, size=count, replace=False)))
+    drawn = generator.choice(len(here), size=count, replace=False)
+    return tuple(sorted(here[int(place)] for place in drawn))
 
 
 def failed_devices(clients: int, rate: float, seed: int) -> frozenset[int]:

@@ -2,12 +2,11 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from copy import deepcopy
 from dataclasses import dataclass, field, replace
 
 from coterie.contract.phase import ServerState
 from coterie.execution.events import Handle, TurnDone
-from coterie.rounds.accounts import ClientAccount, accounts_after
+from coterie.rounds.accounts import ClientAccount, changed_accounts
 from coterie.rounds.gather import PhaseResult
 from coterie.rounds.server_optimizer import Moments
 
@@ -72,6 +71,12 @@ class Ledger:
         """Direction to bytes of training over the run."""
         return {"down": self.down, "up": self.up, "peer": self.peer}
 
+    def snapshot(self) -> "Ledger":
+        """A copy that later phases do not change."""
+        return replace(
+            self, versions=dict(self.versions), received=dict(self.received), items=dict(self.items)
+        )
+
     def offer(self, clients: Iterable[int], slots: Mapping[str, tuple[str, int]]) -> dict[str, int]:
         """Count the slots that are sent to clients.
 
@@ -84,12 +89,12 @@ class Ledger:
         """
         sent: Counter[str] = Counter()
         for client in clients:
-            known = self.versions.setdefault(client, {})
-            for slot, (version, size) in slots.items():
-                if known.get(slot) != version:
-                    known[slot] = version
-                    sent[slot] += size
-                    self.received[client] = self.received.get(client, 0) + size
+            known = self.versions.get(client, {})
+            new = {slot: v for slot, (v, _) in slots.items() if known.get(slot) != v}
+            self.versions[client] = {**known, **new}  # a new one, as snapshots share the former
+            for slot in new:
+                sent[slot] += slots[slot][1]
+                self.received[client] = self.received.get(client, 0) + slots[slot][1]
         self.down += sent.total()
         return dict(sorted(sent.items()))
 
@@ -146,7 +151,7 @@ class RunState:
     optimizer: Moments = field(default_factory=dict)
     simulated: Counter[str] = field(default_factory=Counter)
     best: float | None = None
-    accounts: Mapping[int, ClientAccount] = field(default_factory=dict)
+    accounts: dict[int, ClientAccount] = field(default_factory=dict)
 
     def keep(self, result: PhaseResult, simulated: Mapping[str, int]) -> None:
         """Take over what a phase leaves besides the server's state: states, mail and counts."""
@@ -159,7 +164,7 @@ class RunState:
         for turn in result.turns:
             for recipient, message in turn.mail.items():
                 self.mail.setdefault(recipient, {})[turn.client] = message
-        self.accounts = accounts_after(self.accounts, result)
+        self.accounts |= changed_accounts(self.accounts, result)
         self.phases += 1
         self.failures += [str(failure) for failure in result.failures]
         self.dropped += len(result.dropped)
@@ -176,7 +181,8 @@ class RunState:
             self,
             states=dict(self.states),
             mail=mail,
-            ledger=deepcopy(self.ledger),
+            ledger=self.ledger.snapshot(),
+            accounts=dict(self.accounts),
             failures=list(self.failures),
             simulated=self.simulated.copy(),
         )

@@ -11,6 +11,9 @@ from coterie.rounds.state import RunState
 from coterie.run.setup import Assembly
 from coterie.tracking.atomic import write_text_atomically
 
+_ALL = 10_000
+"""Of more clients only those have a row that ever took part."""
+
 ClientRow = Mapping[str, int | float | str | None]
 
 
@@ -25,19 +28,24 @@ def client_rows(
         groups: Client to its group, where the method groups clients.
 
     Returns:
-        A row per client with client, name (where the data names its clients), samples, turns,
-        failures, loss (of the last turn), seconds (of all turns), bytes_down, bytes_up, bytes_peer,
-        and group (where there are groups).
+        A row per client, of more than 10,000 per client that ever took part: client, name (where
+        the data names its clients), samples, turns, failures, loss (of the last turn), seconds (of
+        all turns), bytes_down, bytes_up, bytes_peer, and group (where there are groups).
     """
     data, workload = assembly.data, assembly.workload
     siloed = workload.silo_classes is not None
     names = data.owner_names if siloed else client_names(data, workload.parts)
     found: list[ClientRow] = []
-    for client, rows in enumerate(workload.parts):
+    taken = state.accounts.keys() | state.ledger.received.keys()
+    for client in sorted(taken) if len(workload.parts) > _ALL else range(len(workload.parts)):
         own = state.accounts.get(client, ClientAccount())
         row: dict[str, int | float | str | None] = {"client": client}
         row |= {"name": names[client]} if names else {}
-        row |= {"samples": len(rows), "turns": own.turns, "failures": own.failures}
+        row |= {
+            "samples": len(workload.parts[client]),
+            "turns": own.turns,
+            "failures": own.failures,
+        }
         row |= {"loss": own.loss, "seconds": own.seconds}
         row |= {"bytes_down": state.ledger.received.get(client, 0), "bytes_up": own.up}
         row |= {"bytes_peer": own.peer}

@@ -167,7 +167,7 @@ class Session:
         self._tracker = self._make_tracker()
         if (source := pretrained_artifact(self.config)) is not None:
             self._tracker.use_model(source)
-        self._backend = make_backend(self.assembly.workload, interrupts.check)
+        self._backend = make_backend(self.assembly.workload, interrupts.check, self.view.note)
         self._metrics = make_metrics(self._backend, self.config, self.directory.path.name)
         if self._metrics is not None:
             self.view = Followed(self.view, [self._metrics])
@@ -223,6 +223,8 @@ class Session:
         recorder.checkpoint(state)
         self.view.note("Evaluating the final model.")
         evaluation = recorder.evaluate(state)
+        if self._backend is not None:
+            self._backend.rest()
         model = with_head(
             self.assembly.method.model_for(state.server, None), evaluation.head
         ).eval()

@@ -99,15 +99,25 @@ def assemble(config: RunConfig, given: Sequence[AnyCallback] = ()) -> Assembly:
     )
 
 
-def make_backend(workload: Workload, stop: Callable[[], None]) -> Backend:
-    """Build the configured backend; Ray is imported only for Ray's."""
+def make_backend(
+    workload: Workload,
+    stop: Callable[[], None],
+    note: Callable[[str], None] = lambda text: None,
+) -> Backend:
+    """Build the configured backend; Ray is imported only for Ray's.
+
+    Args:
+        workload: What to run.
+        stop: Called often; raises when the run has to stop.
+        note: Told what the backend waits for, and how its processes change.
+    """
     config = workload.config
     if config.cluster.backend == "serial":
         check_device(config.accelerator, client_device(config))
         return SerialBackend(workload, stop)
     from coterie.distributed.backend import RayBackend
 
-    return RayBackend(workload, stop)
+    return RayBackend(workload, stop, note)
 
 
 def make_metrics(backend: Backend, config: RunConfig, run: str) -> "RunMetrics | None":

@@ -138,6 +138,19 @@ RUN_PROBLEMS = [
         {"cluster": {"num_actors": "a"}},
         "cluster.num_actors=a: not a whole number; give one such as cluster.num_actors=1.",
     ),
+    (
+        {"cluster": {"num_actors": 2, "min_actors": 3}},
+        "cluster={num_actors:2,min_actors:3}: min_actors=3 exceeds num_actors=2; lower it.",
+    ),
+    (
+        {"cluster": {"gpus_per_client": 0.4}},
+        "cluster.gpus_per_client=0.4: 2 × 0.4 leave 0.2 of each GPU unused; give 0.333 for 3 "
+        "actors on a GPU or 0.5 for 2.",
+    ),
+    (
+        {"cluster": {"gpus_per_client": 1.5}},
+        "cluster.gpus_per_client=1.5: above 1 an actor has whole GPUs; give 1 or 2.",
+    ),
     ({"cluster": {"cpus_per_client": 0}}, "cluster.cpus_per_client=0: must be above 0."),
     ({"cluster": 3}, "cluster=3: must be a group of keys; give it one such as cluster.backend=…."),
     ({"sede": 1}, "sede=1: there is no such key; did you mean seed?"),

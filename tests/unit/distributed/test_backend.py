@@ -5,6 +5,7 @@ from ray.exceptions import ActorDiedError, ObjectLostError, RayActorError
 
 from coterie.distributed import backend
 from coterie.distributed.backend import RayBackend
+from coterie.distributed.handles import Stored
 from coterie.errors import StateLostError
 
 
@@ -23,4 +24,4 @@ def test_a_state_that_is_gone_is_lost_whatever_ray_calls_it(monkeypatch, error):
 
     monkeypatch.setattr(backend, "fetch", gone)
     with pytest.raises(StateLostError):
-        RayBackend.fetch(object.__new__(RayBackend), None)
+        RayBackend.fetch(object.__new__(RayBackend), Stored(None))

@@ -47,6 +47,7 @@ def test_the_server_half_takes_a_slot_only_if_told_to(monkeypatch, server, slots
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(fleet, "cluster_has_gpu", lambda: True, raising=False)
     monkeypatch.setattr(fleet, "slots", lambda config: slots)
+    monkeypatch.setattr(fleet, "autoscales", lambda: False)
     monkeypatch.setattr(fleet, "_place", lambda workload: "data")
     recorded = Recorded(ClusterConfig(server=server, gpus_per_client=1.0))
     recorded.start_all(SimpleNamespace(silo_classes=None, parts=[range(2)]))

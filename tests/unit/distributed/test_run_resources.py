@@ -98,8 +98,8 @@ def test_runs_on_one_machine_get_gpus_of_their_own():
     assert given(2, *half)[0] == ["0", "1", "0", "1"]
     wide = "cluster.num_actors=2", "cluster.gpus_per_client=1"
     assert given(4, *wide)[0] == ["0,1", "2,3", None, None]
-    # Two slices of 0.4 lie on a GPU: five are 2.0 GPUs, but lie on three.
-    five = "cluster.num_actors=5", "cluster.gpus_per_client=0.4"
+    # Two slices of 0.49 lie on a GPU: five are 2.45 GPUs, but lie on three.
+    five = "cluster.num_actors=5", "cluster.gpus_per_client=0.49"
     assert given(4, *five)[0] == ["0,1,2", None, None, None]
     assert given(2, *five)[0] == ["0,1", None, None, None]
 

@@ -86,3 +86,13 @@ def test_rows_that_clients_send_each_other_are_counted_by_key():
     assert ledger.items == {"card": 1, "letter": 5}
     assert traffic.totals == {"down": 0, "up": 0, "peer": 16}
     assert ledger.totals == {"down": 0, "up": 0, "peer": 24}
+
+
+def test_a_snapshot_stays_as_it_was():
+    ledger = Ledger()
+    ledger.offer([0, 1], {"e": ("v1", 10)})
+    before = ledger.snapshot()
+    ledger.offer([1, 2], {"e": ("v2", 10)})
+    assert before.versions == {0: {"e": "v1"}, 1: {"e": "v1"}}
+    assert before.received == {0: 10, 1: 10}
+    assert before.down == 20

@@ -1,0 +1,64 @@
+"""Handles to what actors have made, which moves to the driver's node before its node goes."""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakSet
+
+import ray
+from ray.exceptions import ObjectLostError, RayActorError
+from ray.experimental.locations import get_local_object_locations
+
+
+@dataclass(eq=False, slots=True, weakref_slot=True)
+class Stored:
+    """A handle to tensors in the object store.
+
+    Attributes:
+        reference: Ray's reference to them; another one once they have moved.
+    """
+
+    reference: Any
+
+
+class Keeper:
+    """Knows the handles still in use to what actors have made, and so lies on their nodes."""
+
+    def __init__(self) -> None:
+        self._made: WeakSet[Stored] = WeakSet()
+
+    def keep(self, reference: Any) -> Stored:
+        """Return a handle to what an actor has made."""
+        stored = Stored(reference)
+        self._made.add(stored)
+        return stored
+
+    def leave(self, nodes: Collection[str], stop: Callable[[], None]) -> int:
+        """Move what lies on nodes to the driver's.
+
+        Args:
+            nodes: Ids of the nodes.
+            stop: Called between two of them; raises when the run has to stop.
+
+        Returns:
+            How many objects were moved.
+        """
+        if not nodes:
+            return 0
+        gone, moved = set(nodes), 0
+        handles = {stored.reference: stored for stored in self._made}
+        for reference, place in get_local_object_locations(list(handles)).items():
+            if gone.isdisjoint(place["node_ids"]):
+                continue
+            stop()
+            moved += self._move(handles[reference])
+        return moved
+
+    def _move(self, stored: Stored) -> bool:
+        """Move one object; what is lost already is found out by whoever reads it."""
+        try:
+            stored.reference = ray.put(ray.get(stored.reference))
+        except (ObjectLostError, RayActorError):
+            return False
+        self._made.discard(stored)
+        return True
