@@ -13,7 +13,7 @@ As a set, the prototypes hardly depend on how the samples are split. Concord's d
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field, PositiveInt
@@ -55,6 +55,8 @@ class Prototypes(OnEncoder):
 
     class Config(FixedEncoderConfig):
         """The configuration of the method."""
+
+        sums: ClassVar[bool] = True  # under differential privacy; else it averages nothing
 
         clusters: PositiveInt | None = None
         """Number of clusters k; by default the data's number of classes, and without classes the

@@ -215,6 +215,11 @@ def test_moon_protects_samples_too(tmp_path):
         ("kfed", NOISE, "privacy.dp.clip=0.05: clients send the record 'centroids' in phase"),
         ("cfcl", NOISE, "privacy.dp.clip=0.05: clients send the mail 'reserve_samples' in phase"),
         ("ffcm", NOISE, "privacy.dp.clip=0.05: clients send the record 'centroids' in phase"),
+        (
+            "prototypes",
+            (*NOISE, "aggregation.optimizer=momentum"),
+            "aggregation.optimizer=momentum: this method's clients send sums",
+        ),
         ("dcco", (*NOISE, "encoder=mlp"), "privacy.dp.clip=0.05: what clients send in slot"),
         ("ifca", (*NOISE, "encoder=mlp"), "privacy.dp.clip=0.05: the groups of the method's"),
         (

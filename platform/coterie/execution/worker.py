@@ -134,9 +134,8 @@ class Worker:
                 samples=turn.size,
                 heaviest=turn.heaviest,
             )
-            if (
-                order.sensitivity is not None or turn.noise is not None
-            ):  # nothing leaves the client but what is noised
+            # Under differential privacy nothing leaves the client but what is noised.
+            if order.sensitivity is not None or turn.noise is not None:
                 outcome = replace(outcome, metrics={}, note="")
             done = _turn_done(call, turn.client, outcome, time.perf_counter() - started)
             done = replace(done, updates=sent_whole(order.rule, outcome.up))

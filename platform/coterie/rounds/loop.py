@@ -142,8 +142,7 @@ class Loop:
         versions = {name: (digest(p), p.nbytes) for name, p in packed.items()}
         config = self.workload.config
         # Sums over samples have no scale of their own, and a median outvotes what is out of scale.
-        sums = type(config.method).sums or phase.sensitivity is not None
-        limited = not sums and config.aggregation.rule in ("weighted", "equal")
+        limited = not type(config.method).sums and config.aggregation.rule in ("weighted", "equal")
         growth = config.faults.max_growth if limited else None
         slots_up = {name: state.server.slots[name] for name in sorted(phase.up)}
         limits = self._heaviest(phase, turnout)

@@ -77,9 +77,9 @@ def _raised(key: str, then: Mapping[str, Any], now: Mapping[str, Any], config: R
     """Whether a key extends the run, as some of the method and the budget do, and is larger now."""
     section, _, name = key.partition(".")
     before, after = then.get(key), now.get(key)
-    extends = section == "method" and name in config.method.extensible
-    numbers = isinstance(before, int | float) and isinstance(after, int | float)
-    return (extends or key == _BUDGET) and numbers and after > before
+    if key != _BUDGET and not (section == "method" and name in config.method.extensible):
+        return False
+    return isinstance(before, int | float) and isinstance(after, int | float) and after > before
 
 
 def _flat(config: Mapping[str, Any]) -> dict[str, Any]:

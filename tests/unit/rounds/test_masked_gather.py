@@ -23,7 +23,8 @@ def order(clients=5):
 class Backend:
     """Runs each turn in a call of its own; `dies` lists (step, client), each of which dies once.
 
-    `hangs` lists those that are ended because they take too long.
+    `hangs` lists those that are ended because they take too long. With `together` all turns of an
+    order are one call, which goes by its first client.
     """
 
     dies: list = field(default_factory=list)
@@ -31,23 +32,25 @@ class Backend:
     orders: list = field(default_factory=list)
     held: MaskedSums = field(default_factory=MaskedSums)
     clients: dict = field(default_factory=dict)
+    together: bool = False
 
     def execute(self, order):
         self.orders.append(tuple(turn.client for turn in order.turns))
-        for turn in order.turns:
+        for turns in [order.turns] if self.together else [(turn,) for turn in order.turns]:
             call = len(self.clients)
-            self.clients[call] = turn.client
+            self.clients[call] = turns[0].client
             masked = self.held.begin(order.session, call, order.layouts)
-            masked.add(turn.client, GIVEN[turn.client])
-            yield TurnDone(
-                call=call,
-                client=turn.client,
-                records=pack({}),
-                metrics={},
-                bytes_up={},
-                bytes_peer={},
-                seconds=0.0,
-            )
+            for turn in turns:
+                masked.add(turn.client, GIVEN[turn.client])
+                yield TurnDone(
+                    call=call,
+                    client=turn.client,
+                    records=pack({}),
+                    metrics={},
+                    bytes_up={},
+                    bytes_peer={},
+                    seconds=0.0,
+                )
             yield CallDone(call=call, lanes={})
 
     def exchange(self, step, messages):
@@ -63,8 +66,8 @@ class Backend:
         return answers
 
 
-def gather(*dies, clients=5, hangs=(), **faults):
-    backend = Backend(list(dies), list(hangs))
+def gather(*dies, clients=5, hangs=(), together=False, **faults):
+    backend = Backend(list(dies), list(hangs), together=together)
     return run_phase(backend, order(clients), FaultsConfig(**faults), lambda event: None), backend
 
 
@@ -162,6 +165,15 @@ def test_a_client_that_hangs_in_a_step_is_retried_then_dropped(step):
     result, _ = gather(hangs=[(step, 3)])
     assert found(result) == means(*range(5))
     assert result.dropped == ()
+
+
+def test_nobody_is_blamed_for_a_call_of_several_clients_that_hangs():
+    result, _ = gather(hangs=[("share", 0)], together=True, clients=3)
+    assert found(result) == means(0, 1, 2)
+    assert [str(failure) for failure in result.failures] == [
+        "round 3, train: an actor failed (its process was lost with its masked sum); replaced, its "
+        "clients run again"
+    ]
 
 
 def test_without_a_retry_a_client_that_hangs_in_a_step_is_dropped_at_once_or_ends_the_run():

@@ -1,0 +1,38 @@
+"""What a run's messages add up to, over its phases."""
+
+import json
+
+import pytest
+
+from coterie.errors import DataError
+from coterie.run.audit_messages import audited_keys
+
+
+def message(**changed):
+    sent = {"kind": "slot", "key": "sums", "form": "float64 (4, 3)", "clients": 2, "bytes": 96}
+    return {**sent, "samples": 5, "summed": 2, **changed}
+
+
+def audited(tmp_path, *phases):
+    path = tmp_path / "metrics.jsonl"
+    rows = [{"scope": "messages", "messages": messages} for messages in phases]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return audited_keys(path)
+
+
+def test_the_fewest_samples_and_the_smallest_sum_of_all_phases_count(tmp_path):
+    phases = [
+        [message()],
+        [message(samples=2, summed=1, clients=3, form="float64 (8, 3)")],
+        [message(samples=None), message(kind="record", key="points", samples=None)],
+    ]
+    slot, record = audited(tmp_path, *phases)
+    assert (slot.samples, slot.summed, slot.clients) == (2, 1, 3)
+    assert (slot.phases, slot.bytes) == (3, 3 * 96)
+    assert slot.forms == ("float64 (4, 3)", "float64 (8, 3)")
+    assert (record.key, record.phases, record.samples) == ("points", 1, None)
+
+
+def test_a_file_without_messages_is_refused(tmp_path):
+    with pytest.raises(DataError, match="it does not say what clients sent"):
+        audited(tmp_path)
