@@ -86,4 +86,5 @@ def logs_of_two(values: Float64[Tensor, "*shape"]) -> Float64[Tensor, "*shape"]:
     total = torch.full_like(square, _ODD[-1])
     for coefficient in _ODD[-2::-1]:
         total = total * square + coefficient
-    return whole.double() + ratio * total
+    logs: Tensor = whole.double() + ratio * total
+    return logs
