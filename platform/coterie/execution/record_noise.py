@@ -85,7 +85,7 @@ def noisy_training(module: LightningModule, plan: Plan, noise: RecordNoise) -> I
             )
         return noisy_optimizer(found, noise, plan.batch_size)
 
-    module.configure_optimizers = noisy  # type: ignore[method-assign,assignment]
+    module.configure_optimizers = noisy  # type: ignore[method-assign]
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Full backward hook|grad and param")
@@ -137,7 +137,7 @@ def noisy_optimizer(optimizer: Optimizer, noise: RecordNoise, batch_size: int) -
             whole = whole + discrete_gaussian(Stream(key), noise.sigma, len(whole))
             noisy = torch.from_numpy(whole).double() * (noise.clip / STEPS)
             sizes = [len(part) for part in parts]
-            for parameter, grad in zip(self.params, noisy.split(sizes), strict=True):
+            for parameter, grad in zip(self.params, torch.split(noisy, sizes), strict=True):
                 parameter.grad = grad.view(parameter.shape).to(parameter)
 
     return Noisy(
