@@ -62,8 +62,8 @@ class NoisyLloyd:
 
     def sizes(self, sums: Tensor) -> Tensor:
         """The samples of each cluster in sums, which count them with a weight."""
-        found: Tensor = (sums[..., -1] / self._weight).round()
-        return found
+        counts: Tensor = sums[..., -1] / self._weight
+        return counts.round()
 
     def start(self, features: int) -> dict[str, Tensor]:
         """The sums' shapes, for one cluster of all samples."""
