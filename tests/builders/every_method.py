@@ -53,8 +53,6 @@ def base(choice: str) -> tuple[str, ...]:
     """The experiment of this method on digits, or that of a method of the same file."""
     if f"{choice}_digits" in experiments():
         return (f"experiment={choice}_digits",)
-    if choice in experiments():  # without a recipe for digits
-        return (f"experiment={choice}", "data=digits")
     file = _file(choice)
     sister = next(c for c in CHOICES if f"{c}_digits" in experiments() and _file(c) == file)
     return (f"experiment={sister}_digits", f"method={choice}")

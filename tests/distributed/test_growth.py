@@ -70,6 +70,7 @@ class Grows:
         return assigned
 
 
+@pytest.mark.slow
 def test_a_node_added_in_round_2_is_used_by_round_4(cluster):
     grows = Grows(cluster)
     ran = run("executor=bare", "cluster.num_actors=auto", hook=grows)
