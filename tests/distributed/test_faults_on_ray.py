@@ -57,6 +57,7 @@ def test_a_client_that_hangs_is_dropped_and_the_others_count(cluster):
     ]
 
 
+@pytest.mark.slow
 def test_a_client_that_ends_its_process_every_time_ends_the_run(cluster):
     with pytest.raises(RunError, match=r"2 actors died in one phase.*look for memory running out"):
         run(*MISBEHAVES, "cluster.num_actors=1", "method.how=die", "cluster.max_actor_restarts=1")

@@ -104,6 +104,7 @@ def check_killed(victim, phase, run_dir, whole):
     assert all(torch.equal(ours[name], whole[name]) for name in whole)
 
 
+@pytest.mark.slow
 def test_a_lost_control_process_is_one_sentence_and_a_checkpoint(tmp_path, whole):
     check_killed("gcs_server", 1, tmp_path / "run", whole)
 

@@ -31,6 +31,7 @@ class Kills(Silent):
             os.kill(ray.get(actor.ready.remote()), signal.SIGKILL)
 
 
+@pytest.mark.slow
 def test_a_dead_actor_counts_once_and_its_chunks_run_again(cluster, tmp_path, monkeypatch):
     make, view = session.make_backend, Kills()
 

@@ -40,6 +40,7 @@ def test_five_actors_share_two_cpus(cluster, serial):
     assert_same(run("cluster.num_actors=5", "cluster.cpus_per_client=0.4"), serial)
 
 
+@pytest.mark.slow
 def test_updates_that_the_driver_sees_one_by_one_give_the_serial_backends_bits(cluster):
     keys = ("aggregation.rule=median", "aggregation.optimizer=adam")
     keys += ("participation.dropout_rate=0.2", "participation.straggler_rate=0.5")

@@ -105,6 +105,7 @@ def test_finished_runs_are_not_repeated_and_seeds_can_be_added(compared, capsys,
     assert f"out={compared}: the folder is not empty" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_runs_can_be_made_longer(compared, capsys, tmp_path):
     out = tmp_path / "c"
     shutil.copytree(compared, out)
@@ -158,6 +159,7 @@ def test_ctrl_c_stops_the_runs_after_a_checkpoint(tmp_path):
     assert "- fedavg_digits, seed 1: not started." in table
 
 
+@pytest.mark.slow
 def test_a_run_that_fails_is_told_of_and_the_others_go_on(tmp_path, capsys):
     out = tmp_path / "c"
     keys = [key for key in TINY if not key.startswith(("seeds", "experiments", "fed"))]

@@ -29,6 +29,13 @@ def same_key(monkeypatch):
     monkeypatch.setattr(noise_file.secrets, "token_hex", lambda size: KEY)
 
 
+KINDS = [
+    pytest.param(FEDAVG, id="fedavg"),
+    pytest.param(KMEANS, id="kmeans"),
+    pytest.param(RECORD, id="record", marks=pytest.mark.slow),
+]
+
+
 def train(folder, *keys, serial=SERIAL):
     view = Silent()
     result = Federation(compose(*keys, *serial, f"run_dir={folder}"), view).run()
@@ -86,7 +93,10 @@ def test_a_raised_budget_goes_on_to_the_bits_of_a_run_that_had_it(tmp_path, same
         train(tmp_path / "run", *FEDAVG, less, "resume=true")
 
 
-@pytest.mark.parametrize(("last", "keys"), [(1, FEDAVG), (2, FEDAVG), (3, FEDAVG), (2, RECORD)])
+@pytest.mark.parametrize(
+    ("last", "keys"),
+    [(1, FEDAVG), (2, FEDAVG), (3, FEDAVG), pytest.param(2, RECORD, marks=pytest.mark.slow)],
+)
 def test_a_run_that_is_resumed_has_the_same_bits_and_spends_nothing_twice(
     last, keys, tmp_path, same_key
 ):
@@ -156,7 +166,7 @@ def test_prototypes_of_a_run_that_its_budget_ends_have_clusters(tmp_path):
     assert "nmi" in known["metrics"]["clustering"]
 
 
-@pytest.mark.parametrize("keys", [FEDAVG, KMEANS, RECORD], ids=["fedavg", "kmeans", "record"])
+@pytest.mark.parametrize("keys", KINDS)
 def test_masks_change_no_bit_of_a_private_run(keys, tmp_path, same_key):
     train(tmp_path / "plain", *keys)
     train(tmp_path / "masked", *keys, "privacy.secure_aggregation=true")
@@ -173,7 +183,7 @@ def test_noise_is_the_same_on_ray(tmp_path, same_key):
     assert spent(tmp_path / "serial") == spent(tmp_path / "ray")
 
 
-@pytest.mark.parametrize("keys", [FEDAVG, KMEANS, RECORD], ids=["fedavg", "kmeans", "record"])
+@pytest.mark.parametrize("keys", KINDS)
 def test_clients_tell_nothing_about_their_training(keys, tmp_path):
     train(tmp_path / "run", *keys)
     assert "loss" not in json.dumps(rows(tmp_path / "run"))

@@ -81,7 +81,8 @@ def test_a_cluster_of_noise_shares_the_largest_one():
     counts = torch.tensor([100.0, 60.0, -3.0])
     totals = counts[:, None] * torch.tensor([[1.0, 2.0], [-5.0, 0.0], [700.0, 700.0]])
     columns = torch.cat([totals, counts[:, None] * weight], dim=1).double()
-    server = ServerState(slots={}, round=2, facts={"seed": 0})
+    before = {CENTROIDS: {BEST: torch.zeros(3, 2, dtype=torch.int32)}}
+    server = ServerState(slots=before, round=2, facts={"seed": 0})
     found = lloyd.after(server, {SUMS: Mean(weight=1, tensors={SUMS: columns})}).double() / UNIT
     assert found[1].tolist() == pytest.approx([-5.0, 0.0], abs=1e-3)
     assert ((found[0] + found[2]) / 2).tolist() == pytest.approx([1.0, 2.0], abs=1e-3)
