@@ -1,6 +1,7 @@
 """A run on a cluster scaled to zero: its autoscaler brings nodes, and takes them away again."""
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -63,8 +64,11 @@ def test_workers_come_from_zero_and_go_back_to_it(cluster, tmp_path):
     told = (tmp_path / "run.log").read_text()
     assert driver.returncode == 0, told
     assert most == 2
-    assert "Waiting for actors (1 CPU, 0 GPU each): 0 of 2 are ready, free are {}" in told
-    assert "the autoscaler was asked for nodes" in told
+    assert re.search(
+        r"Waiting for actors \(1 CPU, 0 GPU each\): [01] of 2 are ready, free are \{.*\}; "
+        "the autoscaler was asked for nodes",
+        told,
+    )
     until(lambda: cluster.workers() == 0, 60)
     serial = tmp_path / "serial"
     Federation(compose(*RUN, "cluster=serial", f"run_dir={serial}"), Silent()).run()
