@@ -13,7 +13,13 @@ from ray.exceptions import RayActorError, RayTaskError
 
 from coterie.distributed.actors import ClientActor, ServerActor, StoredWorkload
 from coterie.distributed.calls import Placed, node_died, pack_longest_first
-from coterie.distributed.cluster import disconnect, has_own_resources, own_resources, slots
+from coterie.distributed.cluster import (
+    disconnect,
+    has_own_resources,
+    own_resources,
+    slots,
+    started_here,
+)
 from coterie.distributed.nodes import autoscales, leaving, node_of
 from coterie.distributed.startup import connect
 from coterie.distributed.waiting import raise_if_dead, wait_until_ready
@@ -172,7 +178,8 @@ class Fleet:
 
     def _wait(self, least: int | None) -> None:
         """Wait until so many actors are ready, all by default; the others join later."""
-        self.joining |= wait_until_ready(self.actors, self._config, self._stop, least, self._note)
+        told = (lambda text: None) if started_here() else self._note  # there is always room
+        self.joining |= wait_until_ready(self.actors, self._config, self._stop, least, told)
         self.actors = [actor for actor in self.actors if actor not in self.joining]
 
     def _take_in(self) -> None:

@@ -108,9 +108,10 @@ def _free() -> dict[str, float]:
 
 def _waits_for(ready: int, least: int, config: ClusterConfig) -> str:
     asked = "; the autoscaler was asked for nodes" if autoscales() else ""
+    free = " and ".join(f"{amount:g} {kind}" for kind, amount in _free().items()) or "nothing"
     return (
-        f"Waiting for actors ({_each(config)} each): {ready} of {least} are ready, free are "
-        f"{_free()}{asked}."
+        f"Waiting for actors ({_each(config)} each): {ready} of {least} are ready, {free} is "
+        f"free{asked}."
     )
 
 
