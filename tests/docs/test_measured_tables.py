@@ -93,3 +93,13 @@ def test_the_curve_of_private_clusters_is_the_datas() -> None:
     for method, cells in zip(("concord", "prototypes", "kmeans"), shown, strict=True):
         wanted = [value.get((method, at)) for at in ("0.5", "1", "2", "8", "none")]
         assert cells[1:] == [f"{float(v):.3f}" if v else "–" for v in wanted]
+
+
+def test_the_curve_over_the_fewest_samples_is_the_datas() -> None:
+    with (DOCS / "results" / "data" / "concord_minimum.csv").open(newline="") as file:
+        wanted = [
+            [row["minimum"], f"{float(row['nmi']):.3f}", f"{float(row['kappa']):.3f}"]
+            for row in csv.DictReader(file)
+        ]
+    shown = table_rows("results/concord.md", *(f"{row[0]} |" for row in wanted))
+    assert [cells[:3] for cells in shown if len(cells) == 4] == wanted
