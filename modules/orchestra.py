@@ -8,11 +8,13 @@ before the first round only clusters, with the initial networks. Clients keep no
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import ClassVar, Literal
+from importlib.util import find_spec
+from typing import Annotated, ClassVar, Literal, Self
 
 import torch
-from pydantic import PositiveInt
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
+from coterie.clustering.private_coreset import private_clusters
 from coterie.clustering.sinkhorn import global_centroids, local_centroids
 from coterie.contract import (
     Client,
@@ -37,6 +39,7 @@ from coterie.contract import (
     load_slots,
     seeded,
 )
+from coterie.contract.accounting import epsilon, noise_for
 from coterie.contract.clusterer import Clusterer
 from coterie.contract.form import UNIT_LENGTH
 from coterie.errors import ConfigError
@@ -77,13 +80,27 @@ class Orchestra(Method):
         assignment: Literal["balanced", "argmax"] = "balanced"
         """`balanced`: a client's clusters have equal size ±1, which hides a sample among others;
         `argmax`: the most probable cluster, as in Orchestra's code, with unequal sizes."""
-        privacy: Literal["k_anonymity", "none"] = "k_anonymity"
-        """`k_anonymity`: clients send centroids; `none`: the representations themselves, the
-        paper's idealised setting, for comparison only."""
+        privacy: Literal["k_anonymity", "none", "local_dp"] = "k_anonymity"
+        """`k_anonymity`: clients send centroids; `local_dp`: noisy ones; `none`: the
+        representations themselves, the paper's idealised setting, for comparison only."""
+        epsilon: PositiveFloat | None = None
+        """With `local_dp`, ε of one phase's centroids for one sample's projection; networks are not
+        covered. Phases add up."""
+        delta: Annotated[float, Field(gt=0.0, lt=1.0)] = 1e-3
+        """With `local_dp`, δ for which ε is meant."""
         weighting: Literal["samples", "clients"] = "samples"
         """Weight of a client's networks in the average: its samples, or 1 as in algorithm 2."""
         global_steps: PositiveInt = 500
         """The server's gradient steps on the global centroids."""
+
+        @model_validator(mode="after")
+        def _check_epsilon(self) -> Self:
+            if (self.privacy == "local_dp") != (self.epsilon is not None):
+                raise ValueError(
+                    f"privacy={self.privacy} with epsilon={self.epsilon}: give an epsilon with "
+                    "privacy=local_dp, and with nothing else"
+                )
+            return self
 
     def __init__(self, config: Config, task: Task) -> None:
         if config.privacy == "none" and task.minimum > 1:
@@ -101,13 +118,18 @@ class Orchestra(Method):
         RULES.check(module)
         epochs = scaled_epochs(self._config.epochs, len(sizes), self._config.base_clients)
         slots: dict[str, Tensors] = {**RULES.slots(module, NETWORKS | {"centroids"})}
-        return ServerState(slots=slots | {"schedule": {"epochs": torch.tensor([epochs])}})
+        schedule = {"epochs": torch.tensor([epochs])}
+        if self._config.epsilon is not None:
+            schedule["noise"] = torch.tensor(
+                [self._noise(self._config.epsilon)], dtype=torch.float64
+            )
+        return ServerState(slots=slots | {"schedule": schedule})
 
     def next(self, server: ServerState) -> Phase | None:
         """The phase that only clusters, then the rounds."""
         if server.round >= self.rounds:
             return None
-        shared = {"k_anonymity": "centroids", "none": "representations"}[self._config.privacy]
+        shared = "representations" if self._config.privacy == "none" else "centroids"
         cohort, records = self._config.participation, frozenset({shared})
         forms = self._forms(shared)
         if server.round == 0 and server.step == 0:
@@ -116,12 +138,13 @@ class Orchestra(Method):
                 stage="clustering",
                 round=1,
                 cohort=cohort,
-                down=frozenset({"target"}),
+                down=frozenset({"target", *(["schedule"] if self._config.epsilon else [])}),
                 records=records,
                 metrics=METRICS,
                 minima=MINIMA,
                 forms=forms,
                 ends_round=False,
+                epsilon=self._spent(server, 1),
             )
         return Phase(
             name="training",
@@ -135,6 +158,7 @@ class Orchestra(Method):
             metrics=METRICS,
             minima=MINIMA,
             forms=forms,
+            epsilon=self._spent(server, server.round + 2),
         )
 
     def client(self, client: Client, phase: Phase, slots: Slots) -> Outcome:
@@ -144,10 +168,10 @@ class Orchestra(Method):
         if not phase.up:
             with seeded(derive_seed(client.seed, "encode")):  # seeds dropout, as fit does
                 self._encode(client, module)
-            return self.shared_records(client, module)
+            return self.shared_records(client, module, slots)
         epochs = int(slots["schedule"]["epochs"])
         fit = client.fit(module, Plan(batch_size=self._config.batch_size, epochs=epochs))
-        shared = self.shared_records(client, module)
+        shared = self.shared_records(client, module, slots)
         weight = len(client.data) if self._config.weighting == "samples" else 1
         return replace(
             shared,
@@ -210,7 +234,25 @@ class Orchestra(Method):
             views, *_ = module.on_after_batch_transfer(batch, 0)
             module.remember(views, positions)
 
-    def shared_records(self, client: Client, module: OrchestraModel) -> Outcome:
+    def _noise(self, target: float) -> float:
+        """The noise multiplier of a phase's centroids for an ε."""
+        if find_spec("opacus") is None:
+            raise ConfigError(
+                f"method.epsilon={target:g}: opacus, which computes its noise, is not installed; "
+                "install it with pip install 'coterie[dp]'."
+            )
+        try:
+            return noise_for(target, self._config.delta)
+        except ValueError as error:
+            raise ConfigError(f"method.epsilon={target:g}: {error}; give a larger one.") from error
+
+    def _spent(self, server: ServerState, phases: int) -> float | None:
+        """ε of a client that was asked in each of so many phases."""
+        if self._config.epsilon is None:
+            return None
+        return epsilon(phases, float(server.slots["schedule"]["noise"]), self._config.delta)
+
+    def shared_records(self, client: Client, module: OrchestraModel, slots: Slots) -> Outcome:
         """The record for the server to cluster, and the size of the client's smallest cluster.
 
         Clusters of fewer samples than the task's minimum are not sent; a client that has too few
@@ -219,6 +261,16 @@ class Orchestra(Method):
         z, wanted, minimum = module.recollect(), self._config.local_clusters, self._task.minimum
         if self._config.privacy == "none":
             return Outcome(records={"representations": z}, metrics={"smallest_cluster": 1.0})
+        if self._config.privacy == "local_dp":
+            centroids = private_clusters(
+                z,
+                wanted,
+                noise_multiplier=float(slots["schedule"]["noise"]),
+                fewest=minimum,
+                seed=derive_seed(client.seed, "clusters"),
+                noisy=client.noisy,
+            )
+            return Outcome(records={"centroids": centroids.to(z.dtype)})
         clusters = min(wanted, len(z) // minimum)
         if not clusters:
             note = self._withheld(0, len(z))

@@ -121,7 +121,7 @@ class Federated:
         return {client: unpack(handle) for client, handle in self.state.states.items()}
 
 
-def federate(workload: Workload) -> Federated:
+def federate(workload: Workload, secret: bytes = b"secret") -> Federated:
     """Run the workload to its end."""
     backend = SerialBackend(workload, lambda: None)
     spy = Spy(backend.worker.method)
@@ -129,7 +129,9 @@ def federate(workload: Workload) -> Federated:
     sizes = {client: len(rows) for client, rows in enumerate(workload.parts)}
     start = spy.init(sizes, derive_seed(workload.config.seed, "init"))
     state, commits = RunState(server=start), []
-    Loop(spy, backend, workload, Silent(), lambda _, done: commits.append(done)).run(state)
+    loop = Loop(spy, backend, workload, Silent(), lambda _, done: commits.append(done))
+    loop.secret = secret
+    loop.run(state)
     return Federated(
         start=start,
         state=state,

@@ -8,8 +8,8 @@ import pytest
 
 from coterie import Federation
 from coterie.commands.compose import compose
+from coterie.contract.accounting import epsilon
 from coterie.errors import ConfigError
-from coterie.rounds.privacy import epsilon
 from coterie.tracking import noise_file
 from tests.builders.every_method import small
 from tests.builders.observers import Silent
@@ -20,6 +20,13 @@ FEDAVG = (*small("fedavg"), "encoder=mlp", *NOISE, "method.rounds=4", "checkpoin
 KMEANS = (*small("kmeans"), *NOISE, "privacy.dp.clip=4", "method.restarts=1", "method.iterations=3")
 PROTOTYPES = (*NOISE, "privacy.dp.clip=1", "method.prototypes=30", "data.limit=1000")
 RECORD = (*FEDAVG[:-2], "privacy.dp.unit=record", "method.epochs=2", *FEDAVG[-2:])
+ORCHESTRA = (
+    *small("orchestra"),
+    "method.privacy=local_dp",
+    "method.epsilon=1",
+    "method.participation=1",
+    "checkpoint.every=1",
+)
 KEY = "ab" * 32
 
 
@@ -134,6 +141,23 @@ def test_a_run_that_dies_between_release_and_state_resumes_to_the_same_bits(
     assert summary(tmp_path / "run")["privacy"] == summary(tmp_path / "whole")["privacy"]
 
 
+def test_noise_of_the_clients_own_is_the_same_after_a_resume(tmp_path, same_key):
+    train(tmp_path / "whole", *ORCHESTRA)
+    train(tmp_path / "run", *ORCHESTRA)
+    shutil.rmtree(tmp_path / "run" / "checkpoints" / "round-000002")
+    (tmp_path / "run" / "summary.json").unlink()
+    train(tmp_path / "run", *ORCHESTRA, "resume=true")
+    assert model_files(tmp_path / "run") == model_files(tmp_path / "whole")
+    assert spent(tmp_path / "run") == spent(tmp_path / "whole")
+    assert spent(tmp_path / "run")[0] == pytest.approx(1.0, rel=1e-6)
+
+
+def test_noise_of_the_clients_own_differs_between_runs(tmp_path):
+    train(tmp_path / "one", *ORCHESTRA)
+    train(tmp_path / "two", *ORCHESTRA)
+    assert model_files(tmp_path / "one") != model_files(tmp_path / "two")
+
+
 def test_without_its_noise_file_a_run_is_not_resumed(tmp_path):
     train(tmp_path / "run", *FEDAVG, "method.rounds=1")
     (tmp_path / "run" / "noise.jsonl").unlink()
@@ -175,10 +199,17 @@ def test_masks_change_no_bit_of_a_private_run(keys, tmp_path, same_key):
 
 
 @pytest.mark.ray
-def test_noise_is_the_same_on_ray(tmp_path, same_key):
+@pytest.mark.parametrize(
+    "keys",
+    [
+        pytest.param(FEDAVG, id="of the sums"),
+        pytest.param(ORCHESTRA, id="of the clients' own", marks=pytest.mark.slow),
+    ],
+)
+def test_noise_is_the_same_on_ray(keys, tmp_path, same_key):
     ray = ("cluster.backend=ray", "cluster.num_actors=2", *SERIAL[1:])
-    train(tmp_path / "serial", *FEDAVG)
-    train(tmp_path / "ray", *FEDAVG, serial=ray)
+    train(tmp_path / "serial", *keys)
+    train(tmp_path / "ray", *keys, serial=ray)
     assert model_files(tmp_path / "serial") == model_files(tmp_path / "ray")
     assert spent(tmp_path / "serial") == spent(tmp_path / "ray")
 

@@ -184,6 +184,21 @@ class Client(Protocol):
     def fit(self, module: LightningModule, plan: Plan, data: ClientData | None = None) -> Fit:
         """Train the module in place, by default on the client's own data."""
 
+    def noisy(self, sums: NDArray[np.int64], sigma: int, purpose: str) -> NDArray[np.int64]:
+        """Add noise to integers, where the phase has an ε.
+
+        The noise is a discrete Gaussian, from a secret of the run and of this turn; it depends on
+        the purpose and on the integers, so a turn that runs again has the same.
+
+        Args:
+            sums: Integers, int64 (n,).
+            sigma: The noise's standard deviation.
+            purpose: What the integers are; unlike for any others of the turn.
+
+        Raises:
+            ContractError: If the phase has no ε.
+        """
+
     def embed(
         self, network: nn.Module, samples: Shaped[Tensor, "n ..."] | None = None
     ) -> Shaped[Tensor, "n ..."]:

@@ -32,7 +32,7 @@ class PhaseRecord:
         client_seconds: Wall-clock time of each participant's turn, in their order.
         simulated: Number of clients simulated as "absent", "dropped" or "stragglers".
         evaluation: Scores of the evaluation that followed, by name; None if there was none.
-        epsilon: ε of all sums so far; None without `privacy.dp`.
+        epsilon: ε so far; None where nobody adds noise.
     """
 
     phase: Phase

@@ -56,6 +56,8 @@ class Phase:
         sensitivity: For sums over samples: the L2 norm by which one sample changes the sum over
             all clients and slots at most, which clients see to; the sums are multiples of 2^-20.
             Without it, differential privacy clips what each client sends as an update.
+        epsilon: The ε, up to this phase, of clients that add noise to their own records, by
+            `Client.noisy`; None where they add none.
     """
 
     name: str
@@ -75,6 +77,7 @@ class Phase:
     received: int = 0
     ends_round: bool = True
     sensitivity: float | None = None
+    epsilon: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

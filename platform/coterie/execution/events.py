@@ -28,6 +28,7 @@ class Turn:
         work: Share of its local steps to do; under 1 for a straggler.
         heaviest: The largest weight of its contributions; None where weights do not count.
         noise: What makes its training private for single samples, or None.
+        secret: The key of noise that the client adds to its own records; empty if it adds none.
     """
 
     client: int
@@ -38,6 +39,7 @@ class Turn:
     work: float = 1.0
     heaviest: int | None = None
     noise: RecordNoise | None = None
+    secret: bytes = b""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,18 +1,22 @@
 """The client that a method's client half is given: the contract's `Client` for one turn."""
 
+import hmac
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from lightning import LightningModule
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from coterie.contract.client import ClientData, Fit, LocalTrainer, ModuleT, Plan
 from coterie.contract.clusterer import parameter_dtype, to_unit
 from coterie.contract.phase import Tensors
 from coterie.contract.seeds import derive_seed
+from coterie.errors import ContractError
 from coterie.execution.batches import SeededBatches
+from coterie.execution.discrete_gaussian import Stream, discrete_gaussian
 from coterie.execution.module_pool import ModulePool
 from coterie.execution.record_noise import RecordNoise, noisy_training
 
@@ -36,6 +40,7 @@ class TurnClient:
         device: Where to embed.
         work: Share of the local steps to do; under 1 for a straggler.
         noise: What makes training private for single samples, or None.
+        secret: The key of noise in the client's own records; empty if the phase has no ε.
     """
 
     id: int
@@ -49,6 +54,7 @@ class TurnClient:
     device: torch.device
     work: float = 1.0
     noise: RecordNoise | None = None
+    secret: bytes = b""
 
     def module(self, kind: str, build: Callable[[], ModuleT]) -> ModuleT:
         """The module in its initial state."""
@@ -65,6 +71,13 @@ class TurnClient:
             return self.trainer.fit(module, batches, own)
         with noisy_training(module, plan, self.noise):
             return self.trainer.fit(module, batches, own)
+
+    def noisy(self, sums: NDArray[np.int64], sigma: int, purpose: str) -> NDArray[np.int64]:
+        """The integers with noise from the turn's secret."""
+        if not self.secret:
+            raise ContractError(f"{purpose}: give the phase an epsilon, for noise on the clients.")
+        key = hmac.digest(self.secret, f"{purpose} {sigma} ".encode() + sums.tobytes(), "sha256")
+        return sums + discrete_gaussian(Stream(key), sigma, len(sums))
 
     def embed(self, network: nn.Module, samples: Tensor | None = None) -> Tensor:
         """The network's outputs for samples, by default the client's own, on the CPU, in order."""

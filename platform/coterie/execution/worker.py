@@ -171,6 +171,7 @@ class Worker:
             device=self.device,
             work=turn.work,
             noise=turn.noise,
+            secret=turn.secret,
         )
 
     def _data(self, client: int) -> ClientData:

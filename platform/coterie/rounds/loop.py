@@ -23,7 +23,7 @@ from coterie.execution.packing import digest, pack, unpack
 from coterie.execution.robust import robust_means
 from coterie.rounds.gather import PhaseResult, run_phase
 from coterie.rounds.participation import Participation, Turnout
-from coterie.rounds.privacy import Privacy, sensitivity
+from coterie.rounds.privacy import Privacy, sensitivity, turn_secret
 from coterie.rounds.sent import Sent, sent_in
 from coterie.rounds.server_optimizer import server_step
 from coterie.rounds.state import RunState, Traffic
@@ -43,7 +43,7 @@ class Committed:
         sent: What its clients sent, key by key.
         seconds: Its wall-clock time.
         simulated: Counts of simulated absences, dropouts and stragglers.
-        epsilon: ε of all sums up to this phase; None without `privacy.dp`.
+        epsilon: ε up to this phase; None where nobody adds noise.
     """
 
     phase: Phase
@@ -73,6 +73,7 @@ class Loop:
         recover: Called when clients' states were lost; changes the state to one that can go on.
         participation: Draws each phase's clients; by default as the workload's config says.
         privacy: Adds noise to the sums; None without `privacy.dp`.
+        secret: The key of noise that clients add themselves, in phases with an ε.
         has_run: Whether a client has completed a turn.
     """
 
@@ -84,6 +85,7 @@ class Loop:
     recover: Callable[[RunState, StateLostError], None] = _give_up
     participation: Participation | None = None
     privacy: Privacy | None = None
+    secret: bytes = b""
     has_run: bool = False
     _told: set[int] = field(default_factory=set)
 
@@ -124,7 +126,7 @@ class Loop:
                 sent=sent_in(order, result, self.method),
                 seconds=time.perf_counter() - started,
                 simulated=turnout.simulated,
-                epsilon=None if self.privacy is None else self.privacy.epsilon(phase),
+                epsilon=phase.epsilon if self.privacy is None else self.privacy.epsilon(phase),
             )
             self.commit(state, committed)
         _check_trained(state)
@@ -184,6 +186,7 @@ class Loop:
             work=turnout.work.get(client, 1.0),
             heaviest=limits.get(client),
             noise=None if self.privacy is None else self.privacy.training(phase, client),
+            secret=b"" if phase.epsilon is None else turn_secret(self.secret, phase, client),
         )
 
     def _execute(self, order: Order) -> PhaseResult:

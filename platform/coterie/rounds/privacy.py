@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import lru_cache
 from itertools import chain
 
 import numpy as np
@@ -23,6 +22,7 @@ from numpy.typing import NDArray
 
 from coterie.config.component import Component
 from coterie.config.privacy import DPConfig
+from coterie.contract.accounting import epsilon
 from coterie.contract.phase import Mean, Phase, Tensors
 from coterie.errors import ConfigError, ContractError, RunError
 from coterie.execution.clipping import STEPS, Sensitivity
@@ -35,8 +35,6 @@ Fetch = Callable[[str], Tensors]
 """A slot, as clients received it."""
 
 _OTHERS = "choose a method whose clients send model updates only, such as fedavg, or concord."
-_ORDERS = tuple(1 + 10.0 ** (step / 50) for step in range(-150, 251))
-"""Rényi orders, from 1.001 to 10⁵."""
 
 
 @dataclass(frozen=True)
@@ -174,20 +172,15 @@ class Privacy:
         return epsilon(releases, self.config.noise_multiplier, self.config.delta)
 
 
-@lru_cache(maxsize=1024)
-def epsilon(releases: int, noise_multiplier: float, delta: float) -> float:
-    """ε at δ of so many Gaussian mechanisms, without amplification by sampling.
+def turn_secret(secret: bytes, phase: Phase, client: int) -> bytes:
+    """The key of noise that a client adds to its own records in a phase.
 
-    Args:
-        releases: How many noisy sums one client or sample is part of.
-        noise_multiplier: Standard deviation of the noise by sensitivity.
-        delta: δ.
+    Raises:
+        ValueError: If there is no secret.
     """
-    from opacus.accountants import RDPAccountant  # takes a moment, and only private runs need it
-
-    accountant = RDPAccountant()
-    accountant.history = [(noise_multiplier, 1.0, releases)] if releases else []
-    return max(0.0, float(accountant.get_epsilon(delta, alphas=list(_ORDERS))))
+    if not secret:
+        raise ValueError(f"phase {phase.name!r} has an ε; give the loop a secret")
+    return hmac.digest(secret, f"records {_place(phase)}{client}".encode(), "sha256")
 
 
 def sensitivity(config: DPConfig, phase: Phase, method: type[Component]) -> Sensitivity | None:

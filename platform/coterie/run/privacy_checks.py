@@ -7,11 +7,12 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from coterie.config.privacy import DPConfig
 from coterie.config.schema import RunConfig
+from coterie.contract.accounting import epsilon
 from coterie.contract.method import GroupsClients, Method
 from coterie.contract.phase import Phase, ServerState
 from coterie.errors import ConfigError, ContractError
 from coterie.execution.record_noise import check_unmixed
-from coterie.rounds.privacy import epsilon, sensitivity
+from coterie.rounds.privacy import sensitivity
 
 _MOST_PHASES = 10_000
 

@@ -1,7 +1,7 @@
 """A run under way: starts its backend and tracker, trains, evaluates, and writes its outputs."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,7 +19,7 @@ from coterie.evaluation.scorer import Evaluation
 from coterie.execution.backend import Backend
 from coterie.models.saved_model import with_head
 from coterie.rounds.loop import Loop
-from coterie.rounds.privacy import Privacy
+from coterie.rounds.privacy import Privacy, Spent
 from coterie.rounds.state import RunState
 from coterie.run.client_groups import ClientGroups
 from coterie.run.client_table import ClientRow, client_rows, write_clients
@@ -40,6 +40,9 @@ from coterie.tracking.summary import Summary
 
 if TYPE_CHECKING:
     from coterie.distributed.metrics import RunMetrics
+
+Noise = tuple[bytes, list[Spent], Callable[[Spent], None]]
+"""A run's key, the sums that it has released, and what writes one down."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,7 +186,8 @@ class Session:
         self.state = recovery.begin()
         if self.extension:
             self._extend()
-        self._privacy = self._make_privacy(self.state)
+        noise = self._open_noise(self.state)
+        self._privacy = self._make_privacy(noise)
         self.seconds["start"] = time.perf_counter() - begun
         self._loop = Loop(
             method=self.assembly.method,
@@ -194,6 +198,7 @@ class Session:
             recover=recovery.recover,
             participation=self.assembly.participation,
             privacy=self._privacy,
+            secret=b"" if noise is None else noise[0],
         )
         self._loop.run(self.state)
         return self.state, self._recorder
@@ -248,14 +253,22 @@ class Session:
         self.seconds["outputs"] = time.perf_counter() - started - self.seconds["final_evaluation"]
         return Finished(evaluation=evaluation, model=model, figures=figures)
 
-    def _make_privacy(self, state: RunState) -> Privacy | None:
-        """The run's noise, with what it has spent before a resume."""
-        config = self.config.privacy.dp
-        if config.clip is None:
+    def _open_noise(self, state: RunState) -> Noise | None:
+        """The key of the run's noise, and what it has spent before a resume; None without noise."""
+        phase = self.assembly.method.next(state.server)
+        by_clients = phase is not None and phase.epsilon is not None
+        if self.config.privacy.dp.clip is None and not by_clients:
             return None
         file = NoiseFile(self.directory.noise)
         secret, spent = file.open(begun=bool(state.phases))
-        return Privacy(config, secret, spent, file.append, sums_a_phase(self.config))
+        return secret, spent, file.append
+
+    def _make_privacy(self, noise: Noise | None) -> Privacy | None:
+        """The noise on sums; None where there is none."""
+        config = self.config.privacy.dp
+        if noise is None or config.clip is None:
+            return None
+        return Privacy(config, *noise, sums_a_phase(self.config))
 
     def _make_tracker(self) -> Tracker:
         config, path = self.config, self.directory.path

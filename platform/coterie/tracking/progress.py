@@ -88,11 +88,12 @@ class Progress:
     def loss(self) -> str:
         """The latest loss and its difference from the mean of the recent losses before it.
 
-        Under differential privacy clients send no loss, and this is ε so far.
+        Under differential privacy this is ε so far, after the loss if clients send any.
         """
         losses = self.losses
         if self.epsilon is not None:
-            return f"epsilon {self.epsilon:.3g}"
+            spent = f"epsilon {self.epsilon:.3g}"
+            return f"loss {losses[-1]:.4f} {spent}" if losses else spent
         if len(losses) < 2:
             return f"loss {losses[0]:.4f}" if losses else "loss -"
         return f"loss {losses[-1]:.4f} ({losses[-1] - sum(losses[:-1]) / (len(losses) - 1):+.4f})"

@@ -5,11 +5,13 @@ from typing import Any
 
 import pytest
 import torch
+from pydantic import ValidationError
 from torch import Tensor, nn
 
 from coterie.checkpoints.checkpoint import load_checkpoint
 from coterie.clustering.sinkhorn import local_centroids
 from coterie.contract import ServerState
+from coterie.contract.accounting import epsilon
 from coterie.errors import ConfigError
 from coterie.execution.packing import unpack
 from coterie.execution.serial import SerialBackend
@@ -62,9 +64,9 @@ def test_the_first_phase_takes_its_samples_at_random_from_all(monkeypatch: Any) 
     seen: dict[int, list[int]] = {}
     original = Orchestra.shared_records
 
-    def shared(self: Any, client: Any, module: Any) -> Any:
+    def shared(self: Any, client: Any, module: Any, slots: Any) -> Any:
         seen.setdefault(client.id, rows(module))
-        return original(self, client, module)
+        return original(self, client, module, slots)
 
     monkeypatch.setattr(Orchestra, "shared_records", shared)
     federate(tiny_workload(short(memory=12)))
@@ -381,3 +383,53 @@ def test_bytes_are_those_counted_by_hand(audited: Federated) -> None:
     assert third.down == {k: clients * v for k, v in (size | {"centroids": 8 * G * D}).items()}
     up = {k: v + 8 for k, v in size.items()} | {"records/centroids": centroids, "metrics": 32}
     assert second.up == third.up == {k: clients * v for k, v in up.items()}
+
+
+def private(**keys: Any) -> Any:
+    return short(privacy="local_dp", epsilon=2.0, rounds=2, **keys)
+
+
+def sent(ran: Federated) -> list[Tensor]:
+    return [turn.outcome.records["centroids"] for turn in ran.spy.turns]
+
+
+def test_private_centroids_are_unit_rows_and_come_without_sizes() -> None:
+    ran = federate(tiny_workload(private()))
+    for turn in ran.spy.turns:
+        assert not turn.outcome.smallest
+        assert "smallest_cluster" not in turn.outcome.metrics
+        rows = turn.outcome.records["centroids"]
+        assert 1 <= len(rows) <= ran.config.local_clusters
+        torch.testing.assert_close(rows.norm(dim=1), torch.ones(len(rows), dtype=rows.dtype))
+
+
+def test_private_noise_is_from_the_secret_and_not_from_the_seed() -> None:
+    first, again, other = (
+        federate(tiny_workload(private()), secret) for secret in (b"one", b"one", b"two")
+    )
+    assert all(map(torch.equal, sent(first), sent(again)))
+    assert not any(
+        one.shape == two.shape and torch.equal(one, two)
+        for one, two in zip(sent(first), sent(other), strict=True)
+    )
+    with pytest.raises(ValueError, match="give the loop a secret"):
+        federate(tiny_workload(private()), b"")
+
+
+def test_private_phases_add_up() -> None:
+    ran = federate(tiny_workload(private()))
+    spent = [done.epsilon for done in ran.commits]
+    noise = float(ran.start.slots["schedule"]["noise"])
+    assert spent == [epsilon(phases, noise, 1e-3) for phases in (1, 2, 3)]
+    assert spent[0] == pytest.approx(2.0, rel=1e-6)
+    public = federate(tiny_workload(short(rounds=1)))
+    assert [done.epsilon for done in public.commits] == [None, None]
+
+
+def test_an_epsilon_and_local_dp_come_together() -> None:
+    with pytest.raises(ValidationError, match="give an epsilon with privacy=local_dp"):
+        Orchestra.Config(privacy="local_dp")
+    with pytest.raises(ValidationError, match="give an epsilon with privacy=local_dp"):
+        Orchestra.Config(epsilon=1.0)
+    with pytest.raises(ConfigError, match=r"method\.epsilon=1e-07: .* give a larger one"):
+        federate(tiny_workload(short(privacy="local_dp", epsilon=1e-7, delta=1e-9)))

@@ -10,12 +10,13 @@ from opacus.accountants import RDPAccountant
 from scipy.stats import norm
 
 from coterie.config.privacy import DPConfig
+from coterie.contract.accounting import epsilon
 from coterie.contract.phase import Mean, Phase
 from coterie.errors import ConfigError, ContractError, RunError
 from coterie.execution.clipping import STEPS, Sensitivity
 from coterie.execution.events import Order, Turn
 from coterie.execution.exact import ExactMeans, Layout
-from coterie.rounds.privacy import Privacy, Spent, epsilon, sensitivity
+from coterie.rounds.privacy import Privacy, Spent, sensitivity
 from modules.concord import Concord
 from modules.fedavg import FedAvg
 from modules.simsiam import FedSimSiam
