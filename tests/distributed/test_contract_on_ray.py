@@ -47,7 +47,12 @@ CASES = {
 
 @pytest.mark.parametrize("actors", [pytest.param(1, marks=pytest.mark.slow), 3])
 @pytest.mark.parametrize(
-    "case", ["mail", "pool with failures", pytest.param("pool", marks=pytest.mark.slow)]
+    "case",
+    [
+        pytest.param("mail", marks=pytest.mark.slow),
+        "pool with failures",
+        pytest.param("pool", marks=pytest.mark.slow),
+    ],
 )
 def test_any_method_of_the_contract_runs_on_actors(cluster, case, actors):
     workload = make_workload(CASES[case][0], CASES[case][1])

@@ -27,6 +27,7 @@ def test_who_connects_takes_it_over():
     ray.shutdown()
 
 
+@pytest.mark.slow
 def test_actors_begin_with_what_they_need_imported(monkeypatch):
     monkeypatch.setattr("os.cpu_count", lambda: 4)
     assert connect(ClusterConfig()) is True

@@ -131,6 +131,7 @@ def test_a_servers_actor_that_dies_is_replaced(cluster):
     )
 
 
+@pytest.mark.slow
 def test_a_servers_actor_that_dies_again_and_again_ends_the_run(cluster, monkeypatch):
     backend = make_backend(
         assemble(compose(*RUN, "cluster.server=actor", "cluster.max_actor_restarts=1")).workload,

@@ -38,6 +38,7 @@ class Listens(Silent):
         self.heard.append(text)
 
 
+@pytest.mark.slow
 def test_clients_below_the_minimum_are_named_once(cluster, tmp_path):
     view = Listens()
     Federation(compose(*ORCHESTRA, f"run_dir={tmp_path / 'run'}"), view).run()

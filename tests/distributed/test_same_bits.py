@@ -47,6 +47,7 @@ def test_updates_that_the_driver_sees_one_by_one_give_the_serial_backends_bits(c
     assert_same(run("cluster.num_actors=2", *keys), run("cluster=serial", *keys))
 
 
+@pytest.mark.slow
 def test_k_means_on_clients_and_server_gives_the_serial_backends_bits(cluster):
     on_actors = run("cluster.num_actors=2", base=CCFC)
     assert_same(on_actors, run("cluster=serial", base=CCFC))
@@ -108,6 +109,7 @@ CFCL = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("actors", [pytest.param(1, marks=pytest.mark.slow), 2])
 @pytest.mark.parametrize(
     "name", ["cfcl_digits", pytest.param("cfcl_digits_implicit", marks=pytest.mark.slow)]

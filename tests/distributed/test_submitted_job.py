@@ -140,6 +140,7 @@ def test_a_stopped_job_leaves_a_checkpoint_from_which_the_same_command_goes_on(c
     assert f"Resumed after round {reached[0]}." in logs[1]
 
 
+@pytest.mark.slow
 def test_a_relative_run_directory_is_refused_under_a_job(cluster):
     done = cluster.submit("python", "-m", "ray_jobs.train", *ENDLESS, "run_dir=here")
     assert done.returncode != 0

@@ -77,6 +77,7 @@ def test_a_mistyped_key_is_explained_as_the_page_says(folder):
     assert "method.rouns=3: there is no such key; did you mean method.rounds?" in done.stderr
 
 
+@pytest.mark.slow
 def test_the_command_compares_it(folder):
     _, compare = blocks("bash")
     done = shell(compare, folder, *CHEAP)

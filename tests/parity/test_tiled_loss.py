@@ -129,6 +129,7 @@ print((peak_mb() - before) * 2**20 / u.nbytes)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_both_views_in_unit_length_and_both_gradients_are_all_that_is_held():
     done = subprocess.run(

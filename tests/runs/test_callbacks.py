@@ -111,6 +111,7 @@ def test_the_bare_executor_refuses_what_needs_a_trainer(tmp_path):
     assert Federation(config, callbacks=[Diary()])
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_it_reaches_the_trainers_in_rays_actors(tmp_path):
     steps = tmp_path / "steps"

@@ -202,6 +202,7 @@ def one_compared(tmp_path_factory):
     return out
 
 
+@pytest.mark.slow
 def test_a_run_to_be_made_longer_is_not_shown_as_completed(one_compared, tmp_path):
     """Interrupted before it has begun, it has neither the old length nor the new one."""
     out = tmp_path / "c"

@@ -198,12 +198,13 @@ def test_masks_change_no_bit_of_a_private_run(keys, tmp_path, same_key):
     assert spent(tmp_path / "plain") == spent(tmp_path / "masked")
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.parametrize(
     "keys",
     [
         pytest.param(FEDAVG, id="of the sums"),
-        pytest.param(ORCHESTRA, id="of the clients' own", marks=pytest.mark.slow),
+        pytest.param(ORCHESTRA, id="of the clients' own"),
     ],
 )
 def test_noise_is_the_same_on_ray(keys, tmp_path, same_key):

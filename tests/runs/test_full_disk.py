@@ -45,6 +45,7 @@ def whole(tmp_path_factory):
     return run_dir
 
 
+@pytest.mark.slow
 def test_training_is_not_lost_where_outputs_cannot_be_written(tmp_path, whole):
     sizes = {path: path.stat().st_size for path in whole.rglob("*") if path.is_file()}
     sizes.pop(whole / "report.html")  # it holds the figures, and is written after them

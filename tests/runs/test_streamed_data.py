@@ -74,6 +74,7 @@ def test_weights_and_metrics_have_the_same_bits(folders, tmp_path, in_memory, ke
     assert rows == expected_rows
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_actors_read_the_shards_themselves(folders, tmp_path, in_memory):
     keys = ("data=shards", f"data.path={folders / 'shards'}", "cluster=local")

@@ -127,6 +127,7 @@ def test_the_evaluation_has_its_scores(runs):
     assert {name: shown[f"clustering/{name}"] for name in scores} == scores
 
 
+@pytest.mark.slow
 def test_a_run_that_an_agent_starts_is_the_sweeps(tmp_path):
     from wandb.sdk.launch.sweeps.utils import create_sweep_command, create_sweep_command_args
 
