@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from coterie.errors import DataError
 from datamodules.decoding import Form, Picture
 from datamodules.dicom import Levels
-from datamodules.image_files import Tally, decode_images, refuse
+from datamodules.image_files import DecodedPictures, Tally, decode_images, refuse
 from datamodules.npz import as_samples
 from datamodules.resize import Fit, resize_images
 
@@ -46,15 +46,24 @@ class Fitting:
         Raises:
             DataError: If the model takes no pictures, or one is missing or unreadable.
         """
+        decoded = self.readable(pictures, names)
+        refuse(list(decoded.bad.values()), len(pictures), "mend them or take them out")
+        return decoded.images
+
+    def readable(self, pictures: Sequence[Picture], names: Sequence[str]) -> DecodedPictures:
+        """Decode pictures to the model's size and mode, without those that cannot be read.
+
+        Raises:
+            DataError: If the model takes no pictures.
+        """
         if not self.images or self.mode is None:
             raise DataError(f"{names[0]}: a picture, but {self._wanted}; give it such an array.")
         wanted = self.shape[1:]
         size = (wanted[0], wanted[1])
         form = Form(mode=self.mode, size=size, fit=self.fit, levels=self.levels)
         decoded = decode_images(pictures, names, form)
-        refuse(list(decoded.bad.values()), len(pictures), "mend them or take them out")
         self._tally.merge(decoded.tally)
-        return decoded.images
+        return decoded
 
     def array(self, array: NDArray[Any], name: str) -> NDArray[np.generic]:
         """Convert an array to the model's shape and dtype.

@@ -165,7 +165,7 @@ def read_images(pictures: Sequence[Picture], names: Sequence[str], form: Form) -
 
 
 def refuse(
-    bad: Sequence[UnreadablePictureError], count: int, remedy: str, *, skippable: bool = False
+    bad: Sequence[UnreadablePictureError], count: int, remedy: str, *, skip: str = ""
 ) -> None:
     """Raise an error about the unreadable pictures among `count`, if any.
 
@@ -173,12 +173,12 @@ def refuse(
         bad: The errors of these pictures.
         count: Pictures in all.
         remedy: What to do, if there are several.
-        skippable: Whether `data.on_error=skip` would leave them out.
+        skip: What would leave them out, such as data.on_error=skip, if others stay.
 
     Raises:
         DataError: It names the first 20.
     """
-    skip = ", or set data.on_error=skip" * skippable
+    skip = f", or set {skip}" if skip and len(bad) < count else ""
     if len(bad) == 1:
         raise DataError(f"{str(bad[0]).removesuffix('.')}{skip}.") from bad[0]
     if bad:
@@ -186,6 +186,15 @@ def refuse(
         more = f"; and {len(bad) - _NAMED} more" if len(bad) > _NAMED else ""
         raise DataError(
             f"{len(bad)} of {count} pictures cannot be read ({shown}{more}); {remedy}{skip}."
+        )
+
+
+def tell_skipped(bad: Sequence[UnreadablePictureError], count: int) -> None:
+    """Warn about the unreadable pictures among `count` that were left out, if any."""
+    if bad:
+        _logger.warning(
+            "%d of %d pictures cannot be read and are left out, the first because %s",
+            *(len(bad), count, bad[0]),
         )
 
 

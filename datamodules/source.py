@@ -11,7 +11,13 @@ from numpy.typing import NDArray
 from coterie.contract.data import Indices, Unreadable
 from coterie.contract.samples import StreamedSamples
 from datamodules.decoding import Form, Picture, UnreadablePictureError
-from datamodules.image_files import decode_images, look_through, read_images, refuse
+from datamodules.image_files import (
+    decode_images,
+    look_through,
+    read_images,
+    refuse,
+    tell_skipped,
+)
 from datamodules.partitions import Labels, stratified_subset
 from datamodules.stored import Chained, Picked
 
@@ -123,12 +129,9 @@ class Source:
                 errors,
                 self.count,
                 "mend them or take them out (python -m ray_jobs.check_data lists all)",
-                skippable=len(bad) < self.count,
+                skip="data.on_error=skip",
             )
-        _logger.warning(
-            "%d of %d pictures cannot be read and are left out, the first because %s",
-            *(len(bad), self.count, errors[0]),
-        )
+        tell_skipped(errors, self.count)
         good = np.setdiff1d(np.arange(self.count), list(bad))
         skipped = tuple(Unreadable(error.name, error.reason) for error in errors)
         return replace(self.rows(good), skipped=(*self.skipped, *skipped))

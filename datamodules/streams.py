@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 
 from coterie.contract.data import SampleBatch
 from coterie.errors import DataError
+from datamodules.decoding import UnreadablePictureError
 from datamodules.fitting import Fitting
+from datamodules.image_files import refuse, tell_skipped
 from datamodules.npz import read_header
 from datamodules.picture_search import PictureSearch
 from datamodules.sample_tables import (
@@ -21,6 +23,7 @@ from datamodules.sample_tables import (
     table_batches,
     unreadable,
 )
+from datamodules.source import OnError
 
 _ARRAYS = ("samples", "x", "images")
 _DAMAGE = (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error)
@@ -43,7 +46,9 @@ class SampleStream:
     batches: Iterator[SampleBatch]
 
 
-def open_samples(path: Path, fitting: Fitting, batch_size: int) -> SampleStream:
+def open_samples(
+    path: Path, fitting: Fitting, batch_size: int, on_error: OnError = "refuse"
+) -> SampleStream:
     """Open samples of any kind.
 
     A folder's pictures are sorted and named by path. An .npz file's array is `samples`, `x`,
@@ -53,6 +58,8 @@ def open_samples(path: Path, fitting: Fitting, batch_size: int) -> SampleStream:
         path: A folder of pictures, or a file with the extension of its kind.
         fitting: The model's input; warns after the last batch if samples were converted.
         batch_size: Samples per batch.
+        on_error: What a folder's pictures that cannot be read do: end the stream in an error, or
+            make their batch smaller, with a warning after the last one.
 
     Raises:
         DataError: If there are no samples, or they do not fit; also later, from the batches.
@@ -64,7 +71,7 @@ def open_samples(path: Path, fitting: Fitting, batch_size: int) -> SampleStream:
         ".csv": _open_csv,
     }
     if path.is_dir():
-        return _open_folder(path, fitting, batch_size)
+        return _open_folder(path, fitting, batch_size, on_error)
     if not path.is_file():
         raise DataError(f"{path}: there is no such file or folder; give {_KINDS}.")
     if path.suffix.lower() not in openers:
@@ -72,16 +79,24 @@ def open_samples(path: Path, fitting: Fitting, batch_size: int) -> SampleStream:
     return openers[path.suffix.lower()](path, fitting, batch_size)
 
 
-def _open_folder(folder: Path, fitting: Fitting, size: int) -> SampleStream:
+def _open_folder(folder: Path, fitting: Fitting, size: int, on_error: OnError) -> SampleStream:
     search = PictureSearch()
     paths = search.find(folder)
     search.tell(folder)
 
     def batches() -> Iterator[SampleBatch]:
+        bad: list[UnreadablePictureError] = []
         for start in range(0, len(paths), size):
             files = paths[start : start + size]
-            samples = fitting.pictures(files, [str(file) for file in files])
-            yield SampleBatch(samples, tuple(f.relative_to(folder).as_posix() for f in files))
+            decoded = fitting.readable(files, [str(file) for file in files])
+            bad += decoded.bad.values()
+            if bad and (on_error == "refuse" or len(bad) == len(paths)):
+                refuse(bad, len(paths), "mend them or take them out", skip="on_error=skip")
+            good = [file for row, file in enumerate(files) if row not in decoded.bad]
+            names = tuple(file.relative_to(folder).as_posix() for file in good)
+            if good:
+                yield SampleBatch(decoded.images, names)
+        tell_skipped(bad, len(paths))
         fitting.warn()
 
     return SampleStream(total=len(paths), named=True, batches=batches())

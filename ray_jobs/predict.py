@@ -61,6 +61,8 @@ class PredictConfig(Component):
     """A folder of pictures, or a .npy, .npz, .parquet or .csv file."""
     output: _GivenPath = "assignments.parquet"
     """File for sample, name, cluster and confidence; an existing file is refused."""
+    on_error: Literal["refuse", "skip"] = "refuse"
+    """What a folder's pictures that cannot be read do: end the command, or are left out."""
     embedding: bool = False
     """Write each sample's representation as well."""
     batch_size: PositiveInt = 512
@@ -109,7 +111,9 @@ def _predict(arguments: Sequence[str]) -> int:
         mode=wanted["mode"],
         **as_trained(read_stored_config(folder / "config.yaml").get("data", {})),
     )
-    stream = open_samples(Path(config.input).expanduser(), fitting, config.batch_size)
+    stream = open_samples(
+        Path(config.input).expanduser(), fitting, config.batch_size, config.on_error
+    )
     rows = predict_samples(
         stream.batches,
         output,

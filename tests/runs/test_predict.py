@@ -122,6 +122,22 @@ def test_a_failure_half_way_leaves_no_output(ran, samples, capsys):
     assert [path.name for path in Path().iterdir()] == ["x"]
 
 
+def test_pictures_that_cannot_be_read_are_left_out_if_asked(ran, samples, caplog, capsys):
+    folder = Path(write("folder", samples[:5]))
+    (folder / "0002.png").write_bytes(b"no picture")
+    keys = [f"model={ran}", f"input={folder}", "output=out.parquet"]
+    assert main(keys) == 2
+    assert "on_error=skip" in capsys.readouterr().err
+    assert main([*keys, "on_error=skip", "batch_size=1"]) == 0
+    assert pq.read_table("out.parquet")["name"].to_pylist() == [f"000{n}.png" for n in (0, 1, 3, 4)]
+    (told,) = [r.getMessage() for r in caplog.records if "left out" in r.getMessage()]
+    assert told.startswith("1 of 5 pictures cannot be read and are left out, the first because ")
+    for path in folder.iterdir():
+        path.write_bytes(b"no picture")
+    assert main([*keys[:2], "output=more.parquet", "on_error=skip"]) == 2
+    assert not Path("more.parquet").exists()
+
+
 @pytest.fixture
 def inputs(tmp_path, elsewhere):
     """Files of many kinds in the current folder, most of which are refused."""
