@@ -1,6 +1,6 @@
 """What `make check` runs."""
 
-from tests.check import ROOT, mirror, touched
+from tests.check import ROOT, mirror, touched, until
 
 
 def test_the_mirrored_test_is_the_first() -> None:
@@ -28,3 +28,8 @@ def test_a_change_of_a_test_or_of_a_builder_touches_its_users_alone() -> None:
 
 def test_pages_touch_the_tests_of_the_documents() -> None:
     assert touched(["docs/methods.md"]) == ["tests/docs"]
+
+
+def test_what_lint_takes_is_taken_from_the_tests_but_not_all() -> None:
+    assert until(100.0, now=110.0) == 175.0
+    assert until(100.0, now=170.0) == 190.0
