@@ -3,6 +3,7 @@
 import sys
 
 from tests.benchmarks import (
+    checkpoints,
     fedavg,
     large_batches,
     local_training,
@@ -17,7 +18,7 @@ BENCHMARKS = {
     benchmark.__name__.rpartition(".")[2]: benchmark
     for benchmark in (
         *(local_training, small_clients, rounds, fedavg, startup, large_batches),
-        *(streaming, masks),
+        *(streaming, masks, checkpoints),
     )
 }
 

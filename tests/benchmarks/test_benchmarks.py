@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.benchmarks import large_batches, masks, rounds, small_clients, streaming
+from tests.benchmarks import checkpoints, large_batches, masks, rounds, small_clients, streaming
 
 
 def test_large_batches_take_both_kinds_of_step():
@@ -36,3 +36,9 @@ def test_rounds_that_do_nothing():
 
 def test_masks_are_measured():
     assert masks.table(((3, 100),), repeats=1).splitlines()[-1].startswith("| 3 | 100 | ")
+
+
+def test_checkpoints_are_measured(monkeypatch):
+    monkeypatch.setattr(checkpoints, "LATER", 1)
+    (first, _, _), (later, _, _) = checkpoints.measure(3000)
+    assert later < 0.5 * first

@@ -8,6 +8,7 @@ from typing import Any
 
 from safetensors import SafetensorError
 
+from coterie.checkpoints.client_rows import rows_of
 from coterie.checkpoints.integrity import DamagedError, check_files, file_digest, seal, unseal
 from coterie.checkpoints.record import (
     check_record,
@@ -16,6 +17,7 @@ from coterie.checkpoints.record import (
     save_tensors,
     state_record,
     state_tensors,
+    with_rows,
 )
 from coterie.checkpoints.retention import checkpoint_name, checkpoints_in, pointed_to, superseded
 from coterie.checkpoints.state_files import StateFiles
@@ -27,8 +29,8 @@ from coterie.rounds.state import RunState
 from coterie.tracking.atomic import write_text_atomically
 from coterie.tracking.paths import make_private
 
-FORMAT = 3
-_READS = (2, FORMAT)
+FORMAT = 4
+_READS = (2, 3, FORMAT)
 STATES = "states"
 _MALFORMED = (AttributeError, LookupError, OverflowError, TypeError, ValueError)
 """What a record with a right checksum and other content raises."""
@@ -67,8 +69,9 @@ def save_checkpoint(
 ) -> Path:
     """Write `folder/round-000010`, point `folder/latest` at it and delete superseded checkpoints.
 
-    Clients' states are stored by content in `folder/states`, many in a file, so only changed ones
-    are written. A crash at any moment leaves the checkpoint before it intact.
+    Clients' states are stored by content in `folder/states`, many in a file, and so is what the
+    record says of each client: only what has changed is written. A crash at any moment leaves the
+    checkpoint before it intact.
 
     Args:
         folder: The run's `checkpoints/`.
@@ -93,10 +96,13 @@ def save_checkpoint(
     states.write(state.states, states.missing(digests))
     for file, tensors in zip(_FILES, state_tensors(state, backend), strict=True):
         save_tensors(partial / file, tensors)
+    inline, files = states.rows.write(rows_of(state, digests))
     record = {
         "format": FORMAT,
-        **state_record(state, digests),
+        **state_record(state, inline),
+        "rows": files,
         "packs": states.packs(digests.values()),
+        "alone": states.alone(digests.values()),
         "tracking": dict(tracking),
         "config": dict(config),
         "files": {file: file_digest(partial / file) for file in _FILES},
@@ -164,6 +170,7 @@ def _restored(folder: Path, path: Path, record: dict[str, Any], backend: Backend
             f"{path}: format {record['format']}, this version reads {FORMAT}; resume it with the "
             "version of Coterie that wrote it, or start afresh in a new run_dir."
         )
+    record = with_rows(record, folder / STATES)
     check_record(record)
     check_files(path, {file: record["files"][file] for file in _FILES})
     try:
@@ -235,7 +242,11 @@ def _prune(folder: Path, written: str, policy: CheckpointConfig, states: StateFi
         records = [unseal(folder / name / "run.json") for name in checkpoints_in(folder)]
     except DamagedError:
         return  # keep every state, because a damaged record does not say which it needs
-    needed = [{*record["clients"].values(), *record.get("packs", ())} for record in records]
+    parts = ("packs", "alone", "rows")
+    needed = [
+        {*record["clients"].values(), *(name for part in parts for name in record.get(part, ()))}
+        for record in records
+    ]
     states.collect(set().union(*needed))
 
 

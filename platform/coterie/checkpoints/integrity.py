@@ -9,7 +9,7 @@ from typing import Any
 from coterie.config.plain_files import read_json
 
 _KEY = "checksum"
-_SEALED = (2, 3)
+_SEALED = (2, 3, 4)
 """The formats that surely have a checksum, though the damage may have hit its name."""
 _CHUNK = 1 << 20
 

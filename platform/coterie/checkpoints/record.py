@@ -4,7 +4,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, NotRequired
 
@@ -13,12 +13,16 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from typing_extensions import TypedDict
 
+from coterie.checkpoints.client_rows import COLUMNS, Row, joined, read_rows, split
 from coterie.contract.phase import ServerState, Slots
 from coterie.execution.backend import Backend
 from coterie.execution.events import Handle
 from coterie.execution.packing import pack, unpack
 from coterie.rounds.accounts import ClientAccount
 from coterie.rounds.state import Ledger, RunState
+
+_LEDGER = ("versions", "received")
+"""The parts of a record on clients that are the ledger's."""
 
 Key = tuple[str | int, ...]
 """A tensor's key in a file, such as (client, "target.encoder.weight")."""
@@ -36,6 +40,7 @@ class _Record(TypedDict):
     optimizer: list[str]
     clients: dict[str, str]
     packs: NotRequired[list[str]]
+    rows: NotRequired[list[str]]
     mail: list[tuple[int, int]]
     failures: list[str]
     simulated: dict[str, int]
@@ -58,15 +63,18 @@ def check_record(record: Mapping[str, Any]) -> None:
     _RECORD.validate_python(record)
 
 
-def state_record(state: RunState, digests: Mapping[int, str]) -> dict[str, Any]:
-    """A run's state without its tensors; of each client's state, the digest."""
+def state_record(state: RunState, rows: Mapping[int, Row]) -> dict[str, Any]:
+    """A run's state without its tensors, and with these clients' rows alone."""
+    of_clients = split(rows)
+    by_client = {name: of_clients.pop(name) for name in _LEDGER}
+    totals = {f.name: getattr(state.ledger, f.name) for f in fields(state.ledger)}
     return {
         "round": state.server.round,
         "step": state.server.step,
         "facts": dict(state.server.facts),
         # Names, because a slot or message without tensors is in no tensors file.
         "slots": sorted(state.server.slots),
-        "clients": {str(client): digest for client, digest in digests.items()},
+        **of_clients,
         "mail": [[to, sender] for to in sorted(state.mail) for sender in sorted(state.mail[to])],
         "phases": state.phases,
         "failures": list(state.failures),
@@ -74,9 +82,23 @@ def state_record(state: RunState, digests: Mapping[int, str]) -> dict[str, Any]:
         "optimizer": sorted(state.optimizer),
         "simulated": dict(state.simulated),
         "best": state.best,
-        "ledger": asdict(state.ledger),
-        "accounts": {str(client): asdict(own) for client, own in state.accounts.items()},
+        "ledger": {**totals, **by_client},
     }
+
+
+def with_rows(record: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """A record with all its clients' rows, of which some lie in files of this folder.
+
+    Raises:
+        DamagedError: If one of the files is missing, or its content has another digest.
+    """
+    if not record.get("rows"):
+        return record
+    ledger = record["ledger"]
+    own = {name: (ledger if name in _LEDGER else record)[name] for name in COLUMNS}
+    rows = joined(read_rows(folder, record["rows"]), own)
+    by_client = {name: rows.pop(name) for name in _LEDGER}
+    return {**record, **rows, "ledger": {**ledger, **by_client}}
 
 
 def state_tensors(state: RunState, backend: Backend) -> tuple[dict[Key, Tensor], ...]:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
+from coterie.checkpoints.client_rows import RowFiles
 from coterie.checkpoints.integrity import DamagedError
 from coterie.checkpoints.state_packs import (
     PACK_BYTES,
@@ -42,9 +43,13 @@ class StateFiles:
     A state that is unchanged since the last call of `digests` is neither fetched nor hashed again,
     and a state in the folder is not written again, unless over half of its pack is out of use. A
     pack of an earlier process is read once, and its states count as missing if it is damaged.
+
+    Attributes:
+        rows: The files there with what checkpoints' records say of clients.
     """
 
     def __init__(self, folder: Path, backend: Backend) -> None:
+        self.rows = RowFiles(folder)
         self._folder = folder
         self._backend = backend
         self._known: dict[int, _Known] = {}
@@ -97,6 +102,10 @@ class StateFiles:
         """The names of the packs that hold these states, without their suffix."""
         return sorted({self._places[d].stem for d in set(digests) & self._places.keys()})
 
+    def alone(self, digests: Collection[str]) -> list[str]:
+        """Those of these states that have a file of their own, from an earlier version."""
+        return sorted(self._alone & set(digests))
+
     def read(
         self, digests: Collection[str], packs: Collection[str]
     ) -> Iterator[tuple[str, Packed]]:
@@ -121,7 +130,8 @@ class StateFiles:
             yield found, _checked(found, self._read_alone(found))
 
     def collect(self, live: Collection[str]) -> None:
-        """Delete all files except those of these packs and these digests."""
+        """Delete all files except those of these packs, rows and digests."""
+        self.rows.collect(live)
         for path in self._folder.glob(f"*{SUFFIX}"):
             if path.stem not in live:
                 path.unlink()

@@ -1,12 +1,9 @@
 """Train the runs of a study as processes: in parallel as far as resources allow."""
 
 import os
-import signal
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -16,13 +13,12 @@ from coterie.distributed.run_resources import RunResources
 from coterie.errors import ConfigError
 from coterie.run.same_run import check_same_run
 from coterie.studies.plan import Variant
+from coterie.studies.run_process import RunProcess
 from coterie.tracking.claim import check_unclaimed
 from coterie.tracking.run_directory import RunDirectory
 from coterie.tracking.run_records import RunRecord, read_run
 
 _POLL_S = 0.2
-_TAIL = 4096
-"""Bytes at the end of a log that are searched for its last lines."""
 _CHILD = (sys.executable, "-m", "coterie.studies.child")
 
 
@@ -74,6 +70,18 @@ class PlannedRun:
         longer = found.completed and check_finished(self)
         return replace(found, status="interrupted") if longer else found
 
+    def record_after(self, code: int, reason: str) -> RunRecord:
+        """Read the run's directory after its process has ended with this code.
+
+        Args:
+            code: The exit code.
+            reason: Why it failed, unless the run itself has written that down.
+        """
+        found = self.record()
+        if code in (0, 3, 130) or (code == 1 and found.status == "failed"):
+            return found
+        return self.record(failure=reason)
+
     @property
     def held(self) -> bool:
         """Whether a process writes in the run's directory."""
@@ -101,78 +109,6 @@ class Watcher(Protocol):
 
     def note(self, text: str) -> None:
         """A sentence for the user."""
-
-
-class RunProcess:
-    """The process of a run.
-
-    The terminal's signals do not reach it. Its parent passes them on once, so that the run stops
-    after a checkpoint; a second signal would end it at once.
-
-    Args:
-        run: The run.
-        environment: Environment variables in addition to those of this process.
-    """
-
-    def __init__(self, run: PlannedRun, environment: Mapping[str, str]) -> None:
-        self.run = run
-        self.began = time.monotonic()
-        run.folder.parent.mkdir(parents=True, exist_ok=True)
-        self._from = run.log.stat().st_size if run.log.exists() else 0
-        with run.log.open("ab") as log:
-            self._process = subprocess.Popen(  # noqa: S603 - our own module, and no shell
-                run.command,
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                env={**os.environ, **environment},
-            )
-
-    @property
-    def ended(self) -> bool:
-        """Whether the process has ended."""
-        return self._process.poll() is not None
-
-    @property
-    def seconds(self) -> float:
-        """Seconds since the process started."""
-        return time.monotonic() - self.began
-
-    @property
-    def progress(self) -> str:
-        """The line of the last round in its log, or "starting"."""
-        lines = self._printed()
-        return next((line for line in reversed(lines) if line.startswith("round ")), "starting")
-
-    def result(self) -> RunRecord:
-        """Wait for the process to end, and return the run's record."""
-        code = self._process.wait()
-        if self._process.stdin is not None:
-            self._process.stdin.close()
-        record = self.run.record()
-        if code in (0, 3, 130):
-            return record
-        if code == 1 and record.status == "failed":
-            return record  # summary.json says why
-        if code < 0:
-            reason = f"ended by {signal.Signals(-code).name}"
-        else:
-            reason = next(iter(self._printed()[::-1]), f"ended with {code}")
-        return self.run.record(failure=f"{reason.rstrip('.')} ({self.run.log}).")
-
-    def interrupt(self) -> None:
-        """Ask the run to stop after a checkpoint."""
-        with suppress(ProcessLookupError):
-            self._process.send_signal(signal.SIGINT)
-
-    def _printed(self) -> list[str]:
-        """The last lines that the process has printed."""
-        with self.run.log.open("rb") as log:
-            end = log.seek(0, 2)
-            log.seek(max(self._from, end - _TAIL))
-            text = log.read().decode(errors="replace")
-        return [line.strip() for line in text.splitlines() if line.strip()]
 
 
 def check_finished(run: PlannedRun) -> str:
@@ -222,17 +158,20 @@ def run_all(
                 if not resources.take(number, runs[number].config):
                     break
                 waiting.remove(number)
-                running[number] = RunProcess(runs[number], resources.environment(number))
+                own = {**os.environ, **resources.environment(number)}
+                running[number] = RunProcess(runs[number].command, runs[number].log, own)
                 watcher.started(runs[number].name)
             for number in [number for number, process in running.items() if process.ended]:
                 process = running.pop(number)
-                records[number] = process.result()
+                code = process.wait()
+                records[number] = runs[number].record_after(code, process.reason(code))
                 resources.give_back(number)
-                watcher.ended(process.run.name, records[number], process.seconds)
-            watcher.running({p.run.name: p.progress for p in running.values()}, len(waiting))
+                watcher.ended(runs[number].name, records[number], process.seconds)
+            lines = {runs[number].name: p.progress for number, p in running.items()}
+            watcher.running(lines, len(waiting))
             time.sleep(_POLL_S)
     finally:
-        _stop(running)
+        _stop(running.values())
     return [records[number] for number in range(len(runs))]
 
 
@@ -263,9 +202,9 @@ class _Held:
         return done
 
 
-def _stop(running: dict[int, RunProcess]) -> None:
+def _stop(running: Collection[RunProcess]) -> None:
     """Stop every run after a checkpoint, and wait for it."""
-    for process in running.values():
+    for process in running:
         process.interrupt()
-    for process in running.values():
-        process.result()
+    for process in running:
+        process.wait()

@@ -44,6 +44,7 @@ class Study:
         *,
         out: str | None,
         resume: bool,
+        key: str = "out",
     ) -> "Study":
         """Plan a run per variant and seed, and make or find the study's folder.
 
@@ -54,11 +55,12 @@ class Study:
             out: The folder, as a path or file:// URI; None for `<$COTERIE_RUNS or runs>/<kind>/
                 <UTC time>`.
             resume: Whether to continue the study in `out`, if there is one.
+            key: The name of `out` on the command line.
 
         Raises:
             ConfigError: If `resume` lacks `out`, or the folder cannot be used.
         """
-        folder = _folder(kind, out, resume=resume)
+        folder = _folder(kind, out, resume=resume, key=key)
         runs = tuple(
             PlannedRun(
                 variant=variant,
@@ -133,12 +135,12 @@ def exit_code(records: Sequence[RunRecord]) -> int:
     return 3 if any(record.dropped for record in records) else 0
 
 
-def _folder(kind: str, out: str | None, *, resume: bool) -> Path:
+def _folder(kind: str, out: str | None, *, resume: bool, key: str) -> Path:
     """The folder of a new study, or of the one to resume."""
     if resume:
         if out is None:
-            raise ConfigError(f"resume=true: give the folder of the {kind} as out=DIR.")
-        folder = local_path("out", out).absolute()
+            raise ConfigError(f"resume=true: give the folder of the {kind} as {key}=DIR.")
+        folder = local_path(key, out).absolute()
         if (folder / f"{kind}.yaml").is_file():
             return folder
-    return RunDirectory.create(out, kind, job=under_submitted_job(), key="out").path
+    return RunDirectory.create(out, kind, job=under_submitted_job(), key=key).path

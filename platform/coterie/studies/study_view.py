@@ -16,7 +16,7 @@ from coterie.studies.comparison_table import ComparisonTable, foremost
 from coterie.tracking import formatting
 from coterie.tracking.run_records import RunRecord
 
-_WIDTH = 80
+WIDTH = 80
 _LABEL = 28
 _CELL = 15
 
@@ -58,7 +58,7 @@ class StudyView:
     def started(self, name: str) -> None:
         """Show that a run's process has started."""
         if self._mode == "lines":
-            self.note(formatting.shorten(f"started {name}", _WIDTH))
+            self.note(formatting.shorten(f"started {name}", WIDTH))
 
     def ended(self, name: str, record: RunRecord, seconds: float) -> None:
         """Show how a run's process has ended."""
@@ -77,7 +77,7 @@ class StudyView:
 
     def panel(self, progress: Mapping[str, str], waiting: int) -> Group:
         """A line on the whole study, then a line per run under way."""
-        width = min(_WIDTH, self._console.width)
+        width = min(WIDTH, self._console.width)
         head = f"{len(progress)} running, {waiting} waiting  {self._eta}"
         lines = [formatting.shorten(head, width)]
         for name, line in progress.items():
@@ -94,12 +94,15 @@ class StudyView:
     def finish(self, comparison: ComparisonTable, outputs: Sequence[Path]) -> None:
         """Show the table, the runs that did not complete, and the files worth opening."""
         self.close()
-        if self._mode == "none":
-            return
         if any(row.completed for row in comparison.rows):
-            self._console.print(terminal_table(comparison))
+            self.show(terminal_table(comparison))
         for text in (*comparison.problems, *map(formatting.display_path, outputs)):
             self.note(text)
+
+    def show(self, table: Table) -> None:
+        """Print a table, at most 80 columns wide."""
+        if self._mode != "none":
+            self._console.print(table, width=min(WIDTH, self._console.width))
 
     def note(self, text: str) -> None:
         """Print a line without markup, colours or wrapping."""
@@ -119,7 +122,7 @@ def terminal_table(comparison: ComparisonTable) -> Table:
     """The table with as many metrics as fit into 80 columns; table.md has all of them."""
     label = min(_LABEL, max(len(row.label) for row in comparison.rows))
     count = max(len("runs"), *(len(row.count) for row in comparison.rows))
-    room = (_WIDTH - label - count - 5) // _CELL
+    room = (WIDTH - label - count - 5) // _CELL
     chosen = set(foremost(comparison)[:room])
     places = [place for place, name in enumerate(comparison.columns) if name in chosen]
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from coterie.tracking.metrics_log import flat, parse_row
 from coterie.tracking.run_directory import RunDirectory
 
-Ended = Literal["completed", "failed", "interrupted", "not started"]
+Ended = Literal["completed", "failed", "interrupted", "stopped", "not started"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,7 +19,7 @@ class RunRecord:
     Attributes:
         label: The run's variant.
         seed: The run's seed.
-        status: How the run ended.
+        status: How the run ended; "stopped" if a search for hyperparameters has given it up.
         error: Why the run failed, as a sentence; "" if it did not.
         numbers: Every finite number of summary.json by its path: "clustering/acc", "bytes/up".
         scores: The names of the final metrics among them, in the order of summary.json.

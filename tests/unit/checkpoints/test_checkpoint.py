@@ -236,5 +236,5 @@ def test_no_checkpoint_and_another_format_are_refused(tmp_path, backend):
     del record["checksum"]
     for text in (seal({**record, "format": 99}), json.dumps({**record, "format": 99})):
         (path / "run.json").write_text(text)
-        with pytest.raises(DataError, match="format 99, this version reads 3; resume it with"):
+        with pytest.raises(DataError, match="format 99, this version reads 4; resume it with"):
             load_checkpoint(tmp_path, backend)

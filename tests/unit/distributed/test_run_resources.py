@@ -1,13 +1,9 @@
 """How many runs fit side by side."""
 
-import sys
-from types import SimpleNamespace
-
 import pytest
 
 from coterie.commands.compose import compose
 from coterie.distributed.run_resources import HERE, RunResources, capacity, need, place_of
-from coterie.studies.processes import RunProcess
 
 HELD = {"CPU": 8.0, "GPU": 1.0}
 
@@ -125,15 +121,3 @@ def test_nothing_is_set_where_no_gpu_is_used():
     assert given(0, "cluster=serial", runs=1)[1].environment(0) == {}
     assert given(2, "cluster=serial", "accelerator=cpu", runs=1)[1].environment(0) == {}
     assert given(2, runs=1)[1].environment(0) == {}
-
-
-def test_a_runs_process_is_told_of_its_gpus(tmp_path):
-    tells = "import os; print(os.environ['CUDA_VISIBLE_DEVICES'], 'HOME' in os.environ)"
-    run = SimpleNamespace(
-        command=(sys.executable, "-c", tells),
-        folder=tmp_path / "run",
-        log=tmp_path / "log",
-        record=lambda failure="": SimpleNamespace(status="completed"),
-    )
-    RunProcess(run, {"CUDA_VISIBLE_DEVICES": "1"}).result()
-    assert run.log.read_text() == "1 True\n"

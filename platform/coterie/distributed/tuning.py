@@ -1,0 +1,252 @@
+"""A search for hyperparameters by Ray Tune: trials side by side, stopped early by ASHA.
+
+Tune's own files are not kept. Every trial's run directory says how far it came, so a search goes on
+from there, and ASHA decides on what all trials have ever reported: Ray Tune itself would restore
+its trials, but not what ASHA knows of them.
+"""
+
+import logging
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any, Protocol
+
+import ray
+from ray import tune
+from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
+
+from coterie.config.schema import ClusterConfig
+from coterie.distributed.cluster import disconnect, join_or_start
+from coterie.distributed.startup import local_options
+from coterie.errors import described
+
+_ROUND, _VALUE = "round", "objective"
+_NEVER = 10**9
+"""Rounds after which ASHA would end every trial."""
+_LITTLE = 0.001
+"""What a trial takes of the resource that only the driver's node has."""
+_NICENESS = "RAY_worker_niceness"
+_LOST = 2
+"""Times that a trial whose Ray process was lost begins again, from its checkpoint."""
+_SETTINGS = {
+    "RAY_AIR_NEW_OUTPUT": "0",
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",
+    "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",
+    "TUNE_PRINT_ALL_TRIAL_ERRORS": "0",
+}
+"""Tune's environment: its own output off, signals left to this program."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """What a trial reports.
+
+    Attributes:
+        round: The round.
+        value: The objective after it; None if it was not measured.
+        code: The exit code of the trial's process, if it has ended; its last report has one.
+        reason: Why it ended with this code.
+    """
+
+    round: int
+    value: float | None
+    code: int | None = None
+    reason: str = ""
+
+
+class Trial(Protocol):
+    """A trial under way, in a process of Ray's."""
+
+    def next(self) -> Report:
+        """Wait for the next report."""
+
+    def stop(self) -> None:
+        """Stop the trial, and wait for it."""
+
+
+class Listener(Protocol):
+    """Is told about the trials by their names."""
+
+    def started(self, name: str) -> None:
+        """A trial has started."""
+
+    def reported(self, name: str, report: Report) -> None:
+        """A trial has reported; the last report has an exit code."""
+
+    def stopped(self, name: str, round_: int) -> None:
+        """ASHA stops a trial after this round."""
+
+    def step(self) -> None:
+        """Some time has passed; an exception ends the search."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Halving:
+    """ASHA, asynchronous successive halving (Li et al., 2020).
+
+    Attributes:
+        grace: Rounds before the first decision.
+        reduction: Of the trials at a decision one in so many goes on; decisions are as many times
+            as many rounds apart.
+    """
+
+    grace: int
+    reduction: float
+
+
+@contextmanager
+def ray_for_trials(config: ClusterConfig) -> Iterator[dict[str, str]]:
+    """Connect to the trials' cluster, or start a local Ray that all of them use.
+
+    Yields:
+        Environment variables with which a trial's process finds it.
+    """
+    serial = config.backend == "serial"
+    own = config.model_copy(update={"address": "local"}) if serial else config
+    options = local_options(own)
+    if serial:
+        options["_system_config"].pop("preload_python_modules", None)  # nothing trains in an actor
+    # Ray would lower the priority of its processes, and so of the trials', below all else here.
+    with _environment({_NICENESS: os.environ.get(_NICENESS, "0")}):
+        ours = join_or_start(own, options)
+    try:
+        yield {} if serial else {"RAY_ADDRESS": ray.get_runtime_context().gcs_address}
+    finally:
+        if ours:
+            disconnect()
+
+
+def run_trials(
+    names: Sequence[str],
+    begin: Callable[[str], Trial],
+    listener: Listener,
+    *,
+    lower: bool,
+    halving: Halving | None,
+    history: Mapping[str, Sequence[Report]],
+    parallel: int,
+    gpu: bool,
+) -> None:
+    """Run trials by Ray Tune, each in a process of the driver's node.
+
+    Args:
+        names: The trials that have to run.
+        begin: Starts a trial, in that process; it is pickled.
+        listener: Is told about the trials.
+        lower: Whether less of the objective is better.
+        halving: When trials are stopped; None: never.
+        history: What each trial, of these and others, has reported before, in order.
+        parallel: Trials at a time.
+        gpu: Whether each takes a whole GPU.
+    """
+    scheduler = _scheduler(halving, "min" if lower else "max", history)
+    logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
+    with _environment(_SETTINGS), tempfile.TemporaryDirectory(prefix="coterie-tune-") as folder:
+        tune.run(
+            tune.with_parameters(_Followed, begin=begin),
+            name="search",
+            config={"trial": tune.grid_search(list(names))},
+            resources_per_trial=tune.PlacementGroupFactory([_place(gpu=gpu)]),
+            scheduler=scheduler,
+            max_concurrent_trials=parallel,
+            max_failures=_LOST,
+            raise_on_failed_trial=False,
+            storage_path=folder,
+            callbacks=[_Told(listener)],
+            verbose=0,
+        )
+
+
+class _Followed(tune.Trainable):  # type: ignore[misc]
+    """A trial as Tune sees it: each step is a report."""
+
+    def setup(self, config: Mapping[str, Any], begin: Callable[[str], Trial]) -> None:
+        self._trial = begin(config["trial"])
+
+    def step(self) -> dict[str, Any]:
+        report = self._trial.next()
+        result = {_ROUND: report.round, "report": report, "done": report.code is not None}
+        return result if report.value is None else {**result, _VALUE: report.value}
+
+    def cleanup(self) -> None:
+        self._trial.stop()
+
+
+class _Told(tune.Callback):  # type: ignore[misc]
+    """Tells a listener what Tune reports."""
+
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
+
+    def on_step_begin(self, **_: Any) -> None:
+        self._listener.step()
+
+    def on_trial_start(self, *, trial: Any, **_: Any) -> None:
+        self._listener.started(trial.config["trial"])
+
+    def on_trial_result(self, *, trial: Any, result: Mapping[str, Any], **_: Any) -> None:
+        self._listener.reported(trial.config["trial"], result["report"])
+
+    def on_trial_complete(self, *, trial: Any, **_: Any) -> None:
+        last: Report = trial.last_result["report"]
+        if last.code is None:
+            self._listener.stopped(trial.config["trial"], last.round)
+
+    def on_trial_error(self, *, trial: Any, **_: Any) -> None:
+        reason = f"Ray lost its process ({described(trial.get_error()).rstrip('.')})."
+        lost = Report(round=0, value=None, code=1, reason=reason)
+        self._listener.reported(trial.config["trial"], lost)
+
+
+def _scheduler(
+    halving: Halving | None, mode: str, history: Mapping[str, Sequence[Report]]
+) -> TrialScheduler:
+    """ASHA, which knows what the trials have reported before."""
+    if halving is None:
+        return FIFOScheduler()
+    asha = ASHAScheduler(
+        time_attr=_ROUND,
+        metric=_VALUE,
+        mode=mode,
+        max_t=max(_NEVER, halving.grace),
+        grace_period=halving.grace,
+        reduction_factor=halving.reduction,
+    )
+    for name, reports in history.items():
+        known = SimpleNamespace(trial_id=name)
+        asha.on_trial_add(None, known)
+        for report in reports:
+            if report.value is not None:
+                asha.on_trial_result(None, known, {_ROUND: report.round, _VALUE: report.value})
+    return asha
+
+
+def _place(*, gpu: bool) -> dict[str, float]:
+    """What a trial takes: its driver's node, where the run directories are, and perhaps a GPU."""
+    here = ray.get_runtime_context().get_node_id()
+    (node,) = [node for node in ray.nodes() if node["NodeID"] == here]
+    own = next(
+        name
+        for name in node["Resources"]
+        if name.startswith("node:") and "internal_head" not in name
+    )
+    return {own: _LITTLE, **({"GPU": 1.0} if gpu else {})}
+
+
+@contextmanager
+def _environment(values: Mapping[str, str]) -> Iterator[None]:
+    """Set environment variables meanwhile."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

@@ -1,0 +1,107 @@
+"""A trial of a search: a run in a process of its own, followed by what it writes down."""
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from coterie.distributed.tuning import Report
+from coterie.errors import ConfigError
+from coterie.studies.run_process import RunProcess
+from coterie.tracking.claim import check_unclaimed
+from coterie.tracking.metrics_log import parse_row
+
+_POLL_S = 0.5
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialOrder:
+    """What the process of a trial is, in values that any machine's Python can read.
+
+    Attributes:
+        command: The command that starts or resumes the run.
+        here: The current folder of the process, from which relative paths are.
+        folder: The run directory.
+        log: The file for what the process prints.
+        objective: The score that is reported, by its name in metrics.jsonl.
+        after: The last round that has been reported before.
+        environment: The process's environment variables.
+        gpu: Whether the trial takes the GPUs that Ray gives this process.
+    """
+
+    command: Sequence[str]
+    here: Path
+    folder: Path
+    log: Path
+    objective: str
+    after: int
+    environment: Mapping[str, str]
+    gpu: bool
+
+
+class TrialProcess:
+    """Runs a trial and reports its objective after each evaluation."""
+
+    def __init__(self, order: TrialOrder) -> None:
+        self._order, self._after = order, order.after
+        _wait_until_free(order.folder)
+        given = {_VISIBLE: os.environ.get(_VISIBLE, "")} if order.gpu else {}
+        environment = {**order.environment, **given}
+        self._process = RunProcess(order.command, order.log, environment, order.here)
+
+    def next(self) -> Report:
+        """Wait for the next evaluation, or for the end of the run."""
+        while True:
+            ended = self._process.ended
+            found = read_objective(self._order.folder, self._order.objective)
+            new = [(round_, value) for round_, value in found if round_ > self._after]
+            if new and not (ended and len(new) == 1):
+                self._after, value = new[0]
+                return Report(round=self._after, value=value)
+            if ended:
+                code = self._process.wait()
+                last = (new or found)[-1:] or [(self._after, None)]
+                reason = self._process.reason(code)
+                return Report(round=last[0][0], value=last[0][1], code=code, reason=reason)
+            time.sleep(_POLL_S)
+
+    def stop(self) -> None:
+        """Stop the run after a checkpoint, and wait for it."""
+        self._process.release()
+        self._process.wait()
+
+
+def begin(orders: Mapping[str, TrialOrder], name: str) -> TrialProcess:
+    """Start or resume the trial of this name."""
+    return TrialProcess(orders[name])
+
+
+def read_objective(folder: Path, objective: str) -> list[tuple[int, float]]:
+    """Read the rounds of a run after which a score was measured, and its values.
+
+    Args:
+        folder: The run directory, which need not exist.
+        objective: The score's name in metrics.jsonl.
+
+    Returns:
+        Rounds, ascending, each with the last value of it.
+    """
+    path, found = folder / "metrics.jsonl", dict[int, float]()
+    if not path.is_file():
+        return []
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        row = parse_row(line) or {}
+        if row.get("scope") in {"server", "run"} and isinstance(row.get(objective), float | int):
+            found[row["round"]] = row[objective]
+    return sorted(found.items())
+
+
+def _wait_until_free(folder: Path) -> None:
+    """Wait for a process that still writes in the folder, of a search that was killed."""
+    while True:
+        try:
+            return check_unclaimed(folder)
+        except ConfigError:
+            time.sleep(_POLL_S)

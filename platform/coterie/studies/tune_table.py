@@ -1,0 +1,108 @@
+"""The result of a search for hyperparameters: its trials in order, and the one that is chosen."""
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from coterie.studies.tune_plan import Point
+from coterie.tracking.run_records import RunRecord
+
+
+@dataclass(frozen=True)
+class TrialResult:
+    """What a trial has come to.
+
+    Attributes:
+        point: Its values of the space's keys.
+        record: Its run's record.
+        objective: The score to choose by, by its name in metrics.jsonl.
+    """
+
+    point: Point
+    record: RunRecord
+    objective: str
+
+    @property
+    def value(self) -> float | None:
+        """The objective: of the final model, else of the last evaluation; None without any."""
+        if self.objective in self.record.numbers:
+            return self.record.numbers[self.objective]
+        measured = (row.get(self.objective) for row in reversed(self.record.rows))
+        return next((float(value) for value in measured if value is not None), None)
+
+    @property
+    def rounds(self) -> int:
+        """The last round that has ended."""
+        return max((int(row["round"]) for row in self.record.rows), default=0)
+
+
+@dataclass(frozen=True)
+class TuneTable:
+    """The trials of a search, in order: completed ones first, and the best first.
+
+    Attributes:
+        trials: The trials.
+        objective: The score to choose by.
+        lower: Whether less of it is better.
+        blind: Whether it needs no labels.
+    """
+
+    trials: tuple[TrialResult, ...]
+    objective: str
+    lower: bool
+    blind: bool
+
+    @classmethod
+    def of(
+        cls, trials: Sequence[TrialResult], objective: str, *, lower: bool, blind: bool
+    ) -> "TuneTable":
+        """Put trials in order."""
+
+        def place(trial: TrialResult) -> tuple[bool, bool, float]:
+            value, completed = trial.value, trial.record.completed
+            rank = 0.0 if value is None else value if lower else -value
+            return not completed, value is None, rank
+
+        return cls(tuple(sorted(trials, key=place)), objective, lower, blind)
+
+    @property
+    def chosen(self) -> TrialResult | None:
+        """The completed trial with the best objective; None if none has it."""
+        first = self.trials[0]
+        return first if first.record.completed and first.value is not None else None
+
+    @property
+    def sentence(self) -> str:
+        """Which trial is chosen, by what, and whether labels chose: two lines."""
+        by = f"by {self.objective}, the {'least' if self.lower else 'largest'}"
+        labels = "without labels" if self.blind else "with labels"
+        if self.chosen is None:
+            return f"None is chosen: no trial has completed with {self.objective}."
+        return f"Chosen {labels}, {by}:\n  {self.chosen.record.label}"
+
+    @property
+    def problems(self) -> list[str]:
+        """A sentence for each trial that neither completed nor was stopped."""
+        records = [trial.record for trial in self.trials]
+        return [
+            f"{record.label}: {record.status}" + (f": {record.error}" if record.error else ".")
+            for record in records
+            if record.status not in ("completed", "stopped")
+        ]
+
+    def csv(self) -> str:
+        """Every trial with its point, the objective and all final numbers, in full precision."""
+        numbers = dict.fromkeys(name for trial in self.trials for name in trial.record.numbers)
+        names = [self.objective, *(name for name in numbers if name != self.objective)]
+        lines: list[Sequence[object]] = [
+            ["chosen", "trial", "status", "round", *self.trials[0].point, *names]
+        ]
+        for trial in self.trials:
+            record, found = trial.record, {**trial.record.numbers, self.objective: trial.value}
+            chosen = "yes" if trial is self.chosen else ""
+            place = [chosen, record.label, record.status, trial.rounds]
+            lines.append([*place, *trial.point.values(), *map(found.get, names)])
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows(lines)
+        return text.getvalue()

@@ -1,0 +1,251 @@
+"""A search for hyperparameters: trials as runs of a study, by Ray Tune, and the best of them."""
+
+import json
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import takewhile
+from pathlib import Path
+
+from coterie.config.about import about
+from coterie.config.component import load_target, target_of
+from coterie.config.plain_files import read_json
+from coterie.config.schema import RunConfig
+from coterie.distributed.run_resources import RunResources, capacity, need
+from coterie.distributed.tuning import Halving, Report, ray_for_trials, run_trials
+from coterie.errors import InterruptedRunError, RunError
+from coterie.evaluation.scorer import UNSUPERVISED
+from coterie.run.interrupts import Interrupts
+from coterie.studies.comparison_figure import comparison_figure
+from coterie.studies.curves import ROUND, points
+from coterie.studies.plan import Variant
+from coterie.studies.processes import PlannedRun
+from coterie.studies.study import Study
+from coterie.studies.trial import TrialOrder, begin, read_objective
+from coterie.studies.tune_plan import Point, TuneConfig
+from coterie.studies.tune_table import TrialResult, TuneTable
+from coterie.studies.tune_view import TuneView
+from coterie.tracking.atomic import write_text_atomically
+from coterie.tracking.run_records import RunRecord
+
+_POLL_S = 0.2
+
+
+def run_tuning(
+    options: TuneConfig,
+    trials: Mapping[Variant, Point],
+    configs: Mapping[Variant, RunConfig],
+    view: TuneView,
+) -> int:
+    """Run the trials of a search, and write table and figure; also after an interrupt.
+
+    Args:
+        options: Objective, stopping and folder.
+        trials: Each trial's point.
+        configs: Each trial's config.
+        view: Is told about the trials and the result.
+
+    Returns:
+        The exit code: 0 all trials completed or were stopped; 1 one failed; 3 clients were dropped.
+
+    Raises:
+        ConfigError: If the folder cannot be used, or a run in it has another config.
+        InterruptedRunError: After the report, if a signal stopped the trials.
+    """
+    out = options.run_dir
+    study = Study.plan(
+        "tune", configs, (options.seed,), out=out, resume=out is not None, key="run_dir"
+    )
+    interrupted: InterruptedRunError | None = None
+    with study.opened(), Interrupts() as interrupts:
+        check = partial(interrupts.check, "the trials have stopped")
+        search = _Search(options, study, view, check)
+        try:
+            search.run()
+        except InterruptedRunError as error:
+            interrupted = error
+        finally:
+            view.close()
+            search.wait()
+        records = search.records()
+        found = [
+            TrialResult(trials[run.variant], record, options.objective)
+            for run, record in zip(study.runs, records, strict=True)
+        ]
+        table = TuneTable.of(
+            found, options.objective, lower=options.lower, blind=_blind(options, configs)
+        )
+        view.conclude(table, _report(table, study))
+    if interrupted is not None:
+        raise InterruptedRunError(
+            f"{str(interrupted).rstrip('.')}; go on with the same command and "
+            f"run_dir={study.folder}."
+        ) from interrupted
+    if table.problems:
+        return RunError.exit_code
+    return 3 if any(record.dropped for record in records) else 0
+
+
+class _Search:
+    """The trials of a search, told about by Ray Tune.
+
+    Args:
+        options: Objective and stopping.
+        study: The trials' runs.
+        view: Is told about the trials.
+        check: Raises to stop; every trial then stops after a checkpoint.
+    """
+
+    def __init__(
+        self, options: TuneConfig, study: Study, view: TuneView, check: Callable[[], None]
+    ) -> None:
+        self._options, self._view, self._check = options, view, check
+        self._runs = {run.variant.label: run for run in study.runs}
+        self._file = study.folder / "stopped.json"
+        self._stopped = self._read_stopped()
+        self._failed: dict[str, RunRecord] = {}
+        self._began: dict[str, float] = {}
+        self._now: dict[str, str] = {}
+        self._todo = [
+            label
+            for label, run in self._runs.items()
+            if label not in self._stopped and not run.record().completed
+        ]
+
+    def run(self) -> None:
+        """Run the trials that have neither completed nor been stopped."""
+        self._view.begin(len(self._runs), len(self._todo))
+        if not self._todo:
+            return
+        options, configs = self._options, [self._runs[label].config for label in self._todo]
+        cluster = configs[0].cluster
+        with ray_for_trials(cluster) as address:
+            wanted = need(configs[0], capacity(cluster))
+            gpu = cluster.backend == "serial" and wanted["GPU"] >= 1
+            history = {label: _history(run, options.objective) for label, run in self._runs.items()}
+            orders = {
+                label: self._order(self._runs[label], history[label], address, gpu=gpu)
+                for label in self._todo
+            }
+            run_trials(
+                self._todo,
+                partial(begin, orders),
+                self,
+                lower=options.lower,
+                halving=self._halving(configs[0]),
+                history=history,
+                parallel=self._parallel(configs),
+                gpu=gpu,
+            )
+
+    def started(self, name: str) -> None:
+        """A trial has started."""
+        self._began.setdefault(name, time.monotonic())
+        self._now[name] = "starting"
+        self._view.started(name)
+
+    def reported(self, name: str, report: Report) -> None:
+        """A trial has reported; the last report has an exit code."""
+        value = "" if report.value is None else f": {self._options.objective} {report.value:.4f}"
+        self._now[name] = f"round {report.round}{value}"
+        if report.code is None:
+            return
+        record = self._runs[name].record_after(report.code, report.reason)
+        if not record.completed:
+            self._failed[name] = record
+        self._end(name, record)
+
+    def stopped(self, name: str, round_: int) -> None:
+        """ASHA stops a trial after this round."""
+        self._stopped[name] = round_
+        known = {"objective": self._options.objective, "rounds": self._stopped}
+        write_text_atomically(self._file, json.dumps(known, indent=2) + "\n")
+        self._end(name, replace(self._runs[name].record(), status="stopped"))
+
+    def step(self) -> None:
+        """Some time has passed."""
+        self._check()
+        self._view.running(self._now, len(self._todo) - len(self._began))
+
+    def wait(self) -> None:
+        """Wait until no trial's process writes any more."""
+        while any(run.held for run in self._runs.values()):
+            time.sleep(_POLL_S)
+
+    def records(self) -> list[RunRecord]:
+        """The record of each trial, in order."""
+        return [self._record(label) for label in self._runs]
+
+    def _record(self, label: str) -> RunRecord:
+        record = self._failed.get(label) or self._runs[label].record()
+        given_up = label in self._stopped and not record.completed
+        return replace(record, status="stopped", error="") if given_up else record
+
+    def _end(self, name: str, record: RunRecord) -> None:
+        self._now.pop(name, None)
+        self._view.ended(name, record, time.monotonic() - self._began[name])
+
+    def _read_stopped(self) -> dict[str, int]:
+        """The trials that were stopped before, by this objective, and their rounds."""
+        if not self._file.is_file():
+            return {}
+        known = read_json(self._file)
+        return dict(known["rounds"]) if known["objective"] == self._options.objective else {}
+
+    def _order(
+        self, run: PlannedRun, history: Sequence[Report], address: Mapping[str, str], *, gpu: bool
+    ) -> TrialOrder:
+        return TrialOrder(
+            command=run.command,
+            here=Path.cwd(),
+            folder=run.folder,
+            log=run.log,
+            objective=self._options.objective,
+            after=history[-1].round if history else -1,
+            environment={**os.environ, **address},
+            gpu=gpu,
+        )
+
+    def _halving(self, config: RunConfig) -> Halving | None:
+        if not self._options.early_stopping:
+            return None
+        grace = self._options.grace or max(config.evaluation.every, 1)
+        return Halving(grace=grace, reduction=self._options.reduction)
+
+    def _parallel(self, configs: Sequence[RunConfig]) -> int:
+        """How many of these runs the resources hold at once."""
+        given = self._options.parallel
+        resources = RunResources(None if given == "auto" else given)
+        return sum(takewhile(bool, (resources.take(*item) for item in enumerate(configs))))
+
+
+def _history(run: PlannedRun, objective: str) -> list[Report]:
+    return [
+        Report(round=place, value=value) for place, value in read_objective(run.folder, objective)
+    ]
+
+
+def _blind(options: TuneConfig, configs: Mapping[Variant, RunConfig]) -> bool:
+    """Whether the objective needs no labels: a score without any, or the loss of such a method."""
+    if options.objective != "loss":
+        return options.objective.partition("/")[0] == UNSUPERVISED
+    return not any(
+        load_target(target_of(config.method)).needs_labels for config in configs.values()
+    )
+
+
+def _report(table: TuneTable, study: Study) -> list[Path]:
+    """Write `trials.csv` and `figures/objective.png`; the files worth opening."""
+    path = study.folder / "trials.csv"
+    write_text_atomically(path, table.csv())
+    records = [trial.record for trial in table.trials]
+    curves = {record.label: points(record, table.objective, ROUND) for record in records}
+    lines = {label: (curve, None) for label, curve in curves.items() if curve.shape[1]}
+    if not lines:
+        return [path]
+    note = "lines that end early: stopped" if any(r.status == "stopped" for r in records) else ""
+    figure = study.folder / "figures" / "objective.png"
+    text = about(run.config for run in study.runs)
+    return [path, comparison_figure({table.objective: lines}, ROUND, figure, note, text)]

@@ -1,0 +1,66 @@
+"""Search for hyperparameters: `python -m ray_jobs.tune experiment=orchestra_digits space=…`."""
+
+from collections.abc import Sequence
+from importlib.util import find_spec
+
+from coterie.commands.help_text import command_help
+from coterie.commands.program import run_command, run_program
+from coterie.errors import ConfigError
+from coterie.studies.plan import variant_configs
+from coterie.studies.tune_plan import TuneConfig, read_tuning
+
+_EXIT_CODES = {
+    "0": "all trials completed, or were stopped because they were behind",
+    "1": "a trial failed",
+    "2": "the arguments were refused",
+    "3": "all trials completed or were stopped, but clients were dropped",
+    "130": "interrupted; the trials under way stopped after a checkpoint",
+}
+_ABOUT = (
+    "Trains an experiment with values drawn from a space, each trial a run like ray_jobs.train, "
+    "side by side where CPUs and GPUs allow, stops those that are behind, and names the best by an "
+    "objective; the default one needs no labels. Writes trials.csv and a figure into run_dir=DIR; "
+    "the same command goes on there. Other keys apply to all trials (method.epochs=1)."
+)
+_NEEDED = ("pandas", "tensorboardX")
+"""What Ray Tune needs besides Ray."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the search that the arguments ask for.
+
+    Returns:
+        The exit code: 0 all trials completed or were stopped; 1 one failed; 2 arguments refused;
+        3 clients were dropped; 130 interrupted, the trials under way after a checkpoint.
+    """
+    return run_command(_tune, arguments, _help)
+
+
+def _help(*arguments: str) -> str:
+    return command_help(
+        _ABOUT,
+        "usage: python -m ray_jobs.tune experiment=NAME space=FILE [objective=NAME]\n"
+        "         [KEY=VALUE ...]",
+        TuneConfig,
+        _EXIT_CODES,
+    )
+
+
+def _tune(arguments: Sequence[str]) -> int:
+    options, trials = read_tuning(arguments)
+    if missing := [name for name in _NEEDED if find_spec(name) is None]:
+        raise ConfigError(
+            f"ray_jobs.tune needs Ray Tune, and {missing[0]} is not installed; install it with "
+            "pip install 'coterie[tune]'."
+        )
+    configs = variant_configs(tuple(trials), options.seed)
+    # Imported here, so that a mistyped key is refused before PyTorch is imported.
+    from coterie.studies.tune_view import TuneView
+    from coterie.studies.tuning import run_tuning
+
+    progress = next(iter(configs.values())).tracking.progress
+    return run_tuning(options, trials, configs, TuneView(progress))
+
+
+if __name__ == "__main__":
+    run_program(main)

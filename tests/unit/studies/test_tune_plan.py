@@ -1,0 +1,123 @@
+"""What `ray_jobs.tune` makes of its command line."""
+
+# ruff: noqa: E501 -- the sentences stand whole
+
+import pytest
+
+from coterie.errors import ConfigError
+from coterie.studies.tune_plan import Range, points, read_tuning
+from ray_jobs import tune
+
+SPACE = "space={method.learning_rate: {low: 1e-3, high: 0.1, log: true}, encoder: [mlp, conv3]}"
+DIGITS = "experiment=orchestra_digits"
+
+
+def test_each_trial_is_the_experiment_with_a_point_of_the_space():
+    options, trials = read_tuning([DIGITS, SPACE, "trials=5", "method.rounds=2", "seed=3"])
+    assert (len(trials), options.seed) == (5, 3)
+    for variant, point in trials.items():
+        assert variant.experiment == "orchestra_digits"
+        assert variant.overrides == (
+            "evaluation.unsupervised=true",
+            "method.rounds=2",
+            *(f"{key}={value}" for key, value in point.items()),
+        )
+        assert 1e-3 <= float(point["method.learning_rate"]) <= 0.1
+        assert point["encoder"] in {"mlp", "conv3"}
+        assert variant.label == " ".join(
+            (f"learning_rate={point['method.learning_rate']}", f"encoder={point['encoder']}")
+        )
+
+
+def test_more_trials_keep_those_before_and_none_comes_twice():
+    space = {"a": Range(low=1, high=9), "b": ("x", "y", None)}
+    some, more = points(space, 4, seed=0), points(space, 12, seed=0)
+    assert more[:4] == some
+    assert len({tuple(point.values()) for point in more}) == 12
+    assert points(space, 4, seed=1) != some
+
+
+def test_a_small_space_is_taken_whole():
+    assert len(points({"a": (1, 2, 3), "b": (True, False)}, 50, seed=0)) == 6
+    assert {p["b"] for p in points({"b": (True, None)}, 50, seed=0)} == {"true", "null"}
+
+
+def test_a_logarithmic_range_has_as_many_points_in_each_decade():
+    found = [float(p["a"]) for p in points({"a": Range(low=1e-4, high=1.0, log=True)}, 400, seed=0)]
+    assert all(1e-4 <= value <= 1 for value in found)
+    shares = [sum(10**-k <= value < 10 ** (1 - k) for value in found) / 400 for k in (1, 2, 3, 4)]
+    assert shares == pytest.approx([0.25] * 4, abs=0.06)
+
+
+def test_the_space_may_lie_in_a_file(tmp_path):
+    path = tmp_path / "space.yaml"
+    path.write_text("method.epochs: [1, 2]\n")
+    _, trials = read_tuning([DIGITS, f"space={path}"])
+    assert {point["method.epochs"] for point in trials.values()} == {"1", "2"}
+
+
+@pytest.mark.parametrize(
+    ("objective", "implied", "lower"),
+    [
+        ("unsupervised/selection", "evaluation.unsupervised=true", False),
+        ("unsupervised/mixing", "evaluation.unsupervised=true", True),
+        ("linear/acc", "evaluation.linear_probe_between=true", False),
+        ("loss", None, True),
+    ],
+)
+def test_trials_measure_what_is_to_choose(objective, implied, lower):
+    options, trials = read_tuning([DIGITS, SPACE, f"objective={objective}"])
+    (first, *_) = next(iter(trials)).overrides
+    assert (first == implied) if implied else first.startswith("method.")
+    assert options.lower is lower
+    assert read_tuning([DIGITS, SPACE, "mode=max"])[0].lower is False
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ([SPACE], "experiment: a value is needed"),
+        ([DIGITS], "space: none is given; write space='{method.KEY: [VALUE, VALUE]}'."),
+        ([DIGITS, "space=nowhere.yaml"], "space=nowhere.yaml: it cannot be read (No such file or directory); check the path"),
+        ([DIGITS, "space={method.epochs: []}"], "space.method.epochs=[]: give values as [1, 2], or a range as {low: 1, high: 2}."),
+        ([DIGITS, "space={method.lr: {low: 0, high: 1, log: true}}"], "low=0 has no logarithm"),
+        ([DIGITS, "space={method.lr: {low: 2, high: 1}}"], "low=2 is not below high=1"),
+        ([DIGITS, "space={method.lr: {low: 2, hi: 3}}"], "space.method.lr.hi=3: there is no such key; did you mean space.method.lr.high?"),
+        ([DIGITS, SPACE, "trials=0"], "trials=0"),
+    ],
+)  # fmt: skip
+def test_what_is_refused(arguments, sentence):
+    with pytest.raises(ConfigError) as refused:
+        read_tuning(arguments)
+    assert sentence in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "sentence"),
+    [
+        ("space={method.lerning_rate: [1, 2]}", "did you mean method.learning_rate"),
+        ("method.epochs=1,2", "these are several values"),
+    ],
+)
+def test_what_no_run_would_take_is_refused_before_any_trial(capsys, tmp_path, key, sentence):
+    out = tmp_path / "t"
+    assert tune.main([DIGITS, SPACE, key, f"run_dir={out}"]) == 2
+    assert sentence in capsys.readouterr().err
+    assert not out.exists()
+
+
+def test_without_ray_tune_a_sentence_says_what_to_install(capsys, monkeypatch):
+    monkeypatch.setattr(tune, "_NEEDED", ("pandas", "no_such_package"))
+    assert tune.main([DIGITS, SPACE]) == 2
+    shown = capsys.readouterr().err
+    assert shown == (
+        "ray_jobs.tune needs Ray Tune, and no_such_package is not installed; install it with pip "
+        "install 'coterie[tune]'.\n"
+    )
+
+
+def test_help_names_every_key(capsys):
+    assert tune.main(["--help"]) == 0
+    shown = capsys.readouterr().out
+    assert "objective=unsupervised/selection" in shown
+    assert max(map(len, shown.splitlines())) <= 80
