@@ -170,8 +170,8 @@ class FedMCC(_Momentum):
         extensible: ClassVar[frozenset[str]] = frozenset({"clustering_rounds"})
         ema: ClassVar[frozenset[str]] = frozenset({"momentum", "clustering_momentum"})
 
-        representation_rounds: PositiveInt = 100
-        """Rounds R of stage 1."""
+        representation_rounds: NonNegativeInt = 100
+        """Rounds R of stage 1; 0 clusters the encoder as it is given, such as a pretrained one."""
         clustering_rounds: NonNegativeInt = 10
         """Rounds of stage 2; 0 learns a representation only."""
         representation_epochs: PositiveInt = 5
@@ -186,6 +186,11 @@ class FedMCC(_Momentum):
         """Views in stage 2, `{target: …}`; by default stage 1's."""
 
     def __init__(self, config: Config, task: Task) -> None:
+        if not config.representation_rounds + config.clustering_rounds:
+            raise ConfigError(
+                "method.representation_rounds=0: with method.clustering_rounds=0 nothing is "
+                "trained; raise one of the two."
+            )
         own = {
             "learning_rate": config.clustering_learning_rate,
             "momentum": config.clustering_momentum,

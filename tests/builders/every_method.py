@@ -27,6 +27,7 @@ CAPS = {
     "hidden": 16,
     "bottleneck": 16,
     "projection": 16,
+    "_width": 4,
 }
 
 

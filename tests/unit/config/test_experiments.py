@@ -2,7 +2,7 @@
 
 import pytest
 
-from coterie.commands.compose import compose, experiments
+from coterie.commands.compose import compose, config_dir, experiments
 from coterie.config import dump_config
 from modules.orchestra import scaled_epochs
 from modules.orchestra_model import scaled_rate
@@ -14,9 +14,10 @@ FEDERATED |= {"dcco": 10, "fedsc": 10, "fedca": 5, "fedx": 10}
 FEDERATED |= {"ccfc": 10, "cfcl": 10, "kfed": 10, "ffcm": 10}
 FEDERATED |= {"cpcfl": 60, "ifca": 60, "cpcfl_digits": 12, "ifca_digits": 12}
 FEDERATED |= {"concord": 10, "kmeans": 10, "prototypes": 10, "turtle": 10}
-RAW = ("kfed", "ffcm", "kmeans", "turtle")
-WHOLE = ("ccfc", "concord", "prototypes", *RAW)
-ENCODERS = dict.fromkeys(RAW, "encoders:Raw")
+FEDERATED |= {"sda_fc": 10, "ppfc_gan": 10}
+RAW = ("kfed", "ffcm", "kmeans", "turtle", "sda_fc")
+WHOLE = ("ccfc", "concord", "prototypes", "ppfc_gan", *RAW)
+ENCODERS = dict.fromkeys(RAW, "encoders:Raw") | {"ppfc_gan": "encoders:MLP"}
 ENCODERS |= dict.fromkeys(("concord", "prototypes"), "orientations:Orientations")
 FEDERATED |= {"orchestra": 10, "orchestra_cifar10": 100, "orchestra_fashionmnist": 20}
 
@@ -30,8 +31,15 @@ def test_orchestras_silos_are_the_papers() -> None:
     assert (rate, scaled_epochs(built.epochs, 10, built.base_clients)) == (0.01, 10)
 
 
-NAMED = [name for name in experiments() if "_" in name]
-OPEN = [name for name in experiments() if "_" not in name and name != "photographs"]
+FILES = {path.stem for path in (config_dir() / "experiment").glob("*.yaml")}
+OPEN = sorted(FILES - {"photographs"})
+NAMED = [name for name in experiments() if name not in FILES]
+
+
+def parts_of(name: str) -> tuple[str, str]:
+    """An experiment's method and the rest of its name."""
+    method = max((one for one in OPEN if name.startswith(f"{one}_")), key=len)
+    return method, name.removeprefix(f"{method}_")
 
 
 @pytest.mark.parametrize("name", OPEN)
@@ -39,7 +47,7 @@ def test_an_experiment_without_a_data_set_takes_any(name: str) -> None:
     config = compose(f"experiment={name}", "data=class_folders", "data.path=pictures")
     values = dump_config(config)
     assert config.experiment == name
-    assert values["method"]["target"].lower().endswith(f":{name}")
+    assert values["method"]["target"].lower().endswith(f":{name.replace('_', '')}")
     assert values["partition"]["target"].endswith(":IID")  # which needs no labels
     encoder = ENCODERS.get(name, "auto:Auto")
     assert values["encoder"]["target"] == f"coterie.networks.{encoder}"
@@ -52,20 +60,19 @@ def test_photographs_are_large_for_a_resnet_50_in_bf16() -> None:
     assert values["encoder"]["model"] == "resnet50"
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in NAMED if name.count("_") == 1 and name.split("_")[0] in OPEN]
-)
+@pytest.mark.parametrize("name", [name for name in NAMED if "_" not in parts_of(name)[1]])
 def test_method_and_data_compose_to_the_experiment_of_both_names(name: str) -> None:
-    method, data = name.split("_")
+    method, data = parts_of(name)
     assert compose(f"experiment={method}", f"data={data}") == compose(f"experiment={name}")
 
 
 @pytest.mark.parametrize("name", NAMED)
 def test_every_experiment_is_what_its_name_says(name: str) -> None:
-    method, data, *_ = name.split("_")
+    method, rest = parts_of(name)
+    data = rest.split("_")[0]
     clients = FEDERATED.get(name, FEDERATED[method])
     values = dump_config(compose(f"experiment={name}"))
-    assert values["method"]["target"].lower().endswith(f":{method}")
+    assert values["method"]["target"].lower().endswith(f":{method.replace('_', '')}")
     assert values["data"]["target"].lower().endswith(f":{data}")
     assert values["partition"]["clients"] == clients
     resized = data in ("mnist", "fashionmnist") and method not in ("fedavg", "moon", *WHOLE)
@@ -80,7 +87,7 @@ def test_every_experiment_is_what_its_name_says(name: str) -> None:
     if data == "cifar10" and clients != 60:
         depth = 34 if clients == 1 else 18
         split = "all" if clients == 1 or method in WHOLE else "train"
-        if method not in RAW:
+        if method not in (*RAW, "ppfc_gan"):
             assert (values["encoder"]["depth"], values["encoder"]["stem"]) == (depth, "small")
         assert values["data"]["split"] == split
     if method in RAW:

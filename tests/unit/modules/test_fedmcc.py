@@ -70,6 +70,16 @@ def test_stage_one_comes_before_stage_two_and_then_nothing(clustering: int) -> N
     assert rounds_of(method) == expected + [("clustering", 4 + r) for r in range(clustering)]
 
 
+def test_stage_two_alone_clusters_the_encoder_as_it_is_given() -> None:
+    ran = federate(tiny_workload(short(representation_rounds=0)))
+    assert [turn.phase.stage for turn in ran.spy.turns[::3]] == ["clustering", "clustering"]
+    assert same_bits(ran.start.slots["encoder"], ran.state.server.slots["encoder"])
+    assert not same_bits(ran.start.slots["cluster"], ran.state.server.slots["cluster"])
+    assert ran.spy.model_for(ran.state.server, None).head is not None
+    with pytest.raises(ConfigError, match=r"method\.representation_rounds=0: with"):
+        FedMCC(short(representation_rounds=0, clustering_rounds=0), tiny_task())
+
+
 def test_mcc_has_one_stage() -> None:
     method = MCC(MCC.Config(rounds=2, epochs=1), tiny_task())
     assert rounds_of(method) == [("joint", 1), ("joint", 2)]

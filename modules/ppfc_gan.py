@@ -1,0 +1,93 @@
+"""PPFC-GAN: a deep clustering network on synthetic samples that each client's GAN has made.
+
+Yan et al., "Privacy-Preserving Federated Deep Clustering based on GAN" (2022), with the network of
+Yang et al., "Towards K-means-friendly Spaces" (DCN, 2017). Baseline of CCFC (Yan et al., "CCFC:
+Bridging Federated Clustering and Contrastive Learning", tables 1 and 2).
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Annotated
+
+from pydantic import Field, PositiveFloat, PositiveInt
+from torch import nn
+
+from coterie.clustering.deep import DeepClustering
+from coterie.contract import (
+    Mean,
+    Phase,
+    ServerState,
+    Task,
+    Tensors,
+    derive_seed,
+    gathered,
+    load_slots,
+    seeded,
+)
+from coterie.contract.clusterer import to_unit
+from coterie.networks.branch import cluster_count
+from coterie.networks.encoders import Width, dense
+from coterie.networks.heads import Centroids
+from modules.fixed_encoder import CENTROIDS, ENCODER, RULES, FixedEncoder
+from modules.synthesis import SYNTHETIC, OnSynthesis, SynthesisConfig
+
+
+class PPFCGAN(OnSynthesis):
+    """Federated deep clustering by GANs. The encoder is trained at the server."""
+
+    class Config(SynthesisConfig):
+        """PPFC-GAN's configuration; the network's is DCN's for MNIST."""
+
+        pretrain_epochs: PositiveInt = 50
+        """Epochs of reconstruction at the server, before there are clusters."""
+        epochs: PositiveInt = 50
+        """Epochs at the server in which latents are drawn to the centroids."""
+        pull: Annotated[float, Field(ge=0.0)] = 0.05
+        """λ, the weight of the squared distance of a latent to its centroid."""
+        learning_rate: PositiveFloat = 1e-3
+        """Adam's learning rate at the server."""
+        batch_size: Annotated[int, Field(ge=2)] = 256
+        """Samples a batch at the server."""
+        decoder: Annotated[tuple[Width, ...], Field(strict=False)] = (2000, 500, 500)
+        """Widths of the decoder's hidden layers."""
+
+    def __init__(self, config: "PPFCGAN.Config", task: Task) -> None:
+        super().__init__(config, task)
+        self._decoder = config.decoder
+        self._deep = DeepClustering(
+            clusters=cluster_count(config.clusters, task),
+            pretrain_epochs=config.pretrain_epochs,
+            epochs=config.epochs,
+            pull=config.pull,
+            learning_rate=config.learning_rate,
+            batch_size=config.batch_size,
+            restarts=config.restarts,
+        )
+
+    def server(
+        self,
+        server: ServerState,
+        phase: Phase,
+        means: Mapping[str, Mean],
+        records: Mapping[int, Tensors],
+    ) -> ServerState:
+        """Train the deep clustering network on all synthetic samples."""
+        samples = to_unit(gathered(records, SYNTHETIC), self._task.dtype)
+        seed = derive_seed(server.whole("seed"), "network")
+        with seeded(seed):
+            module, decoder = FixedEncoder(self._task).requires_grad_(True), self._built_decoder()
+            load_slots(module, {ENCODER: server.slots[ENCODER]})
+            centroids = self._deep.fit(module.encoder, decoder, samples, seed)
+        slots = {ENCODER: RULES.slot(module, ENCODER), CENTROIDS: {CENTROIDS: centroids}}
+        return server.advance(phase, slots)
+
+    def _built_decoder(self) -> nn.Module:
+        """From latents to flattened samples, those of images in [0, 1]."""
+        layers = dense(self._task.features, list(self._decoder), math.prod(self._task.shape))
+        ends = [nn.Sigmoid()] if len(self._task.shape) == 3 else []
+        return nn.Sequential(*layers, *ends).to(self._task.dtype)
+
+    def _head_of(self, server: ServerState) -> nn.Module | None:
+        if CENTROIDS not in server.slots:
+            return None
+        return Centroids(server.slots[CENTROIDS][CENTROIDS].clone())
