@@ -178,6 +178,25 @@ def test_an_actor_killed_in_a_phase_is_replaced(cluster, serial, delay):
     assert ran.dropped == 0
 
 
+@pytest.mark.slow
+def test_actors_that_a_stage_has_no_work_for_end_where_the_cluster_can_shrink(cluster, monkeypatch):
+    from coterie.distributed import fleet
+
+    fewer = ("participation.availability=[[0,1],[0,1],[0],[0]]", "executor=bare")
+    alone, sizes = run("cluster=serial", *fewer), []
+    for shrinks in (True, False):
+        monkeypatch.setattr(fleet, "autoscales", lambda shrinks=shrinks: shrinks)
+        seen = {}
+        ran = run(
+            "cluster.num_actors=2",
+            *fewer,
+            hook=lambda backend, done, seen=seen: seen.update({done: len(backend.fleet.actors)}),
+        )
+        assert_same(ran, alone)
+        sizes.append([seen[done] for done in (1, 2, 3)])
+    assert sizes == [[2, 2, 1], [2, 2, 2]]
+
+
 def test_actors_that_die_again_and_again_end_the_run(cluster):
     stop = threading.Event()
 

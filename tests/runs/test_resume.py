@@ -205,6 +205,20 @@ def test_a_longer_run_needs_no_more_than_its_new_length(folder: Path) -> None:
     assert (summary["status"], summary["rounds"]) == ("completed", 5)
 
 
+def test_a_submitted_job_resumes_the_run_in_its_folder(folder: Path, monkeypatch) -> None:
+    longer = compose(*asked(folder, "method.clustering_rounds=3"))
+    again = longer.model_copy(update={"resume": False})
+    with pytest.raises(ConfigError, match="the folder is not empty"):
+        Federation(again, Silent()).run()
+    monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")
+    Federation(again, Silent()).run()
+    summary = json.loads((folder / "summary.json").read_text())
+    assert (summary["status"], summary["rounds"]) == ("completed", 5)
+    other = again.model_copy(update={"seed": 7})
+    with pytest.raises(ConfigError, match="the checkpoint's run had seed=0, this one has seed=7"):
+        Federation(other, Silent()).run()
+
+
 @pytest.mark.parametrize("others", [("resume=false",), ("encoder=mlp",), ("run_dir=nowhere",)])
 def test_else_an_experiment_is_asked_for(folder: Path, others: tuple[str, ...]) -> None:
     with pytest.raises(ConfigError) as refusal:

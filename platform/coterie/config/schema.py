@@ -232,7 +232,8 @@ class RunConfig(Component):
     run_dir: Annotated[str, Field(min_length=1)] | None = None
     """Folder to write to; by default `$COTERIE_RUNS` or `runs`, then experiment and time."""
     resume: bool = False
-    """Continue from the last checkpoint in `run_dir`; without one, start there."""
+    """Continue from the last checkpoint in `run_dir`; without one, start there. A submitted job
+    does so where `run_dir` has a run."""
     executor: Literal["lightning", "bare"] = "lightning"
     """What trains a client's module: Lightning's Trainer, or a bare loop without it."""
     precision: Precision = "32-true"

@@ -104,7 +104,7 @@ class Federation:
         view: Observer | None = None,
         callbacks: Sequence[AnyCallback] = (),
     ) -> None:
-        self._config = config
+        self._config = config = _as_submitted(config)
         self._assembly = assemble(config, callbacks)
         shown = view or ConsoleView(config.tracking.progress)
         self._view: Observer = Followed(shown, self._assembly.callbacks)
@@ -253,6 +253,12 @@ def _failure(error: BaseException) -> BaseException:
 def _refused(session: Session, error: BaseException) -> bool:
     """Whether the run was refused before any client's turn; it then leaves no files."""
     return isinstance(error, ConfigError | DataError) and not session.has_run
+
+
+def _as_submitted(config: RunConfig) -> RunConfig:
+    """The config of a job, which resumes the run in its directory if one is there."""
+    again = under_submitted_job() and config.run_dir and RunDirectory.exists(config.run_dir)
+    return config.model_copy(update={"resume": True}) if again else config
 
 
 def under_submitted_job() -> bool:

@@ -62,9 +62,9 @@ class TrialProcess:
                 return Report(round=self._after, value=value)
             if ended:
                 code = self._process.wait()
-                last = (new or found)[-1:] or [(self._after, None)]
                 reason = self._process.reason(code)
-                return Report(round=last[0][0], value=last[0][1], code=code, reason=reason)
+                round_, last = found[-1] if found else (self._after, None)
+                return Report(round=round_, value=last, code=code, reason=reason)
             time.sleep(_POLL_S)
 
     def stop(self) -> None:

@@ -129,8 +129,8 @@ def read_tuning(arguments: Sequence[str]) -> tuple[TuneConfig, dict[Variant, Poi
     short, trials = short_names(space), dict[Variant, Point]()
     for point in points(space, config.trials, config.seed):
         label = " ".join(f"{short[key]}={value}" for key, value in point.items())
-        own = tuple(f"{key}={value}" for key, value in point.items())
-        trials[Variant(label, config.experiment, (*before, *own))] = point
+        values = (f"{key}={value}" for key, value in point.items())
+        trials[Variant(label, config.experiment, (*before, *values))] = point
     return config, trials
 
 
