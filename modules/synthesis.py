@@ -41,7 +41,7 @@ SYNTHETIC = "synthetic"
 
 
 class SynthesisConfig(Component):
-    """Options of SDA-FC and PPFC-GAN; the GAN's are those of SDA-FC's code for MNIST."""
+    """Options of SDA-FC and PPFC-GAN; the GAN's sizes are those of SDA-FC's code for MNIST."""
 
     absent: ClassVar[Mapping[str, str]] = {"micro_batch_size": "a GAN's batch norm needs it whole"}
 
@@ -53,10 +53,10 @@ class SynthesisConfig(Component):
     """Epochs in which a client trains its GAN."""
     gan_batch_size: Annotated[int, Field(ge=2)] = 64
     """Samples a batch of the GAN."""
-    generator_rate: PositiveFloat = 1.8e-3
-    """Adam's learning rate for the generator."""
-    discriminator_rate: PositiveFloat = 2e-4
-    """Adam's learning rate for the discriminator."""
+    generator_rate: PositiveFloat = 1e-3
+    """Adam's learning rate for the generator (ours)."""
+    discriminator_rate: PositiveFloat = 1e-3
+    """Adam's learning rate for the discriminator (ours)."""
     noise: PositiveInt = 62
     """Normal numbers of a code, which has a random one of k categories besides."""
     gan_hidden: PositiveInt = 1024

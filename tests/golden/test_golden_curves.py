@@ -111,7 +111,7 @@ METHODS = {
         "method.learning_rate=1e-4",
     ),
     # The server's part has no metrics, so this stands for PPFC-GAN too.
-    "sda_fc": ("experiment=sda_fc_digits", "data.limit=320", "method.gan_epochs=1"),
+    "sda_fc": ("experiment=sda_fc_digits", "data.limit=320", "method.gan_epochs=2"),
     # A phase that finds where to begin, and two rounds. (k-FED has a single one.)
     "ffcm": ("experiment=ffcm_digits", "data.limit=480", "method.rounds=2"),
     "orchestra": (
