@@ -103,3 +103,28 @@ def test_the_curve_over_the_fewest_samples_is_the_datas() -> None:
         ]
     shown = table_rows("results/concord.md", *(f"{row[0]} |" for row in wanted))
     assert [cells[:3] for cells in shown if len(cells) == 4] == wanted
+
+
+def test_the_trials_of_the_choice_without_labels_stand_on_their_page() -> None:
+    path = DOCS / "results" / "data" / "tune_orchestra.csv"
+    with path.open(newline="") as file:
+        trials = list(csv.DictReader(file))
+    scores = ("selection", "align", "unif")
+    names = (
+        *(f"unsupervised/{name}" for name in scores),
+        "linear/acc",
+        "knn/acc",
+        "clustering/nmi",
+    )
+    wanted = [
+        [
+            trial["method.learning_rate"],
+            trial["method.temperature"],
+            *(f"{float(trial[name]):.3f}".replace("-", "−") for name in names),
+        ]
+        for trial in trials
+    ]
+    assert table_rows("tuning.md", "0.") == wanted
+    assert [trial["chosen"] for trial in trials] == ["yes", *[""] * 5]
+    by_probe = sorted(trials, key=lambda trial: -float(trial["linear/acc"]))
+    assert (by_probe[0], by_probe[-1]) == (trials[-1], trials[0])

@@ -99,22 +99,21 @@ class Halving:
 
 
 @contextmanager
-def ray_for_trials(config: ClusterConfig) -> Iterator[dict[str, str]]:
-    """Connect to the trials' cluster, or start a local Ray that all of them use.
+def ray_for_trials(config: ClusterConfig) -> Iterator[None]:
+    """Connect to the trials' cluster, or start a local Ray for Tune alone.
 
-    Yields:
-        Environment variables with which a trial's process finds it.
+    A local Ray listens on the loopback, where no other driver can join it; trials without a cluster
+    start their own, as runs of a comparison do.
     """
     serial = config.backend == "serial"
     own = config.model_copy(update={"address": "local"}) if serial else config
     options = local_options(own)
-    if serial:
-        options["_system_config"].pop("preload_python_modules", None)  # nothing trains in an actor
+    options["_system_config"].pop("preload_python_modules", None)  # nothing trains in its actors
     # Ray would lower the priority of its processes, and so of the trials', below all else here.
     with _environment({_NICENESS: os.environ.get(_NICENESS, "0")}):
         ours = join_or_start(own, options)
     try:
-        yield {} if serial else {"RAY_ADDRESS": ray.get_runtime_context().gcs_address}
+        yield
     finally:
         if ours:
             disconnect()

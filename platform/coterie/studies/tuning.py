@@ -121,12 +121,12 @@ class _Search:
             return
         options, configs = self._options, [self._runs[label].config for label in self._todo]
         cluster = configs[0].cluster
-        with ray_for_trials(cluster) as address:
+        with ray_for_trials(cluster):
             wanted = need(configs[0], capacity(cluster))
             gpu = cluster.backend == "serial" and wanted["GPU"] >= 1
             history = {label: _history(run, options.objective) for label, run in self._runs.items()}
             orders = {
-                label: self._order(self._runs[label], history[label], address, gpu=gpu)
+                label: self._order(self._runs[label], history[label], gpu=gpu)
                 for label in self._todo
             }
             run_trials(
@@ -194,9 +194,7 @@ class _Search:
         known = read_json(self._file)
         return dict(known["rounds"]) if known["objective"] == self._options.objective else {}
 
-    def _order(
-        self, run: PlannedRun, history: Sequence[Report], address: Mapping[str, str], *, gpu: bool
-    ) -> TrialOrder:
+    def _order(self, run: PlannedRun, history: Sequence[Report], *, gpu: bool) -> TrialOrder:
         return TrialOrder(
             command=run.command,
             here=Path.cwd(),
@@ -204,7 +202,7 @@ class _Search:
             log=run.log,
             objective=self._options.objective,
             after=history[-1].round if history else -1,
-            environment={**os.environ, **address},
+            environment=dict(os.environ),
             gpu=gpu,
         )
 
