@@ -63,7 +63,7 @@ class SDAFC(OnSynthesis):
         """The samples' representations at unit length, (n, features)."""
         model = self.model_for(server, None).eval()
         with torch.no_grad():
-            parts = [model(part).embedding for part in samples.split(_ROWS)]
+            parts = [model(part).embedding for part in torch.split(samples, _ROWS)]
         return unit_rows(torch.cat(parts))
 
     def _head_of(self, server: ServerState) -> nn.Module | None:

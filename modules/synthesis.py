@@ -141,8 +141,8 @@ class OnSynthesis(OnEncoder):
         """The only phase."""
         if server.round:
             return None
-        shape = (range(1, self._synthesis.samples + 1), *self._task.shape)
-        dtype = torch.uint8 if self._images else "floating"
+        shape: tuple[range | int, ...] = (range(1, self._synthesis.samples + 1), *self._task.shape)
+        form = Form(shape=shape, dtype=torch.uint8) if self._images else Form(shape=shape)
         return Phase(
             name=SYNTHETIC,
             stage="clustering",
@@ -150,7 +150,7 @@ class OnSynthesis(OnEncoder):
             cohort=self._synthesis.participation,
             records=frozenset({SYNTHETIC}),
             metrics=METRICS,
-            forms={SYNTHETIC: Form(shape=shape, dtype=dtype)},
+            forms={SYNTHETIC: form},
         )
 
     def client(self, client: Client, phase: Phase, slots: Slots) -> Outcome:

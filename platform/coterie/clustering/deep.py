@@ -82,7 +82,7 @@ class DeepClustering:
     ) -> Iterator[Int64[Tensor, "n"]]:
         for _ in range(epochs):
             order = torch.randperm(count, generator=draw)
-            yield from (part for part in order.split(self.batch_size) if len(part) > 1)
+            yield from (part for part in torch.split(order, self.batch_size) if len(part) > 1)
 
     def _step(self, optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
         optimizer.zero_grad()
@@ -123,4 +123,4 @@ def _squared(found: Tensor, wanted: Tensor) -> Tensor:
 def _latents(encoder: nn.Module, samples: Tensor) -> Tensor:
     encoder.eval()
     with torch.no_grad():
-        return torch.cat([encoder(part) for part in samples.split(_ROWS)])
+        return torch.cat([encoder(part) for part in torch.split(samples, _ROWS)])
