@@ -46,7 +46,7 @@ check: install lint  ## lint, and the tests that the changes since main touch, i
 	$(BIN)/python -m tests.check
 
 test: install  ## Every test but the slow ones.
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m 'not slow' \
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m 'not slow' \
 		--durations=20 --durations-min=10
 
 test-all: install  ## Every test.
