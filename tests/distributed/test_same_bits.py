@@ -197,6 +197,7 @@ def test_actors_that_a_stage_has_no_work_for_end_where_the_cluster_can_shrink(cl
     assert sizes == [[2, 2, 1], [2, 2, 2]]
 
 
+@pytest.mark.slow
 def test_actors_that_die_again_and_again_end_the_run(cluster):
     stop = threading.Event()
 
@@ -227,6 +228,7 @@ class Probe(ClientActor):
         return array.flags.owndata, array.flags.writeable, str(array.dtype)
 
 
+@pytest.mark.slow
 def test_actors_view_the_data_and_do_not_copy_it(cluster):
     from coterie.commands.compose import compose
     from coterie.distributed.fleet import _place

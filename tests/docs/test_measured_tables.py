@@ -4,9 +4,22 @@ import csv
 import re
 from pathlib import Path
 
+import pytest
+
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 TITLES = {"mnist": "MNIST", "fashionmnist": "Fashion-MNIST", "usps": "USPS"}
-COLUMNS = ("mnist", "fashionmnist", "usps", "cifar10-embeddings")
+SECTIONS = {
+    **{title: data for data, title in TITLES.items()},
+    "CIFAR-10 embeddings": "cifar10-embeddings",
+}
+METHODS = {
+    "concord": "Concord",
+    "prototypes": "Prototypes",
+    "kmeans": "exact k-means",
+    "turtle": "TURTLE",
+    "kfed": "k-FED",
+    "ffcm": "FFCM",
+}
 SAME_AT_EVERY_P = {"concord", "kmeans", "turtle"}
 
 
@@ -43,25 +56,24 @@ def test_every_run_of_concord_stands_on_its_page() -> None:
     assert found == wanted
 
 
-def test_the_comparisons_cells_are_the_datas() -> None:
-    named = ("[Concord]", "[Prototypes]", "[exact", "[TURTLE]", "[k-FED]", "[FFCM]")
-    shown = table_rows("choosing.md", *named)
-    compared = [cells for cells in shown if len(cells) == 8]
-    names = ("concord", "prototypes", "kmeans", "turtle", "kfed", "ffcm")
-    assert len(compared) == len(names)
-    nmi = {
-        (row["method"], row["data"], float(row["p"])): f"{float(row['nmi']):.3f}"
-        for row in rows()
-        if row["seed"] == "0"
+@pytest.mark.parametrize(("title", "data"), SECTIONS.items())
+def test_the_comparisons_cells_are_the_datas(title: str, data: str) -> None:
+    page = (DOCS / "choosing.md").read_text(encoding="utf-8")
+    section = page.split(f"### {title}\n")[1].split("\n###")[0].split("Every row is in")[0]
+    lines = [line for line in section.splitlines() if line.startswith("| [")]
+    shown = {
+        name.partition("]")[0].removeprefix("["): cells
+        for name, *cells in ([c.strip() for c in line.split("|")[1:-1]] for line in lines)
     }
-    for name, cells in zip(names, compared, strict=True):
-        for data, cell in zip(COLUMNS, cells[1:5], strict=True):
-            measured = {p: value for (m, d, p), value in nmi.items() if (m, d) == (name, data)}
-            for p, value in zip((0.0, 0.5, 1.0), cell.split(" / "), strict=True):
-                if name in SAME_AT_EVERY_P:
-                    assert {value} == (set(measured.values()) or {"–"}), (name, data)
-                else:
-                    assert value == measured.get(p, "–"), (name, data, p)
+    measured = [row for row in rows() if row["data"] == data and row["seed"] == "0"]
+    assert shown.keys() == {METHODS[row["method"]] for row in measured if row["method"] in METHODS}
+    for method, name in METHODS.items():
+        own = {float(row["p"]): row for row in measured if row["method"] == method}
+        if method in SAME_AT_EVERY_P and own:
+            own = dict.fromkeys((0.0, 0.5, 1.0), next(iter(own.values())))
+        for place, score in enumerate(("nmi", "acc") if own else ()):
+            cells = [f"{float(own[p][score]):.3f}" if p in own else "–" for p in (0.0, 0.5, 1.0)]
+            assert shown[name][place] == " / ".join(cells), (name, score)
 
 
 def test_the_table_of_private_runs_is_the_datas() -> None:

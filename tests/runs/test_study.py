@@ -45,6 +45,7 @@ def test_every_study_runs(name: str, tmp_path: Path) -> None:
     check(name, run(name, tmp_path / "out"))
 
 
+@pytest.mark.slow
 def test_finished_cells_are_not_run_again_and_keep_their_commit(tmp_path, capsys) -> None:
     one = (f"study={RESUMED}", "scale=smoke", f"out={tmp_path}", f"results={tmp_path / 'data'}")
     assert main([*one, "rows=['λ=0.001']"]) == 0
