@@ -8,7 +8,6 @@ before the first round only clusters, with the initial networks. Clients keep no
 
 from collections.abc import Mapping
 from dataclasses import replace
-from importlib.util import find_spec
 from typing import Annotated, ClassVar, Literal, Self
 
 import torch
@@ -39,7 +38,7 @@ from coterie.contract import (
     load_slots,
     seeded,
 )
-from coterie.contract.accounting import epsilon, noise_for
+from coterie.contract.accounting import check_installed, epsilon, noise_for
 from coterie.contract.clusterer import Clusterer
 from coterie.contract.form import UNIT_LENGTH
 from coterie.errors import ConfigError
@@ -236,11 +235,7 @@ class Orchestra(Method):
 
     def _noise(self, target: float) -> float:
         """The noise multiplier of a phase's centroids for an ε."""
-        if find_spec("opacus") is None:
-            raise ConfigError(
-                f"method.epsilon={target:g}: opacus, which computes its noise, is not installed; "
-                "install it with pip install 'coterie[dp]'."
-            )
+        check_installed(f"method.epsilon={target:g}")
         try:
             return noise_for(target, self._config.delta)
         except ValueError as error:

@@ -96,7 +96,7 @@ class Misbehaves(FedMCC):
         time.sleep(600)
 
     def _dawdle(self):
-        time.sleep(1.2)
+        time.sleep(6)
 
     def _die(self):
         os.kill(os.getpid(), signal.SIGKILL)

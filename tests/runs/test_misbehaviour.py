@@ -142,7 +142,7 @@ def test_slow_training_is_stopped_between_steps(tmp_path):
 
 
 def test_what_is_slow_outside_of_training_is_noticed_at_its_end(tmp_path):
-    overrides = "faults.client_timeout_s=1", "method.how=dawdle"
+    overrides = "faults.client_timeout_s=5", "method.how=dawdle"
     _, summary, rows = run(tmp_path / "run", *overrides)
     assert len(summary["failures"]) == 2
     assert [row["participants"] for row in rows] == [4, 5, 5, 5]

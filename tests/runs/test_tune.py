@@ -2,16 +2,15 @@
 
 import csv
 import json
-import os
 import signal
-import subprocess
-import sys
+from functools import partial
 
 import pytest
 from PIL import Image
 
 from ray_jobs.tune import main
-from tests.builders.comparisons import ROOT, alive, until
+from tests.builders import comparisons as builders
+from tests.builders.comparisons import alive, until
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -34,17 +33,7 @@ TINY = (
 WHOLE = ("early_stopping=false", "trials=2", "parallel=1")
 
 
-def begin(*arguments):
-    """A search in a process of its own, as from a terminal."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "ray_jobs.tune", *arguments],
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": f"platform{os.pathsep}."},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+begin = partial(builders.begin, job="tune")
 
 
 def rows_of(out):

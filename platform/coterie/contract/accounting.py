@@ -2,6 +2,9 @@
 
 import warnings
 from functools import lru_cache
+from importlib.util import find_spec
+
+from coterie.errors import ConfigError
 
 _ORDERS = tuple(1 + 10.0 ** (step / 50) for step in range(-150, 251))
 """Rényi orders, from 1.001 to 10⁵."""
@@ -23,6 +26,15 @@ def epsilon(releases: int, noise_multiplier: float, delta: float) -> float:
     accountant = RDPAccountant()
     accountant.history = [(noise_multiplier, 1.0, releases)] if releases else []
     return max(0.0, float(accountant.get_epsilon(delta, alphas=list(_ORDERS))))
+
+
+def check_installed(key: str) -> None:
+    """Raise a ConfigError that names a key if Opacus is missing."""
+    if find_spec("opacus") is None:
+        raise ConfigError(
+            f"{key}: opacus, which computes ε, is not installed; install it with pip install "
+            "'coterie[dp]'."
+        )
 
 
 def noise_for(target: float, delta: float) -> float:

@@ -1,13 +1,12 @@
 """Refuses, before the run, what differential privacy cannot protect."""
 
 from collections.abc import Iterator, Mapping
-from importlib.util import find_spec
 
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from coterie.config.privacy import DPConfig
 from coterie.config.schema import RunConfig
-from coterie.contract.accounting import epsilon
+from coterie.contract.accounting import check_installed, epsilon
 from coterie.contract.method import GroupsClients, Method
 from coterie.contract.phase import Phase, ServerState
 from coterie.errors import ConfigError, ContractError
@@ -35,11 +34,7 @@ def check_privacy(
     dp = config.privacy.dp
     if dp.clip is None:
         return
-    if find_spec("opacus") is None:
-        raise ConfigError(
-            f"privacy.dp.clip={dp.clip:g}: opacus, which computes ε, is not installed; install it "
-            "with pip install 'coterie[dp]'."
-        )
+    check_installed(f"privacy.dp.clip={dp.clip:g}")
     rule = config.aggregation.rule
     if rule not in ("weighted", "equal"):
         raise ConfigError(

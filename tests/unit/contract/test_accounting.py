@@ -5,7 +5,9 @@ import math
 import pytest
 from scipy.special import log_ndtr
 
-from coterie.contract.accounting import epsilon, noise_for
+from coterie.contract import accounting
+from coterie.contract.accounting import check_installed, epsilon, noise_for
+from coterie.errors import ConfigError
 
 
 def exact_delta(target: float, noise: float) -> float:
@@ -35,3 +37,12 @@ def test_phases_add_up() -> None:
 def test_an_epsilon_below_all_noise_is_refused() -> None:
     with pytest.raises(ValueError, match="takes noise over 10000"):
         noise_for(1e-7, 1e-9)
+
+
+def test_without_opacus_the_key_is_named_with_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    check_installed("method.epsilon=1")
+    monkeypatch.setattr(accounting, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"^method\.epsilon=1: opacus.*'coterie\[dp\]'\.$"):
+        check_installed("method.epsilon=1")

@@ -16,7 +16,7 @@ from coterie.errors import ConfigError, ContractError, RunError
 from coterie.execution.clipping import STEPS, Sensitivity
 from coterie.execution.events import Order, Turn
 from coterie.execution.exact import ExactMeans, Layout
-from coterie.rounds.privacy import Privacy, Spent, sensitivity
+from coterie.rounds.privacy import Privacy, Spent, sensitivity, turn_secret
 from modules.concord import Concord
 from modules.fedavg import FedAvg
 from modules.simsiam import FedSimSiam
@@ -49,6 +49,14 @@ def released(privacy, order_, sums_):
     return {
         slot: mean.tensors["w"] for slot, mean in privacy.release(order_, sums_, SLOTS.get).items()
     }
+
+
+def test_no_two_turns_have_noise_of_one_secret():
+    phases = [Phase(name="p", stage="s", round=r, step=step) for r in (1, 2, 11) for step in (0, 1)]
+    keys = (KEY, bytes(32))
+    secrets = [turn_secret(key, p, client) for key in keys for p in phases for client in (0, 1, 11)]
+    assert len(set(secrets)) == 2 * 6 * 3
+    assert turn_secret(KEY, phases[0], 1) == turn_secret(KEY, phases[0], 1)
 
 
 @pytest.mark.parametrize("releases", [1, 7, 300])
