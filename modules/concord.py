@@ -31,11 +31,11 @@ from torch import Tensor
 from coterie.clustering.exact_kmeans import ClusterSums, grown, moved
 from coterie.clustering.lattice import (
     LIMIT,
-    cluster_sums,
     nearest,
     off_lattice,
     on_lattice,
     products,
+    sums_of_starts,
 )
 from coterie.clustering.prototypes import PrototypeClusters, cluster_prototypes
 from coterie.contract import (
@@ -213,10 +213,9 @@ class Concord(OnExactSums):
         if phase.name == LABELS:
             labels = _label_sums(points, slots[PROTOTYPES])
             return Outcome(up={LABELS: once(labels)}, state=state)
-        sums, inertias = {}, []
-        for start, centroids in slots[CENTROIDS].items():
-            sums[start] = cluster_sums(points, nearest(points, centroids), len(centroids))
-            inertias.append(ClusterSums(sums[start]).inertia(centroids))
+        starts = slots[CENTROIDS]
+        sums = dict(zip(starts, sums_of_starts(points, [*starts.values()]), strict=True))
+        inertias = [ClusterSums(sums[start]).inertia(starts[start]) for start in starts]
         loss = sum(inertias) / len(inertias) / len(points)
         return Outcome(up={SUMS: once(sums)}, state=state, metrics={"loss": loss})
 

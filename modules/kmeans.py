@@ -17,7 +17,7 @@ from pydantic import PositiveInt
 from torch import Tensor
 
 from coterie.clustering.exact_kmeans import ClusterSums, moved
-from coterie.clustering.lattice import LIMIT, cluster_sums, nearest, off_lattice
+from coterie.clustering.lattice import LIMIT, off_lattice, sums_of_starts
 from coterie.contract import (
     Bounds,
     Client,
@@ -114,7 +114,7 @@ class KMeans(OnExactSums):
         if phase.name == MOMENTS:
             return Outcome(up={MOMENTS: once(moment_sums(points, self.widest))})
         moving = slots[CENTROIDS][MOVING]
-        found = [cluster_sums(points, nearest(points, one), self._clusters) for one in moving]
+        found = sums_of_starts(points, moving.unbind())
         pairs = zip(found, moving, strict=True)
         least = min(ClusterSums(sums).inertia(one) for sums, one in pairs)
         return Outcome(

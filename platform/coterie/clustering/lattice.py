@@ -6,6 +6,7 @@ threads gives the same bits.
 """
 
 import math
+from collections.abc import Sequence
 
 import torch
 from jaxtyping import Float, Float64, Int, Int32, Int64, Shaped
@@ -81,10 +82,29 @@ def cluster_sums(
     """For each cluster Σ x, Σ ‖x‖² and the number of points, exact, in this order of columns."""
     sums = torch.zeros(clusters, points.shape[1] + 2, dtype=torch.float64)
     for part, to in zip(torch.split(points, _ROWS), torch.split(assigned, _ROWS), strict=True):
-        values = off_lattice(part)
-        squares = values.square().sum(dim=1, keepdim=True)
-        sums.index_add_(0, to, torch.cat([values, squares, torch.ones_like(squares)], dim=1))
+        sums.index_add_(0, to, _columns(part))
     return sums
+
+
+def sums_of_starts(
+    points: Int[Tensor, "n d"], starts: Sequence[Int[Tensor, "k d"]]
+) -> list[Float64[Tensor, "k d+2"]]:
+    """The `cluster_sums` of the nearest centroids, for several sets of centroids at once."""
+    wide = torch.cat([*starts]).double()
+    half, sizes = wide.square().sum(dim=1) / 2, [len(start) for start in starts]
+    sums = [torch.zeros(size, points.shape[1] + 2, dtype=torch.float64) for size in sizes]
+    for part in torch.split(points, _ROWS):
+        away = torch.addmm(half, part.double(), wide.T, alpha=-1)
+        columns = _columns(part)
+        for found, own in zip(sums, torch.split(away, sizes, dim=1), strict=True):
+            found.index_add_(0, own.argmin(dim=1), columns)
+    return sums
+
+
+def _columns(points: Int[Tensor, "n d"]) -> Float64[Tensor, "n d+2"]:
+    values = off_lattice(points)
+    squares = values.square().sum(dim=1, keepdim=True)
+    return torch.cat([values, squares, torch.ones_like(squares)], dim=1)
 
 
 def products(points: Int[Tensor, "n d"]) -> Float64[Tensor, "d d"]:

@@ -6,7 +6,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coterie.clustering.lattice import cluster_sums, nearest, off_lattice, on_lattice, products
+from coterie.clustering.lattice import (
+    cluster_sums,
+    nearest,
+    off_lattice,
+    on_lattice,
+    products,
+    sums_of_starts,
+)
 from coterie.errors import DataError
 
 
@@ -55,3 +62,10 @@ def test_sums_are_those_of_the_definition() -> None:
         expected = torch.cat([own.sum(0), own.square().sum()[None], torch.tensor([len(own)])])
         torch.testing.assert_close(sums[cluster], expected.double(), rtol=1e-14, atol=1e-14)
     torch.testing.assert_close(products(x), off_lattice(x).T @ off_lattice(x))
+
+
+def test_sums_of_several_starts_are_those_of_each_alone() -> None:
+    x = points(5000, 7, scale=30.0)
+    starts = [points(k, 7, seed=k, scale=30.0) for k in (3, 1, 11)]
+    for start, sums in zip(starts, sums_of_starts(x, starts), strict=True):
+        assert torch.equal(sums, cluster_sums(x, nearest(x, start), len(start)))
