@@ -5,6 +5,8 @@ import os
 import pytest
 import ray
 
+from coterie.distributed.template import worker_executable
+
 os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
 # As on local clusters of our own: OpenTelemetry's threads outlive the connection, and can crash
 # the end of this process.
@@ -29,6 +31,8 @@ def cluster(shared):
             include_dashboard=False,
             log_to_driver=False,
             object_store_memory=2 * 10**8,
+            runtime_env={"py_executable": worker_executable()},
+            _system_config={"prestart_worker_first_driver": False},
         )
 
 

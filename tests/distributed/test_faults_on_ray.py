@@ -1,12 +1,10 @@
 """Clients that hang, and actors killed at random moments, on real actors."""
 
-import contextlib
 import os
 import random
 import signal
 import threading
 import time
-from pathlib import Path
 
 import pytest
 import ray
@@ -19,6 +17,7 @@ from coterie.rounds.state import RunState
 from coterie.run.setup import assemble, make_backend
 from tests.builders.every_method import CHOICES, small
 from tests.builders.observers import Silent
+from tests.builders.ray_processes import actor_process
 from tests.builders.runs import SMALL, Ran, assert_same, fetched, run
 
 pytestmark = pytest.mark.ray
@@ -129,14 +128,7 @@ class Sweep:
 
     def server_pid(self):
         """Of the server's actor, once it has been started."""
-        raylet = ray._private.worker._global_node.all_processes["raylet"][0].process.pid
-        while True:
-            for status in Path("/proc").glob("[0-9]*/status"):
-                with contextlib.suppress(OSError):
-                    is_child = f"PPid:\t{raylet}\n" in status.read_text()
-                    if is_child and b"ServerActor" in (status.parent / "cmdline").read_bytes():
-                        return int(status.parent.name)
-            time.sleep(0.1)
+        return actor_process("ServerActor")
 
 
 def sweep(kills, seed, actors=2, keys=SMALL, victim="actor", sent=signal.SIGKILL):

@@ -5,17 +5,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 import ray
 import torch
 
 from coterie.commands.compose import compose
-from coterie.config.schema import ClusterConfig
 from coterie.contract.phase import Phase, ServerState
-from coterie.distributed import cluster as module
-from coterie.distributed.startup import EarlyStart
 from coterie.errors import RunError
 from coterie.run.federation import Federation
 from coterie.run.setup import assemble, make_backend
@@ -49,14 +45,11 @@ class Kills(Silent):
         self.begun += 1
 
 
-def process_of(kind):
-    return ray._private.worker._global_node.all_processes[kind][0].process.pid
-
-
 LONG = (*RUN, "method.representation_epochs=20", "method.clustering_epochs=20")
 KILLED = """
 import sys
-from tests.distributed.test_lost_cluster import LONG, Kills, process_of
+from tests.distributed.test_lost_cluster import LONG, Kills
+from tests.builders.ray_processes import ray_process
 from coterie.commands.compose import compose
 from coterie.commands.program import run_command
 from coterie.run.federation import Federation
@@ -64,7 +57,7 @@ from coterie.run.federation import Federation
 def command(arguments):
     victim, phase, run_dir = arguments
     config = compose(*LONG, f"run_dir={run_dir}")
-    return Federation(config, Kills(int(phase), lambda: process_of(victim))).run().exit_code
+    return Federation(config, Kills(int(phase), lambda: ray_process(victim))).run().exit_code
 
 sys.exit(run_command(command, sys.argv[1:], str))
 """
@@ -145,25 +138,3 @@ def test_a_servers_actor_that_dies_again_and_again_ends_the_run(cluster, monkeyp
         assert len(backend.take_losses()) == 2
     finally:
         backend.close()
-
-
-def test_a_ray_that_cannot_start_is_one_sentence(monkeypatch):
-    def init(**options):
-        raise RuntimeError("The current node timed out during startup.\nmore")
-
-    monkeypatch.setattr(module.ray, "is_initialized", lambda: False)
-    monkeypatch.setattr(module.ray, "init", init)
-    with pytest.raises(RunError) as caught:
-        module.join_or_start(ClusterConfig(), {})
-    assert str(caught.value) == (
-        "Ray could not be started (The current node timed out during startup); see "
-        "/tmp/ray/session_latest/logs, make room, and start again."
-    )
-
-
-def test_a_ray_that_starts_too_late_is_one_sentence(monkeypatch):
-    monkeypatch.setattr("coterie.distributed.startup.connect_once", lambda config: time.sleep(5))
-    start = EarlyStart(ClusterConfig(start_timeout_s=0.1))
-    start.begin()
-    with pytest.raises(RunError, match=r"^cluster.start_timeout_s=0.1: Ray did not start in time"):
-        start.take()

@@ -14,10 +14,9 @@ PROGRAM = """
 import ray, psutil
 from ray._private.authentication.authentication_utils import is_token_auth_enabled
 from coterie.config.schema import ClusterConfig
-from coterie.distributed.cluster import disconnect, join_or_start
-from coterie.distributed.startup import local_options
+from coterie.distributed.cluster import connect
 config = ClusterConfig(num_actors=1)
-join_or_start(config, local_options(config))
+connect(config)
 ray.get(ray.remote(lambda: 1).remote())
 here = psutil.Process()
 found = {
@@ -26,7 +25,6 @@ found = {
     for connection in process.net_connections("inet")
     if connection.status == psutil.CONN_LISTEN
 }
-disconnect()
 print((found, is_token_auth_enabled()))
 """
 

@@ -162,11 +162,11 @@ def test_a_job_without_the_token_is_refused(cluster, tmp_path):
 
 JOIN = """
 from coterie.config.schema import ClusterConfig
-from coterie.distributed.cluster import join_or_start
+from coterie.distributed.cluster import connect
 from coterie.errors import RunError
 
 try:
-    join_or_start(ClusterConfig(address="127.0.0.1:{port}"), {{}})
+    connect(ClusterConfig(address="127.0.0.1:{port}"))
 except RunError as error:
     print(error)
 """

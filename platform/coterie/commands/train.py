@@ -9,7 +9,7 @@ from coterie.commands.help_text import help_text
 from coterie.commands.program import run_command
 from coterie.config.loading import check_keys, load_component, load_config
 from coterie.config.schema import ClusterConfig
-from coterie.distributed.startup import early_start
+from coterie.distributed.startup import begin_local_ray, share_imports
 from coterie.errors import DataError
 
 
@@ -27,12 +27,13 @@ def _train(arguments: Sequence[str]) -> int:
     plain = compose_plain(*arguments)
     check_keys(plain)
     _check_path(plain["data"])
-    # Ray starts while PyTorch is imported.
-    with early_start(load_component(ClusterConfig, plain.get("cluster") or {}, "cluster.")):
-        config = load_config(plain)
-        from coterie.run.federation import Federation
+    cluster = load_component(ClusterConfig, plain.get("cluster") or {}, "cluster.")
+    begin_local_ray(cluster)  # it starts while PyTorch is imported
+    config = load_config(plain)
+    share_imports(cluster)
+    from coterie.run.federation import Federation
 
-        return Federation(config).run().exit_code
+    return Federation(config).run().exit_code
 
 
 def _check_path(data: Mapping[str, Any]) -> None:

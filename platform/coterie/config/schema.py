@@ -1,5 +1,6 @@
 """The configuration of a run. Defaults stand here and in the components' own models."""
 
+import os
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -84,6 +85,16 @@ class ClusterConfig(Component):
         if least is not None and most is not None and least > most:
             raise ValueError(f"min_actors={least} exceeds num_actors={most}; lower it")
         return self
+
+    @property
+    def join_address(self) -> str:
+        """The address to join, by default RAY_ADDRESS, which is set in a submitted job.
+
+        `auto` for the one cluster of this machine; `local` to start one.
+        """
+        if self.address in {None, "auto"}:
+            return os.environ.get("RAY_ADDRESS") or self.address or "local"
+        return self.address
 
 
 class FaultsConfig(Component):

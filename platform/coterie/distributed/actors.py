@@ -15,7 +15,7 @@ from coterie.contract.phase import Mean, Phase
 from coterie.distributed.handles import Stored
 from coterie.errors import ContractError, StateLostError
 from coterie.execution.backend import Workload
-from coterie.execution.build import build_method, build_predictor, build_worker
+from coterie.execution.build import build_method, build_predictor, build_worker, warm_up
 from coterie.execution.device import check_device
 from coterie.execution.events import CallDone, Event, Handle, Order, TurnDone, TurnStarted
 from coterie.execution.masked_sums import SecureStep
@@ -150,11 +150,6 @@ class ServerActor:
         gathered = {client: unpack(packed) for client, packed in records.items()}
         state = unpack_server(server)
         return pack_server(self._method.server(state, phase, weighted, gathered))
-
-
-def warm_up() -> None:
-    """Build an optimiser: the first one of a process imports for about a second."""
-    torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
 
 
 def _split(event: Event) -> tuple[Event, list[tuple[ObjectKey, Packed]]]:

@@ -1,7 +1,6 @@
 """The address of a Ray cluster: which one is meant, whether it answers, and takes our token."""
 
 import logging
-import os
 import socket
 from collections.abc import Collection
 from urllib.parse import urlsplit
@@ -22,6 +21,12 @@ _ANSWER_S = 10.0
 _LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 
 
+def use_token() -> None:
+    """Use the token in this user's home, if there is one, as Ray does for `auto` alone."""
+    logging.getLogger("ray").setLevel(logging.ERROR)  # it says so at length
+    maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
+
+
 def find_address(config: ClusterConfig) -> str:
     """Return the address of the cluster to join, which answers; `local` to start one.
 
@@ -35,17 +40,13 @@ def find_address(config: ClusterConfig) -> str:
         ConfigError: If the address is malformed, one of Ray Client, or fits several clusters.
         RunError: If no cluster answers there, or it refuses this process's token.
     """
-    address = config.address or "local"
-    if config.address in {None, "auto"}:
-        address = os.environ.get("RAY_ADDRESS") or address
+    address = config.join_address
     if address == "local":
         return address
     if address == "auto":
         services.find_gcs_addresses.cache_clear()
         address = only_one(services.find_gcs_addresses())
-        # As Ray does for `auto` alone: with a token in the home, it is used. It says so at length.
-        logging.getLogger("ray").setLevel(logging.ERROR)
-        maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
+        use_token()
     host, port = _parse(address)
     # Ray replaces a loopback address by the node's own, and may listen on that alone.
     own = ray.util.get_node_ip_address()

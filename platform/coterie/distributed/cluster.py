@@ -3,34 +3,30 @@
 import json
 import logging
 import os
-import secrets
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
-from pathlib import Path
-from typing import Any
+from collections.abc import Mapping
 
 import ray
 from ray.exceptions import AuthenticationError
 
 from coterie.config.schema import ClusterConfig
-from coterie.distributed.address import find_address, no_answer
+from coterie.distributed.address import find_address, no_answer, use_token
+from coterie.distributed.local_ray import LocalRay
+from coterie.distributed.loopback import private
 from coterie.distributed.nodes import live_nodes
-from coterie.errors import ConfigError, CoterieError, RunError, described
-
-_ENABLED = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
-"""With 0, Ray keeps to the loopback; the name is that of the systems where this is the default."""
+from coterie.distributed.template import worker_executable
+from coterie.errors import ConfigError, CoterieError, RunError
 
 
-def join_or_start(config: ClusterConfig, options: Mapping[str, Any]) -> bool:
+def connect(config: ClusterConfig, *, forked: bool = True) -> bool:
     """Connect this process to Ray, unless it is connected.
 
     The cluster at `config.address` or RAY_ADDRESS (set in a submitted job) is joined. Without an
-    address a local cluster is started: `ray.init()` alone would join whatever cluster was last
-    started on the machine.
+    address it is a local one of this process: `ray.init()` alone would join whatever cluster was
+    last started on the machine.
 
     Args:
         config: The cluster's address.
-        options: Of `ray.init`, for a local cluster only.
+        forked: Whether a local Ray's workers are forked from the template, where that is possible.
 
     Returns:
         Whether the connection was made here.
@@ -42,13 +38,12 @@ def join_or_start(config: ClusterConfig, options: Mapping[str, Any]) -> bool:
     """
     if ray.is_initialized():
         return False
-    # With a local cluster Ray would otherwise set this for all child processes of the driver.
-    os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
     try:
         address = find_address(config)
-        own = options if address == "local" else {}
-        with _private() if address == "local" else nullcontext():
-            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **own)
+        if address == "local":
+            _join_own(config, forked=forked)
+        else:
+            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except CoterieError:
         raise
     except AuthenticationError as error:
@@ -58,60 +53,34 @@ def join_or_start(config: ClusterConfig, options: Mapping[str, Any]) -> bool:
         ) from error
     except ConnectionError as error:
         raise no_answer(str(config.address or os.environ.get("RAY_ADDRESS"))) from error
-    except Exception as error:  # of many kinds, by what did not start in time
-        raise RunError(
-            f"Ray could not be started ({described(error).rstrip('.') or type(error).__name__}); "
-            "see /tmp/ray/session_latest/logs, make room, and start again."
-        ) from error
     return True
 
 
-@contextmanager
-def _private() -> Iterator[None]:
-    """Let a Ray that is started meanwhile listen on the loopback only, as it does on macOS.
-
-    Ray asks for a token by default, from a file that it would write for everybody to read.
-    """
-    before = os.environ.get(_ENABLED)
-    os.environ[_ENABLED] = "0"  # for Ray's own processes
-    ray._private.ray_constants.ENABLE_RAY_CLUSTER = False
-    if not {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys():
-        _hide_token(Path.home() / ".ray" / "auth_token")
-    try:
-        yield
-    finally:
-        ray._private.ray_constants.ENABLE_RAY_CLUSTER = True
-        os.environ.pop(_ENABLED)
-        if before is not None:
-            os.environ[_ENABLED] = before
-
-
-def _hide_token(path: Path) -> None:
-    """Make Ray's token if there is none, and let its owner alone read it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.write(secrets.token_hex(32))
-    except FileExistsError:
-        if path.stat().st_mode & 0o077:
-            path.chmod(0o600)
+def _join_own(config: ClusterConfig, *, forked: bool) -> None:
+    """Connect to the local Ray of this process, which is started if there is none."""
+    local = LocalRay.begin()
+    executable = worker_executable() if forked else None
+    address = local.wait(config.start_timeout_s)
+    with private():
+        use_token()
+        ray.init(
+            address=address,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            runtime_env={"py_executable": executable} if executable else None,
+        )
 
 
 def disconnect() -> None:
-    """End the connection, and a local cluster that this process started.
-
-    The autoscaler's monitor has nothing to do on a local cluster and does not end when asked: Ray
-    would wait a second and then kill it, so it is killed at once.
-    """
-    if started_here():
-        ray._private.worker._global_node.kill_monitor(check_alive=False)
+    """End the connection; a local Ray stays for the next one, until this process ends."""
     ray.shutdown()
 
 
 def started_here() -> bool:
-    """Whether this process started a local cluster, which no other node joins."""
-    node = ray._private.worker._global_node
-    return node is not None and bool(node.is_head())
+    """Whether this process is connected to a local Ray of its own, which no other node joins."""
+    own = LocalRay.running
+    here = own is not None and own.address == ray.get_runtime_context().gcs_address
+    return here or bool(ray._private.worker._global_node.is_head())
 
 
 def slots(config: ClusterConfig) -> int:

@@ -14,6 +14,7 @@ from ray.exceptions import RayActorError, RayTaskError
 from coterie.distributed.actors import ClientActor, ServerActor, StoredWorkload
 from coterie.distributed.calls import Placed, node_died, pack_longest_first
 from coterie.distributed.cluster import (
+    connect,
     disconnect,
     has_own_resources,
     own_resources,
@@ -21,7 +22,6 @@ from coterie.distributed.cluster import (
     started_here,
 )
 from coterie.distributed.nodes import autoscales, leaving, node_of
-from coterie.distributed.startup import connect
 from coterie.distributed.waiting import raise_if_dead, wait_until_ready
 from coterie.errors import ConfigError, RunError
 from coterie.execution.backend import Workload

@@ -14,8 +14,7 @@ from torch import nn
 from coterie.config.schema import ClusterConfig
 from coterie.contract.clusterer import Prediction
 from coterie.contract.data import SampleBatch
-from coterie.distributed.cluster import cluster_has_gpu, disconnect, slots
-from coterie.distributed.startup import connect
+from coterie.distributed.cluster import cluster_has_gpu, connect, disconnect, slots
 from coterie.distributed.waiting import wait_for, wait_until_ready
 from coterie.errors import ConfigError, RunError
 from coterie.execution.batch_predictor import BatchPredictor, Predicted

@@ -35,8 +35,7 @@ def capacity(cluster: ClusterConfig) -> Resources:
         return {"CPU": float(_cpus()), "GPU": float(torch.cuda.device_count())}
     import ray
 
-    from coterie.distributed.cluster import disconnect
-    from coterie.distributed.startup import connect
+    from coterie.distributed.cluster import connect, disconnect
 
     ours = connect(cluster)
     try:

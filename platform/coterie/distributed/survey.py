@@ -9,13 +9,13 @@ from coterie.config.component import load_target, target_of
 from coterie.config.schema import RunConfig
 from coterie.contract.data import SiloDataModule, Survey
 from coterie.distributed.cluster import (
+    connect,
     describe_unplaced,
     disconnect,
     has_own_resources,
     own_resources,
     started_here,
 )
-from coterie.distributed.startup import connect
 from coterie.errors import RunError
 
 

@@ -19,8 +19,7 @@ from ray import tune
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
 
 from coterie.config.schema import ClusterConfig
-from coterie.distributed.cluster import disconnect, join_or_start
-from coterie.distributed.startup import local_options
+from coterie.distributed.cluster import connect, disconnect
 from coterie.errors import described
 
 _ROUND, _VALUE = "round", "objective"
@@ -107,11 +106,9 @@ def ray_for_trials(config: ClusterConfig) -> Iterator[None]:
     """
     serial = config.backend == "serial"
     own = config.model_copy(update={"address": "local"}) if serial else config
-    options = local_options(own)
-    options["_system_config"].pop("preload_python_modules", None)  # nothing trains in its actors
     # Ray would lower the priority of its processes, and so of the trials', below all else here.
     with _environment({_NICENESS: os.environ.get(_NICENESS, "0")}):
-        ours = join_or_start(own, options)
+        ours = connect(own, forked=False)  # nothing trains in its actors
     try:
         yield
     finally:

@@ -67,3 +67,8 @@ def build_predictor(worker: Worker, workload: Workload, stop: Callable[[], None]
         augmentation=lambda: task.augmentation.build(task.shape),
         stop=stop,
     )
+
+
+def warm_up() -> None:
+    """Build an optimiser: the first one of a process imports for about a second."""
+    torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)

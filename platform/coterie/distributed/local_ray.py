@@ -1,0 +1,89 @@
+"""A local Ray in a process of its own, which starts while this one imports PyTorch."""
+
+import json
+import os
+import select
+import subprocess
+import sys
+from typing import ClassVar
+
+from coterie.errors import RunError
+
+_HEAD = "coterie.distributed.head_process"
+
+
+class LocalRay:
+    """The local Ray of this process: it stays until this process ends, however it ends.
+
+    Its processes have a session of their own, so a Ctrl-C in the terminal does not reach them.
+
+    Attributes:
+        running: The one that was started last.
+        process: The process that keeps Ray.
+        address: Its address; None until `wait` has returned.
+    """
+
+    running: ClassVar["LocalRay | None"] = None
+
+    def __init__(self) -> None:
+        self.process = subprocess.Popen(  # noqa: S603 - this Python
+            (sys.executable, "-m", _HEAD),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0"},
+            start_new_session=True,
+        )
+        self.address: str | None = None
+
+    @classmethod
+    def begin(cls) -> "LocalRay":
+        """Return the one that runs; start one if there is none."""
+        if cls.running is None or cls.running.process.poll() is not None:
+            cls.running = cls()
+        return cls.running
+
+    def wait(self, seconds: float) -> str:
+        """Wait until it has started.
+
+        Returns:
+            Its address.
+
+        Raises:
+            RunError: If Ray could not be started, or not in time; then it is ended.
+        """
+        if self.address is None:
+            self.address = self._read(seconds)
+        return self.address
+
+    def end(self) -> None:
+        """End Ray, without waiting for it."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        if LocalRay.running is self:
+            LocalRay.running = None
+
+    def _read(self, seconds: float) -> str:
+        output = self.process.stdout
+        assert output is not None
+        if not select.select([output], [], [], seconds)[0]:
+            self.end()
+            raise RunError(
+                f"cluster.start_timeout_s={seconds:g}: Ray did not start in time; look for what "
+                "else runs here, or raise it."
+            )
+        line = output.readline()
+        found = json.loads(line or b'{"error": "start", "reason": "its process was killed"}')
+        if "address" in found:
+            return str(found["address"])
+        self.end()
+        reason = found["reason"].rstrip(".")
+        if found["error"] == "authentication":
+            raise RunError(
+                f"Ray's token cannot be read ({reason}); set RAY_AUTH_TOKEN_PATH to a file with "
+                "the cluster's own token, or unset it and RAY_AUTH_MODE."
+            )
+        raise RunError(
+            f"Ray could not be started ({reason}); see /tmp/ray/session_latest/logs, make room, "
+            "and start again."
+        )

@@ -1,0 +1,173 @@
+"""A local Ray's workers are forks of a template, and start as plain ones where there is none."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+
+import pytest
+import ray
+
+from coterie.config.schema import ClusterConfig
+from coterie.distributed.cluster import connect, disconnect
+from coterie.distributed.template import Template, worker_executable
+from tests.builders.ray_processes import left_of
+
+pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("no_cluster")]
+
+
+class Process:
+    """Tells about the process of the actor."""
+
+    def about(self):
+        score = Path("/proc/self/oom_score_adj").read_text()
+        return os.getpid(), os.getppid(), os.nice(0), int(score), "coterie.execution.build"
+
+    def has(self, module):
+        return module in sys.modules
+
+    def draw(self):
+        import numpy as np
+
+        return np.random.random()  # noqa: NPY002 - of the process
+
+
+@pytest.fixture
+def ours():
+    assert connect(ClusterConfig()) is True
+    yield
+    disconnect()
+
+
+def start():
+    return ray.remote(num_cpus=0.1)(Process).remote()
+
+
+def about(actor):
+    return ray.get(actor.about.remote(), timeout=60)
+
+
+def gone(*processes):
+    ending = time.monotonic() + 20
+    while left := [pid for pid in processes if Path("/proc", str(pid)).exists()]:
+        if time.monotonic() > ending:
+            return left
+        time.sleep(0.05)
+    return []
+
+
+def test_actors_are_forks_that_have_what_they_need(ours):
+    one, two = start(), start()
+    assert about(one)[1] == about(two)[1] == Template.running.pid
+    assert about(one)[0] != about(two)[0]
+    for module in ("lightning", "coterie.execution.build", "torch._dynamo"):
+        assert ray.get(one.has.remote(module))
+    assert ray.get(one.draw.remote()) != ray.get(two.draw.remote())
+
+
+def test_a_fork_that_ends_is_no_zombie(ours):
+    one, two, three = start(), start(), start()
+    pids = [about(actor)[0] for actor in (one, two, three)]
+    ray.kill(one)
+    os.kill(pids[1], signal.SIGKILL)
+    assert gone(*pids[:2]) == []
+    assert about(three)[0] == pids[2]
+    assert about(start())[1] == Template.running.pid
+
+
+def test_without_a_template_workers_start_as_ever(ours):
+    forked = start()
+    first, parent, *kept = about(forked)
+    os.kill(Template.running.pid, signal.SIGKILL)
+    while Template.running.alive:
+        time.sleep(0.01)
+    plain = start()
+    assert about(plain)[1] != parent
+    assert about(plain)[2:] == tuple(kept)  # niceness, and whom the kernel kills first
+    assert about(forked)[0] == first  # who was there goes on
+
+
+def test_further_rays_of_a_process_use_the_same_template(ours):
+    assert worker_executable() == worker_executable()
+    template = Template.running
+    disconnect()
+    assert connect(ClusterConfig()) is True
+    assert about(start())[1] == template.pid
+    assert Template.running is template
+
+
+FORKS = """
+import atexit, os, sys
+import lightning
+from coterie.config.schema import ClusterConfig
+from coterie.distributed.startup import share_imports
+if sys.argv[1] == "late":
+    import ray
+atexit.register(print, "the end of the driver", flush=True)
+share_imports(ClusterConfig())
+from coterie.distributed.cluster import connect
+from coterie.distributed.template import Template
+from tests.distributed.test_template import about, start
+import ray
+forked = Template.running
+connect(ClusterConfig())
+_, parent, *_ = about(start())
+print(forked is Template.running, parent == Template.running.pid, flush=True)
+os.kill(os.getpid(), 9) if sys.argv[1] == "killed" else None
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        ("ends", "True True\nthe end of the driver\n"),
+        ("killed", "True True\n"),
+        ("late", "False True\nthe end of the driver\n"),
+    ],
+)
+def test_a_driver_forks_it_before_it_imports_ray(how, told):
+    mark = f"COTERIE_TEST={uuid.uuid4().hex}"
+    done = subprocess.run(
+        [sys.executable, "-c", FORKS, how],
+        env={**os.environ, "COTERIE_TEST": mark.split("=")[1]},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.stdout == told, done.stderr
+    assert left_of(mark) == []
+
+
+def test_its_folder_goes_with_it():
+    template = Template(forked=False)
+    folder = Path(template.executable.split()[-1]).parent
+    assert folder.stat().st_mode & 0o077 == 0  # nobody else can reach it
+    template._process.stdin.close()
+    template._process.wait(60)
+    assert not folder.exists()
+
+
+def test_what_it_imports_leaves_ray_out():
+    check = (
+        "import sys, lightning; from coterie.distributed import template_process;"
+        "from coterie.execution.build import warm_up; warm_up(); sys.exit('ray' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
+
+
+def test_a_request_that_ends_early_makes_no_worker():
+    address = worker_executable().split()[-1]
+    with socket.socket(socket.AF_UNIX) as asking:
+        asking.connect(address)
+        asking.sendall(b'{"arguments": [')
+    with socket.socket(socket.AF_UNIX) as asking:  # whole, but without streams
+        asking.connect(address)
+        asking.sendall(json.dumps({"arguments": ["x"]}).encode() + b"\n")
+        assert asking.recv(1) == b""
+    assert Template.running.alive
