@@ -12,13 +12,14 @@ from tests.benchmarks import (
     small_clients,
     startup,
     streaming,
+    whole_command,
 )
 
 BENCHMARKS = {
     benchmark.__name__.rpartition(".")[2]: benchmark
     for benchmark in (
         *(local_training, small_clients, rounds, fedavg, startup, large_batches),
-        *(streaming, masks, checkpoints),
+        *(streaming, masks, checkpoints, whole_command),
     )
 }
 

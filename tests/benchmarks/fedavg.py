@@ -4,13 +4,10 @@ Both train the two-convolution net by SGD 0.1 on batches of 10, one epoch a roun
 and average the clients' models. The bare loop's processes are started once, hold their clients'
 images as float tensors, and send each round the sum of their clients' models. The two take turns,
 round by round in one run: while one trains, the other's processes wait. A ratio is the median over
-a run's rounds but the first, and then over the runs. The whole command is timed by itself; its
-memory and CPU time are of one more run, since reading a process's proportional memory stops it.
+a run's rounds but the first, and then over the runs. `whole_command` times all around the rounds.
 """
 
-import json
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -20,7 +17,6 @@ from coterie import Federation
 from coterie.commands.compose import compose_plain
 from coterie.config.loading import load_config
 from tests.benchmarks.bare import Bare
-from tests.benchmarks.processes import Peak
 
 TITLE = "FedAvg on Fashion-MNIST, 2 processes of one thread"
 RUNS = 5
@@ -48,7 +44,7 @@ class Turns:
 
     def __init__(self, bare, cohort):
         self._bare, self._cohort = bare, cohort
-        self.ours, self.theirs, self._begun = [], [], None
+        self.ours, self.theirs, self._begun, self.acc = [], [], None, None
 
     def __getattr__(self, name):
         return lambda *args, **kwargs: None
@@ -78,36 +74,18 @@ def in_turns(clients, images, cohort, rounds):
     turns = Turns(bare, cohort)
     with tempfile.TemporaryDirectory() as folder:
         options = overrides(clients, images, cohort, rounds, Path(folder) / "run")
-        Federation(load_config(compose_plain(*options)), turns).run()
+        result = Federation(load_config(compose_plain(*options)), turns).run()
+    turns.acc = result.metrics["test"]["acc"]
     bare.close()
     return turns
-
-
-def command(*setting, watched=False):
-    """Seconds of the whole command, test accuracy; if watched, memory in MB and CPU seconds."""
-    with tempfile.TemporaryDirectory() as folder:
-        run_dir = Path(folder) / "run"
-        started = time.perf_counter()
-        process = subprocess.Popen(
-            [sys.executable, "-m", "ray_jobs.train", *overrides(*setting, run_dir)]
-        )
-        peak = Peak(process.pid) if watched else None
-        if process.wait():
-            raise RuntimeError(f"the run exited with {process.returncode}")
-        whole = time.perf_counter() - started
-        if peak is not None:
-            peak.stop()
-        summary = json.loads((run_dir / "summary.json").read_text())
-    seen = {} if peak is None else {"peak": peak.mb, "cpu": peak.cpu}
-    return {"whole": whole, "acc": summary["metrics"]["test"]["acc"], **seen}
 
 
 def table():
     """Seconds of a round and of the whole, memory and accuracy, as a Markdown table."""
     rows = [
         "| setting | bare, s a round | Coterie, s a round | ratio (of the runs) "
-        "| first round / later | whole command, s | its CPU s | peak memory (PSS), GB | test acc |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+        "| first round / later | test acc |",
+        "| --- | --- | --- | --- | --- | --- |",
     ]
     for name, setting in SETTINGS.items():
         runs = [in_turns(*setting) for _ in range(RUNS)]
@@ -119,13 +97,10 @@ def table():
             for r in runs
         )
         first = statistics.median(r.ours[0] / own for r, own in zip(runs, ours, strict=True))
-        whole = statistics.median(command(*setting)["whole"] for _ in range(RUNS))
-        watched = command(*setting, watched=True)
         rows.append(
             f"| {name} | {statistics.median(theirs):.3f} | {statistics.median(ours):.3f} "
             f"| {statistics.median(ratios):.2f} ({', '.join(f'{r:.2f}' for r in ratios)}) "
-            f"| {first:.1f} | {whole:.1f} | {watched['cpu']:.1f} | {watched['peak'] / 1e3:.2f} "
-            f"| {watched['acc']:.3f} |"
+            f"| {first:.1f} | {runs[0].acc:.3f} |"
         )
     return "\n".join(rows)
 
