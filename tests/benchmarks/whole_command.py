@@ -1,7 +1,8 @@
 """The whole command, from the prompt to the prompt: Coterie and pfl-research in turns.
 
-`python -m tests.benchmarks.whole_command PYTHON`, where PYTHON has `pfl[pytorch]`. FedAvg as in `fedavg`: 100 clients of 100 images, 10 a round, 20 rounds, two processes of one
-thread. pfl-research runs under torchrun and finds its images in one file, as floats.
+`python -m tests.benchmarks.whole_command PYTHON`, where PYTHON has `pfl[pytorch]`. FedAvg as in
+`fedavg`: 100 clients of 100 images, 10 a round, 20 rounds, two processes of one thread.
+pfl-research runs under torchrun and finds its images in one file, as floats.
 """
 
 import statistics
