@@ -10,6 +10,7 @@ import time
 import uuid
 from pathlib import Path
 
+import psutil
 import pytest
 import ray
 
@@ -171,3 +172,27 @@ def test_a_request_that_ends_early_makes_no_worker():
         asking.sendall(json.dumps({"arguments": ["x"]}).encode() + b"\n")
         assert asking.recv(1) == b""
     assert Template.running.alive
+
+
+def test_who_asks_and_ends_at_once_ends_only_its_own_worker(tmp_path):
+    template = Template(forked=False)
+    program = tmp_path / "worker.py"
+    program.write_text("import time; time.sleep(60)")
+    request = {
+        "arguments": [str(program)],
+        "environment": dict(os.environ),
+        "folder": str(tmp_path),
+        "niceness": 0,
+        "out_of_memory": "0",
+    }
+    with (tmp_path / "output").open("w") as output, socket.socket(socket.AF_UNIX) as asking:
+        asking.connect(template.executable.split()[-1])
+        socket.send_fds(asking, [json.dumps(request).encode() + b"\n"], [output.fileno()] * 3)
+    with socket.socket(socket.AF_UNIX) as asking:  # answered, so the one before is over
+        asking.connect(template.executable.split()[-1])
+        asking.sendall(b"{}\n")
+        assert asking.recv(1) == b""
+    assert template.alive
+    assert gone(*(child.pid for child in psutil.Process(template.pid).children())) == []
+    template._process.stdin.close()
+    template._process.wait(60)

@@ -4,6 +4,7 @@ Ray itself is imported behind the fork: a fork has none of the threads that Ray 
 """
 
 import atexit
+import contextlib
 import gc
 import json
 import logging
@@ -110,20 +111,40 @@ def _accept(listener: socket.socket) -> tuple[Mapping[str, Any], int | None]:
         before it was whole.
     """
     asking, _ = listener.accept()
+    streams: list[int] = []
     with asking:
-        received, streams, _, _ = socket.recv_fds(asking, 1 << 16, _STREAMS)
-        while received and not received.endswith(b"\n"):
-            more = asking.recv(1 << 16)
-            received = received + more if more else b""
-        process = os.fork() if received and len(streams) == _STREAMS else None
+        received = _received(asking, streams)
+        process = os.fork() if received.endswith(b"\n") and len(streams) == _STREAMS else None
         if process == 0:
             for number, stream in enumerate(streams):
                 os.dup2(stream, number)
         for stream in streams:
             os.close(stream)
         if process:
-            asking.send(b"1")
-        return json.loads(received or b"{}"), process
+            _answer(asking, process)
+        return json.loads(received) if process == 0 else {}, process
+
+
+def _received(asking: socket.socket, streams: list[int]) -> bytes:
+    """Read a request and add its streams; it lacks its last byte if who asked has ended."""
+    received = b""
+    with contextlib.suppress(ConnectionError):
+        received, descriptors, _, _ = socket.recv_fds(asking, 1 << 16, _STREAMS)
+        streams.extend(descriptors)
+        while received and not received.endswith(b"\n"):
+            more = asking.recv(1 << 16)
+            if not more:
+                break
+            received += more
+    return received
+
+
+def _answer(asking: socket.socket, process: int) -> None:
+    """Say that the worker is there, or end it: Ray may have ended who asked, and awaits none."""
+    try:
+        asking.send(b"1")
+    except ConnectionError:
+        os.kill(process, signal.SIGKILL)
 
 
 def become(request: Mapping[str, Any]) -> None:
