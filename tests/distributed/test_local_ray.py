@@ -71,7 +71,9 @@ if sys.argv[1] == "killed":
 """
 
 
-@pytest.mark.parametrize(("how", "code"), [("ends", 0), ("killed", -signal.SIGKILL)])
+@pytest.mark.parametrize(
+    ("how", "code"), [pytest.param("ends", 0, marks=pytest.mark.slow), ("killed", -signal.SIGKILL)]
+)
 def test_it_ends_with_its_driver(mark, how, code):
     driver = begin(mark, "-c", TASK, how)
     output, errors = driver.communicate(timeout=120)  # which no other process holds open

@@ -127,8 +127,8 @@ os.kill(os.getpid(), 9) if sys.argv[1] == "killed" else None
     ("how", "told"),
     [
         ("ends", "True True\nthe end of the driver\n"),
-        ("killed", "True True\n"),
-        ("late", "False True\nthe end of the driver\n"),
+        pytest.param("killed", "True True\n", marks=pytest.mark.slow),
+        pytest.param("late", "False True\nthe end of the driver\n", marks=pytest.mark.slow),
     ],
 )
 def test_a_driver_forks_it_before_it_imports_ray(how, told):

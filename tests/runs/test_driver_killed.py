@@ -76,7 +76,7 @@ def kill_until_done(run_dir, seconds, generator, kills, keys=RUN):
     return done
 
 
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_killed_a_few_times(undisturbed, tmp_path, seed):
     expected, seconds = undisturbed
     kill_until_done(tmp_path / "run", seconds / 2, random.Random(seed), kills=3)

@@ -135,7 +135,14 @@ def test_environment_variables_stay_out_of_stored_configs(run, monkeypatch):
     assert config.tracking.wandb.group == "${oc.env:SECRET}"
 
 
-@pytest.mark.parametrize("package", ["modules", "datamodules", "yaml", "torch"])
+@pytest.mark.parametrize(
+    "package",
+    [
+        "modules",
+        "yaml",
+        *(pytest.param(p, marks=pytest.mark.slow) for p in ("datamodules", "torch")),
+    ],
+)
 def test_a_folder_in_the_current_one_takes_no_packages_place(run, tmp_path, package):
     """`python -m` puts the current folder first on the path."""
     (tmp_path / package).mkdir()

@@ -1,9 +1,11 @@
 """Every experiment is what its name says: method, data, clients, sizes."""
 
+from functools import cache
+
 import pytest
 
 from coterie.commands.compose import compose, config_dir, experiments
-from coterie.config import dump_config
+from coterie.config import RunConfig, dump_config
 from modules.orchestra import scaled_epochs
 from modules.orchestra_model import scaled_rate
 
@@ -36,6 +38,12 @@ OPEN = sorted(FILES - {"photographs"})
 NAMED = [name for name in experiments() if name not in FILES]
 
 
+@cache
+def named(name: str) -> RunConfig:
+    """The experiment of this name."""
+    return compose(f"experiment={name}")
+
+
 def parts_of(name: str) -> tuple[str, str]:
     """An experiment's method and the rest of its name."""
     method = max((one for one in OPEN if name.startswith(f"{one}_")), key=len)
@@ -63,7 +71,7 @@ def test_photographs_are_large_for_a_resnet_50_in_bf16() -> None:
 @pytest.mark.parametrize("name", [name for name in NAMED if "_" not in parts_of(name)[1]])
 def test_method_and_data_compose_to_the_experiment_of_both_names(name: str) -> None:
     method, data = parts_of(name)
-    assert compose(f"experiment={method}", f"data={data}") == compose(f"experiment={name}")
+    assert compose(f"experiment={method}", f"data={data}") == named(name)
 
 
 @pytest.mark.parametrize("name", NAMED)
@@ -71,7 +79,7 @@ def test_every_experiment_is_what_its_name_says(name: str) -> None:
     method, rest = parts_of(name)
     data = rest.split("_")[0]
     clients = FEDERATED.get(name, FEDERATED[method])
-    values = dump_config(compose(f"experiment={name}"))
+    values = dump_config(named(name))
     assert values["method"]["target"].lower().endswith(f":{method.replace('_', '')}")
     assert values["data"]["target"].lower().endswith(f":{data}")
     assert values["partition"]["clients"] == clients
