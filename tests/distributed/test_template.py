@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import uuid
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 import ray
 
 from coterie.config.schema import ClusterConfig
+from coterie.distributed import fork_request
 from coterie.distributed.cluster import connect, disconnect
 from coterie.distributed.template import Template, worker_executable
 from tests.builders.ray_processes import left_of
@@ -172,6 +174,28 @@ def test_a_request_that_ends_early_makes_no_worker():
         asking.sendall(json.dumps({"arguments": ["x"]}).encode() + b"\n")
         assert asking.recv(1) == b""
     assert Template.running.alive
+
+
+def test_an_answer_that_comes_early_counts(tmp_path, monkeypatch):
+    def answer():
+        asking, _ = listener.accept()
+        with asking:
+            asking.recv(1 << 16)
+            asking.send(b"1")
+
+    def slowly(*arguments):
+        sent = send_fds(*arguments)
+        answering.join(10)
+        return sent
+
+    send_fds = socket.send_fds
+    monkeypatch.setattr(socket, "send_fds", slowly)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "socket"))
+        listener.listen()
+        answering = threading.Thread(target=answer)
+        answering.start()
+        assert fork_request._forked(str(tmp_path / "socket"), b"{}\n")
 
 
 def test_who_asks_and_ends_at_once_ends_only_its_own_worker(tmp_path):

@@ -31,7 +31,8 @@ def _forked(address: str, request: bytes) -> bool:
         with socket.socket(socket.AF_UNIX) as template:
             template.connect(address)
             sent = socket.send_fds(template, [request], [0, 1, 2])
-            template.sendall(request[sent:])
+            if sent < len(request):  # the template may have answered already, and closed its end
+                template.sendall(request[sent:])
             return bool(template.recv(1))
     except OSError:  # it has ended
         return False

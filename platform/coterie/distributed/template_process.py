@@ -118,10 +118,9 @@ def _accept(listener: socket.socket) -> tuple[Mapping[str, Any], int | None]:
         if process == 0:
             for number, stream in enumerate(streams):
                 os.dup2(stream, number)
+            _answer(asking)
         for stream in streams:
             os.close(stream)
-        if process:
-            _answer(asking, process)
         return json.loads(received) if process == 0 else {}, process
 
 
@@ -139,12 +138,12 @@ def _received(asking: socket.socket, streams: list[int]) -> bytes:
     return received
 
 
-def _answer(asking: socket.socket, process: int) -> None:
-    """Say that the worker is there, or end it: Ray may have ended who asked, and awaits none."""
+def _answer(asking: socket.socket) -> None:
+    """Say that this worker is there, or end it: Ray may have ended who asked, and awaits none."""
     try:
         asking.send(b"1")
     except ConnectionError:
-        os.kill(process, signal.SIGKILL)
+        os._exit(0)
 
 
 def become(request: Mapping[str, Any]) -> None:
