@@ -15,7 +15,7 @@ SIZE := \(([0-9]{2,}\.[0-9] MB|[0-9.]+ GB)\)
 FILE := ^ *(Downloading|Using cached) (.*/)?([^/-]+-[^/-]+)-[^/]* ($(SIZE))
 STEP := ^Installing collected packages.*
 
-.PHONY: help install demo cluster check test test-all lint format docs bench study results gpu clean
+.PHONY: help install demo cluster check test test-all lint format docs bench profile study results gpu clean
 
 help:  ## This list.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 12
@@ -67,6 +67,9 @@ docs: install  ## The docs site, into build/site; warnings and dead links are er
 
 bench: install  ## Measure; prints tables as in docs/benchmarks.md.
 	$(BIN)/python -m tests.benchmarks
+
+profile: install  ## Where local training's time goes, by method, network and precision.
+	$(BIN)/python -m tests.benchmarks.profile_steps
 
 study: install  ## A paper's table: make study STUDY=ccfc_1 SCALE=cpu; without STUDY, all of them.
 	nice -n 5 $(BIN)/python -m ray_jobs.study $(if $(STUDY),study=$(STUDY) scale=$(SCALE) results=docs/results/data)

@@ -2,7 +2,15 @@
 
 import pytest
 
-from tests.benchmarks import checkpoints, large_batches, masks, rounds, small_clients, streaming
+from tests.benchmarks import (
+    checkpoints,
+    large_batches,
+    masks,
+    profile_steps,
+    rounds,
+    small_clients,
+    streaming,
+)
 
 
 def test_large_batches_take_both_kinds_of_step():
@@ -42,3 +50,18 @@ def test_checkpoints_are_measured(monkeypatch):
     monkeypatch.setattr(checkpoints, "LATER", 1)
     (first, _, _), (later, _, _) = checkpoints.measure(3000)
     assert later < 0.5 * first
+
+
+def test_a_profile_has_all_parts_and_operations(monkeypatch):
+    network = ("data=digits", "encoder=mlp", "encoder.hidden=[]", "encoder.features=8")
+    monkeypatch.setitem(profile_steps.NETWORKS, "small", (*network, "augmentation=mild"))
+    monkeypatch.setitem(profile_steps.IMAGES, "small", 32)
+    seconds, operations, images = profile_steps.measure("SimCLR", "small", "32-true")
+    assert images == 32
+    assert set(seconds) == set(profile_steps.PARTS)
+    assert min(seconds.values()) > 0
+    weights = 64 * 8 + 8 * 256 + 256 * 256
+    # Two views, each 2 operations a weight forward, 4 backward but 2 for the first layer; the loss
+    # compares 64 projections with each other.
+    layers = 2 * 32 * (6 * weights - 2 * 64 * 8)
+    assert operations - layers == pytest.approx(3 * 2 * 64 * 64 * 256, rel=0.5)
