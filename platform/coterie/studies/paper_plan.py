@@ -86,8 +86,15 @@ class StudyPlan:
 
     @property
     def prepared(self) -> dict[str, Variant]:
-        """The runs that come first, by label."""
-        return prepared_variants(self.study, self.scale, self._more)
+        """The runs that come first, by label: those that a chosen cell starts from."""
+        every = prepared_variants(self.study, self.scale, self._more)
+        cells = self.cells({label: Path(label) for label in every})
+        used = [override for variant in cells for override in variant.overrides]
+        return {
+            label: variant
+            for label, variant in every.items()
+            if any(f"'{label}'" in override for override in used)
+        }
 
     @property
     def folders(self) -> dict[str, Path]:

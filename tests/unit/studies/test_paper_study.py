@@ -130,6 +130,15 @@ def test_rows_start_from_prepared_runs(tmp_path) -> None:
     assert cell_variants(study, "cpu").keys() >= {Variant("ours, p=0", "ccfc")}
 
 
+def test_only_what_chosen_cells_start_from_is_prepared() -> None:
+    def prepared(**chosen: tuple[str, ...]) -> set[str]:
+        return set(StudyPlan(StudyConfig(study="fedmcc_1", scale="cpu", **chosen)).prepared)
+
+    assert prepared() == {"fedu, CIFAR-10", "fedu, MNIST"}
+    assert prepared(columns=("MNIST",)) == {"fedu, MNIST"}
+    assert prepared(rows=("FedMCC",)) == set()
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
