@@ -1,0 +1,103 @@
+"""What was measured of a study at one scale, beside what the paper prints."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from coterie.studies.comparison_table import Spread
+from coterie.studies.order import Measured, sign
+from coterie.studies.paper_study import Cell, PaperStudy, ScaleName, read_study, studies
+from coterie.studies.results_file import Result, read_results
+
+_SHOWN: tuple[ScaleName, ...] = ("paper", "cpu")
+"""Scales whose results are shown, the most telling first."""
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """A study's results at one scale.
+
+    Attributes:
+        name: The study's name.
+        study: The study.
+        scale: The scale.
+        results: The results; none if it was not run.
+    """
+
+    name: str
+    study: PaperStudy
+    scale: ScaleName
+    results: tuple[Result, ...]
+
+    @property
+    def command(self) -> str:
+        """The command that runs it."""
+        return f"python -m ray_jobs.study study={self.name} scale={self.scale}"
+
+    @property
+    def noise(self) -> float:
+        """The least difference that counts."""
+        return self.study.scales[self.scale].noise
+
+    def number(self, metric: str, cell: Cell) -> Measured | None:
+        """A cell's number over its seeds, by the metric's title."""
+        name = self.study.metrics[metric]
+        values = [r.numbers[name] for r in self.results if r.cell == cell and name in r.numbers]
+        spread = Spread.of(values)
+        return Measured(spread, len(values)) if spread else None
+
+    def sign(self, metric: str, cell: Cell) -> str:
+        """Whether the reference stands to this row as in the paper: a word, or a dash."""
+        reference = Cell(self.study.reference, cell.column)
+        expected = self._expected(metric, cell)
+        here, there = self.number(metric, reference), self.number(metric, cell)
+        if cell == reference or here is None or there is None or not expected:
+            return "–"
+        return sign(here, there, expected, self.noise)
+
+    def _expected(self, metric: str, cell: Cell) -> float | None:
+        """The paper's reference less its row, or a number of that sign; None if it says nothing."""
+        own = self.study.number(metric, self.study.reference, cell.column)
+        other = self.study.number(metric, cell.row, cell.column)
+        if own is not None and other is not None:
+            return own - other
+        if self.study.leads is None or metric != next(iter(self.study.metrics)):
+            return None
+        return 1.0 if self.study.leads == "higher" else -1.0
+
+
+def measurements(docs: Path) -> dict[str, list[Measurement]]:
+    """Every study by name, with what was measured at the scales that are shown.
+
+    Args:
+        docs: The folder with `results/data`.
+    """
+    found = {}
+    for name in studies():
+        study = read_study(name)
+        found[name] = [
+            Measurement(name, study, scale, read_results(_file(docs, name, scale)))
+            for scale in _SHOWN
+        ]
+    return found
+
+
+def _file(docs: Path, name: str, scale: ScaleName) -> Path:
+    return docs / "results" / "data" / f"{name}-{scale}.csv"
+
+
+def number_text(here: Measured | None) -> str:
+    """A measured number: `0.929 ± 0.012`, or a dash."""
+    if here is None:
+        return "–"
+    spread = here.spread
+    more = "" if spread.deviation is None else f" ± {_short(spread.deviation)}"
+    return f"{_short(spread.mean)}{more}"
+
+
+def printed_text(number: float | None) -> str:
+    """A number as the paper prints it."""
+    return "–" if number is None else f"{number:.4g}"
+
+
+def _short(number: float) -> str:
+    return f"{number:.3f}" if abs(number) < 1000 else f"{number:,.0f}"
