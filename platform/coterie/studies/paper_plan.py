@@ -87,7 +87,7 @@ class StudyPlan:
     @property
     def prepared(self) -> dict[str, Variant]:
         """The runs that come first, by label: those that a chosen cell starts from."""
-        every = prepared_variants(self.study, self.scale, self._more)
+        every = self._every
         cells = self.cells({label: Path(label) for label in every})
         used = [override for variant in cells for override in variant.overrides]
         return {
@@ -98,9 +98,13 @@ class StudyPlan:
 
     @property
     def folders(self) -> dict[str, Path]:
-        """The folders of the runs that come first, by label."""
+        """The folders of all runs that can come first, by label."""
         runs = self.folder / "prepared" / "runs"
-        return {label: runs / f"{v.folder},seed=0" for label, v in self.prepared.items()}
+        return {label: runs / f"{v.folder},seed=0" for label, v in self._every.items()}
+
+    @property
+    def _every(self) -> dict[str, Variant]:
+        return prepared_variants(self.study, self.scale, self._more)
 
     def cells(self, folders: Mapping[str, Path] | None) -> dict[Variant, Cell]:
         """The variant of each chosen cell; see `cell_variants`."""

@@ -132,11 +132,15 @@ def test_rows_start_from_prepared_runs(tmp_path) -> None:
 
 def test_only_what_chosen_cells_start_from_is_prepared() -> None:
     def prepared(**chosen: tuple[str, ...]) -> set[str]:
-        return set(StudyPlan(StudyConfig(study="fedmcc_1", scale="cpu", **chosen)).prepared)
+        plan = StudyPlan(StudyConfig(study="fedmcc_1", scale="cpu", **chosen))
+        assert plan.cells(plan.folders)
+        return set(plan.prepared)
 
-    assert prepared() == {"fedu, CIFAR-10", "fedu, MNIST"}
-    assert prepared(columns=("MNIST",)) == {"fedu, MNIST"}
-    assert prepared(rows=("FedMCC",)) == set()
+    fedu, stage1 = {"fedu, CIFAR-10", "fedu, MNIST"}, {"stage1, CIFAR-10", "stage1, MNIST"}
+    assert prepared() == fedu | stage1
+    assert prepared(columns=("MNIST",)) == {"fedu, MNIST", "stage1, MNIST"}
+    assert prepared(rows=("FedMCC",)) == stage1
+    assert prepared(rows=("Fed + CC",)) == set()
 
 
 @pytest.mark.parametrize(
