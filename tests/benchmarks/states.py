@@ -1,7 +1,7 @@
 """What the driver does for very many clients that keep a state, on Ray.
 
-Clients that send a 2 MB model back as it came and keep 1 KB for their next turn, another after each;
-2 actors on a local Ray, exact sums, a checkpoint after every round, which counts too.
+Clients that send a 2 MB model back as it came and keep 1 KB for their next turn, which changes in
+each; 2 actors on a local Ray, exact sums, a checkpoint after every round, which counts too.
 """
 
 from tests.benchmarks.rounds import measure
