@@ -8,9 +8,11 @@ from tests.benchmarks import (
     large_batches,
     local_training,
     masks,
+    memory,
     rounds,
     small_clients,
     startup,
+    states,
     streaming,
     whole_command,
 )
@@ -19,7 +21,7 @@ BENCHMARKS = {
     benchmark.__name__.rpartition(".")[2]: benchmark
     for benchmark in (
         *(local_training, small_clients, rounds, fedavg, startup, large_batches),
-        *(streaming, masks, checkpoints, whole_command),
+        *(streaming, masks, checkpoints, whole_command, states, memory),
     )
 }
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from pydantic import PositiveInt
+from pydantic import NonNegativeInt, PositiveInt
 
 from coterie.config.component import Component
 from coterie.contract import Mean, Method, Outcome, Phase, ServerState
@@ -45,6 +45,8 @@ class NoOp(Method):
         rounds: PositiveInt
         elements: PositiveInt = 500_000
         """Float32 numbers of the model; 500,000 are 2 MB."""
+        kept: NonNegativeInt = 0
+        """Float32 numbers of each client's state, which is another after each turn."""
 
     def __init__(self, config, task):
         self._config, self._task = config, task
@@ -64,7 +66,11 @@ class NoOp(Method):
         return server.slots
 
     def client(self, client, phase, slots):
-        return Outcome(up={"model": Mean(weight=len(client.data), tensors=slots["model"])})
+        weighted = Mean(weight=len(client.data), tensors=slots["model"])
+        if not self._config.kept:
+            return Outcome(up={"model": weighted})
+        values = torch.full((self._config.kept,), float(phase.round + client.id))
+        return Outcome(up={"model": weighted}, state={"own": values})
 
     def server(self, server, phase, means, records):
         return server.advance(phase, {slot: mean.tensors for slot, mean in means.items()})

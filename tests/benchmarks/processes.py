@@ -1,8 +1,10 @@
-"""What processes take, from /proc: CPU seconds, memory as proportional set size (PSS)."""
+"""What processes take: CPU seconds, memory as proportional set size (PSS), Ray's object store."""
 
 import os
 import threading
 from pathlib import Path
+
+from ray._private.internal_api import get_memory_info_reply, get_state_from_address
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -36,6 +38,12 @@ def pss_mb(pids):
     """Memory in MB, pages that n processes share counted as 1/n; more than these may share them."""
     lines = [line for pid in pids for line in _read(pid, "smaps_rollup").splitlines()]
     return sum(int(line.split()[1]) for line in lines if line.startswith("Pss:")) * 1024 / 1e6
+
+
+def store_mb():
+    """MB in the object stores of the cluster that this process is connected to."""
+    stats = get_memory_info_reply(get_state_from_address()).store_stats
+    return float(stats.object_store_bytes_used) / 1e6
 
 
 def _stat(pid):

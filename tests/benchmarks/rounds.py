@@ -11,8 +11,6 @@ import tempfile
 import time
 from pathlib import Path
 
-import numpy as np
-
 from coterie import Federation
 from coterie.config.schema import (
     CheckpointConfig,
@@ -24,19 +22,18 @@ from coterie.config.schema import (
 from coterie.networks.encoders import MLP
 from datamodules.augmentations import NoAugmentation
 from tests.benchmarks.noop import NoOp, Pairs, Rows
-from tests.benchmarks.processes import actors, cpu_seconds, pss_mb
+from tests.benchmarks.processes import actors, cpu_seconds, pss_mb, store_mb
 
 TITLE = "Rounds of clients that do nothing: 2 MB model, 2 actors, local Ray"
 ROUNDS = {100: 31, 1_000: 7, 10_000: 3}
-LONG = 200
 
 
 class Watch:
-    """An observer that notes each round's seconds, CPU seconds, the driver's, and memory."""
+    """An observer that notes each round's seconds, CPU seconds, the driver's, and memory in MB."""
 
     def __init__(self):
-        self.seconds, self.cpu, self.driver, self.actors = [], [], [], []
-        self.driving = []
+        self.seconds, self.cpu, self.driving = [], [], []
+        self.driver, self.actors, self.store = [], [], []
         self._pids, self._begun = None, None
 
     def __getattr__(self, name):
@@ -53,20 +50,28 @@ class Watch:
         self.driving.append(cpu_seconds(self._pids[:1]) - self._begun[2])
         self.driver.append(pss_mb(self._pids[:1]))
         self.actors.append(pss_mb(self._pids[1:]))
+        self.store.append(store_mb())
 
 
-def measure(clients, rounds):
-    """Run so many rounds; what was seen before the first and after each."""
+def measure(clients, rounds, kept=0, every=0):
+    """Run so many rounds; what was seen before the first and after each.
+
+    Args:
+        clients: Number of clients, all of which take part.
+        rounds: Number of rounds.
+        kept: Float32 numbers of each client's state.
+        every: Rounds between checkpoints; 0: one at the end.
+    """
     watch = Watch()
     with tempfile.TemporaryDirectory() as folder:
         config = RunConfig(
-            method=NoOp.Config(rounds=rounds),
+            method=NoOp.Config(rounds=rounds, kept=kept),
             data=Rows.Config(samples=2 * clients),
             partition=Pairs(clients=clients),
             encoder=MLP(),
             augmentation=NoAugmentation(),
             cluster=ClusterConfig(num_actors=2),
-            checkpoint=CheckpointConfig(every=0),
+            checkpoint=CheckpointConfig(every=every),
             evaluation=EvaluationConfig(
                 every=0, figures=False, linear_probe=False, knn=False, kmeans_baseline=False
             ),
@@ -78,7 +83,7 @@ def measure(clients, rounds):
 
 
 def table():
-    """Seconds of a round by number of clients, then memory over many rounds, as Markdown tables."""
+    """Seconds of a round by number of clients, as a Markdown table."""
     rows = [
         "| clients | rounds | first, s | median, s | min | max | CPU s a round "
         "| the driver's, ms a client |",
@@ -94,20 +99,7 @@ def table():
             f"| {min(later):.3f} | {max(later):.3f} | {cpu:.3f} "
             f"| {driving:.3f} |"
         )
-    return "\n".join([*rows, "", *_memory()])
-
-
-def _memory():
-    seen = measure(100, LONG)
-    rows = [
-        f"| memory (PSS) over {LONG} rounds of 100 clients | round 2, MB | last, MB "
-        "| slope from round 20, kB a round |",
-        "| --- | --- | --- | --- |",
-    ]
-    for name, values in (("driver", seen.driver), ("both actors", seen.actors)):
-        slope = np.polyfit(np.arange(20, LONG), values[20:], 1)[0] * 1e3
-        rows.append(f"| {name} | {values[1]:.0f} | {values[-1]:.0f} | {slope:.1f} |")
-    return rows
+    return "\n".join(rows)
 
 
 if __name__ == "__main__":

@@ -65,6 +65,9 @@ class ClusterConfig(Component):
     """CPUs that Ray reserves for an actor."""
     gpus_per_client: Gpus = 0.0
     """GPU share of an actor, of memory too: 1/n or whole GPUs; 0.25 puts four actors on one GPU."""
+    placement: Literal["any", "strict_spread"] = "any"
+    """`any`: as many of the run's actors on a node as fit; `strict_spread`: at most one, for silos
+    on nodes of their own, or a node's whole memory and network."""
     threads_per_client: Threads = 1
     """CPU threads of PyTorch in each actor and the driver; another number gives other bits."""
     server: Literal["driver", "actor"] = "driver"

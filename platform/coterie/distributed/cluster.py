@@ -3,9 +3,10 @@
 import json
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import ray
+from ray._raylet import IMPLICIT_RESOURCE_PREFIX
 from ray.exceptions import AuthenticationError
 
 from coterie.config.schema import ClusterConfig
@@ -86,14 +87,17 @@ def started_here() -> bool:
 def slots(config: ClusterConfig) -> int:
     """Return how many actors fit the cluster at once, by CPUs and GPUs; none spans two nodes.
 
+    Under `cluster.placement=strict_spread` a node counts once, however many it has room for. The
+    server's actor counts as one of them.
+
     Raises:
         ConfigError: If not even one fits.
     """
     nodes = live_nodes()
     wanted = _wanted(config)
-    held = sum(_held(node, wanted) for node in nodes)
-    if held:
-        return held
+    held = [_held(node, wanted) for node in nodes]
+    if any(held):
+        return _together(config, held)
     most = {kind: max((node.get(kind, 0.0) for node in nodes), default=0.0) for kind in wanted}
     for kind, amount in wanted.items():
         if amount > most[kind]:
@@ -110,7 +114,30 @@ def slots(config: ClusterConfig) -> int:
 def room(config: ClusterConfig) -> str:
     """Tell how many actors fit the cluster, by what its nodes have, whoever uses it now."""
     held = [_held(node, _wanted(config)) for node in live_nodes()]
-    return f"{sum(held)} such actors fit its {sum(map(bool, held))} nodes with room for any"
+    nodes = f"its {sum(map(bool, held))} nodes with room for any"
+    if config.placement == "strict_spread":
+        return f"cluster.placement=strict_spread puts one on each of {nodes}"
+    return f"{sum(held)} such actors fit {nodes}"
+
+
+def _together(config: ClusterConfig, held: Sequence[int]) -> int:
+    """Return how many actors fit at once, of which the server's is one, by each node's room."""
+    if config.placement == "any":
+        return sum(held)
+    nodes = sum(map(bool, held))
+    beside = config.server == "actor" and sum(held) > nodes  # on a node that has a client's too
+    return nodes + beside
+
+
+def alone_on_its_node(config: ClusterConfig) -> dict[str, float]:
+    """Return the resource that keeps a client's actor from the nodes of the run's others.
+
+    Every node has one of each resource with Ray's prefix, also one that an autoscaler is yet to
+    add. The name has the driver's number, so that several runs share nodes.
+    """
+    if config.placement == "any":
+        return {}
+    return {f"{IMPLICIT_RESOURCE_PREFIX}coterie-{ray.get_runtime_context().get_job_id()}": 1.0}
 
 
 def _wanted(config: ClusterConfig) -> dict[str, float]:

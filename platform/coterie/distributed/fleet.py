@@ -14,6 +14,7 @@ from ray.exceptions import RayActorError, RayTaskError
 from coterie.distributed.actors import ClientActor, ServerActor, StoredWorkload
 from coterie.distributed.calls import Placed, node_died, pack_longest_first
 from coterie.distributed.cluster import (
+    alone_on_its_node,
     connect,
     disconnect,
     has_own_resources,
@@ -336,9 +337,10 @@ class Fleet:
     def new_actor(self, home: int | None = None) -> Any:
         """Start one actor, for a silo's data on the silo's node."""
         capped = self._config.gpus_per_client % 1.0 or None
+        alone = alone_on_its_node(self._config)
         if home is None or self._names is None:
-            return self._start(ClientActor, self._stored, capped)
-        own = own_resources(self._config, self._names[home])
+            return self._start(ClientActor, self._stored, capped, resources=alone)
+        own = alone | own_resources(self._config, self._names[home])
         return self._start(ClientActor, self._stored, capped, (home,), resources=own)
 
     def _start(self, kind: type, *args: Any, resources: dict[str, float] | None = None) -> Any:

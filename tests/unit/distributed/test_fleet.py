@@ -20,7 +20,7 @@ class Recorded(fleet.Fleet):
     def __init__(self, config):
         self._config, self._stored, self.started = config, "data", []
 
-    def _start(self, kind, *args):
+    def _start(self, kind, *args, resources=None):
         self.started.append((kind.__name__, args))
         return object()
 
