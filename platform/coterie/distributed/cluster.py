@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 
 import ray
-from ray._raylet import IMPLICIT_RESOURCE_PREFIX
+from ray._raylet import IMPLICIT_RESOURCE_PREFIX  # type: ignore[attr-defined]
 from ray.exceptions import AuthenticationError
 
 from coterie.config.schema import ClusterConfig
