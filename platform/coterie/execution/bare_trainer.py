@@ -21,9 +21,8 @@ from coterie.execution.without_trainer import (
     check_supported,
     determinism,
     only_optimizer,
-    overrides,
     precision_plugin,
-    unsupported,
+    prepared,
     without_trainer,
 )
 
@@ -79,12 +78,7 @@ class BareTrainer:
         batch: Batch,
         index: int,
     ) -> Mapping[str, Any]:
-        moved = module.on_before_batch_transfer(precision.convert_input(batch), 0)
-        if self.accelerator != "cpu" or overrides(module, "transfer_batch_to_device"):
-            moved = module.transfer_batch_to_device(moved, torch.device(self.accelerator), 0)
-        moved = module.on_after_batch_transfer(moved, 0)
-        if module.on_train_batch_start(moved, index) == -1:
-            raise unsupported(module, "ends epochs early")
+        moved = prepared(module, precision, batch, index, "bare")
         outputs: dict[str, Any] = {}
 
         def closure() -> Tensor:

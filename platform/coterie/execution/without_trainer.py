@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from typing import Literal, NoReturn
+from typing import Any, Literal, NoReturn
 
 import torch
 from lightning import LightningModule
@@ -14,6 +14,7 @@ from lightning.pytorch.plugins.precision import (
 )
 from torch.optim import Optimizer
 
+from coterie.contract.client import Batch
 from coterie.errors import ConfigError
 
 Executor = Literal["bare", "stacked"]
@@ -137,3 +138,24 @@ def determinism(deterministic: bool) -> Iterator[None]:
         yield
     finally:
         torch.use_deterministic_algorithms(before)
+
+
+def prepared(
+    module: LightningModule, precision: Precision, batch: Batch, index: int, executor: Executor
+) -> Any:
+    """A batch as `training_step` takes it: what the module's hooks make of it, on its device.
+
+    Args:
+        module: On the device where it trains.
+        precision: Converts the batch.
+        batch: On the CPU.
+        index: The batch's number in its epoch.
+        executor: Who asks.
+    """
+    moved = module.on_before_batch_transfer(precision.convert_input(batch), 0)
+    if module.device.type != "cpu" or overrides(module, "transfer_batch_to_device"):
+        moved = module.transfer_batch_to_device(moved, module.device, 0)
+    moved = module.on_after_batch_transfer(moved, 0)
+    if module.on_train_batch_start(moved, index) == -1:
+        raise unsupported(module, "ends epochs early", executor)
+    return moved
