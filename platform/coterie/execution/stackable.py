@@ -8,6 +8,7 @@ from lightning import LightningModule
 from torch import Tensor
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
+from coterie.errors import ConfigError
 from coterie.execution.without_trainer import (
     check_supported,
     only_optimizer,
@@ -28,7 +29,12 @@ _PLAIN = (bool, int, float, str, type(None))
 
 
 def check_stackable(module: LightningModule, precision: str) -> None:
-    """Raise a ConfigError if a module needs a Trainer, or hooks of its own within a step."""
+    """Raise a ConfigError if a module needs a Trainer, autocast, or hooks of its own in a step."""
+    if precision.endswith("-mixed"):
+        raise ConfigError(
+            f"precision={precision}: executor=stacked trains in a vmap, where nothing is cast; use "
+            "32-true, or executor=bare."
+        )
     check_supported(module, precision, "stacked")
     for hook in _REFUSED_HOOKS:
         if overrides(module, hook):

@@ -62,7 +62,7 @@ def check_same_run(stored: Mapping[str, Any], config: RunConfig) -> str:
     """
     then, now = _BEFORE | _flat(stored), _flat(dump_config(config))
     extensions = []
-    for key in sorted(then.keys() | now.keys(), key=lambda key: (not key.endswith(".target"), key)):
+    for key in sorted(then.keys() | now.keys(), key=_importance):
         if key in _ADDED - then.keys():
             continue
         if then.get(key, _MISSING) != now.get(key, _MISSING):
@@ -75,6 +75,11 @@ def check_same_run(stored: Mapping[str, Any], config: RunConfig) -> str:
                 "config, or another run_dir."
             )
     return f"{', '.join(extensions)}." if extensions else ""
+
+
+def _importance(key: str) -> tuple[bool, bool, str]:
+    """Order of keys: a class, or the executor, explains why others differ."""
+    return not key.endswith(".target"), key != "executor", key
 
 
 def _raised(key: str, then: Mapping[str, Any], now: Mapping[str, Any], config: RunConfig) -> bool:

@@ -9,6 +9,8 @@ from coterie.contract.method import Task
 from coterie.contract.seeds import blank
 from coterie.errors import ConfigError
 
+_MIXED = ("bf16-mixed", "16-mixed")
+
 
 def check_stacked(config: RunConfig, task: Task) -> None:
     """Refuse what `executor=stacked` cannot train with the results of each client alone.
@@ -18,10 +20,6 @@ def check_stacked(config: RunConfig, task: Task) -> None:
     """
     if config.executor != "stacked":
         return
-    if config.precision == "16-mixed":
-        raise ConfigError(
-            "precision=16-mixed: executor=stacked has no gradient scaler; use bf16-mixed."
-        )
     refused = _refused(config) or _drawing(blank(lambda: task.encoder.build(task.shape)))
     if refused:
         raise ConfigError(f"executor=stacked: {refused}, or use executor=bare.")
@@ -36,6 +34,8 @@ def _refused(config: RunConfig) -> str:
     size = None if key is None else getattr(config.method, key)
     if size is not None:
         return f"method.{key}={size} caches gradients for one client at a time; leave it out"
+    if config.precision in _MIXED:
+        return f"precision={config.precision} casts operations, but none in a vmap; use 32-true"
     if timeout is not None:
         return (
             f"faults.client_timeout_s={timeout:g} limits single clients, which train together; "
