@@ -98,6 +98,8 @@ class BYOL(PredictedPretraining[BYOLConfig, Bootstrap]):
     optimiser is reset.
     """
 
+    stackable = True
+
     class Config(BYOLConfig):
         """BYOL's configuration, as CP-CFL pretrains with it."""
 
@@ -121,6 +123,8 @@ class BYOL(PredictedPretraining[BYOLConfig, Bootstrap]):
 
 class FedBYOL(BYOL):
     """BYOL by federated averaging of the online network and its predictor."""
+
+    stackable = True
 
     class Config(CrossSilo, BYOLConfig):
         """FedBYOL's configuration: the cross-silo setting of Orchestra's baselines."""

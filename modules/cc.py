@@ -110,6 +110,7 @@ RULES = StateRules(
 class CC(Averaging[CCConfig, ContrastiveClustering]):
     """Contrastive clustering, usually on one client with all data."""
 
+    stackable = True
     stage = "joint"
     metrics = METRICS
     rules = RULES
@@ -136,6 +137,8 @@ class CC(Averaging[CCConfig, ContrastiveClustering]):
 
 class FedCC(CC):
     """Fed + CC: CC's loss in FedMCC's notation, eq. (2), by federated averaging."""
+
+    stackable = True
 
     class Config(CCConfig):
         """Fed + CC's configuration; defaults that FedMCC has too are FedMCC's."""

@@ -94,7 +94,9 @@ class Classification(LightningModule):
     def on_train_epoch_start(self) -> None:
         """Train mode, whatever the model was used for before; eval mode for a frozen encoder."""
         self.train()
-        if self._encoder_epochs is not None and self._epoch >= self._encoder_epochs:
+        if self._encoder_epochs is None:
+            return
+        if self._epoch >= self._encoder_epochs:
             self.encoder.eval().requires_grad_(False)
         self._epoch += 1
 

@@ -17,6 +17,7 @@ from modules.classification import RULES, Classification, ClassificationConfig
 class FedAvg(Averaging["FedAvg.Config", Classification]):
     """Federated averaging of a classifier."""
 
+    stackable = True
     needs_labels = True
     stage = "supervised"
     rules = RULES

@@ -164,6 +164,8 @@ class _Momentum(Method):
 class FedMCC(_Momentum):
     """Federated momentum contrastive clustering: Algorithm 1, then Algorithm 2."""
 
+    stackable = True
+
     class Config(MomentumConfig):
         """FedMCC's configuration."""
 
@@ -211,6 +213,8 @@ class FedMCC(_Momentum):
 
 class MCC(_Momentum):
     """Momentum contrastive clustering, eq. (6): both levels at once, usually on one client."""
+
+    stackable = True
 
     class Config(MomentumConfig):
         """MCC's configuration; 50 rounds of 10 epochs are the 500 epochs of fig. 5."""

@@ -55,6 +55,7 @@ class Contrast(TwoViews):
 class SimCLR(Pretraining[SimCLRConfig, Contrast]):
     """SimCLR, usually on one client with all data. Clients keep nothing."""
 
+    stackable = True
     rules = StateRules(*ONLINE)
 
     class Config(SimCLRConfig):
@@ -67,6 +68,8 @@ class SimCLR(Pretraining[SimCLRConfig, Contrast]):
 
 class FedSimCLR(SimCLR):
     """SimCLR by federated averaging of encoder and projector."""
+
+    stackable = True
 
     class Config(CrossSilo, SimCLRConfig):
         """FedSimCLR's configuration: the cross-silo setting of Orchestra's baselines."""

@@ -53,6 +53,7 @@ class SimSiam(PredictedPretraining[PredictionConfig, SimSiamModel]):
     client whose encoder moved far keeps its own predictor for its next turn.
     """
 
+    stackable = True
     rules = StateRules(*ONLINE, PREDICTOR)
 
     class Config(PredictionConfig):
@@ -65,6 +66,8 @@ class SimSiam(PredictedPretraining[PredictionConfig, SimSiamModel]):
 
 class FedSimSiam(SimSiam):
     """SimSiam by federated averaging of encoder, projector and predictor."""
+
+    stackable = True
 
     class Config(CrossSilo, PredictionConfig):
         """FedSimSiam's configuration: the cross-silo setting of Orchestra's baselines."""

@@ -52,6 +52,7 @@ class SpectralContrast(TwoViews):
 class SpecLoss(Pretraining["SpecLoss.Config", SpectralContrast]):
     """Federated averaging of encoder and projector. Clients keep nothing."""
 
+    stackable = True
     rules = StateRules(*ONLINE)
 
     class Config(SpecLossConfig):

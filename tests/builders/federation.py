@@ -52,13 +52,13 @@ def tiny_workload(method: Component, *, needs_labels: bool = False, **run: Any) 
     samples = generator.integers(0, 256, (sum(SIZES), *SHAPE), dtype=np.uint8)
     labels = generator.integers(0, 3, sum(SIZES)).astype(np.int64)
     keys: dict[str, Any] = {"executor": "bare", "precision": "64-true", "seed": 5, **run}
+    keys.setdefault("cluster", ClusterConfig(backend="serial"))
     config = RunConfig(
         method=method,
         data=ClusterConfig(),  # any component: the samples are given
         partition=ClusterConfig(),
         encoder=TinyEncoder(),
         augmentation=DigitsAugmentation(),
-        cluster=ClusterConfig(backend="serial"),
         **keys,
     )
     dtype = torch.float64 if config.precision == "64-true" else torch.float32

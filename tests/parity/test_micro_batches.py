@@ -87,7 +87,7 @@ def whole_graph(parts, loss):
     """L(cat(net(micro-batch))), with everything in memory: what caching is to be equal to."""
     represented = {}
     for name, part in parts.items():
-        with torch.set_grad_enabled(part.trained):
+        with torch.set_grad_enabled(bool(part.parameters())):
             pieces = [part.apply(part.samples[piece]) for piece in part.pieces()]
         represented[name] = joined(pieces)
     return dict(loss(represented))

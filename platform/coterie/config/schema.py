@@ -79,6 +79,8 @@ class ClusterConfig(Component):
     client_resources: Mapping[str, PositiveFloat] = {}
     """For silos: client name to the amount that it takes of the Ray resource of the same name;
     {silo_a: 1} places client silo_a on a node that has the resource silo_a."""
+    stack: PositiveInt = 32
+    """Clients that `executor=stacked` trains as one model; a process has them all in memory."""
     max_actor_restarts: NonNegativeInt = 3
     """Actors replaced in one phase; when more die, the run fails."""
 
@@ -248,8 +250,9 @@ class RunConfig(Component):
     resume: bool = False
     """Continue from the last checkpoint in `run_dir`; without one, start there. A submitted job
     does so where `run_dir` has a run."""
-    executor: Literal["lightning", "bare"] = "lightning"
-    """What trains a client's module: Lightning's Trainer, or a bare loop without it."""
+    executor: Literal["lightning", "bare", "stacked"] = "lightning"
+    """What trains a client's module: Lightning's Trainer, a bare loop without it, or `stacked`: the
+    clients of a process as one model with a client axis, equal to `bare` but for rounding."""
     precision: Precision = "32-true"
     """Lightning's precision of local training; `bf16-true` is refused for methods with a
     moving-average target network."""

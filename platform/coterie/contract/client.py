@@ -137,6 +137,10 @@ class Batches(Protocol):
     def epochs(self) -> int:
         """Number of epochs."""
 
+    @property
+    def steps(self) -> int:
+        """Number of batches of all epochs."""
+
     def __iter__(self) -> Iterator[Batch]:
         """The batches of the next epoch."""
 

@@ -69,10 +69,16 @@ class Method(Protocol):
 
     Attributes:
         needs_labels: Whether clients train with labels.
+        stackable: Whether `executor=stacked` may train clients as one model. It counts for the
+            class itself only, not for subclasses. The method promises of its modules: a training
+            step computes with the parameters, buffers and batch alone, by operations that `vmap`
+            knows; views are drawn from the batch's seed; `on_train_batch_end` changes each
+            parameter element by element, and uses neither outputs nor batch.
         rounds: Number of rounds.
     """
 
     needs_labels: ClassVar[bool] = False
+    stackable: ClassVar[bool] = False
     rounds: int
 
     def __init__(self, config: Component, task: Task) -> None: ...

@@ -61,6 +61,11 @@ class SeededBatches:
         first = self._plan.first_step // self._per_epoch
         return -(-self._end // self._per_epoch) - first
 
+    @property
+    def steps(self) -> int:
+        """Number of batches from the current step to the end of the plan."""
+        return self._end - self._step
+
     def __len__(self) -> int:
         """Number of batches in a full epoch."""
         return self._per_epoch

@@ -13,6 +13,8 @@ from coterie.execution.device import client_device
 from coterie.execution.module_pool import ModulePool
 from coterie.execution.predictor import ChunkPredictor
 from coterie.execution.silo_data import SiloData
+from coterie.execution.stacked_trainer import StackedTrainer
+from coterie.execution.stacked_turns import StackedTurns
 from coterie.execution.trainer import local_trainer
 from coterie.execution.worker import Deadline, Resolve, Worker
 
@@ -43,17 +45,23 @@ def build_worker(
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     device = client_device(config)
     deadline = Deadline(config.faults.client_timeout_s, stop)
+    trainer = local_trainer(config, device, deadline.check, workload.callbacks)
+    pool, size = ModulePool(derive_seed(config.seed, "init")), config.cluster.stack
+    stacked = None
+    if isinstance(trainer, StackedTrainer):
+        stacked = StackedTurns(trainer=trainer, size=size, pool=pool)
     return Worker(
         method=build_method(workload),
         samples=workload.samples,
         parts=workload.parts,
         labels=workload.labels,
-        trainer=local_trainer(config, device, deadline.check, workload.callbacks),
-        pool=ModulePool(derive_seed(config.seed, "init")),
+        trainer=trainer,
+        pool=pool,
         device=device,
         deadline=deadline,
         resolve=resolve,
         silo_data=None if classes is None else SiloData(config, classes),
+        stacked=stacked,
     )
 
 

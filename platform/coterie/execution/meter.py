@@ -1,7 +1,7 @@
-"""Means of what training steps return, for both executors."""
+"""Means of what training steps return, for every executor."""
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -41,3 +41,49 @@ class Meter:
         for name, scalars in self._waiting.items():
             self._sums[name] += sum(torch.stack(scalars).double().tolist())
             scalars.clear()
+
+
+class StackedMeter:
+    """The same for several clients that take their steps together.
+
+    Args:
+        clients: Number of clients.
+    """
+
+    def __init__(self, clients: int) -> None:
+        self._steps = [0] * clients
+        self._sums: list[dict[str, float]] = [defaultdict(float) for _ in range(clients)]
+        self._waiting: dict[str, list[tuple[Sequence[int], Tensor]]] = defaultdict(list)
+        self._pending = 0
+
+    def add(self, clients: Sequence[int], outputs: Mapping[str, Tensor]) -> None:
+        """Add one step of some clients.
+
+        Args:
+            clients: Which; their numbers from 0.
+            outputs: "loss" and other scalars, each (clients,).
+        """
+        for name, scalars in outputs.items():
+            self._waiting[name].append((clients, scalars.detach()))
+        for client in clients:
+            self._steps[client] += 1
+        self._pending += 1
+        if self._pending == _MAX_PENDING:
+            self._sum_pending()
+
+    def fits(self) -> list[Fit]:
+        """Each client's number of steps and mean of each scalar."""
+        self._sum_pending()
+        return [
+            Fit(steps=steps, metrics={name: value / steps for name, value in sums.items()})
+            for steps, sums in zip(self._steps, self._sums, strict=True)
+        ]
+
+    def _sum_pending(self) -> None:
+        for name, added in self._waiting.items():
+            clients = [client for some, _ in added for client in some]
+            values = torch.cat([scalars for _, scalars in added]).double().tolist()
+            for client, value in zip(clients, values, strict=True):
+                self._sums[client][name] += value
+        self._waiting.clear()
+        self._pending = 0

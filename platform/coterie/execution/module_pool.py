@@ -22,9 +22,10 @@ class _Built:
     trained: Mapping[str, bool]
 
     @classmethod
-    def of(cls, module: LightningModule) -> "_Built":
-        """Record a newly built module."""
-        values = {key: value.clone() for key, value in _tensors(module).items()}
+    def of(cls, module: LightningModule, like: "_Built | None") -> "_Built":
+        """Record a newly built module, which may be like another."""
+        tensors = _tensors(module).items()
+        values = like.values if like else {key: value.clone() for key, value in tensors}
         modes = {name: part.training for name, part in module.named_modules()}
         trained = {name: value.requires_grad for name, value in module.named_parameters()}
         return cls(module, values, modes, trained)
@@ -44,16 +45,21 @@ class _Built:
 class ModulePool:
     """Builds each kind of module once per process and resets it for every turn."""
 
-    def __init__(self, seed: int) -> None:
-        self._seed = seed
+    def __init__(self, seed: int, first: "ModulePool | None" = None) -> None:
+        self._seed, self._first = seed, first
         self._built: dict[str, _Built] = {}
+
+    def beside(self) -> "ModulePool":
+        """A pool of other modules in the same initial state, which takes no memory twice."""
+        return ModulePool(self._seed, self)
 
     def fresh(self, kind: str, build: Callable[[], ModuleT]) -> ModuleT:
         """The module in its initial state; every process builds it from the same seed."""
         if kind not in self._built:
             with seeded(self._seed):
                 built = build()
-            self._built[kind] = _Built.of(built)
+            first = None if self._first is None else self._first._built.get(kind)
+            self._built[kind] = _Built.of(built, first)
         module = self._built[kind].reset()
         return cast("ModuleT", module)
 

@@ -16,6 +16,7 @@ from coterie.contract.client import Batches, Fit, LocalTrainer
 from coterie.contract.seeds import seeded
 from coterie.execution.bare_trainer import BareTrainer
 from coterie.execution.meter import Meter
+from coterie.execution.stacked_trainer import StackedTrainer
 
 Stop = Callable[[], None]
 """Called after each step; raises when the run is to stop."""
@@ -95,10 +96,11 @@ def local_trainer(
         config: The run's config.
         device: The device.
         stop: Called after each step; raises when the run is to stop.
-        callbacks: Lightning callbacks; none for the executor `bare`.
+        callbacks: Lightning callbacks; none without a Trainer.
     """
-    if config.executor == "bare":
-        return BareTrainer(
+    if config.executor != "lightning":
+        kind = BareTrainer if config.executor == "bare" else StackedTrainer
+        return kind(
             accelerator=device.type,
             precision=config.precision,
             deterministic=config.deterministic,

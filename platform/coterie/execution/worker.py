@@ -5,6 +5,8 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -34,6 +36,7 @@ from coterie.execution.module_pool import ModulePool
 from coterie.execution.packing import Packed, pack, unpack
 from coterie.execution.robust import sent_whole, summed
 from coterie.execution.silo_data import SiloData
+from coterie.execution.stacked_turns import StackedTurns
 from coterie.execution.turn_client import TurnClient
 
 _logger = logging.getLogger(__name__)
@@ -75,6 +78,15 @@ class Deadline:
             raise ClientTimeoutError(timeout_message(self.limit))
 
 
+class _Call(NamedTuple):
+    """What the turns of a call share: its order, the slots and where contributions are summed."""
+
+    number: int
+    order: Order
+    slots: Slots
+    sums: ExactMeans | MaskedSum
+
+
 @dataclass(kw_only=True)
 class Worker:
     """One process's share of a phase.
@@ -91,6 +103,7 @@ class Worker:
         resolve: Reads the tensors behind a handle.
         silo_data: The data of siloed clients, or None.
         masked: The sums and secrets of secure aggregation.
+        stacked: Runs turns whose clients are trained together; None for one after the other.
     """
 
     method: Method
@@ -104,6 +117,7 @@ class Worker:
     resolve: Resolve = field(default=lambda handle: handle)
     silo_data: SiloData | None = None
     masked: MaskedSums = field(default_factory=MaskedSums)
+    stacked: StackedTurns | None = None
 
     def run(self, order: Order, call: int) -> Iterator[Event]:
         """Run the order's turns one after the other; the last event carries their sums."""
@@ -111,19 +125,22 @@ class Worker:
         means = ExactMeans(dict(order.layouts))
         begin, session = self.masked.begin, order.session
         masked = begin(session, call, order.layouts) if session else None
-        for turn in order.turns:
-            if self.deadline.limit is not None:
-                yield TurnStarted(call=call, client=turn.client)
-            yield self._turn(order, slots, turn, masked or means, call)
+        take = partial(self._turn, _Call(call, order, slots, masked or means))
+        if self.stacked is None:
+            for turn in order.turns:
+                if self.deadline.limit is not None:
+                    yield TurnStarted(call=call, client=turn.client)
+                yield take(turn, self.trainer, self.pool)
+        else:
+            yield from self.stacked.run(order.turns, take)
         yield CallDone(call=call, lanes=means.lanes)
 
-    def _turn(
-        self, order: Order, slots: Slots, turn: Turn, sums: ExactMeans | MaskedSum, call: int
-    ) -> Event:
+    def _turn(self, of: _Call, turn: Turn, trainer: LocalTrainer, pool: ModulePool) -> Event:
+        order, slots, sums, call = of.order, of.slots, of.sums, of.number
         started = time.perf_counter()
         self.deadline.begin()
         try:
-            client = self._client(turn)
+            client = self._client(turn, trainer, pool)
             outcome = self.method.client(client, order.phase, slots)
             self.deadline.check()
             check_outcome(
@@ -158,7 +175,7 @@ class Worker:
             return TurnFailed(call=call, client=turn.client, message=message, refused=refused)
         return done
 
-    def _client(self, turn: Turn) -> TurnClient:
+    def _client(self, turn: Turn, trainer: LocalTrainer, pool: ModulePool) -> TurnClient:
         return TurnClient(
             id=turn.client,
             data=self._data(turn.client),
@@ -166,8 +183,8 @@ class Worker:
             mail={sender: self._read(turn, turn.mail[sender]) for sender in sorted(turn.mail)},
             seed=turn.seed,
             needs_labels=self.method.needs_labels,
-            trainer=self.trainer,
-            pool=self.pool,
+            trainer=trainer,
+            pool=pool,
             device=self.device,
             work=turn.work,
             noise=turn.noise,

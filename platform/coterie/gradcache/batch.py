@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
-import torch
 from pydantic import PositiveInt
 from torch import Tensor
 
@@ -44,8 +43,5 @@ def batch_loss(
     if micro_batch_size is not None:
         sized = {n: replace(p, micro_batch_size=micro_batch_size) for n, p in parts.items()}
         return cached_loss(sized, loss)
-    represented = {}
-    for name, part in parts.items():
-        with torch.set_grad_enabled(torch.is_grad_enabled() and part.trained):
-            represented[name] = part.apply(part.samples[:])
-    return dict(loss(represented))
+    # Without a switch on `part.trained`: within vmap no parameter says that it takes a gradient.
+    return dict(loss({name: part.apply(part.samples[:]) for name, part in parts.items()}))

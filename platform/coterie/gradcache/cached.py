@@ -70,11 +70,6 @@ class Part:
         bounds = [n * i // count for i in range(count + 1)]
         return [slice(a, b) for a, b in itertools.pairwise(bounds)]
 
-    @property
-    def trained(self) -> bool:
-        """Whether any parameter requires a gradient."""
-        return any(p.requires_grad for module in self.modules for p in module.parameters())
-
     def parameters(self) -> list[nn.Parameter]:
         """The parameters that require a gradient, each once."""
         found = (p for module in self.modules for p in module.parameters() if p.requires_grad)

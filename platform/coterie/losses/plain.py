@@ -42,9 +42,10 @@ def anchor_logits(
         Two matrices; terms that ξ leaves out are −∞.
     """
     anchors = u / temperature
-    among = (anchors @ u.T).fill_diagonal_(-torch.inf)
-    across = anchors @ v.T
-    return among, across if include_positive else across.fill_diagonal_(-torch.inf)
+    # Not `fill_diagonal_`, which vmap does not know.
+    same = torch.eye(len(u), dtype=torch.bool, device=u.device)
+    among, across = (anchors @ u.T).masked_fill(same, -torch.inf), anchors @ v.T
+    return among, across if include_positive else across.masked_fill(same, -torch.inf)
 
 
 def check_views(u: Tensor, v: Tensor, temperature: float) -> None:

@@ -36,10 +36,10 @@ def build_callbacks(
                 f"callbacks: {name} is no callback; inherit from coterie.RunCallback, "
                 "lightning.Callback, or both."
             )
-        if isinstance(callback, Callback) and config.executor == "bare":
+        if isinstance(callback, Callback) and config.executor != "lightning":
             raise ConfigError(
-                f"executor=bare: it has no Trainer, which the callback {name} follows; choose "
-                "executor=lightning."
+                f"executor={config.executor}: it has no Trainer, which the callback {name} "
+                "follows; choose executor=lightning."
             )
     return found
 

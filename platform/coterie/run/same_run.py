@@ -28,6 +28,10 @@ _FREE = frozenset(
 """Keys and sections that a resumed run may change: they decide where and how it runs."""
 _BOUND = frozenset({"cluster.threads_per_client"})
 """Keys of those sections that it may not change: the number of threads changes rounding."""
+_ROUNDS = "stacked"
+"""The executor with bits of its own, which depend on the clients that a process trains as one."""
+_EXACT = "bare"
+"""Stands for all executors of equal bits."""
 _NOISE = "privacy.dp"
 _BUDGET = f"{_NOISE}.budget"
 _ADDED = frozenset({"privacy.minimum"})
@@ -58,7 +62,7 @@ def check_same_run(stored: Mapping[str, Any], config: RunConfig) -> str:
     """
     then, now = _BEFORE | _flat(stored), _flat(dump_config(config))
     extensions = []
-    for key in sorted(then.keys() | now.keys(), key=lambda key: (not key.endswith(".target"), key)):
+    for key in sorted(then.keys() | now.keys(), key=_importance):
         if key in _ADDED - then.keys():
             continue
         if then.get(key, _MISSING) != now.get(key, _MISSING):
@@ -71,6 +75,11 @@ def check_same_run(stored: Mapping[str, Any], config: RunConfig) -> str:
                 "config, or another run_dir."
             )
     return f"{', '.join(extensions)}." if extensions else ""
+
+
+def _importance(key: str) -> tuple[bool, bool, str]:
+    """Order of keys: a class, or the executor, explains why others differ."""
+    return not key.endswith(".target"), key != "executor", key
 
 
 def _raised(key: str, then: Mapping[str, Any], now: Mapping[str, Any], config: RunConfig) -> bool:
@@ -93,9 +102,16 @@ def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
             key = f"{section}.{leaf}" if leaf else section
             if key == _NOISE and isinstance(inner, Mapping):
                 flat |= {f"{key}.{name}": part for name, part in inner.items()}
-            elif key in _BOUND or not {section, key} & _FREE:
+            elif key == "executor":
+                flat[key] = inner if inner == _ROUNDS else _EXACT
+            elif key in _bound(config) or not {section, key} & _FREE:
                 flat[key] = _plain([*inner.items()] if key == _ORDERED else inner)
     return flat
+
+
+def _bound(config: Mapping[str, Any]) -> frozenset[str]:
+    """The keys of those sections that change bits."""
+    return _BOUND | {"cluster.stack"} if config.get("executor") == _ROUNDS else _BOUND
 
 
 def _plain(value: Any) -> Any:

@@ -31,6 +31,7 @@ from coterie.run.callbacks import AnyCallback, build_callbacks, local_callbacks,
 from coterie.run.checks import check_fit, cluster_number
 from coterie.run.data import RunData, read_data, task_of
 from coterie.run.privacy_checks import check_privacy
+from coterie.run.stacked_checks import check_stacked
 
 if TYPE_CHECKING:
     from coterie.distributed.metrics import RunMetrics
@@ -77,6 +78,7 @@ def assemble(config: RunConfig, given: Sequence[AnyCallback] = ()) -> Assembly:
     participation = Participation(config, len(read.parts))
     workload = replace(_workload(config, read), callbacks=local_callbacks(callbacks))
     check_fit(config, workload.task, read.arrays)
+    check_stacked(config, workload.task)
     method = build_method(workload)
     sizes = {client: len(rows) for client, rows in enumerate(read.parts)}
     # Builds the networks, which may not fit the data.

@@ -5,8 +5,9 @@ import pytest
 import torch
 
 from coterie.errors import ConfigError, InterruptedRunError
-from coterie.execution.bare_trainer import SUPPORTED_HOOKS, BareTrainer
+from coterie.execution.bare_trainer import BareTrainer
 from coterie.execution.trainer import LightningTrainer
+from coterie.execution.without_trainer import SUPPORTED_HOOKS
 from tests.builders.everything import Everything, batches, both, fresh, train
 
 

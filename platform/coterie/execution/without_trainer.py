@@ -1,0 +1,161 @@
+"""What a LightningModule may need of a Trainer, and what takes its place where there is none."""
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal, NoReturn
+
+import torch
+from lightning import LightningModule
+from lightning.pytorch.plugins.precision import (
+    DoublePrecision,
+    HalfPrecision,
+    MixedPrecision,
+    Precision,
+)
+from torch.optim import Optimizer
+
+from coterie.contract.client import Batch
+from coterie.errors import ConfigError
+
+Executor = Literal["bare", "stacked"]
+"""The executors without a Trainer."""
+
+SUPPORTED_HOOKS = frozenset(
+    {
+        "on_train_start",
+        "on_train_epoch_start",
+        "on_before_batch_transfer",
+        "transfer_batch_to_device",
+        "on_after_batch_transfer",
+        "on_train_batch_start",
+        "on_before_zero_grad",
+        "on_before_backward",
+        "on_after_backward",
+        "on_before_optimizer_step",
+        "on_train_batch_end",
+        "on_train_epoch_end",
+        "on_train_end",
+    }
+)
+_REFUSED_HOOKS = (
+    "on_fit_start",
+    "on_fit_end",
+    "setup",
+    "teardown",
+    "configure_callbacks",
+    "configure_model",
+    "configure_gradient_clipping",
+    "optimizer_step",
+    "optimizer_zero_grad",
+    "backward",
+    "lr_scheduler_step",
+    "prepare_data",
+    "train_dataloader",
+    "manual_backward",
+)
+
+
+def check_supported(module: LightningModule, precision: str, executor: Executor = "bare") -> None:
+    """Raise a ConfigError if training without a Trainer would differ from Lightning's."""
+    if precision == "16-mixed":
+        raise ConfigError(
+            f"precision=16-mixed: executor={executor} has no gradient scaler; use bf16-mixed."
+        )
+    if not module.automatic_optimization:
+        raise unsupported(module, "optimises manually", executor)
+    for hook in _REFUSED_HOOKS:
+        if overrides(module, hook):
+            raise unsupported(module, f"overrides {hook}", executor)
+
+
+def overrides(module: LightningModule, hook: str) -> bool:
+    """Whether the module has a hook of its own."""
+    return getattr(type(module), hook, None) is not getattr(LightningModule, hook, None)
+
+
+@contextlib.contextmanager
+def without_trainer(module: LightningModule, executor: Executor = "bare") -> Iterator[None]:
+    """Refuse `current_epoch`, `optimizers()` and whatever else would ask a Trainer."""
+    module.trainer = _NoTrainer(module, executor)  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        module.trainer = None
+
+
+class _NoTrainer:
+    """Takes the Trainer's place; raises on every attribute except those that `log` needs."""
+
+    barebones = True
+    """Makes `LightningModule.log` do nothing."""
+
+    def __init__(self, module: LightningModule, executor: Executor) -> None:
+        self._module, self._executor = module, executor
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise unsupported(self._module, f"needs the Trainer's {name}", self._executor)
+
+
+_INSTEAD: Mapping[Executor, str] = {"bare": "lightning", "stacked": "bare"}
+
+
+def unsupported(module: LightningModule, what: str, executor: Executor = "bare") -> ConfigError:
+    """The error for a module that an executor cannot train; it names the executor to use."""
+    kind, instead = type(module).__name__, _INSTEAD[executor]
+    return ConfigError(f"executor={executor}: {kind} {what}; use executor={instead}.")
+
+
+def precision_plugin(name: str, accelerator: str) -> Precision:
+    """Lightning's plugin for a precision: it converts modules, batches and the training step."""
+    if name == "bf16-mixed":
+        return MixedPrecision("bf16-mixed", accelerator)
+    if name == "bf16-true":
+        return HalfPrecision("bf16-true")
+    return DoublePrecision() if name == "64-true" else Precision()
+
+
+def only_optimizer(module: LightningModule, executor: Executor = "bare") -> Optimizer:
+    """The module's optimiser.
+
+    Raises:
+        ConfigError: If it has several, or a scheduler.
+    """
+    found = module.configure_optimizers()
+    if not isinstance(found, Optimizer):
+        kind = type(found).__name__
+        raise ConfigError(
+            f"executor={executor}: configure_optimizers gave a {kind}; return one optimiser."
+        )
+    return found
+
+
+@contextlib.contextmanager
+def determinism(deterministic: bool) -> Iterator[None]:
+    """Within it, only deterministic algorithms are used, or any."""
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(deterministic)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before)
+
+
+def prepared(
+    module: LightningModule, precision: Precision, batch: Batch, index: int, executor: Executor
+) -> Any:
+    """A batch as `training_step` takes it: what the module's hooks make of it, on its device.
+
+    Args:
+        module: On the device where it trains.
+        precision: Converts the batch.
+        batch: On the CPU.
+        index: The batch's number in its epoch.
+        executor: Who asks.
+    """
+    moved = module.on_before_batch_transfer(precision.convert_input(batch), 0)
+    if module.device.type != "cpu" or overrides(module, "transfer_batch_to_device"):
+        moved = module.transfer_batch_to_device(moved, module.device, 0)
+    moved = module.on_after_batch_transfer(moved, 0)
+    if module.on_train_batch_start(moved, index) == -1:
+        raise unsupported(module, "ends epochs early", executor)
+    return moved

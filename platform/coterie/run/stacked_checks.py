@@ -1,0 +1,54 @@
+"""Checks that a config's clients can be trained as one model, before anything starts."""
+
+from torch import nn
+from torch.nn.modules.dropout import _DropoutNd
+
+from coterie.config.component import load_target, target_of
+from coterie.config.schema import RunConfig
+from coterie.contract.method import Task
+from coterie.contract.seeds import blank
+from coterie.errors import ConfigError
+
+_MIXED = ("bf16-mixed", "16-mixed")
+
+
+def check_stacked(config: RunConfig, task: Task) -> None:
+    """Refuse what `executor=stacked` cannot train with the results of each client alone.
+
+    Raises:
+        ConfigError: Naming the key and its value.
+    """
+    if config.executor != "stacked":
+        return
+    refused = _refused(config) or _drawing(blank(lambda: task.encoder.build(task.shape)))
+    if refused:
+        raise ConfigError(f"executor=stacked: {refused}, or use executor=bare.")
+
+
+def _refused(config: RunConfig) -> str:
+    """What does not fit and what to do; "" if everything fits."""
+    kind = load_target(target_of(config.method))
+    if not vars(kind).get("stackable", False):
+        return f"method={kind.__name__} does not declare that it is stackable; choose one that does"
+    key, timeout = config.method.micro_batch, config.faults.client_timeout_s
+    size = None if key is None else getattr(config.method, key)
+    if size is not None:
+        return f"method.{key}={size} caches gradients for one client at a time; leave it out"
+    if config.precision in _MIXED:
+        return f"precision={config.precision} casts operations, but none in a vmap; use 32-true"
+    if timeout is not None:
+        return (
+            f"faults.client_timeout_s={timeout:g} limits single clients, which train together; "
+            "leave it out"
+        )
+    if config.privacy.dp.unit == "record":
+        return "privacy.dp.unit=record clips gradients for one client at a time; use unit=client"
+    return ""
+
+
+def _drawing(encoder: nn.Module) -> str:
+    """Why an encoder cannot be stacked that draws random numbers; "" if it draws none."""
+    for name, part in encoder.named_modules():
+        if isinstance(part, _DropoutNd) and part.p > 0:
+            return f"the encoder's {name} is a {type(part).__name__}; choose an encoder without"
+    return ""

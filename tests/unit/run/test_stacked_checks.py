@@ -1,0 +1,71 @@
+"""What `executor=stacked` refuses before anything starts, in one sentence."""
+
+import pytest
+
+from coterie.commands.compose import compose
+from coterie.errors import ConfigError
+from coterie.run.setup import assemble
+from coterie.run.stacked_checks import check_stacked
+from modules.fedavg import FedAvg
+from tests.builders.federation import tiny_task, tiny_workload
+
+BASE = ("experiment=fedmcc_digits", "cluster=serial", "executor=stacked", "data.limit=100")
+NOISE = ("privacy.dp.clip=1", "privacy.dp.noise_multiplier=1", "privacy.dp.unit=record")
+OWN = ("experiment=fedavg_fashionmnist", "data=digits", "partition.clients=5")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sentence"),
+    [
+        (
+            ("experiment=ccfc_digits",),
+            "executor=stacked: method=CCFC does not declare that it is stackable; choose one that "
+            "does, or use executor=bare.",
+        ),
+        (
+            ("method.micro_batch_size=8",),
+            "executor=stacked: method.micro_batch_size=8 caches gradients for one client at a "
+            "time; leave it out, or use executor=bare.",
+        ),
+        (
+            ("faults.client_timeout_s=3",),
+            "executor=stacked: faults.client_timeout_s=3 limits single clients, which train "
+            "together; leave it out, or use executor=bare.",
+        ),
+        (
+            ("precision=bf16-mixed",),
+            "executor=stacked: precision=bf16-mixed casts operations, but none in a vmap; "
+            "use 32-true, or use executor=bare.",
+        ),
+        (
+            (*OWN, *NOISE),
+            "executor=stacked: privacy.dp.unit=record clips gradients for one client at a time; "
+            "use unit=client, or use executor=bare.",
+        ),
+        (
+            ("encoder=torchvision:efficientnet_b0", "data.limit=20"),
+            "executor=stacked: the encoder's network.network.classifier.0 is a Dropout; choose an "
+            "encoder without, or use executor=bare.",
+        ),
+        (
+            ("callbacks=[{target: lightning.pytorch.callbacks:Timer}]",),
+            "executor=stacked: it has no Trainer, which the callback Timer follows; choose "
+            "executor=lightning.",
+        ),
+    ],
+)
+def test_the_config_is_refused(overrides: tuple[str, ...], sentence: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        assemble(compose(*BASE, *overrides))
+    assert str(refused.value) == sentence
+
+
+def test_a_subclass_of_a_stackable_method_has_to_say_so_itself() -> None:
+    own = tiny_workload(Heir.Config(rounds=1), executor="stacked", precision="32-true")
+    with pytest.raises(ConfigError, match="method=Heir does not declare"):
+        check_stacked(own.config, tiny_task())
+
+
+class Heir(FedAvg):
+    class Config(FedAvg.Config):
+        """Its own."""
