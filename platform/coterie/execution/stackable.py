@@ -32,7 +32,7 @@ def check_stackable(module: LightningModule, precision: str) -> None:
     """Raise a ConfigError if a module needs a Trainer, autocast, or hooks of its own in a step."""
     if precision.endswith("-mixed"):
         raise ConfigError(
-            f"precision={precision}: executor=stacked trains in a vmap, where nothing is cast; use "
+            f"precision={precision}: it is not applied to clients that train as one; use "
             "32-true, or executor=bare."
         )
     check_supported(module, precision, "stacked")

@@ -35,7 +35,7 @@ def _refused(config: RunConfig) -> str:
     if size is not None:
         return f"method.{key}={size} caches gradients for one client at a time; leave it out"
     if config.precision in _MIXED:
-        return f"precision={config.precision} casts operations, but none in a vmap; use 32-true"
+        return f"precision={config.precision} does nothing where clients train as one; use 32-true"
     if timeout is not None:
         return (
             f"faults.client_timeout_s={timeout:g} limits single clients, which train together; "

@@ -34,7 +34,7 @@ OWN = ("experiment=fedavg_fashionmnist", "data=digits", "partition.clients=5")
         ),
         (
             ("precision=bf16-mixed",),
-            "executor=stacked: precision=bf16-mixed casts operations, but none in a vmap; "
+            "executor=stacked: precision=bf16-mixed does nothing where clients train as one; "
             "use 32-true, or use executor=bare.",
         ),
         (
