@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from coterie.config.component import Component
 from coterie.errors import ConfigError
+from datamodules.colours import ColourJitter
 
 
 def _ordered(bounds: tuple[float, float]) -> tuple[float, float]:
@@ -139,8 +140,7 @@ class NaturalAugmentation(AugmentationConfig):
         # kornia computes a step even at probability 0, hence the conditions.
         if shape[0] == 3 and self.jitter_probability > 0.0:
             level, hue = 0.8 * self.jitter_strength, 0.2 * self.jitter_strength
-            # kornia's ColorJitter is torchvision's; its ColorJiggle adds to the brightness.
-            steps.append(kornia.ColorJitter(level, level, level, hue, p=self.jitter_probability))
+            steps.append(ColourJitter(level, level, level, hue, p=self.jitter_probability))
         if shape[0] == 3 and self.grey_probability > 0.0:
             steps.append(kornia.RandomGrayscale(p=self.grey_probability))
         kernel = max(3, min(size) // 10 | 1)

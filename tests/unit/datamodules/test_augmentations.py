@@ -5,6 +5,7 @@ import math
 import kornia.augmentation as kornia
 import pytest
 import torch
+from kornia import enhance
 from pydantic import ValidationError
 from torch import Tensor, nn
 from torchvision.transforms import functional
@@ -23,6 +24,7 @@ from datamodules.augmentations import (
     Warp,
 )
 from datamodules.auto_augmentation import Auto
+from datamodules.colours import shift_hue
 
 IMAGE_KINDS = [
     DigitsAugmentation(),
@@ -129,6 +131,15 @@ def test_padding() -> None:
             assert views.min().item() == pytest.approx(darkest, abs=1e-4)
     views = seeded_view(NaturalAugmentation().build((1, 16, 16)), white, 0)
     assert views.min().item() == pytest.approx(1.0, abs=1e-4)
+
+
+def test_hue_is_kornias() -> None:
+    images = torch.cat((noise(30, 3, 16, 16), noise(30, 3, 16, 16).mul(3).floor() / 2))
+    images[0], images[1], images[2, 1:] = 0.0, 0.5, 0.0
+    turns = torch.linspace(-0.5, 0.5, len(images))
+    expected = enhance.adjust_hue(images, 2 * math.pi * turns)
+    torch.testing.assert_close(shift_hue(images, turns), expected, rtol=0, atol=5e-6)
+    assert torch.equal(shift_hue(images, torch.zeros(60))[:2], images[:2])
 
 
 def test_colour_jitter_is_torchvisions() -> None:
