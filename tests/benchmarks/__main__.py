@@ -4,6 +4,7 @@ import sys
 
 from tests.benchmarks import (
     checkpoints,
+    compiled,
     fedavg,
     large_batches,
     local_training,
@@ -14,6 +15,7 @@ from tests.benchmarks import (
     startup,
     states,
     streaming,
+    threads_or_actors,
     whole_command,
 )
 
@@ -22,6 +24,7 @@ BENCHMARKS = {
     for benchmark in (
         *(local_training, small_clients, rounds, fedavg, startup, large_batches),
         *(streaming, masks, checkpoints, whole_command, states, memory),
+        *(compiled, threads_or_actors),
     )
 }
 

@@ -10,6 +10,7 @@ from tests.benchmarks import (
     rounds,
     small_clients,
     streaming,
+    training_rate,
 )
 
 
@@ -65,3 +66,11 @@ def test_a_profile_has_all_parts_and_operations(monkeypatch):
     # compares 64 projections with each other.
     layers = 2 * 32 * (6 * weights - 2 * 64 * 8)
     assert operations - layers == pytest.approx(3 * 2 * 64 * 64 * 256, rel=0.5)
+
+
+def test_a_rate_is_of_the_rounds_behind_the_first():
+    keys = ("experiment=simclr_digits", "cluster=serial", "data.limit=32", "executor=bare")
+    small = ("method.rounds=3", "method.epochs=1", "method.batch_size=16", "encoder=mlp")
+    seen = training_rate.rate(32, *keys, *small)
+    assert seen.images > 1
+    assert seen.first > 0

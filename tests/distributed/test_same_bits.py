@@ -36,6 +36,12 @@ def test_the_server_half_on_an_actor_gives_the_drivers_bits(cluster, serial):
 
 
 @pytest.mark.slow
+def test_compiled_encoders_in_actors_give_the_serial_backends_bits(cluster):
+    keys = ("executor=bare", "compile=true")
+    assert_same(run("cluster.num_actors=2", *keys), run("cluster=serial", *keys))
+
+
+@pytest.mark.slow
 def test_five_actors_share_two_cpus(cluster, serial):
     assert_same(run("cluster.num_actors=5", "cluster.cpus_per_client=0.4"), serial)
 

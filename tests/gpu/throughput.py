@@ -7,7 +7,6 @@ A line of `throughput.csv` for each; one that fails has the reason in place of i
 
 import csv
 import sys
-import time
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
@@ -16,11 +15,7 @@ import numpy as np
 import torch
 
 from coterie.commands.arguments import read_values
-from coterie.commands.compose import compose
-from coterie.rounds.loop import Loop
-from coterie.rounds.state import RunState
-from coterie.run.setup import assemble, make_backend
-from tests.builders.observers import Silent
+from tests.benchmarks.training_rate import rate
 
 FIELDS = ("method", "network", "precision", "batch", "images_per_s", "peak_mb", "device", "error")
 METHODS = {
@@ -40,25 +35,6 @@ SIZES = {"paper": (16_384, 512), "smoke": (64, 32)}
 """Scale to images and batch."""
 
 
-def images_per_second(overrides: tuple[str, ...], images: int) -> float:
-    """Images over the seconds of the second round of training; the first warms up."""
-    assembly = assemble(compose(*overrides))
-    backend = make_backend(assembly.workload, lambda: None)
-    ends = [time.perf_counter()]
-
-    def commit(_: RunState, done: object) -> None:
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
-        ends.append(time.perf_counter())
-
-    loop = Loop(assembly.method, backend, assembly.workload, Silent(), commit)
-    try:
-        loop.run(RunState(server=assembly.server))
-    finally:
-        backend.close()
-    return images / (ends[2] - ends[1])
-
-
 def measured(device: str, scale: str, folder: Path) -> Iterator[dict[str, object]]:
     """A line for each combination."""
     images, batch = SIZES[scale]
@@ -75,8 +51,8 @@ def measured(device: str, scale: str, folder: Path) -> Iterator[dict[str, object
         try:
             if device == "cuda":
                 torch.cuda.reset_peak_memory_stats()
-            rate = images_per_second((*METHODS[method], *common, *own), images)
-            line["images_per_s"] = f"{rate:.4g}"
+            found = rate(images, *METHODS[method], *common, *own).images
+            line["images_per_s"] = f"{found:.4g}"
             if device == "cuda":
                 line["peak_mb"] = torch.cuda.max_memory_allocated() >> 20
         except Exception as error:  # noqa: BLE001 -- written down, and the others go on

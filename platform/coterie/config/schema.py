@@ -256,6 +256,9 @@ class RunConfig(Component):
     precision: Precision = "32-true"
     """Lightning's precision of local training; `bf16-true` is refused for methods with a
     moving-average target network."""
+    compile: bool = False
+    """Compile the encoder for local training (TorchInductor): other bits, and up to minutes at the
+    start of each process, for steps that take less; see `docs/benchmarks.md` for what it saves."""
     deterministic: bool = True
     """Use deterministic algorithms on the GPU, which are slower; without effect on the CPU."""
     accelerator: Literal["auto", "cpu", "cuda"] = "auto"

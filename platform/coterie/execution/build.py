@@ -9,6 +9,7 @@ from coterie.config.component import load_target, target_of
 from coterie.contract.method import Method
 from coterie.contract.seeds import derive_seed
 from coterie.execution.backend import Workload
+from coterie.execution.compiling import compile_encoders
 from coterie.execution.device import client_device
 from coterie.execution.module_pool import ModulePool
 from coterie.execution.predictor import ChunkPredictor
@@ -46,7 +47,8 @@ def build_worker(
     device = client_device(config)
     deadline = Deadline(config.faults.client_timeout_s, stop)
     trainer = local_trainer(config, device, deadline.check, workload.callbacks)
-    pool, size = ModulePool(derive_seed(config.seed, "init")), config.cluster.stack
+    finish = (compile_encoders,) if config.compile else ()
+    pool, size = ModulePool(derive_seed(config.seed, "init"), *finish), config.cluster.stack
     stacked = None
     if isinstance(trainer, StackedTrainer):
         stacked = StackedTurns(trainer=trainer, size=size, pool=pool)

@@ -43,21 +43,33 @@ class _Built:
 
 
 class ModulePool:
-    """Builds each kind of module once per process and resets it for every turn."""
+    """Builds each kind of module once per process and resets it for every turn.
 
-    def __init__(self, seed: int, first: "ModulePool | None" = None) -> None:
-        self._seed, self._first = seed, first
+    Args:
+        seed: Of the initial values.
+        finish: Called once with each module that has been built.
+        first: A pool whose modules have the same initial values.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        finish: Callable[[LightningModule], None] = lambda module: None,
+        first: "ModulePool | None" = None,
+    ) -> None:
+        self._seed, self._finish, self._first = seed, finish, first
         self._built: dict[str, _Built] = {}
 
     def beside(self) -> "ModulePool":
         """A pool of other modules in the same initial state, which takes no memory twice."""
-        return ModulePool(self._seed, self)
+        return ModulePool(self._seed, self._finish, self)
 
     def fresh(self, kind: str, build: Callable[[], ModuleT]) -> ModuleT:
         """The module in its initial state; every process builds it from the same seed."""
         if kind not in self._built:
             with seeded(self._seed):
                 built = build()
+            self._finish(built)
             first = None if self._first is None else self._first._built.get(kind)
             self._built[kind] = _Built.of(built, first)
         module = self._built[kind].reset()

@@ -20,20 +20,31 @@ def check_stacked(config: RunConfig, task: Task) -> None:
     """
     if config.executor != "stacked":
         return
-    refused = _refused(config) or _drawing(blank(lambda: task.encoder.build(task.shape)))
+    refused = (
+        _undeclared(config)
+        or _alone(config)
+        or _drawing(blank(lambda: task.encoder.build(task.shape)))
+    )
     if refused:
         raise ConfigError(f"executor=stacked: {refused}, or use executor=bare.")
 
 
-def _refused(config: RunConfig) -> str:
-    """What does not fit and what to do; "" if everything fits."""
+def _undeclared(config: RunConfig) -> str:
+    """That a method is not stackable, and what to do; "" if it is."""
     kind = load_target(target_of(config.method))
-    if not vars(kind).get("stackable", False):
-        return f"method={kind.__name__} does not declare that it is stackable; choose one that does"
+    if vars(kind).get("stackable", False):
+        return ""
+    return f"method={kind.__name__} does not declare that it is stackable; choose one that does"
+
+
+def _alone(config: RunConfig) -> str:
+    """What needs each client alone, and what to do; "" if nothing does."""
     key, timeout = config.method.micro_batch, config.faults.client_timeout_s
     size = None if key is None else getattr(config.method, key)
     if size is not None:
         return f"method.{key}={size} caches gradients for one client at a time; leave it out"
+    if config.compile:
+        return "compile=true compiles the encoder of one client at a time; leave it out"
     if config.precision in _MIXED:
         return f"precision={config.precision} does nothing where clients train as one; use 32-true"
     if timeout is not None:

@@ -43,3 +43,10 @@ def test_every_process_builds_the_same_initial_module():
     one, other, another = (ModulePool(seed).fresh("net", Net).a.weight for seed in (3, 3, 4))
     assert torch.equal(one, other)
     assert not torch.equal(one, another)
+
+
+def test_what_is_built_is_finished_once():
+    finished = []
+    pool = ModulePool(3, finished.append)
+    kinds = [pool.fresh("net", Net), pool.fresh("net", Net), pool.beside().fresh("net", Net)]
+    assert finished == [kinds[0], kinds[2]]

@@ -38,6 +38,11 @@ OWN = ("experiment=fedavg_fashionmnist", "data=digits", "partition.clients=5")
             "use 32-true, or use executor=bare.",
         ),
         (
+            ("compile=true",),
+            "executor=stacked: compile=true compiles the encoder of one client at a time; leave it "
+            "out, or use executor=bare.",
+        ),
+        (
             (*OWN, *NOISE),
             "executor=stacked: privacy.dp.unit=record clips gradients for one client at a time; "
             "use unit=client, or use executor=bare.",

@@ -1,0 +1,26 @@
+"""The option `compile`: encoders compiled by TorchInductor."""
+
+from lightning import LightningModule
+from torch import nn
+
+from coterie.networks.encoders import Encoder
+
+
+def compile_encoders(module: LightningModule) -> None:
+    """Have each encoder of a module compiled at its first call with each shape of batch.
+
+    A graph holds for one shape: one for all shapes would follow the shape that comes first, and
+    with it the bits the order of the clients. PyTorch's limit on graphs, beyond which it computes
+    uncompiled, is lifted for the same reason.
+    """
+    import torch._dynamo  # takes seconds, which only a run that compiles pays
+
+    torch._dynamo.config.recompile_limit = _ALL
+    torch._dynamo.config.accumulated_recompile_limit = _ALL
+    part: nn.Module
+    for part in module.modules():
+        if isinstance(part, Encoder):
+            part.compile(dynamic=False)
+
+
+_ALL = 1 << 20

@@ -1,0 +1,48 @@
+"""`compile=true`: encoders compiled by TorchInductor give the results of those that are not."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from coterie.networks.encoders import ConvNet3, Encoder
+from modules.fedmcc import FedMCC
+from tests.builders.federation import Federated, federate, tiny_workload
+
+CONFIG = FedMCC.Config(
+    projection=5,
+    batch_size=8,
+    momentum=0.9,
+    representation_rounds=1,
+    clustering_rounds=1,
+    representation_epochs=1,
+    clustering_epochs=1,
+)
+
+
+def ran(*, compiled: bool) -> Federated:
+    workload = tiny_workload(CONFIG, compile=compiled)
+    return federate(
+        replace(workload, task=replace(workload.task, encoder=ConvNet3(width=4, features=6)))
+    )
+
+
+@pytest.mark.slow
+def test_compiled_encoders_train_as_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[dict[str, object]] = []
+    monkeypatch.setattr(
+        Encoder, "compile", lambda part, **keys: (calls.append(keys), compile_(part, **keys))
+    )
+    one, other = ran(compiled=False), ran(compiled=True)
+    assert calls
+    assert all(keys == {"dynamic": False} for keys in calls)
+    for slot, values in one.state.server.slots.items():
+        for key, value in values.items():
+            torch.testing.assert_close(
+                other.state.server.slots[slot][key], value, rtol=0.0, atol=1e-10, msg=key
+            )
+    for a, b in zip(one.spy.turns, other.spy.turns, strict=True):
+        assert a.outcome.metrics == pytest.approx(b.outcome.metrics, abs=1e-9)
+
+
+compile_ = Encoder.compile
