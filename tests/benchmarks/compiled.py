@@ -1,4 +1,4 @@
-"""Local training with `compile=true` against the same without, in turns.
+"""Local training with `compile=default` against the same without, in turns.
 
 SimCLR, one client of real images in batches of 128, `executor=bare`, two threads; each turn is a
 process of its own. "More in the first round" is what compiling takes with PyTorch's cache empty.
@@ -33,7 +33,7 @@ def row(network, precision):
         with tempfile.TemporaryDirectory() as name:
             cache = {"TORCHINDUCTOR_CACHE_DIR": name}
             with mock.patch.dict(os.environ, cache):
-                compiled = rate_apart(*keys, "compile=true")
+                compiled = rate_apart(*keys, "compile=default")
         ratios.append(plain.images / compiled.images)
         more.append(compiled.first - plain.first)
     seen = ", ".join(f"{ratio:.2f}" for ratio in sorted(ratios))

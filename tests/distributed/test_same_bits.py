@@ -37,7 +37,7 @@ def test_the_server_half_on_an_actor_gives_the_drivers_bits(cluster, serial):
 
 @pytest.mark.slow
 def test_compiled_encoders_in_actors_give_the_serial_backends_bits(cluster):
-    keys = ("executor=bare", "compile=true")
+    keys = ("executor=bare", "compile=default")
     assert_same(run("cluster.num_actors=2", *keys), run("cluster=serial", *keys))
 
 

@@ -2,10 +2,11 @@
 
     python -m tests.gpu device=cuda scale=paper minutes=40 out=runs/gpu
 
-Tests on the device, throughput, then cells of the papers' studies in order of worth until the time
-is over. It needs no network, and no Ray: without it clients run in one process. The same command
-goes on where it was stopped. `out` then has a log of each step, `throughput.csv`, `results/` with
-the studies' files, and `summary.json`. Data is read from COTERIE_DATA.
+Tests on the device, throughput, many small clients in several ways, then cells of the papers'
+studies in order of worth until the time is over. It needs no network, and no Ray: without it
+clients run in one process. The same command goes on where it was stopped. `out` then has a log of
+each step, `throughput.csv`, `many_clients.csv`, `results/` with the studies' files, and
+`summary.json`. Data is read from COTERIE_DATA.
 """
 
 import importlib.util
@@ -34,7 +35,7 @@ STUDIES = {
 """Studies in order of worth, and their cells at the paper's sizes."""
 FEW = "k_means or (cpu and fedmcc) or (own_bits and ccfc) or ccfc-1"
 """The tests at the scale smoke."""
-SHARES = {"tests": 0.2, "throughput": 0.1, "fedmcc_1": 0.3, "ccfc_1": 0.25}
+SHARES = {"tests": 0.2, "throughput": 0.1, "many_clients": 0.1, "fedmcc_1": 0.3, "ccfc_1": 0.2}
 """Parts of the time that steps may take; the last has what is left."""
 
 
@@ -58,10 +59,11 @@ def steps(session: Session, out: Path) -> list[Step]:
     python, seconds = sys.executable, 60 * session.minutes
     chosen = () if session.scale == "paper" else ("-k", FEW)
     tests = (python, "-m", "pytest", "-q", "-m", "gpu", *marked(), *chosen)
-    rates = (python, "-m", "tests.gpu.throughput", f"device={session.device}")
+    own = (f"device={session.device}", f"scale={session.scale}", f"out={out}")
     found: list[tuple[str, tuple[str, ...]]] = [
         ("tests", tests),
-        ("throughput", (*rates, f"scale={session.scale}", f"out={out}")),
+        ("throughput", (python, "-m", "tests.gpu.throughput", *own)),
+        ("many_clients", (python, "-m", "tests.gpu.many_clients", *own)),
     ]
     more = [f"accelerator={session.device}", "checkpoint.every=1"]
     if session.device == "cpu" or importlib.util.find_spec("ray") is None:

@@ -11,6 +11,8 @@ import pytest
 import torch
 
 from coterie.clustering.kmeans import kmeans
+from coterie.execution.bare_trainer import BareTrainer
+from coterie.execution.stack import Stack
 from tests.builders.every_method import CHOICES, small
 from tests.builders.loss_curves import curve
 from tests.builders.runs import CCFC, SMALL, assert_same, run
@@ -77,6 +79,43 @@ def test_every_method_trains_as_on_the_cpu(choice: str) -> None:
     for ours, theirs in zip(here, there, strict=True):
         assert ours.pop("stage") == theirs.pop("stage")
         assert ours == pytest.approx(theirs, rel=SAME, abs=SAME)
+
+
+@pytest.mark.parametrize("choice", ["fedmcc", "fedavg", "fedsimclr"])
+def test_clients_as_one_model_train_as_one_by_one_on_the_cpu(choice: str) -> None:
+    common = ("augmentation=none", "cluster=serial", "precision=64-true", "seed=1")
+    here = curve((*small(choice), *common, *HERE, "executor=stacked"))
+    there = curve((*small(choice), *common, "accelerator=cpu", "executor=bare"))
+    for ours, theirs in zip(here, there, strict=True):
+        assert ours.pop("stage") == theirs.pop("stage")
+        assert ours == pytest.approx(theirs, rel=SAME, abs=SAME)
+
+
+@pytest.mark.skipif(not CUDA, reason="only a GPU is waited for")
+@pytest.mark.parametrize("executor", ["bare", "stacked"])
+@pytest.mark.parametrize("views", ["digits", "natural"])
+def test_no_step_but_the_first_waits_for_the_device(monkeypatch, executor, views) -> None:
+    steps = 0
+
+    def watched(step):
+        def taken(*args, **kwargs):
+            nonlocal steps
+            steps += 1
+            torch.cuda.set_sync_debug_mode("error" if steps > 1 else "default")
+            try:
+                return step(*args, **kwargs)
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
+
+        return taken
+
+    monkeypatch.setattr(BareTrainer, "_step", watched(BareTrainer._step))
+    monkeypatch.setattr(Stack, "step", watched(Stack.step))
+    images = "digits" if views == "digits" else "cifar10"
+    keys = ("method.rounds=1", "method.epochs=1", "method.batch_size=16", "data.limit=200")
+    keys += ("encoder=conv3", "encoder.width=8", f"augmentation={views}", f"data={images}")
+    run("cluster=serial", f"executor={executor}", *HERE, *keys, base=("experiment=fedsimclr",))
+    assert steps > 1
 
 
 def test_bfloat16_trains_nearly_as_float32() -> None:

@@ -55,7 +55,7 @@ def test_nothing_starts_when_the_time_is_over(tmp_path: Path) -> None:
 @pytest.mark.parametrize("scale", ["paper", "smoke"])
 def test_the_cells_are_those_of_the_studies(scale, tmp_path: Path) -> None:
     found = {step.name: step for step in steps(Session(device="cpu", scale=scale), tmp_path)}
-    assert list(found) == ["tests", "throughput", *STUDIES]
+    assert list(found) == ["tests", "throughput", "many_clients", *STUDIES]
     for name in STUDIES:
         *_, module = found[name].command[:3]
         assert module == "ray_jobs.study"

@@ -5,7 +5,6 @@
 A line of `throughput.csv` for each; one that fails has the reason in place of its numbers.
 """
 
-import csv
 import sys
 from collections.abc import Iterator
 from itertools import product
@@ -14,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from coterie.commands.arguments import read_values
 from tests.benchmarks.training_rate import rate
+from tests.gpu.table_file import Line, reason, write_lines
 
 FIELDS = ("method", "network", "precision", "batch", "images_per_s", "peak_mb", "device", "error")
 METHODS = {
@@ -35,7 +34,7 @@ SIZES = {"paper": (16_384, 512), "smoke": (64, 32)}
 """Scale to images and batch."""
 
 
-def measured(device: str, scale: str, folder: Path) -> Iterator[dict[str, object]]:
+def measured(device: str, scale: str, folder: Path) -> Iterator[Line]:
     """A line for each combination."""
     images, batch = SIZES[scale]
     samples = np.random.default_rng(0).integers(0, 256, (images, 3, 32, 32), dtype=np.uint8)
@@ -45,7 +44,7 @@ def measured(device: str, scale: str, folder: Path) -> Iterator[dict[str, object
     common = ("data=npz", f"data.path={path}", "partition=iid", "partition.clients=1")
     common += ("augmentation=natural", "cluster=serial", "executor=bare", f"accelerator={device}")
     for method, network, precision in product(METHODS, NETWORKS, ("32-true", "bf16-mixed")):
-        line: dict[str, object] = {"method": method, "network": network, "precision": precision}
+        line: Line = {"method": method, "network": network, "precision": precision}
         line |= {"batch": batch, "device": name}
         own = (NETWORKS[network], f"precision={precision}", f"method.batch_size={batch}")
         try:
@@ -56,26 +55,9 @@ def measured(device: str, scale: str, folder: Path) -> Iterator[dict[str, object
             if device == "cuda":
                 line["peak_mb"] = torch.cuda.max_memory_allocated() >> 20
         except Exception as error:  # noqa: BLE001 -- written down, and the others go on
-            line["error"] = " ".join(str(error).split())[:200] or type(error).__name__
+            line["error"] = reason(error)
         yield line
 
 
-def main(arguments: list[str]) -> int:
-    given = {"device": "cuda", "scale": "paper", "out": "runs/gpu"} | read_values(arguments)
-    folder = Path(given["out"])
-    folder.mkdir(parents=True, exist_ok=True)
-    failed = False
-    with (folder / "throughput.csv").open("w", newline="", encoding="utf-8") as file:
-        lines = csv.DictWriter(file, FIELDS, lineterminator="\n")
-        lines.writeheader()
-        for line in measured(given["device"], given["scale"], folder):
-            lines.writerow(line)
-            file.flush()
-            failed = failed or "error" in line
-            sys.stdout.write(f"{line}\n")
-            sys.stdout.flush()
-    return int(failed)
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(write_lines("throughput.csv", FIELDS, measured, sys.argv[1:]))

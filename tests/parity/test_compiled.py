@@ -1,4 +1,4 @@
-"""`compile=true`: encoders compiled by TorchInductor give the results of those that are not."""
+"""`compile=default`: encoders compiled by TorchInductor give the results of those that are not."""
 
 from dataclasses import replace
 
@@ -20,8 +20,8 @@ CONFIG = FedMCC.Config(
 )
 
 
-def ran(*, compiled: bool) -> Federated:
-    workload = tiny_workload(CONFIG, compile=compiled)
+def ran(*, mode: str | None) -> Federated:
+    workload = tiny_workload(CONFIG, compile=mode)
     return federate(
         replace(workload, task=replace(workload.task, encoder=ConvNet3(width=4, features=6)))
     )
@@ -33,9 +33,9 @@ def test_compiled_encoders_train_as_others(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(
         Encoder, "compile", lambda part, **keys: (calls.append(keys), compile_(part, **keys))
     )
-    one, other = ran(compiled=False), ran(compiled=True)
+    one, other = ran(mode=None), ran(mode="default")
     assert calls
-    assert all(keys == {"dynamic": False} for keys in calls)
+    assert all(keys == {"dynamic": False, "mode": "default"} for keys in calls)
     for slot, values in one.state.server.slots.items():
         for key, value in values.items():
             torch.testing.assert_close(

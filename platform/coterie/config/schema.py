@@ -256,9 +256,10 @@ class RunConfig(Component):
     precision: Precision = "32-true"
     """Lightning's precision of local training; `bf16-true` is refused for methods with a
     moving-average target network."""
-    compile: bool = False
-    """Compile the encoder for local training (TorchInductor): other bits, and up to minutes at the
-    start of each process, for steps that take less; see `docs/benchmarks.md` for what it saves."""
+    compile: Literal["default", "reduce-overhead"] | None = None
+    """Compile the encoder for local training, in this mode of `torch.compile`; `reduce-overhead`
+    takes CUDA graphs. Steps take less time and their rounding differs, and each process compiles
+    for up to minutes first; `docs/benchmarks.md` has what it saves."""
     deterministic: bool = True
     """Use deterministic algorithms on the GPU, which are slower; without effect on the CPU."""
     accelerator: Literal["auto", "cpu", "cuda"] = "auto"

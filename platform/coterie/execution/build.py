@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from functools import partial
 
 import torch
 
@@ -47,7 +48,7 @@ def build_worker(
     device = client_device(config)
     deadline = Deadline(config.faults.client_timeout_s, stop)
     trainer = local_trainer(config, device, deadline.check, workload.callbacks)
-    finish = (compile_encoders,) if config.compile else ()
+    finish = (partial(compile_encoders, mode=config.compile),) if config.compile else ()
     pool, size = ModulePool(derive_seed(config.seed, "init"), *finish), config.cluster.stack
     stacked = None
     if isinstance(trainer, StackedTrainer):

@@ -6,12 +6,16 @@ from torch import nn
 from coterie.networks.encoders import Encoder
 
 
-def compile_encoders(module: LightningModule) -> None:
+def compile_encoders(module: LightningModule, mode: str) -> None:
     """Have each encoder of a module compiled at its first call with each shape of batch.
 
     A graph holds for one shape: one for all shapes would follow the shape that comes first, and
     with it the bits the order of the clients. PyTorch's limit on graphs, beyond which it computes
     uncompiled, is lifted for the same reason.
+
+    Args:
+        module: Trains in this process.
+        mode: That of `torch.compile`.
     """
     import torch._dynamo  # takes seconds, which only a run that compiles pays
 
@@ -20,7 +24,7 @@ def compile_encoders(module: LightningModule) -> None:
     part: nn.Module
     for part in module.modules():
         if isinstance(part, Encoder):
-            part.compile(dynamic=False)
+            part.compile(dynamic=False, mode=mode)
 
 
 _ALL = 1 << 20

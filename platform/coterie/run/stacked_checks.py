@@ -44,7 +44,7 @@ def _alone(config: RunConfig) -> str:
     if size is not None:
         return f"method.{key}={size} caches gradients for one client at a time; leave it out"
     if config.compile:
-        return "compile=true compiles the encoder of one client at a time; leave it out"
+        return f"compile={config.compile} compiles one client's encoder at a time; leave it out"
     if config.precision in _MIXED:
         return f"precision={config.precision} does nothing where clients train as one; use 32-true"
     if timeout is not None:

@@ -38,8 +38,8 @@ OWN = ("experiment=fedavg_fashionmnist", "data=digits", "partition.clients=5")
             "use 32-true, or use executor=bare.",
         ),
         (
-            ("compile=true",),
-            "executor=stacked: compile=true compiles the encoder of one client at a time; leave it "
+            ("compile=default",),
+            "executor=stacked: compile=default compiles one client's encoder at a time; leave it "
             "out, or use executor=bare.",
         ),
         (
