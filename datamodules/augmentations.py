@@ -1,22 +1,22 @@
 """Augmentations: random views of whole batches, drawn per sample, on the batch's device.
 
-Geometric steps are composed into one transformation, so an image is resampled only once.
+Geometric steps are composed into one transformation (`datamodules.warps`).
 Randomness comes from torch's global generators; `coterie.networks.views.seeded_view` seeds them.
 """
 
 from abc import ABC, abstractmethod
 from math import ceil
-from typing import Annotated, Any, Literal
+from typing import Annotated
 
 import kornia.augmentation as kornia
 import torch
-from kornia.geometry.transform import warp_perspective
 from pydantic import AfterValidator, Field
 from torch import Tensor, nn
 
 from coterie.config.component import Component
 from coterie.errors import ConfigError
 from datamodules.colours import ColourJitter
+from datamodules.warps import Padding, Warp
 
 
 def _ordered(bounds: tuple[float, float]) -> tuple[float, float]:
@@ -33,8 +33,6 @@ Area = Annotated[tuple[Share, Share], Field(strict=False), AfterValidator(_order
 """Bounds of a crop's share of the image's area; a list in YAML."""
 Factor = Annotated[tuple[Positive, Positive], Field(strict=False), AfterValidator(_ordered)]
 """Bounds of a positive factor; a list in YAML."""
-Padding = Literal["zeros", "border", "reflection"]
-"""How to fill pixels beyond the image's edge."""
 
 
 class AugmentationConfig(Component, ABC):
@@ -221,28 +219,6 @@ def _blur(kernel: int, probability: float, sigma: tuple[float, float]) -> list[n
             (kernel, kernel), sigma, p=probability, separable=kernel > 5, border_type="replicate"
         )
     ]
-
-
-class Warp(nn.Module):
-    """Composes kornia's geometric augmentations and resamples once, bilinearly."""
-
-    def __init__(self, *steps: nn.Module, padding: Padding) -> None:
-        super().__init__()
-        self.steps = nn.ModuleList(steps)
-        self.padding = padding
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Map images (n, c, h, w) to views of the same shape."""
-        matrix = torch.eye(3, dtype=images.dtype, device=images.device)
-        step: Any
-        for step in self.steps:
-            drawn = step.forward_parameters(images.shape)
-            matrix = step.get_transformation_matrix(images, drawn, step.flags) @ matrix
-        size = (images.shape[-2], images.shape[-1])
-        views: Tensor = warp_perspective(
-            images, matrix, size, padding_mode=self.padding, align_corners=False
-        )
-        return views
 
 
 class ImageView(nn.Sequential):

@@ -12,12 +12,11 @@ from coterie.commands.help_text import command_help
 from coterie.commands.program import run_command, run_program
 from coterie.config.component import Component
 from coterie.config.loading import load_component
+from coterie.config.schema import LabelledShare
 from coterie.config.trust import Trust
 from coterie.tracking.formatting import display_path, scores_table
 from coterie.tracking.paths import local_path, make_writable
 from coterie.tracking.run_directory import RunDirectory
-
-_Share = Annotated[float, Field(gt=0.0, le=1.0)]
 
 
 class EvaluateConfig(Component):
@@ -27,7 +26,7 @@ class EvaluateConfig(Component):
     """The run's folder."""
     checkpoint: Literal["latest", "best"] | NonNegativeInt = "latest"
     """`latest`, `best`, or the round of a checkpoint."""
-    labelled_shares: Annotated[tuple[_Share, ...], Field(strict=False)] = (0.01, 0.1)
+    labelled_shares: Annotated[tuple[LabelledShare, ...], Field(strict=False)] = (0.01, 0.1)
     """Shares of the labels to fine-tune the whole network with; [] for no fine-tuning."""
     fine_tuning_epochs: PositiveInt = 100
     """Epochs of fine-tuning."""

@@ -20,7 +20,7 @@ from coterie.run.data import read_and_split
 from tests.benchmarks.training_rate import rate_apart
 
 TITLE = "Training on two views: SimCLR and BYOL against lightly"
-TURNS = 5
+TURNS = 3
 ROUNDS = 3
 PEER = Path(__file__).with_name("peer_lightly.py")
 NETWORKS = {

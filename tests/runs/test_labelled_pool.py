@@ -8,7 +8,7 @@ import pytest
 
 from coterie.commands.compose import compose
 from coterie.errors import ConfigError, DataError
-from coterie.run import evaluate_run
+from coterie.run import fine_tuning
 from coterie.run.data import draw_pool, read_and_split, without_pool
 from coterie.run.federation import RunResult
 from coterie.run.setup import assemble
@@ -44,13 +44,13 @@ def test_without_a_share_nothing_changes() -> None:
 
 
 def test_labels_are_of_the_pool_alone(ran: RunResult, monkeypatch) -> None:
-    given, original = [], evaluate_run.fine_tune
+    given, original = [], fine_tuning.fine_tune
 
     def spied(encoder, labelled, test, **options):
         given.append((labelled, options["share"]))
         return original(encoder, labelled, test, **options)
 
-    monkeypatch.setattr(evaluate_run, "fine_tune", spied)
+    monkeypatch.setattr(fine_tuning, "fine_tune", spied)
     arguments = [f"run={ran.run_dir}", "labelled_shares=[0.1]", "fine_tuning_epochs=2"]
     assert main(arguments) == 0
     (((samples, labels), share),) = given
@@ -64,6 +64,25 @@ def test_labels_are_of_the_pool_alone(ran: RunResult, monkeypatch) -> None:
     assert share == pytest.approx(0.5)
     written = json.loads((ran.run_dir / "evaluation-round-000004" / "metrics.json").read_text())
     assert "labels_10%" in written["metrics"]
+
+
+def test_a_run_fine_tunes_at_its_end_as_its_evaluation_does(tmp_path, capsys) -> None:
+    keys = ("evaluation.labelled_shares=[0.1,0.2]", "evaluation.fine_tuning_epochs=2")
+    done = train(tmp_path / "run", POOL, *keys)
+    arguments = [f"run={done.run_dir}", "labelled_shares=[0.1,0.2]", "fine_tuning_epochs=2"]
+    assert main(arguments) == 0
+    written = json.loads((done.run_dir / "evaluation-round-000004" / "metrics.json").read_text())
+    for group in ("labels_10%", "labels_20%"):
+        assert done.metrics[group] == written["metrics"][group]
+
+
+def test_a_run_that_would_fine_tune_with_more_labels_is_refused() -> None:
+    with pytest.raises(ConfigError) as refused:
+        assemble(compose(*TINY, POOL, "evaluation.labelled_shares=[0.1,0.3]"))
+    assert str(refused.value) == (
+        "evaluation.labelled_shares=0.3: the run held labelled_pool=0.2 of the samples out of its "
+        "training; choose at most as much."
+    )
 
 
 def test_more_labels_than_were_held_out_are_refused(ran: RunResult, capsys) -> None:

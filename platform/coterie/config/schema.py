@@ -141,6 +141,9 @@ KnnWeighting = Literal["exp", "uniform"]
 """Weight of a neighbour's vote: exp(cosine/0.1), or 1 (plain kNN, CCFC Table 4)."""
 
 
+LabelledShare = Annotated[float, Field(gt=0.0, le=1.0)]
+"""A share of the labels."""
+
 Clustering = Literal["kmeans", "prototypes"]
 
 
@@ -176,6 +179,11 @@ class EvaluationConfig(Component):
     """Neighbours; on small data fewer may score higher."""
     knn_weighting: KnnWeighting = "exp"
     """Weight of a neighbour's vote: exp(cosine/0.1), or 1 (plain kNN)."""
+    labelled_shares: Annotated[tuple[LabelledShare, ...], Field(strict=False)] = ()
+    """Shares of the labels, such as [0.01, 0.1], with each of which the whole network is fine-tuned
+    at the end; not for silos."""
+    fine_tuning_epochs: PositiveInt = 100
+    """Epochs of each fine-tuning."""
     kmeans_baseline: bool = True
     """Compare with k-means on the raw samples at the end."""
     local_tests: bool = False

@@ -1,5 +1,7 @@
 """Checks of a config against its data, before actors start; and the number of clusters."""
 
+from collections.abc import Iterable
+
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -69,6 +71,25 @@ def _check_clusters(config: RunConfig, data: DataArrays) -> None:
         raise ConfigError(
             f"evaluation.max_samples={most}: that is less than the {clusters} clusters; raise it."
         )
+
+
+def check_shares(key: str, shares: Iterable[float], pool: float) -> None:
+    """Check that training held enough labels out, if any.
+
+    Args:
+        key: The key of the shares.
+        shares: Of the labels.
+        pool: `labelled_pool`.
+
+    Raises:
+        ConfigError: If a share is larger than the pool.
+    """
+    for share in shares if pool else ():
+        if share > pool:
+            raise ConfigError(
+                f"{key}={share:g}: the run held labelled_pool={pool:g} of the samples out of its "
+                "training; choose at most as much."
+            )
 
 
 def _labelled(config: RunConfig, data: DataArrays) -> bool:

@@ -50,6 +50,11 @@ def read_data(config: RunConfig) -> RunData:
                 f"labelled_pool={config.labelled_pool:g}: data that stays with its clients is not "
                 "fine-tuned with; leave it out."
             )
+        if config.evaluation.labelled_shares:
+            raise ConfigError(
+                f"evaluation.labelled_shares={list(config.evaluation.labelled_shares)}: data that "
+                "stays with its clients is not fine-tuned with; leave it out."
+            )
         surveys = survey_silos(config)
         arrays, parts = arrays_of_silos(config, surveys)
         labelled = all(survey.labelled for survey in surveys)

@@ -2,11 +2,10 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from coterie.checkpoints.checkpoint import load_checkpoint
@@ -14,18 +13,15 @@ from coterie.config.about import about
 from coterie.config.component import target_of
 from coterie.config.loading import dump_config
 from coterie.config.schema import RunConfig
-from coterie.contract.data import Indices
 from coterie.contract.phase import ServerState
-from coterie.contract.samples import picked
 from coterie.contract.seeds import derive_seed
 from coterie.errors import ConfigError
-from coterie.evaluation.evaluator import Evaluator
 from coterie.evaluation.scorer import UNSUPERVISED, Evaluation
-from coterie.evaluation.semi_supervised import fine_tune
 from coterie.execution.backend import Backend
 from coterie.execution.device import device_of
 from coterie.execution.silo_data import is_siloed
-from coterie.run.data import draw_pool
+from coterie.run.checks import check_shares
+from coterie.run.fine_tuning import FineTuning
 from coterie.run.interrupts import Interrupts
 from coterie.run.outputs import draw_evaluation
 from coterie.run.setup import (
@@ -100,7 +96,7 @@ class RunEvaluation:
                 f"run={self.directory.path}: its data stays with its clients and is scored by the "
                 "run itself; read its summary.json."
             )
-        self._check_shares()
+        check_shares("labelled_shares", self.shares, self.config.labelled_pool)
         self._assembly = assemble(self.config)
         with Interrupts() as interrupts:
             backend = make_backend(
@@ -117,56 +113,18 @@ class RunEvaluation:
         evaluator = make_evaluator(self.config, self._assembly, backend)
         evaluation = evaluator.final(server)
         metrics = dict(evaluation.metrics)
-        for share in self.shares if evaluator.labelled else ():
-            interrupts.check("nothing was written")
-            metrics[f"labels_{100 * share:g}%"] = self._fine_tuned(server, evaluator, share)
+        metrics |= FineTuning(
+            config=self.config,
+            assembly=self._assembly,
+            evaluator=evaluator,
+            epochs=self.epochs,
+            check=lambda: interrupts.check("nothing was written"),
+        ).scores(server, self.shares)
         if UNSUPERVISED not in metrics:
             unsupervised = make_unsupervised_evaluator(self.config, self._assembly, backend)
             metrics[UNSUPERVISED] = unsupervised.scores(server)
         default = self.directory.path / f"evaluation-{loaded.path.name.strip('.')}"
         return self._write(self.folder or default, server, metrics, evaluation)
-
-    def _fine_tuned(
-        self, server: ServerState, evaluator: Evaluator, share: float
-    ) -> dict[str, float]:
-        """Fine-tune with a share of the labels and score on the samples that the probes use."""
-        data = self._assembly.data
-        fit, held, test_labels = evaluator.held_out()
-        samples, labels = data.samples, data.labels
-        assert labels is not None
-        fit, share = self._labelled(fit, share)
-        if test_labels is not None and data.test_samples is not None:
-            test = picked(data.test_samples, held), test_labels[held]
-        else:
-            test = picked(samples, held), labels[held]
-        scores = fine_tune(
-            self._assembly.method.model_for(server, None).encoder,
-            (picked(samples, fit), labels[fit]),
-            test,
-            classes=len(data.classes),
-            share=share,
-            seed=self._seed("fine-tuning"),
-            epochs=self.epochs,
-            device=self.device,
-        )
-        return asdict(scores)
-
-    def _labelled(self, fit: Indices, share: float) -> tuple[Indices, float]:
-        """The rows whose labels may be used, and the share of them that gives as many labels."""
-        kept = self.config.labelled_pool
-        if not kept:
-            return fit, share
-        pool = draw_pool(self._assembly.data, kept, self.config.seed)
-        return fit[np.isin(fit, pool)], share / kept
-
-    def _check_shares(self) -> None:
-        kept = self.config.labelled_pool
-        for share in self.shares if kept else ():
-            if share > kept:
-                raise ConfigError(
-                    f"labelled_shares={share:g}: the run held labelled_pool={kept:g} of the "
-                    "samples out of its training; choose at most as much."
-                )
 
     def _write(
         self,

@@ -20,6 +20,7 @@ from coterie.rounds.loop import Committed
 from coterie.rounds.state import RunState
 from coterie.run.client_groups import GROUP, ClientGroups
 from coterie.run.client_table import ClientRow
+from coterie.run.fine_tuning import FineTuning
 from coterie.tracking.loggers import Position, Tracker
 from coterie.tracking.metrics_log import MetricsRow, flat
 from coterie.tracking.summary import Summary
@@ -46,6 +47,7 @@ class Recorder:
         clients: Tabulates what each client has done.
         writer: Writes checkpoints.
         groups: Scores the method's groups of clients; None if it has none.
+        fine_tuning: Fine-tunes with shares of the labels at the end; None if not asked for.
         seconds: Purpose to wall-clock seconds.
         curves: Name to (round, value), for the figure of curves.
         stages: Stage to its first round.
@@ -61,6 +63,7 @@ class Recorder:
     clients: Callable[[RunState], Sequence[ClientRow]]
     writer: CheckpointWriter
     groups: ClientGroups | None = None
+    fine_tuning: FineTuning | None = None
     seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     curves: dict[str, list[tuple[int, float]]] = field(default_factory=lambda: defaultdict(list))
     stages: dict[str, int] = field(default_factory=dict)
@@ -146,6 +149,10 @@ class Recorder:
         if self.groups is not None:
             scores = self.groups.scores(state.server)
             evaluation = replace(evaluation, metrics={**evaluation.metrics, GROUP: scores})
+        if self.fine_tuning is not None:
+            shares = self.config.evaluation.labelled_shares
+            found = self.fine_tuning.scores(state.server, shares)
+            evaluation = replace(evaluation, metrics={**evaluation.metrics, **found})
         self.observer.evaluated(state.server.round, flat(evaluation.metrics), final=True)
         return evaluation
 

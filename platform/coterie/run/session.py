@@ -23,6 +23,7 @@ from coterie.rounds.privacy import Privacy, Spent
 from coterie.rounds.state import RunState
 from coterie.run.client_groups import ClientGroups
 from coterie.run.client_table import ClientRow, client_rows, write_clients
+from coterie.run.fine_tuning import FineTuning
 from coterie.run.interrupts import Interrupts
 from coterie.run.lineage import pretrained_artifact
 from coterie.run.outputs import draw_figures, summary_of, write_assignments, write_models
@@ -174,7 +175,7 @@ class Session:
         self._metrics = make_metrics(self._backend, self.config, self.directory.path.name)
         if self._metrics is not None:
             self.view = Followed(self.view, [self._metrics])
-        self._recorder = self._make_recorder(self._backend, self._tracker)
+        self._recorder = self._make_recorder(self._backend, self._tracker, interrupts.check)
         recovery = Recovery(
             config=self.config,
             start=self.assembly.server,
@@ -278,17 +279,21 @@ class Session:
         log = MetricsLog(self.directory.metrics)
         return Tracker(log, loggers, config.tracking.client_rows, values)
 
-    def _make_recorder(self, backend: Backend, tracker: Tracker) -> Recorder:
+    def _make_recorder(
+        self, backend: Backend, tracker: Tracker, check: Callable[[], None]
+    ) -> Recorder:
+        scorer = make_scorer(self.config, self.assembly, backend)
         return Recorder(
             config=self.config,
             method=self.assembly.method,
             backend=backend,
-            evaluator=make_scorer(self.config, self.assembly, backend),
+            evaluator=scorer,
             tracker=tracker,
             observer=self.view,
             parts=self.assembly.workload.parts,
             clients=self._client_rows,
             groups=ClientGroups.of(self.config, self.assembly.method),
+            fine_tuning=FineTuning.of(self.config, self.assembly, scorer, check),
             writer=CheckpointWriter(
                 self.directory.checkpoints,
                 backend,

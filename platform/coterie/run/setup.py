@@ -28,7 +28,7 @@ from coterie.execution.messages import check_sums_only
 from coterie.execution.serial import SerialBackend
 from coterie.rounds.participation import Participation
 from coterie.run.callbacks import AnyCallback, build_callbacks, local_callbacks, run_callbacks
-from coterie.run.checks import check_fit, cluster_number
+from coterie.run.checks import check_fit, check_shares, cluster_number
 from coterie.run.data import RunData, read_data, task_of
 from coterie.run.privacy_checks import check_privacy
 from coterie.run.stacked_checks import check_stacked
@@ -72,6 +72,9 @@ def assemble(config: RunConfig, given: Sequence[AnyCallback] = ()) -> Assembly:
         DataError: If the data is missing or cannot be split as asked.
     """
     check_kinds(config)
+    check_shares(
+        "evaluation.labelled_shares", config.evaluation.labelled_shares, config.labelled_pool
+    )
     torch.set_num_threads(config.cluster.threads_per_client)
     callbacks = build_callbacks(config, given)
     read = read_data(config)

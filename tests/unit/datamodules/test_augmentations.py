@@ -21,10 +21,10 @@ from datamodules.augmentations import (
     NoAugmentation,
     RotationPerspective,
     VectorNoise,
-    Warp,
 )
 from datamodules.auto_augmentation import Auto
 from datamodules.colours import shift_hue
+from datamodules.warps import Warp
 
 IMAGE_KINDS = [
     DigitsAugmentation(),
@@ -94,6 +94,17 @@ def test_crop_is_torchvisions() -> None:
         # At its edge torchvision repeats the crop's last pixel; the warp sees the one beyond.
         inner = (slice(None), slice(3, -3), slice(3, -3))
         torch.testing.assert_close(view[inner], expected[inner], rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
+def test_an_affine_warp_is_that_of_a_perspective(padding: str) -> None:
+    images = noise(32, 3, 24, 40)
+    affine = kornia.RandomAffine(40.0, (0.2, 0.2), (0.7, 1.3), 20.0, p=1.0)
+    still = kornia.RandomPerspective(0.0, p=1.0)
+    one, other = Warp(affine, padding=padding), Warp(affine, still, padding=padding)
+    assert (one.affine, other.affine) == (True, False)
+    views = seeded_view(one, images, 3)
+    torch.testing.assert_close(views, seeded_view(other, images, 3), rtol=0, atol=1e-4)
 
 
 def test_steps_are_composed_in_order() -> None:

@@ -1,0 +1,57 @@
+"""Geometric steps composed into one transformation, so that an image is resampled only once."""
+
+from collections.abc import Hashable
+from typing import Any, Literal
+
+import kornia.augmentation as kornia
+import torch
+from kornia.geometry.transform import warp_perspective
+from torch import Tensor, nn
+from torch.nn.functional import affine_grid, grid_sample
+
+Padding = Literal["zeros", "border", "reflection"]
+"""How to fill pixels beyond the image's edge."""
+
+
+class Warp(nn.Module):
+    """Composes kornia's geometric augmentations and resamples once, bilinearly."""
+
+    def __init__(self, *steps: nn.Module, padding: Padding) -> None:
+        super().__init__()
+        self.steps = nn.ModuleList(steps)
+        self.padding = padding
+        self.affine = not any(isinstance(step, kornia.RandomPerspective) for step in steps)
+        self._units: dict[Hashable, tuple[Tensor, Tensor]] = {}
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Map images (n, c, h, w) to views of the same shape."""
+        matrix = torch.eye(3, dtype=images.dtype, device=images.device)
+        step: Any
+        for step in self.steps:
+            drawn = step.forward_parameters(images.shape)
+            matrix = step.get_transformation_matrix(images, drawn, step.flags) @ matrix
+        if self.affine:
+            return self._sampled(images, matrix)
+        size = (images.shape[-2], images.shape[-1])
+        views: Tensor = warp_perspective(
+            images, matrix, size, padding_mode=self.padding, align_corners=False
+        )
+        return views
+
+    def _sampled(self, images: Tensor, matrix: Tensor) -> Tensor:
+        """What `warp_perspective` gives for affine matrices (n, 3, 3), in half the time."""
+        to_unit, to_pixels = self._unit(images)
+        # Not `inv`, which waits for a GPU to say whether there is an inverse.
+        back = to_unit @ torch.linalg.inv_ex(matrix).inverse @ to_pixels
+        grid = affine_grid(back[:, :2], list(images.shape), align_corners=False)
+        return grid_sample(images, grid, padding_mode=self.padding, align_corners=False)
+
+    def _unit(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """From pixels, whose centres have whole numbers, to [−1, 1] between the edges; and back."""
+        (height, width), device = images.shape[-2:], images.device
+        if (height, width, device) not in self._units:
+            rows = [[2 / width, 0, 1 / width - 1], [0, 2 / height, 1 / height - 1], [0, 0, 1.0]]
+            unit = torch.tensor(rows, dtype=torch.float64)
+            pair = [m.to(device, torch.float32) for m in (unit, torch.linalg.inv(unit))]
+            self._units[height, width, device] = pair[0], pair[1]
+        return self._units[height, width, device]

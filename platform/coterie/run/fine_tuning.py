@@ -1,0 +1,85 @@
+"""Fine-tuning a run's encoder with shares of the labels: the semi-supervised protocol."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from coterie.config.schema import RunConfig
+from coterie.contract.data import Indices
+from coterie.contract.phase import ServerState
+from coterie.contract.samples import picked
+from coterie.contract.seeds import derive_seed
+from coterie.evaluation.evaluator import Evaluator
+from coterie.evaluation.scorer import Scorer
+from coterie.evaluation.semi_supervised import fine_tune
+from coterie.execution.device import device_of
+from coterie.run.data import draw_pool
+from coterie.run.setup import Assembly
+
+
+@dataclass(frozen=True, kw_only=True)
+class FineTuning:
+    """Scores fine-tuned copies of a run's encoder on the samples that the probes are scored on.
+
+    Attributes:
+        config: The run's config; with `labelled_pool` only labels of the pool are used.
+        assembly: Its data and method.
+        evaluator: Splits the samples of known class.
+        epochs: Epochs of each fine-tuning.
+        check: Called before each; raises when the run is to stop.
+    """
+
+    config: RunConfig
+    assembly: Assembly
+    evaluator: Evaluator
+    epochs: int
+    check: Callable[[], None] = lambda: None
+
+    @classmethod
+    def of(
+        cls, config: RunConfig, assembly: Assembly, scorer: Scorer, check: Callable[[], None]
+    ) -> "FineTuning | None":
+        """What the config asks for at the end of its run; None without shares."""
+        if not config.evaluation.labelled_shares:
+            return None
+        assert isinstance(scorer, Evaluator)  # `read_data` has refused the run otherwise
+        epochs = config.evaluation.fine_tuning_epochs
+        return cls(config=config, assembly=assembly, evaluator=scorer, epochs=epochs, check=check)
+
+    def scores(self, server: ServerState, shares: Iterable[float]) -> dict[str, dict[str, float]]:
+        """`labels_1%` and so on, each with the scores of a classifier; none without labels."""
+        if not self.evaluator.labelled:
+            return {}
+        return {f"labels_{100 * share:g}%": self._scores(server, share) for share in shares}
+
+    def _scores(self, server: ServerState, share: float) -> dict[str, float]:
+        self.check()
+        data = self.assembly.data
+        fit, held, test_labels = self.evaluator.held_out()
+        samples, labels = data.samples, data.labels
+        assert labels is not None
+        fit, share = self._labelled(fit, share)
+        if test_labels is not None and data.test_samples is not None:
+            test = picked(data.test_samples, held), test_labels[held]
+        else:
+            test = picked(samples, held), labels[held]
+        scores = fine_tune(
+            self.assembly.method.model_for(server, None).encoder,
+            (picked(samples, fit), labels[fit]),
+            test,
+            classes=len(data.classes),
+            share=share,
+            seed=derive_seed(self.config.seed, "evaluate", "fine-tuning"),
+            epochs=self.epochs,
+            device=device_of(self.config.accelerator),
+        )
+        return asdict(scores)
+
+    def _labelled(self, fit: Indices, share: float) -> tuple[Indices, float]:
+        """The rows whose labels may be used, and the share of them that gives as many labels."""
+        kept = self.config.labelled_pool
+        if not kept:
+            return fit, share
+        pool = draw_pool(self.assembly.data, kept, self.config.seed)
+        return fit[np.isin(fit, pool)], share / kept
