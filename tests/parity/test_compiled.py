@@ -1,6 +1,7 @@
 """`compile=default`: encoders compiled by TorchInductor give the results of those that are not."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -30,9 +31,13 @@ def ran(*, mode: str | None) -> Federated:
 @pytest.mark.slow
 def test_compiled_encoders_train_as_others(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[dict[str, object]] = []
-    monkeypatch.setattr(
-        Encoder, "compile", lambda part, **keys: (calls.append(keys), compile_(part, **keys))
-    )
+    compiled = Encoder.compile
+
+    def spied(part: Encoder, **keys: Any) -> None:
+        calls.append(keys)
+        compiled(part, **keys)
+
+    monkeypatch.setattr(Encoder, "compile", spied)
     one, other = ran(mode=None), ran(mode="default")
     assert calls
     assert all(keys == {"dynamic": False, "mode": "default"} for keys in calls)
@@ -43,6 +48,3 @@ def test_compiled_encoders_train_as_others(monkeypatch: pytest.MonkeyPatch) -> N
             )
     for a, b in zip(one.spy.turns, other.spy.turns, strict=True):
         assert a.outcome.metrics == pytest.approx(b.outcome.metrics, abs=1e-9)
-
-
-compile_ = Encoder.compile

@@ -286,6 +286,11 @@ def test_moon_protects_samples_too(tmp_path):
         ("fedavg", (*RECORD[1:], "privacy.dp.delta=0.1"), "privacy.dp.delta=0.1: with 200 samples"),
         ("fedavg", (*RECORD[1:], "privacy.dp.budget=3"), "a single round spends"),
         ("fedavg", ("privacy.dp.unit=record",), "unit=record: give clip and noise_multiplier too"),
+        (
+            "fedavg",
+            (*NOISE, "privacy.dp.unit=record", "compile=default", "encoder=mlp"),
+            "compile=default: under privacy.dp.unit=record each sample's gradient comes from hooks",
+        ),
         ("fedavg", (*NOISE, "aggregation.rule=median"), "aggregation.rule=median: noise under"),
         ("fedavg", (*NOISE, "privacy.dp.delta=0.4"), "privacy.dp.delta=0.4: with 5 clients that"),
         ("fedavg", (*NOISE, "privacy.dp.budget=0.5"), "privacy.dp.budget=0.5: a single sum spends"),

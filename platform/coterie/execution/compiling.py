@@ -5,6 +5,9 @@ from torch import nn
 
 from coterie.networks.encoders import Encoder
 
+_ALL = 1 << 20
+"""More graphs than a run has."""
+
 
 def compile_encoders(module: LightningModule, mode: str) -> None:
     """Have each encoder of a module compiled at its first call with each shape of batch.
@@ -25,6 +28,3 @@ def compile_encoders(module: LightningModule, mode: str) -> None:
     for part in module.modules():
         if isinstance(part, Encoder):
             part.compile(dynamic=False, mode=mode)
-
-
-_ALL = 1 << 20

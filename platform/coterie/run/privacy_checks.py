@@ -35,6 +35,11 @@ def check_privacy(
     if dp.clip is None:
         return
     check_installed(f"privacy.dp.clip={dp.clip:g}")
+    if config.compile and dp.unit == "record":
+        raise ConfigError(
+            f"compile={config.compile}: under privacy.dp.unit=record each sample's gradient comes "
+            "from hooks, which compiled encoders may pass by; leave one of the two out."
+        )
     rule = config.aggregation.rule
     if rule not in ("weighted", "equal"):
         raise ConfigError(
