@@ -266,8 +266,8 @@ class RunConfig(Component):
     moving-average target network."""
     compile: Literal["default", "reduce-overhead"] | None = None
     """Compile the encoder for local training, in this mode of `torch.compile`; `reduce-overhead`
-    takes CUDA graphs. Steps take less time and their rounding differs, and each process compiles
-    for up to minutes first; `docs/benchmarks.md` has what it saves."""
+    takes CUDA graphs. Rounding differs, and each process compiles first, for each shape of batch;
+    `docs/benchmarks.md` has where steps take less time."""
     deterministic: bool = True
     """Use deterministic algorithms on the GPU, which are slower; without effect on the CPU."""
     accelerator: Literal["auto", "cpu", "cuda"] = "auto"
