@@ -41,17 +41,19 @@ from coterie.peers.topology import (
     neighbours,
     ring,
 )
-from modules.cfcl_device import PULLED, RESERVE, Device, Sender
+from modules.cfcl_device import PULLED, RESERVE, Device, Sender, proximity
 from modules.cfcl_model import Local, TripletModel
 from modules.cfcl_timeline import CFCLConfig, Event, check_exchange, timeline
 
 MODEL, SETUP = "encoder", "setup"
 METRICS = {
-    "train": frozenset({"loss", "triplet", "regulariser", "set_size", "steps", "time_step"}),
+    "train": frozenset(
+        {"loss", "triplet", "regulariser", "set_size", "steps", "time_step", "proximity"}
+    ),
     "aggregate": frozenset({"time_step"}),
 }
 """By event. `set_size`: samples that a device trains on, including pulled ones; `steps`: those
-taken in the phase; `time_step`: the last one."""
+taken in the phase; `time_step`: the last one; `proximity`: see the option of that name."""
 RULES = StateRules(
     Entry(pattern="encoder.*", rule=Rule.AVERAGE, slot=MODEL),
     Entry(pattern="augment.*", rule=Rule.RESET),
@@ -191,6 +193,7 @@ class CFCL(Method):
             device.round, device.exposure, device.network = phase.round, 0, slots[MODEL]
             device.adam = {} if self._config.reset_optimizer else device.adam
         module = client.module("cfcl", self._build)
+        near = self._proximity(client, device, module, slots)
         load_tensors(module, device.network)
         local = self._local(client, device, event)
         module.begin(local)
@@ -207,8 +210,20 @@ class CFCL(Method):
         device.network, device.adam = RULES.slot(module, MODEL), module.remember()
         reached = event.step + fit.steps - 1
         counts = {"set_size": size, "steps": fit.steps, "time_step": reached}
-        metrics = {**fit.metrics, **{name: float(count) for name, count in counts.items()}}
+        metrics = {**fit.metrics, **{name: float(count) for name, count in counts.items()}, **near}
         return Outcome(state=device.tensors(), metrics=metrics)
+
+    def _proximity(
+        self, client: Client, device: Device, module: TripletModel, slots: Slots
+    ) -> dict[str, float]:
+        """How near a new pull is to the device's own data, if that is asked for."""
+        received = device.received
+        fresh = any(key in PULLED for letter in client.mail.values() for key in letter)
+        if not self._config.proximity or not fresh or received is None:
+            return {}
+        load_tensors(module, slots[MODEL])
+        seed = derive_seed(client.seed, "proximity")
+        return {"proximity": proximity(self._config, client, module.encoder, received, seed)}
 
     def _local(self, client: Client, device: Device, event: Event) -> Local:
         """Samples join the device's own; embeddings join the loss."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from coterie.clustering.kmeans import kmeans
 from coterie.contract import Client, Tensors, derive_seed, load_tensors
@@ -19,7 +19,7 @@ from coterie.contract.clusterer import to_unit
 from coterie.losses.triplet import crossed_losses
 from coterie.networks.views import seeded_view
 from coterie.peers.choosing import draw, draw_uniformly, nearest_to_centroids
-from coterie.peers.clusters import mean_squared_radius
+from coterie.peers.clusters import mean_squared_radius, relative_distance
 from coterie.peers.embeddings_importance import embedding_importance
 from coterie.peers.samples_importance import sample_importance
 from modules.cfcl_model import TripletModel
@@ -266,3 +266,22 @@ class Sender:
 
     def _stream(self, *purpose: str | int) -> torch.Generator:
         return torch.Generator().manual_seed(self._seed(*purpose))
+
+
+def proximity(
+    config: CFCLConfig, client: Client, encoder: nn.Module, received: Tensor, seed: int
+) -> float:
+    """How near received items are to a device's own clusters, figure 7; see `relative_distance`.
+
+    Args:
+        config: The options of the exchange.
+        client: The receiver's data, and `embed`.
+        encoder: That of the last global model, which embeddings were sent by.
+        received: Samples or embeddings, at least one.
+        seed: Of the k-means.
+    """
+    own = client.embed(encoder, client.data.take())
+    count = min(config.clusters, len(own))
+    centroids = kmeans(own, count, seed=seed, restarts=config.restarts).centroids
+    points = received if config.sends_embeddings else client.embed(encoder, received)
+    return relative_distance(points, own, centroids)

@@ -93,6 +93,10 @@ class CFCLConfig(Component):
     """Over received embeddings: `mean`, or `sum` as in the paper, which scales with the budget and
     the number of neighbours."""
 
+    proximity: bool = False
+    """Whether devices report how near what they pulled is to their own data, Fig. 7 (costs an
+    embedding of a device's data and a k-means a pull)."""
+
     @property
     def sends_embeddings(self) -> bool:
         """Whether embeddings are pulled; then no sample ever leaves a device."""

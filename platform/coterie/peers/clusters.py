@@ -52,3 +52,28 @@ def mean_squared_radius(points: Float[Tensor, "n d"], labels: Int64[Tensor, "n"]
     """
     radii = squared_radii(points, labels, int(labels.max()) + 1)
     return float(radii[radii >= 0].mean())
+
+
+def relative_distance(
+    points: Float[Tensor, "n d"], own: Float[Tensor, "m d"], centroids: Float[Tensor, "k d"]
+) -> float:
+    """How far points are from centroids, in units of how far the centroids' own points are.
+
+    Wagle et al. (CF-CL), figure 7, has the distances themselves, whose unit changes as the network
+    learns.
+
+    Args:
+        points: Embeddings, n ≥ 1.
+        own: The embeddings whose centroids these are, m ≥ 1.
+        centroids: Of `own`.
+
+    Returns:
+        The mean distance of `points` to the nearest centroid, over that of `own`; NaN if the latter
+        is 0.
+    """
+    far, near = (_mean_distance(rows, centroids) for rows in (points, own))
+    return far / near if near else float("nan")
+
+
+def _mean_distance(points: Tensor, centroids: Tensor) -> float:
+    return float(squared_distances(points, centroids).min(dim=1).values.sqrt().mean())

@@ -16,6 +16,7 @@ Points = NDArray[np.float64]
 ROUND, WALL_CLOCK = "round", "seconds"
 _ADDS_UP = re.compile(r"(^|_)(bytes|steps|seconds)(_|$)")
 _UNTIL = re.compile(r"(?P<axis>\S+) until (?P<metric>\S+) (?P<value>[\d.]+)")
+_MEAN = re.compile(r"mean of (?P<metric>\S+)")
 _LARGEST = 4
 """Panels of a figure by default."""
 
@@ -71,6 +72,24 @@ def points(record: RunRecord, metric: str, axis: str) -> Points:
         found = [point for point in found if point[0] < at]  # the final one uses all samples
         found.append((at, record.numbers[metric]))
     return np.array(found, dtype=np.float64).reshape(-1, 2).T
+
+
+def from_rounds(record: RunRecord, name: str) -> float | None:
+    """A number that a study takes from a run's rounds, not from its final scores.
+
+    Args:
+        record: The run.
+        name: As "bytes/peer until linear/acc 0.8", see `until`; or "mean of proximity", the mean of
+            a metric over the rounds that have it.
+
+    Returns:
+        The number; None if no round has it, or the name is of neither form.
+    """
+    parts = _MEAN.fullmatch(name)
+    if parts is None:
+        return until(record, name)
+    values = [row[parts["metric"]] for row in record.rows if row.get(parts["metric"]) is not None]
+    return float(np.mean(values)) if values else None
 
 
 def until(record: RunRecord, name: str) -> float | None:

@@ -134,7 +134,7 @@ class StudyPlan:
     @property
     def _columns(self) -> tuple[str, ...]:
         """The metrics that stand in a run's summary."""
-        return tuple(name for name in self.study.metrics.values() if " until " not in name)
+        return tuple(name for name in self.study.metrics.values() if " " not in name)
 
     def options(self, part: Literal["prepared", "cells"], seeds: tuple[int, ...]) -> CompareConfig:
         """The options of the comparison of the cells, or of what is `prepared`."""

@@ -7,7 +7,7 @@ from coterie.config.schema import RunConfig
 from coterie.errors import InterruptedRunError
 from coterie.studies.comparison import ComparisonView, run_comparison
 from coterie.studies.comparison_table import ComparisonTable
-from coterie.studies.curves import until
+from coterie.studies.curves import from_rounds
 from coterie.studies.origin import commit, config_digest, device_name
 from coterie.studies.paper_plan import StudyPlan
 from coterie.studies.paper_study import Cell
@@ -77,7 +77,7 @@ class _Kept:
         seeded = config.model_copy(update={"seed": record.seed})
         kept = {n: number for n, number in record.numbers.items() if not n.startswith("seconds/")}
         kept |= {name: record.numbers[name] for name in _SECONDS if name in record.numbers}
-        reached = {name: until(record, name) for name in self._metrics}
+        reached = {name: from_rounds(record, name) for name in self._metrics}
         kept |= {name: place for name, place in reached.items() if place is not None}
         return Result(
             cell,

@@ -10,9 +10,11 @@ import torch
 from torch import Tensor
 
 from coterie.checkpoints.checkpoint import load_checkpoint
+from coterie.clustering.kmeans import kmeans
 from coterie.config.participation import ParticipationConfig
 from coterie.contract import Mean
 from coterie.contract.client import ClientData
+from coterie.contract.seeds import derive_seed
 from coterie.execution.exact import ExactMeans, Layout
 from coterie.execution.serial import SerialBackend
 from coterie.peers.clusters import squared_distances
@@ -58,6 +60,60 @@ def test_a_budget_of_nothing_is_fedavg_to_the_bit(alone: Federated, exchange: st
     assert same_bits(encoder(idle), encoder(alone))
     others = [turn.outcome.mail for turn in turns(idle, "pull")]
     assert others == [{}] * len(others)
+
+
+@pytest.mark.parametrize("exchange", ["explicit", "implicit"])
+def test_proximity_is_reported_after_each_pull_and_changes_no_model(exchange: str) -> None:
+    measured, plainly = ran(exchange=exchange, proximity=True), ran(exchange=exchange)
+    assert same_bits(encoder(measured), encoder(plainly))
+    told = {
+        (timeline(measured.config)[turn.phase.round - 1][turn.phase.step].step, turn.client.id)
+        for turn in turns(measured, "train")
+        if "proximity" in turn.outcome.metrics
+    }
+    assert told == set(itertools.product((2, 4, 6), range(len(SIZES))))
+    assert not any("proximity" in turn.outcome.metrics for turn in turns(plainly, "train"))
+
+
+def test_proximity_is_the_distance_to_the_devices_own_centroids() -> None:
+    done = ran(exchange="explicit", proximity=True)
+    turn = next(turn for turn in turns(done, "train") if "proximity" in turn.outcome.metrics)
+    network = TripletModel(short(), tiny_task()).encoder
+    network.load_state_dict(
+        {
+            name.removeprefix("encoder."): value
+            for name, value in done.start.slots["encoder"].items()
+        }
+    )
+    network.eval()
+
+    def embed(samples: Tensor) -> Tensor:
+        return torch.cat([network(row[None].double() / 255.0) for row in samples]).detach()
+
+    rows = done.backend.worker.parts[turn.client.id]
+    own = embed(ClientData(samples=tiny_workload(short()).samples["train"], rows=rows).take())
+    arrived = [value for _, to, key, value in first_pull(done) if to == turn.client.id]
+    received = embed(torch.cat(arrived))
+    seed = derive_seed(turn.client.seed, "proximity")
+    centres = kmeans(own, 3, seed=seed, restarts=1).centroids.double()
+
+    def mean(points: Tensor) -> float:
+        nearest = [min(float((p - c).norm()) for c in centres) for p in points]
+        return sum(nearest) / len(nearest)
+
+    assert turn.outcome.metrics["proximity"] == pytest.approx(mean(received) / mean(own), abs=1e-9)
+
+
+def first_pull(done: Federated) -> list[tuple[int, int, str, Tensor]]:
+    pulls = turns(done, "pull")
+    return [
+        (turn.client.id, to, key, value)
+        for turn in sorted(pulls, key=lambda turn: turn.client.id)
+        if (turn.phase.round, turn.phase.step) == (pulls[0].phase.round, pulls[0].phase.step)
+        for to, letter in turn.outcome.mail.items()
+        for key, value in letter.items()
+        if key == "samples"
+    ]
 
 
 def test_without_the_regularisers_weight_implicit_is_fedavg_to_the_bit(

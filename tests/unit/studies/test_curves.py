@@ -6,7 +6,7 @@ from PIL import Image
 
 from coterie.errors import DataError
 from coterie.studies.comparison_figure import comparison_figure
-from coterie.studies.curves import axes_of, band, metrics_of, points, until
+from coterie.studies.curves import axes_of, band, from_rounds, metrics_of, points, until
 from coterie.tracking.run_records import RunRecord
 
 
@@ -62,6 +62,14 @@ def test_how_far_a_run_came_until_a_metric_was_as_high():
     assert until(found, "bytes until clustering/acc 0.5") is None
     assert until(found, "clustering/acc") is None
     assert until(found, "no_such until clustering/acc 0.1") is None
+
+
+def test_a_study_takes_the_mean_over_rounds_or_how_far_a_run_came():
+    found = run([0.1, None, 0.3, 0.2], final=0.4)
+    assert from_rounds(found, "mean of clustering/acc") == pytest.approx(0.2)
+    assert from_rounds(found, "mean of no_such") is None
+    assert from_rounds(found, "clustering/acc") is None
+    assert from_rounds(found, "bytes until clustering/acc 0.1") == 11
 
 
 def test_the_band_is_one_sample_deviation_around_the_mean():
