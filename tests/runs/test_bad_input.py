@@ -227,6 +227,11 @@ def test_encoders_for_images_and_vectors(refused, tmp_path):
     other = refused(f"encoder.target={HERE}:ForOthers", "~encoder.hidden", "~encoder.features")
     assert other.startswith("encoder: Encoder cannot take samples of shape (1, 8, 8) (")
     assert other.endswith("(2x64 and 9x8)); mend its build, or choose another.")
+    narrow = ("encoder=conv3", "encoder.norm=group", "encoder.width=8", "~encoder.hidden")
+    assert refused(*narrow) == (
+        "encoder: a group norm in it has one value a group on samples of shape (1, 8, 8), and "
+        "so gives only zeros; make it wider, or choose another norm."
+    )
     assert refused(*vectors, clusters, "checkpoint.best=acc") == (
         "checkpoint.best=acc: data=v has no labels to measure it by; leave it out."
     )

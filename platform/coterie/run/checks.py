@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 import torch
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from coterie.config.component import Component, load_target, target_of
@@ -23,7 +24,8 @@ def check_fit(config: RunConfig, task: Task, data: DataArrays) -> None:
             give the number of clusters; if `checkpoint.best` needs labels and there are none; if a
             moving average of weights would be kept in bfloat16; if the rule of aggregation needs
             what secure aggregation hides; if the encoder's output does not have its declared
-            width; or if its batch norm would see single samples.
+            width; if its group norm has one value a group; or if its batch norm would see single
+            samples.
     """
     if config.accelerator == "cuda" and config.cluster.backend == "ray":
         _check_slice(config)
@@ -132,6 +134,7 @@ def _check_encoder(task: Task, method: Component) -> None:
     """Encode two blank samples: a user's network may differ from its declared width."""
     with seeded(0), torch.no_grad():
         encoder = task.encoder.build(task.shape)
+        dead = _dead_group_norms(encoder)
         try:
             shape = tuple(encoder(torch.zeros(2, *task.shape)).shape)
         except (RuntimeError, ValueError, TypeError) as error:
@@ -140,6 +143,11 @@ def _check_encoder(task: Task, method: Component) -> None:
                 f"encoder: {type(encoder).__name__} cannot take samples of shape {task.shape} "
                 f"({reason}); mend its build, or choose another."
             ) from error
+    if any(dead):
+        raise ConfigError(
+            f"encoder: a group norm in it has one value a group on samples of shape {task.shape}, "
+            "and so gives only zeros; make it wider, or choose another norm."
+        )
     normed = any(isinstance(part, _BatchNorm) for part in encoder.modules())
     trained = any(parameter.requires_grad for parameter in encoder.parameters())
     key = method.micro_batch
@@ -153,3 +161,16 @@ def _check_encoder(task: Task, method: Component) -> None:
             f"encoder: {type(encoder).__name__} gives {shape} for 2 samples, but says "
             f"features={encoder.features}; make it (2, {encoder.features})."
         )
+
+
+def _dead_group_norms(encoder: nn.Module) -> list[bool]:
+    """Whether each group norm that a batch will pass sees a single value a group."""
+    found: list[bool] = []
+
+    def note(part: nn.GroupNorm, given: tuple[Tensor, ...]) -> None:
+        found.append(given[0][0].numel() == part.num_groups)
+
+    for part in encoder.modules():
+        if isinstance(part, nn.GroupNorm):
+            part.register_forward_pre_hook(note)
+    return found
