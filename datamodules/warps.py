@@ -7,7 +7,7 @@ import kornia.augmentation as kornia
 import torch
 from kornia.geometry.transform import warp_perspective
 from torch import Tensor, nn
-from torch.nn.functional import affine_grid, grid_sample
+from torch.nn.functional import grid_sample
 
 Padding = Literal["zeros", "border", "reflection"]
 """How to fill pixels beyond the image's edge."""
@@ -43,7 +43,7 @@ class Warp(nn.Module):
         to_unit, to_pixels = self._unit(images)
         # Not `inv`, which waits for a GPU to say whether there is an inverse.
         back = to_unit @ torch.linalg.inv_ex(matrix).inverse @ to_pixels
-        grid = affine_grid(back[:, :2], list(images.shape), align_corners=False)
+        grid = _grid(back, images.shape[-2], images.shape[-1])
         return grid_sample(images, grid, padding_mode=self.padding, align_corners=False)
 
     def _unit(self, images: Tensor) -> tuple[Tensor, Tensor]:
@@ -55,3 +55,18 @@ class Warp(nn.Module):
             pair = [m.to(device, torch.float32) for m in (unit, torch.linalg.inv(unit))]
             self._units[height, width, device] = pair[0], pair[1]
         return self._units[height, width, device]
+
+
+def _grid(matrix: Tensor, height: int, width: int) -> Tensor:
+    """Where each pixel comes from (n, height, width, 2): `affine_grid`, in a fifth of its time.
+
+    Its product of matrices (pixels, 3) and (3, 2) is slow on a CPU. Here each coordinate is the sum
+    of a row and a column.
+    """
+    x, y = (
+        (2.0 * torch.arange(side, device=matrix.device) + 1.0) / side - 1.0
+        for side in (width, height)
+    )
+    by_x, by_y, shift = matrix[:, :2, :, None].unbind(2)
+    across, down = by_x * x, by_y * y + shift  # (n, 2, width) and (n, 2, height)
+    return torch.stack([across[:, k, None, :] + down[:, k, :, None] for k in (0, 1)], dim=-1)
