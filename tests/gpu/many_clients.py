@@ -34,6 +34,8 @@ def ways(device: str) -> Iterator[tuple[str, tuple[str, ...]]]:
     yield "one after another, compiled", ("executor=bare", "cluster=serial", "compile=default")
     for size in STACKS:
         yield f"stacks of {size}", ("executor=stacked", "cluster=serial", f"cluster.stack={size}")
+    stacked = ("executor=stacked", "cluster=serial", f"cluster.stack={STACKS[-1]}")
+    yield f"stacks of {STACKS[-1]}, bfloat16", (*stacked, "precision=bf16-mixed")
     if importlib.util.find_spec("ray") is not None:
         for actors in ACTORS if device == "cuda" else (2,):
             share = f"cluster.gpus_per_client={1 / actors if device == 'cuda' else 0}"

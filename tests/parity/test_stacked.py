@@ -54,7 +54,8 @@ def ran(name: str, executor: str, precision: str = "64-true", **keys: Any) -> Fe
     cluster = ClusterConfig(backend="serial", stack=keys.pop("stack", 32))
     encoder: EncoderConfig | None = keys.pop("encoder", None)
     keys = {"executor": executor, "precision": precision, "cluster": cluster, **keys}
-    workload = tiny_workload(METHODS[name], needs_labels=labelled, **keys)
+    method = keys.pop("method", METHODS[name])
+    workload = tiny_workload(method, needs_labels=labelled, **keys)
     if encoder is not None:
         workload = replace(workload, task=replace(workload.task, encoder=encoder))
     return federate(workload)
@@ -117,6 +118,42 @@ def test_bfloat16_agrees_to_its_rounding() -> None:
     bare, stacked = (ran("FedSimCLR", name, "bf16-true") for name in ("bare", "stacked"))
     for one, other in zip(stacked.spy.turns, bare.spy.turns, strict=True):
         assert one.outcome.metrics == pytest.approx(other.outcome.metrics, rel=0.05, abs=0.02)
+
+
+@pytest.mark.parametrize("name", ["FedAvg", "FedSimCLR", "FedMCC"])
+def test_autocast_agrees_to_bfloat16s_rounding(name: str) -> None:
+    encoder = ConvNet3(width=4, features=6)
+    bare, stacked, wide = (
+        ran(name, executor, precision, encoder=encoder)
+        for executor, precision in (
+            ("bare", "bf16-mixed"),
+            ("stacked", "bf16-mixed"),
+            ("stacked", "32-true"),
+        )
+    )
+    for one, other in zip(*(losses(run) for run in (stacked, bare)), strict=True):
+        assert one == pytest.approx(other, rel=0.05, abs=0.02)
+    assert losses(stacked) != losses(wide)
+
+
+def test_a_step_under_autocast_differs_from_bare_by_less_than_from_float32() -> None:
+    encoder = ConvNet3(width=4, features=6)
+    one_step = FedSimCLR.Config(**{**NARROW, "rounds": 1, "epochs": 1, "batch_size": 64})
+    stacked, bare, wide = (
+        losses(ran("FedSimCLR", executor, precision, encoder=encoder, method=one_step))
+        for executor, precision in (
+            ("stacked", "bf16-mixed"),
+            ("bare", "bf16-mixed"),
+            ("bare", "32-true"),
+        )
+    )
+    assert stacked == pytest.approx(bare, rel=4e-4)
+    assert stacked != pytest.approx(wide, rel=4e-4)
+
+
+def losses(run: Federated) -> list[float]:
+    turns = sorted(run.spy.turns, key=lambda turn: (turn.phase.round, turn.client.id))
+    return [turn.outcome.metrics["loss"] for turn in turns if "loss" in turn.outcome.metrics]
 
 
 def test_the_same_run_has_the_same_bits() -> None:

@@ -8,7 +8,6 @@ from lightning import LightningModule
 from torch import Tensor
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
-from coterie.errors import ConfigError
 from coterie.execution.without_trainer import (
     check_supported,
     only_optimizer,
@@ -29,12 +28,7 @@ _PLAIN = (bool, int, float, str, type(None))
 
 
 def check_stackable(module: LightningModule, precision: str) -> None:
-    """Raise a ConfigError if a module needs a Trainer, autocast, or hooks of its own in a step."""
-    if precision.endswith("-mixed"):
-        raise ConfigError(
-            f"precision={precision}: it is not applied to clients that train as one; use "
-            "32-true, or executor=bare."
-        )
+    """Raise a ConfigError if a module needs a Trainer, or hooks of its own in a step."""
     check_supported(module, precision, "stacked")
     for hook in _REFUSED_HOOKS:
         if overrides(module, hook):

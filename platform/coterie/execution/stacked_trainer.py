@@ -31,6 +31,7 @@ from coterie.execution.stackable import (
     stacked_optimizer,
     trained,
 )
+from coterie.execution.stacked_autocast import StackedAutocast
 from coterie.execution.without_trainer import (
     determinism,
     overrides,
@@ -138,7 +139,7 @@ class StackedTrainer:
             given = [next(stream) for stream in streams[:left]]
             losses = []
             for clients in _calls(given):
-                with plugin.train_step_context():
+                with plugin.train_step_context(), StackedAutocast():
                     outputs = _outputs(stack, modules, clients, given)
                 meter.add(clients, outputs)
                 losses.append(outputs["loss"].sum())

@@ -9,8 +9,6 @@ from coterie.contract.method import Task
 from coterie.contract.seeds import blank
 from coterie.errors import ConfigError
 
-_MIXED = ("bf16-mixed", "16-mixed")
-
 
 def check_stacked(config: RunConfig, task: Task) -> None:
     """Refuse what `executor=stacked` cannot train with the results of each client alone.
@@ -45,8 +43,6 @@ def _alone(config: RunConfig) -> str:
         return f"method.{key}={size} caches gradients for one client at a time; leave it out"
     if config.compile:
         return f"compile={config.compile} compiles one client's encoder at a time; leave it out"
-    if config.precision in _MIXED:
-        return f"precision={config.precision} does nothing where clients train as one; use 32-true"
     if timeout is not None:
         return (
             f"faults.client_timeout_s={timeout:g} limits single clients, which train together; "

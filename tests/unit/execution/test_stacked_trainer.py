@@ -255,8 +255,3 @@ def test_what_would_train_otherwise_is_refused(kind: Any, reason: str) -> None:
     wanted = rf"^executor=stacked: {kind.__name__} {reason}.*; use executor=bare\.$"
     with pytest.raises(ConfigError, match=wanted):
         stacked(trainings(kind))
-
-
-def test_mixed_precision_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"^precision=bf16-mixed: .*; use 32-true, or"):
-        StackedTrainer(precision="bf16-mixed").fit_all(trainings())

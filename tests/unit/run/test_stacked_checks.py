@@ -33,11 +33,6 @@ OWN = ("experiment=fedavg_fashionmnist", "data=digits", "partition.clients=5")
             "together; leave it out, or use executor=bare.",
         ),
         (
-            ("precision=bf16-mixed",),
-            "executor=stacked: precision=bf16-mixed does nothing where clients train as one; "
-            "use 32-true, or use executor=bare.",
-        ),
-        (
             ("compile=default",),
             "executor=stacked: compile=default compiles one client's encoder at a time; leave it "
             "out, or use executor=bare.",
