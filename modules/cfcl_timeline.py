@@ -140,6 +140,9 @@ def check_exchange(config: CFCLConfig) -> None:
             "method.medium=embeddings: exchange=explicit sends samples; use exchange=implicit, or "
             "a baseline."
         )
+    if config.proximity and config.pull_size == 0:
+        nothing = "exchange=none" if config.exchange == "none" else "budget=0"
+        raise ConfigError(f"method.proximity=true: {nothing} pulls nothing; leave it out.")
     if config.exchange != "none" and config.budget > config.approx_size:
         raise ConfigError(
             f"method.budget={config.budget}: a device chooses among {config.approx_size} "

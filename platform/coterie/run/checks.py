@@ -22,13 +22,18 @@ def check_fit(config: RunConfig, task: Task, data: DataArrays) -> None:
     Raises:
         ConfigError: If there are more clusters than samples, in all or to evaluate on; if two keys
             give the number of clusters; if `checkpoint.best` needs labels and there are none; if a
-            moving average of weights would be kept in bfloat16; if the rule of aggregation needs
-            what secure aggregation hides; if the encoder's output does not have its declared
-            width; if its group norm has one value a group; or if its batch norm would see single
-            samples.
+            moving average of weights would be kept in bfloat16; if float16 has no gradient scaler;
+            if the rule of aggregation needs what secure aggregation hides; if the encoder's output
+            does not have its declared width; if its group norm has one value a group; or if its
+            batch norm would see single samples.
     """
     if config.accelerator == "cuda" and config.cluster.backend == "ray":
         _check_slice(config)
+    if config.precision == "16-mixed" and config.executor != "lightning":
+        raise ConfigError(
+            f"precision=16-mixed: executor={config.executor} has no gradient scaler; use "
+            "bf16-mixed."
+        )
     _check_clusters(config, data)
     best = config.checkpoint.best
     if best is not None and not _labelled(config, data):

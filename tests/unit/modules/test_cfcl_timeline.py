@@ -134,6 +134,14 @@ def test_none_of_them_is_zero(key: str) -> None:
             "or lower it.",
         ),
         (
+            {"exchange": "none", "proximity": True},
+            "method.proximity=true: exchange=none pulls nothing; leave it out.",
+        ),
+        (
+            {"budget": 0, "proximity": True},
+            "method.proximity=true: budget=0 pulls nothing; leave it out.",
+        ),
+        (
             {"topology": "edges"},
             "method.topology=edges: it needs method.edges, such as [[0,1],[1,2]]; give them.",
         ),

@@ -33,6 +33,10 @@ OWN = ("experiment=fedavg_fashionmnist", "data=digits", "partition.clients=5")
             "together; leave it out, or use executor=bare.",
         ),
         (
+            ("precision=16-mixed",),
+            "precision=16-mixed: executor=stacked has no gradient scaler; use bf16-mixed.",
+        ),
+        (
             ("compile=default",),
             "executor=stacked: compile=default compiles one client's encoder at a time; leave it "
             "out, or use executor=bare.",
