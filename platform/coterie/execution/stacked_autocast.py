@@ -19,8 +19,6 @@ _PRODUCTS = frozenset(
     }
 )
 """Convolutions and matrix products, which autocast computes in its narrow type on every device."""
-
-
 _NARROW = (torch.bfloat16, torch.float16)
 _NORMS = frozenset({functional.batch_norm, functional.instance_norm, functional.group_norm})
 """Under `vmap` these do not take float32 weights with narrow inputs, as they do alone."""
