@@ -100,9 +100,7 @@ class ConvNet2(EncoderConfig):
             layers += [nn.Conv2d(inputs, outputs, 3, padding=1), nn.MaxPool2d(2), nn.ReLU()]
         flat = 2 * self.width * (height // 4) * (width // 4)
         layers += [nn.Flatten(), nn.Linear(flat, self.features), nn.ReLU()]
-        # On a CPU, pooling takes a third of the time with channels last.
-        network = nn.Sequential(*layers).to(memory_format=torch.channels_last)
-        return Encoder(network, self.features)
+        return Encoder(channels_last(nn.Sequential(*layers)), self.features)
 
 
 class ConvNet3(EncoderConfig):
@@ -142,7 +140,9 @@ class ConvNet3(EncoderConfig):
             layers.append(nn.BatchNorm1d(features, affine=False))
         if self.unit_length:
             layers.append(UnitLength())
-        return Encoder(nn.Sequential(*layers), features)
+        network = nn.Sequential(*layers)
+        # On a CPU, group normalisation takes longer with channels last.
+        return Encoder(network if self.norm == "group" else channels_last(network), features)
 
 
 class ConvNet4(EncoderConfig):
@@ -163,7 +163,7 @@ class ConvNet4(EncoderConfig):
             layers += [nn.Conv2d(inputs, outputs, 3, 2), nn.ReLU()]
             height, width = (height - 1) // 2, (width - 1) // 2
         layers += [nn.Flatten(), nn.Linear(256 * height * width, self.features), nn.ReLU()]
-        return Encoder(nn.Sequential(*layers), self.features)
+        return Encoder(channels_last(nn.Sequential(*layers)), self.features)
 
 
 class USPSNet(EncoderConfig):
@@ -208,6 +208,15 @@ class Raw(EncoderConfig):
     def build(self, shape: tuple[int, ...]) -> Encoder:
         """See `EncoderConfig.build`."""
         return Encoder(nn.Flatten(), math.prod(shape))
+
+
+def channels_last(network: nn.Module) -> nn.Module:
+    """The network with its kernels' channels last in memory; samples follow its first convolution.
+
+    On a CPU, a step takes 0.80 to 0.95 of the time, and pooling a third; tensor cores need no
+    transposing.
+    """
+    return network.to(memory_format=torch.channels_last)
 
 
 def normalisation(norm: Norm, channels: int) -> nn.Module:

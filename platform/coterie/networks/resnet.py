@@ -3,11 +3,17 @@
 from functools import partial
 from typing import Literal
 
-import torch
 from torch import nn
 from torchvision.models import resnet18, resnet34, resnet50
 
-from coterie.networks.encoders import Encoder, EncoderConfig, Norm, image_shape, normalisation
+from coterie.networks.encoders import (
+    Encoder,
+    EncoderConfig,
+    Norm,
+    channels_last,
+    image_shape,
+    normalisation,
+)
 
 _DEPTHS = {18: (resnet18, 512), 34: (resnet34, 512), 50: (resnet50, 2048)}
 
@@ -38,8 +44,7 @@ class ResNet(EncoderConfig):
             network.maxpool = nn.Identity()
         elif channels != 3:
             network.conv1 = _first_convolution(channels, kernel=7, stride=2)
-        # A GPU's tensor cores take this layout without transposing.
-        return Encoder(network.to(memory_format=torch.channels_last), features)
+        return Encoder(channels_last(network), features)
 
 
 def _first_convolution(channels: int, kernel: int, stride: int) -> nn.Conv2d:

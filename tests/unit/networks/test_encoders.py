@@ -193,11 +193,22 @@ def test_unit_length_keeps_the_directions_and_the_names(kind: type[EncoderConfig
         assert unit(x).dtype == torch.float32
 
 
-def test_a_resnets_convolutions_have_channels_last() -> None:
-    encoder = ResNet().build((3, 16, 16))
-    weights = [p for p in encoder.parameters() if p.dim() == 4]
-    assert all(w.is_contiguous(memory_format=torch.channels_last) for w in weights)
-    image = torch.rand(2, 3, 16, 16)
-    again = ResNet().build((3, 16, 16))
+@pytest.mark.parametrize("config", [ResNet(), ConvNet2(), ConvNet3(), ConvNet4()])
+def test_convolutions_keep_channels_last_when_other_weights_are_loaded(
+    config: EncoderConfig,
+) -> None:
+    encoder = config.build((3, 32, 32))
+    again = config.build((3, 32, 32))
     again.load_state_dict({k: v.contiguous() for k, v in encoder.state_dict().items()})
+    image = torch.rand(2, 3, 32, 32)
+    assert all(_has_channels_last(network) for network in (encoder, again))
     assert torch.equal(again.eval()(image), encoder.eval()(image))
+
+
+def test_channels_stay_first_where_group_normalisation_would_be_slow() -> None:
+    assert not _has_channels_last(ConvNet3(norm="group").build((3, 32, 32)))
+
+
+def _has_channels_last(network: nn.Module) -> bool:
+    weights = [p for p in network.parameters() if p.dim() == 4]
+    return all(w.is_contiguous(memory_format=torch.channels_last) for w in weights)
