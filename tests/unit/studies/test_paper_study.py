@@ -205,7 +205,8 @@ def test_without_a_study_all_are_listed(arguments, capsys) -> None:
     assert shown.rstrip("\n") == study_list()
     assert max(map(len, shown.splitlines())) <= 80
     assert all(f"\n{name} " in f"\n{shown}" for name in studies())
-    assert "smoke 1 minute, cpu 16 hours, paper 60 GPU hours" in shown
+    scales = read_study("ccfc_1").scales
+    assert ", ".join(f"{name} {scales[name].takes}" for name in SCALES) in shown
 
 
 def test_the_help_fits_80_columns(capsys) -> None:
