@@ -58,7 +58,7 @@ class Warp(nn.Module):
 
 
 def _grid(matrix: Tensor, height: int, width: int) -> Tensor:
-    """Where each pixel comes from (n, height, width, 2): `affine_grid`, in a tenth of its time or less.
+    """Where each pixel comes from (n, height, width, 2): `affine_grid`, in a tenth of its time.
 
     Its product of matrices (pixels, 3) and (3, 2) is slow on a CPU. Here a place x + iy is the sum
     of one for its column and one for its row.
