@@ -45,8 +45,9 @@ def curves_figure(
 def draw_curves(series: Mapping[str, Curve], boundaries: Mapping[str, int] | None = None) -> Figure:
     """Draw curves against rounds: the losses of each stage on an axis, all scores on another.
 
-    Stages minimise different losses, so each has its own scale. A series belongs to the losses if
-    the last part of its name ("stage/loss") contains "loss".
+    Stages minimise different losses, so each has its own scale; a single one shares its rounds with
+    the scores. A series belongs to the losses if the last part of its name ("stage/loss") contains
+    "loss".
 
     Args:
         series: Name to (round, value) pairs; values that are not finite leave gaps.
@@ -71,7 +72,8 @@ def draw_curves(series: Mapping[str, Curve], boundaries: Mapping[str, int] | Non
         _fill(axes, curves, "loss" if number % columns == 0 else "", legend=len(curves) > 1)
         axes.set_title(title, fontsize=10)
     if scores:
-        axes = figure.add_subplot(grid[rows, :])
+        shared = figure.axes[0] if len(panels) == 1 else None
+        axes = figure.add_subplot(grid[rows, :], sharex=shared)
         _fill(axes, scores, "score", legend=True)
         _mark_stages(axes, stages)
     return figure

@@ -141,6 +141,13 @@ def test_each_stage_has_its_own_axis_of_losses_and_a_mark_in_the_scores(tmp_path
     assert places == {"representation": 0.5, "clustering": 2.5}
 
 
+def test_a_single_loss_stands_above_the_scores_of_its_rounds(tmp_path, drawn):
+    curves_figure(SERIES | {"clustering/acc": [(2, 0.5), (9, 0.7)]}, tmp_path / "c.png")
+    loss, score = drawn[0].axes
+    assert loss.get_xlim() == score.get_xlim()
+    assert loss.get_xlim()[1] > 9
+
+
 def test_a_stage_without_a_loss_has_no_axis(tmp_path, drawn):
     curves_figure({"loss": [(2, 1.0)]}, tmp_path / "c.png", {"one": 0, "two": 1, "three": 5})
     assert [axes.get_title() for axes in drawn[0].axes] == ["loss of two"]
