@@ -121,19 +121,21 @@ class DataSet(LightningDataModule, Generic[ConfigT]):
             raise DataError(f"data.split=test: {self.title} has no test set; use split=all.")
         source = self.open_all() if config.split == "all" else self.open_half(config.split)
         samples, taken = self._take(source, config.limit)
-        test_samples, test_labels, skipped = None, None, taken.skipped
+        test_samples, test, skipped = None, None, taken.skipped
         if config.split == "train" and self.has_test():
             test_samples, test = self._take(self.open_half("test"), config.limit_test)
-            test_labels, skipped = test.labels, (*skipped, *test.skipped)
+            skipped = (*skipped, *test.skipped)
         return DataArrays(
             name=self.title,
             samples=samples,
             labels=taken.labels,
             test_samples=test_samples,
-            test_labels=test_labels,
+            test_labels=None if test is None else test.labels,
             classes=self.classes or taken.classes,
             owners=taken.owners,
             owner_names=taken.owner_names,
+            names=taken.names,
+            test_names=() if test is None else test.names,
             skipped=skipped,
         )
 

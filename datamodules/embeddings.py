@@ -5,10 +5,10 @@ them, so that a job that was stopped goes on where it was, and no other job writ
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -30,6 +30,21 @@ from datamodules.shard_files import (
 )
 
 RECIPE = "embedding.json"
+
+
+class _Half(NamedTuple):
+    """The training or the test samples, and what is known of them."""
+
+    samples: Samples
+    labels: NDArray[np.int64] | None
+    owners: NDArray[np.int64] | None
+    names: Sequence[str]
+
+    def row(self, number: int, vector: NDArray[np.float32]) -> Row:
+        """A sample as it is stored, by its name or else its number."""
+        label = -1 if self.labels is None else int(self.labels[number])
+        owner = -1 if self.owners is None else int(self.owners[number])
+        return Row(vector, label, owner, self.names[number] if self.names else str(number))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,43 +73,32 @@ class Embedder:
             data: The samples and what is known of them.
         """
         owners = None if data.owners is None else np.asarray(data.owners)
+        train = _Half(data.samples, data.labels, owners, data.names)
         if data.test_samples is None:
-            self._half(out, data, data.samples, data.labels, owners)
+            self._half(out, data, train)
             return
-        self._half(out / "train", data, data.samples, data.labels, owners)
-        self._half(out / "test", data, data.test_samples, data.test_labels, None)
+        self._half(out / "train", data, train)
+        test = _Half(data.test_samples, data.test_labels, None, data.test_names)
+        self._half(out / "test", data, test)
 
-    def _half(
-        self,
-        folder: Path,
-        data: DataArrays,
-        samples: Samples,
-        labels: NDArray[np.int64] | None,
-        owners: NDArray[np.int64] | None,
-    ) -> None:
+    def _half(self, folder: Path, data: DataArrays, half: "_Half") -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        unknown = np.full(len(samples), -1, np.int64)
         entries = []
-        for number, start in enumerate(range(0, len(samples), self.shard_samples)):
-            rows = np.arange(start, min(start + self.shard_samples, len(samples)))
+        for number, start in enumerate(range(0, len(half.samples), self.shard_samples)):
+            rows = np.arange(start, min(start + self.shard_samples, len(half.samples)))
             if (folder / shard_name(number)).is_file():  # whole: shards are written atomically
                 entries.append(ShardEntry(file=shard_name(number), rows=len(rows)))
                 self.watch(len(rows))
                 continue
-            of_labels = (unknown if labels is None else labels)[rows].tolist()
-            of_owners = (unknown if owners is None else owners)[rows].tolist()
-            vectors = np.concatenate(list(self._vectors(samples, rows)))
+            vectors = np.concatenate(list(self._vectors(half.samples, rows)))
             found = [
-                Row(vector, label, owner, str(row))
-                for vector, label, owner, row in zip(
-                    vectors, of_labels, of_owners, rows.tolist(), strict=True
-                )
+                half.row(row, vector) for row, vector in zip(rows.tolist(), vectors, strict=True)
             ]
             entries.append(write_shard(folder, number, found))
         index = ShardIndex(
             kind="vectors",
             shape=(int(self.encoder.features),),  # type: ignore[arg-type]  # an int, not a submodule
-            classes=data.classes if labels is not None else (),
+            classes=data.classes if half.labels is not None else (),
             clients=data.owner_names,
             shards=tuple(entries),
         )

@@ -1,8 +1,8 @@
-"""Samples from a folder, an array file or a table, read in batches, never all at once."""
+"""Samples from folders, shards, array files and tables, read in batches, never all at once."""
 
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from coterie.contract.data import SampleBatch
 from coterie.errors import DataError
-from datamodules.decoding import UnreadablePictureError
+from datamodules.decoding import Picture, UnreadablePictureError
 from datamodules.fitting import Fitting
 from datamodules.image_files import refuse, tell_skipped
 from datamodules.npz import read_header
@@ -23,12 +23,13 @@ from datamodules.sample_tables import (
     table_batches,
     unreadable,
 )
+from datamodules.shard_files import ShardFiles, shard_name
 from datamodules.source import OnError
 
 _ARRAYS = ("samples", "x", "images")
 _DAMAGE = (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error)
 """Errors of reading a damaged .npz file."""
-_KINDS = "a folder of pictures, or a .npy, .npz, .parquet or .csv file"
+_KINDS = "a folder of pictures or shards, or a .npy, .npz, .parquet or .csv file"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,15 +52,16 @@ def open_samples(
 ) -> SampleStream:
     """Open samples of any kind.
 
-    A folder's pictures are sorted and named by path. An .npz file's array is `samples`, `x`,
-    `images` or the only one. For tables see `datamodules.sample_tables`.
+    A folder's pictures are sorted and named by path; shards hold their samples' order and names.
+    An .npz file's array is `samples`, `x`, `images` or the only one. For tables see
+    `datamodules.sample_tables`.
 
     Args:
-        path: A folder of pictures, or a file with the extension of its kind.
+        path: A folder of pictures or shards, or a file with the extension of its kind.
         fitting: The model's input; warns after the last batch if samples were converted.
         batch_size: Samples per batch.
-        on_error: What a folder's pictures that cannot be read do: end the stream in an error, or
-            make their batch smaller, with a warning after the last one.
+        on_error: What pictures of a folder or of shards that cannot be read do: end the stream in
+            an error, or make their batch smaller, with a warning after the last one.
 
     Raises:
         DataError: If there are no samples, or they do not fit; also later, from the batches.
@@ -70,6 +72,8 @@ def open_samples(
         ".parquet": _open_parquet,
         ".csv": _open_csv,
     }
+    if (path / shard_name(0)).is_file():
+        return _open_shards(path, fitting, batch_size, on_error)
     if path.is_dir():
         return _open_folder(path, fitting, batch_size, on_error)
     if not path.is_file():
@@ -84,22 +88,55 @@ def _open_folder(folder: Path, fitting: Fitting, size: int, on_error: OnError) -
     paths = search.find(folder)
     search.tell(folder)
 
-    def batches() -> Iterator[SampleBatch]:
-        bad: list[UnreadablePictureError] = []
-        for start in range(0, len(paths), size):
-            files = paths[start : start + size]
-            decoded = fitting.readable(files, [str(file) for file in files])
-            bad += decoded.bad.values()
-            if bad and (on_error == "refuse" or len(bad) == len(paths)):
-                refuse(bad, len(paths), "mend them or take them out", skip="on_error=skip")
-            good = [file for row, file in enumerate(files) if row not in decoded.bad]
-            names = tuple(file.relative_to(folder).as_posix() for file in good)
-            if good:
-                yield SampleBatch(decoded.images, names)
-        tell_skipped(bad, len(paths))
-        fitting.warn()
+    def read(rows: range) -> _Pictures:
+        files = [paths[row] for row in rows]
+        return files, [str(file) for file in files], [_inside(folder, file) for file in files]
 
-    return SampleStream(total=len(paths), named=True, batches=batches())
+    batches = _picture_batches(len(paths), read, fitting, size, on_error)
+    return SampleStream(total=len(paths), named=True, batches=batches)
+
+
+def _inside(folder: Path, file: Path) -> str:
+    return file.relative_to(folder).as_posix()
+
+
+def _open_shards(folder: Path, fitting: Fitting, size: int, on_error: OnError) -> SampleStream:
+    files = ShardFiles.open(folder)
+
+    def read(rows: range) -> _Pictures:
+        names = files.names(np.array(rows))
+        return files.pictures(np.array(rows)), [f"{folder}, {name}" for name in names], names
+
+    def vectors() -> Iterator[SampleBatch]:
+        for start in range(0, len(files), size):
+            rows = np.arange(start, min(start + size, len(files)))
+            samples = fitting.array(files.vectors(rows), str(folder))
+            yield SampleBatch(samples, tuple(files.names(rows)))
+
+    pictures = files.index.kind == "pictures"
+    found = _picture_batches(len(files), read, fitting, size, on_error) if pictures else vectors()
+    return SampleStream(total=len(files), named=True, batches=found)
+
+
+_Pictures = tuple[Sequence[Picture], Sequence[str], Sequence[str]]
+"""Pictures, their names in errors, and what the samples are called."""
+
+
+def _picture_batches(
+    count: int, read: Callable[[range], _Pictures], fitting: Fitting, size: int, on_error: OnError
+) -> Iterator[SampleBatch]:
+    bad: list[UnreadablePictureError] = []
+    for start in range(0, count, size):
+        pictures, shown, names = read(range(start, min(start + size, count)))
+        decoded = fitting.readable(pictures, shown)
+        bad += decoded.bad.values()
+        if bad and (on_error == "refuse" or len(bad) == count):
+            refuse(bad, count, "mend them or take them out", skip="on_error=skip")
+        good = tuple(name for row, name in enumerate(names) if row not in decoded.bad)
+        if good:
+            yield SampleBatch(decoded.images, good)
+    tell_skipped(bad, count)
+    fitting.warn()
 
 
 def _open_npy(path: Path, fitting: Fitting, size: int) -> SampleStream:

@@ -58,13 +58,13 @@ class PredictConfig(Component):
     model: _GivenPath
     """A finished run's folder, or its `model/`."""
     input: _GivenPath
-    """A folder of pictures, or a .npy, .npz, .parquet or .csv file."""
+    """A folder of pictures or shards, or a .npy, .npz, .parquet or .csv file."""
     output: _GivenPath = "assignments.parquet"
-    """File for sample, name, cluster and confidence; an existing file is refused."""
+    """A new .parquet or .csv file for sample, name, cluster and confidence."""
     on_error: Literal["refuse", "skip"] = "refuse"
-    """What a folder's pictures that cannot be read do: end the command, or are left out."""
+    """What pictures that cannot be read do: end the command, or are left out."""
     embedding: bool = False
-    """Write each sample's representation as well."""
+    """Write each sample's representation as well, which takes Parquet."""
     batch_size: PositiveInt = 512
     """Samples per batch; the run's evaluation.batch_size gives the bits of the run."""
     accelerator: Literal["auto", "cpu", "cuda"] = "auto"
@@ -102,7 +102,7 @@ def _predict(arguments: Sequence[str]) -> int:
     from datamodules.streams import open_samples
 
     output = Path(config.output).expanduser()
-    check_output(output)
+    check_output(output, embedding=config.embedding)
     folder = model_folder(config.model)
     wanted = read_description(folder)["input"]
     fitting = Fitting(

@@ -85,3 +85,12 @@ def test_actors_that_are_never_granted(refused):
         r"not ready in time, free are .*; lower cluster.num_actors or add nodes.",
         sentence,
     )
+
+
+@pytest.mark.usefixtures("nodes")
+@pytest.mark.parametrize(("accelerator", "told"), [("auto", 1), ("cpu", 0)])
+def test_a_gpu_that_a_run_leaves_idle_is_told_once(tmp_path, capsys, accelerator, told):
+    arguments = [f"run_dir={tmp_path / 'run'}", "tracking.progress=lines"]
+    assert main([*ON_RAY, f"accelerator={accelerator}", *arguments]) == 0
+    shown = capsys.readouterr()
+    assert (shown.out + shown.err).count("has a GPU, which this run does not use") == told

@@ -88,7 +88,12 @@ def test_it_ends_while_it_starts(mark):
     assert left_of(mark) == []
 
 
-def test_ctrl_c_leaves_a_checkpoint_and_no_process(mark, tmp_path):
+@pytest.mark.parametrize(
+    ("send", "number"),
+    [(os.killpg, signal.SIGINT), (os.kill, signal.SIGTERM)],  # as a terminal does, and a scheduler
+    ids=["Ctrl-C", "SIGTERM"],
+)
+def test_a_signal_leaves_a_checkpoint_and_no_process(mark, tmp_path, send, number):
     driver = begin(
         mark,
         "-m",
@@ -104,9 +109,10 @@ def test_ctrl_c_leaves_a_checkpoint_and_no_process(mark, tmp_path):
     for line in driver.stdout:
         if "round" in line:
             break
-    os.killpg(driver.pid, signal.SIGINT)  # as a terminal does
-    driver.communicate(timeout=60)
-    assert driver.returncode == 130
+    send(driver.pid, number)
+    told = "".join(driver.communicate(timeout=60))
+    assert (driver.returncode, f"{number.name} came; the run stopped" in told) == (130, True), told
+    assert "***" not in told
     assert (tmp_path / "run" / "checkpoints" / "latest").exists()
     assert left_of(mark) == []
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -167,8 +168,8 @@ REFUSED = {
     "model=nowhere": "nowhere: there is no such folder; give a run's folder or its model/.",
     "model=folder": "folder: no model.json in it; give a finished run's folder or its model/.",
     "model=1": "model=1: not a text; quote it twice, as model='\"1\"'.",
-    "input=nowhere": "nowhere: there is no such file or folder; give a folder of pictures, or a",
-    "input=noise.txt": "noise.txt: its kind is unknown; give a folder of pictures, or a .npy,",
+    "input=nowhere": "nowhere: there is no such file or folder; give a folder of pictures or",
+    "input=noise.txt": "noise.txt: its kind is unknown; give a folder of pictures or",
     "input=folder": "folder: there are no pictures (",
     "input=five.npy": f"five.npy: it has shape (3, 1, 8, 8, 1) and type uint8, {SHAPE}",
     "input=float.npy": f"float.npy: it has shape (3, 1, 8, 8) and type float64, {SHAPE}",
@@ -183,6 +184,7 @@ REFUSED = {
     "input=words.csv": "words.csv: it has the columns word; it needs image, path, a list of",
     "input=lost.csv": "lost.png: there is no such file; put it there, or take its entry out.",
     "output=there.parquet": "output=there.parquet: it is there already; choose another name, or",
+    "output=out.txt": "output=out.txt: its kind is unknown; name it .parquet or .csv.",
     "output=blocked/out.parquet": "output=blocked/out.parquet: it cannot be written there (",
     "batch_size=0": "batch_size=0: must be at least 1.",
     "batchsize=2": "batchsize=2: there is no such key; did you mean batch_size?",
@@ -192,6 +194,23 @@ REFUSED = {
     "model.path=x": "model.path=x: model has a value of its own already.",
     "~output": "~output: nothing is set yet; leave it out.",
 }
+
+
+def test_a_csv_holds_what_the_parquet_does(ran, samples):
+    source = write("folder", samples[:30])
+    table = predict(ran, source)
+    assert main([f"model={ran}", f"input={source}", "output=out.csv"]) == 0
+    again = pa.csv.read_csv("out.csv")
+    assert again.column_names == table.column_names
+    for column in table.column_names:
+        assert again[column].cast(table[column].type).equals(table[column]), column
+    assert Path("out.csv").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_csv_of_embeddings_is_refused(ran, capsys):
+    assert main([f"model={ran}", "input=x", "output=out.csv", "embedding=true"]) == 2
+    told = capsys.readouterr().err
+    assert "output=out.csv: CSV cannot hold embeddings; name it .parquet." in told
 
 
 @pytest.mark.usefixtures("inputs")

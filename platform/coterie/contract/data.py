@@ -44,6 +44,8 @@ class DataArrays:
         classes: Names of the classes; empty without labels.
         owners: The client of each sample, or None if unknown.
         owner_names: Names of these clients.
+        names: What the training samples are called, such as their files; empty if nothing.
+        test_names: The same of the test samples.
         skipped: What was left out, because it cannot be read.
     """
 
@@ -55,6 +57,8 @@ class DataArrays:
     classes: tuple[str, ...] = ()
     owners: Int64[NDArray[np.int64], "_"] | None = None
     owner_names: tuple[str, ...] = ()
+    names: Sequence[str] = ()
+    test_names: Sequence[str] = ()
     skipped: tuple[Unreadable, ...] = ()
 
     @property

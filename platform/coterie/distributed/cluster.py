@@ -3,7 +3,10 @@
 import json
 import logging
 import os
-from collections.abc import Mapping, Sequence
+import signal
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import ray
 from ray._raylet import IMPLICIT_RESOURCE_PREFIX  # type: ignore[attr-defined]
@@ -41,10 +44,11 @@ def connect(config: ClusterConfig, *, forked: bool = True) -> bool:
         return False
     try:
         address = find_address(config)
-        if address == "local":
-            _join_own(config, forked=forked)
-        else:
-            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+        with _own_sigterm():
+            if address == "local":
+                _join_own(config, forked=forked)
+            else:
+                ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except CoterieError:
         raise
     except AuthenticationError as error:
@@ -55,6 +59,17 @@ def connect(config: ClusterConfig, *, forked: bool = True) -> bool:
     except ConnectionError as error:
         raise no_answer(str(config.address or os.environ.get("RAY_ADDRESS"))) from error
     return True
+
+
+@contextmanager
+def _own_sigterm() -> Iterator[None]:
+    """Keep this process's handler of SIGTERM, which `ray.init` replaces by an exit."""
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if callable(handler) and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, handler)
 
 
 def _join_own(config: ClusterConfig, *, forked: bool) -> None:
@@ -157,6 +172,11 @@ def _held(node: Mapping[str, float], wanted: Mapping[str, float]) -> int:
 def cluster_has_gpu() -> bool:
     """Whether any node has a GPU."""
     return bool(ray.cluster_resources().get("GPU", 0.0))
+
+
+def leaves_gpus(config: ClusterConfig) -> bool:
+    """Whether the cluster has a GPU, and the config gives actors none."""
+    return not config.gpus_per_client and cluster_has_gpu()
 
 
 def own_resources(config: ClusterConfig, name: str) -> dict[str, float]:

@@ -18,6 +18,7 @@ from coterie.distributed.cluster import (
     connect,
     disconnect,
     has_own_resources,
+    leaves_gpus,
     own_resources,
     slots,
     started_here,
@@ -75,6 +76,8 @@ class Fleet:
         self.leaving = frozenset[str]()
         self.joining: dict[Any, Any] = {}
         self._owns_cluster = connect(self._config)
+        if workload.config.accelerator == "auto" and leaves_gpus(self._config):
+            note("The cluster has a GPU, which this run does not use; add cluster=gpu to use it.")
         try:
             self.start_all(workload)
             least = None if self._config.num_actors or self._names else 1

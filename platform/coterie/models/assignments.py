@@ -1,4 +1,4 @@
-"""Writes the predictions for new samples to a Parquet file, batch by batch."""
+"""Writes the predictions for new samples to a Parquet or CSV file, batch by batch."""
 
 import os
 from pathlib import Path
@@ -7,6 +7,7 @@ from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from coterie.errors import ConfigError
@@ -17,19 +18,20 @@ _GROUP_ROWS = 8192
 
 
 class AssignmentsFile:
-    """A Parquet file with columns sample, name, cluster, confidence and embedding.
+    """A Parquet or CSV file with columns sample, name, cluster, confidence and embedding.
 
     Rows are written to a temporary file beside the path. The context manager renames it to the path
     on success and deletes it on error. Its owner alone can read it.
 
     Args:
-        path: Where to write; missing folders are created. An existing file is never replaced.
+        path: A .parquet or .csv file; missing folders are created. An existing file is never
+            replaced.
         named: Whether to write names.
         clustered: Whether to write cluster and confidence.
         features: The embedding's width, or None to leave the embedding out.
 
     Raises:
-        ConfigError: If the file exists or cannot be written.
+        ConfigError: If the file exists, cannot be written, or cannot hold what it is to hold.
     """
 
     def __init__(self, path: Path, *, named: bool, clustered: bool, features: int | None) -> None:
@@ -42,11 +44,12 @@ class AssignmentsFile:
         self._temporary = temporary_name(path)
         self._held: list[Any] = []
         self.rows = 0
-        check_output(path)
+        check_output(path, embedding=features is not None)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             os.close(os.open(self._temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
-            self._writer = pq.ParquetWriter(self._temporary, self._schema)
+            writer = pa_csv.CSVWriter if path.suffix.lower() == ".csv" else pq.ParquetWriter
+            self._writer = writer(str(self._temporary), self._schema)
         except OSError as error:
             reason = error.strerror or str(error)
             raise ConfigError(
@@ -96,8 +99,21 @@ class AssignmentsFile:
         self._held = []
 
 
-def check_output(path: Path) -> None:
-    """Raise a ConfigError if the file exists."""
+def check_output(path: Path, *, embedding: bool) -> None:
+    """Refuse a file that exists, or whose kind is not known or cannot hold the columns.
+
+    Args:
+        path: The file.
+        embedding: Whether it is to hold embeddings.
+
+    Raises:
+        ConfigError: If it is refused.
+    """
+    kind = path.suffix.lower()
+    if kind not in {".parquet", ".csv"}:
+        raise ConfigError(f"output={path}: its kind is unknown; name it .parquet or .csv.")
+    if kind == ".csv" and embedding:
+        raise ConfigError(f"output={path}: CSV cannot hold embeddings; name it .parquet.")
     if path.exists():
         raise ConfigError(
             f"output={path}: it is there already; choose another name, or take it away first."

@@ -34,11 +34,11 @@ def predict_samples(
     trust: Collection[str] = (),
     watch: Watch = iter,
 ) -> int:
-    """Predict samples with a run's model and write their assignments as parquet.
+    """Predict samples with a run's model and write their assignments to a file.
 
     Args:
         batches: The samples.
-        output: The file to write; it appears whole or not at all.
+        output: The .parquet or .csv file to write; it appears whole or not at all.
         model: A finished run's folder, or its `model/`.
         named: Whether the samples have names.
         embedding: Whether to write the representations as well.

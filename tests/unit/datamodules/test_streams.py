@@ -13,6 +13,7 @@ from PIL import Image
 
 from coterie.errors import DataError
 from datamodules.fitting import Fitting
+from datamodules.shard_files import Row, ShardIndex, write_index, write_shard_files
 from datamodules.streams import open_samples
 
 
@@ -144,6 +145,51 @@ def test_a_folder_of_mixed_pictures_has_one_warning_of_each_kind(caplog):
         "2 of 6 images were resized to 8×8.",
         "3 of 6 pictures were converted to L (3 from RGB).",
     ]
+
+
+def shards(folder, rows, **index):
+    entries = write_shard_files(Path(folder), iter(rows), shard_bytes=40)
+    assert len(entries) > 1
+    write_index(Path(folder), ShardIndex(shards=entries, **index))
+
+
+def test_shards_of_vectors_keep_their_order_and_names():
+    rows = np.arange(15, dtype=np.float32).reshape(5, 3)
+    shards("x", [Row(row, 0, -1, f"{row[0]:.0f}.png") for row in rows], kind="vectors", shape=(3,))
+    stream, batches = read("x")
+    assert (stream.total, stream.named) == (5, True)
+    assert np.array_equal(np.concatenate([batch.samples for batch in batches]), rows)
+    assert [batch.names for batch in batches] == [
+        ("0.png", "3.png"),
+        ("6.png", "9.png"),
+        ("12.png",),
+    ]
+    with pytest.raises(
+        DataError, match=r"^x: it has shape \(2, 3\) .* takes vectors of 2 features"
+    ):
+        list(open_samples(Path("x"), PAIRS, 2).batches)
+
+
+def test_pictures_in_shards_are_read_as_those_of_a_folder():
+    content = [encoded(7), b"rubbish", encoded(9)]
+    rows = [Row(sample, -1, -1, f"p/{n}.png") for n, sample in enumerate(content)]
+    shards("x", rows, kind="pictures", shape=None)
+    batches = list(open_samples(Path("x"), IMAGES, 2, "skip").batches)
+    assert [batch.names for batch in batches] == [("p/0.png",), ("p/2.png",)]
+    assert [int(batch.samples.max()) for batch in batches] == [7, 9]
+    with pytest.raises(DataError, match=r"x, p/1\.png is no picture that can be read"):
+        list(open_samples(Path("x"), IMAGES, 2).batches)
+    with pytest.raises(
+        DataError, match=r"^x, p/0\.png: a picture, but the model takes vectors of 2"
+    ):
+        list(open_samples(Path("x"), PAIRS, 2).batches)
+
+
+def test_shards_without_their_index_are_refused():
+    shards("x", [Row(np.zeros(9, np.float32), 0, -1, "a")] * 3, kind="vectors", shape=(9,))
+    Path("x/index.json").unlink()
+    with pytest.raises(DataError, match=r"^x: there is no index\.json; make shards with"):
+        read("x")
 
 
 PAIRS = Fitting((2,), images=False, mode=None)

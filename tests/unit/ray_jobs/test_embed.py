@@ -1,5 +1,6 @@
 """`python -m ray_jobs.embed`: vectors in shards that a run reads, and jobs that were killed."""
 
+import csv
 import json
 import os
 import signal
@@ -11,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from coterie import Federation
 from coterie.commands.compose import compose
@@ -19,7 +21,7 @@ from coterie.contract.clusterer import to_unit
 from coterie.networks import ConvNet3
 from datamodules.digits import Digits
 from datamodules.shards import Shards
-from ray_jobs import embed
+from ray_jobs import embed, predict
 
 ROOT = Path(__file__).resolve().parents[3]
 DIGITS = ("data=digits", "encoder=conv3", "encoder.width=4", "encoder.features=6", "seed=3")
@@ -64,6 +66,38 @@ def test_a_method_runs_on_them(written, tmp_path) -> None:
         f"run_dir={tmp_path}/run",
     )
     assert Federation(config).run().exit_code == 0
+
+
+def test_new_pictures_are_assigned_by_their_embeddings(tmp_path) -> None:
+    pixels = Digits(Digits.Config(limit=60)).arrays().samples[:, 0]
+    for half, own in {"old": pixels[:40], "new": pixels[40:]}.items():
+        (tmp_path / half).mkdir()
+        for row, image in enumerate(own):
+            Image.fromarray(image).save(tmp_path / half / f"{half}{row:02d}.png")
+        command = [f"data.path={tmp_path}/{half}", f"out={tmp_path}/of_{half}"]
+        chosen = ["data=image_folder", "encoder=conv3", "encoder.width=4", "encoder.features=6"]
+        assert embed.main([*chosen, *command]) == 0
+    config = compose(
+        "experiment=kfed",
+        "data=shards",
+        f"data.path={tmp_path}/of_old",
+        "encoder=raw",
+        "method.clusters=3",
+        "cluster=serial",
+        "partition=iid",
+        "partition.clients=2",
+        f"run_dir={tmp_path}/run",
+    )
+    assert Federation(config).run().exit_code == 0
+    output = tmp_path / "assigned.csv"
+    given = [f"model={tmp_path}/run", f"input={tmp_path}/of_new", f"output={output}"]
+    assert predict.main(given) == 0
+    rows = list(csv.DictReader(output.open(encoding="utf-8")))
+    assert [row["name"] for row in rows] == [
+        f"{tmp_path}/new/new{row:02d}.png" for row in range(20)
+    ]
+    assert {row["cluster"] for row in rows} <= {"0", "1", "2"}
+    assert len({row["cluster"] for row in rows}) > 1
 
 
 def test_a_refused_job_leaves_the_folder_to_the_next(tmp_path, capsys) -> None:
