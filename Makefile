@@ -7,7 +7,7 @@ FAISS ?= cpu
 SCALE ?= cpu
 DEVICE ?= cuda
 MINUTES ?= 40
-STAMP := $(VENV)/.installed
+STAMP := $(VENV)/.installed-$(FAISS)
 SHELL := bash
 
 # What `make install` shows of pip's output: files of 10 MB and more, and the longest step.
@@ -28,6 +28,8 @@ $(STAMP): pyproject.toml constraints.txt
 	@echo "Installing Coterie with PyTorch, Ray and 150 other packages into $(VENV)."
 	@echo "On Linux it takes 6.6 GB, 4 GB of it PyTorch's CUDA libraries, and some minutes."
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@rm -f $(VENV)/.installed-*  # FAISS for CPUs and for GPUs share their files: one at a time
+	@$(BIN)/python -m pip uninstall --quiet --yes faiss-cpu faiss-gpu-cu12 2> /dev/null
 	@set -o pipefail; $(BIN)/python -m pip install --disable-pip-version-check \
 		--progress-bar off --constraint constraints.txt \
 		--editable '.[faiss-$(FAISS),dev]' | sed -nE \
