@@ -130,9 +130,14 @@ def _divide(total: Tensor, weight: int) -> tuple[Tensor, Tensor]:
 def _largest(slot: str, values: Tensor, weight: int) -> float:
     largest = magnitude(values)
     check_value(slot, largest)
-    if not isinstance(weight, int) or weight <= 0:
-        raise ContractError(f"Slot {slot!r} has weight {weight!r}; give a positive int.")
+    check_positive(slot, weight)
     return largest
+
+
+def check_positive(slot: str, weight: object) -> None:
+    """Raise a ContractError unless a weight is a positive int; True is none."""
+    if type(weight) is not int or weight <= 0:
+        raise ContractError(f"Slot {slot!r} has weight {weight!r}; give a positive int.")
 
 
 def check_value(slot: str, largest: float) -> None:

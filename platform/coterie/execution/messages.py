@@ -11,7 +11,13 @@ from torch import Tensor
 from coterie.contract.form import ANY, LARGEST, Bounds, Form, Length
 from coterie.contract.phase import Mean, Outcome, Phase, ServerState, Slots, Tensors
 from coterie.errors import ConfigError, ContractError
-from coterie.execution.exact import Layout, check_value, check_weight, magnitude
+from coterie.execution.exact import (
+    Layout,
+    check_positive,
+    check_value,
+    check_weight,
+    magnitude,
+)
 
 WEIGHT_BYTES = 8
 """Each contribution carries its weight, one int64."""
@@ -91,9 +97,9 @@ def check_outcome(
         )
     _check_forms("record", outcome.records, phase, samples)
     for recipient, message in outcome.mail.items():
-        if clients is not None and recipient not in clients:
-            raise ContractError(f"Mail goes to client {recipient}, which does not exist.")
+        _check_recipient(recipient, clients)
         _check_forms(f"mail to client {recipient}", message, phase, samples)
+    _check_smallest(outcome.smallest)
     for name, value in outcome.metrics.items():
         _check_metric(name, value, phase.forms.get(name, ANY), samples)
 
@@ -135,9 +141,23 @@ def size_of(tensors: Tensors) -> int:
     return sum(value.nbytes for value in tensors.values())
 
 
+def _check_recipient(recipient: object, clients: Collection[int] | None) -> None:
+    if type(recipient) is not int:
+        raise ContractError(f"Mail goes to client {recipient!r}; give its id as an int.")
+    if clients is not None and recipient not in clients:
+        raise ContractError(f"Mail goes to client {recipient}, which does not exist.")
+
+
+def _check_smallest(smallest: Mapping[str, object]) -> None:
+    for name, fewest in smallest.items():
+        if type(fewest) is not int or fewest < 0:
+            raise ContractError(f"Outcome.smallest[{name!r}] is {fewest!r}; give an int from 0 on.")
+
+
 def _check_contribution(
     slot: str, contribution: Mean, layout: Layout, heaviest: int | None
 ) -> None:
+    check_positive(slot, contribution.weight)
     for name, value in contribution.tensors.items():
         _check_tensor(f"slot {slot!r}", name, value)
         if not value.is_floating_point():

@@ -157,14 +157,13 @@ class Worker:
             done = _turn_done(call, turn.client, outcome, time.perf_counter() - started)
             done = replace(done, updates=sent_whole(order.rule, outcome.up))
             up = summed(order.rule, _bounded(order, outcome.up, slots))
-            # Last, so that a client that fails adds nothing to the sums.
             if isinstance(sums, ExactMeans):
-                sums.add(up)
                 groups = smallest_groups(self.method, {s: m.tensors for s, m in outcome.up.items()})
                 done = replace(done, smallest={**done.smallest, **groups})
+                sums.add(up)  # last, so that a client that fails adds nothing
             else:
-                sums.add(turn.client, up)
                 done = replace(done, bytes_up=_masked(done.bytes_up, order.layouts))
+                sums.add(turn.client, up)
         except (StateLostError, SumsExceededError):
             raise
         except BaseException as error:  # one client stops no other, also not by sys.exit

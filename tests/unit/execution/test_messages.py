@@ -113,6 +113,20 @@ UNDECLARED = "Phase 'train' {} undeclared; add it to Phase.{}."
             "Mail goes to client 3, which does not exist.",
         ),
         (Outcome(mail={-1: {}}), "Mail goes to client -1, which does not exist."),
+        (
+            Outcome(mail={np.int64(2): {}}),
+            "Mail goes to client np.int64(2); give its id as an int.",
+        ),
+        (Outcome(up=up(True)), "Slot 'encoder' has weight True; give a positive int."),
+        (Outcome(up=up(0)), "Slot 'encoder' has weight 0; give a positive int."),
+        (
+            Outcome(smallest={"choice": np.int64(2)}),
+            "Outcome.smallest['choice'] is np.int64(2); give an int from 0 on.",
+        ),
+        (
+            Outcome(smallest={"choice": "x"}),
+            "Outcome.smallest['choice'] is 'x'; give an int from 0 on.",
+        ),
     ],
 )
 def test_anything_else_is_refused(outcome, sentence):

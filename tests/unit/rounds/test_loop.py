@@ -27,6 +27,33 @@ def test_test_methods_can_be_named_by_their_path():
     assert target_of(Pool.Config()) == "tests.builders.pool:Pool"
 
 
+class Counting(Mailer):
+    """Client 1's groups of samples cannot be counted."""
+
+    seen = -1
+
+    class Config(Mailer.Config):
+        """As the base."""
+
+    def client(self, client, phase, slots):
+        self.seen = client.id
+        return super().client(client, phase, slots)
+
+    def group_sizes(self, sums):
+        seen, self.seen = self.seen, -1
+        if seen == 1:
+            raise ValueError("it has no counts")
+        return {slot: torch.tensor([3]) for slot in sums}
+
+
+@pytest.mark.parametrize("policy", ["drop", "retry"])
+def test_a_client_that_fails_at_its_very_end_is_in_no_sum(policy):
+    faults = {"on_client_failure": policy}
+    _, done = run(make_workload(Counting.Config(rounds=1), faults=faults))
+    weights = {0: 2, 2: 4}
+    assert done[-1].result.means["total"].weight == sum(weights.values())
+
+
 def test_mail_arrives_in_the_recipients_next_turn_once():
     _, done = run(make_workload(Mailer.Config(rounds=2)))
     assert [(c.phase.round, c.phase.step, c.phase.name) for c in done] == [
