@@ -39,11 +39,19 @@ class Measurement:
         return self.study.scales[self.scale].noise
 
     def number(self, metric: str, cell: Cell) -> Measured | None:
-        """A cell's number over its seeds, by the metric's title."""
-        name = self.study.metrics[metric]
-        values = [r.numbers[name] for r in self.results if r.cell == cell and name in r.numbers]
-        spread = Spread.of(values)
-        return Measured(spread, len(values)) if spread else None
+        """A cell's number over its seeds, by the metric's title; None unless all of them have it.
+
+        A run that does not reach a score has no number of bytes until then: the mean of the others
+        would be that of the best.
+        """
+        with_it, seeds = self.seeds_with(metric, cell)
+        spread = Spread.of([r.numbers[self.study.metrics[metric]] for r in with_it])
+        return Measured(spread, seeds) if spread and len(with_it) == seeds else None
+
+    def seeds_with(self, metric: str, cell: Cell) -> tuple[list[Result], int]:
+        """The results of a cell that have a metric, and the number of all."""
+        own = [result for result in self.results if result.cell == cell]
+        return [result for result in own if self.study.metrics[metric] in result.numbers], len(own)
 
     def sign(self, metric: str, cell: Cell) -> str:
         """Whether the reference stands to this row as in the paper: a word, or a dash."""

@@ -20,9 +20,17 @@ from coterie.studies.paper_study import (
     read_study,
 )
 from coterie.studies.plan import CompareConfig, Variant, variant_configs
+from coterie.studies.results_file import read_results
 from coterie.tracking.paths import default_root, local_path
 
 _Names = Annotated[tuple[str, ...], Field(strict=False)]
+_INSTEAD = {
+    "experiment": "choose rows=[NAME,…]",
+    "run_dir": "give out=DIR",
+    "seed": "give seeds=[0,1,2]",
+    "resume": "leave it out",
+}
+"""Keys of a single run that a study sets, and what to do in their place."""
 
 
 class StudyConfig(Component):
@@ -123,11 +131,13 @@ class StudyPlan:
         return chosen
 
     def check(self) -> None:
-        """Check the config of every run before the first begins.
+        """Check the config of every run, and the file of results, before the first run begins.
 
         Raises:
-            ConfigError: At the first that is refused.
+            ConfigError: At the first config that is refused.
+            DataError: If the file is none of results.
         """
+        read_results(self.file)
         variant_configs(tuple(self.prepared.values()), 0)
         variant_configs(tuple(self.cells(None)), self.seeds[0])
 
@@ -155,6 +165,10 @@ def read_study_plan(arguments: Sequence[str]) -> StudyPlan:
         ConfigError: At the first invalid argument.
     """
     own, more = separate(arguments, set(StudyConfig.model_fields))
+    for text in more:
+        key = text.partition("=")[0].lstrip("+~")
+        if key in _INSTEAD:
+            raise ConfigError(f"{text}: a study sets it itself; {_INSTEAD[key]}.")
     return StudyPlan(load_component(StudyConfig, read_values(own)), more)
 
 

@@ -2,9 +2,12 @@
 
 import csv
 import io
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
+from typing import Any
 
 from coterie.errors import DataError
 from coterie.studies.paper_study import Cell
@@ -48,16 +51,29 @@ def read_results(path: Path) -> tuple[Result, ...]:
     """
     if not path.is_file():
         return ()
-    with path.open(newline="", encoding="utf-8") as file:
-        lines = list(csv.DictReader(file))
     try:
-        return tuple(map(_result, lines))
-    except (KeyError, ValueError) as error:
-        raise DataError(f"{path}: it is no file of a study's results ({error!r}).") from error
+        with path.open(newline="", encoding="utf-8") as file:
+            found = tuple(map(_result, csv.DictReader(file)))
+        _check_keys(found)
+    except (KeyError, ValueError, csv.Error) as error:
+        raise DataError(
+            f"{path}: it is no file of a study's results ({error}); mend it or take it away."
+        ) from error
+    return found
 
 
-def _result(line: Mapping[str, str]) -> Result:
-    named = {name: text for name, text in line.items() if name not in (*_OWN, *_ORIGIN)}
+def _check_keys(results: Iterable[Result]) -> None:
+    twice = [key for key, count in Counter(result.key for result in results).items() if count > 1]
+    if twice:
+        raise ValueError(f"two rows of {', '.join(map(str, twice[0]))}")
+
+
+def _result(line: Mapping[str | None, Any]) -> Result:
+    if None in line or None in line.values():
+        raise ValueError(f"a row of {line.get('row')} has too many or too few values")
+    named = {str(name): text for name, text in line.items() if name not in (*_OWN, *_ORIGIN)}
+    if wrong := [name for name, text in named.items() if text and not isfinite(float(text))]:
+        raise ValueError(f"{wrong[0]} of {line['row']} is {named[wrong[0]]}")
     return Result(
         Cell(line["row"], line["column"]),
         int(line["seed"]),

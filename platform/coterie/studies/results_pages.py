@@ -116,11 +116,17 @@ def _heads(study: PaperStudy, metric: str) -> list[str]:
     return [metric, *printed, *["sign"] * bool(signed)]
 
 
+def _here(part: Measurement, metric: str, cell: Cell) -> str:
+    with_it, seeds = part.seeds_with(metric, cell)
+    some = 0 < len(with_it) < seeds
+    return f"{len(with_it)} of {seeds} seeds" if some else number_text(part.number(metric, cell))
+
+
 def _cells(part: Measurement, cell: Cell) -> Iterator[str]:
     """For each metric: here, in the paper, and the sign."""
     for metric in part.study.metrics:
         _, *more = _heads(part.study, metric)
-        yield number_text(part.number(metric, cell))
+        yield _here(part, metric, cell)
         if "paper" in more:
             yield printed_text(part.study.number(metric, cell.row, cell.column))
         if "sign" in more:

@@ -178,6 +178,10 @@ REFUSED = {
         "columns=['MNIST p=0.75']",
         "rows=[Concord]",
     ): "rows=[Concord] columns=[MNIST p=0.75]: nothing is run there",
+    ("study=ccfc_1", "experiment=kmeans"): "experiment=kmeans: a study sets it itself; choose rows",
+    ("study=ccfc_1", "seed=7"): "seed=7: a study sets it itself; give seeds=[0,1,2].",
+    ("study=ccfc_1", "run_dir=x"): "run_dir=x: a study sets it itself; give out=DIR.",
+    ("study=ccfc_1", "resume=true"): "resume=true: a study sets it itself; leave it out.",
     (
         "study=ccfc_5",
         "scale=smoke",

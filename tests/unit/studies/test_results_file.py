@@ -51,6 +51,30 @@ def test_another_file_is_refused(tmp_path) -> None:
         read_results(path)
 
 
+BROKEN = {
+    "a cut line": "k-FED,p,1",
+    "a conflict's mark": "<<<<<<< HEAD",
+    "a field too many": "k-FED,p,1,0.5,a,d,c,more",
+    "a word": "k-FED,p,1,half,a,d,c",
+    "no number": "k-FED,p,1,nan,a,d,c",
+    "infinity": "k-FED,p,1,inf,a,d,c",
+    "the same run twice": '"CCFC","MNIST, p=0",0,0.5,a,d,c',
+    "a long field": f"k-FED,p,1,0.5,a,{'x' * 200_000},c",
+    "another encoding": b"k-F\xc9D,p,1,0.5,a,d,c",
+}
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+def test_a_damaged_file_is_refused_in_a_sentence(tmp_path, kind) -> None:
+    path, line = tmp_path / "x.csv", BROKEN[kind]
+    add_results(path, [result()])
+    with path.open("ab") as file:
+        file.write((line if isinstance(line, bytes) else line.encode()) + b"\n")
+    with pytest.raises(DataError, match=r"it is no file of a study's results \(.+\); mend") as told:
+        read_results(path)
+    assert "\n" not in str(told.value)
+
+
 def test_a_digest_is_of_what_decides_the_numbers() -> None:
     base = ("experiment=kfed_digits", "cluster=serial")
     same = config_digest(compose(*base))

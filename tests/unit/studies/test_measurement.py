@@ -1,0 +1,39 @@
+"""Numbers over seeds: those that only some seeds have are no mean, and give no sign."""
+
+from coterie.studies.measurement import Measurement
+from coterie.studies.paper_study import Cell, read_study
+from coterie.studies.results_file import Result
+from coterie.studies.results_pages import _table
+
+STUDY = read_study("cfcl_6")
+METRIC, NAME = next((title, name) for title, name in STUDY.metrics.items() if "until" in name)
+COLUMN = next(iter(STUDY.columns))
+
+
+def measured(reached: dict[str, list[float | None]]) -> Measurement:
+    results = [
+        Result(Cell(row, COLUMN), seed, {} if at is None else {NAME: at}, "a", "d", "c")
+        for row, places in reached.items()
+        for seed, at in enumerate(places)
+    ]
+    return Measurement("cfcl_6", STUDY, "cpu", tuple(results))
+
+
+def test_all_seeds_that_reach_a_score_have_a_mean() -> None:
+    part = measured({"explicit": [1e6, 3e6]})
+    found = part.number(METRIC, Cell("explicit", COLUMN))
+    assert found is not None
+    assert (found.spread.mean, found.seeds) == (2e6, 2)
+
+
+def test_one_seed_of_three_is_no_mean_and_is_told() -> None:
+    part = measured({"explicit": [1e6, None, None], "implicit": [5e6, 5e6, 5e6]})
+    assert part.number(METRIC, Cell("explicit", COLUMN)) is None
+    assert part.sign(METRIC, Cell("implicit", COLUMN)) == "–"
+    assert "1 of 3 seeds" in _table(part)
+
+
+def test_a_score_that_no_seed_reaches_is_a_dash() -> None:
+    part = measured({"explicit": [None, None]})
+    assert part.number(METRIC, Cell("explicit", COLUMN)) is None
+    assert " of 2 seeds" not in _table(part)
