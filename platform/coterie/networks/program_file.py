@@ -17,6 +17,8 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
+from coterie.networks.program_operators import is_allowed
+
 _GRAPH = "models/model.json"
 _WEIGHTS, _CONSTANTS = "data/weights/", "data/constants/"
 _TABLES = {
@@ -40,10 +42,6 @@ _PYTHON = {
     "torch.ops.higher_order.wrap_with_set_grad_enabled",
 }
 """What a graph may call besides ATen's operators."""
-_INTERNAL = {"_softmax", "_log_softmax", "_to_copy", "_assert_scalar"}
-"""ATen's operators with an underscore that a graph may call; others skip checks of bounds."""
-_FORBIDDEN = {"from_file", "save", "set_", "resize_", "resize", "as_strided_", "warn"}
-"""ATen's operators that reach files, or memory that is not theirs."""
 _STRUCTURES = {None, "builtins.tuple", "builtins.list", "builtins.dict"}
 _PREDICTION = "coterie.networks.clusterer.Prediction"
 """The name under which programs know the type of a model's result."""
@@ -215,8 +213,6 @@ def _asserts(node: Any) -> bool:
 def _check_call(target: Any) -> None:
     """Raise a ProgramError unless a node calls an operator of networks."""
     match = _OPERATOR.fullmatch(target) if isinstance(target, str) else None
-    name = match[1] if match else ""
-    known = match is not None and hasattr(getattr(torch.ops.aten, name, None), match[2])
-    internal = name.startswith("_") and name not in _INTERNAL
-    if target not in _PYTHON and (not known or internal or name in _FORBIDDEN):
+    known = match is not None and hasattr(getattr(torch.ops.aten, match[1], None), match[2])
+    if target not in _PYTHON and not (match and known and is_allowed(match[1], match[2])):
         raise ProgramError(f"its graph calls {str(target)[:60]}")

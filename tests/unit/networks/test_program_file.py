@@ -8,18 +8,23 @@ from pathlib import Path
 
 import pytest
 import torch
+import torchvision
+from torch import nn
 
 from coterie.contract.clusterer import Clusterer
 from coterie.networks.encoders import ConvNet3
 from coterie.networks.heads import Centroids
 from coterie.networks.program_file import Program, ProgramError, checked_program
+from coterie.networks.program_operators import is_allowed
 
 GRAPH = "models/model.json"
 BATCH = torch.rand(3, 1, 8, 8)
 
 
-def exported(network, batch):
-    dynamic = ({0: torch.export.Dim("n")},)
+ANY_SIZE = ({0: torch.export.Dim("n")},)
+
+
+def exported(network, batch, dynamic=ANY_SIZE):
     content = io.BytesIO()
     torch.export.save(torch.export.export(network, (batch,), dynamic_shapes=dynamic), content)
     return content.getvalue()
@@ -179,6 +184,55 @@ def test_a_graph_of_other_than_networks_is_refused(content, tmp_path, monkeypatc
     with pytest.raises(ProgramError):
         Program(with_graph(content, CHANGES[name]))
     assert not Path("executed").exists()
+
+
+ATEN = torch.ops.aten
+
+
+class Beyond(nn.Module):
+    """Reads or writes memory that is not its tensors', by operators that check nothing."""
+
+    def __init__(self, how):
+        super().__init__()
+        self.how = how
+
+    def forward(self, samples):
+        values = samples.float().flatten(1)[:, :16].view(-1, 1, 4, 4)
+        if self.how == "write":
+            grown, far = torch.ones_like(values[..., :2, :2]), 10**9
+            places = torch.zeros_like(grown, dtype=torch.long) + far
+            window = [2, 2]
+            backward = ATEN.max_pool2d_with_indices_backward.default
+            return backward(grown, values, window, window, [0, 0], [1, 1], False, places)
+        if self.how == "read":
+            lengths = torch.ones(60_000, dtype=torch.long)
+            reduce = ATEN.segment_reduce.default
+            return reduce(values.flatten()[:8], "max", lengths=lengths, axis=0, unsafe=True)
+        return torch.empty(1000)  # what others have left there
+
+
+@pytest.mark.parametrize(
+    ("how", "name"),
+    [("write", "max_pool2d_with_indices_backward"), ("read", "segment_reduce"), ("old", "empty")],
+)
+def test_operators_that_trust_their_arguments_are_refused(how, name):
+    with pytest.raises(ProgramError, match=rf"its graph calls torch\.ops\.aten\.{name}"):
+        Program(exported(Beyond(how), BATCH, dynamic=None))
+
+
+def test_a_result_given_from_outside_is_refused(content):
+    with pytest.raises(ProgramError, match=r"its graph calls torch\.ops\.aten\.abs\.out"):
+        Program(with_graph(content, lambda g: node(g).update(target="torch.ops.aten.abs.out")))
+
+
+@pytest.mark.parametrize("name", ["efficientnet_b0", "swin_t", "vit_b_16", "maxvit_t"])
+def test_networks_of_torchvision_need_no_other(name):
+    with torch.device("meta"):
+        network = torchvision.models.get_model(name, weights=None).eval()
+        program = torch.export.export(network, (torch.zeros(2, 3, 224, 224),))
+    calls = {str(each.target) for each in program.graph.nodes if each.op == "call_function"}
+    parts = [call.split(".") for call in calls if call.startswith("aten.")]
+    assert [part for part in parts if not is_allowed(part[1], part[2])] == []
 
 
 def test_guards_are_not_run(content, tmp_path, monkeypatch):
