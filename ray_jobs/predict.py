@@ -96,6 +96,7 @@ def _predict(arguments: Sequence[str]) -> int:
     # Imported here, so that a mistyped key is refused before PyTorch is imported.
     from coterie.config.stored import read_stored_config
     from coterie.models.assignments import check_output
+    from coterie.models.loading import check_sizes
     from coterie.models.saved_model import model_folder, read_description
     from coterie.run.predict_samples import predict_samples
     from datamodules.fitting import Fitting, as_trained
@@ -104,7 +105,9 @@ def _predict(arguments: Sequence[str]) -> int:
     output = Path(config.output).expanduser()
     check_output(output, embedding=config.embedding)
     folder = model_folder(config.model)
-    wanted = read_description(folder)["input"]
+    description = read_description(folder)
+    check_sizes(folder, description)
+    wanted = description["input"]
     fitting = Fitting(
         tuple(wanted["shape"]),
         images=wanted["dtype"] == "uint8",

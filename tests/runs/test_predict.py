@@ -1,6 +1,8 @@
 """`ray_jobs.predict`: the run's own samples give its own bits; inputs of every kind; refusals."""
 
 import csv
+import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -227,6 +229,32 @@ def test_one_sentence_and_exit_code_2(ran, capsys, argument):
     sentence = captured.err.strip().splitlines()[-1]
     assert REFUSED[argument] in sentence
     assert sentence.endswith((".", "?"))
+
+
+LIES = {
+    "no input": {"input": None},
+    "a list": {"input": [1, 8, 8]},
+    "text": {"input": {"shape": "ab", "dtype": "uint8", "mode": "L"}},
+    "a side below zero": {"input": {"shape": [1, -8, 8], "dtype": "uint8", "mode": "L"}},
+    "no side": {"input": {"shape": [], "dtype": "uint8", "mode": "L"}},
+    "huge pictures": {"input": {"shape": [1, 40_000, 40_000], "dtype": "uint8", "mode": "L"}},
+    "a width of text": {"features": "x"},
+    "a width below zero": {"features": -1},
+    "clusters of text": {"clusters": "x"},
+}
+
+
+@pytest.mark.parametrize("kind", LIES)
+def test_a_model_that_lies_about_itself_is_refused(ran, capsys, kind):
+    shutil.copytree(ran / "model", "model")
+    path = Path("model/model.json")
+    path.write_text(json.dumps(json.loads(path.read_text()) | LIES[kind]))
+    np.save("x.npy", np.zeros((3, 1, 8, 8), np.uint8))
+    assert main(["model=model", "input=x.npy", "output=out.parquet", "embedding=true"]) == 2
+    told = capsys.readouterr().err.strip().splitlines()
+    assert len(told) == 1
+    assert told[0].startswith("model/model.json: ")
+    assert told[0].endswith("; copy the model again.")
 
 
 @pytest.mark.parametrize("key", ["model", "input"])

@@ -75,7 +75,7 @@ def load_model(path: str | Path, trust: Collection[str] = ()) -> Clusterer:
     folder = model_folder(path)
     description = read_description(folder)
     sections = _read_sections(folder, trust)
-    _check_sizes(folder, description)
+    check_sizes(folder, description)
     weights = _read_weights(folder / WEIGHTS)
     with suppress(NotImplementedError, RuntimeError), torch.device("meta"):
         # Without memory first: the config may ask for more than there is.
@@ -96,7 +96,7 @@ def _read_sections(folder: Path, trust: Collection[str]) -> dict[str, Component]
     return sections
 
 
-def _check_sizes(folder: Path, description: Mapping[str, Any]) -> None:
+def check_sizes(folder: Path, description: Mapping[str, Any]) -> None:
     """Refuse a description of much larger samples or server states than its weights can have."""
     path = folder / DESCRIPTION
     most = _SPARE + 64 * ((folder / WEIGHTS).stat().st_size if (folder / WEIGHTS).is_file() else 0)

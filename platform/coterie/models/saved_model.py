@@ -8,12 +8,14 @@ import errno
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import torch
+from pydantic import Field, NonNegativeInt, PositiveInt, TypeAdapter, ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from typing_extensions import TypedDict
 
 from coterie.config.plain_files import read_json
 from coterie.contract.clusterer import Clusterer, Prediction, parameter_dtype
@@ -28,6 +30,33 @@ from coterie.version import __version__
 FORMAT = 1
 _DESCRIPTION_BYTES = 1 << 24
 WEIGHTS, DESCRIPTION, CONFIG = "model.safetensors", "model.json", "config.yaml"
+
+
+class _Input(TypedDict):
+    shape: Annotated[list[PositiveInt], Field(min_length=1)]
+    dtype: Literal["uint8", "float32"]
+    mode: Literal["L", "RGB"] | None
+
+
+class _Server(TypedDict):
+    step: NonNegativeInt
+    facts: dict[str, Any]
+    slots: dict[str, dict[str, str]]
+
+
+class _Description(TypedDict):
+    """The kinds of what `model.json` holds; more is allowed."""
+
+    input: _Input
+    dtype: str
+    features: PositiveInt
+    clusters: PositiveInt | None
+    head: Literal["method", "centroids", "prototypes"] | None
+    classes: list[str]
+    server: _Server
+
+
+_DESCRIPTION = TypeAdapter(_Description)
 
 
 def write_model(
@@ -123,7 +152,7 @@ def read_description(folder: Path) -> dict[str, Any]:
     """Read `model.json`; see `model_description`.
 
     Raises:
-        DataError: If it cannot be read or has another format.
+        DataError: If it cannot be read, has another format, or holds what no run writes.
     """
     path = folder / DESCRIPTION
     try:
@@ -135,6 +164,14 @@ def read_description(folder: Path) -> dict[str, Any]:
         newer = isinstance(written, int) and written > FORMAT
         remedy = "update Coterie" if newer else "run the experiment again"
         raise DataError(f"{path}: format {written}, this version reads {FORMAT}; {remedy}.")
+    try:
+        _DESCRIPTION.validate_python(description, strict=True)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise DataError(
+            f"{path}: it is damaged ({place}: {first['msg']}); copy the model again."
+        ) from error
     return dict(description)
 
 

@@ -139,7 +139,7 @@ def test_a_description_without_a_key_is_refused(copy):
     described = json.loads((copy / "model.json").read_text())
     del described["server"]
     (copy / "model.json").write_text(json.dumps(described))
-    assert "model.json: it is damaged (KeyError('server')); copy" in refusal(copy)
+    assert "model.json: it is damaged (server: Field required); copy" in refusal(copy)
 
 
 KEY = "encoder.network.0.weight"
