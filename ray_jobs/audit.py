@@ -66,10 +66,10 @@ def _audit(arguments: Sequence[str]) -> int:
         console.print(attacks_table(done.attacks))
     for name, found in done.attacks.items():
         if not name.endswith("untrained"):
-            console.print(f"{name}: {found.finding}", highlight=False)
+            console.print(f"{name}: {found.finding}", highlight=False, markup=False)
     if done.note:
-        console.print(done.note, highlight=False)
-    console.print(display_path(directory.audit), soft_wrap=True, highlight=False)
+        console.print(done.note, highlight=False, markup=False)
+    console.print(display_path(directory.audit), soft_wrap=True, highlight=False, markup=False)
     return 0
 
 

@@ -53,7 +53,9 @@ def _partition(arguments: Sequence[str]) -> int:
     write_partition(folder / "partition.parquet", parts, data)
     console = Console()
     console.print(class_table(counts, names, clients))
-    console.print(f"{folder}/partition.png, {folder}/partition.parquet", soft_wrap=True)
+    console.print(
+        f"{folder}/partition.png, {folder}/partition.parquet", soft_wrap=True, markup=False
+    )
     return 0
 
 

@@ -49,7 +49,7 @@ def _report(arguments: Sequence[str]) -> int:
     options = load_component(ReportConfig, read_values(arguments))
     directory = RunDirectory.open(options.run, key="run")
     page = write_run_report(directory, load_stored(directory, options.trust))
-    Console().print(display_path(page), soft_wrap=True, highlight=False)
+    Console().print(display_path(page), soft_wrap=True, highlight=False, markup=False)
     return 0
 
 

@@ -218,6 +218,18 @@ def test_a_run_to_be_made_longer_is_not_shown_as_completed(one_compared, tmp_pat
     assert "- fedavg_digits, seed 1: interrupted." in table
 
 
+@pytest.mark.parametrize("part", ["runs", "figures"])
+def test_a_strangers_comparison_with_a_link_is_not_gone_on_with(
+    one_compared, capsys, tmp_path, part
+):
+    out, mine = tmp_path / "c", tmp_path / "mine"
+    shutil.copytree(one_compared, out)
+    shutil.move(out / part, mine) if (out / part).exists() else mine.mkdir()
+    (out / part).symlink_to(mine)
+    assert main([*ONE, f"out={out}", "resume=true"]) == 2
+    assert "is a link" in capsys.readouterr().err
+
+
 def test_a_run_whose_former_process_still_writes_is_waited_for(one_compared, capsys, tmp_path):
     """As that of a comparison that was killed, which is evaluating its final model."""
     out = tmp_path / "c"

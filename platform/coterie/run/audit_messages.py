@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.errors import DataError
-from coterie.tracking.metrics_log import parse_row
+from coterie.tracking.metrics_log import read_rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,11 +48,7 @@ def audited_keys(metrics: Path) -> list[AuditedKey]:
     Raises:
         DataError: If the run has not written what its clients sent.
     """
-    try:
-        lines = metrics.read_text(encoding="utf-8", errors="replace").splitlines()
-    except FileNotFoundError:
-        lines = []
-    rows = [row for line in lines if (row := parse_row(line)) is not None]
+    rows = read_rows(metrics)
     phases = [row for row in rows if row.get("scope") == "messages"]
     if not phases:
         raise DataError(
@@ -70,10 +66,18 @@ def audited_keys(metrics: Path) -> list[AuditedKey]:
 def _joined(messages: Iterable[Mapping[str, Any]]) -> list[AuditedKey]:
     found: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for sent in messages:
+        _check(sent)
         found.setdefault((sent["kind"], sent["key"]), []).append(sent)
     order = ("slot", "record", "mail", "metric", "note", "keys", "state")
     places = sorted(found, key=lambda place: order.index(place[0]) if place[0] in order else 9)
     return [_key(*place, found[place]) for place in places]
+
+
+def _check(sent: Mapping[str, Any]) -> None:
+    texts = all(isinstance(sent[name], str) for name in ("kind", "key", "form"))
+    numbers = all(type(sent[name]) is int for name in ("clients", "bytes", "summed"))
+    if not (texts and numbers and (sent["samples"] is None or type(sent["samples"]) is int)):
+        raise TypeError(sent["key"])
 
 
 def _key(kind: str, key: str, sent: Sequence[Mapping[str, Any]]) -> AuditedKey:

@@ -4,7 +4,9 @@ from collections.abc import Iterable, Mapping
 
 from rich import box
 from rich.table import Table
+from rich.text import Text
 
+from coterie.errors import printable
 from coterie.evaluation.membership import Membership
 from coterie.run.audit_messages import AuditedKey
 from coterie.tracking.formatting import format_bytes
@@ -27,9 +29,9 @@ def messages_table(keys: Iterable[AuditedKey]) -> Table:
     for key in keys:
         forms = key.forms[0] if len(key.forms) == 1 else f"{key.forms[0]} … {key.forms[-1]}"
         table.add_row(
-            key.kind,
-            key.key,
-            forms,
+            Text(printable(key.kind)),
+            Text(printable(key.key)),
+            Text(printable(forms)),
             f"{key.phases:,}",
             f"{key.clients:,}",
             format_bytes(key.bytes) if key.bytes else "-",

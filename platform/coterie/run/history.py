@@ -7,7 +7,7 @@ import pyarrow as pa
 from matplotlib.figure import Figure
 
 from coterie.evaluation.curves_figure import draw_curves
-from coterie.tracking.metrics_log import parse_row
+from coterie.tracking.metrics_log import read_rows
 
 _SCORES = ("acc", "nmi", "ari")
 _GROUPS = ("clustering", "test", "train", "local")
@@ -20,9 +20,7 @@ def read_history(metrics: Path) -> pa.Table:
         A row per phase, and a last one with the final numbers. Columns: round, stage, phase, step,
         scope ("server", for the last row "run") and every metric; what a row lacks is null.
     """
-    lines = metrics.read_text(encoding="utf-8", errors="replace").splitlines()
-    parsed = (parse_row(line) for line in lines)
-    rows = [row for row in parsed if row is not None and row["scope"] in ("server", "run")]
+    rows = [row for row in read_rows(metrics) if row.get("scope") in ("server", "run")]
     names = dict.fromkeys(name for row in rows for name in row)
     return pa.table({name: _column([row.get(name) for row in rows]) for name in names})
 

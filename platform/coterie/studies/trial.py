@@ -10,7 +10,7 @@ from coterie.distributed.tuning import Report
 from coterie.errors import ConfigError
 from coterie.studies.run_process import RunProcess
 from coterie.tracking.claim import check_unclaimed
-from coterie.tracking.metrics_log import parse_row
+from coterie.tracking.metrics_log import read_rows
 
 _POLL_S = 0.5
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -88,12 +88,10 @@ def read_objective(folder: Path, objective: str) -> list[tuple[int, float]]:
     Returns:
         Rounds, ascending, each with the last value of it.
     """
-    path, found = folder / "metrics.jsonl", dict[int, float]()
-    if not path.is_file():
-        return []
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        row = parse_row(line) or {}
-        if row.get("scope") in {"server", "run"} and isinstance(row.get(objective), float | int):
+    found = dict[int, float]()
+    for row in read_rows(folder / "metrics.jsonl"):
+        whole = row.get("scope") in {"server", "run"} and isinstance(row.get("round"), int)
+        if whole and isinstance(row.get(objective), float | int):
             found[row["round"]] = row[objective]
     return sorted(found.items())
 

@@ -133,8 +133,7 @@ class MetricsLog:
 
     def rows(self) -> list[dict[str, Any]]:
         """The rows written so far, without lines that a crash cut short."""
-        lines = self.path.read_text(encoding="utf-8", errors="replace").splitlines()
-        return [row for line in lines if (row := parse_row(line)) is not None]
+        return read_rows(self.path)
 
     def append(self, row: MetricsRow) -> None:
         """Append a row.
@@ -192,10 +191,19 @@ class MetricsLog:
         self.file.close()
 
 
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """The rows of a file, without lines that a crash cut short; none if there is no file."""
+    if not path.is_file():
+        return []
+    # Not splitlines: texts in a row may have other ends of lines, such as U+2028.
+    lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
+    return [row for line in lines if (row := parse_row(line)) is not None]
+
+
 def parse_row(line: str) -> dict[str, Any] | None:
-    """Parse a line; None if a crash cut it short."""
+    """Parse a line; None if a crash cut it short, or it is no row."""
     try:
         row = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return row if isinstance(row, dict) else None

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from coterie.tracking.metrics_log import flat, parse_row
+from coterie.tracking.metrics_log import flat, read_rows
 from coterie.tracking.run_directory import RunDirectory
 
 Ended = Literal["completed", "failed", "interrupted", "stopped", "not started"]
@@ -97,8 +97,4 @@ def _json(path: Path) -> dict[str, Any]:
 
 def _server_rows(path: Path) -> list[Mapping[str, Any]]:
     """The server's rows, without incomplete lines."""
-    if not path.is_file():
-        return []
-    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    rows = [row for line in lines if (row := parse_row(line)) is not None]
-    return [row for row in rows if row.get("scope") == "server"]
+    return [row for row in read_rows(path) if row.get("scope") == "server"]

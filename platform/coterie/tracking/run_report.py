@@ -22,7 +22,7 @@ from coterie.config.schema import RunConfig
 from coterie.tracking.atomic import write_text_atomically
 from coterie.tracking.environment import ENVIRONMENT_KEYS
 from coterie.tracking.formatting import format_bytes, format_seconds
-from coterie.tracking.metrics_log import parse_row
+from coterie.tracking.metrics_log import read_rows
 from coterie.tracking.run_directory import RunDirectory
 from coterie.tracking.score_names import score_tables
 from coterie.tracking.skipped import SKIPPED
@@ -105,11 +105,7 @@ def write_run_report(directory: RunDirectory, config: RunConfig) -> Path:
 
 
 def _server_rows(path: Path) -> list[Row]:
-    if not path.is_file():
-        return []
-    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    found = [row for line in lines if (row := parse_row(line)) is not None]
-    return [row for row in found if row.get("scope") == "server"]
+    return [row for row in read_rows(path) if row.get("scope") == "server"]
 
 
 def _tiles(summary: Row) -> dict[str, str]:

@@ -1,11 +1,14 @@
 """What a run's messages add up to, over its phases."""
 
+import io
 import json
 
 import pytest
+from rich.console import Console
 
 from coterie.errors import DataError
 from coterie.run.audit_messages import audited_keys
+from coterie.run.audit_tables import messages_table
 
 
 def message(**changed):
@@ -31,6 +34,24 @@ def test_the_fewest_samples_and_the_smallest_sum_of_all_phases_count(tmp_path):
     assert (slot.phases, slot.bytes) == (3, 3 * 96)
     assert slot.forms == ("float64 (4, 3)", "float64 (8, 3)")
     assert (record.key, record.phases, record.samples) == ("points", 1, None)
+
+
+@pytest.mark.parametrize(
+    "changed", [{"key": 1}, {"clients": "x"}, {"samples": "5"}, {"bytes": None}, {"form": ["x"]}]
+)
+def test_messages_of_other_kinds_are_refused(tmp_path, changed):
+    with pytest.raises(DataError, match="its messages are damaged"):
+        audited(tmp_path, [message(**changed)])
+
+
+def test_a_key_is_shown_as_it_is_without_escapes(tmp_path):
+    console = Console(width=80, record=True, file=io.StringIO())
+    keys = audited(tmp_path, [message(key="[/a]"), message(key="\x1b]0;owned\x07")])
+    console.print(messages_table(keys))
+    shown = console.export_text()
+    assert "[/a]" in shown
+    assert "?]0;owned?" in shown
+    assert "\x1b" not in shown
 
 
 def test_a_file_without_messages_is_refused(tmp_path):

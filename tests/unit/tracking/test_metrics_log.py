@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coterie.errors import ContractError
-from coterie.tracking.metrics_log import RESERVED, MetricsLog, MetricsRow
+from coterie.tracking.metrics_log import RESERVED, MetricsLog, MetricsRow, read_rows
 
 
 def row(**values):
@@ -119,6 +119,16 @@ def test_a_file_shorter_than_the_checkpoint_knows_is_kept_with_a_warning(tmp_pat
     assert f"holds {size} bytes, the checkpoint expects {size + 10}" in caplog.text
     with pytest.raises(ValueError, match="offset=-1"):
         log.truncate_to(-1)
+
+
+def test_only_a_line_feed_ends_a_row(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    texts = ["a\u2028b", "a\x85b", "a\x0bb"]
+    path.write_text("".join(json.dumps({"note": t}, ensure_ascii=False) + "\n" for t in texts))
+    assert [row["note"] for row in read_rows(path)] == texts
+    path.write_text("[" * 100_000 + "\n" + '{"note": "x"}\n')
+    assert read_rows(path) == [{"note": "x"}]
+    assert read_rows(tmp_path / "none.jsonl") == []
 
 
 def test_rows_after_half_a_line_are_whole(tmp_path):
