@@ -4,11 +4,12 @@ import csv
 import html
 import json
 import re
+import shutil
 
 import pytest
 from PIL import Image
 
-from coterie import Federation, compose
+from coterie import Federation, RunCallback, compose
 from ray_jobs.report import main
 from tests.builders.browser import CHROMIUM, pictures_of, shown
 from tests.builders.runs import COMMAND
@@ -84,6 +85,39 @@ def test_the_command_writes_the_same_page_again(ran, page, capsys):
 needs_chromium = pytest.mark.skipif(
     CHROMIUM is None, reason="no Chromium: apt-get install chromium"
 )
+
+
+ODD = {
+    "figures/a.png": [b"", b"x", bytes(40)],
+    "summary.json": [b"{", b"[]", b"{}\xff", b'{"metrics": 3}', b'{"failures": 3}'],
+    "clients.csv": [b"", b"client\n", b"client,turns\nx\n", b"\xff"],
+    "skipped.csv": [b"", b"file\n"],
+    "metrics.jsonl": [b'{"scope": "server"}\n', b'{"scope": "server", "round": "x"}\n', b"\xff"],
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_odd_files_are_a_page_or_a_sentence(ran, capsys, tmp_path, name):
+    copy = shutil.copytree(ran.run_dir, tmp_path / "run")
+    for content in ODD[name]:
+        (copy / name).write_bytes(content)
+        code = main([f"run={copy}"])
+        told = capsys.readouterr().err.strip()
+        assert code in {0, 2}, told
+        assert told.count("\n") == 0
+        assert bool(told) == bool(code)
+
+
+def test_a_run_with_an_odd_figure_in_its_folder_completes(tmp_path):
+    class Litter(RunCallback):
+        def on_run_start(self, experiment, facts):
+            (tmp_path / "run" / "figures").mkdir(exist_ok=True)
+            (tmp_path / "run" / "figures" / "a.png").touch()
+
+    config = compose(*RUN, f"run_dir={tmp_path}/run", "evaluation.figures=false")
+    assert Federation(config, callbacks=[Litter()]).run().exit_code == 0
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["status"] == "completed"
 
 
 @needs_chromium

@@ -14,7 +14,7 @@ from coterie.contract.callback import Followed
 from coterie.contract.clusterer import Clusterer
 from coterie.contract.observer import Observer, Status
 from coterie.contract.seeds import derive_seed
-from coterie.errors import RunError, described
+from coterie.errors import DataError, RunError, described
 from coterie.evaluation.scorer import Evaluation
 from coterie.execution.backend import Backend
 from coterie.models.saved_model import with_head
@@ -118,6 +118,8 @@ class Session:
             write_run_report(self.directory, self.config)
         except OSError as problem:
             self._warn(f"{self.directory.summary}: cannot write ({problem.strerror}); make room.")
+        except DataError as problem:
+            self._warn(str(problem))
         finally:
             self.close(status)
 

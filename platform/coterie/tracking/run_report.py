@@ -19,6 +19,7 @@ from coterie.config.about import about
 from coterie.config.differences import changed_keys
 from coterie.config.explain import show
 from coterie.config.schema import RunConfig
+from coterie.errors import DataError, described
 from coterie.tracking.atomic import write_text_atomically
 from coterie.tracking.environment import ENVIRONMENT_KEYS
 from coterie.tracking.formatting import format_bytes, format_seconds
@@ -44,6 +45,11 @@ _WIDE = 1.7
 """Width by height from which a figure has a row of its own."""
 _PLACE = ("round", "stage")
 _DIRECTIONS = {"down": "to clients", "up": "to the server", "peer": "between clients"}
+_DAMAGE = (
+    *(ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError),
+    *(csv.Error, struct.error),
+)
+"""What files raise that hold something else than a run writes."""
 Row = Mapping[str, Any]
 
 
@@ -71,7 +77,22 @@ def write_run_report(directory: RunDirectory, config: RunConfig) -> Path:
 
     Returns:
         The page.
+
+    Raises:
+        DataError: If one of them is damaged.
     """
+    try:
+        text = _page(directory, config)
+    except _DAMAGE as error:
+        raise DataError(
+            f"{directory.path}: a file of the run is damaged ({described(error)}), so it has no "
+            f"{directory.report.name}; take away what the run has not written."
+        ) from error
+    write_text_atomically(directory.report, text)
+    return directory.report
+
+
+def _page(directory: RunDirectory, config: RunConfig) -> str:
     from jinja2 import Environment  # imported only where a page is made
 
     summary: dict[str, Any] = {}
@@ -82,7 +103,7 @@ def write_run_report(directory: RunDirectory, config: RunConfig) -> Path:
     page = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(
         _TEMPLATE.read_text(encoding="utf-8")
     )
-    text = page.render(
+    return page.render(
         title=config.experiment,
         about=about([config]),
         folder=directory.path.name,
@@ -100,8 +121,6 @@ def write_run_report(directory: RunDirectory, config: RunConfig) -> Path:
         config={key: show(value) for key, value in changed_keys(config).items()},
         software=_software(directory),
     )
-    write_text_atomically(directory.report, text)
-    return directory.report
 
 
 def _server_rows(path: Path) -> list[Row]:
