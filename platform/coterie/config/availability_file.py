@@ -1,6 +1,7 @@
 """Reads `participation.availability`: the clients present in each round, as a list or a file."""
 
 import csv
+import io
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ from coterie.config.participation import are_rounds
 from coterie.errors import ConfigError
 
 _KEY = "participation.availability"
+_MOST_ROUNDS = 1_000_000
 
 Rounds = tuple[frozenset[int], ...]
 """The clients present in each round, from the first."""
@@ -32,7 +34,7 @@ def read_availability(source: str | Sequence[Sequence[int]], clients: int) -> Ro
     if not listed:
         raise ConfigError(f"{shown}: it lists no round; give each round its clients.")
     for number, present in enumerate(listed, start=1):
-        if unknown := sorted(set(present) - set(range(clients))):
+        if unknown := sorted(c for c in set(present) if not 0 <= c < clients):
             raise ConfigError(
                 f"{shown}: round {number} names client {unknown[0]}; there are {clients} clients, "
                 f"from 0 to {clients - 1}."
@@ -48,6 +50,8 @@ def _read(path: Path, shown: str) -> list[list[int]]:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"{shown}: cannot read it ({error.strerror}); check the path.") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{shown}: it is not UTF-8; write it again.") from error
     return readers[path.suffix](text, shown)
 
 
@@ -56,6 +60,8 @@ def _from_json(text: str, shown: str) -> list[list[int]]:
         rounds = json.loads(text)
     except json.JSONDecodeError as error:
         raise ConfigError(f"{shown}: line {error.lineno} is not JSON; mend it.") from error
+    except (ValueError, RecursionError) as error:  # a huge number, or a list in very many lists
+        raise ConfigError(f"{shown}: it is no list of rounds; mend it.") from error
     if not are_rounds(rounds):
         raise ConfigError(f"{shown}: write a list of lists of clients, such as [[0, 1], [2]].")
     found: list[list[int]] = rounds
@@ -63,7 +69,10 @@ def _from_json(text: str, shown: str) -> list[list[int]]:
 
 
 def _from_csv(text: str, shown: str) -> list[list[int]]:
-    lines = list(csv.reader(text.splitlines()))
+    try:
+        lines = list(csv.reader(io.StringIO(text)))
+    except csv.Error as error:
+        raise ConfigError(f"{shown}: it is no CSV ({error}); mend it.") from error
     if not lines or [cell.strip() for cell in lines[0]] != ["round", "client"]:
         raise ConfigError(f"{shown}: its first line must be round,client.")
     present: dict[int, list[int]] = {}
@@ -74,7 +83,9 @@ def _from_csv(text: str, shown: str) -> list[list[int]]:
             raise ConfigError(
                 f"{shown}: line {number} is {','.join(cells)}; write two whole numbers."
             ) from error
-        if round_ < 1:
-            raise ConfigError(f"{shown}: line {number} has round {round_}; count from 1.")
+        if not 1 <= round_ <= _MOST_ROUNDS:
+            raise ConfigError(
+                f"{shown}: line {number} has round {round_}; count from 1 to {_MOST_ROUNDS:,}."
+            )
         present.setdefault(round_, []).append(client)
     return [present.get(number, []) for number in range(1, max(present, default=0) + 1)]

@@ -36,7 +36,19 @@ FILES = [
     ("a.csv", "round,client\n", "it lists no round; give each round its clients."),
     ("a.csv", "client,round\n1,1\n", "its first line must be round,client."),
     ("a.csv", "round,client\n1,1\n1,x\n", "line 3 is 1,x; write two whole numbers."),
-    ("a.csv", "round,client\n0,1\n", "line 2 has round 0; count from 1."),
+    ("a.csv", "round,client\n0,1\n", "line 2 has round 0; count from 1 to 1,000,000."),
+    (
+        "a.csv",
+        "round,client\n300000000,0\n",
+        "line 2 has round 300000000; count from 1 to 1,000,000.",
+    ),
+    (
+        "a.csv",
+        f"round,client\n{'1' * 200_000},0\n",
+        "it is no CSV (field larger than field limit (131072)); mend it.",
+    ),
+    ("a.json", "[" * 100_000, "it is no list of rounds; mend it."),
+    ("a.json", f"[[{'1' * 5001}]]", "it is no list of rounds; mend it."),
     ("a.json", "[[0], [9]]", "round 2 names client 9; there are 5 clients, from 0 to 4."),
     ("a.csv", "round,client\n1,-1\n", "round 1 names client -1; there are 5 clients, from 0 to 4."),
 ]
