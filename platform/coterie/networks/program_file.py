@@ -15,10 +15,11 @@ from collections.abc import Mapping
 from typing import Any, Self
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 from coterie.networks.program_operators import is_allowed
 
+_ATTENTION = torch.ops.aten.scaled_dot_product_attention.default
 _GRAPH = "models/model.json"
 _WEIGHTS, _CONSTANTS = "data/weights/", "data/constants/"
 _TABLES = {
@@ -29,6 +30,9 @@ _PLAIN = {"archive_format": b"pt2", "archive_version": b"0", ".data/version": b"
 _EXAMPLES = "data/sample_inputs/model.pt"
 
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+_OPTIONAL = re.compile(
+    rf"(?:{_NAME.pattern})?", re.ASCII
+)  # parts of a graph have nameless arguments
 _DOTTED = re.compile(r"(?!__)(?:\w|\.(?!__))*", re.ASCII)
 _VERSION = re.compile(r"[\w.+<=]*", re.ASCII)
 _OPERATOR = re.compile(r"torch\.ops\.aten\.(\w+)\.(\w+)", re.ASCII)
@@ -47,19 +51,6 @@ _PREDICTION = "coterie.networks.clusterer.Prediction"
 """The name under which programs know the type of a model's result."""
 _DROPPED: dict[str, Any] = {"metadata": {}, "guards_code": []}
 """Parts of a graph that are not needed: paths and lines of source code, and checks as code."""
-_DAMAGE = (
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    LookupError,
-    MemoryError,
-    OSError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-    zipfile.BadZipFile,
-)
-"""What PyTorch, zipfile and json raise for damaged files."""
 _REFUSED = {"as_operator", "as_custom_obj", "custom_obj", "class_fqn"}
 
 
@@ -84,21 +75,51 @@ class Program(nn.Module):
 
         try:
             programs = load_pt2(io.BytesIO(checked_program(content))).exported_programs
-            self.program = programs["model"].module()
+            self.program = _with_checked_attention(programs["model"].module())
         except ProgramError:
             raise
-        except _DAMAGE as error:
+        except Exception as error:  # of damaged graphs PyTorch raises more kinds than it names
             reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
             raise ProgramError(f"it cannot be read ({reason})") from error
 
     def forward(self, samples: Tensor) -> Any:
         """Run the program."""
-        return self.program(samples)
+        learns = torch.is_grad_enabled()
+        try:
+            return self.program(samples)
+        except BaseException:
+            torch.set_grad_enabled(learns)  # a part that fails within no_grad leaves gradients off
+            raise
 
     def train(self, mode: bool = True) -> Self:
         """Note the mode only: a program is exported in one mode and stays in it."""
         self.training = mode
         return self
+
+
+def _with_checked_attention(program: nn.Module) -> nn.Module:
+    """The program with `_attention` in place of PyTorch's, in its parts too."""
+    for part in program.modules():
+        if isinstance(part, fx.GraphModule):
+            for node in part.graph.find_nodes(op="call_function", target=_ATTENTION):
+                node.target = _attention
+            part.recompile()
+    return program
+
+
+def _attention(query: Tensor, key: Tensor, value: Tensor, *rest: Any, **options: Any) -> Tensor:
+    """Attention, as PyTorch has it, with as many keys as values.
+
+    On CPUs PyTorch does not compare the two and reads as many keys as there are values.
+
+    Raises:
+        RuntimeError: If keys and values differ in number.
+    """
+    if key.shape[-2] != value.shape[-2]:
+        counts = f"{key.shape[-2]} keys but {value.shape[-2]} values"
+        raise RuntimeError(f"scaled_dot_product_attention: {counts}")
+    attended: Tensor = _ATTENTION(query, key, value, *rest, **options)
+    return attended
 
 
 def checked_program(content: bytes) -> bytes:
@@ -184,7 +205,7 @@ def _is_plain(text: str, key: str) -> bool:
         return _is_expression(text)
     if key in {"as_string", "as_strings"}:  # an operator's option, such as a mode of padding
         return len(text) <= 100
-    patterns = {"name": _NAME, "as_name": _NAME, "torch_version": _VERSION}
+    patterns = {"name": _OPTIONAL, "as_name": _NAME, "torch_version": _VERSION}
     return patterns.get(key, _DOTTED).fullmatch(text) is not None
 
 

@@ -1,5 +1,6 @@
 """Programs from files: what `torch.export.load` would run is refused, the rest gives the bits."""
 
+import copy
 import io
 import json
 import pickle
@@ -218,6 +219,50 @@ class Beyond(nn.Module):
 def test_operators_that_trust_their_arguments_are_refused(how, name):
     with pytest.raises(ProgramError, match=rf"its graph calls torch\.ops\.aten\.{name}"):
         Program(exported(Beyond(how), BATCH, dynamic=None))
+
+
+class Attention(nn.Module):
+    """Attention of four queries to three keys, with values of a number of their own."""
+
+    def __init__(self, values):
+        super().__init__()
+        self.values = values
+
+    def forward(self, samples):
+        query = samples.float().flatten(2)[..., :16].view(-1, 1, 4, 4)
+        with torch.no_grad():  # a graph within the graph
+            value = torch.ones(query.shape[0], 1, self.values, 4)
+            found = nn.functional.scaled_dot_product_attention(query, query[:, :, 1:], value)
+        return found + query
+
+
+@pytest.mark.parametrize("values", [9, 2_000_000])
+def test_attention_reads_no_keys_that_are_not_there(values):
+    program = Program(exported(Attention(values), BATCH, dynamic=None))
+    with pytest.raises(RuntimeError, match=f"3 keys but {values} values"):
+        program(BATCH)
+    assert torch.is_grad_enabled()
+
+
+def test_attention_gives_the_networks_bits():
+    program = Program(exported(Attention(3), BATCH))
+    for each in (program, copy.deepcopy(program)):
+        assert torch.equal(each(BATCH), Attention(3)(BATCH))
+
+
+class Unreadable(nn.Module):
+    """A graph that PyTorch writes but does not read."""
+
+    def forward(self, samples):
+        with torch.set_grad_enabled(False):
+            return samples * 2
+
+
+def test_a_graph_that_pytorch_cannot_read_is_told_in_a_sentence():
+    with pytest.raises(
+        ProgramError, match=r"it cannot be read \(Node\.meta .* is missing val field\)"
+    ):
+        Program(exported(Unreadable(), BATCH))
 
 
 def test_a_result_given_from_outside_is_refused(content):
