@@ -22,8 +22,7 @@ from pydantic import PositiveFloat
 from coterie.commands.arguments import read_values
 from coterie.config.component import Component
 from coterie.config.loading import load_component
-from coterie.studies.origin import commit
-from coterie.tracking.environment import environment
+from coterie.tracking.environment import commit, environment
 from tests.gpu.steps import Outcome, Step, plain, run_steps, table
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -24,6 +24,7 @@ from coterie.rounds.state import Ledger, RunState
 from coterie.run.recorder import Recorder
 from coterie.run.setup import Assembly
 from coterie.tracking.atomic import replacing
+from coterie.tracking.environment import commit, device_name
 from coterie.tracking.run_directory import RunDirectory
 from coterie.tracking.summary import Summary
 
@@ -99,6 +100,8 @@ def summary_of(
         rounds=state.server.round if state else 0,
         clients=len(assembly.workload.parts),
         seed=config.seed,
+        commit=commit(),
+        device=device_name(config),
         metrics=metrics,
         bytes_down=ledger.down,
         bytes_up=ledger.up,

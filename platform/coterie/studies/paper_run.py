@@ -8,7 +8,7 @@ from coterie.errors import InterruptedRunError
 from coterie.studies.comparison import ComparisonView, run_comparison
 from coterie.studies.comparison_table import ComparisonTable
 from coterie.studies.curves import from_rounds
-from coterie.studies.origin import commit, config_digest, device_name
+from coterie.studies.origin import config_digest
 from coterie.studies.paper_plan import StudyPlan
 from coterie.studies.paper_study import Cell
 from coterie.studies.plan import variant_configs
@@ -79,14 +79,7 @@ class _Kept:
         kept |= {name: record.numbers[name] for name in _SECONDS if name in record.numbers}
         reached = {name: from_rounds(record, name) for name in self._metrics}
         kept |= {name: place for name, place in reached.items() if place is not None}
-        return Result(
-            cell,
-            record.seed,
-            kept,
-            commit(),
-            device_name(config),
-            config_digest(seeded),
-        )
+        return Result(cell, record.seed, kept, record.commit, record.device, config_digest(seeded))
 
     def begin(self, total: int, todo: int) -> None:
         self._view.begin(total, todo)

@@ -1,9 +1,12 @@
 """The results of a study at one scale: a CSV file with a row for each cell and seed."""
 
 import csv
+import fcntl
 import io
+import os
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
@@ -85,15 +88,29 @@ def _result(line: Mapping[str | None, Any]) -> Result:
 def add_results(path: Path, new: Iterable[Result]) -> None:
     """Add results to a file; one with the same cell and seed takes the place of an earlier one.
 
-    An earlier result with the same config and numbers stays, with the commit that it names.
+    An earlier result with the same config and numbers stays, with the commit that it names. Studies
+    that run at the same time wait for each other here, so that none undoes what another has added.
     """
-    found = {result.key: result for result in read_results(path)}
-    for result in new:
-        then = found.get(result.key)
-        if then is None or not _same(then, result):
-            found[result.key] = result
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_text_atomically(path, _text(found.values()))
+    with _locked(path.parent):
+        found = {result.key: result for result in read_results(path)}
+        for result in new:
+            then = found.get(result.key)
+            if then is None or not _same(then, result):
+                found[result.key] = result
+        write_text_atomically(path, _text(found.values()))
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Hold a folder's lock, where its file system has locks."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _same(then: Result, now: Result) -> bool:

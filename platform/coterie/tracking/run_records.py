@@ -21,6 +21,8 @@ class RunRecord:
         seed: The run's seed.
         status: How the run ended; "stopped" if a search for hyperparameters has given it up.
         error: Why the run failed, as a sentence; "" if it did not.
+        commit: The code's commit when the run ended; "" in runs of earlier versions.
+        device: What its clients computed on; "" in runs of earlier versions.
         numbers: Every finite number of summary.json by its path: "clustering/acc", "bytes/up".
         scores: The names of the final metrics among them, in the order of summary.json.
         accounts: The names of what the run used: bytes by direction, modelled seconds. Wall-clock
@@ -32,6 +34,8 @@ class RunRecord:
     seed: int
     status: Ended
     error: str = ""
+    commit: str = ""
+    device: str = ""
     numbers: Mapping[str, float] = field(default_factory=dict)
     scores: tuple[str, ...] = ()
     accounts: tuple[str, ...] = ()
@@ -74,6 +78,8 @@ def read_run(label: str, seed: int, folder: Path, failure: str = "") -> RunRecor
         seed=seed,
         status=summary["status"],
         error=summary.get("error", ""),
+        commit=summary.get("commit", ""),
+        device=summary.get("device", ""),
         numbers={**scores, **accounts, **flat(seconds), "rounds": summary["rounds"]},
         scores=tuple(scores),
         accounts=tuple(accounts),

@@ -24,6 +24,9 @@ class Summary:
         rounds: The number of completed rounds.
         clients: The number of clients of the federation.
         seed: The run's seed.
+        commit: The code's commit when the run ended, "-dirty" behind it with changes that are not
+            committed.
+        device: What its clients computed on.
         metrics: Final metrics by group: {"clustering": {"acc": 0.9, …}, "linear": {…}, …}.
         bytes_down: Bytes sent from the server to clients over the whole run.
         bytes_up: Bytes sent from clients to the server.
@@ -48,6 +51,8 @@ class Summary:
     rounds: int
     clients: int
     seed: int
+    commit: str
+    device: str
     metrics: Mapping[str, Any] = field(default_factory=dict)
     bytes_down: int = 0
     bytes_up: int = 0
@@ -74,6 +79,8 @@ class Summary:
             "rounds": self.rounds,
             "clients": self.clients,
             "seed": self.seed,
+            "commit": self.commit,
+            "device": self.device,
             "metrics": _plain(self.metrics),
             "bytes": {
                 "down": self.bytes_down,

@@ -1,10 +1,12 @@
 """The file of a study's results: what is added, replaced, kept."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from coterie.commands.compose import compose
 from coterie.errors import DataError
-from coterie.studies.origin import commit, config_digest
+from coterie.studies.origin import config_digest
 from coterie.studies.paper_study import Cell
 from coterie.studies.results_file import Result, add_results, read_results
 
@@ -41,6 +43,14 @@ def test_a_run_that_was_finished_before_keeps_its_commit(tmp_path) -> None:
     assert [r.commit for r in read_results(path)] == ["a"]
     add_results(path, [result(commit="b", config="other", nmi=0.123456789)])
     assert [r.commit for r in read_results(path)] == ["b"]
+
+
+def test_studies_at_the_same_time_keep_each_others_results(tmp_path) -> None:
+    path, rows = tmp_path / "x.csv", [f"row {n}" for n in range(32)]
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda row: add_results(path, [result(row)]), rows))
+    assert sorted(each.cell.row for each in read_results(path)) == sorted(rows)
+    assert [each.name for each in tmp_path.iterdir()] == ["x.csv"]
 
 
 def test_another_file_is_refused(tmp_path) -> None:
@@ -82,8 +92,3 @@ def test_a_digest_is_of_what_decides_the_numbers() -> None:
     assert config_digest(compose("experiment=kfed_digits", "cluster.num_actors=2")) == same
     assert config_digest(compose(*base, "seed=1")) != same
     assert config_digest(compose(*base, "evaluation.knn_k=3")) != same
-
-
-def test_the_commit_is_a_word() -> None:
-    assert commit()
-    assert " " not in commit()

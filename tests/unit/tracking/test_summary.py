@@ -23,6 +23,7 @@ from coterie.tracking.summary import Summary
 
 def summary(**changes):
     facts = {"method": "FedMCC", "dataset": "digits", "rounds": 12, "clients": 5, "seed": 1}
+    facts |= {"commit": "0123abcd", "device": "2 cores"}
     return Summary(**{"status": "completed", **facts, **changes})
 
 
@@ -42,6 +43,8 @@ def test_the_file_is_the_contract(tmp_path):
         "rounds": 12,
         "clients": 5,
         "seed": 1,
+        "commit": "0123abcd",
+        "device": "2 cores",
         "metrics": {"clustering": {"acc": 0.9, "nmi": None}, "linear": {"acc": 0.8}},
         "bytes": {"down": 1, "up": 2, "peer": 3, "evaluation": 0},
         "failures": ["client 3 was dropped."],
