@@ -1,5 +1,6 @@
 """The device that a process computes on."""
 
+from pathlib import Path
 from typing import Literal
 
 import torch
@@ -28,6 +29,16 @@ def client_device(config: RunConfig) -> torch.device:
     cluster = config.cluster
     gpus = cluster.gpus_per_client if cluster.backend == "ray" else None
     return device_of(config.accelerator, gpus)
+
+
+def device_name(config: RunConfig) -> str:
+    """What a run's clients compute on: the GPU, or the processor and its threads."""
+    if client_device(config).type == "cuda":
+        return torch.cuda.get_device_name(0)
+    cpu = Path("/proc/cpuinfo")
+    lines = cpu.read_text(encoding="utf-8").splitlines() if cpu.is_file() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return f"{len(names) or 1} cores of {names[0] if names else 'an unnamed processor'}"
 
 
 def check_device(accelerator: Accelerator, device: torch.device) -> None:

@@ -17,6 +17,7 @@ from coterie.contract.phase import ServerState
 from coterie.evaluation.cluster_figure import Clustered, cluster_figure
 from coterie.evaluation.figures import confusion_figure, curves_figure, embedding_figure
 from coterie.evaluation.scorer import Evaluation
+from coterie.execution.device import device_name
 from coterie.models.saved_model import blank_sample, write_model
 from coterie.models.saved_program import write_program
 from coterie.peers.links import modelled_seconds
@@ -24,7 +25,7 @@ from coterie.rounds.state import Ledger, RunState
 from coterie.run.recorder import Recorder
 from coterie.run.setup import Assembly
 from coterie.tracking.atomic import replacing
-from coterie.tracking.environment import commit, device_name
+from coterie.tracking.environment import commit
 from coterie.tracking.run_directory import RunDirectory
 from coterie.tracking.summary import Summary
 

@@ -1,4 +1,4 @@
-"""The software and the device that a run depends on."""
+"""The software that a run depends on."""
 
 import platform
 import subprocess
@@ -6,10 +6,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from coterie.config.schema import RunConfig
-from coterie.execution.device import client_device
 from coterie.version import __version__
 
 ENVIRONMENT_KEYS = ("version", "python", "platform", "packages")
@@ -55,29 +51,25 @@ def _version(package: str) -> str | None:
         return None
 
 
-def commit() -> str:
-    """The commit of the code's source tree; without one, Coterie's version."""
+def commit(source: Path = Path(__file__)) -> str:
+    """The commit of the code's source tree; without one, Coterie's version.
+
+    Args:
+        source: A file of the code. One that its folder's repository does not track, such as that of
+            an installed package, has no commit.
+    """
     try:
-        name = _git("describe", "--always", "--abbrev=10", "--exclude=*")
+        _git(source, "ls-files", "--error-unmatch", source.name)
+        name = _git(source, "describe", "--always", "--abbrev=10", "--exclude=*")
         # From the root of the tree; the results themselves change nothing that is run.
-        changed = _git("status", "--porcelain", "--", *(f":/{folder}" for folder in _CODE))
+        folders = (f":/{folder}" for folder in _CODE)
+        changed = _git(source, "status", "--porcelain", "--", *folders)
     except (OSError, subprocess.CalledProcessError):
         return __version__
     return f"{name}-dirty" if changed else name
 
 
-def _git(*arguments: str) -> str:
-    here = Path(__file__).resolve().parent
-    command = ("git", *arguments)
+def _git(source: Path, *arguments: str) -> str:
+    command, here = ("git", *arguments), source.resolve().parent
     done = subprocess.run(command, cwd=here, capture_output=True, text=True, check=True)  # noqa: S603
     return done.stdout.strip()
-
-
-def device_name(config: RunConfig) -> str:
-    """What a run's clients compute on: the GPU, or the processor and its threads."""
-    if client_device(config).type == "cuda":
-        return torch.cuda.get_device_name(0)
-    cpu = Path("/proc/cpuinfo")
-    lines = cpu.read_text(encoding="utf-8").splitlines() if cpu.is_file() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return f"{len(names) or 1} cores of {names[0] if names else 'an unnamed processor'}"

@@ -1,14 +1,34 @@
 """What is noted of the software and the device."""
 
+import re
+import subprocess
+
 import torch
 
 from coterie.commands.compose import compose
-from coterie.tracking.environment import ENVIRONMENT_KEYS, commit, device_name, environment
+from coterie.execution.device import device_name
+from coterie.tracking.environment import ENVIRONMENT_KEYS, commit, environment
+from coterie.version import __version__
 
 
-def test_the_commit_is_a_word():
-    assert commit()
-    assert " " not in commit()
+def git(folder, *arguments):
+    who = ("-c", "user.name=a", "-c", "user.email=a@example.org")
+    subprocess.run(("git", *who, *arguments), cwd=folder, check=True, capture_output=True)
+
+
+def test_the_commit_is_that_of_the_codes_own_tree(tmp_path):
+    own, installed = tmp_path / "platform" / "own.py", tmp_path / "installed.py"
+    own.parent.mkdir()
+    own.touch()
+    installed.touch()
+    assert commit(own) == __version__
+    git(tmp_path, "init")
+    git(tmp_path, "add", "platform")
+    git(tmp_path, "commit", "-m", "one")
+    assert re.fullmatch("[0-9a-f]{10}", commit(own))
+    assert commit(installed) == __version__
+    own.write_text("x")
+    assert re.fullmatch("[0-9a-f]{10}-dirty", commit(own))
 
 
 def test_the_versions_are_those_that_are_installed():
