@@ -169,6 +169,15 @@ def test_without_its_noise_file_a_run_is_not_resumed(tmp_path):
         train(tmp_path / "run", *FEDAVG, "resume=true")
 
 
+def test_what_a_run_has_spent_is_not_understated(tmp_path):
+    train(tmp_path / "run", *FEDAVG, "method.rounds=2")
+    noise = tmp_path / "run" / "noise.jsonl"
+    key, *released = noise.read_text().splitlines(keepends=True)
+    noise.write_text("".join([key, *released[1:]]))
+    with pytest.raises(ConfigError, match=r"it has 1 sums, but the run has released 2"):
+        train(tmp_path / "run", *FEDAVG, "resume=true")
+
+
 def test_two_runs_of_one_seed_have_other_noise(tmp_path):
     train(tmp_path / "one", *FEDAVG)
     train(tmp_path / "two", *FEDAVG)

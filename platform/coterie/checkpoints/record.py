@@ -45,6 +45,7 @@ class _Record(TypedDict):
     failures: list[str]
     simulated: dict[str, int]
     best: float | None
+    released: NotRequired[NonNegativeInt]
     ledger: dict[str, Any]
     tracking: dict[str, int]
     config: dict[str, Any]
@@ -82,6 +83,7 @@ def state_record(state: RunState, rows: Mapping[int, Row]) -> dict[str, Any]:
         "optimizer": sorted(state.optimizer),
         "simulated": dict(state.simulated),
         "best": state.best,
+        "released": state.released,
         "ledger": {**totals, **by_client},
     }
 
@@ -127,6 +129,7 @@ def restore(
         failures=record["failures"],
         dropped=record["dropped"],
         best=record["best"],
+        released=record.get("released", 0),  # as in checkpoints of earlier versions
         optimizer=_group_slots(optimizer, record["optimizer"]),
         simulated=Counter(record["simulated"]),
         accounts={  # checkpoints of earlier versions have none

@@ -119,6 +119,7 @@ class Loop:
             offered = state.ledger.offer(turnout.clients, versions)
             traffic = state.ledger.collect(offered, result.turns)
             state.keep(result, turnout.simulated)
+            state.released = 0 if self.privacy is None else len(self.privacy.spent)
             committed = Committed(
                 phase=phase,
                 result=result,

@@ -139,6 +139,7 @@ class RunState:
         simulated: Number of simulated dropouts and stragglers.
         best: The best value of the metric that `checkpoint.best` names.
         accounts: Client to what it has done so far.
+        released: Number of noisy sums that were released, under `privacy.dp`.
     """
 
     server: ServerState
@@ -152,6 +153,7 @@ class RunState:
     simulated: Counter[str] = field(default_factory=Counter)
     best: float | None = None
     accounts: dict[int, ClientAccount] = field(default_factory=dict)
+    released: int = 0
 
     def keep(self, result: PhaseResult, simulated: Mapping[str, int]) -> None:
         """Take over what a phase leaves besides the server's state: states, mail and counts."""

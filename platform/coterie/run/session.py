@@ -263,7 +263,7 @@ class Session:
         if self.config.privacy.dp.clip is None and not by_clients:
             return None
         file = NoiseFile(self.directory.noise)
-        secret, spent = file.open(begun=bool(state.phases))
+        secret, spent = file.open(begun=bool(state.phases), released=state.released)
         return secret, spent, file.append
 
     def _make_privacy(self, noise: Noise | None) -> Privacy | None:

@@ -1,5 +1,6 @@
 """The file of a private run's noise: secret, durable, and refused if it is missing."""
 
+import json
 import stat
 
 import pytest
@@ -8,6 +9,8 @@ from coterie.errors import ConfigError
 from coterie.rounds.privacy import Spent
 from coterie.tracking.noise_file import NoiseFile
 
+KEY = json.dumps({"key": "0f" * 32}) + "\n"
+ODD = '{"round": 1, "step": 0, "tag": "ab", "clients": ["x"]}'
 ONE, TWO = Spent(1, 0, "ab", (0, 3)), Spent(2, 1, "cd", ())
 
 
@@ -35,7 +38,8 @@ def test_a_line_that_was_not_finished_was_not_released(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "text", [None, "", "{}\n", "[]\n", '{"key": "00"}\n{"round": 1}\n', "\x00\n"]
+    "text",
+    [None, "", "{}\n", "[]\n", '{"key": "00"}\n', f"{KEY}{{}}\n", f"{KEY}{ODD}\n", "\x00\n"],
 )
 def test_a_missing_or_damaged_file_is_refused(text, tmp_path):
     file = NoiseFile(tmp_path / "noise.jsonl")
@@ -43,3 +47,12 @@ def test_a_missing_or_damaged_file_is_refused(text, tmp_path):
         file.path.write_text(text)
     with pytest.raises(ConfigError, match="the run's noise and what it has spent cannot be read"):
         file.open(begun=True)
+
+
+def test_a_file_that_lacks_sums_is_refused(tmp_path):
+    file = NoiseFile(tmp_path / "noise.jsonl")
+    file.open(begun=False)
+    file.append(ONE)
+    assert file.open(begun=True, released=1)[1] == [ONE]
+    with pytest.raises(ConfigError, match="it has 1 sums, but the run has released 2"):
+        file.open(begun=True, released=2)
