@@ -25,11 +25,15 @@ class TrialResult:
 
     @property
     def value(self) -> float | None:
-        """The objective: of the final model, else of the last evaluation; None without any."""
-        if self.objective in self.record.numbers:
-            return self.record.numbers[self.objective]
-        measured = (row.get(self.objective) for row in reversed(self.record.rows))
-        return next((float(value) for value in measured if value is not None), None)
+        """The objective: of the final model, else of the last evaluation.
+
+        None without any, or if it is no number, as after training that diverged.
+        """
+        name, record = self.objective, self.record
+        if name in record.numbers or name in record.unscored:
+            return record.numbers.get(name)
+        measured = [row[name] for row in record.rows if name in row]
+        return None if not measured or measured[-1] is None else float(measured[-1])
 
     @property
     def rounds(self) -> int:

@@ -1,7 +1,7 @@
 """Read finished runs back from their directories, to compare them."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -25,6 +25,7 @@ class RunRecord:
         device: What its clients computed on; "" in runs of earlier versions.
         numbers: Every finite number of summary.json by its path: "clustering/acc", "bytes/up".
         scores: The names of the final metrics among them, in the order of summary.json.
+        unscored: The names of final metrics that are no number, as after training that diverged.
         accounts: The names of what the run used: bytes by direction, modelled seconds. Wall-clock
             time is left out, because it depends on the machine and its load.
         rows: The server's rows of metrics.jsonl, in order.
@@ -38,6 +39,7 @@ class RunRecord:
     device: str = ""
     numbers: Mapping[str, float] = field(default_factory=dict)
     scores: tuple[str, ...] = ()
+    unscored: tuple[str, ...] = ()
     accounts: tuple[str, ...] = ()
     rows: tuple[Mapping[str, Any], ...] = ()
 
@@ -71,7 +73,8 @@ def read_run(label: str, seed: int, folder: Path, failure: str = "") -> RunRecor
             label=label, seed=seed, status="interrupted" if begun else status, error=failure
         )
     groups = {name: value for name, value in summary.items() if isinstance(value, Mapping)}
-    scores, seconds = flat(groups.pop("metrics", {})), {"seconds": groups.pop("seconds", {})}
+    metrics, seconds = groups.pop("metrics", {}), {"seconds": groups.pop("seconds", {})}
+    scores = flat(metrics)
     accounts = flat(groups)
     return RunRecord(
         label=label,
@@ -82,9 +85,19 @@ def read_run(label: str, seed: int, folder: Path, failure: str = "") -> RunRecor
         device=summary.get("device", ""),
         numbers={**scores, **accounts, **flat(seconds), "rounds": summary["rounds"]},
         scores=tuple(scores),
+        unscored=tuple(_nulls(metrics)),
         accounts=tuple(accounts),
         rows=tuple(_server_rows(directory.metrics)),
     )
+
+
+def _nulls(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """The names, as `flat` joins them, of what is null."""
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _nulls(value, f"{prefix}{name}/")
+        elif value is None:
+            yield prefix + name
 
 
 def is_completed(summary: Path) -> bool:
