@@ -5,6 +5,7 @@ import math
 import os
 import re
 import stat
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +20,28 @@ _LONG_NUMBER = re.compile(r"[-+]?[0-9][0-9a-fox_:.e+-]{100,}", re.IGNORECASE)
 """What YAML may take for a number; the work of reading it grows with the square of its length."""
 
 
+class _Loader(yaml.CSafeLoader):
+    """Loads plain YAML, in which no key comes twice."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        counts = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
+        if twice := [key for key, count in counts.items() if count > 1]:
+            raise ValueError(f"it has the key {twice[0][:40]!r} twice")
+        return super().construct_mapping(node, deep)
+
+
 def read_yaml(path: Path) -> Any:
     """Read a YAML file of plain values, as `yaml.safe_dump` writes them.
 
     Raises:
         ValueError: If it is larger than 512 KiB, nested deeper than 32 levels, is no UTF-8 or no
-            YAML, or has aliases, tags or keys that are no texts.
+            YAML, or has aliases, tags, or keys that are no texts or come twice.
         OSError: If it cannot be read.
     """
     text = _read(path, YAML_BYTES).decode("utf-8")
     try:
         _check_events(text)
-        return _plain(yaml.load(text, yaml.CSafeLoader))
+        return _plain(yaml.load(text, _Loader))  # noqa: S506 - a safe loader
     except (yaml.YAMLError, RecursionError) as error:
         raise ValueError("no plain YAML") from error
 

@@ -34,6 +34,7 @@ BOMBS = {
     "infinite": "a: .inf\n",
     "key": "1: a\n",
     "key of a list": "? [a]\n: b\n",
+    "key twice": "a: 1\nb: {c: 1, 'c': 2}\n",
     "not UTF-8": b"a: \xff\xfe\n",
     "UTF-16": "a: 1".encode("utf-16"),
     "zero byte": "a: \0\n",
