@@ -78,6 +78,10 @@ def test_a_page_has_the_numbers_and_the_sign(tmp_path: Path) -> None:
     assert "Claims measured: 1. Yes: 1, no: 0, undecided: 0." in texts["results.md"]
     assert f"| CF-CL: explicit exchange beats none {CLAIM} |" in texts["results.md"]
     assert "CF-CL: implicit exchange beats none (USPS); " in texts["results.md"]
+    page = (docs / "results" / "cfcl.md").read_text()
+    (docs / "results" / "cfcl.md").write_text(page.replace("<!-- end -->\n", "", 1))
+    with pytest.raises(DataError, match=r"cfcl\.md: add `<!-- study cfcl_"):
+        written_pages(docs)
     (docs / "results" / "cfcl.md").write_text("no marks\n")
     with pytest.raises(DataError, match=r"cfcl\.md: add `<!-- study cfcl_"):
         written_pages(docs)

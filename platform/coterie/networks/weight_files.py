@@ -1,13 +1,11 @@
 """Weights of networks from files: safetensors, or PyTorch's without code in them."""
 
 import io
-import pickle
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load
 from torch import Tensor, nn
 
@@ -44,14 +42,16 @@ def parse_weights(content: bytes, path: str) -> dict[str, Tensor]:
         if Path(path).suffix == ".safetensors":
             return load(content)
         found: Any = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-    except (SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0].rstrip(".")
+    except Exception as error:  # of damaged files PyTorch raises more kinds than it names
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
         raise DataError(
             f"{path}: its weights cannot be read ({reason}); save the network's state_dict()."
         ) from error
     inner = next((name for name in _INNER if isinstance(found, Mapping) and name in found), None)
     weights = found if inner is None else found[inner]
-    if not isinstance(weights, Mapping) or not all(isinstance(v, Tensor) for v in weights.values()):
+    if not isinstance(weights, Mapping) or not all(
+        isinstance(name, str) and isinstance(value, Tensor) for name, value in weights.items()
+    ):
         raise DataError(f"{path}: it holds no weights by name; save the network's state_dict().")
     return dict(weights)
 

@@ -32,7 +32,7 @@ def run_study(plan: StudyPlan, view: ComparisonView) -> int:
     """
     try:
         code = _prepare(plan, view)
-        return _run_cells(plan, view) if code != 1 else code
+        return code if code == 1 else _run_cells(plan, view) or code
     except InterruptedRunError as error:
         raise InterruptedRunError("The runs have stopped; go on with the same command.") from error
 

@@ -10,8 +10,10 @@ from coterie.studies.measurement import Measurement, measurements, number_text, 
 from coterie.studies.paper_study import Cell, PaperStudy
 from coterie.studies.results_claims import claims_table
 
-_BLOCK = re.compile(r"<!-- study (\w+) -->\n.*?<!-- end -->", re.DOTALL)
-_NAMED = re.compile(r"<!-- (claims|findings) -->\n.*?<!-- end -->", re.DOTALL)
+_INNER = r"\n(?:(?!<!-- ).)*<!-- end -->"
+"""What stands between two markers, up to the first that follows."""
+_BLOCK = re.compile(rf"<!-- study (\w+) -->{_INNER}", re.DOTALL)
+_NAMED = re.compile(rf"<!-- (claims|findings) -->{_INNER}", re.DOTALL)
 
 
 def written_pages(docs: Path) -> dict[Path, str]:
@@ -27,7 +29,7 @@ def written_pages(docs: Path) -> dict[Path, str]:
     pages = {path: path.read_text(encoding="utf-8") for path in (docs / "results").glob("*.md")}
     for name, measured in found.items():
         page = docs / "results" / f"{measured[0].study.page}.md"
-        if f"<!-- study {name} -->" not in pages.get(page, ""):
+        if name not in _BLOCK.findall(pages.get(page, "")):
             raise DataError(f"{page}: add `<!-- study {name} -->` and `<!-- end -->`.")
     texts = {path: _BLOCK.sub(lambda m: _block(found, m[1]), text) for path, text in pages.items()}
     claims = docs / "results.md"
