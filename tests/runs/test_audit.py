@@ -1,6 +1,7 @@
 """`ray_jobs.audit`: a run's messages, the fewest samples behind each, and attacks on the model."""
 
 import json
+import shutil
 import stat
 
 import numpy as np
@@ -151,6 +152,14 @@ def test_a_run_without_messages_or_of_silos_is_refused_in_a_sentence(overfitted,
     (old / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in lines))
     assert main([f"run={old}"]) == 2
     assert "it does not say what clients sent" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize("text", ["client,turns\nx,1\n", "client\n1\n", "client,turns\n1\n"])
+def test_a_damaged_table_of_clients_is_refused_in_a_sentence(overfitted, tmp_path, capsys, text):
+    run = shutil.copytree(overfitted, tmp_path / "run")
+    (run / "clients.csv").write_text(text)
+    assert main([f"run={run}"]) == 2
+    assert "which clients took part cannot be read" in " ".join(capsys.readouterr().err.split())
 
 
 def test_every_method_is_known():

@@ -14,6 +14,7 @@ from coterie.contract.clusterer import Clusterer, Prediction
 from coterie.contract.data import Indices, Samples
 from coterie.contract.samples import picked
 from coterie.contract.seeds import derive_seed
+from coterie.errors import DataError
 from coterie.evaluation.membership import (
     Membership,
     centroid_scores,
@@ -168,9 +169,15 @@ class ModelAttacks:
 
 def _took_part(directory: RunDirectory, clients: int) -> list[int]:
     """The clients with a turn that counts; only their samples are members."""
-    with directory.clients.open(encoding="utf-8", newline="") as file:
-        found = [int(row["client"]) for row in csv.DictReader(file) if int(row["turns"])]
-    return [client for client in found if client < clients]
+    try:
+        with directory.clients.open(encoding="utf-8", newline="") as file:
+            found = [int(row["client"]) for row in csv.DictReader(file) if int(row["turns"])]
+    except (OSError, KeyError, TypeError, ValueError, csv.Error) as error:
+        raise DataError(
+            f"{directory.clients}: which clients took part cannot be read "
+            f"({type(error).__name__}); restore the file."
+        ) from error
+    return [client for client in found if 0 <= client < clients]
 
 
 def _same(one: nn.Module, other: nn.Module) -> bool:

@@ -4,11 +4,13 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
+from coterie.contract.observer import Status
 from coterie.tracking.metrics_log import flat, read_rows
 from coterie.tracking.run_directory import RunDirectory
 
+_ENDS: tuple[Status, ...] = get_args(Status)
 Ended = Literal["completed", "failed", "interrupted", "stopped", "not started"]
 
 
@@ -111,7 +113,8 @@ def _json(path: Path) -> dict[str, Any]:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):
         return {}
-    return found if isinstance(found, dict) and "status" in found else {}
+    whole = isinstance(found, dict) and found.get("status") in _ENDS
+    return found if whole and isinstance(found.get("rounds"), int) else {}
 
 
 def _server_rows(path: Path) -> list[Mapping[str, Any]]:
