@@ -6,9 +6,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, NotRequired
+from typing import Annotated, Any, NotRequired
 
-from pydantic import NonNegativeInt, TypeAdapter
+from annotated_types import Len
+from pydantic import NonNegativeFloat, NonNegativeInt, TypeAdapter
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from typing_extensions import TypedDict
@@ -28,6 +29,29 @@ Key = tuple[str | int, ...]
 """A tensor's key in a file, such as (client, "target.encoder.weight")."""
 
 
+class _Ledger(TypedDict):
+    """The kinds of what a record holds of the ledger; earlier versions have less."""
+
+    versions: dict[str, dict[str, str]]
+    received: NotRequired[dict[str, NonNegativeInt]]
+    down: NonNegativeInt
+    up: NonNegativeInt
+    peer: NonNegativeInt
+    evaluation: NotRequired[NonNegativeInt]
+    items: NotRequired[dict[str, NonNegativeInt]]
+
+
+class _Account(TypedDict, total=False):
+    """The kinds of what a record holds of a client's account."""
+
+    turns: NonNegativeInt
+    failures: NonNegativeInt
+    loss: float | None
+    seconds: NonNegativeFloat
+    up: NonNegativeInt
+    peer: NonNegativeInt
+
+
 class _Record(TypedDict):
     """The kinds of what a record holds; the rest is checked where it is read."""
 
@@ -41,12 +65,13 @@ class _Record(TypedDict):
     clients: dict[str, str]
     packs: NotRequired[list[str]]
     rows: NotRequired[list[str]]
-    mail: list[tuple[int, int]]
+    mail: list[Annotated[list[int], Len(2, 2)]]
     failures: list[str]
-    simulated: dict[str, int]
+    simulated: dict[str, NonNegativeInt]
     best: float | None
+    accounts: NotRequired[dict[str, _Account]]
     released: NotRequired[NonNegativeInt]
-    ledger: dict[str, Any]
+    ledger: _Ledger
     tracking: dict[str, int]
     config: dict[str, Any]
     files: dict[str, str]
@@ -61,7 +86,7 @@ def check_record(record: Mapping[str, Any]) -> None:
     Raises:
         ValueError: If a part is missing or of another kind.
     """
-    _RECORD.validate_python(record)
+    _RECORD.validate_python(record, strict=True)
 
 
 def state_record(state: RunState, rows: Mapping[int, Row]) -> dict[str, Any]:

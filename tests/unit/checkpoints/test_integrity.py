@@ -88,6 +88,25 @@ def test_any_bit_of_any_file_flipped(two, backend, tmp_path, seed):
         check_the_first_is_used(folder, backend)
 
 
+WRONG = {
+    "ledger": ({"down": "much"}, {"down": -1}, {"versions": {"0": {"e": 1}}}, {"received": [3]}),
+    "accounts": ({"0": {"turns": "many"}}, {"0": {"seconds": None}}, {"0": []}),
+    "tracking": ({"offset": "far"},),
+    "simulated": ({"dropped": 1.5},),
+}
+
+
+@pytest.mark.parametrize(("part", "wrong"), [(p, w) for p, each in WRONG.items() for w in each])
+def test_a_record_of_other_kinds_with_a_right_checksum(two, backend, tmp_path, part, wrong):
+    from coterie.checkpoints.integrity import seal, unseal
+
+    folder = shutil.copytree(two, tmp_path / "two")
+    path = folder / "round-000002" / "run.json"
+    record = unseal(path)
+    path.write_text(seal({**record, part: {**record.get(part, {}), **wrong}}))
+    check_the_first_is_used(folder, backend)
+
+
 def test_a_file_that_is_gone(two, backend, tmp_path):
     for path in own_files(two):
         folder = shutil.copytree(two, tmp_path / path.name)
