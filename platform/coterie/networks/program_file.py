@@ -30,9 +30,8 @@ _PLAIN = {"archive_format": b"pt2", "archive_version": b"0", ".data/version": b"
 _EXAMPLES = "data/sample_inputs/model.pt"
 
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
-_OPTIONAL = re.compile(
-    rf"(?:{_NAME.pattern})?", re.ASCII
-)  # parts of a graph have nameless arguments
+_ARGUMENT = re.compile(rf"(?:{_NAME.pattern})?", re.ASCII)
+"""An argument's name, which those of a part of a graph do not have."""
 _DOTTED = re.compile(r"(?!__)(?:\w|\.(?!__))*", re.ASCII)
 _VERSION = re.compile(r"[\w.+<=]*", re.ASCII)
 _OPERATOR = re.compile(r"torch\.ops\.aten\.(\w+)\.(\w+)", re.ASCII)
@@ -205,7 +204,7 @@ def _is_plain(text: str, key: str) -> bool:
         return _is_expression(text)
     if key in {"as_string", "as_strings"}:  # an operator's option, such as a mode of padding
         return len(text) <= 100
-    patterns = {"name": _OPTIONAL, "as_name": _NAME, "torch_version": _VERSION}
+    patterns = {"name": _ARGUMENT, "as_name": _NAME, "torch_version": _VERSION}
     return patterns.get(key, _DOTTED).fullmatch(text) is not None
 
 
