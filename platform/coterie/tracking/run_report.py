@@ -119,7 +119,7 @@ def _page(directory: RunDirectory, config: RunConfig) -> str:
         seconds=_second_table(summary),
         clients=_client_table(directory.clients),
         config={key: show(value) for key, value in changed_keys(config).items()},
-        software=_software(directory),
+        software=_software(directory, summary),
     )
 
 
@@ -264,8 +264,8 @@ def _client_cell(column: str, value: str) -> str:
     return value
 
 
-def _software(directory: RunDirectory) -> str:
-    """Coterie's version and those of the packages, in a line."""
+def _software(directory: RunDirectory, summary: Row) -> str:
+    """Coterie's version and commit, those of the packages, and the device, in a line."""
     import yaml
 
     if not directory.config.is_file():
@@ -273,7 +273,10 @@ def _software(directory: RunDirectory) -> str:
     values = yaml.safe_load(directory.config.read_text(encoding="utf-8"))
     known = {key: values.get(key) for key in ENVIRONMENT_KEYS}
     packages = ", ".join(f"{name} {version}" for name, version in (known["packages"] or {}).items())
-    return f"Coterie {known['version']}, Python {known['python']}, {known['platform']}, {packages}"
+    commit = f" ({summary['commit']})" if summary.get("commit") else ""
+    device = f"; {summary['device']}" if summary.get("device") else ""
+    versions = f"Python {known['python']}, {known['platform']}, {packages}"
+    return f"Coterie {known['version']}{commit}, {versions}{device}"
 
 
 def _number(value: float | None) -> str:

@@ -1,10 +1,12 @@
 """`report.html` of directories as runs leave them, whole or not."""
 
 import csv
+import re
 
 import pytest
 
 from coterie.commands.compose import compose
+from coterie.config.loading import dump_config
 from coterie.tracking.run_directory import RunDirectory
 from coterie.tracking.run_report import write_run_report
 from coterie.tracking.summary import Summary
@@ -63,6 +65,16 @@ def test_of_thousands_of_clients_it_has_those_worth_looking_at(directory):
     assert "<th>4999</th>" in text  # has the largest loss
     assert "<th>0</th>" not in text
     assert len(text) < 60_000
+
+
+def test_the_foot_says_which_code_ran_on_what(directory):
+    directory.write_config(dump_config(CONFIG))
+    summary().write(directory.summary)
+    foot = write_run_report(directory, CONFIG).read_text().partition("<footer>")[2]
+    assert re.match(r"Coterie \S+ \(0123abcd\), Python 3\.[^;]*; 2 cores</footer>", foot)
+    directory.summary.unlink()
+    foot = write_run_report(directory, CONFIG).read_text().partition("<footer>")[2]
+    assert re.match(r"Coterie [^ (]+, Python 3\.[^;]*</footer>", foot)
 
 
 def test_samples_that_were_left_out_are_listed(directory):
