@@ -10,8 +10,7 @@ clients. The server averages per model; clients keep nothing.
 
 import logging
 import math
-from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Annotated, ClassVar, Literal
 
@@ -41,11 +40,10 @@ from coterie.contract import (
 from coterie.contract.clusterer import Clusterer
 from coterie.contract.phase import Fact
 from coterie.errors import ConfigError
+from modules.choice_history import favourite, history, latest_choices, remember, smallest_share
 from modules.classification import RULES, Classification, ClassificationConfig
 
 EXPLORATION, EXPLOITATION = "exploration", "exploitation"
-ABSENT = -1
-"""In the history of choices, the entry of a client that did not take part."""
 
 _logger = logging.getLogger(__name__)
 
@@ -314,52 +312,6 @@ def chosen_by_loss(client: Client, models: Iterable[nn.Module]) -> int:
         functional.cross_entropy(client.embed(model).double(), labels).item() for model in models
     ]
     return min(range(len(losses)), key=lambda n: math.inf if math.isnan(losses[n]) else losses[n])
-
-
-def remember(
-    server: ServerState, round_: int, records: Mapping[int, Tensors], clients: int
-) -> dict[str, Fact]:
-    """The history with this round's choices added; a fact, round to one entry per client."""
-    row: list[Fact] = [ABSENT] * clients
-    for client, record in records.items():
-        row[client] = int(record["choice"])
-    return {**_history(server), str(round_): row}
-
-
-def history(server: ServerState) -> dict[int, list[int]]:
-    """Round to each client's model, −1 for clients that were absent; rounds ascend."""
-    rows = sorted(_history(server).items(), key=lambda item: int(item[0]))  # JSON keeps no order
-    return {
-        int(round_): [n for n in row if isinstance(n, int)]
-        for round_, row in rows
-        if isinstance(row, list)
-    }
-
-
-def latest_choices(server: ServerState, after: int) -> dict[int, int]:
-    """Client to the model that it chose last, for clients that chose one after round `after`."""
-    latest: dict[int, int] = {}
-    for round_, row in history(server).items():
-        if round_ > after:
-            latest |= {client: n for client, n in enumerate(row) if n != ABSENT}
-    return latest
-
-
-def favourite(choices: Iterable[int]) -> int:
-    """The model that most clients chose, ties to the lowest index; 0 without choices."""
-    counts = Counter(choices)
-    return min(counts, key=lambda n: (-counts[n], n), default=0)
-
-
-def smallest_share(choices: Collection[int], models: int) -> float:
-    """The share of the clients that chose the least chosen model."""
-    counts = Counter(choices)
-    return min(counts[n] for n in range(models)) / max(1, len(choices))
-
-
-def _history(server: ServerState) -> dict[str, Fact]:
-    found = server.facts.get("choices")
-    return found if isinstance(found, dict) else {}
 
 
 def is_due(server: ServerState, config: CPCFLConfig) -> bool:

@@ -20,19 +20,21 @@ from coterie.execution.serial import SerialBackend
 from coterie.networks.frozen import frozen
 from coterie.rounds.loop import Loop
 from coterie.rounds.state import RunState
+from modules.choice_history import (
+    ABSENT,
+    favourite,
+    history,
+    latest_choices,
+    smallest_share,
+)
 from modules.classification import RULES, Classification, head
 from modules.cpcfl import (
-    ABSENT,
     CPCFL,
     IFCA,
     chosen_at_random,
     chosen_by_loss,
-    favourite,
     has_failed,
-    history,
     is_due,
-    latest_choices,
-    smallest_share,
 )
 from modules.fedavg import FedAvg
 from tests.builders.checkpoints import save

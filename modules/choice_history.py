@@ -1,0 +1,59 @@
+"""Which model of a pool each client took in each round: CP-CFL's and IFCA's record of groups.
+
+The server keeps it as the fact `choices`, round to one entry a client.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+
+from coterie.contract import ServerState, Tensors
+from coterie.contract.phase import Fact
+
+ABSENT = -1
+"""The entry of a client that did not take part."""
+
+
+def remember(
+    server: ServerState, round_: int, records: Mapping[int, Tensors], clients: int
+) -> dict[str, Fact]:
+    """The history with this round's choices added; a fact, round to one entry per client."""
+    row: list[Fact] = [ABSENT] * clients
+    for client, record in records.items():
+        row[client] = int(record["choice"])
+    return {**_rows(server), str(round_): row}
+
+
+def history(server: ServerState) -> dict[int, list[int]]:
+    """Round to each client's model, −1 for clients that were absent; rounds ascend."""
+    rows = sorted(_rows(server).items(), key=lambda item: int(item[0]))  # JSON keeps no order
+    return {
+        int(round_): [n for n in row if isinstance(n, int)]
+        for round_, row in rows
+        if isinstance(row, list)
+    }
+
+
+def latest_choices(server: ServerState, after: int) -> dict[int, int]:
+    """Client to the model that it chose last, for clients that chose one after round `after`."""
+    latest: dict[int, int] = {}
+    for round_, row in history(server).items():
+        if round_ > after:
+            latest |= {client: n for client, n in enumerate(row) if n != ABSENT}
+    return latest
+
+
+def favourite(choices: Iterable[int]) -> int:
+    """The model that most clients chose, ties to the lowest index; 0 without choices."""
+    counts = Counter(choices)
+    return min(counts, key=lambda n: (-counts[n], n), default=0)
+
+
+def smallest_share(choices: Collection[int], models: int) -> float:
+    """The share of the clients that chose the least chosen model."""
+    counts = Counter(choices)
+    return min(counts[n] for n in range(models)) / max(1, len(choices))
+
+
+def _rows(server: ServerState) -> dict[str, Fact]:
+    found = server.facts.get("choices")
+    return found if isinstance(found, dict) else {}
