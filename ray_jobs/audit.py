@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Annotated
 
 from pydantic import Field
-from rich.console import Console
 
 from coterie.commands.arguments import read_values
 from coterie.commands.changed_config import CHANGEABLE, changed_config, check_changes
@@ -15,6 +14,7 @@ from coterie.config.loading import load_component
 from coterie.config.trust import Trust
 from coterie.tracking.formatting import display_path
 from coterie.tracking.run_directory import RunDirectory
+from coterie.tracking.terminal import Terminal
 
 
 class AuditConfig(Component):
@@ -60,7 +60,7 @@ def _audit(arguments: Sequence[str]) -> int:
     from coterie.run.audit_tables import attacks_table, messages_table
 
     done = audit_run(config, directory, options.samples)
-    console = Console()
+    console = Terminal()
     console.print(messages_table(done.keys))
     if done.attacks:
         console.print(attacks_table(done.attacks))

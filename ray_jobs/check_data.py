@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
-from rich.console import Console
 from rich.table import Table
 
 from coterie.commands.data_choice import build_data, separate_data
@@ -14,6 +13,7 @@ from coterie.commands.program import run_command, run_program
 from coterie.config.component import Component
 from coterie.config.loading import load_component
 from coterie.tracking.paths import local_path, make_writable
+from coterie.tracking.terminal import Terminal
 
 if TYPE_CHECKING:
     from datamodules.checking import Findings, Report
@@ -67,7 +67,7 @@ def _check(arguments: Sequence[str]) -> int:
     data = build_data(config)
     make_writable("out", out)
     report = check_data(data, out)
-    console = Console(soft_wrap=True, highlight=False)
+    console = Terminal(soft_wrap=True, highlight=False)
     for half, findings in report.halves.items():
         console.print(_table(half, findings))
     for sentence in _sentences(report):

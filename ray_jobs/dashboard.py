@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Annotated
 
 from pydantic import Field
-from rich.console import Console
 
 from coterie.commands.arguments import read_values
 from coterie.commands.help_text import command_help
@@ -15,6 +14,7 @@ from coterie.config.schema import WandbConfig
 from coterie.errors import ConfigError
 from coterie.tracking.formatting import display_path
 from coterie.tracking.paths import local_path
+from coterie.tracking.terminal import Terminal
 
 _Name = Annotated[str, Field(min_length=1)]
 
@@ -56,7 +56,7 @@ def _dashboard(arguments: Sequence[str]) -> int:
     from coterie.tracking.wandb_workspace import coterie_workspace, write_workspace
 
     workspace = coterie_workspace(options.project, options.entity, options.name)
-    console = Console(soft_wrap=True)
+    console = Terminal(soft_wrap=True)
     if options.out is not None:
         path = local_path("out", options.out)
         write_workspace(workspace, path)

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from coterie.commands.compose import compose_sections
@@ -16,6 +15,7 @@ from coterie.config.loading import load_component, section_model
 from coterie.config.schema import Threads
 from coterie.config.trust import Trust
 from coterie.errors import ConfigError
+from coterie.tracking.terminal import Terminal
 
 _ABOUT = (
     "Writes the representations of a data set by any encoder, once, as shards of vectors. Methods "
@@ -88,7 +88,7 @@ def _embed(arguments: Sequence[str]) -> int:
             encoder = chosen.build(data.shape)  # type: ignore[attr-defined]  # as of an encoder
         total = len(data.samples) + (0 if data.test_samples is None else len(data.test_samples))
         columns = (TextColumn("embedding"), BarColumn(), MofNCompleteColumn())
-        console = Console(stderr=True)
+        console = Terminal(stderr=True)
         with Progress(*columns, TimeRemainingColumn(), console=console) as progress:
             task = progress.add_task("", total=total)
             embedder = Embedder(
@@ -99,7 +99,7 @@ def _embed(arguments: Sequence[str]) -> int:
                 watch=lambda samples: progress.advance(task, samples),
             )
             embedder.write(out, data)
-    Console(soft_wrap=True).print(f"data=shards data.path={out}", highlight=False, markup=False)
+    Terminal(soft_wrap=True).print(f"data=shards data.path={out}", highlight=False, markup=False)
     return 0
 
 

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt
-from rich.console import Console
 
 from coterie.commands.arguments import read_values
 from coterie.commands.changed_config import CHANGEABLE, changed_config, check_changes
@@ -17,6 +16,7 @@ from coterie.config.trust import Trust
 from coterie.tracking.formatting import display_path, scores_table
 from coterie.tracking.paths import local_path, make_writable
 from coterie.tracking.run_directory import RunDirectory
+from coterie.tracking.terminal import Terminal
 
 
 class EvaluateConfig(Component):
@@ -80,7 +80,7 @@ def _evaluate(arguments: Sequence[str]) -> int:
         changes=changes,
         folder=folder,
     ).run()
-    console = Console()
+    console = Terminal()
     for table in done.tables:
         console.print(scores_table(table))
     for path in done.outputs:

@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field, PositiveInt
-from rich.console import Console
 
 from coterie.commands.data_choice import build_data, separate_data
 from coterie.commands.help_text import command_help
 from coterie.commands.program import run_command, run_program
 from coterie.config.component import Component
 from coterie.config.loading import load_component
+from coterie.tracking.terminal import Terminal
 
 _ABOUT = (
     "Copies a data set into shards: memory-mapped files of pictures as they are encoded, or of "
@@ -65,7 +65,7 @@ def _import(arguments: Sequence[str]) -> int:
     data = build_data(config)
     out = remote_path(options.out) if is_remote(options.out) else Path(options.out).expanduser()
     found = import_data(data, out, shard_bytes=options.shard_mb * 2**20)
-    console = Console(soft_wrap=True, highlight=False)
+    console = Terminal(soft_wrap=True, highlight=False)
     for half, imported in found.items():
         sizes = sorted(imported.shapes)
         shown = "×".join(map(str, sizes[0])) if len(sizes) == 1 else f"{len(sizes)} sizes"

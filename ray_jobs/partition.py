@@ -2,13 +2,12 @@
 
 from collections.abc import Sequence
 
-from rich.console import Console
-
 from coterie.commands.arguments import separate
 from coterie.commands.compose import compose
 from coterie.commands.program import run_command, run_program
 from coterie.config.about import about
 from coterie.tracking.paths import local_path, make_writable
+from coterie.tracking.terminal import Terminal
 
 _HELP = """\
 usage: python -m ray_jobs.partition experiment=NAME [out=DIR]
@@ -51,7 +50,7 @@ def _partition(arguments: Sequence[str]) -> int:
     figure = folder / "partition.png"
     label_distribution_figure(counts, names, figure, clients, about([config]))
     write_partition(folder / "partition.parquet", parts, data)
-    console = Console()
+    console = Terminal()
     console.print(class_table(counts, names, clients))
     console.print(
         f"{folder}/partition.png, {folder}/partition.parquet", soft_wrap=True, markup=False

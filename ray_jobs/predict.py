@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from coterie.commands.arguments import backend_at_hand, read_values
@@ -16,6 +15,7 @@ from coterie.config.component import Component
 from coterie.config.loading import load_component
 from coterie.config.schema import ClusterConfig, Gpus, Threads
 from coterie.config.trust import Trust
+from coterie.tracking.terminal import Terminal
 
 if TYPE_CHECKING:
     from coterie.execution.batch_predictor import Predicted
@@ -128,14 +128,14 @@ def _predict(arguments: Sequence[str]) -> int:
         trust=config.trust,
         watch=partial(_shown, total=stream.total),
     )
-    Console(soft_wrap=True).print(f"{rows:,} samples in {output}", highlight=False, markup=False)
+    Terminal(soft_wrap=True).print(f"{rows:,} samples in {output}", highlight=False, markup=False)
     return 0
 
 
 def _shown(predictions: Iterable["Predicted"], total: int | None) -> Iterator["Predicted"]:
     """Pass predictions on, with a progress bar on stderr."""
     columns = (TextColumn("predicting"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True)) as progress:
+    with Progress(*columns, console=Terminal(stderr=True)) as progress:
         task = progress.add_task("", total=total)
         for predicted in predictions:
             yield predicted

@@ -2,12 +2,11 @@
 
 from collections.abc import Sequence
 
-from rich.console import Console
-
 from coterie.commands.arguments import separate
 from coterie.commands.compose import compose
 from coterie.commands.program import run_command, run_program
 from coterie.errors import ConfigError
+from coterie.tracking.terminal import Terminal
 
 _HELP = """\
 usage: python -m ray_jobs.pretrain experiment=NAME out=DIR
@@ -40,7 +39,7 @@ def _pretrain(arguments: Sequence[str]) -> int:
     from coterie.run.federation import Federation
 
     done = Federation(config).run()
-    Console(soft_wrap=True).print(
+    Terminal(soft_wrap=True).print(
         f"encoder=pretrained encoder.path={done.run_dir}", highlight=False, markup=False
     )
     return done.exit_code

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Annotated
 
 from pydantic import Field, PositiveInt
-from rich.console import Console
 
 from coterie.commands.arguments import read_values, separate
 from coterie.commands.changed_config import load_stored
@@ -14,6 +13,7 @@ from coterie.config.component import Component
 from coterie.config.loading import load_component
 from coterie.config.trust import Trust
 from coterie.tracking.run_directory import RunDirectory
+from coterie.tracking.terminal import Terminal
 
 _HELP = """\
 usage: python -m ray_jobs.relevance pretrained=DIR [samples=300] [trust=PACKAGE]
@@ -56,7 +56,7 @@ def _relevance(arguments: Sequence[str]) -> int:
     from coterie.run.pretraining_relevance import pretraining_relevance
 
     value = pretraining_relevance(options.pretrained, earlier, clients, options.samples)
-    Console().print(f"relevance {value:.4f}", highlight=False, markup=False)
+    Terminal().print(f"relevance {value:.4f}", highlight=False, markup=False)
     return 0
 
 

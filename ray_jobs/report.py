@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Annotated
 
 from pydantic import Field
-from rich.console import Console
 
 from coterie.commands.arguments import read_values
 from coterie.commands.changed_config import load_stored
@@ -16,6 +15,7 @@ from coterie.config.trust import Trust
 from coterie.tracking.formatting import display_path
 from coterie.tracking.run_directory import RunDirectory
 from coterie.tracking.run_report import write_run_report
+from coterie.tracking.terminal import Terminal
 
 
 class ReportConfig(Component):
@@ -49,7 +49,7 @@ def _report(arguments: Sequence[str]) -> int:
     options = load_component(ReportConfig, read_values(arguments))
     directory = RunDirectory.open(options.run, key="run")
     page = write_run_report(directory, load_stored(directory, options.trust))
-    Console().print(display_path(page), soft_wrap=True, highlight=False, markup=False)
+    Terminal().print(display_path(page), soft_wrap=True, highlight=False, markup=False)
     return 0
 
 

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field
-from rich.console import Console
 
 from coterie.commands.arguments import read_values
 from coterie.commands.help_text import command_help
@@ -14,6 +13,7 @@ from coterie.config.component import Component
 from coterie.config.loading import load_component
 from coterie.studies.results_pages import written_pages
 from coterie.tracking.atomic import write_text_atomically
+from coterie.tracking.terminal import Terminal
 
 
 class ResultsConfig(Component):
@@ -47,7 +47,7 @@ def _results(arguments: Sequence[str]) -> int:
     for path, text in written_pages(Path(options.docs)).items():
         if path.read_text(encoding="utf-8") != text:
             write_text_atomically(path, text)
-            Console().print(str(path), soft_wrap=True, highlight=False, markup=False)
+            Terminal().print(str(path), soft_wrap=True, highlight=False, markup=False)
     return 0
 
 

@@ -2,14 +2,13 @@
 
 from collections.abc import Sequence
 
-from rich.console import Console
-
 from coterie.commands.arguments import read_values, separate
 from coterie.commands.help_text import command_help
 from coterie.commands.program import run_command, run_program
 from coterie.config.loading import load_component
 from coterie.studies.paper_plan import StudyConfig, read_study_plan
 from coterie.studies.study_list import study_list
+from coterie.tracking.terminal import Terminal
 
 _EXIT_CODES = {
     "0": "all runs completed",
@@ -49,7 +48,7 @@ def _help(*arguments: str) -> str:
 def _study(arguments: Sequence[str]) -> int:
     own, _ = separate(arguments, set(StudyConfig.model_fields))
     if load_component(StudyConfig, read_values(own)).study in (None, "?"):
-        Console(soft_wrap=True).print(study_list(), highlight=False, markup=False, emoji=False)
+        Terminal(soft_wrap=True).print(study_list(), highlight=False, markup=False, emoji=False)
         return 0
     plan = read_study_plan(arguments)
     plan.check()

@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NoReturn
 
-from rich.console import Console
 from rich.logging import RichHandler
 
 from coterie.errors import CoterieError, InterruptedRunError, RunError, described
+from coterie.tracking.terminal import Terminal
 
 _HELP = {"-h", "--help"}
 
@@ -32,7 +32,7 @@ def run_command(
     Returns:
         The exit code of the command, or of the error that ended it.
     """
-    errors = Console(stderr=True, soft_wrap=True)
+    errors = Terminal(stderr=True, soft_wrap=True)
     logging.basicConfig(
         level=logging.WARNING,
         format="%(message)s",
@@ -47,7 +47,7 @@ def run_command(
     try:
         if _HELP & set(arguments):
             rest = [argument for argument in arguments if argument not in _HELP]
-            sys.stdout.write(help_text(*rest) + "\n")
+            Terminal().out(help_text(*rest), highlight=False)
             return 0
         return command(arguments)
     except CoterieError as error:

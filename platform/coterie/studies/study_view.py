@@ -15,6 +15,7 @@ from rich.text import Text
 from coterie.studies.comparison_table import ComparisonTable, foremost
 from coterie.tracking import formatting
 from coterie.tracking.run_records import RunRecord
+from coterie.tracking.terminal import Terminal
 
 WIDTH = 80
 _LABEL = 28
@@ -36,7 +37,7 @@ class StudyView:
         console: Console | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._console = console or Console()
+        self._console = console or Terminal()
         live = self._console.is_terminal and not self._console.is_dumb_terminal
         auto = "live" if live and not os.environ.get("CI") else "lines"
         self._mode = auto if mode == "auto" else mode

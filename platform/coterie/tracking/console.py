@@ -19,6 +19,7 @@ from coterie.contract.phase import Phase
 from coterie.tracking import formatting
 from coterie.tracking.notebook import NotebookPanel
 from coterie.tracking.progress import Progress
+from coterie.tracking.terminal import Terminal
 
 _PANEL_WIDTH = 80
 _LINE_WIDTH = 100
@@ -50,7 +51,7 @@ class ConsoleView:
         console: Console | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.console = console or Console()
+        self.console = console or Terminal()
         self.mode = _resolve(self.console) if mode == "auto" else mode
         live = self.mode == "live"
         self._width = min(_LINE_WIDTH, self.console.width) if live else _LINE_WIDTH
