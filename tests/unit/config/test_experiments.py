@@ -21,7 +21,8 @@ RAW = ("kfed", "ffcm", "kmeans", "turtle", "sda_fc")
 WHOLE = ("ccfc", "concord", "prototypes", "ppfc_gan", *RAW)
 ENCODERS = dict.fromkeys(RAW, "encoders:Raw") | {"ppfc_gan": "encoders:MLP"}
 ENCODERS |= dict.fromkeys(("concord", "prototypes"), "orientations:Orientations")
-FEDERATED |= {"orchestra": 10, "orchestra_cifar10": 100, "orchestra_fashionmnist": 20}
+FEDERATED |= {"orchestra": 10, "orchestra_fashionmnist": 20}
+FEDERATED |= {"orchestra_cifar10": 100, "orchestra_cifar100": 100}
 
 
 def test_orchestras_silos_are_the_papers() -> None:
@@ -31,6 +32,12 @@ def test_orchestras_silos_are_the_papers() -> None:
     assert (built.local_clusters, built.global_clusters) == (8, 32)
     rate = scaled_rate(built.learning_rate, built.participation, built.base_participation)
     assert (rate, scaled_epochs(built.epochs, 10, built.base_clients)) == (0.01, 10)
+
+
+def test_orchestra_has_the_papers_clusters_of_cifar100() -> None:
+    of = {name: compose(f"experiment=orchestra_{name}").method for name in ("cifar10", "cifar100")}
+    assert (of["cifar10"].local_clusters, of["cifar10"].global_clusters) == (8, 32)
+    assert (of["cifar100"].local_clusters, of["cifar100"].global_clusters) == (16, 256)
 
 
 FILES = {path.stem for path in (config_dir() / "experiment").glob("*.yaml")}
