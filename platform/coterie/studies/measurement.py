@@ -30,8 +30,16 @@ class Measurement:
 
     @property
     def command(self) -> str:
-        """The command that runs it."""
-        return f"python -m ray_jobs.study study={self.name} scale={self.scale}"
+        """The command that runs it, with its seeds where they are not the scale's."""
+        command = f"python -m ray_jobs.study study={self.name} scale={self.scale}"
+        if set(self.seeds) <= set(self.study.scales[self.scale].seeds):
+            return command
+        return f"{command} seeds=[{','.join(map(str, self.seeds))}]"
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """The seeds of its results, ascending."""
+        return tuple(sorted({result.seed for result in self.results}))
 
     @property
     def noise(self) -> float:

@@ -69,8 +69,7 @@ def _block(found: Mapping[str, list[Measurement]], name: str) -> str:
 def _measured(part: Measurement) -> Iterator[str]:
     """The paragraphs of a scale: budget, command, table, origin."""
     scale = part.study.scales[part.scale]
-    counts = sorted({r.seed for r in part.results})
-    seeds = f"seed{'s' * (len(counts) > 1)} {', '.join(map(str, counts))}"
+    seeds = f"seed{'s' * (len(part.seeds) > 1)} {', '.join(map(str, part.seeds))}"
     noise = f" Differences up to {scale.noise:g} are undecided." if scale.noise else ""
     yield f"Scale `{part.scale}`, {seeds}: {scale.budget}.{noise}"
     yield f"```bash\n{part.command}\n```"

@@ -37,3 +37,9 @@ def test_a_score_that_no_seed_reaches_is_a_dash() -> None:
     part = measured({"explicit": [None, None]})
     assert part.number(METRIC, Cell("explicit", COLUMN)) is None
     assert " of 2 seeds" not in _table(part)
+
+
+def test_the_command_names_the_seeds_that_the_scale_does_not_have() -> None:
+    command = "python -m ray_jobs.study study=cfcl_6 scale=cpu"
+    assert measured({"explicit": [1.0]}).command == command
+    assert measured({"explicit": [1.0, 2.0, 3.0]}).command == f"{command} seeds=[0,1,2]"
