@@ -117,6 +117,10 @@ class Grouped(_Clients):
     counts: Counts = (20, 20, 5, 5)
     """Numbers of samples of a group's classes, assigned to the classes at random per client."""
 
+    shared: bool = False
+    """Whether clients may have samples in common: each draws from the whole data, as CP-CFL's
+    clients do where a class has too few for all of them (STL-10)."""
+
     merge: Literal["none", "groups", "all"] = "none"
     """`groups` merges the clients of each group, `all` merges all clients: the same samples, for
     centralised references."""
@@ -124,7 +128,9 @@ class Grouped(_Clients):
     def split(self, data: DataArrays, seed: int) -> list[Indices]:
         """Each client's rows, merged if configured; see `partitions.grouped`."""
         known = self._labels(data)
-        parts = partitions.grouped(known, self.clients, self.groups, self.counts, seed)
+        parts = partitions.grouped(
+            known, self.clients, self.groups, self.counts, seed, shared=self.shared
+        )
         if self.merge == "none":
             return parts
         return partitions.merged(parts, self._members() if self.merge == "groups" else None)

@@ -1,8 +1,8 @@
 """Partitions of a data set over clients: pure functions of labels and a seed.
 
-Each returns a sorted int64 array of rows per client; the arrays are disjoint. Random classes of
-clients (`k_classes`, `grouped`) are drawn before samples, so with the same seed training and test
-set have the same classes per client.
+Each returns a sorted int64 array of rows per client; the arrays are disjoint, unless clients may
+share samples (`grouped`). Random classes of clients (`k_classes`, `grouped`) are drawn before
+samples, so with the same seed training and test set have the same classes per client.
 """
 
 from collections.abc import Sequence
@@ -127,11 +127,14 @@ def grouped(
     groups: Sequence[Sequence[int]],
     counts: Sequence[int],
     seed: int,
+    *,
+    shared: bool = False,
 ) -> list[Indices]:
     """Give each client fixed counts of its group's classes, as CP-CFL does.
 
     Counts are assigned to classes at random per client (paper: 20, 20, 5, 5 over four classes).
-    Samples are drawn without replacement across all clients; the remaining samples are not used.
+    Samples are drawn without replacement, across all clients or, if they may be shared, for each
+    client; the remaining samples are not used.
 
     Args:
         labels: int64 classes (n,).
@@ -139,6 +142,7 @@ def grouped(
         groups: Classes of each group; groups may overlap.
         counts: Numbers of samples of a group's classes, in random order per client.
         seed: Seed of the order of the counts and of the samples.
+        shared: Whether clients may have samples in common.
 
     Raises:
         DataError: If a group's size differs from the number of counts, a group names a class twice,
@@ -162,28 +166,40 @@ def grouped(
     for number in sorted({number for group in groups for number in group}):
         amounts = [want.get(number, 0) for want in wanted]
         rows = rng.permutation(np.flatnonzero(labels == number))
-        if sum(amounts) > len(rows):
+        wants = max(amounts) if shared else sum(amounts)
+        if wants > len(rows):
+            advice = (
+                "" if shared else f"partition.clients={clients}, let clients share samples, or "
+            )
             raise DataError(
-                f"grouped: the clients want {sum(amounts)} samples of class {number}, which has "
-                f"{len(rows)}; lower partition.clients={clients} or partition.counts="
+                f"grouped: {'a client wants' if shared else 'the clients want'} {wants} samples of "
+                f"class {number}, which has {len(rows)}; lower {advice}partition.counts="
                 f"{list(counts)}."
             )
-        for part, share in zip(parts, np.split(rows, np.cumsum(amounts)), strict=False):
+        drawn = (
+            [rng.permutation(rows)[:amount] for amount in amounts]
+            if shared
+            else np.split(rows, np.cumsum(amounts))
+        )
+        for part, share in zip(parts, drawn, strict=False):
             part.append(share)
     return _sorted([np.concatenate(own) for own in parts])
 
 
 def merged(parts: Sequence[Indices], members: NDArray[np.int64] | None = None) -> list[Indices]:
-    """Merge the clients of each group, in ascending order of groups; with None merge all."""
+    """Merge the clients of each group, in ascending order of groups; with None merge all.
+
+    A sample of several clients is there once.
+    """
     owner = np.zeros(len(parts), np.int64) if members is None else members
-    return _sorted(
-        [
+    return [
+        np.unique(
             np.concatenate(
                 [part for part, group in zip(parts, owner, strict=True) if group == number]
             )
-            for number in np.unique(owner)
-        ]
-    )
+        ).astype(np.int64)
+        for number in np.unique(owner)
+    ]
 
 
 def client_groups(clients: int, groups: int) -> NDArray[np.int64]:

@@ -105,6 +105,7 @@ class Averaging(Method, Generic[ConfigT, ModuleT]):
         module = client.module(self.stage, self.build)
         load_slots(module, slots)
         self.restore(module, client.state or {})
+        self.enter_round(module, phase.round)
         plan = Plan(batch_size=self._config.batch_size, epochs=self._config.epochs)
         fit = client.fit(module, plan)
         return Outcome(
@@ -115,6 +116,9 @@ class Averaging(Method, Generic[ConfigT, ModuleT]):
 
     def restore(self, module: ModuleT, kept: Tensors) -> None:
         """Before training: load what the client kept, empty at first, into the global model."""
+
+    def enter_round(self, module: ModuleT, round_: int) -> None:
+        """Before training in this round, from 1: by default nothing."""
 
     def keep(self, module: ModuleT, slots: Slots) -> Tensors | None:
         """After training from these slots: what the client keeps; by default nothing."""

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from coterie.contract import Slots, Task, Tensors, load_tensors
 from modules.byol import Bootstrap
-from modules.fedu import RULES, PaperConfig
+from modules.fedu import RULES, PaperConfig, decayed_rate
 from modules.pretraining import Pretraining, divergence
 
 DIVERGENCE, SCALE = "divergence", "scale"
@@ -85,6 +85,10 @@ class FedEMA(Pretraining["FedEMA.Config", Blended]):
     def build(self) -> Blended:
         """The networks and their loss."""
         return Blended(self._config, self._task)
+
+    def enter_round(self, module: Blended, round_: int) -> None:
+        """The rate of this round."""
+        module.learning_rate = decayed_rate(self._config, round_)
 
     def restore(self, module: Blended, kept: Tensors) -> None:
         """Begin a turn."""

@@ -5,6 +5,7 @@ Zhuang et al., "Collaborative Unsupervised Visual Representation Learning from D
 its client, and the predictor is the global one only where the encoder has moved little.
 """
 
+import math
 from typing import Annotated
 
 from pydantic import Field, PositiveFloat, PositiveInt
@@ -26,7 +27,10 @@ class PaperConfig(CrossSilo, BootstrapConfig):
     """Defaults of FedU's and FedEMA's papers: five clients of CIFAR-10, ResNet-18."""
 
     learning_rate: PositiveFloat = 0.032
-    """The optimiser's learning rate; the papers lower it by a cosine over the rounds."""
+    """The optimiser's learning rate."""
+    decay_rounds: PositiveInt | None = None
+    """Rounds over which a cosine lowers the rate to 0, as in the papers, which have 100; by default
+    it is constant."""
     weight_decay: Annotated[float, Field(ge=0.0)] = 5e-4
     """The optimiser's weight decay."""
     epochs: PositiveInt = 5
@@ -41,6 +45,14 @@ class PaperConfig(CrossSilo, BootstrapConfig):
     """Width of the predictor's hidden layer."""
     momentum: Annotated[float, Field(ge=0.0, le=1.0)] = 0.99
     """EMA of the target network, m."""
+
+
+def decayed_rate(config: PaperConfig, round_: int) -> float:
+    """The learning rate of a round, from 1: the first has all of it, those after the last none."""
+    if config.decay_rounds is None:
+        return config.learning_rate
+    done = min(1.0, (round_ - 1) / config.decay_rounds)
+    return config.learning_rate * (1 + math.cos(math.pi * done)) / 2
 
 
 class FedU(PredictedPretraining["FedU.Config", Bootstrap]):
@@ -62,6 +74,10 @@ class FedU(PredictedPretraining["FedU.Config", Bootstrap]):
     def build(self) -> Bootstrap:
         """The networks and their loss."""
         return Bootstrap(self._config, self._task)
+
+    def enter_round(self, module: Bootstrap, round_: int) -> None:
+        """The rate of this round."""
+        module.learning_rate = decayed_rate(self._config, round_)
 
     def restore(self, module: Bootstrap, kept: Tensors) -> None:
         """The target starts as the global online network; later it is the client's own."""

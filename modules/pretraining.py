@@ -113,6 +113,7 @@ class TwoViews(ViewPairs):
         self.online = Branch(task, config, batch_norm=batch_norm)
         self.augment = task.augmentation.build(task.shape)
         self.config = config
+        self.learning_rate = config.learning_rate
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Adam or SGD over the parameters that take a gradient."""
@@ -120,7 +121,7 @@ class TwoViews(ViewPairs):
         return sgd_or_adam(
             config.optimizer,
             [p for p in self.parameters() if p.requires_grad],
-            learning_rate=config.learning_rate,
+            learning_rate=self.learning_rate,
             weight_decay=config.weight_decay,
             momentum=config.sgd_momentum,
         )

@@ -141,6 +141,24 @@ def test_grouped_draws_the_classes_of_the_larger_counts_at_random():
     assert len({tuple(row) for row in major}) >= 4
 
 
+@quick
+@given(seed=seeds)
+def test_clients_that_share_samples_need_no_more_than_one_of_them_wants(seed):
+    groups = [[0, 1, 2, 3], [3, 4, 5, 6], [6, 7, 8, 9]]
+    labels = balanced(10, 20, 1)  # 30 clients want up to 250
+    with pytest.raises(DataError, match=r"let clients share samples"):
+        grouped(labels, 30, groups, (20, 20, 5, 5), seed)
+    parts = grouped(labels, 30, groups, (20, 20, 5, 5), seed, shared=True)
+    for group, rows in zip(client_groups(30, 3), parts, strict=True):
+        assert (np.diff(rows) > 0).all(), "a client has a sample once"
+        held = np.bincount(labels[rows], minlength=10)
+        assert sorted(held[groups[group]]) == [5, 5, 20, 20]
+        assert held.sum() == 50
+    assert len({tuple(rows) for rows in parts}) > 20, "each draws for itself"
+    with pytest.raises(DataError, match=r"a client wants 21 samples of class 0, which has 20"):
+        grouped(labels, 30, groups, (21, 21, 21, 21), seed, shared=True)
+
+
 def test_a_group_names_a_class_once():
     with pytest.raises(DataError, match=r"the group \[0, 0, 1\] names a class twice"):
         grouped(balanced(4, 400), 6, [[1, 2, 3], [0, 0, 1]], (5, 5, 2), 0)

@@ -70,6 +70,14 @@ def test_merged_groups_have_the_same_samples():
     assert everybody.membership().tolist() == [0]
 
 
+def test_a_sample_that_clients_share_is_merged_once():
+    few = np.repeat(np.arange(10), 20)
+    apart = Grouped(clients=30, shared=True).split(data_with(few), 3)
+    [part] = Grouped(clients=30, shared=True, merge="all").split(data_with(few), 3)
+    assert sum(map(len, apart)) > len(part)
+    np.testing.assert_array_equal(part, np.unique(np.concatenate(apart)))
+
+
 def test_lists_as_yaml_gives_them_are_accepted():
     section = {"clients": 6, "groups": [[0, 1], [1, 2], [2, 3]], "counts": [4, 1]}
     component = parse_component({"target": "datamodules.partition_configs:Grouped", **section})

@@ -6,7 +6,7 @@ import torch
 from coterie.config.participation import ParticipationConfig
 from modules.byol import FedBYOL
 from modules.fedema import Blended, FedEMA
-from modules.fedu import FedU
+from modules.fedu import FedU, decayed_rate
 from tests.builders.federation import Federated, federate, same_bits, tiny_task, tiny_workload
 
 SMALL = {"hidden": 7, "projection": 5, "bottleneck": 3, "batch_size": 8, "epochs": 1, "rounds": 3}
@@ -14,7 +14,7 @@ RATES = {"learning_rate": 0.3, "weight_decay": 0.01}
 
 
 def ran(kind, **options) -> Federated:
-    return federate(tiny_workload(kind.Config(**SMALL, **RATES, **options)))
+    return federate(tiny_workload(kind.Config(**{**SMALL, **RATES, **options})))
 
 
 @pytest.fixture(scope="module")
@@ -106,3 +106,27 @@ def test_the_defaults_are_those_of_the_papers() -> None:
         assert config.momentum == 0.99
     assert FedU.Config().predictor_threshold == 0.4
     assert (FedEMA.Config().scale, FedEMA.Config().autoscale) == (None, 0.7)
+
+
+def test_the_rate_falls_by_half_a_cosine() -> None:
+    config = FedU.Config(**SMALL, learning_rate=0.5, decay_rounds=4)
+    rates = [decayed_rate(config, round_) for round_ in range(1, 7)]
+    assert rates == pytest.approx([0.5, 0.25 * (1 + 0.5**0.5), 0.25, 0.25 * (1 - 0.5**0.5), 0, 0])
+
+
+def weights(kind, **options) -> dict[str, torch.Tensor]:
+    """What SGD trains: everything but the running statistics."""
+    found = networks(ran(kind, **options))
+    return {name: t for name, t in found.items() if t.is_floating_point() and "running" not in name}
+
+
+@pytest.mark.parametrize("kind", [FedU, FedEMA])
+def test_rounds_have_their_own_rate(kind) -> None:
+    first, second = ({"rounds": rounds} for rounds in (1, 2))
+    assert same_bits(weights(kind, **first, decay_rounds=2), weights(kind, **first))
+    assert not same_bits(weights(kind, **second, decay_rounds=2), weights(kind, **second))
+
+
+def test_after_the_last_round_of_the_decay_nothing_is_learned() -> None:
+    long, short = (weights(FedU, rounds=rounds, decay_rounds=1) for rounds in (3, 1))
+    assert all(torch.allclose(long[name], short[name], rtol=1e-12) for name in short)
