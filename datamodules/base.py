@@ -54,6 +54,9 @@ class ImageConfig(DataConfig):
     root: str | None = None
     """Folder of the data sets; by default the environment variable COTERIE_DATA."""
 
+    rgb: bool = False
+    """Whether grey images get three equal channels, for encoders of colour images."""
+
 
 ConfigT = TypeVar("ConfigT", bound=DataConfig)
 ImageConfigT = TypeVar("ImageConfigT", bound=ImageConfig)
@@ -223,3 +226,8 @@ class ImageDataModule(DataSet[ImageConfigT]):
                 f"{ROOT_VARIABLE} to the folder that holds the data sets."
             )
         return Path(root).expanduser()
+
+    def _take(self, source: Source, limit: int | None) -> tuple[Samples | StreamedSamples, Source]:
+        samples, taken = super()._take(source, limit)
+        grey = isinstance(samples, np.ndarray) and samples.shape[1] == 1
+        return (samples.repeat(3, axis=1) if self.config.rgb and grey else samples), taken

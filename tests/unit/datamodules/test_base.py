@@ -95,6 +95,13 @@ def test_size_resizes_both_halves(mnist_root):
     assert np.abs(np.asarray(wanted, dtype=int) - data.samples[3, 0]).max() <= 1
 
 
+def test_grey_images_for_an_encoder_of_colours_have_three_equal_channels(mnist_root):
+    grey, rgb = (load(MNIST, mnist_root[0], rgb=rgb, size=14) for rgb in (False, True))
+    for one, three in ((grey.samples, rgb.samples), (grey.test_samples, rgb.test_samples)):
+        assert three.shape == (len(one), 3, 14, 14)
+        np.testing.assert_array_equal(three, np.concatenate([one] * 3, axis=1))
+
+
 def test_the_environment_names_the_root(mnist_root, monkeypatch):
     monkeypatch.setenv(ROOT_VARIABLE, str(mnist_root[0]))
     assert len(MNIST(MNIST.Config()).arrays().labels) == 20
