@@ -45,7 +45,7 @@ def _claim(part: Measurement, claim: Claim) -> list[str] | None:
     where = f"{', '.join(sorted(data))}: " if data else ""
     here = f"{where}{metric} {number_text(more)} against {number_text(less)}"
     printed = [part.study.number(metric, cell.row, cell.column) for cell in cells]
-    paper = "in words" if printed == [None, None] else " against ".join(map(printed_text, printed))
+    paper = "in words" if None in printed else " against ".join(map(printed_text, printed))
     return [claim.says, paper, here, sign(more, less, 1.0, part.noise), _link(part)]
 
 
