@@ -229,5 +229,6 @@ class ImageDataModule(DataSet[ImageConfigT]):
 
     def _take(self, source: Source, limit: int | None) -> tuple[Samples | StreamedSamples, Source]:
         samples, taken = super()._take(source, limit)
-        grey = isinstance(samples, np.ndarray) and samples.shape[1] == 1
-        return (samples.repeat(3, axis=1) if self.config.rgb and grey else samples), taken
+        if self.config.rgb and isinstance(samples, np.ndarray) and samples.shape[1] == 1:
+            samples = samples.repeat(3, axis=1)
+        return samples, taken

@@ -6,9 +6,9 @@ its client, and the predictor is the global one only where the encoder has moved
 """
 
 import math
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from coterie.contract import StateRules, Tensors
 from modules.byol import KEPT_TARGET, Bootstrap, BootstrapConfig
@@ -29,8 +29,8 @@ class PaperConfig(CrossSilo, BootstrapConfig):
     learning_rate: PositiveFloat = 0.032
     """The optimiser's learning rate."""
     decay_rounds: PositiveInt | None = None
-    """Rounds over which a cosine lowers the rate to 0, as in the papers, which have 100; by default
-    it is constant."""
+    """Rounds over which a cosine lowers the rate to 0, as many as `rounds` or more, as in the
+    papers, which have 100; by default it is constant."""
     weight_decay: Annotated[float, Field(ge=0.0)] = 5e-4
     """The optimiser's weight decay."""
     epochs: PositiveInt = 5
@@ -46,13 +46,21 @@ class PaperConfig(CrossSilo, BootstrapConfig):
     momentum: Annotated[float, Field(ge=0.0, le=1.0)] = 0.99
     """EMA of the target network, m."""
 
+    @model_validator(mode="after")
+    def _check_decay(self) -> Self:
+        if self.decay_rounds is not None and self.decay_rounds < self.rounds:
+            raise ValueError(
+                f"decay_rounds={self.decay_rounds} with rounds={self.rounds}: later rounds would "
+                "learn nothing; give as many as rounds, or null for a constant rate"
+            )
+        return self
+
 
 def decayed_rate(config: PaperConfig, round_: int) -> float:
-    """The learning rate of a round, from 1: the first has all of it, those after the last none."""
+    """The learning rate of a round, from 1: the first has all of it."""
     if config.decay_rounds is None:
         return config.learning_rate
-    done = min(1.0, (round_ - 1) / config.decay_rounds)
-    return config.learning_rate * (1 + math.cos(math.pi * done)) / 2
+    return config.learning_rate * (1 + math.cos(math.pi * (round_ - 1) / config.decay_rounds)) / 2
 
 
 class FedU(PredictedPretraining["FedU.Config", Bootstrap]):
