@@ -84,8 +84,9 @@ def _short(value: bytes) -> str:
 def _check_rows(path: Path, rows: Indices, clients: Indices, size: int) -> None:
     if not len(rows) or clients.min() < 0:
         raise DataError(f"partition.path={path}: clients are numbered from 0; make it again.")
-    if rows.min() < 0 or rows.max() >= size or len(np.unique(rows)) < len(rows):
+    twice = np.unique(np.stack([clients, rows]), axis=1).shape[1] < len(rows)
+    if rows.min() < 0 or rows.max() >= size or twice:
         raise DataError(
-            f"partition.path={path}: its samples have to be rows 0..{size - 1}, each at most once; "
-            "make it again with `python -m ray_jobs.partition`."
+            f"partition.path={path}: its samples have to be rows 0..{size - 1}, each at most once "
+            "for a client; make it again with `python -m ray_jobs.partition`."
         )

@@ -168,13 +168,12 @@ def grouped(
         rows = rng.permutation(np.flatnonzero(labels == number))
         wants = max(amounts) if shared else sum(amounts)
         if wants > len(rows):
-            advice = (
-                "" if shared else f"partition.clients={clients}, let clients share samples, or "
-            )
+            who, lower = "a client wants", f"lower partition.counts={list(counts)}"
+            if not shared:
+                who, lower = "the clients want", f"{lower} or partition.clients={clients}"
+                lower += ", or let them share samples by partition.shared=true"
             raise DataError(
-                f"grouped: {'a client wants' if shared else 'the clients want'} {wants} samples of "
-                f"class {number}, which has {len(rows)}; lower {advice}partition.counts="
-                f"{list(counts)}."
+                f"grouped: {who} {wants} samples of class {number}, which has {len(rows)}; {lower}."
             )
         drawn = (
             [rng.permutation(rows)[:amount] for amount in amounts]

@@ -50,8 +50,8 @@ class PaperConfig(CrossSilo, BootstrapConfig):
     def _check_decay(self) -> Self:
         if self.decay_rounds is not None and self.decay_rounds < self.rounds:
             raise ValueError(
-                f"decay_rounds={self.decay_rounds} with rounds={self.rounds}: later rounds would "
-                "learn nothing; give as many as rounds, or null for a constant rate"
+                f"decay_rounds={self.decay_rounds} with rounds={self.rounds}: the rate is 0 after "
+                "decay_rounds; give as many as rounds to a new run, or null for a constant rate"
             )
         return self
 

@@ -146,7 +146,9 @@ def test_grouped_draws_the_classes_of_the_larger_counts_at_random():
 def test_clients_that_share_samples_need_no_more_than_one_of_them_wants(seed):
     groups = [[0, 1, 2, 3], [3, 4, 5, 6], [6, 7, 8, 9]]
     labels = balanced(10, 20, 1)  # 30 clients want up to 250
-    with pytest.raises(DataError, match=r"let clients share samples"):
+    with pytest.raises(
+        DataError, match=r"clients=30, or let them share samples by partition.shared=true"
+    ):
         grouped(labels, 30, groups, (20, 20, 5, 5), seed)
     parts = grouped(labels, 30, groups, (20, 20, 5, 5), seed, shared=True)
     for group, rows in zip(client_groups(30, 3), parts, strict=True):

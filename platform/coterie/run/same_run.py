@@ -41,6 +41,8 @@ _BEFORE = {
     **{f"{_NOISE}.{key}": value for key, value in DPConfig().model_dump(mode="json").items()},
 }
 """What configs of earlier versions, which lack these keys, meant."""
+_SINCE = {"data.rgb": False, "partition.shared": False, "method.decay_rounds": None}
+"""The same for keys that not every component has."""
 _ORDERED = "data.clients"
 """A mapping whose order counts, because it numbers the clients."""
 _MISSING = object()
@@ -60,7 +62,8 @@ def check_same_run(stored: Mapping[str, Any], config: RunConfig) -> str:
     Raises:
         ConfigError: Naming the first key that differs.
     """
-    then, now = _BEFORE | _flat(stored), _flat(dump_config(config))
+    now = _flat(dump_config(config))
+    then = {k: v for k, v in _SINCE.items() if k in now} | _BEFORE | _flat(stored)
     extensions = []
     for key in sorted(then.keys() | now.keys(), key=_importance):
         if key in _ADDED - then.keys():

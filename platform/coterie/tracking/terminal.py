@@ -1,6 +1,8 @@
 """The standard output, for commands whose reader may leave before they end."""
 
 import os
+from contextlib import suppress
+from pathlib import Path
 
 from rich.console import Console
 
@@ -15,6 +17,7 @@ class Terminal(Console):
     def on_broken_pipe(self) -> None:
         """Drop what follows, also from other writers to the same stream."""
         self.quiet = True
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, self.file.fileno())
-        os.close(nowhere)
+        with suppress(AttributeError, OSError, ValueError):  # not every stream has a number
+            stream = self.file.fileno()
+            with Path(os.devnull).open("wb") as nowhere:
+                os.dup2(nowhere.fileno(), stream)

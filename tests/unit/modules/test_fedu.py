@@ -128,5 +128,5 @@ def test_rounds_have_their_own_rate(kind) -> None:
 
 
 def test_a_decay_that_ends_before_the_run_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"decay_rounds=2 with rounds=3: later rounds would learn"):
+    with pytest.raises(ValueError, match=r"decay_rounds=2 with rounds=3: the rate is 0 after"):
         FedU.Config(**SMALL, decay_rounds=2)
