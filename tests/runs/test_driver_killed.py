@@ -26,7 +26,10 @@ EVERY = (
     "evaluation.knn=false",
 )
 RUN = (*SMALL, *EVERY, "method.representation_rounds=3", "method.clustering_rounds=3")
-FORK = multiprocessing.get_context("fork")  # no second import of PyTorch, so many can be killed
+# Forks of a process that has imported PyTorch once and run nothing: after some tests PyTorch has
+# threads for gradients, which do not survive a fork of their own process.
+FORK = multiprocessing.get_context("forkserver")
+FORK.set_forkserver_preload([__name__])
 
 
 def train(run_dir, keys):
