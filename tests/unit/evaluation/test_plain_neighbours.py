@@ -21,6 +21,18 @@ def test_it_is_scikit_learns_vote_on_every_fifth_sample() -> None:
     assert abs(found - expected) <= 2 / asked.sum()  # two ties may go another way
 
 
+def test_the_last_samples_are_asked_by_euclidean_distance() -> None:
+    rng = np.random.default_rng(1)
+    labels = rng.integers(0, 4, 300)
+    samples = (rng.normal(size=(300, 8)) + np.eye(8)[labels]) * rng.uniform(0.1, 3, (300, 1))
+    apart = np.linalg.norm(samples[200:, None] - samples[None, :200], axis=2)
+    votes = np.eye(4)[labels[np.argsort(apart, axis=1)[:, :9]]].sum(axis=1)
+    expected = (votes.argmax(axis=1) == labels[200:]).mean()
+    metric = PlainNeighbours(9, distance="euclidean", last=100)
+    assert metric(torch.from_numpy(samples), None, labels) == expected
+    assert PlainNeighbours(9, last=100)(torch.from_numpy(samples), None, labels) != expected
+
+
 def test_samples_without_a_class_take_no_part() -> None:
     labels = np.array([0] * 10 + [1] * 10 + [-1] * 10)
     samples = torch.cat([torch.eye(2)[0].expand(10, 2), torch.eye(2)[1].expand(20, 2)])
