@@ -1,6 +1,6 @@
 """Plain nearest neighbours with a number of them of one's own, as a metric of a run."""
 
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import torch
@@ -9,9 +9,11 @@ from sklearn.neighbors import KNeighborsClassifier
 from torch import Tensor
 
 from coterie.contract.metric import Metric
+from coterie.errors import DataError
 from coterie.evaluation.neighbours import knn_accuracy
 
 _EVERY = 5
+Distance = Literal["cosine", "euclidean"]
 
 
 class PlainNeighbours(Metric):
@@ -22,14 +24,21 @@ class PlainNeighbours(Metric):
         distance: By cosine similarity or Euclidean distance.
         last: Number of samples that are asked, the last ones: with `data.split=all` the test set.
             By default every fifth sample is.
+
+    Raises:
+        ValueError: If the distance is unknown, or a number is below 1.
     """
 
     def __init__(
         self,
         k: int,
-        distance: Literal["cosine", "euclidean"] = "cosine",
+        distance: Distance = "cosine",
         last: int | None = None,
     ) -> None:
+        if distance not in get_args(Distance):
+            raise ValueError(f"distance={distance}: choose {' or '.join(get_args(Distance))}")
+        if k < 1 or (last is not None and last < 1):
+            raise ValueError(f"k={k} with last={last}: both have to be 1 or more")
         self._k, self._distance, self._last = k, distance, last
 
     @property
@@ -49,6 +58,11 @@ class PlainNeighbours(Metric):
             asked = np.arange(len(known)) % _EVERY == 0
         else:
             asked = known >= len(labels) - self._last
+        if not 0 < asked.sum() < len(known):
+            raise DataError(
+                f"{self.name}: {asked.sum()} of {len(known)} samples with a class are asked, which "
+                "leaves none to ask or to answer; give another `last`, or more samples."
+            )
         if self._distance == "euclidean":
             features = embedding.numpy(force=True)[known]
             model = KNeighborsClassifier(min(self._k, int((~asked).sum())), algorithm="brute")

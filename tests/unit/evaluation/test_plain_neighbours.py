@@ -1,11 +1,13 @@
 """Plain nearest neighbours as a metric of a run."""
 
 import numpy as np
+import pytest
 import torch
 from sklearn.neighbors import KNeighborsClassifier
 
 from coterie.config.target import build_target
 from coterie.contract.metric import Metric
+from coterie.errors import ConfigError, DataError
 from coterie.evaluation.plain_neighbours import PlainNeighbours
 
 
@@ -42,3 +44,23 @@ def test_samples_without_a_class_take_no_part() -> None:
 def test_each_number_of_neighbours_has_a_name_of_its_own() -> None:
     target = {"target": "coterie.evaluation.plain_neighbours:PlainNeighbours", "k": 1000}
     assert build_target("evaluation.metrics[0]", target, (Metric,)).name == "knn_1000"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ({"k": 3, "distance": "euclidian"}, "distance=euclidian: choose cosine or euclidean"),
+        ({"k": 0}, "k=0 with last=None: both have to be 1 or more"),
+        ({"k": 3, "last": 0}, "k=3 with last=0: both"),
+    ],
+)
+def test_arguments_out_of_range_are_refused_before_the_run(arguments, reason) -> None:
+    target = {"target": "coterie.evaluation.plain_neighbours:PlainNeighbours", **arguments}
+    with pytest.raises(ConfigError, match=reason):
+        build_target("evaluation.metrics[0]", target, (Metric,))
+
+
+@pytest.mark.parametrize("distance", ["cosine", "euclidean"])
+def test_somebody_has_to_be_left_to_answer(distance) -> None:
+    with pytest.raises(DataError, match=r"knn_3: 10 of 10 samples with a class are asked"):
+        PlainNeighbours(3, distance, last=10)(torch.eye(10), None, np.arange(10))
