@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from coterie.config.component import Component
 from coterie.errors import ConfigError
 from datamodules.colours import ColourJitter
-from datamodules.warps import Padding, Warp
+from datamodules.warps import Interpolation, Padding, Warp
 
 
 def _ordered(bounds: tuple[float, float]) -> tuple[float, float]:
@@ -75,6 +75,9 @@ class DigitsAugmentation(AugmentationConfig):
     """Largest horizontal shear, in degrees, in either direction."""
     padding: Padding = "zeros"
     """How to fill pixels beyond the edge; "zeros" suits a black background."""
+    interpolation: Interpolation = "bilinear"
+    """`bilinear` reads each pixel once, for crop and affine step together; `nearest` resizes the
+    crop bilinearly and turns the result by nearest neighbours, as torchvision does by default."""
     blur_probability: Probability = 0.5
     """Share of the views that are blurred."""
     blur_sigma: Factor = (0.005, 0.035)
@@ -84,20 +87,17 @@ class DigitsAugmentation(AugmentationConfig):
     def build(self, shape: tuple[int, ...]) -> nn.Module:
         """See `AugmentationConfig.build`."""
         size = _image_size("DigitsAugmentation", shape)
-        warp = Warp(
-            _resized_crop(size, self.crop, self.aspect),
-            kornia.RandomAffine(
-                self.rotation,
-                (self.translation, self.translation),
-                self.scale,
-                self.shear,
-                p=1.0,
-            ),
-            padding=self.padding,
-        )
+        crop = _resized_crop(size, self.crop, self.aspect)
+        shift = (self.translation, self.translation)
+        affine = kornia.RandomAffine(self.rotation, shift, self.scale, self.shear, p=1.0)
+        if self.interpolation == "nearest":
+            turn = Warp(affine, padding=self.padding, interpolation="nearest")
+            warps = [Warp(crop, padding="border"), turn]
+        else:
+            warps = [Warp(crop, affine, padding=self.padding)]
         low, high = (share * min(size) for share in self.blur_sigma)
         kernel = _whole_kernel(high, min(size))
-        return ImageView(warp, *_blur(kernel, self.blur_probability, (low, high)))
+        return ImageView(*warps, *_blur(kernel, self.blur_probability, (low, high)))
 
 
 class NaturalAugmentation(AugmentationConfig):

@@ -11,15 +11,19 @@ from torch.nn.functional import grid_sample
 
 Padding = Literal["zeros", "border", "reflection"]
 """How to fill pixels beyond the image's edge."""
+Interpolation = Literal["bilinear", "nearest"]
+"""How to read an image between the centres of its pixels."""
 
 
 class Warp(nn.Module):
-    """Composes kornia's geometric augmentations and resamples once, bilinearly."""
+    """Composes kornia's geometric augmentations and resamples once."""
 
-    def __init__(self, *steps: nn.Module, padding: Padding) -> None:
+    def __init__(
+        self, *steps: nn.Module, padding: Padding, interpolation: Interpolation = "bilinear"
+    ) -> None:
         super().__init__()
         self.steps = nn.ModuleList(steps)
-        self.padding = padding
+        self.padding, self.interpolation = padding, interpolation
         self.affine = not any(isinstance(step, kornia.RandomPerspective) for step in steps)
         self._units: dict[Hashable, tuple[Tensor, Tensor]] = {}
 
@@ -34,7 +38,7 @@ class Warp(nn.Module):
             return self._sampled(images, matrix)
         size = (images.shape[-2], images.shape[-1])
         views: Tensor = warp_perspective(
-            images, matrix, size, padding_mode=self.padding, align_corners=False
+            images, matrix, size, self.interpolation, self.padding, align_corners=False
         )
         return views
 
@@ -44,7 +48,7 @@ class Warp(nn.Module):
         # Not `inv`, which waits for a GPU to say whether there is an inverse.
         back = to_unit @ torch.linalg.inv_ex(matrix).inverse @ to_pixels
         grid = _grid(back, images.shape[-2], images.shape[-1])
-        return grid_sample(images, grid, padding_mode=self.padding, align_corners=False)
+        return grid_sample(images, grid, self.interpolation, self.padding, align_corners=False)
 
     def _unit(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """From pixels, whose centres have whole numbers, to [−1, 1] between the edges; and back."""

@@ -41,7 +41,12 @@ _BEFORE = {
     **{f"{_NOISE}.{key}": value for key, value in DPConfig().model_dump(mode="json").items()},
 }
 """What configs of earlier versions, which lack these keys, meant."""
-_SINCE = {"data.rgb": False, "partition.shared": False, "method.decay_rounds": None}
+_SINCE = {
+    "data.rgb": False,
+    "partition.shared": False,
+    "method.decay_rounds": None,
+    "augmentation.interpolation": "bilinear",
+}
 """The same for keys that not every component has."""
 _ORDERED = "data.clients"
 """A mapping whose order counts, because it numbers the clients."""

@@ -29,6 +29,7 @@ from datamodules.warps import Warp
 IMAGE_KINDS = [
     DigitsAugmentation(),
     DigitsAugmentation(padding="border", blur_probability=1.0),
+    DigitsAugmentation(interpolation="nearest"),
     NaturalAugmentation(jitter_strength=1.0, blur_probability=0.5),
     RotationPerspective(),
 ]
@@ -94,6 +95,28 @@ def test_crop_is_torchvisions() -> None:
         # At its edge torchvision repeats the crop's last pixel; the warp sees the one beyond.
         inner = (slice(None), slice(3, -3), slice(3, -3))
         torch.testing.assert_close(view[inner], expected[inner], rtol=0, atol=1e-4)
+
+
+def test_nearest_is_torchvisions_rotation_of_the_bilinear_crop() -> None:
+    images = noise(8, 1, 28, 28)
+    config = DigitsAugmentation(
+        crop=(0.5, 1.0),
+        rotation=15.0,
+        translation=0.0,
+        scale=(1.0, 1.0),
+        shear=0.0,
+        blur_probability=0.0,
+        interpolation="nearest",
+    )
+    module = config.build((1, 28, 28))
+    views = seeded_view(module, images, 3)
+    torch.manual_seed(3)
+    crops = Warp(step(module, kornia.RandomResizedCrop), padding="border")(images)
+    angles = step(module, kornia.RandomAffine).forward_parameters(images.shape)["angle"]
+    assert len(set(angles.tolist())) == 8
+    for crop, angle, view in zip(crops, angles.tolist(), views, strict=True):
+        expected = functional.rotate(crop, -angle)  # kornia's affine step turns clockwise
+        assert (expected == view).float().mean() > 0.99  # rounding may decide a tie otherwise
 
 
 @pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
