@@ -53,7 +53,7 @@ class Bootstrap(TwoViewsPredicted):
 
     def __init__(self, config: BootstrapConfig, task: Task) -> None:
         super().__init__(config, task)
-        self.target = Branch(task, config, batch_norm=True)
+        self.target = Branch(task, config)
         self.start_target()
         self.target.requires_grad_(False)
         self.to(task.dtype)

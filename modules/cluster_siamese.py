@@ -78,7 +78,7 @@ class SiameseNetwork(nn.Module):
         backbone = task.encoder.build(task.shape)
         width: int = backbone.features  # type: ignore[assignment]  # an int, not a submodule
         projector = nn.Sequential(
-            Projector(width, config.hidden, config.projection, batch_norm=True),
+            Projector(width, config.hidden, config.projection, "hidden"),
             nn.BatchNorm1d(config.projection, affine=False),
         )
         self.encoder = nn.Sequential(OrderedDict(backbone=backbone, projector=projector))

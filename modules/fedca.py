@@ -77,7 +77,7 @@ class DictionaryContrast(TwoViews):
     config: FedCAConfig
 
     def __init__(self, config: FedCAConfig, task: Task) -> None:
-        super().__init__(config, task, batch_norm=False)
+        super().__init__(config, task)
         self.base = deepcopy(self.online.encoder).requires_grad_(False)
         self.dictionary: Tensor | None = None
         self.to(task.dtype)

@@ -57,7 +57,7 @@ class CrossDistillation(TwoViews):
     config: FedXConfig
 
     def __init__(self, config: FedXConfig, task: Task) -> None:
-        super().__init__(config, task, batch_norm=False)
+        super().__init__(config, task)
         self.predictor = PredictionHead(config.projection, config.hidden, config.projection)
         self.world = deepcopy(self.online).requires_grad_(False)
         self.data: ClientData | None = None

@@ -17,7 +17,7 @@ from coterie.config.component import Component
 from coterie.contract import Entry, Rule, ServerState, Slots, Task, Tensors, load_tensors
 from coterie.contract.clusterer import Clusterer, UnitProjection
 from coterie.gradcache import MicroBatched, Rows
-from coterie.networks.heads import PredictionHead, Projector
+from coterie.networks.heads import PredictionHead, Projector, ProjectorNorm
 from modules.averaging import Averaging, AveragingConfig, sgd_or_adam
 from modules.view_pairs import ViewPairs
 
@@ -39,6 +39,9 @@ class PretrainingConfig(AveragingConfig, MicroBatched):
     """Width of the projector's hidden layer."""
     projection: PositiveInt = 512
     """Width of the projector's output."""
+    projector_norm: ProjectorNorm = "none"
+    """BatchNorm in the projector: `none`, `hidden` behind its first layer, or `all`, where one
+    without parameters follows the last layer too, as in SimSiam and Orchestra's code."""
     rounds: PositiveInt = 30
     """Rounds; the optimiser starts afresh in each."""
     epochs: PositiveInt = 10
@@ -67,6 +70,9 @@ class CrossSilo(Component):
 class PredictorConfig(PretrainingConfig):
     """Options of methods with a predictor."""
 
+    projector_norm: ProjectorNorm = "hidden"
+    """BatchNorm in the projector: `none`, `hidden` behind its first layer, or `all`, where one
+    without parameters follows the last layer too, as CP-CFL has it for BYOL."""
     bottleneck: PositiveInt = 64
     """Width of the predictor's hidden layer."""
 
@@ -87,15 +93,15 @@ class Branch(nn.Module):
 
     Args:
         task: Shapes and encoder.
-        config: The projector's widths.
-        batch_norm: Whether the projector's hidden layer is normalised.
+        config: The projector's widths and its BatchNorm.
     """
 
-    def __init__(self, task: Task, config: PretrainingConfig, *, batch_norm: bool) -> None:
+    def __init__(self, task: Task, config: PretrainingConfig) -> None:
         super().__init__()
         self.encoder = task.encoder.build(task.shape)
         self.width: int = self.encoder.features  # type: ignore[assignment]  # an int, no submodule
-        self.projector = Projector(self.width, config.hidden, config.projection, batch_norm)
+        sizes = (self.width, config.hidden, config.projection)
+        self.projector = Projector(*sizes, config.projector_norm)
 
     def forward(self, samples: Tensor) -> Tensor:
         """Projections (n, projection) of samples."""
@@ -108,9 +114,9 @@ class TwoViews(ViewPairs):
 
     config: PretrainingConfig
 
-    def __init__(self, config: PretrainingConfig, task: Task, *, batch_norm: bool) -> None:
+    def __init__(self, config: PretrainingConfig, task: Task) -> None:
         super().__init__()
-        self.online = Branch(task, config, batch_norm=batch_norm)
+        self.online = Branch(task, config)
         self.augment = task.augmentation.build(task.shape)
         self.config = config
         self.learning_rate = config.learning_rate
@@ -128,12 +134,12 @@ class TwoViews(ViewPairs):
 
 
 class TwoViewsPredicted(TwoViews):
-    """The same with BatchNorm in the projector, and a predictor on top."""
+    """The same with a predictor on top, which has BatchNorm."""
 
     config: PredictorConfig
 
     def __init__(self, config: PredictorConfig, task: Task) -> None:
-        super().__init__(config, task, batch_norm=True)
+        super().__init__(config, task)
         width, bottleneck = config.projection, config.bottleneck
         self.predictor = PredictionHead(width, bottleneck, width, batch_norm=True)
 

@@ -59,7 +59,7 @@ class SharedViews(TwoViews):
     def __init__(
         self, config: PretrainingConfig, task: Task, shapes: Mapping[str, tuple[int, ...]]
     ) -> None:
-        super().__init__(config, task, batch_norm=False)
+        super().__init__(config, task)
         self.statistics = nn.ModuleDict({name: RunningMean(of) for name, of in shapes.items()})
         self.measures = False
         self.measured = 0

@@ -40,7 +40,7 @@ class Contrast(TwoViews):
     config: SimCLRConfig
 
     def __init__(self, config: SimCLRConfig, task: Task) -> None:
-        super().__init__(config, task, batch_norm=False)
+        super().__init__(config, task)
         self.to(task.dtype)
 
     def training_step(self, batch: Views, batch_idx: int) -> dict[str, Tensor]:

@@ -13,6 +13,7 @@ from torch import Tensor
 from coterie.contract import StateRules, Task
 from coterie.gradcache import Terms, batch_loss
 from coterie.losses.cosine import negative_cosine
+from coterie.networks.heads import ProjectorNorm
 from modules.pretraining import (
     ONLINE,
     PREDICTOR,
@@ -25,10 +26,18 @@ from modules.pretraining import (
 from modules.view_pairs import pair_parts
 
 
+class SimSiamConfig(PredictionConfig):
+    """Options of SimSiam and FedSimSiam."""
+
+    projector_norm: ProjectorNorm = "all"
+    """BatchNorm in the projector: `none`, `hidden` behind its first layer, or `all`, where one
+    without parameters follows the last layer too, as in SimSiam's paper."""
+
+
 class SimSiamModel(TwoViewsPredicted):
     """One network with a predictor, and the loss over two views."""
 
-    def __init__(self, config: PredictionConfig, task: Task) -> None:
+    def __init__(self, config: SimSiamConfig, task: Task) -> None:
         super().__init__(config, task)
         self.to(task.dtype)
 
@@ -46,7 +55,7 @@ class SimSiamModel(TwoViewsPredicted):
         return {"loss": 0.5 * (negative_cosine(p_a, z_b) + negative_cosine(p_b, z_a))}
 
 
-class SimSiam(PredictedPretraining[PredictionConfig, SimSiamModel]):
+class SimSiam(PredictedPretraining[SimSiamConfig, SimSiamModel]):
     """SimSiam, usually on one client with all data.
 
     All trained entries are averaged. Clients keep nothing; only under `predictor_threshold` a
@@ -56,7 +65,7 @@ class SimSiam(PredictedPretraining[PredictionConfig, SimSiamModel]):
     stackable = True
     rules = StateRules(*ONLINE, PREDICTOR)
 
-    class Config(PredictionConfig):
+    class Config(SimSiamConfig):
         """SimSiam's configuration, as CP-CFL pretrains with it."""
 
     def build(self) -> SimSiamModel:
@@ -69,7 +78,7 @@ class FedSimSiam(SimSiam):
 
     stackable = True
 
-    class Config(CrossSilo, PredictionConfig):
+    class Config(CrossSilo, SimSiamConfig):
         """FedSimSiam's configuration: the cross-silo setting of Orchestra's baselines."""
 
         predictor_threshold: Annotated[float, Field(ge=0.0)] | None = 0.4

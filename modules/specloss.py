@@ -12,6 +12,7 @@ from torch import Tensor
 from coterie.contract import StateRules, Task
 from coterie.gradcache import Terms, batch_loss
 from coterie.losses.spectral import spectral_contrast
+from coterie.networks.heads import ProjectorNorm
 from modules.pretraining import (
     ONLINE,
     CrossSilo,
@@ -26,18 +27,21 @@ from modules.view_pairs import pair_parts
 class SpecLossConfig(CrossSilo, PretrainingConfig):
     """Options of SpecLoss; the defaults are the cross-silo setting of Orchestra's baselines."""
 
+    projector_norm: ProjectorNorm = "hidden"
+    """BatchNorm in the projector: `none`, `hidden` behind its first layer, or `all`, where one
+    without parameters follows the last layer too, as in Orchestra's code."""
     bound: PositiveFloat | None = None
     """μ: projections longer than √μ are shortened to it, as in the authors' code. By default all
     have length 1, as in Orchestra's baseline."""
 
 
 class SpectralContrast(TwoViews):
-    """One network, its projector with BatchNorm, and the loss over two views."""
+    """One network and the loss over two views."""
 
     config: SpecLossConfig
 
     def __init__(self, config: SpecLossConfig, task: Task) -> None:
-        super().__init__(config, task, batch_norm=True)
+        super().__init__(config, task)
         self.to(task.dtype)
 
     def training_step(self, batch: Views, batch_idx: int) -> dict[str, Tensor]:

@@ -71,9 +71,10 @@ def networks(name: str) -> nn.ModuleDict:
     """Encoder, projector and, but for SimCLR and SpecLoss, predictor."""
     first, last = nn.Linear(6, 7, bias=name == "simclr"), nn.Linear(7, 5)
     norm = () if name == "simclr" else (nn.BatchNorm1d(7),)
+    output = (nn.BatchNorm1d(5, affine=False),) if name == "simsiam" else ()
     parts = {
         "encoder": TinyEncoder().build(SHAPE),
-        "projector": nn.Sequential(first, *norm, nn.ReLU(), last),
+        "projector": nn.Sequential(first, *norm, nn.ReLU(), last, *output),
     }
     if name not in HEADLESS:
         layers = [nn.Linear(5, 3, bias=False), nn.BatchNorm1d(3), nn.ReLU(), nn.Linear(3, 5)]

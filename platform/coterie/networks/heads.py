@@ -1,10 +1,15 @@
 """Heads: small networks on top of representations."""
 
+from typing import Literal
+
 import torch
 from torch import Tensor, nn
 
 from coterie.clustering.fuzzy import memberships
 from coterie.precision import unit_rows, widened
+
+ProjectorNorm = Literal["none", "hidden", "all"]
+"""BatchNorm in a projector: nowhere, behind the hidden layer, or behind the last layer too."""
 
 
 class _TwoLayers(nn.Module):
@@ -27,11 +32,16 @@ class _TwoLayers(nn.Module):
 class Projector(_TwoLayers):
     """Projects representations for the comparison of instances (CC's instance head).
 
-    Layers: Linear, BatchNorm if `batch_norm`, ReLU, Linear. The output is not normalised.
+    Layers: Linear, BatchNorm unless `norm` is `none`, ReLU, Linear; with `norm=all` a BatchNorm
+    without parameters follows, as in SimSiam. The output has no unit length.
     """
 
-    def __init__(self, inputs: int, hidden: int, outputs: int, batch_norm: bool = False) -> None:
-        super().__init__(inputs, hidden, outputs, batch_norm)
+    def __init__(
+        self, inputs: int, hidden: int, outputs: int, norm: ProjectorNorm = "none"
+    ) -> None:
+        super().__init__(inputs, hidden, outputs, batch_norm=norm != "none")
+        if norm == "all":
+            self.layers.append(nn.BatchNorm1d(outputs, affine=False))
 
 
 class PredictionHead(_TwoLayers):

@@ -48,6 +48,7 @@ _SINCE = {
     "augmentation.interpolation": "bilinear",
 }
 """The same for keys that not every component has."""
+_PROJECTOR = "projector_norm"
 _ORDERED = "data.clients"
 """A mapping whose order counts, because it numbers the clients."""
 _MISSING = object()
@@ -68,7 +69,7 @@ def check_same_run(stored: Mapping[str, Any], config: RunConfig) -> str:
         ConfigError: Naming the first key that differs.
     """
     now = _flat(dump_config(config))
-    then = {k: v for k, v in _SINCE.items() if k in now} | _BEFORE | _flat(stored)
+    then = _meant(config, now) | _flat(stored)
     extensions = []
     for key in sorted(then.keys() | now.keys(), key=_importance):
         if key in _ADDED - then.keys():
@@ -83,6 +84,15 @@ def check_same_run(stored: Mapping[str, Any], config: RunConfig) -> str:
                 "config, or another run_dir."
             )
     return f"{', '.join(extensions)}." if extensions else ""
+
+
+def _meant(config: RunConfig, now: Mapping[str, Any]) -> dict[str, Any]:
+    """What a config of an earlier version meant that lacks keys of this one."""
+    before = {k: v for k, v in _SINCE.items() if k in now} | _BEFORE
+    if _PROJECTOR in (fields := type(config.method).model_fields):
+        default = fields[_PROJECTOR].default
+        before[f"method.{_PROJECTOR}"] = "hidden" if default == "all" else default  # SimSiam's was
+    return before
 
 
 def _importance(key: str) -> tuple[bool, bool, str]:

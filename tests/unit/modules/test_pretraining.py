@@ -84,11 +84,18 @@ def test_byol_sums_and_simsiam_averages_both_directions() -> None:
 
 
 def test_with_equal_networks_byol_is_four_and_four_times_simsiam() -> None:
-    batch, one, other = views(), module(BYOL), module(SimSiam)
+    batch, one, other = views(), module(BYOL, projector_norm="all"), module(SimSiam)
     other.online.load_state_dict(one.online.state_dict())
     other.predictor.load_state_dict(one.predictor.state_dict())
     expected = 4 + 4 * other.training_step(batch, 0)["loss"].item()
     assert one.training_step(batch, 0)["loss"].item() == pytest.approx(expected, rel=1e-12)
+
+
+def test_simsiams_projections_are_centred_and_byols_are_not() -> None:
+    for kind, centred in ((SimSiam, True), (BYOL, False), (SimCLR, False)):
+        z = projections(module(kind).online, views())[0]
+        assert (z.mean(0).abs().max().item() < 1e-12) is centred
+        assert bool((z.var(0, unbiased=False) > 0.99).all()) is centred
 
 
 @pytest.mark.parametrize("kind", CENTRAL)
@@ -248,6 +255,8 @@ def test_the_defaults_are_those_of_the_papers(central, federated) -> None:
     )
     heads = {(config.hidden, config.projection) for config in (alone, silos)}
     assert heads == ({(256, 256)} if central is SimCLR else {(512, 512)})
+    norm = {SimCLR: "none", BYOL: "hidden", SimSiam: "all"}[central]
+    assert {config.projector_norm for config in (alone, silos)} == {norm}
     if central is SimCLR:
         assert alone.temperature == silos.temperature == 0.1
     else:
@@ -265,10 +274,11 @@ NUMBERS = {
     "projector": 6 * 7 + NORM + (7 * 5 + 5),
     "predictor": 5 * 3 + 4 * 3 + (3 * 5 + 5),
 }
+CENTRED = {**NUMBERS, "projector": NUMBERS["projector"] + 2 * 5}  # mean and variance
 PLAIN = {**NUMBERS, "projector": 6 * 7 + 7 + (7 * 5 + 5)}  # SimCLR's has a bias and no BatchNorm
 CASES = {
     "FedSimCLR": (FedSimCLR.Config(**SHORT), {k: PLAIN[k] for k in ("encoder", "projector")}),
-    "FedSimSiam": (FedSimSiam.Config(**SHORT, bottleneck=3), NUMBERS),
+    "FedSimSiam": (FedSimSiam.Config(**SHORT, bottleneck=3), CENTRED),
     "FedBYOL": (FedBYOL.Config(**SHORT, bottleneck=3), NUMBERS),
     "FedBYOL, target averaged": (
         FedBYOL.Config(**SHORT, bottleneck=3, target_network="averaged"),

@@ -19,13 +19,22 @@ def test_two_layers(head: nn.Module) -> None:
     assert sum(p.numel() for p in head.parameters()) == 7 * 10 + 11 * 4
 
 
-@pytest.mark.parametrize("kind", [Projector, PredictionHead])
-def test_batch_norm_comes_before_relu(kind: type[nn.Module]) -> None:
-    torch.manual_seed(0)
-    head, x = kind(6, 10, 4, batch_norm=True), torch.randn(8, 6)
+@pytest.mark.parametrize(
+    "head", [Projector(6, 10, 4, "hidden"), PredictionHead(6, 10, 4, batch_norm=True)]
+)
+def test_batch_norm_comes_before_relu(head: nn.Module) -> None:
+    x = torch.randn(8, 6)
     hidden = linear(x, head.layers[0])
     hidden = (hidden - hidden.mean(0)) / (hidden.var(0, unbiased=False) + 1e-5).sqrt()
     torch.testing.assert_close(head(x), linear(hidden.clamp_min(0), head.layers[-1]))
+    assert sum(p.numel() for p in head.parameters()) == 6 * 10 + 2 * 10 + 11 * 4
+
+
+def test_batch_norm_may_follow_the_projectors_last_layer() -> None:
+    head, x = Projector(6, 10, 4, "all"), torch.randn(8, 6)
+    z = head.layers[:-1](x)
+    z = (z - z.mean(0)) / (z.var(0, unbiased=False) + 1e-5).sqrt()
+    torch.testing.assert_close(head(x), z)
     assert sum(p.numel() for p in head.parameters()) == 6 * 10 + 2 * 10 + 11 * 4
 
 
