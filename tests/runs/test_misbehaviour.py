@@ -127,6 +127,12 @@ def test_fail_ends_the_run(tmp_path):
 def test_too_few_left_ends_the_run(tmp_path):
     with pytest.raises(RunError, match=r"Round 1: 4 of 5 clients succeeded, under faults.min_part"):
         run(tmp_path / "run", "faults.min_participation=0.9")
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert len(summary["failures"]) == 2
+    assert summary["failures"][-1].endswith("; the phase failed")
+    rows = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    told = [row["failure"] for row in map(json.loads, rows) if row.get("failure")]
+    assert told == summary["failures"]
 
 
 def test_slow_training_is_stopped_between_steps(tmp_path):

@@ -138,6 +138,9 @@ class ServerActor:
         torch.set_num_threads(workload.config.cluster.threads_per_client)
         self._method = build_method(workload)
 
+    def ready(self) -> None:
+        """Return once the actor is set up."""
+
     def serve(
         self,
         server: PackedServer,

@@ -2,7 +2,6 @@
 
 import math
 import time
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -15,8 +14,10 @@ from coterie.contract.phase import Mean, Phase, ServerState, Tensors
 from coterie.distributed.calls import (
     LOST,
     Call,
+    Deaths,
     Placed,
     fetch,
+    in_turn,
     node_died,
     read_events,
     why_lost,
@@ -39,33 +40,9 @@ _POLL_S = 0.2
 _GRACE = 1.25
 """An actor hangs if a turn exceeds the time limit by this factor and `_GRACE_S` seconds."""
 _GRACE_S = 2.0
-_BLAMED = 2
-"""Deaths in turns of one client after which it is to blame; one may be chance."""
 _NO_ROOM = "no node has room for a replacement"
-
-
-class _Deaths:
-    """The actors that died in a phase, and the clients in whose turns they did.
-
-    Attributes:
-        unexplained: Deaths for which no client is to blame.
-    """
-
-    def __init__(self) -> None:
-        self.unexplained = 0
-        self._in_turns: Counter[int] = Counter()
-
-    def culprit(self, call: Call) -> int | None:
-        """Count the death of a call's actor; the client that is to blame for it, if one is."""
-        self.unexplained += 1
-        if not call.alone:
-            return None
-        client = call.order.turns[0].client
-        self._in_turns[client] += 1
-        if self._in_turns[client] < _BLAMED:
-            return None
-        self.unexplained -= self._in_turns.pop(client)
-        return client
+_NO_NODE = "no node has its data any more"
+_NOT_PLACED = "its node did not start a replacement of its process in time"
 
 
 class RayBackend:
@@ -117,23 +94,22 @@ class RayBackend:
         placed, unplaced = self.fleet.assign(order.turns)
         yield from self._fail_unplaced(unplaced)
         calls = self._submit_all(order, placed)
-        deaths = _Deaths()
+        deaths = Deaths()
         while calls:
             self._stop()
             ready, _ = ray.wait(list(calls), num_returns=1, timeout=_POLL_S)
-            for stream in ready:
+            for stream in in_turn(calls, ready):
                 call = calls[stream]
                 try:
                     events = read_events(stream, self._keeper.keep)
                 except (*LOST, StopIteration) as error:
                     del calls[stream]
-                    culprit = None if node_died(error) else deaths.culprit(call)
-                    why = why_lost(error)
-                    why = why if culprit is None else f"its process died in its turns ({why})"
-                    yield CallLost(call=call.id, message=why, client=culprit)
-                    self._check_restarts(deaths.unexplained)
-                    yield from self._resubmit(calls, call, without=culprit)
+                    yield from self._lose(calls, call, error, deaths)
                     continue
+                except StateLostError:
+                    del calls[stream]
+                    self._end_all(calls.values())
+                    raise
                 call.note(events)
                 if isinstance(events[-1], CallDone):
                     del calls[stream]
@@ -143,6 +119,25 @@ class RayBackend:
             yield from self._kill_hung(calls)
             for actor in self.fleet.remove_unplaced():
                 yield from self._reassign(calls, actor)
+
+    def _lose(
+        self, calls: dict[Any, Call], call: Call, error: Exception, deaths: Deaths
+    ) -> Iterator[Event]:
+        """Run a lost call's turns again; of an actor's calls, the first tells of its death."""
+        if call.actor not in self.fleet.actors:  # it waited behind the one that died
+            yield from self._resubmit(calls, call)
+            return
+        culprit = None if node_died(error) else deaths.culprit(call)
+        why = why_lost(error)
+        why = why if culprit is None else f"its process died in its turns ({why})"
+        yield CallLost(call=call.id, message=why, client=culprit)
+        self._check_restarts(deaths.unexplained)
+        yield from self._resubmit(calls, call, without=culprit)
+
+    def _end_all(self, calls: Iterable[Call]) -> None:
+        """Replace the actors of calls that nobody waits for: others would queue behind them."""
+        for actor in {call.actor: None for call in calls}:
+            self.fleet.replace(actor)
 
     def _look(self) -> None:
         """Look at the cluster's nodes, and move client states off those that are about to go."""
@@ -276,7 +271,8 @@ class RayBackend:
             None if host is None else host.tally.remote(stored, key, client)
             for host, client in zip(hosts, clients, strict=True)
         ]
-        return [None if reference is None else self._fetch_tally(reference) for reference in asked]
+        with as_run_error():
+            return [None if one is None else self._fetch_tally(one) for one in asked]
 
     def store(self, packed: Packed) -> Handle:
         """Put tensors into the object store; the driver owns them."""
@@ -307,12 +303,17 @@ class RayBackend:
 
     def _fetch_tally(self, reference: Any) -> Tally | None:
         """Return a silo's tally; None if its actor died, which the next phase handles."""
-        wait_for(reference, self._stop)
+        wait_for(reference, self._stop_or_place)
         try:
             found: Tally = fetch(reference)
         except LOST:
             return None
         return found
+
+    def _stop_or_place(self) -> None:
+        """Raise if the run has to stop; end replacements that find no place, with their calls."""
+        self._stop()
+        self.fleet.remove_unplaced()
 
     def _submit_all(self, order: Order, placed: Placed, *, alone: bool = False) -> dict[Any, Call]:
         """Make one call to each actor with turns; return the calls by stream.
@@ -333,13 +334,11 @@ class RayBackend:
             calls[stream] = Call(self._calls, actor, share, alone=alone, rest=rest)
         return calls
 
-    def _fail_unplaced(self, unplaced: Sequence[Turn]) -> Iterator[Event]:
-        """Fail the turns of silos whose node is gone."""
+    def _fail_unplaced(self, unplaced: Sequence[Turn], why: str = _NO_NODE) -> Iterator[Event]:
+        """Fail the turns of silos whose node is gone, or has no room."""
         for turn in unplaced:
             self._calls += 1
-            yield TurnFailed(
-                call=self._calls, client=turn.client, message="no node has its data any more"
-            )
+            yield TurnFailed(call=self._calls, client=turn.client, message=why)
             yield CallDone(call=self._calls, lanes={})
 
     def _resubmit(
@@ -360,16 +359,24 @@ class RayBackend:
             return
         for stream, call in list(calls.items()):
             if call.runs_for() > _GRACE * limit + _GRACE_S:
+                if ray.wait([stream], timeout=0)[0]:
+                    continue  # it has answered; this process was held up itself
                 del calls[stream]
                 ray.kill(call.actor)
                 yield CallLost(call=call.id, message=timeout_message(limit), client=call.client)
                 yield from self._resubmit(calls, call, without=call.client)
 
     def _reassign(self, calls: dict[Any, Call], actor: Any) -> Iterator[Event]:
-        """Run the turns of a replacement that was never placed on the other actors."""
+        """Run the turns of a replacement that was never placed on the other actors.
+
+        A silo's turns fail: no other actor has its data.
+        """
         for stream, call in list(calls.items()):
             if call.actor is actor:
                 del calls[stream]
+                if self.fleet.has_silos:
+                    yield from self._fail_unplaced(call.turns, _NOT_PLACED)
+                    continue
                 yield CallLost(call=call.id, message=_NO_ROOM)
                 placed, unplaced = self.fleet.assign(call.turns)
                 calls |= self._submit_all(call.order, placed, alone=call.alone)

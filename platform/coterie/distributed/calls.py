@@ -1,7 +1,8 @@
 """Streaming calls to actors: their turns, their events, and why a call was lost."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,6 +20,10 @@ from coterie.execution.events import Event, Handle, Order, Turn, TurnDone, TurnS
 
 LOST = (RayActorError, ObjectLostError, OutOfMemoryError)
 """Errors of a call whose actor or node is gone."""
+
+_POLL_S = 0.2
+_BLAMED = 2
+"""Deaths in turns of one client after which it is to blame; one may be chance."""
 
 Placed = list[tuple[Any, tuple[Turn, ...]]]
 """Actors, each with the turns that it runs."""
@@ -63,6 +68,30 @@ class Call:
         return 0.0 if self.client is None else time.monotonic() - self.since
 
 
+class Deaths:
+    """The actors that died in a phase, and the clients in whose turns they did.
+
+    Attributes:
+        unexplained: Deaths for which no client is to blame.
+    """
+
+    def __init__(self) -> None:
+        self.unexplained = 0
+        self._in_turns: Counter[int] = Counter()
+
+    def culprit(self, call: Call) -> int | None:
+        """Count the death of a call's actor; the client that is to blame for it, if one is."""
+        self.unexplained += 1
+        if not call.alone:
+            return None
+        client = call.order.turns[0].client
+        self._in_turns[client] += 1
+        if self._in_turns[client] < _BLAMED:
+            return None
+        self.unexplained -= self._in_turns.pop(client)
+        return client
+
+
 def pack_longest_first(turns: Sequence[Turn], actors: int) -> list[tuple[Turn, ...]]:
     """Balance turns over actors: the longest first, each to the least loaded actor."""
     shares: list[list[Turn]] = [[] for _ in range(actors)]
@@ -72,6 +101,19 @@ def pack_longest_first(turns: Sequence[Turn], actors: int) -> list[tuple[Turn, .
         shares[actor].append(turn)
         loads[actor] += max(1, turn.size)
     return [tuple(share) for share in shares]
+
+
+def in_turn(calls: Mapping[Any, Call], ready: Sequence[Any]) -> Iterator[Any]:
+    """For each stream that is ready the one that its actor runs first, if that is ready too.
+
+    Calls that replace a lost actor's wait behind its own: if it dies, the first was under way.
+    """
+    for stream in ready:
+        call = calls[stream]
+        own = {c.id: s for s, c in calls.items() if c.actor is call.actor} if call.alone else {}
+        first = own[min(own)] if own else stream
+        if first is stream or ray.wait([first], timeout=_POLL_S)[0]:
+            yield first
 
 
 def read_events(stream: Any, keep: Callable[[Any], Handle]) -> list[Event]:

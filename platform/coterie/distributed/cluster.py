@@ -7,6 +7,7 @@ import signal
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import ray
 from ray._raylet import IMPLICIT_RESOURCE_PREFIX  # type: ignore[attr-defined]
@@ -65,11 +66,16 @@ def connect(config: ClusterConfig, *, forked: bool = True) -> bool:
 def _own_sigterm() -> Iterator[None]:
     """Keep this process's handler of SIGTERM, which `ray.init` replaces by an exit."""
     handler = signal.getsignal(signal.SIGTERM)
+    if not callable(handler) or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    utils: Any = ray._private.utils
+    theirs = utils.set_sigterm_handler
+    utils.set_sigterm_handler = lambda replacement: None
     try:
         yield
     finally:
-        if callable(handler) and threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, handler)
+        utils.set_sigterm_handler = theirs
 
 
 def _join_own(config: ClusterConfig, *, forked: bool) -> None:

@@ -9,10 +9,10 @@ from dataclasses import replace
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError, RayTaskError
+from ray.exceptions import RayTaskError
 
 from coterie.distributed.actors import ClientActor, ServerActor, StoredWorkload
-from coterie.distributed.calls import Placed, node_died, pack_longest_first
+from coterie.distributed.calls import LOST, Placed, node_died, pack_longest_first
 from coterie.distributed.cluster import (
     alone_on_its_node,
     connect,
@@ -24,7 +24,7 @@ from coterie.distributed.cluster import (
     started_here,
 )
 from coterie.distributed.nodes import autoscales, leaving, node_of
-from coterie.distributed.waiting import raise_if_dead, wait_until_ready
+from coterie.distributed.waiting import raise_if_dead, wait_for, wait_until_ready
 from coterie.errors import ConfigError, RunError
 from coterie.execution.backend import Workload
 from coterie.execution.events import Turn
@@ -85,6 +85,11 @@ class Fleet:
         except BaseException:
             self.close()
             raise
+
+    @property
+    def has_silos(self) -> bool:
+        """Whether each actor has the data of a silo, which no other has."""
+        return self._names is not None
 
     def start_all(self, workload: Workload) -> None:
         """Place the workload and start every actor."""
@@ -197,7 +202,7 @@ class Fleet:
             reference = self.joining.pop(actor)
             try:
                 ray.get(reference)
-            except RayActorError as error:
+            except LOST as error:
                 del self._homes[actor]
                 self._stillborn += not node_died(error)
                 if self._stillborn > self._config.max_actor_restarts:
@@ -264,10 +269,28 @@ class Fleet:
         return new
 
     def replace_server(self) -> None:
-        """Replace the server's actor, which died."""
+        """Replace the server's actor, which died, and wait until it is placed.
+
+        Between phases: if the cluster has lost room, it takes the place of a client's actor.
+
+        Raises:
+            RunError: If no node has room for it in time.
+        """
         if self.server is not None:
             ray.kill(self.server)
+        self.look()
+        room = max(1, self._free)
+        if room < len(self.actors) and self._names is None and not self._grows:
+            self._end(self.actors[room:], "the server's actor takes their place")
         self._start_server()
+        limit = self._config.start_timeout_s
+        if self.server and not wait_for(
+            self.server.ready.remote(), self._stop, time.monotonic() + limit
+        ):
+            raise RunError(
+                f"cluster.start_timeout_s={limit:g}: no node had room for the server's actor, "
+                "which died; add a node, or use cluster.server=driver, and go on with resume=true."
+            )
 
     def _start_server(self) -> None:
         if self._places_server:

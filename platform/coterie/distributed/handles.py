@@ -51,7 +51,8 @@ class Keeper:
             if gone.isdisjoint(place["node_ids"]):
                 continue
             stop()
-            moved += self._move(handles[reference])
+            stored = handles[reference]
+            moved += stored.reference is reference and self._move(stored)  # `stop` may move some
         return moved
 
     def _move(self, stored: Stored) -> bool:

@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import ray
-from ray.exceptions import ObjectLostError, RayActorError, RayTaskError
+from ray.exceptions import RayTaskError
 from torch import nn
 
 from coterie.config.schema import ClusterConfig
 from coterie.contract.clusterer import Prediction
 from coterie.contract.data import SampleBatch
+from coterie.distributed.calls import LOST
 from coterie.distributed.cluster import cluster_has_gpu, connect, disconnect, slots
 from coterie.distributed.waiting import wait_for, wait_until_ready
 from coterie.errors import ConfigError, RunError
@@ -123,7 +124,7 @@ class PredictionActors:
                 prediction: Prediction = ray.get(reference)
             except RayTaskError as error:
                 raise error.cause from None
-            except (RayActorError, ObjectLostError) as error:
+            except LOST as error:
                 self._replace(actor, error)
                 for place, (owner, lost, _) in enumerate(waiting):
                     if owner == actor:

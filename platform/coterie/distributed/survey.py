@@ -16,6 +16,7 @@ from coterie.distributed.cluster import (
     own_resources,
     started_here,
 )
+from coterie.distributed.watch import as_run_error
 from coterie.errors import RunError
 
 
@@ -46,7 +47,8 @@ def survey(config: RunConfig, names: tuple[str, ...]) -> list[Survey]:
             missing = [waiting[reference] for reference in late]
             gone = [name for name in missing if not has_own_resources(config.cluster, name)]
             raise RunError(describe_unplaced(config.cluster, [*gone, *missing][0]))
-        return [_result(reference) for reference in references]
+        with as_run_error():
+            return [_result(reference) for reference in references]
     finally:
         if ours:
             disconnect()

@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError, RayTaskError
+from ray.exceptions import RayTaskError
 
 from coterie.config.schema import ClusterConfig
+from coterie.distributed.calls import LOST
 from coterie.distributed.cluster import room
 from coterie.distributed.nodes import autoscales
 from coterie.errors import RunError
@@ -58,7 +59,7 @@ def wait_until_ready(
 
     Raises:
         Exception: The error of an actor's set-up, unwrapped.
-        RunError: If an actor dies, or they are not ready in time.
+        RunError: If an actor dies, or too few are ready in time.
     """
     waiting = {actor.ready.remote(): actor for actor in actors}
     enough = len(actors) - (len(actors) if least is None else min(least, len(actors)))
@@ -72,9 +73,10 @@ def wait_until_ready(
             del waiting[reference]
         now = time.monotonic()
         changed = now if done else changed
-        if len(waiting) <= enough and now > changed + _SETTLE_S:
+        late = now > started + config.start_timeout_s
+        if len(waiting) <= enough and (late or now > changed + _SETTLE_S):
             break
-        if waiting and now > started + config.start_timeout_s:
+        if waiting and late:
             raise RunError(_missing(len(waiting) - enough, len(actors) - enough, config))
         if waiting and not told and now > started + _SAY_S:
             told = True
@@ -93,7 +95,7 @@ def raise_if_dead(reference: Any) -> None:
         ray.get(reference)
     except RayTaskError as error:
         raise error.cause from None
-    except RayActorError as error:
+    except LOST as error:
         reason = str(error).strip().splitlines()[-1]
         raise RunError(f"An actor died while it started ({reason}); see Ray's logs.") from error
 

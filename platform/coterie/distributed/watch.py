@@ -31,6 +31,7 @@ class ClusterWatch:
         self.look: Callable[[], None] = lambda: None
         self._due = 0.0
         self._missed = 0
+        self._looking = False
 
     def check(self) -> None:
         """Raise what `stop` raises, or a RunError if the cluster is gone."""
@@ -51,7 +52,16 @@ class ClusterWatch:
                 ) from error
         else:
             self._missed = 0
-            self.look()
+            self._look_once()
+
+    def _look_once(self) -> None:
+        """Look, unless that is under way: what looks may take long, and checks meanwhile."""
+        if not self._looking:
+            self._looking = True
+            try:
+                self.look()
+            finally:
+                self._looking = False
 
 
 @contextmanager

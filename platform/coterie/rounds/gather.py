@@ -1,12 +1,12 @@
 """Collects a phase's events and applies the failure policy: policy is apart from execution."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 from coterie.config.schema import FaultsConfig
 from coterie.contract.phase import Mean, Phase, Tensors
-from coterie.errors import ConfigError, RunError
+from coterie.errors import ConfigError, CoterieError, RunError
 from coterie.execution.backend import Backend
 from coterie.execution.events import CallDone, CallLost, Event, Handle, Order, TurnDone, TurnFailed
 from coterie.execution.exact import ExactMeans
@@ -72,6 +72,8 @@ def run_phase(
     faults: FaultsConfig,
     watch: Callable[[Event], None],
     join: Join = ExactMeans.result,
+    *,
+    abandoned: Callable[[Sequence[Failure]], None] = lambda failures: None,
 ) -> PhaseResult:
     """Run every turn of a phase, and failed ones again where the policy says so.
 
@@ -82,12 +84,36 @@ def run_phase(
         watch: Called with every event, for progress.
         join: Makes slots' means of the sums over all clients; under differential privacy with
             noise.
+        abandoned: Told of all failures if the phase raises an error on purpose.
 
     Raises:
         ConfigError: If every client refuses the config.
         RunError: If a client fails under `fail`, or fewer than `min_participation` succeed.
     """
     gather = _Gather(order.phase, ExactMeans(dict(order.layouts)))
+    try:
+        _complete(backend, gather, order, faults, watch)
+    except CoterieError:
+        gather.note_failed("the phase failed")
+        abandoned(gather.failures)
+        raise
+    gather.note_failed("dropped from the phase")
+    return PhaseResult(
+        means=join(gather.means),
+        turns=tuple(gather.done[client] for client in sorted(gather.done)),
+        failures=tuple(gather.failures),
+        dropped=tuple(sorted(gather.failed)),
+    )
+
+
+def _complete(
+    backend: Backend,
+    gather: "_Gather",
+    order: Order,
+    faults: FaultsConfig,
+    watch: Callable[[Event], None],
+) -> None:
+    """Run every turn, and open the sums if they are masked."""
     run = partial(_run_turns, backend, gather, faults, watch)
     if order.session:
         require(order, FEWEST, len(order.turns), len(order.turns))
@@ -96,14 +122,6 @@ def run_phase(
     if order.session and gather.done:
         _open(backend, gather, order, faults, run)
         _check_policy(gather, order, faults)
-    for client, message in sorted(gather.failed.items()):
-        gather.note(client, message, "dropped from the phase")
-    return PhaseResult(
-        means=join(gather.means),
-        turns=tuple(gather.done[client] for client in sorted(gather.done)),
-        failures=tuple(gather.failures),
-        dropped=tuple(sorted(gather.failed)),
-    )
 
 
 def _run_turns(
@@ -217,6 +235,11 @@ class _Gather:
             self.done[client] = replace(
                 turn, bytes_up=up, bytes_down={KEYS: opened.down.get(client, 0)}
             )
+
+    def note_failed(self, remedy: str) -> None:
+        """Record the failure of each client without a turn that counts."""
+        for client, message in sorted(self.failed.items()):
+            self.note(client, message, remedy)
 
     def note(self, client: int | None, message: str, remedy: str) -> None:
         """Record a failure."""

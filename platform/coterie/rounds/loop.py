@@ -5,7 +5,7 @@ backend, aggregates what they send and runs the method's server half.
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from secrets import token_hex
@@ -21,7 +21,7 @@ from coterie.execution.exact import ExactMeans, Layout, heaviest
 from coterie.execution.messages import check_offer, check_sums_only
 from coterie.execution.packing import digest, pack, unpack
 from coterie.execution.robust import robust_means
-from coterie.rounds.gather import PhaseResult, run_phase
+from coterie.rounds.gather import Failure, PhaseResult, run_phase
 from coterie.rounds.participation import Participation, Turnout
 from coterie.rounds.privacy import Privacy, sensitivity, turn_secret
 from coterie.rounds.sent import Sent, sent_in
@@ -60,6 +60,11 @@ def _give_up(state: RunState, lost: StateLostError) -> None:
     raise lost
 
 
+def _remember(state: RunState, phase: Phase, failures: Sequence[Failure]) -> None:
+    """The default of `Loop.abandon`."""
+    state.failures += [str(failure) for failure in failures]
+
+
 @dataclass
 class Loop:
     """Runs a method's phases on a backend.
@@ -71,6 +76,7 @@ class Loop:
         observer: Is told about progress.
         commit: Called after each phase, to track, evaluate and checkpoint.
         recover: Called when clients' states were lost; changes the state to one that can go on.
+        abandon: Called with the failures of a phase that cannot be completed; keeps them.
         participation: Draws each phase's clients; by default as the workload's config says.
         privacy: Adds noise to the sums; None without `privacy.dp`.
         secret: The key of noise that clients add themselves, in phases with an ε.
@@ -83,6 +89,7 @@ class Loop:
     observer: Observer
     commit: Callable[[RunState, Committed], None]
     recover: Callable[[RunState, StateLostError], None] = _give_up
+    abandon: Callable[[RunState, Phase, Sequence[Failure]], None] = _remember
     participation: Participation | None = None
     privacy: Privacy | None = None
     secret: bytes = b""
@@ -110,7 +117,7 @@ class Loop:
             self.observer.phase_started(phase, len(turnout.clients), self.method.rounds)
             order, versions = self._order(state, phase, turnout)
             try:
-                result = self._execute(order)
+                result = self._execute(state, order)
             except StateLostError as lost:
                 self.recover(state, lost)
                 continue
@@ -190,13 +197,13 @@ class Loop:
             secret=b"" if phase.epsilon is None else turn_secret(self.secret, phase, client),
         )
 
-    def _execute(self, order: Order) -> PhaseResult:
+    def _execute(self, state: RunState, order: Order) -> PhaseResult:
         """Run the clients' turns and aggregate what they send by the configured rule."""
         if not order.turns:
             return PhaseResult(means={}, turns=(), failures=(), dropped=())
         config = self.workload.config
-        join = partial(self._join, order)
-        result = run_phase(self.backend, order, config.faults, self._watch, join)
+        join, abandon = partial(self._join, order), partial(self.abandon, state, order.phase)
+        result = run_phase(self.backend, order, config.faults, self._watch, join, abandoned=abandon)
         fetch, layouts = self.backend.fetch, order.layouts
         robust = robust_means(result.turns, layouts, fetch, config.aggregation)
         # Without their updates, which the object store would otherwise hold for another phase.

@@ -28,7 +28,7 @@ from coterie.tracking.summary import Summary
 _CURVES = ("loss", "acc", "nmi", "ari")
 _UNREACHED = "its actor or node is gone", "not in the scores"
 _SHOWN = 5
-"""Failures of an evaluation that are shown; all are recorded."""
+"""Failures at one time that are shown; all are recorded."""
 _AGAIN = "replaced, its work runs again"
 
 
@@ -68,9 +68,18 @@ class Recorder:
     curves: dict[str, list[tuple[int, float]]] = field(default_factory=lambda: defaultdict(list))
     stages: dict[str, int] = field(default_factory=dict)
 
+    def abandon(self, state: RunState, phase: Phase, failures: Sequence[Failure]) -> None:
+        """Record the failures of a phase that cannot be completed."""
+        for failure in failures:
+            state.failures.append(str(failure))
+            row = _row(phase, {}, failure.client)
+            self.tracker.log_text(replace(row, failure=str(failure)))
+        self.keep_losses(state, phase)
+
     def commit(self, state: RunState, committed: Committed) -> None:
         """Record a phase; evaluate and checkpoint at the end of a round when due."""
         phase, turns = committed.phase, committed.result.turns
+        self.keep_losses(state, phase)
         self.seconds["training"] += committed.seconds
         self.seconds.setdefault("first_phase", committed.seconds)
         means = joined_metrics(phase, turns, self._sizes(turns))
@@ -122,8 +131,12 @@ class Recorder:
 
     def track_end(self, state: RunState, summary: Summary) -> None:
         """Track the run's final numbers, as the last row."""
-        place = Phase(round=state.server.round, stage=self._stage, name="final")
-        self.tracker.log(replace(_row(place, summary.numbers(), None), status=summary.status))
+        row = _row(self._end(state), summary.numbers(), None)
+        self.tracker.log(replace(row, status=summary.status))
+
+    def _end(self, state: RunState) -> Phase:
+        """The place of what belongs to the end of the run."""
+        return Phase(round=state.server.round, stage=self._stage, name="final")
 
     @property
     def _stage(self) -> str:
@@ -162,15 +175,28 @@ class Recorder:
 
     def _account(self, state: RunState) -> None:
         """Record an evaluation's bytes, lost actors and unreachable clients."""
-        round_, missed = state.server.round, self.evaluator.missed
+        missed = self.evaluator.missed
         state.ledger.evaluation += self.evaluator.sent
         state.dropped += len(missed)
-        lost = [(None, why, _AGAIN) for why in self.backend.take_losses()]
-        found = (*lost, *((client, *_UNREACHED) for client in missed))
+        place = Phase(round=state.server.round, stage=self._stage, name="evaluation")
+        self.keep_losses(state, place)
+        self._keep(state, place, [(client, *_UNREACHED) for client in missed])
+        self.evaluator.sent, self.evaluator.missed = 0, ()
+
+    def keep_losses(self, state: RunState, place: Phase | None = None) -> None:
+        """Record the actors that were lost since the last call, but for those in turns."""
+        place = place or self._end(state)
+        self._keep(state, place, [(None, why, _AGAIN) for why in self.backend.take_losses()])
+
+    def _keep(
+        self, state: RunState, place: Phase, found: Sequence[tuple[int | None, str, str]]
+    ) -> None:
+        """Record failures: clients, or None for an actor, each with why and what was done."""
         for number, (client, why, remedy) in enumerate(found):
-            place = Phase(round=round_, stage=self._stage, name="evaluation")
             sentence = str(
-                Failure(round=round_, phase=place.name, client=client, message=why, remedy=remedy)
+                Failure(
+                    round=place.round, phase=place.name, client=client, message=why, remedy=remedy
+                )
             )
             state.failures.append(sentence)
             if number < _SHOWN:
@@ -178,7 +204,6 @@ class Recorder:
             elif number == _SHOWN:
                 self.observer.note(f"{len(found) - _SHOWN:,} more failures are in metrics.jsonl.")
             self.tracker.log_text(replace(_row(place, {}, client), failure=sentence))
-        self.evaluator.sent, self.evaluator.missed = 0, ()
 
     def _is_best(self, state: RunState, scores: Mapping[str, float] | None) -> bool:
         """Whether this evaluation is the best so far by `checkpoint.best`; if so, remember it."""

@@ -110,6 +110,8 @@ class Session:
                 self._save_what_there_is(self._recorder, self.state)
             elif self._recorder is not None:
                 self._recorder.writer.wait()  # a checkpoint that is being written
+            if self._recorder is not None and self.state is not None:
+                self._recorder.keep_losses(self.state)
             summary = self._summary(status, metrics, error)
             summary.write(self.directory.summary)
             if self._recorder is not None and self.state is not None:
@@ -199,6 +201,7 @@ class Session:
             observer=self.view,
             commit=self._recorder.commit,
             recover=recovery.recover,
+            abandon=self._recorder.abandon,
             participation=self.assembly.participation,
             privacy=self._privacy,
             secret=b"" if noise is None else noise[0],

@@ -153,6 +153,19 @@ def test_too_few_clients_fail_the_run(share, enough):
     )
 
 
+def test_the_failures_of_a_phase_that_fails_are_told():
+    first = [done(1, 0), failed(1, 1, "first"), failed(1, 2), done(1, 3), ended(1, 0, 3)]
+    told, script = [], Script([first, [done(2, 2), failed(2, 1, "again"), ended(2, 2)]])
+    faults = FaultsConfig(min_participation=1.0)
+    with pytest.raises(RunError, match="3 of 4 clients succeeded"):
+        run_phase(script, ORDER, faults, lambda event: None, abandoned=told.extend)
+    assert [(f.client, f.message, f.remedy) for f in told] == [
+        (1, "first", "retried"),
+        (2, "ValueError: no", "retried"),
+        (1, "again", "the phase failed"),
+    ]
+
+
 def test_without_any_client_there_is_no_mean():
     play = [failed(1, c) for c in range(4)] + [ended(1)]
     result, _, _ = gather(play, on_client_failure="drop", min_participation=0.0)
