@@ -13,6 +13,7 @@ from coterie.config.component import Component
 from coterie.config.loading import load_component
 from coterie.config.trust import Trust
 from coterie.tracking.formatting import display_path
+from coterie.tracking.paths import local_path, make_writable
 from coterie.tracking.run_directory import RunDirectory
 from coterie.tracking.terminal import Terminal
 
@@ -21,7 +22,9 @@ class AuditConfig(Component):
     """Which run to audit, and how."""
 
     run: Annotated[str, Field(min_length=1)]
-    """The run's folder; `audit.json` is written into it."""
+    """The run's folder."""
+    out: str | None = None
+    """Where to write `audit.json`; by default into the run's folder."""
     samples: Annotated[int, Field(ge=50)] = 1000
     """Training samples, and held-out samples, on which the model is attacked at most."""
     trust: Trust = ()
@@ -59,7 +62,9 @@ def _audit(arguments: Sequence[str]) -> int:
     from coterie.run.audit import audit_run
     from coterie.run.audit_tables import attacks_table, messages_table
 
-    done = audit_run(config, directory, options.samples)
+    folder = directory.path if options.out is None else local_path("out", options.out)
+    make_writable("run" if options.out is None else "out", folder)
+    done = audit_run(config, directory, options.samples, folder / directory.audit.name)
     console = Terminal()
     console.print(messages_table(done.keys))
     if done.attacks:
@@ -69,7 +74,8 @@ def _audit(arguments: Sequence[str]) -> int:
             console.print(f"{name}: {found.finding}", highlight=False, markup=False)
     if done.note:
         console.print(done.note, highlight=False, markup=False)
-    console.print(display_path(directory.audit), soft_wrap=True, highlight=False, markup=False)
+    path = folder / directory.audit.name
+    console.print(display_path(path), soft_wrap=True, highlight=False, markup=False)
     return 0
 
 

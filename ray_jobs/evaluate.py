@@ -71,6 +71,8 @@ def _evaluate(arguments: Sequence[str]) -> int:
     folder = None if options.out is None else local_path("out", options.out)
     if folder is not None:
         make_writable("out", folder)
+    else:
+        make_writable("run", directory.path)
     done = RunEvaluation(
         config=config,
         directory=directory,

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from coterie.commands.arguments import separate
+from coterie.commands.arguments import read_values, separate
 from coterie.commands.compose import compose
 from coterie.commands.program import run_command, run_program
 from coterie.config.about import about
@@ -43,7 +43,7 @@ def _partition(arguments: Sequence[str]) -> int:
     from datamodules.partition_files import write_partition
 
     data, parts = read_and_split(config)
-    folder = local_path("out", outs[-1].partition("=")[2] if outs else "partition")
+    folder = local_path("out", str(read_values(outs).get("out") or "partition"))
     make_writable("out", folder)
     counts, names = class_spread(data, parts)
     clients = client_names(data, parts)

@@ -60,7 +60,7 @@ def test_the_installation_is_that_of_make_install():
     for words in ("--constraint constraints.txt", "-m pip install"):
         assert words in INSTALL
         assert words in makefile
-    assert "[faiss-$FAISS]" in INSTALL
+    assert "[faiss-$FAISS,aws,remote,tune]" in INSTALL
     assert "[faiss-$(FAISS),dev]" in makefile
     assert {"faiss-cpu", "faiss-gpu"} <= PROJECT["project"]["optional-dependencies"].keys()
     (base,) = [step for step in STEPS if step.startswith("FROM ")]
@@ -92,7 +92,7 @@ def test_the_installed_image_runs_a_command(copied, tmp_path, faiss):
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert told.read_text().endswith(f".[faiss-{faiss}]\n")
+    assert told.read_text().endswith(f".[faiss-{faiss},aws,remote,tune]\n")
     assert ("--extra-index-url" in told.read_text()) == (faiss == "cpu")
     shown = subprocess.run(
         [sys.executable, "-m", "ray_jobs.train", "--help", "experiment=concord_digits"],

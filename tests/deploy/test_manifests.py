@@ -8,6 +8,8 @@ claim's schema is Kubernetes' own, of which nothing is checked but its name.
 import json
 import re
 import shlex
+import subprocess
+import tomllib
 from pathlib import Path
 
 import jsonschema
@@ -104,7 +106,7 @@ def test_the_cluster_has_a_token_an_idle_head_spot_workers_and_a_volume(spec):
 
 def test_the_jobs_entrypoint_is_a_run_that_goes_on_where_it_was():
     spec = manifest("kuberay/rayjob.yaml")["spec"]
-    command = shlex.split(spec["entrypoint"])
+    command = shlex.split(spec["entrypoint"].removesuffix(" || [ $? -eq 3 ]"))
     assert command[:3] == ["python", "-m", "ray_jobs.train"]
     config = compose(*command[3:])
     assert config.resume
@@ -112,6 +114,28 @@ def test_the_jobs_entrypoint_is_a_run_that_goes_on_where_it_was():
     assert spec["backoffLimit"] > 0
     shipped = yaml.safe_load((ROOT / "ray_jobs" / "runtime_env.yaml").read_text())["env_vars"]
     assert yaml.safe_load(spec["runtimeEnvYAML"])["env_vars"].items() <= shipped.items()
+
+
+@pytest.mark.parametrize(("code", "failed"), [(0, False), (3, False), (1, True), (130, True)])
+def test_a_run_that_dropped_clients_is_not_tried_again(code, failed):
+    entrypoint = manifest("kuberay/rayjob.yaml")["spec"]["entrypoint"]
+    _, mark, rest = entrypoint.partition("||")
+    assert mark
+    # as Ray's job supervisor runs it: by a shell
+    ended = subprocess.run(f"(exit {code}) {mark}{rest}", shell=True, check=False)
+    assert (ended.returncode != 0) is failed
+
+
+def test_the_image_has_what_its_cluster_and_the_page_ask_for():
+    (line,) = (
+        line
+        for line in (DEPLOY / "Dockerfile").read_text().splitlines()
+        if line.strip().startswith("&& python -m pip install")
+    )
+    extras = set(re.search(r"\[(.*)\]", line)[1].split(","))
+    assert extras == {"faiss-$FAISS", "aws", "remote", "tune"}
+    known = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert {"aws", "remote", "tune", "faiss-cpu", "faiss-gpu"} <= known.keys()
 
 
 def launched():
@@ -132,6 +156,8 @@ def test_the_launched_cluster_has_a_token_an_idle_head_spot_workers_and_a_volume
     head, workers = (config["available_node_types"][name] for name in ("head", "spot_gpu"))
     assert head["resources"] == {"CPU": 0}
     assert workers["min_workers"] == 0 < workers["max_workers"]
+    for node in (head, workers):  # Ray's own choice is of 2023, too old for CUDA 13
+        assert node["node_config"]["ImageId"].startswith("ami-")
     assert workers["node_config"]["InstanceMarketOptions"] == {"MarketType": "spot"}
     assert config["file_mounts"] == {"/root/.ray/auth_token": "~/.ray/auth_token"}
     assert "--volume /home/ubuntu/runs:/runs" in config["docker"]["head_run_options"]

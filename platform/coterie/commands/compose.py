@@ -13,7 +13,7 @@ from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.types import Override, Quote, QuotedString
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -26,14 +26,17 @@ from coterie.commands.recipes import (
     read_recipe,
     recipe_names,
 )
+from coterie.commands.written import written
 from coterie.config import COMPONENTS, RunConfig, load_config
-from coterie.config.explain import one_of, show
+from coterie.config.explain import one_of
 from coterie.config.trust import check_address, check_targets, packages_in, trusted_by
 from coterie.errors import ConfigError
 from coterie.tracking.run_directory import RunDirectory
 
 STUDIES = "study"
 """The folder of the papers' tables, which is no group that a run chooses from."""
+_UNQUOTED = frozenset("'\"[](){},")
+"""Signs of a value that is more than a text; Hydra's sentence on it stands."""
 _NAMED = 12
 """Experiments up to which a message lists them all."""
 
@@ -217,7 +220,7 @@ def parse(overrides: Sequence[str], *, sweeps: bool = False) -> list[Override]:
     parsed = []
     for text in overrides:
         try:
-            override = parser.parse_override(text)
+            override = _read(parser, text)
         except HydraException as error:
             hint = (
                 "close brackets and quotes, and put other text in quotes such as key='\"a, b\"'"
@@ -237,6 +240,17 @@ def parse(overrides: Sequence[str], *, sweeps: bool = False) -> list[Override]:
     return parsed
 
 
+def _read(parser: OverridesParser, text: str) -> Override:
+    """Read an override; a value such as ~/bücher or a=b, which Hydra wants in quotes, as a text."""
+    try:
+        return parser.parse_override(text)
+    except HydraException:
+        key, _, value = text.partition("=")
+        if not value or not _UNQUOTED.isdisjoint(value) or "${" in value:
+            raise
+        return parser.parse_override(f"{key}={QuotedString(value, Quote.double).with_quotes()}")
+
+
 def _sort(overrides: Sequence[str]) -> tuple[dict[str, str], list[Override]]:
     """Separate choices of groups from single values, in order; the last choice counts."""
     known, choices, models, values = groups(), {}, {}, []
@@ -245,7 +259,7 @@ def _sort(overrides: Sequence[str]) -> tuple[dict[str, str], list[Override]]:
         if group not in known or override.is_delete() or isinstance(value, dict):
             values.append(override)
             continue
-        choices[group], named = split_choice(group, show(value))
+        choices[group], named = split_choice(group, written(value))
         _check_choice(group, choices[group])
         models[group] = parse([f"{group}.{key}={name}" for key, name in named.items()])
     # A new class drops the keys of the old one, so `target` comes before the new keys.

@@ -18,6 +18,7 @@ from coterie.commands.compose import (
     read_choice,
     split_choice,
 )
+from coterie.commands.written import written
 from coterie.config import COMPONENTS, RunConfig
 from coterie.config.explain import dotted_fields, model_in, show
 from coterie.config.loading import section_model
@@ -110,7 +111,8 @@ def _choices_keys(overrides: tuple[str, ...]) -> list[str]:
         group, choice = override.key_or_group, override.value()
         if group not in COMPONENTS or isinstance(choice, dict):
             continue
-        section = read_choice(group, show(choice))
+        choice = written(choice)
+        section = read_choice(group, choice)
         model = section_model(group, section)
         fields = {
             name: field
@@ -118,7 +120,7 @@ def _choices_keys(overrides: tuple[str, ...]) -> list[str]:
             if model_in(field.annotation) is None
         }
         title = f"Keys of {group}={choice} with their defaults:"
-        about = textwrap.fill(describe_choice(group, split_choice(group, show(choice))[0]), _WIDTH)
+        about = textwrap.fill(describe_choice(group, split_choice(group, choice)[0]), _WIDTH)
         parts.append(f"{about}\n{_key_list(title, fields, section)}")
     return parts
 

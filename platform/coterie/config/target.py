@@ -67,6 +67,6 @@ def build_target(
     arguments = {name: value for name, value in offers.items() if name in takes} | given
     try:
         return kind(**arguments)
-    except (TypeError, ValueError, ImportError) as error:
-        reason = " ".join(str(error).split()).rstrip(".")
+    except Exception as error:  # a class of another library raises what it likes
+        reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
         raise ConfigError(f"{key}.target={target}: it cannot be built ({reason}).") from error

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from coterie.config.component import target_of
 from coterie.config.schema import RunConfig
@@ -33,13 +34,14 @@ class Audited:
     note: str = ""
 
 
-def audit_run(config: RunConfig, directory: RunDirectory, samples: int) -> Audited:
-    """Sum a run's messages up, attack its model, and write `audit.json`, for the owner alone.
+def audit_run(config: RunConfig, directory: RunDirectory, samples: int, path: Path) -> Audited:
+    """Sum a run's messages up, attack its model, and write `path`, for the owner alone.
 
     Args:
         config: The run's config.
         directory: The run's directory.
         samples: The most members, and other samples, to attack.
+        path: The file to write, `audit.json`.
 
     Raises:
         DataError: If the run's messages, data or model cannot be read.
@@ -51,11 +53,11 @@ def audit_run(config: RunConfig, directory: RunDirectory, samples: int) -> Audit
         attacks = model.run()
         note = "" if attacks else _NOTHING_TO_ATTACK if model.can_compare else _NOTHING_HELD_OUT
     done = Audited(keys=keys, attacks=attacks, note=note)
-    _write(config, directory, done)
+    _write(config, path, done)
     return done
 
 
-def _write(config: RunConfig, directory: RunDirectory, done: Audited) -> None:
+def _write(config: RunConfig, path: Path, done: Audited) -> None:
     record = {
         "method": target_of(config.method).rpartition(":")[2],
         "seed": config.seed,
@@ -65,5 +67,5 @@ def _write(config: RunConfig, directory: RunDirectory, done: Audited) -> None:
         "note": done.note,
     }
     text = json.dumps(record, indent=2, ensure_ascii=False, allow_nan=False)
-    with replacing(directory.audit, private=True) as temporary:
+    with replacing(path, private=True) as temporary:
         temporary.write_text(text + "\n", encoding="utf-8", newline="\n")

@@ -19,6 +19,8 @@ from coterie.config.schema import RunConfig
 from coterie.errors import ConfigError
 
 _Names = Annotated[tuple[str, ...], Field(strict=False)]
+_LONGEST_FOLDER = 160
+"""Characters of a label that is its folder's name; a seed and an ending follow."""
 _INSTEAD = {
     "experiment": "experiments=[NAME,…]",
     "run_dir": "out=DIR",
@@ -87,7 +89,7 @@ class Variant:
     def folder(self) -> str:
         """The start of its runs' folder names, unique to the label."""
         plain = re.sub(r"[^\w.=+,-]", "_", self.label.replace(" ", ","), flags=re.ASCII)
-        if plain == self.label.replace(" ", ","):
+        if plain == self.label.replace(" ", ",") and len(plain) <= _LONGEST_FOLDER:
             return plain
         return f"{plain[:80]}-{blake2b(self.label.encode(), digest_size=4).hexdigest()}"
 

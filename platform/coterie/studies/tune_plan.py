@@ -10,6 +10,7 @@ import numpy as np
 from pydantic import Field, NonNegativeInt, PositiveInt, field_validator, model_validator
 
 from coterie.commands.arguments import read_values, separate
+from coterie.commands.written import written
 from coterie.config.component import Component
 from coterie.config.explain import show
 from coterie.config.loading import load_component
@@ -167,11 +168,11 @@ def points(space: Mapping[str, Values], trials: int, seed: int) -> list[Point]:
     for _ in range(_ATTEMPTS * trials):
         if len(found) == trials:
             break
-        found[tuple(show(_draw(values, rng)) for values in space.values())] = None
+        found[tuple(written(_draw(values, rng)) for values in space.values())] = None
     lists = [values for values in space.values() if not isinstance(values, Range)]
     if len(lists) == len(space) and math.prod(map(len, lists)) <= trials:
         for point in product(*lists):  # those that chance has left out
-            found[tuple(map(show, point))] = None
+            found[tuple(map(written, point))] = None
     return [dict(zip(space, point, strict=True)) for point in found]
 
 

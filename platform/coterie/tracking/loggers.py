@@ -100,6 +100,7 @@ class Tracker:
         self.loggers = list(loggers)
         self._client_rows = client_rows
         self.problems: list[str] = []
+        self._refused: set[tuple[Logger, str]] = set()
         self._phases = 0
         self._last = (-1, -1)
         self._stages: dict[str, int] = {}
@@ -181,10 +182,19 @@ class Tracker:
         self._metrics.close()
 
     def _offer(self, method: str, *args: Any, **kwargs: Any) -> None:
-        """Call a method of the loggers that have it."""
-        for logger in tuple(self.loggers):
-            if hasattr(logger, method):
-                self._guarded(logger, partial(getattr(logger, method), *args, **kwargs))
+        """Call a method of the loggers that have it; one that raises goes without, and stays."""
+        for logger in self.loggers:
+            if not hasattr(logger, method):
+                continue
+            try:
+                getattr(logger, method)(*args, **kwargs)
+            except Exception as error:  # noqa: BLE001 - trackers raise whatever their libraries do
+                if (logger, method) not in self._refused:
+                    self._refused.add((logger, method))
+                    self._warn(
+                        f"{type(logger).__name__} did not take what {method} offers "
+                        f"({_reason(error)}): the run's folder has it, and the scores go on"
+                    )
 
     def _guarded(self, logger: Logger, action: Callable[[], None]) -> None:
         """Call an action of a logger; leave the logger out if it raises."""
@@ -192,13 +202,19 @@ class Tracker:
             action()
         except Exception as error:  # noqa: BLE001 - trackers raise whatever their libraries do
             self.loggers.remove(logger)
-            reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
-            self.problems.append(
-                f"{type(logger).__name__} is left out from here on ({reason}): the run goes on and "
-                "metrics.jsonl has everything; repair it, or remove it from tracking.loggers, "
-                "before the next run"
+            self._warn(
+                f"{type(logger).__name__} is left out from here on ({_reason(error)}): the run "
+                "goes on and metrics.jsonl has everything; repair it, or remove it from "
+                "tracking.loggers, before the next run"
             )
-            _log.warning("%s.", self.problems[-1])
+
+    def _warn(self, problem: str) -> None:
+        self.problems.append(problem)
+        _log.warning("%s.", problem)
+
+
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
 def _start(logger: Logger, config: Mapping[str, Any]) -> None:

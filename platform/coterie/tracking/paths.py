@@ -56,8 +56,8 @@ def check_contained(key: str, folder: Path) -> None:
                 if entry.is_symlink():
                     own = Path(entry.path).parent == folder
                     inside = os.path.realpath(entry.path).startswith(f"{root}{os.sep}")
-                    top = Path(entry.path).relative_to(folder).parts[0]
-                    log = top == "wandb" and entry.name.endswith(".log")
+                    parts = Path(entry.path).relative_to(folder).parts
+                    log = "wandb" in parts and entry.name.endswith(".log")
                     if own or not (inside or log):
                         raise ConfigError(
                             f"{key}={folder}: {entry.path} is a link, and a run keeps to its own "

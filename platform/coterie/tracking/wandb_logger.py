@@ -1,13 +1,11 @@
 """Weights & Biases, imported here alone and only if a run uses it."""
 
 import logging
-import netrc
 import os
 import secrets
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
-from urllib.parse import urlsplit
 
 from lightning.pytorch.loggers import WandbLogger
 
@@ -15,6 +13,7 @@ from coterie.config.schema import WandbConfig
 from coterie.errors import ConfigError
 from coterie.tracking.atomic import write_text_atomically
 from coterie.tracking.formatting import display_path
+from coterie.tracking.wandb_key import api_key_known
 
 _log = logging.getLogger(__name__)
 
@@ -188,23 +187,6 @@ def resolve_mode(config: WandbConfig) -> Mode:
             "or choose tracking.wandb.mode=offline."
         )
     return "online"
-
-
-def api_key_known() -> bool:
-    """Whether WANDB_API_KEY is set or the netrc file has an entry for the W&B server."""
-    if os.environ.get("WANDB_API_KEY"):
-        return True
-    server = os.environ.get("WANDB_BASE_URL") or "https://api.wandb.ai"
-    given = os.environ.get("NETRC")
-    paths = [Path(given)] if given else [Path.home() / ".netrc", Path.home() / "_netrc"]
-    path = next((path.expanduser() for path in paths if path.expanduser().is_file()), None)
-    if path is None:
-        return False
-    try:
-        entry = netrc.netrc(path).authenticators(urlsplit(server).hostname or "")
-    except (OSError, netrc.NetrcParseError):
-        return False  # W&B cannot read it either
-    return entry is not None and bool(entry[2])
 
 
 def _persistent_id(directory: Path) -> str:

@@ -304,6 +304,14 @@ def test_a_command_line_is_refused_in_one_sentence(overrides: list[str], sentenc
         assert str(caught.value) == sentence
 
 
+@pytest.mark.usefixtures("tree")
+@pytest.mark.parametrize(
+    "path", ["~/runs/first", "/tmp/bücher", "/tmp/lr=1e-3", "/tmp/a&b", "/tmp/a b#c"]
+)
+def test_a_path_needs_no_quotes(path: str) -> None:
+    assert str(compose("experiment=first", f"run_dir={path}").run_dir) == path
+
+
 def test_a_missing_folder_of_yaml_is_named(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         compose_module, "__file__", str(tree / "a" / "b" / "c" / "d" / "compose.py")

@@ -38,6 +38,11 @@ def test_a_later_run_has_the_same_clients(tmp_path, capsys, monkeypatch):
         assert figure.format == "PNG"
 
 
+def test_a_quoted_folder_is_that_folder(tmp_path):
+    assert main([*SMALL, f'out="{tmp_path}/p q"']) == 0
+    assert (tmp_path / "p q" / "partition.parquet").is_file()
+
+
 def test_refusals_and_help(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main([*SMALL, "partition.clients=301"]) == 2

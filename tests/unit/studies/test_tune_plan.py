@@ -49,6 +49,17 @@ def test_a_logarithmic_range_has_as_many_points_in_each_decade():
     assert shares == pytest.approx([0.25] * 4, abs=0.06)
 
 
+def test_texts_are_tried_as_they_are_written():
+    folder = "/home/someone/experiments/2026/fedmcc/pretraining/simclr_fashionmnist"
+    paths = [f"{folder}/run-one", f"{folder}/run-two", "1", "x, y"]
+    options, trials = read_tuning([DIGITS, f"space={{encoder.path: {paths!r}}}", "trials=9"])
+    assert sorted(point["encoder.path"] for point in trials.values()) == sorted(
+        [paths[0], paths[1], '"1"', '"x, y"']
+    )
+    assert len({variant.folder for variant in trials}) == 4
+    assert all(len(variant.folder) < 200 for variant in trials)
+
+
 def test_the_space_may_lie_in_a_file(tmp_path):
     path = tmp_path / "space.yaml"
     path.write_text("method.epochs: [1, 2]\n")

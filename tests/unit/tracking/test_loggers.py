@@ -24,6 +24,7 @@ def no_account(tmp_path, monkeypatch):
     for name in ("WANDB_API_KEY", "WANDB_MODE", "WANDB_BASE_URL"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    monkeypatch.setenv("WANDB_CONFIG_DIR", str(tmp_path / "config"))
 
 
 def row(round_, step=0, client=None, stage="cluster", **values):
@@ -120,6 +121,7 @@ def test_wandb_offline_holds_the_rows_and_the_config(tmp_path, capfd, caplog):
         ("auto", None, None, "offline"),
         ("auto", "env", None, "online"),
         ("auto", "netrc", None, "online"),
+        ("auto", "old netrc", None, "online"),
         ("auto", "other host", None, "offline"),
         ("auto", "no password", None, "offline"),
         ("auto", "malformed", None, "offline"),
@@ -133,7 +135,8 @@ def test_wandb_offline_holds_the_rows_and_the_config(tmp_path, capfd, caplog):
 )
 def test_wandb_goes_online_only_with_a_key(tmp_path, monkeypatch, config_mode, key, variable, mode):
     entries = {
-        "netrc": "machine api.wandb.ai login user password x\n",
+        "netrc": "machine api.forge.coreweave.com login user password x\n",
+        "old netrc": "machine api.wandb.ai login user password x\n",
         "other host": "machine example.org login user password x\n",
         "no password": "machine api.wandb.ai login user",
         "malformed": "machine api.wandb.ai login user password x\nnonsense",
@@ -210,6 +213,35 @@ def test_a_logger_that_breaks_is_reported_once_and_the_run_goes_on(tmp_path, cap
     assert "tracking.loggers" in warning
     assert len(lines(tmp_path)) == 6
     assert len((tmp_path / "csv" / "version_0" / "metrics.csv").read_text().splitlines()) == 7
+
+
+class Choosy(Broken):
+    """A logger that takes numbers, but no model and no table."""
+
+    def log_metrics(self, metrics, step=None):
+        self.calls += 1
+
+    def log_model_folder(self, folder, metadata):
+        raise PermissionError("staging\nis read-only")
+
+    log_table = log_model_folder
+
+
+def test_a_logger_that_does_not_take_the_model_still_gets_the_final_numbers(tmp_path, caplog):
+    choosy = Choosy()
+    tracker = Tracker(MetricsLog(tmp_path / "metrics.jsonl"), [choosy], 0, CONFIG)
+    with caplog.at_level(logging.WARNING):
+        tracker.log(row(1, loss=1.0))
+        tracker.log_model(tmp_path, {})
+        tracker.log_model(tmp_path, {})
+        tracker.log(row(1, acc=0.5))
+    assert choosy.calls == 2
+    assert tracker.loggers == [choosy]
+    (problem,) = tracker.problems
+    assert problem == (
+        "Choosy did not take what log_model_folder offers (PermissionError: staging is "
+        "read-only): the run's folder has it, and the scores go on"
+    )
 
 
 def test_a_resumed_tracker_continues_file_and_counter(tmp_path):

@@ -231,11 +231,13 @@ def test_a_link_at_the_temporary_path_is_not_followed(tmp_path):
     assert (path.read_text(), mine.read_text()) == ("a: 1\n", "mine")
 
 
-def test_a_trackers_links_inside_of_the_run_stay(tmp_path):
-    (tmp_path / "wandb" / "run-1").mkdir(parents=True)
-    (tmp_path / "wandb" / "latest-run").symlink_to("run-1")
-    (tmp_path / "wandb" / "run-1" / "debug-core.log").symlink_to("/var/log/wandb.log")
+@pytest.mark.parametrize("place", ["wandb", "runs/kfed,seed=0/wandb", "evaluation-round-3/wandb"])
+def test_a_trackers_links_inside_of_the_run_stay(tmp_path, place):
+    wandb = tmp_path / place
+    (wandb / "run-1").mkdir(parents=True)
+    (wandb / "latest-run").symlink_to("run-1")
+    (wandb / "run-1" / "debug-core.log").symlink_to("/var/log/wandb.log")
     check_contained("run_dir", tmp_path)
-    (tmp_path / "wandb" / "up").symlink_to("../..")
+    (wandb / "up").symlink_to("/var/log")
     with pytest.raises(ConfigError, match=r"wandb/up is a link"):
         check_contained("run_dir", tmp_path)

@@ -1,0 +1,56 @@
+"""Whether W&B has a key for its server, found where W&B looks, without W&B and its network.
+
+W&B's own `login(prompt=False)` asks the server, and raises without one.
+"""
+
+import netrc
+import os
+from configparser import ConfigParser
+from configparser import Error as MalformedError
+from pathlib import Path
+from urllib.parse import urlsplit
+
+_SERVERS = ("https://api.forge.coreweave.com", "https://api.wandb.ai")
+"""W&B's public server, by the name of new versions and that of old ones."""
+
+
+def api_key_known() -> bool:
+    """Whether there is a key: in the environment, W&B's settings or the netrc file."""
+    if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
+        return True
+    settings = _settings()
+    if settings.get("api_key"):
+        return True
+    given = os.environ.get("WANDB_BASE_URL") or settings.get("base_url", "")
+    servers = _SERVERS if given.rstrip("/") in {"", *_SERVERS} else (given,)
+    return any(_in_netrc(urlsplit(server).netloc) for server in servers)
+
+
+def _settings() -> dict[str, str]:
+    """The user's settings, and over them those of the working directory, as `wandb login` left."""
+    home = Path(os.environ.get("WANDB_CONFIG_DIR") or Path.home() / ".config" / "wandb")
+    here = Path(os.environ.get("WANDB_DIR") or ".") / "wandb"
+    found: dict[str, str] = {}
+    for folder in (home, here):
+        parser = ConfigParser(interpolation=None)
+        try:
+            parser.read(folder / "settings", encoding="utf-8")
+        except (MalformedError, OSError, UnicodeDecodeError):
+            continue  # W&B takes it for empty, too
+        if parser.has_section("default"):
+            found |= dict(parser["default"])
+    return found
+
+
+def _in_netrc(machine: str) -> bool:
+    """Whether the netrc file has a password for a server, by its name and port."""
+    given = os.environ.get("NETRC")
+    paths = [Path(given)] if given else [Path.home() / ".netrc", Path.home() / "_netrc"]
+    path = next((path.expanduser() for path in paths if path.expanduser().is_file()), None)
+    if path is None:
+        return False
+    try:
+        entry = netrc.netrc(path).authenticators(machine)
+    except (OSError, netrc.NetrcParseError):
+        return False  # W&B cannot read it either
+    return entry is not None and bool(entry[2])
