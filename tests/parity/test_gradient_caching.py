@@ -11,6 +11,7 @@ from torch import nn
 from coterie.errors import ConfigError, ContractError
 from coterie.gradcache import Part, cached_loss
 from coterie.losses import cluster_contrastive_loss, cluster_entropy, contrastive_loss
+from coterie.losses.contrastive import nt_xent
 
 WIDTH = 6
 
@@ -98,6 +99,22 @@ def test_under_batch_norm_equal_to_the_graph_over_micro_batches(size):
     assert_equal(found, wanted)
     far = plain(network("batch"), *views(32))[1]
     assert max((f - w).abs().max() / w.abs().max() for f, w in zip(found, far, strict=True)) > 0.01
+
+
+def test_in_float16_the_losss_gradient_is_as_exact_as_without_caching():
+    """Its n x n terms of about 1/n² are too small for float16, in which autocast would multiply."""
+
+    def gradient(size, dtype=None):
+        net, samples, scale = network("none", torch.float32), views(2048, torch.float32), 65536.0
+        with torch.autocast("cpu", torch.float16, enabled=dtype is not None):
+            parts = {n: Part(net, [net], x, size) for n, x in zip("ab", samples, strict=True)}
+            terms = cached_loss(parts, lambda z: {"loss": nt_xent(z["a"], z["b"], 0.1)})
+        (scale * terms["loss"]).backward()
+        return torch.cat([p.grad.flatten() for p in net.parameters()]) / scale
+
+    exact = gradient(256)
+    off = (gradient(256, torch.float16) - exact).norm() / exact.norm()
+    assert off < 0.01
 
 
 def test_running_statistics_move_once():

@@ -1,7 +1,7 @@
 """Clustering metrics as functions of a contingency table: ACC, NMI, ARI and Cohen's kappa.
 
-All take counts (clusters, classes). Clusters and classes without a sample change nothing. A table
-without any sample is refused.
+All take counts (clusters, classes). Clusters and classes without a sample change nothing, except
+that kappa may leave another one unmatched in their place. A table without any sample is refused.
 """
 
 from dataclasses import dataclass

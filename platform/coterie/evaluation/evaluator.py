@@ -69,7 +69,7 @@ class Evaluator(Scorer):
             return LOCAL
         if not self.classifies:
             return "clustering"
-        return "train" if self.data.test_samples is None else "test"
+        return "test" if self._tests else "train"
 
     def quick(self, server: ServerState) -> dict[str, float]:
         """Metrics on a fixed sample of the labelled data.
@@ -166,6 +166,13 @@ class Evaluator(Scorer):
         """Whether enough labels are known to score a model."""
         return int((self._labels >= 0).sum()) >= _LEAST_LABELS
 
+    @property
+    def _tests(self) -> bool:
+        """Whether there is a test set of which a class is known."""
+        labels = self.data.test_labels
+        known = labels is not None and bool((labels >= 0).any())
+        return self.data.test_samples is not None and known
+
     def _held_out(self, server: ServerState, train: Prediction) -> dict[str, Mapping[str, float]]:
         """Metrics on the test set, or on a fifth of the training samples if there is none."""
         metrics: dict[str, Mapping[str, float]] = {}
@@ -195,7 +202,7 @@ class Evaluator(Scorer):
             test set the rows to score on are a fifth of the training rows, and the classes None.
         """
         known, test_labels = np.flatnonzero(self._labels >= 0), self.data.test_labels
-        if self.data.test_samples is None or test_labels is None or (test_labels < 0).all():
+        if test_labels is None or not self._tests:
             order = known[np.random.default_rng(self._seed).permutation(len(known))]
             cut = int(_PROBE_SHARE * len(order))
             return order[:cut], order[cut:], None
@@ -233,6 +240,8 @@ class Evaluator(Scorer):
         if labels is None:
             return {}
         rows = self._labelled_sample(labels)
+        if not len(rows):
+            return {}
         return self._class_scores(self._predict(server, self.group, rows), labels[rows])
 
     def _labelled_sample(self, labels: NDArray[np.int64]) -> Indices:

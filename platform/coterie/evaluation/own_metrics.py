@@ -3,15 +3,22 @@
 from coterie.config.schema import EvaluationConfig
 from coterie.config.target import build_target
 from coterie.contract.metric import Metric
+from coterie.errors import ConfigError
 
 
 def build_metrics(config: EvaluationConfig) -> tuple[Metric, ...]:
     """Build `evaluation.metrics`.
 
     Raises:
-        ConfigError: If one cannot be built or is no `Metric`.
+        ConfigError: If one cannot be built or is no `Metric`, or has the name of another.
     """
-    return tuple(
-        build_target(f"evaluation.metrics[{number}]", section, (Metric,))
-        for number, section in enumerate(config.metrics)
-    )
+    built: dict[str, Metric] = {}
+    for number, section in enumerate(config.metrics):
+        metric: Metric = build_target(f"evaluation.metrics[{number}]", section, (Metric,))
+        if metric.name in built:
+            raise ConfigError(
+                f"evaluation.metrics[{number}]: own/{metric.name} is the name of another one, and "
+                "only one number can have it; measure them in two runs of ray_jobs.evaluate."
+            )
+        built[metric.name] = metric
+    return tuple(built.values())

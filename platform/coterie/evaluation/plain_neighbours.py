@@ -64,7 +64,7 @@ class PlainNeighbours(Metric):
                 "leaves none to ask or to answer; give another `last`, or more samples."
             )
         if self._distance == "euclidean":
-            features = embedding.numpy(force=True)[known]
+            features = embedding.float().numpy(force=True)[known]
             model = KNeighborsClassifier(min(self._k, int((~asked).sum())), algorithm="brute")
             model.fit(features[~asked], labels[known][~asked])
             return float(model.score(features[asked], labels[known][asked]))

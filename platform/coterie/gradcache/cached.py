@@ -179,7 +179,9 @@ class _Run:
         """Compute α of every representation."""
         leaves = [leaf for one in self.passes for leaf in one.leaves if leaf.requires_grad]
         check_leaves(loss, leaves)
-        alphas = iter(torch.autograd.grad(loss, leaves, allow_unused=True))
+        # The loss's own products are in float32, and so have to be those of its gradient.
+        with torch.autocast(loss.device.type, enabled=False):
+            alphas = iter(torch.autograd.grad(loss, leaves, allow_unused=True))
         for one in self.passes:
             one.alphas = [next(alphas) if leaf.requires_grad else None for leaf in one.leaves]
             one.leaves = []

@@ -90,8 +90,9 @@ class Centroids(nn.Module):
     """Assignment to the nearest centroid, after k-means on an encoder's representations.
 
     Probabilities are the softmax over the centroids of −‖h − c‖², as for a mixture of equal
-    Gaussians of variance ½ per dimension. The nearest centroid is the likeliest. Distances are
-    computed from differences, in float32, so a sample's bits do not depend on its batch.
+    Gaussians of variance ½ per dimension. The nearest centroid is the likeliest, also where all are
+    near: probabilities are in float64. Distances are computed from differences, so a sample's bits
+    do not depend on its batch.
 
     Args:
         centroids: (clusters, features).
@@ -106,7 +107,8 @@ class Centroids(nn.Module):
     def forward(self, representations: Tensor) -> Tensor:
         """Map (n, features) to probabilities (n, clusters)."""
         exact = "donot_use_mm_for_euclid_dist"
-        distances = torch.cdist(representations.float(), self.centroids, compute_mode=exact)
+        h, centroids = representations.double(), self.centroids.double()
+        distances = torch.cdist(h, centroids, compute_mode=exact)
         return (-distances.square()).softmax(dim=1)
 
 

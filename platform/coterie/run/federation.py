@@ -37,7 +37,7 @@ from coterie.evaluation.scorer import LOCAL
 from coterie.run.callbacks import AnyCallback
 from coterie.run.history import plot_history, read_history
 from coterie.run.interrupts import Interrupts
-from coterie.run.same_run import check_same_run
+from coterie.run.same_run import check_same_run, measured_otherwise
 from coterie.run.session import Finished, Session
 from coterie.run.setup import assemble
 from coterie.tracking.claim import claimed
@@ -176,7 +176,9 @@ class Federation:
                 directory.write_config(values)
             else:
                 check_same_skipped(directory.skipped, self._assembly.data.skipped)
-                session.extension = check_same_run(directory.read_config(), self._config)
+                stored = directory.read_config()
+                session.extension = check_same_run(stored, self._config)
+                session.remeasured = measured_otherwise(stored, self._config)
             self._introduce(directory)
         except OSError as error:
             raise session.system_error(error, "nothing was trained") from error

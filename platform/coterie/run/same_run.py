@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from coterie.config.explain import show
 from coterie.config.loading import dump_config
 from coterie.config.privacy import DPConfig
 from coterie.config.schema import RunConfig
@@ -52,6 +53,8 @@ _PROJECTOR = "projector_norm"
 _ORDERED = "data.clients"
 """A mapping whose order counts, because it numbers the clients."""
 _MISSING = object()
+_UNSCORED = frozenset({"every", "batch_size", "figures"})
+"""Keys of `evaluation` on which no final score depends."""
 
 
 def check_same_run(stored: Mapping[str, Any], config: RunConfig) -> str:
@@ -86,6 +89,26 @@ def check_same_run(stored: Mapping[str, Any], config: RunConfig) -> str:
     return f"{', '.join(extensions)}." if extensions else ""
 
 
+def measured_otherwise(stored: Mapping[str, Any], config: RunConfig) -> str:
+    """Say which keys of `evaluation` would give a stored run other final scores.
+
+    Args:
+        stored: The stored run's config as plain values.
+        config: The config to resume with.
+
+    Returns:
+        A sentence; "" if none would. Keys that the stored config lacks, as one of an earlier
+        version does, count as the same.
+    """
+    now, then = dump_config(config)["evaluation"], stored.get("evaluation", {})
+    changed = [
+        f"evaluation.{key} changes from {show(then[key])} to {show(value)}"
+        for key, value in now.items()
+        if key in then.keys() - _UNSCORED and _plain(then[key]) != _plain(value)
+    ]
+    return f"{', '.join(changed)}." if changed else ""
+
+
 def _meant(config: RunConfig, now: Mapping[str, Any]) -> dict[str, Any]:
     """What a config of an earlier version meant that lacks keys of this one."""
     before = {k: v for k, v in _SINCE.items() if k in now} | _BEFORE
@@ -118,12 +141,13 @@ def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
         leaves = value if isinstance(value, Mapping) else {"": value}
         for leaf, inner in leaves.items():
             key = f"{section}.{leaf}" if leaf else section
+            ordered = key == _ORDERED and isinstance(inner, Mapping)  # of an npz file it is a key
             if key == _NOISE and isinstance(inner, Mapping):
                 flat |= {f"{key}.{name}": part for name, part in inner.items()}
             elif key == "executor":
                 flat[key] = inner if inner == _ROUNDS else _EXACT
             elif key in _bound(config) or not {section, key} & _FREE:
-                flat[key] = _plain([*inner.items()] if key == _ORDERED else inner)
+                flat[key] = _plain([*inner.items()] if ordered else inner)
     return flat
 
 

@@ -65,6 +65,7 @@ class Session:
         directory: The run's directory.
         view: Shows progress.
         extension: What extends the run that is in the directory, as a sentence; "" if nothing.
+        remeasured: What its scores are measured otherwise by, as a sentence; "" if nothing.
         state: Everything that changes, once training has begun.
         seconds: Purpose to wall-clock seconds.
     """
@@ -74,6 +75,7 @@ class Session:
     directory: RunDirectory
     view: Observer
     extension: str = ""
+    remeasured: str = ""
     state: RunState | None = None
     seconds: dict[str, float] = field(default_factory=dict)
     _backend: Backend | None = None
@@ -189,7 +191,7 @@ class Session:
             view=self.view,
         )
         self.state = recovery.begin()
-        if self.extension:
+        if self.extension or self.remeasured:
             self._extend()
         noise = self._open_noise(self.state)
         self._privacy = self._make_privacy(noise)
@@ -224,10 +226,13 @@ class Session:
             )
 
     def _extend(self) -> None:
-        """Turn the directory's completed run into the longer one, which has not ended."""
+        """Turn the directory's run into the longer one, or one that is measured otherwise."""
         self.directory.summary.unlink(missing_ok=True)
         self.directory.write_config(dump_config(self.config))
-        self.view.note(f"Longer than before: {self.extension}")
+        if self.extension:
+            self.view.note(f"Longer than before: {self.extension}")
+        if self.remeasured:
+            self.view.note(f"Measured otherwise than before: {self.remeasured}")
 
     def _finish(self, recorder: Recorder, state: RunState) -> Finished:
         started = time.perf_counter()

@@ -18,17 +18,20 @@ class Spread:
     Attributes:
         mean: The mean over the runs that have the number.
         deviation: The sample standard deviation (n - 1); None for a single run.
+        count: The runs that have the number.
     """
 
     mean: float
     deviation: float | None
+    count: int
 
     @classmethod
     def of(cls, values: Sequence[float]) -> "Spread | None":
         """The spread of these values, None without any."""
         if not values:
             return None
-        return cls(statistics.fmean(values), statistics.stdev(values) if values[1:] else None)
+        deviation = statistics.stdev(values) if values[1:] else None
+        return cls(statistics.fmean(values), deviation, len(values))
 
 
 @dataclass(frozen=True)
@@ -110,14 +113,18 @@ class ComparisonTable:
         return f"{table}\n\n{problems}" if problems else f"{table}\n"
 
     def texts(self, row: ComparisonRow) -> list[str]:
-        """A row's cells as text."""
-        pairs = zip(self.columns, row.cells, strict=True)
-        return [cell_text(name, cell) for name, cell in pairs]
+        """A row's cells as text; where some of its runs lack the number, with how many have it."""
+        texts = []
+        for name, cell in zip(self.columns, row.cells, strict=True):
+            few = cell is not None and cell.count < row.completed
+            of = f" ({cell.count} of {row.completed})" if cell and few else ""
+            texts.append(cell_text(name, cell) + of)
+        return texts
 
     @property
     def head(self) -> list[str]:
         """The header of `lines`."""
-        parts = [f"{name} {part}" for name in self.columns for part in ("mean", "std")]
+        parts = [f"{name} {part}" for name in self.columns for part in ("mean", "std", "runs")]
         return ["experiment", "completed", "runs", *parts]
 
     @property
@@ -127,7 +134,7 @@ class ComparisonTable:
         for row in self.rows:
             lines.append([row.label, row.completed, row.runs])
             for cell in row.cells:
-                lines[-1] += [cell.mean, cell.deviation] if cell else [None, None]
+                lines[-1] += [cell.mean, cell.deviation, cell.count] if cell else [None, None, 0]
         return lines
 
     def csv(self) -> str:

@@ -61,16 +61,15 @@ def points(record: RunRecord, metric: str, axis: str) -> Points:
             several columns, whose sum is taken: `bytes` is `bytes/down`, `bytes/up` and
             `bytes/peer`.
     """
-    places, at, found = _places(record.rows, axis), 0.0, list[tuple[float, float]]()
+    places, found = _places(record.rows, axis), list[tuple[float, float]]()
     if not places:
         return np.empty((2, 0))
+    final, last = metric in record.scores, record.rows[-1]["round"]
     for place, row in zip(places, record.rows, strict=True):
-        at = place
-        if row.get(metric) is not None:
+        if row.get(metric) is not None and not (final and row["round"] == last):
             found.append((place, float(row[metric])))
-    if metric in record.scores:
-        found = [point for point in found if point[0] < at]  # the final one uses all samples
-        found.append((at, record.numbers[metric]))
+    if final:  # in place of the last round's, because it uses all samples
+        found.append((places[-1], record.numbers[metric]))
     return np.array(found, dtype=np.float64).reshape(-1, 2).T
 
 

@@ -11,7 +11,7 @@ from typing import Protocol
 from coterie.config.schema import RunConfig
 from coterie.distributed.run_resources import RunResources
 from coterie.errors import ConfigError
-from coterie.run.same_run import check_same_run
+from coterie.run.same_run import check_same_run, measured_otherwise
 from coterie.studies.plan import Variant
 from coterie.studies.run_process import RunProcess
 from coterie.tracking.claim import check_unclaimed
@@ -65,10 +65,10 @@ class PlannedRun:
         return (f"tracking.wandb.group='comparison-{study}'",)
 
     def record(self, failure: str = "") -> RunRecord:
-        """Read the run's directory; a completed run that is to be longer counts as interrupted."""
+        """Read the run's directory; a run that has more to do than it did counts as interrupted."""
         found = read_run(self.variant.label, self.seed, self.folder, failure)
-        longer = found.completed and check_finished(self)
-        return replace(found, status="interrupted") if longer else found
+        more = found.completed and check_finished(self)
+        return replace(found, status="interrupted") if more else found
 
     def record_after(self, code: int, reason: str) -> RunRecord:
         """Read the run's directory after its process has ended with this code.
@@ -115,7 +115,8 @@ def check_finished(run: PlannedRun) -> str:
     """Check that the run in this folder, if any, was trained with this config.
 
     Returns:
-        What makes the planned run longer than the one in the folder, as a sentence; "" if nothing.
+        What makes the planned run longer than the one in the folder, or what it is to be measured
+        otherwise by, as sentences; "" if nothing.
 
     Raises:
         ConfigError: If it was trained with another config.
@@ -124,7 +125,8 @@ def check_finished(run: PlannedRun) -> str:
     if not directory.config.is_file():
         return ""
     try:
-        return check_same_run(directory.read_config(), run.config)
+        stored = directory.read_config()
+        return check_same_run(stored, run.config) + measured_otherwise(stored, run.config)
     except ConfigError as error:
         raise ConfigError(f"{run.name}: {error}") from error
 

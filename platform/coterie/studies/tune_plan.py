@@ -50,12 +50,14 @@ class Range(Component):
 
     def draw(self, rng: np.random.Generator) -> int | float:
         """Draw a number of three significant digits."""
-        ends = (math.log(self.low), math.log(self.high)) if self.log else (self.low, self.high)
+        whole = isinstance(self.low, int) and isinstance(self.high, int)
+        beyond = 0.5 if whole else 0.0  # so that both ends are as likely as other integers
+        low, high = self.low - beyond, self.high + beyond
+        ends = (math.log(low), math.log(high)) if self.log else (low, high)
         found = rng.uniform(*ends)
         number = math.exp(found) if self.log else found
-        if isinstance(self.low, int) and isinstance(self.high, int):
-            return round(number)
-        return min(max(float(f"{number:.{_DIGITS}g}"), self.low), self.high)
+        number = round(number) if whole else float(f"{number:.{_DIGITS}g}")
+        return min(max(number, self.low), self.high)
 
 
 Values = tuple[Any, ...] | Range

@@ -105,6 +105,32 @@ def test_nmi_is_scikit_learns(table, average):
     assert nmi(table, average) == pytest.approx(expected, abs=1e-12)
 
 
+@pytest.mark.parametrize(
+    "table", [[[2, 0, 0], [0, 0, 0], [3, 0, 1]], [[50, 50, 0], [0, 10, 30], [0, 0, 20]]]
+)
+def test_kappa_does_not_depend_on_how_clusters_and_classes_are_numbered(table):
+    found = {
+        round(kappa(np.array(table)[np.ix_(rows, columns)]), 12)
+        for rows in permutations(range(3))
+        for columns in permutations(range(3))
+    }
+    assert len(found) == 1
+    best = [
+        cohen
+        for columns in permutations(range(3))
+        if sum(table[r][c] for r, c in enumerate(columns)) == best_overlap(np.array(table))
+        for cohen in [chance_corrected(table, columns)]
+    ]
+    assert found == {round(max(best), 12)}
+
+
+def chance_corrected(table, columns):
+    counts = np.array(table)
+    n, matched = counts.sum(), sum(counts[r, c] for r, c in enumerate(columns))
+    chance = sum(counts[r].sum() * counts[:, c].sum() for r, c in enumerate(columns))
+    return (matched / n - chance / n**2) / (1 - chance / n**2)
+
+
 @pytest.mark.parametrize("table", TABLES, ids=str)
 def test_ari_is_scikit_learns(table):
     assignments, labels = expand(table)

@@ -5,9 +5,11 @@ import pytest
 import torch
 from sklearn.neighbors import KNeighborsClassifier
 
+from coterie.config.schema import EvaluationConfig
 from coterie.config.target import build_target
 from coterie.contract.metric import Metric
 from coterie.errors import ConfigError, DataError
+from coterie.evaluation.own_metrics import build_metrics
 from coterie.evaluation.plain_neighbours import PlainNeighbours
 
 
@@ -33,6 +35,20 @@ def test_the_last_samples_are_asked_by_euclidean_distance() -> None:
     metric = PlainNeighbours(9, distance="euclidean", last=100)
     assert metric(torch.from_numpy(samples), None, labels) == expected
     assert PlainNeighbours(9, last=100)(torch.from_numpy(samples), None, labels) != expected
+
+
+def test_half_precision_is_measured_too() -> None:
+    x, y = torch.randn(40, 3), np.arange(40) % 2
+    metric = PlainNeighbours(3, "euclidean", last=8)
+    assert metric(x.bfloat16(), None, y) == metric(x.bfloat16().float(), None, y)
+
+
+def test_two_metrics_of_one_name_are_refused() -> None:
+    section = {"target": "coterie.evaluation.plain_neighbours:PlainNeighbours", "k": 5}
+    twice = EvaluationConfig(metrics=(section, {**section, "distance": "euclidean"}))
+    with pytest.raises(ConfigError, match=r"evaluation.metrics\[1\]: own/knn_5 is the name of"):
+        build_metrics(twice)
+    assert len(build_metrics(EvaluationConfig(metrics=(section, {**section, "k": 7})))) == 2
 
 
 def test_samples_without_a_class_take_no_part() -> None:

@@ -75,7 +75,7 @@ def test_the_model_gives_the_runs_own_assignments_to_the_bit(ran, samples):
         written = pq.read_table(ran.run_dir / "assignments.parquet").to_pydict()
         confidence, cluster = given.max(dim=1)
         assert written["cluster"] == cluster.tolist()
-        assert np.array_equal(np.float32(written["confidence"]), confidence.numpy())
+        assert np.array_equal(np.float32(written["confidence"]), confidence.float().numpy())
 
 
 def test_model_json_says_what_the_model_takes_and_gives(ran):

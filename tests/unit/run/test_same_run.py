@@ -5,7 +5,7 @@ import pytest
 from coterie.commands.compose import compose
 from coterie.config.loading import dump_config
 from coterie.errors import ConfigError
-from coterie.run.same_run import check_same_run
+from coterie.run.same_run import check_same_run, measured_otherwise
 
 TINY = ("experiment=fedmcc_digits", "cluster=serial")
 
@@ -35,6 +35,29 @@ def test_a_run_from_before_a_key_of_its_component_can_be_resumed(keys, section, 
     assert check_same_run(stored, compose(*keys)) == ""
     with pytest.raises(ConfigError, match=rf"had {section}\.{key}=[^,]+, this"):
         check_same_run(stored, compose(*keys, f"{section}.{key}={other}"))
+
+
+@pytest.mark.parametrize("clients", [(), ("data.clients=who",)])
+def test_the_clients_of_an_npz_file_are_a_name(clients):
+    keys = ("experiment=kmeans", "data=npz", "data.path=x.npz")
+    stored = dump_config(compose(*keys, *clients))
+    assert check_same_run(stored, compose(*keys, *clients)) == ""
+    with pytest.raises(ConfigError, match=r"this one has data\.clients=other"):
+        check_same_run(stored, compose(*keys, "data.clients=other"))
+
+
+def test_what_is_measured_otherwise_is_named():
+    stored = dump_config(compose(*TINY))
+    same = ("evaluation.every=3", "evaluation.figures=true", "evaluation.batch_size=7")
+    assert measured_otherwise(stored, compose(*TINY, *same)) == ""
+    keys = ("evaluation.knn_k=7", "evaluation.labelled_shares=[0.5]")
+    assert measured_otherwise(stored, compose(*TINY, *keys)) == (
+        "evaluation.knn_k changes from 200 to 7, "
+        "evaluation.labelled_shares changes from [] to [0.5]."
+    )
+    assert check_same_run(stored, compose(*TINY, *keys)) == ""
+    del stored["evaluation"]["knn_k"]  # as in a config of an earlier version
+    assert measured_otherwise(stored, compose(*TINY, keys[0])) == ""
 
 
 def test_a_run_of_simsiam_with_one_batch_norm_is_another():

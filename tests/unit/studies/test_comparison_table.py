@@ -39,10 +39,10 @@ def test_mean_and_sample_deviation_over_the_completed_runs():
     comparison = ComparisonTable.of(RECORDS)
     assert comparison.columns == ("clustering/acc", "linear/acc", "bytes/up")
     one, two = comparison.rows
-    assert one.cells[0] == Spread(pytest.approx(0.8), pytest.approx(0.1))
+    assert one.cells[0] == Spread(pytest.approx(0.8), pytest.approx(0.1), 3)
     assert one.cells[0].deviation == statistics.stdev(ACC)
-    assert one.cells[1:] == (None, Spread(2000.0, 1000.0))
-    assert two.cells == (Spread(1 / 3, None), Spread(0.5, None), Spread(5.0, None))
+    assert one.cells[1:] == (None, Spread(2000.0, 1000.0, 3))
+    assert two.cells == (Spread(1 / 3, None, 1), Spread(0.5, None, 1), Spread(5.0, None, 1))
     assert [(row.completed, row.runs, row.count) for row in comparison.rows] == [
         (3, 3, "3"),
         (1, 3, "1 of 3"),
@@ -75,16 +75,24 @@ def test_csv_reads_back_to_the_same_numbers():
     assert runs[4]["error"] == "cannot read; make room."
 
 
+def test_a_number_that_some_completed_runs_lack_says_how_many_have_it():
+    records = [record("a", 0, x=9.0, y=0.5), record("a", 1, y=0.25), record("a", 2, y=0.75)]
+    comparison = ComparisonTable.of(records, ["x", "y"])
+    assert comparison.texts(comparison.rows[0]) == ["9.000 (1 of 3)", "0.500 ± 0.250"]
+    (row,) = csv.DictReader(io.StringIO(comparison.csv()))
+    assert (row["x runs"], row["y runs"]) == ("1", "3")
+
+
 def test_columns_can_be_chosen():
     chosen = ComparisonTable.of(RECORDS, ["bytes/up", "nothing"])
     assert chosen.columns == ("bytes/up", "nothing")
-    assert chosen.rows[0].cells == (Spread(2000.0, 1000.0), None)
+    assert chosen.rows[0].cells == (Spread(2000.0, 1000.0, 3), None)
 
 
 def test_equal_bytes_have_no_deviation_to_show_and_large_numbers_no_decimals():
-    assert cell_text("bytes/up", Spread(2e6, 0.0)) == "2.00 MB"
-    assert cell_text("clustering/acc", Spread(0.5, 0.0)) == "0.500 ± 0.000"
-    assert cell_text("seconds/total", Spread(12345.678, 10.0)) == "12346 ± 10.000"
+    assert cell_text("bytes/up", Spread(2e6, 0.0, 3)) == "2.00 MB"
+    assert cell_text("clustering/acc", Spread(0.5, 0.0, 3)) == "0.500 ± 0.000"
+    assert cell_text("seconds/total", Spread(12345.678, 10.0, 3)) == "12346 ± 10.000"
 
 
 def test_the_terminal_takes_the_first_of_each_group_and_80_columns():

@@ -54,6 +54,23 @@ def test_the_final_score_ends_the_curve_in_place_of_one_of_a_sample():
     assert points(run([0.1]), "clustering/acc", "no such column").shape == (2, 0)
 
 
+def test_measurements_after_the_last_traffic_count():
+    first, *rest = run([None, 0.7, 0.85, 0.84], final=0.79).rows
+    rows = (first, *({**row, "bytes/up": 0, "bytes/down": 0} for row in rest))
+    found = RunRecord(
+        label="a",
+        seed=0,
+        status="completed",
+        rows=rows,
+        numbers={"clustering/acc": 0.79},
+        scores=("clustering/acc",),
+    )
+    np.testing.assert_array_equal(
+        points(found, "clustering/acc", "bytes"), [[11, 11, 11], [0.7, 0.85, 0.79]]
+    )
+    assert until(found, "bytes/up until clustering/acc 0.8") == 10
+
+
 def test_how_far_a_run_came_until_a_metric_was_as_high():
     found = run([0.1, None, 0.3, 0.2], final=0.4)
     assert until(found, "bytes until clustering/acc 0.1") == 11

@@ -2,6 +2,7 @@
 
 # ruff: noqa: E501 -- the sentences stand whole
 
+import numpy as np
 import pytest
 
 from coterie.errors import ConfigError
@@ -49,10 +50,18 @@ def test_a_logarithmic_range_has_as_many_points_in_each_decade():
     assert shares == pytest.approx([0.25] * 4, abs=0.06)
 
 
+def test_a_range_of_integers_has_all_of_them_as_often():
+    rng = np.random.default_rng(0)
+    drawn = [Range(low=1, high=4).draw(rng) for _ in range(4000)]
+    assert all(type(value) is int for value in drawn)
+    assert np.bincount(drawn)[1:] == pytest.approx([1000] * 4, abs=110)
+    assert {Range(low=1, high=3, log=True).draw(rng) for _ in range(100)} == {1, 2, 3}
+
+
 def test_texts_are_tried_as_they_are_written():
     folder = "/home/someone/experiments/2026/fedmcc/pretraining/simclr_fashionmnist"
     paths = [f"{folder}/run-one", f"{folder}/run-two", "1", "x, y"]
-    options, trials = read_tuning([DIGITS, f"space={{encoder.path: {paths!r}}}", "trials=9"])
+    _, trials = read_tuning([DIGITS, f"space={{encoder.path: {paths!r}}}", "trials=9"])
     assert sorted(point["encoder.path"] for point in trials.values()) == sorted(
         [paths[0], paths[1], '"1"', '"x, y"']
     )
