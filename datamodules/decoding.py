@@ -6,6 +6,7 @@ Pillow would clip them at 255, or as `Form.levels` says. Orientation tags are ig
 torchvision.
 """
 
+import re
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -36,6 +37,9 @@ Picture = Path | bytes | StoredPicture
 ALPHA = frozenset({"RGBA", "RGBa", "LA", "La", "PA"})
 TRANSPARENT = " with a transparent colour"
 _TWELVE_BITS = 4095
+_GAP = rb"(?:\s|#[^\n]*\n)+"
+_PGM = re.compile(rb"P[25]" + _GAP + rb"\d+" + _GAP + rb"\d+" + _GAP + rb"(\d+)")
+"""The start of a PGM: width, height and largest level, between comments."""
 _TIFF_BITS, _TIFF_PHOTOMETRIC, _WHITE_IS_ZERO = 258, 262, 0
 _BROKEN = (
     OSError,
@@ -162,6 +166,10 @@ def _open(content: bytes, name: str, levels: Levels | None) -> tuple[Image.Image
         return image, found, False
     values = np.asarray(image)
     bits = _stated_bits(image, content)
+    if values.max(initial=0) >= 2**bits:
+        bits = 16  # the samples are scaled to 16 bits, as PNG wants it
+    if levels is not None and image.format == "PPM":
+        values = _unscaled(values, content)
     dark = levels is None and bits == 16 and 0 < values.max(initial=0) <= _TWELVE_BITS
     # Compare before scaling: levels that differ in 16 bits may be equal in 8.
     seen = values != image.info.get("transparency", -1)
@@ -203,6 +211,14 @@ def _stated_bits(image: Image.Image, content: bytes) -> int:
     elif image.format == "PNG":
         stated = next((chunk[0] for kind, chunk in _png_chunks(content) if kind == b"sBIT"), 16)
     return stated if 8 < stated < 16 else 16
+
+
+def _unscaled(values: NDArray[np.integer], content: bytes) -> NDArray[np.integer]:
+    """A PGM's levels as they are in the file, which Pillow scales to 16 bits."""
+    header = _PGM.match(content)
+    largest = 65535 if header is None else int(header[1])
+    found: NDArray[np.integer] = np.rint(values * (largest / 65535)).astype(np.int64)
+    return found
 
 
 def _white_is_zero(image: Image.Image) -> bool:

@@ -50,11 +50,13 @@ class Manifest(OwnData["Manifest.Config"]):
         source = self._samples(table)
         if config.label_column is not None:
             values = table.column(config.label_column).to_pylist()
-            labels, classes = number_classes(values, self._name(config.label_column))
-            known = _class_names(path, config.label_column)
-            if known and all(name.isdecimal() and int(name) < len(known) for name in classes):
-                kept = np.array([int(name) for name in classes], dtype=np.int64)
-                labels, classes = np.where(labels < 0, -1, kept[labels]), known
+            name, known = self._name(config.label_column), _class_names(path, config.label_column)
+            labels, classes = number_classes(values, name)
+            if known and all(rank.isdecimal() and int(rank) < len(known) for rank in classes):
+                kept = np.array([*map(int, classes), -1], dtype=np.int64)
+                labels, classes = kept[labels], known
+            elif half == "test" and self.has_test():
+                labels, classes = number_classes(values, name, self.train_classes)
             source = replace(source, labels=labels, classes=classes)
         if config.client_column is not None:
             values = table.column(config.client_column).to_pylist()

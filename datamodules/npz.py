@@ -75,6 +75,12 @@ class NPZ(OwnData["NPZ.Config"]):
         source = self._samples("samples" if train else "test_samples")
         values, name = self._values("labels")
         if values is None:
+            if self.config.test_labels is not None:
+                raise DataError(
+                    f"data.test_labels={self.config.test_labels}: the training samples have no "
+                    "labels, which give the classes their numbers; name them as data.labels, or "
+                    "leave data.test_labels out."
+                )
             return self._with_owners(source) if train else source
         labels, classes = number_classes(values, name)
         if not train:

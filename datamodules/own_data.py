@@ -1,6 +1,7 @@
 """Base of the data sets at a user's `data.path`."""
 
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -80,6 +81,11 @@ class OwnData(DataSet[PathConfigT]):
     def has_test(self) -> bool:
         """Whether there is a test set."""
         return False
+
+    @cached_property
+    def train_classes(self) -> tuple[str, ...]:
+        """The names of the training half's classes, by which a test half is numbered too."""
+        return self.open_half("train").classes
 
     @property
     def on_error(self) -> OnError:

@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from hashlib import sha256
+from hashlib import file_digest, sha256
 from itertools import accumulate
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
@@ -39,6 +39,8 @@ class ShardEntry(Component):
     """The file, beside the index."""
     rows: PositiveInt
     """How many samples it holds."""
+    digest: str = ""
+    """SHA-256 of the file, by which a copy of it is known; "" in shards of earlier versions."""
 
 
 class ShardIndex(Component):
@@ -112,10 +114,12 @@ def write_shard_files(
 
 def write_shard(folder: Path, number: int, rows: Sequence[Row]) -> ShardEntry:
     """Write one shard, whole or not at all, and give its entry for the index."""
-    entry = ShardEntry(file=shard_name(number), rows=len(rows))
-    with writing(folder / entry.file) as temporary:
+    name = shard_name(number)
+    with writing(folder / name) as temporary:
         _write_batch(temporary, rows)
-    return entry
+        with temporary.open("rb") as file:
+            digest = file_digest(file, "sha256").hexdigest()
+    return ShardEntry(file=name, rows=len(rows), digest=digest)
 
 
 def shard_name(number: int) -> str:

@@ -9,6 +9,7 @@ from coterie.errors import DataError
 from datamodules.base import Half
 from datamodules.image_files import Tally, read_images
 from datamodules.own_data import OwnData, PicturesConfig
+from datamodules.partitions import Labels
 from datamodules.shard_files import INDEX, ShardFiles, ShardIndex
 from datamodules.source import Samples, Source
 
@@ -54,14 +55,29 @@ class Shards(OwnData["Shards.Config"]):
 
         _tally(index, config).warn(config.form)
         labels, owners = files.numbers("label"), files.numbers("client")
+        classes = index.classes
+        if half == "test" and self.has_test() and classes:
+            labels, classes = _renumbered(labels, classes, self.train_classes), self.train_classes
         return Source(
             count=len(files),
             read=read,
             labels=labels if index.classes else None,
-            classes=index.classes,
+            classes=classes,
             owners=owners if index.clients and bool(np.all(owners >= 0)) else None,
             owner_names=index.clients,
         )
+
+
+def _renumbered(labels: Labels, classes: tuple[str, ...], wanted: tuple[str, ...]) -> Labels:
+    """Number labels as other names do; shards of earlier versions have numbers of their own."""
+    if missing := [name for name in classes if name not in wanted]:
+        raise DataError(
+            f"the test shards have the class {missing[0]}, which no training shard has; import the "
+            "data again."
+        )
+    numbers = np.array([*(wanted.index(name) for name in classes), -1], dtype=np.int64)
+    found: Labels = numbers[labels]
+    return found
 
 
 def _tally(index: ShardIndex, config: PicturesConfig) -> Tally:

@@ -122,8 +122,8 @@ class StoredTable:
         return self._ends[-1]
 
     def column(self, name: str) -> Any:
-        """A whole column."""
-        chunks: list[Any] = []
+        """A whole column, of the type that the first file gives it."""
+        chunks, kind = list[Any](), self.schema.field(name).type
         for number in range(len(self.files)):
             with self._reading(number):
                 opened = self._open(number)
@@ -132,8 +132,8 @@ class StoredTable:
                     if isinstance(opened, pq.ParquetFile)
                     else opened.select([name])
                 )
-                chunks += table[name].chunks
-        return pa.chunked_array(chunks, self.schema.field(name).type)
+                chunks += table[name].cast(kind).chunks
+        return pa.chunked_array(chunks, kind)
 
     def cell(self, name: str, row: int) -> Any:
         """One cell, as an Arrow scalar."""

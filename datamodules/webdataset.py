@@ -56,12 +56,13 @@ class WebDataset(OwnData["WebDataset.Config"]):
         source = source_from_pictures(pictures, names, self.config.form)
         if all(label is None for label in labels):
             return source
-        numbers, classes = number_classes(_as_numbers(labels), f"{folder}, {self._label}")
+        known = self.train_classes if half == "test" and self.has_test() else None
+        numbers, classes = number_classes(_as_numbers(labels), f"{folder}, {self._label}", known)
         return replace(source, labels=numbers, classes=classes)
 
     @property
     def _label(self) -> str:
-        return "." + self.config.label_extension.removeprefix(".")
+        return "." + self.config.label_extension.removeprefix(".").lower()
 
     def _samples(self, path: Path) -> Iterator[tuple[str, FilePart, str | None]]:
         """Each picture of a tar file: its name, place and label."""

@@ -100,7 +100,8 @@ class FedSC(SharedStatistics["FedSC.Config", SharedSpectral]):
         slots = super().offer(server, phase)
         if STATISTICS not in phase.down:
             return slots
-        return {**slots, DRAW: {**slots[DRAW], SAMPLES: torch.tensor([server.whole(SAMPLES)])}}
+        samples = server.whole(SAMPLES) if self.is_fresh(server, phase) else 0
+        return {**slots, DRAW: {**slots[DRAW], SAMPLES: torch.tensor([samples])}}
 
     def receive(self, module: SharedSpectral, phase: Phase, kept: Tensors, slots: Slots) -> None:
         """Before training: take the client's own matrix out of the mean, and set α."""

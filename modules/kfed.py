@@ -60,21 +60,29 @@ class KFED(OnFixedEncoder):
             down=frozenset({ENCODER}),
             records=frozenset({CENTROIDS}),
             metrics=frozenset({"loss"}),
-            forms={CENTROIDS: Form(shape=(self._per_client, self._task.features))},
+            forms={CENTROIDS: Form(shape=(range(self._per_client + 1), self._task.features))},
         )
 
     def client(self, client: Client, phase: Phase, slots: Slots) -> Outcome:
-        """Algorithm 1: the centroids of the client's own samples."""
+        """Algorithm 1: the centroids of the client's own samples, but those of too few."""
         points, seed = self._points(client, slots), derive_seed(client.seed, "kmeans")
         found = projected_kmeans(
             points, self._per_client, seed=seed, restarts=self._config.restarts
         )
         loss = found.inertia / len(points)
-        sizes = found.assignments.bincount()
+        sizes, minimum = found.assignments.bincount(minlength=self._per_client), self._task.minimum
+        kept = (sizes >= minimum) | (minimum == 1)
+        note = ""
+        if not bool(kept.all()):
+            note = (
+                f"it sends {int(kept.sum())} of {self._per_client} centroids: the others stand for "
+                f"fewer samples than privacy.minimum={minimum}"
+            )
         return Outcome(
-            records={CENTROIDS: found.centroids},
+            records={CENTROIDS: found.centroids[kept]},
             metrics={"loss": loss},
-            smallest={CENTROIDS: fewest(sizes)},
+            smallest={CENTROIDS: fewest(sizes[kept])},
+            note=note,
         )
 
     def server(
@@ -93,9 +101,11 @@ class KFED(OnFixedEncoder):
         if len(every) < self._clusters:
             raise RunError(
                 f"method.clusters={self._clusters}: only {len(records)} clients answered, with "
-                f"{len(every)} centroids; raise method.local_clusters or see why they are absent."
+                f"{len(every)} centroids; raise method.local_clusters, lower privacy.minimum, or "
+                "see why they are absent."
             )
-        start = farthest_first(every, self._clusters, self._per_client)
+        first = len(next(iter(records.values()))[CENTROIDS])
+        start = farthest_first(every, self._clusters, max(1, first))
         seed = derive_seed(server.whole("seed"), "kmeans")
         found = kmeans(every, self._clusters, seed=seed, init=start)
         return server.advance(phase, {CENTROIDS: {CENTROIDS: found.centroids}})

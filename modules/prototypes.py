@@ -72,7 +72,7 @@ class Prototypes(OnEncoder):
 
     def __init__(self, config: "Prototypes.Config", task: Task) -> None:
         super().__init__(task)
-        self._config = config
+        self._config, self._minimum = config, task.minimum
         self._clusters = config.clusters or task.classes or None
         if self._clusters == 1:
             raise ConfigError("method.clusters=1: there is nothing to tell apart; set 2 or more.")
@@ -136,7 +136,7 @@ class Prototypes(OnEncoder):
             restarts=config.restarts,
         )
         counts, scatter = sizes(points, found.centroids, found.assignments)
-        kept = counts >= config.minimum
+        kept = counts >= max(config.minimum, self._minimum)
         return Outcome(
             records={
                 POINTS: found.centroids[kept],

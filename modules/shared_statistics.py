@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from coterie.contract import (
     Client,
     Entry,
+    Mean,
     Outcome,
     Phase,
     Plan,
@@ -33,7 +34,7 @@ from coterie.gradcache import Terms, batch_loss
 from modules.pretraining import ONLINE, Pretraining, PretrainingConfig, TwoViews, Views
 from modules.view_pairs import pair_parts
 
-STATISTICS, DRAW, SEED = "statistics", "draw", "seed"
+STATISTICS, DRAW, SEED, MEASURED = "statistics", "draw", "seed", "measured"
 """The slot of the clients' statistics; that of a round's seed; the seed of batches and views."""
 
 
@@ -112,7 +113,8 @@ class SharedStatistics(Pretraining[SharedConfigT, SharedT]):
     def init(self, sizes: Mapping[int, int], seed: int) -> ServerState:
         """A fresh model, no statistics, and the seed of all batches."""
         start = super().init(sizes, seed)
-        return replace(start, facts={**start.facts, SEED: derive_seed(seed, "batches")})
+        facts = {SEED: derive_seed(seed, "batches"), MEASURED: 0}
+        return replace(start, facts={**start.facts, **facts})
 
     def next(self, server: ServerState) -> Phase | None:
         """The next phase: of a round's two, the first sends statistics up."""
@@ -131,7 +133,27 @@ class SharedStatistics(Pretraining[SharedConfigT, SharedT]):
     def offer(self, server: ServerState, phase: Phase) -> Slots:
         """The networks, the statistics, and the seed of this round."""
         seed = torch.tensor([derive_seed(server.whole(SEED), phase.round)])
-        return {DRAW: {SEED: seed}} | {s: server.slots[s] for s in phase.down - {DRAW}}
+        slots = {DRAW: {SEED: seed}} | {s: server.slots[s] for s in phase.down - {DRAW}}
+        if STATISTICS in slots and not self.is_fresh(server, phase):
+            slots[STATISTICS] = {n: torch.zeros_like(t) for n, t in slots[STATISTICS].items()}
+        return slots
+
+    def is_fresh(self, server: ServerState, phase: Phase) -> bool:
+        """Whether a client has sent statistics in this round; earlier ones are of other weights."""
+        return server.facts.get(MEASURED) == phase.round
+
+    def server(
+        self,
+        server: ServerState,
+        phase: Phase,
+        means: Mapping[str, Mean],
+        records: Mapping[int, Tensors],
+    ) -> ServerState:
+        """Federated averaging; the round of the statistics is remembered."""
+        after = super().server(server, phase, means, records)
+        if STATISTICS not in means:
+            return after
+        return replace(after, facts={**after.facts, MEASURED: phase.round})
 
     def client(self, client: Client, phase: Phase, slots: Slots) -> Outcome:
         """Measure, or train."""

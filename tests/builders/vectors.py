@@ -19,10 +19,13 @@ def blobs() -> tuple[np.ndarray, np.ndarray]:
     return (20 * np.eye(30)[groups] + noise).astype(np.float32), groups
 
 
-def on_vectors(config: Any, samples: np.ndarray, parts: list[np.ndarray]) -> Federated:
-    """A run on vectors as they are, in float64."""
+def on_vectors(
+    config: Any, samples: np.ndarray, parts: list[np.ndarray], **changes: Any
+) -> Federated:
+    """A run on vectors as they are, in float64; the task may have changes."""
     given = tiny_workload(config)
-    task = replace(given.task, shape=samples.shape[1:], encoder=Raw(), classes=GROUPS)
+    kept = {"shape": samples.shape[1:], "encoder": Raw(), "classes": GROUPS, **changes}
+    task = replace(given.task, **kept)
     return federate(replace(given, task=task, samples={"train": samples}, parts=parts))
 
 

@@ -79,6 +79,8 @@ def test_too_few_clients_end_the_phase_with_a_checkpoint(tmp_path):
     ("choice", "keys", "sentence"),
     [
         ("kfed", (), "clients send the record 'centroids' in phase 'centroids', which is no sum"),
+        ("ccfc", ("method.warmup_rounds=1",), "clients send the record 'centroids'"),
+        ("fedmcc", ("method.cluster_heads=2",), "clients send the record 'head_losses'"),
         ("cfcl", (), "clients send the mail 'reserve_samples' in phase 'push', which is no sum"),
         ("fedavg", ("aggregation.rule=median",), "aggregation.rule=median: it needs each client's"),
     ],

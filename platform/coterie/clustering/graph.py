@@ -137,7 +137,8 @@ def cut(found: Spectrum, clusters: int, seed: int) -> Int64[NDArray[np.int64], "
     """
     if found.vectors.shape[1] < clusters:
         raise DataError(
-            f"clusters={clusters}: there are {len(found.vectors)} prototypes; ask for fewer."
+            f"clusters={clusters}: a graph over {len(found.vectors)} prototypes has "
+            f"{found.vectors.shape[1]} eigenvectors; ask for fewer clusters or more prototypes."
         )
     from sklearn.cluster import KMeans
 

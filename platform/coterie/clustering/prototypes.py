@@ -14,6 +14,8 @@ from coterie.errors import RunError
 
 _SPECTRUM = 31
 """Eigenvalues that are kept, of which `eigengap` compares all but the first."""
+_COLDEST = 1e-6
+"""Least temperature: where prototypes stand for equal samples, each takes its own."""
 _SHARPNESS = 0.1
 """Temperature of the prototypes' votes, as a share of the mean squared distance to a prototype."""
 
@@ -70,13 +72,13 @@ def cluster_prototypes(
             "into clusters; lower it."
         )
     graph = fuzzy_graph(off_lattice(points).numpy(), min(neighbours, len(points) - 1))
-    found = spectrum(graph, _SPECTRUM)
+    found = spectrum(graph, max(_SPECTRUM, clusters or 0))
     number = clusters or eigengap(found)
     members = torch.from_numpy(cut(found, number, seed))
     tensors = {
         "points": points,
         "counts": counts,
         "members": one_hot(members, number).double(),
-        "temperature": _SHARPNESS * scatter.sum() / counts.sum(),
+        "temperature": (_SHARPNESS * scatter.sum() / counts.sum()).clamp_min(_COLDEST),
     }
-    return PrototypeClusters(tensors, [float(value) for value in found.values])
+    return PrototypeClusters(tensors, [float(value) for value in found.values[:_SPECTRUM]])

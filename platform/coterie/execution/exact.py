@@ -172,7 +172,8 @@ def check_weight(slot: str, weight: int, largest: float, limit: int) -> None:
     if weight > limit:
         raise ContractError(
             f"Slot {slot!r} has weight {weight}, over {limit}, for which this client has samples; "
-            "declare Phase.repeats if each counts more than once."
+            "declare Phase.repeats if each counts more than once, and with more than "
+            f"{_MAX_WEIGHT:,} samples over all clients set aggregation.rule=equal."
         )
     if weight * largest > _REACH * limit:
         raise ContractError(

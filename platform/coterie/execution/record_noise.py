@@ -119,13 +119,14 @@ def noisy_optimizer(optimizer: Optimizer, noise: RecordNoise, batch_size: int) -
                 for g in self.grad_samples
             ]
             grads = [g.flatten(1) for g in wide]
-            norms = torch.stack([g.norm(dim=1) for g in grads]).norm(dim=0)
+            # In float64: the error of a long float32 sum would exceed what `_BELOW` allows.
+            norms = torch.stack([g.norm(dim=1, dtype=torch.float64) for g in grads]).norm(dim=0)
             finite = norms.isfinite()
             if not bool(finite.all()):  # such a sample does not count
                 grads = [g.nan_to_num(0.0, 0.0, 0.0) for g in grads]
             scale = (finite * STEPS * _BELOW / norms.clamp_min(noise.clip).nan_to_num(1.0))[:, None]
             for parameter, grad in zip(self.params, grads, strict=True):
-                whole = (grad * scale).trunc().int().sum(dim=0)
+                whole = (grad * scale.to(grad.dtype)).trunc().int().sum(dim=0)
                 parameter.summed_grad = whole.view(parameter.shape)
 
         def add_noise(self) -> None:

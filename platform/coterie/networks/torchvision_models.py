@@ -9,10 +9,11 @@ from torchvision import models
 from coterie.errors import ConfigError
 from coterie.networks.named_models import Built, NamedModel, no_such_model, replace_head
 
-_MEAN, _DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 _PLAIN = {"aux_logits": False, "init_weights": True}
 _OPTIONS = {"googlenet": _PLAIN, "inception_v3": _PLAIN}
 """Arguments without which a model gives more than one output in training."""
+_AUXILIARY = ("aux1", "aux2", "AuxLogits")
+"""Further classifiers of theirs, which a file of weights may hold."""
 
 
 class Torchvision(NamedModel):
@@ -44,6 +45,8 @@ class Torchvision(NamedModel):
         """See `NamedModel.create`."""
         builder = models.get_model_builder(self.model)
         options: dict[str, object] = dict(_OPTIONS.get(self.model, {}))
+        if options and self.weights is not None:
+            options["transform_input"] = True  # as torchvision builds them for its weights
         if inspect.signature(builder).return_annotation is models.VisionTransformer:
             if height != width:
                 raise ValueError("it takes square images")
@@ -52,4 +55,5 @@ class Torchvision(NamedModel):
         head = replace_head(network)
         if head is None:
             raise ValueError("it has no linear classifier to take off")
-        return Built(network, (head,), _MEAN, _DEVIATION)
+        made = models.get_model_weights(self.model).DEFAULT.transforms()
+        return Built(network, (head, *_AUXILIARY), tuple(made.mean), tuple(made.std))

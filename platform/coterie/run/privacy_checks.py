@@ -51,7 +51,7 @@ def check_privacy(
             f"privacy.dp.clip={dp.clip:g}: the groups of the method's clients tell about each "
             "client; choose a method without groups, such as fedavg."
         )
-    for phase in _ahead(method, server):
+    for phase in phases_ahead(method, server):
         sensitivity(dp, phase, type(config.method))
     bound = sensitivity(dp, first, type(config.method))
     if bound is None:
@@ -70,7 +70,7 @@ def sums_a_phase(config: RunConfig) -> int:
     return int(method.model_dump()["epochs"]) if by_step else 1
 
 
-def _ahead(method: Method, server: ServerState) -> Iterator[Phase]:
+def phases_ahead(method: Method, server: ServerState) -> Iterator[Phase]:
     """The phases to come, as far as they depend on no answer; the loop checks the others too."""
     for _ in range(_MOST_PHASES):
         try:

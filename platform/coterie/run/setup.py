@@ -30,7 +30,7 @@ from coterie.rounds.participation import Participation
 from coterie.run.callbacks import AnyCallback, build_callbacks, local_callbacks, run_callbacks
 from coterie.run.checks import check_fit, check_shares, cluster_number
 from coterie.run.data import RunData, read_data, task_of
-from coterie.run.privacy_checks import check_privacy
+from coterie.run.privacy_checks import check_privacy, phases_ahead
 from coterie.run.stacked_checks import check_stacked
 
 if TYPE_CHECKING:
@@ -89,7 +89,8 @@ def assemble(config: RunConfig, given: Sequence[AnyCallback] = ()) -> Assembly:
     if (first := method.next(server)) is not None:
         participation.check(first)
         if config.privacy.secure_aggregation:
-            check_sums_only(first)
+            for phase in phases_ahead(method, server):
+                check_sums_only(phase)
         check_privacy(config, method, server, first, sizes)
     if config.evaluation.local_tests:
         _local_test_rows(config, read.arrays, read.parts)

@@ -68,7 +68,7 @@ def test_too_few_points_and_too_many_clusters_are_told() -> None:
     with pytest.raises(DataError, match="a graph over 5 prototypes takes 2 to 4"):
         fuzzy_graph(np.zeros((5, 2)), 5)
     found = spectrum(fuzzy_graph(np.random.default_rng(0).normal(size=(6, 2)), 3), 20)
-    with pytest.raises(DataError, match="clusters=7: there are 6 prototypes"):
+    with pytest.raises(DataError, match="clusters=7: a graph over 6 prototypes has 6 eigenvectors"):
         cut(found, 7, 0)
 
 

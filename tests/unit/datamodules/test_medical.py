@@ -144,8 +144,14 @@ def tiff(values, **tags):
 def test_twelve_bits_fill_the_range_where_the_file_says_so():
     wanted = np.rint(LEVELS / 4095 * 255)
     np.testing.assert_array_equal(shown(sbit_png(LEVELS, 12)), wanted)
-    file = b"P5 16 16 4095\n" + LEVELS.astype(">u2").tobytes()
-    np.testing.assert_allclose(shown(file), wanted, atol=1)
+    scaled = np.rint(LEVELS * (65535 / 4095)).astype(np.uint16)  # as PNG's specification wants it
+    np.testing.assert_allclose(shown(sbit_png(scaled, 12)), wanted, atol=1)
+    for header in (b"P5 16 16 4095\n", b"P5\n# by hand\n16 16\n4095\n"):
+        file = header + LEVELS.astype(">u2").tobytes()
+        np.testing.assert_allclose(shown(file), wanted, atol=1)
+        np.testing.assert_allclose(shown(file, levels=(0, 4095)), wanted, atol=1)
+        assert shown(file, levels=(0, 2000)).max() == 255
+        assert shown(file, levels=(0, 2000))[0, 15] == round(LEVELS[0, 15] / 2000 * 255)
 
 
 def test_twelve_bits_that_nothing_states_are_told(tmp_path, caplog):

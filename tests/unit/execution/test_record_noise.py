@@ -78,6 +78,12 @@ def test_one_sample_changes_a_step_by_the_clip_norm_at_most(seed, size, broken):
     assert sum(int(x) ** 2 for x in change) <= STEPS**2
 
 
+@pytest.mark.parametrize("value", [1.0, 0.1, 3e-4])
+def test_the_clip_norm_holds_for_millions_of_equal_entries(value):
+    change = summed([torch.full((1, 4_000_000), value)]).double()
+    assert 0.999 * STEPS < float(change.square().sum().sqrt()) <= STEPS
+
+
 def test_short_gradients_are_not_clipped():
     grads = [torch.tensor([[0.3, 0.0], [0.0, -0.25]])]
     found = summed(grads).double() * (NOISE.clip / STEPS)

@@ -63,6 +63,18 @@ def test_a_client_sends_its_centroids_once_and_keeps_nothing(ran: Federated) -> 
     assert sum(commit.traffic.up.values()) == len(SIZES) * (3 * 6 * 4 + 8)
 
 
+@pytest.mark.parametrize(("minimum", "sent"), [(1, 3), (2, 2), (3, 1)])
+def test_centroids_of_too_few_samples_are_not_sent(minimum: int, sent: int) -> None:
+    few = np.array([[0, 0], [0, 0.1], [0.1, 0], [9, 0], [9, 0.1], [0, 9]], np.float32)
+    samples = np.concatenate([few, few, few + 0.05])
+    parts = [np.arange(6), np.arange(6, 18)]
+    ran = on_vectors(KFED.Config(clusters=3), samples, parts, minimum=minimum)
+    (first,) = [turn for turn in ran.spy.turns if turn.client.id == 0]
+    assert len(first.outcome.records["centroids"]) == sent
+    assert ("privacy.minimum" in first.outcome.note) is (sent < 3)
+    assert first.outcome.smallest["centroids"] >= minimum
+
+
 def test_raw_samples_need_no_encoder_to_be_sent() -> None:
     samples, _ = blobs()
     ran = on_vectors(KFED.Config(clusters=3), samples, np.array_split(np.arange(120), 4))

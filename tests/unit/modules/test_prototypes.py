@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from coterie.errors import ConfigError, RunError
+from coterie.clustering.graph import cut, fuzzy_graph, spectrum
+from coterie.errors import ConfigError, DataError, RunError
 from modules.prototypes import Prototypes
 from tests.builders.vectors import GROUPS, blobs, clusters, on_vectors, same_partition
 
@@ -43,6 +44,33 @@ def test_a_prototype_is_the_mean_of_enough_samples_and_is_sent_once() -> None:
         for number, (point, count) in enumerate(zip(sent["points"], sent["counts"], strict=True)):
             if int((nearest == number).sum()) == int(count):
                 torch.testing.assert_close(point, own[nearest == number].mean(dim=0))
+
+
+def test_more_clusters_than_eigenvalues_are_kept_can_be_asked_for() -> None:
+    samples = np.random.default_rng(0).normal(size=(600, 5)).astype(np.float32)
+    ran = on_vectors(
+        Prototypes.Config(clusters=40, prototypes=100, minimum=2), samples, [np.arange(600)]
+    )
+    assert len(np.unique(clusters(ran, samples))) == 40
+    assert len(ran.state.server.facts["eigenvalues"]) == 31
+    with pytest.raises(DataError, match=r"clusters=\d+: a graph over \d+ prototypes has \d+ eig"):
+        cut(spectrum(fuzzy_graph(samples[:80].astype(np.float64), 5), 31), 40, 0)
+
+
+def test_prototypes_of_equal_samples_take_their_own() -> None:
+    rows = np.random.default_rng(0).integers(0, 2, (12, 9)).astype(np.float32)
+    rows, samples = np.unique(rows, axis=0), np.repeat(np.unique(rows, axis=0), 6, axis=0)
+    ran = on_vectors(Prototypes.Config(clusters=3, minimum=2), samples, [np.arange(len(samples))])
+    assert len(np.unique(clusters(ran, samples))) == 3
+    head = ran.state.server.slots["prototypes"]
+    assert float(head["temperature"]) > 0
+
+
+def test_the_minimum_of_the_run_holds_too() -> None:
+    samples, groups = blobs()
+    ran = on_vectors(Prototypes.Config(clusters=2, **FEW), samples, by_group(groups), minimum=9)
+    sent = [turn.outcome.records["counts"] for turn in ran.spy.turns]
+    assert min(float(counts.min()) for counts in sent if len(counts)) >= 9
 
 
 def test_it_refuses_what_cannot_be_cut() -> None:

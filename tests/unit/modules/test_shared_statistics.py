@@ -9,6 +9,7 @@ from pydantic import ValidationError
 from torch import Tensor, nn
 
 from coterie.contract.seeds import derive_seed
+from coterie.execution.build import build_method
 from coterie.losses.correlation import (
     correlation,
     cross_correlation,
@@ -226,3 +227,21 @@ def test_noise_is_added_to_what_is_sent_and_kept() -> None:
         assert 0.25 < float(moved.std()) < 0.9
         (name,) = sent
         assert torch.equal(sent[name], one.outcome.state["matrix"])
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_statistics_of_an_earlier_round_are_not_used(name: str) -> None:
+    """In a round whose statistics nobody has sent, a client is alone with its batch."""
+    workload = workload_of(CONFIGS[name])
+    method = build_method(workload)
+    server = federate(workload).state.server  # its last round has measured
+    measured = replace(method.next(replace(server, round=ROUNDS - 1, step=0)), round=ROUNDS)
+    assert method.next(replace(server, round=ROUNDS - 1, step=0)).ends_round is False
+    training = method.next(replace(server, round=ROUNDS - 1, step=1))
+    assert training.round == ROUNDS == measured.round
+    fresh = method.offer(server, training)
+    assert any(bool(value.any()) for value in fresh["statistics"].values())
+    stale = method.offer(replace(server, facts={**server.facts, "measured": 1}), training)
+    assert not any(bool(value.any()) for value in stale["statistics"].values())
+    if name == "fedsc":
+        assert (int(fresh["draw"]["samples"]), int(stale["draw"]["samples"])) == (sum(SIZES), 0)

@@ -62,6 +62,26 @@ def conv2_program(path: Path, shape: tuple[int, ...] = (1, 8, 8)) -> nn.Module:
 
 
 @pytest.mark.parametrize(
+    ("model", "mean"), [("efficientnet_v2_l", 0.5), ("resnet18", 0.485), ("googlenet", 0.485)]
+)
+def test_torchvisions_own_normalisation_is_taken(model, mean):
+    with torch.device("meta"):
+        built = Torchvision(model=model).create(32, 32)
+    assert built.mean[0] == pytest.approx(mean)
+    assert len(built.mean) == len(built.deviation) == 3
+
+
+def test_weights_with_further_classifiers_are_read(tmp_path):
+    full = models.googlenet(weights=None, aux_logits=True, init_weights=False)
+    torch.save(full.state_dict(), tmp_path / "googlenet.pt")
+    keys = {"model": "googlenet", "weights": str(tmp_path / "googlenet.pt")}
+    encoder = Torchvision(**keys).build((3, 64, 64))
+    (network,) = [part for part in encoder.modules() if isinstance(part, models.GoogLeNet)]
+    assert torch.equal(network.conv1.conv.weight, full.conv1.conv.weight)
+    assert network.transform_input  # as torchvision's own weights want it
+
+
+@pytest.mark.parametrize(
     ("config", "shape", "features"),
     [
         (Torchvision(model="resnet18"), (3, 64, 64), 512),
