@@ -16,6 +16,7 @@ from coterie.errors import ConfigError, DataError
 from coterie.networks.encoders import Encoder, EncoderConfig, image_shape
 from coterie.networks.frozen import frozen
 from coterie.networks.weight_files import load_weights, parse_weights, read_file
+from coterie.precision import widened
 
 Colours = Annotated[tuple[float, float, float], Field(strict=False)]
 Deviations = Annotated[tuple[PositiveFloat, PositiveFloat, PositiveFloat], Field(strict=False)]
@@ -203,7 +204,9 @@ class Prepared(nn.Module):
         """Encode images (n, 1 or 3, height, width); grey ones become three equal channels."""
         if self._size is not None and images.shape[2:] != (self._size, self._size):
             wanted = (self._size, self._size)
-            images = nn.functional.interpolate(images, wanted, mode="bilinear", antialias=True)
+            wide = widened(images)  # CPUs cannot resize bfloat16
+            wide = nn.functional.interpolate(wide, wanted, mode="bilinear", antialias=True)
+            images = wide.to(images.dtype)
         colour = images.expand(-1, 3, -1, -1)
         encoded: Tensor = self.network((colour - self.mean) / self.deviation)
         return encoded

@@ -61,6 +61,11 @@ def conv2_program(path: Path, shape: tuple[int, ...] = (1, 8, 8)) -> nn.Module:
     return network
 
 
+def test_half_precision_is_resized_too() -> None:
+    encoder = Timm(model=TINY, size=32).build((3, 20, 20)).bfloat16()
+    assert encoder(torch.rand(2, 3, 20, 20).bfloat16()).dtype == torch.bfloat16
+
+
 @pytest.mark.parametrize(
     ("model", "mean"), [("efficientnet_v2_l", 0.5), ("resnet18", 0.485), ("googlenet", 0.485)]
 )
