@@ -5,8 +5,6 @@ over Non-i.i.d. Data" (ICML 2024). A client's samples repel its own and, through
 other clients' correlation matrices, theirs.
 """
 
-from collections.abc import Mapping
-from dataclasses import replace
 from typing import Annotated, ClassVar
 
 import torch
@@ -15,7 +13,6 @@ from torch import Tensor
 
 from coterie.contract import (
     Client,
-    Mean,
     Phase,
     ServerState,
     Slots,
@@ -28,13 +25,14 @@ from coterie.losses.spectral import bounded_rows
 from modules.pretraining import CrossSilo, PretrainingConfig
 from modules.shared_statistics import (
     DRAW,
+    SAMPLES,
     SEED,
     STATISTICS,
     SharedStatistics,
     SharedViews,
 )
 
-MATRIX, SAMPLES = "matrix", "samples"
+MATRIX = "matrix"
 
 
 class FedSCConfig(CrossSilo, PretrainingConfig):
@@ -135,21 +133,3 @@ class FedSC(SharedStatistics["FedSC.Config", SharedSpectral]):
             return None
         matrix = module.shared()[MATRIX].detach().cpu().clone()
         return {MATRIX: matrix, SAMPLES: torch.tensor([module.measured]), SEED: slots[DRAW][SEED]}
-
-    def init(self, sizes: Mapping[int, int], seed: int) -> ServerState:
-        """A fresh model, and no matrices."""
-        start = super().init(sizes, seed)
-        return replace(start, facts={**start.facts, SAMPLES: 0})
-
-    def server(
-        self,
-        server: ServerState,
-        phase: Phase,
-        means: Mapping[str, Mean],
-        records: Mapping[int, Tensors],
-    ) -> ServerState:
-        """Federated averaging; the matrices' number of samples is remembered."""
-        after = super().server(server, phase, means, records)
-        if STATISTICS not in means:
-            return after
-        return replace(after, facts={**after.facts, SAMPLES: means[STATISTICS].weight})

@@ -34,7 +34,9 @@ from coterie.gradcache import Terms, batch_loss
 from modules.pretraining import ONLINE, Pretraining, PretrainingConfig, TwoViews, Views
 from modules.view_pairs import pair_parts
 
-STATISTICS, DRAW, SEED, MEASURED = "statistics", "draw", "seed", "measured"
+STATISTICS, DRAW, SEED = "statistics", "draw", "seed"
+MEASURED, SAMPLES = "measured", "samples"
+"""Facts: the round of the statistics, and the samples that they stand for."""
 """The slot of the clients' statistics; that of a round's seed; the seed of batches and views."""
 
 
@@ -113,7 +115,7 @@ class SharedStatistics(Pretraining[SharedConfigT, SharedT]):
     def init(self, sizes: Mapping[int, int], seed: int) -> ServerState:
         """A fresh model, no statistics, and the seed of all batches."""
         start = super().init(sizes, seed)
-        facts = {SEED: derive_seed(seed, "batches"), MEASURED: 0}
+        facts = {SEED: derive_seed(seed, "batches"), MEASURED: 0, SAMPLES: 0}
         return replace(start, facts={**start.facts, **facts})
 
     def next(self, server: ServerState) -> Phase | None:
@@ -149,11 +151,12 @@ class SharedStatistics(Pretraining[SharedConfigT, SharedT]):
         means: Mapping[str, Mean],
         records: Mapping[int, Tensors],
     ) -> ServerState:
-        """Federated averaging; the round of the statistics is remembered."""
+        """Federated averaging; the statistics' round and number of samples are remembered."""
         after = super().server(server, phase, means, records)
         if STATISTICS not in means:
             return after
-        return replace(after, facts={**after.facts, MEASURED: phase.round})
+        facts = {MEASURED: phase.round, SAMPLES: means[STATISTICS].weight}
+        return replace(after, facts={**after.facts, **facts})
 
     def client(self, client: Client, phase: Phase, slots: Slots) -> Outcome:
         """Measure, or train."""
