@@ -22,8 +22,8 @@ from coterie.tracking.atomic import write_text_atomically
 from datamodules.shard_files import (
     INDEX,
     Row,
-    ShardEntry,
     ShardIndex,
+    entry_of,
     shard_name,
     write_index,
     write_shard,
@@ -87,7 +87,7 @@ class Embedder:
         for number, start in enumerate(range(0, len(half.samples), self.shard_samples)):
             rows = np.arange(start, min(start + self.shard_samples, len(half.samples)))
             if (folder / shard_name(number)).is_file():  # whole: shards are written atomically
-                entries.append(ShardEntry(file=shard_name(number), rows=len(rows)))
+                entries.append(entry_of(folder / shard_name(number), number, len(rows)))
                 self.watch(len(rows))
                 continue
             vectors = np.concatenate(list(self._vectors(half.samples, rows)))

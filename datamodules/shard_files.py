@@ -114,12 +114,16 @@ def write_shard_files(
 
 def write_shard(folder: Path, number: int, rows: Sequence[Row]) -> ShardEntry:
     """Write one shard, whole or not at all, and give its entry for the index."""
-    name = shard_name(number)
-    with writing(folder / name) as temporary:
+    with writing(folder / shard_name(number)) as temporary:
         _write_batch(temporary, rows)
-        with temporary.open("rb") as file:
-            digest = file_digest(file, "sha256").hexdigest()
-    return ShardEntry(file=name, rows=len(rows), digest=digest)
+        return entry_of(temporary, number, len(rows))
+
+
+def entry_of(path: Path, number: int, rows: int) -> ShardEntry:
+    """The index's entry for a shard that lies at a path for now."""
+    with path.open("rb") as file:
+        digest = file_digest(file, "sha256").hexdigest()
+    return ShardEntry(file=shard_name(number), rows=rows, digest=digest)
 
 
 def shard_name(number: int) -> str:

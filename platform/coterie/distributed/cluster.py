@@ -76,6 +76,7 @@ def _own_sigterm() -> Iterator[None]:
         yield
     finally:
         utils.set_sigterm_handler = theirs
+        signal.signal(signal.SIGTERM, handler)  # Ray's core has put one below Python's
 
 
 def _join_own(config: ClusterConfig, *, forked: bool) -> None:

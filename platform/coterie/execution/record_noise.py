@@ -23,6 +23,7 @@ from coterie.contract.client import Plan
 from coterie.errors import ConfigError, ContractError
 from coterie.execution.clipping import STEPS
 from coterie.execution.discrete_gaussian import Stream, discrete_gaussian
+from coterie.precision import widened
 
 _BELOW = 1 - 2.0**-16
 """Keeps the rounding of float32 from making a gradient longer than the clip norm."""
@@ -114,11 +115,7 @@ def noisy_optimizer(optimizer: Optimizer, noise: RecordNoise, batch_size: int) -
 
         def clip_and_accumulate(self) -> None:
             """Sum the clipped gradients, as integers."""
-            wide = [
-                g.detach().to(torch.promote_types(g.dtype, torch.float32))
-                for g in self.grad_samples
-            ]
-            grads = [g.flatten(1) for g in wide]
+            grads = [widened(g.detach()).flatten(1) for g in self.grad_samples]
             # In float64: the error of a long float32 sum would exceed what `_BELOW` allows.
             norms = torch.stack([g.norm(dim=1, dtype=torch.float64) for g in grads]).norm(dim=0)
             finite = norms.isfinite()
