@@ -6,7 +6,7 @@ from functools import partial
 
 from coterie.config.schema import FaultsConfig
 from coterie.contract.phase import Mean, Phase, Tensors
-from coterie.errors import ConfigError, CoterieError, RunError
+from coterie.errors import ConfigError, CoterieError, InterruptedRunError, RunError
 from coterie.execution.backend import Backend
 from coterie.execution.events import CallDone, CallLost, Event, Handle, Order, TurnDone, TurnFailed
 from coterie.execution.exact import ExactMeans
@@ -84,7 +84,7 @@ def run_phase(
         watch: Called with every event, for progress.
         join: Makes slots' means of the sums over all clients; under differential privacy with
             noise.
-        abandoned: Told of all failures if the phase raises an error on purpose.
+        abandoned: Told of all failures if the phase cannot be completed.
 
     Raises:
         ConfigError: If every client refuses the config.
@@ -93,6 +93,8 @@ def run_phase(
     gather = _Gather(order.phase, ExactMeans(dict(order.layouts)))
     try:
         _complete(backend, gather, order, faults, watch)
+    except InterruptedRunError:
+        raise  # the phase runs again, and so do those that failed
     except CoterieError:
         gather.note_failed("the phase failed")
         abandoned(gather.failures)

@@ -7,7 +7,7 @@ import torch
 
 from coterie.config.schema import FaultsConfig
 from coterie.contract.phase import Mean, Phase
-from coterie.errors import RunError
+from coterie.errors import InterruptedRunError, RunError
 from coterie.execution.events import CallDone, CallLost, Order, Turn, TurnDone, TurnFailed
 from coterie.execution.exact import ExactMeans, Layout
 from coterie.execution.packing import pack
@@ -164,6 +164,16 @@ def test_the_failures_of_a_phase_that_fails_are_told():
         (2, "ValueError: no", "retried"),
         (1, "again", "the phase failed"),
     ]
+
+
+def test_an_interrupted_phase_tells_no_failures_because_it_runs_again():
+    def stop(event):
+        raise InterruptedRunError("stop")
+
+    told = []
+    with pytest.raises(InterruptedRunError):
+        run_phase(Script([[failed(1, 1)]]), ORDER, FaultsConfig(), stop, abandoned=told.extend)
+    assert told == []
 
 
 def test_without_any_client_there_is_no_mean():
