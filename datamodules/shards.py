@@ -57,7 +57,8 @@ class Shards(OwnData["Shards.Config"]):
         labels, owners = files.numbers("label"), files.numbers("client")
         classes = index.classes
         if half == "test" and self.has_test() and classes:
-            labels, classes = _renumbered(labels, classes, self.train_classes), self.train_classes
+            classes = self.train_classes
+            labels = _renumbered(labels, index.classes, classes, f"data.path={self.path}")
         return Source(
             count=len(files),
             read=read,
@@ -68,12 +69,14 @@ class Shards(OwnData["Shards.Config"]):
         )
 
 
-def _renumbered(labels: Labels, classes: tuple[str, ...], wanted: tuple[str, ...]) -> Labels:
+def _renumbered(
+    labels: Labels, classes: tuple[str, ...], wanted: tuple[str, ...], name: str
+) -> Labels:
     """Number labels as other names do; shards of earlier versions have numbers of their own."""
     if missing := [name for name in classes if name not in wanted]:
         raise DataError(
-            f"the test shards have the class {missing[0]}, which no training shard has; import the "
-            "data again."
+            f"{name}: the test shards have the class {missing[0]}, which no training shard has; "
+            "import the data again."
         )
     numbers = np.array([*(wanted.index(name) for name in classes), -1], dtype=np.int64)
     found: Labels = numbers[labels]

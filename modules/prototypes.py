@@ -72,7 +72,7 @@ class Prototypes(OnEncoder):
 
     def __init__(self, config: "Prototypes.Config", task: Task) -> None:
         super().__init__(task)
-        self._config, self._minimum = config, task.minimum
+        self._config, self._minimum = config, max(config.minimum, task.minimum)
         self._clusters = config.clusters or task.classes or None
         if self._clusters == 1:
             raise ConfigError("method.clusters=1: there is nothing to tell apart; set 2 or more.")
@@ -118,7 +118,7 @@ class Prototypes(OnEncoder):
             forms={
                 # The server puts them on the lattice, where distances are at most 2 LIMIT √d.
                 POINTS: Form(shape=(range(most + 1), width), lowest=-LIMIT, highest=LIMIT),
-                COUNTS: replace(number, lowest=self._config.minimum),
+                COUNTS: replace(number, lowest=self._minimum),
                 SCATTER: replace(number, highest=width * (2 * LIMIT) ** 2),
             },
         )
@@ -128,7 +128,7 @@ class Prototypes(OnEncoder):
         if self._noisy is not None:
             return self._noisy.client(client, phase, slots, partial(self._points, client, slots))
         points, config = self._points(client, slots), self._config
-        most = max(1, len(points) // (2 * config.minimum))
+        most = max(1, len(points) // (2 * self._minimum))
         found = kmeans(
             points,
             min(config.prototypes, most),
@@ -136,7 +136,7 @@ class Prototypes(OnEncoder):
             restarts=config.restarts,
         )
         counts, scatter = sizes(points, found.centroids, found.assignments)
-        kept = counts >= max(config.minimum, self._minimum)
+        kept = counts >= self._minimum
         return Outcome(
             records={
                 POINTS: found.centroids[kept],

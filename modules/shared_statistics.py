@@ -35,9 +35,9 @@ from modules.pretraining import ONLINE, Pretraining, PretrainingConfig, TwoViews
 from modules.view_pairs import pair_parts
 
 STATISTICS, DRAW, SEED = "statistics", "draw", "seed"
+"""The slot of the clients' statistics; that of a round's seed; the seed of batches and views."""
 MEASURED, SAMPLES = "measured", "samples"
 """Facts: the round of the statistics, and the samples that they stand for."""
-"""The slot of the clients' statistics; that of a round's seed; the seed of batches and views."""
 
 
 class RunningMean(nn.Module):

@@ -1,8 +1,8 @@
 """Loads the model of a finished run from its `model/` folder alone."""
 
 import math
-from collections.abc import Collection, Mapping
-from contextlib import suppress
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -77,10 +77,11 @@ def load_model(path: str | Path, trust: Collection[str] = ()) -> Clusterer:
     sections = _read_sections(folder, trust)
     check_sizes(folder, description)
     weights = _read_weights(folder / WEIGHTS)
-    with suppress(RuntimeError), torch.device("meta"):
-        # Without memory first: the config may ask for more than there is.
-        _check_weights(folder / WEIGHTS, weights, _built(folder, description, sections))
-    model = _built(folder, description, sections)
+    with _as_data_error(folder):
+        # Without memory first, where no operator needs values: the config may ask for too much.
+        with suppress(NotImplementedError), torch.device("meta"):
+            _check_weights(folder / WEIGHTS, weights, _build(folder, description, sections))
+        model = _build(folder, description, sections)
     _check_weights(folder / WEIGHTS, weights, model)
     model.load_state_dict(weights)
     return model.eval()
@@ -119,14 +120,11 @@ def check_sizes(folder: Path, description: Mapping[str, Any]) -> None:
         )
 
 
-def _built(
-    folder: Path, description: Mapping[str, Any], sections: Mapping[str, Component]
-) -> Clusterer:
-    """Build the network; on PyTorch's device without memory too."""
+@contextmanager
+def _as_data_error(folder: Path) -> Iterator[None]:
+    """Tell that a model's files do not belong together."""
     try:
-        return _build(folder, description, sections)
-    except NotImplementedError:  # an operator that needs values
-        raise
+        yield
     except _MISFITS as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
         raise DataError(

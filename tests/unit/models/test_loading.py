@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from coterie import load_model
 from coterie.commands.compose import compose
 from coterie.errors import ConfigError, CoterieError, DataError
-from coterie.models import saved_model
+from coterie.models import loading, saved_model
 from coterie.models.loading import zeros
 from coterie.models.saved_model import layouts_of
 from coterie.networks.heads import Centroids
@@ -156,6 +156,23 @@ def test_weights_that_do_not_fit_are_refused(copy):
     assert f"{KEY} has shape (8, 1, 4, 5) for (8, 1, 4, 4); config.yaml" in refusal(copy)
     path.write_bytes(path.read_bytes()[:1000])
     assert "model.safetensors: it cannot be read (" in refusal(copy)
+
+
+def test_an_operator_that_needs_values_is_passed_over_without_memory_only(copy, monkeypatch):
+    real = loading._build
+
+    def on_no_meta_device(*given):
+        if torch.empty(0).device.type == "meta":
+            raise NotImplementedError("it needs values")
+        return real(*given)
+
+    def nowhere(*given):
+        raise NotImplementedError("no kernel of it is here")
+
+    monkeypatch.setattr(loading, "_build", on_no_meta_device)
+    assert not load_model(copy).training
+    monkeypatch.setattr(loading, "_build", nowhere)
+    assert "files do not fit each other (no kernel of it is here)" in refusal(copy)
 
 
 def test_weights_are_written_whole_or_not_at_all(copy, monkeypatch):
