@@ -92,16 +92,20 @@ def test_there_are_no_clusters_before_the_clients_have_answered(ran: Federated) 
     assert ran.spy.model_for(ran.start, None).head is None
 
 
-def test_the_server_runs_k_means_from_one_clients_centroids_and_the_farthest_others() -> None:
+@pytest.mark.parametrize(("sent", "first"), [(3, [0, 1, 2]), (1, [0]), (0, [0])])
+def test_the_server_runs_k_means_from_one_clients_centroids_and_the_farthest_others(
+    sent: int, first: list[int]
+) -> None:
     method = KFED(KFED.Config(clusters=7, local_clusters=3), tiny_task())
     server = method.init(dict.fromkeys(range(5), 20), 0)
     generator = torch.Generator().manual_seed(1)
     records = {i: {"centroids": torch.randn(3, 6, generator=generator)} for i in range(5)}
+    records[0]["centroids"] = records[0]["centroids"][:sent]
     phase = method.next(server)
     assert phase is not None
     after = method.server(server, phase, {}, records)
     every = torch.cat([record["centroids"] for record in records.values()])
-    start = every[slow_farthest(every.tolist(), 7, [0, 1, 2])]
+    start = every[slow_farthest(every.tolist(), 7, first)]
     expected = kmeans(every, 7, seed=0, init=start).centroids
     assert torch.equal(after.slots["centroids"]["centroids"], expected)
     assert not torch.equal(expected, kmeans(every, 7, seed=0, restarts=1).centroids)
