@@ -240,8 +240,6 @@ class Evaluator(Scorer):
         if labels is None:
             return {}
         rows = self._labelled_sample(labels)
-        if not len(rows):
-            return {}
         return self._class_scores(self._predict(server, self.group, rows), labels[rows])
 
     def _labelled_sample(self, labels: NDArray[np.int64]) -> Indices:

@@ -5,7 +5,10 @@ import pytest
 import torch
 
 from coterie.clustering.graph import cut, fuzzy_graph, spectrum
+from coterie.clustering.lattice import off_lattice, on_lattice
+from coterie.clustering.prototypes import cluster_prototypes
 from coterie.errors import ConfigError, DataError, RunError
+from coterie.networks.prototypes import Prototypes as PrototypesHead
 from modules.prototypes import Prototypes
 from tests.builders.vectors import GROUPS, blobs, clusters, on_vectors, same_partition
 
@@ -58,12 +61,13 @@ def test_more_clusters_than_eigenvalues_are_kept_can_be_asked_for() -> None:
 
 
 def test_prototypes_of_equal_samples_take_their_own() -> None:
-    rows = np.random.default_rng(0).integers(0, 2, (12, 9)).astype(np.float32)
-    rows, samples = np.unique(rows, axis=0), np.repeat(np.unique(rows, axis=0), 6, axis=0)
-    ran = on_vectors(Prototypes.Config(clusters=3, minimum=2), samples, [np.arange(len(samples))])
-    assert len(np.unique(clusters(ran, samples))) == 3
-    head = ran.state.server.slots["prototypes"]
-    assert float(head["temperature"]) > 0
+    """No sample is away from its prototype: without a least temperature all votes are NaN."""
+    rows = torch.from_numpy(np.random.default_rng(0).normal(size=(9, 4)))
+    counts, scatter = torch.full((9,), 6.0).double(), torch.zeros(9).double()
+    points = on_lattice(rows)
+    found = cluster_prototypes(points, counts, scatter, clusters=3, neighbours=3, seed=0)
+    probabilities = PrototypesHead(**found.tensors)(off_lattice(points))
+    assert torch.equal(probabilities, found.tensors["members"].float())
 
 
 def test_the_minimum_of_the_run_holds_too() -> None:

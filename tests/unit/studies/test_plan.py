@@ -67,6 +67,9 @@ def test_folders_are_plain_and_never_shared():
     assert folders[0] == "a,b=0.5"
     assert len(set(folders[2:])) == 4
     assert not [name for name in folders if set(name) & set(" /[]()")]
+    one, other = (Variant(f"a x={'b' * 300}{end}", "a").folder for end in "cd")
+    assert one != other
+    assert max(len(one), len(other)) < 200  # a file's name may have 255
 
 
 def test_the_seed_of_a_run_comes_last():
