@@ -32,7 +32,7 @@ class Measurement:
     def command(self) -> str:
         """The command that runs it, with its seeds where they are not the scale's."""
         command = f"python -m ray_jobs.study study={self.name} scale={self.scale}"
-        if set(self.seeds) <= set(self.study.scales[self.scale].seeds):
+        if set(self.seeds) in (set(), set(self.study.scales[self.scale].seeds)):
             return command
         return f"{command} seeds=[{','.join(map(str, self.seeds))}]"
 

@@ -39,7 +39,12 @@ def test_a_score_that_no_seed_reaches_is_a_dash() -> None:
     assert " of 2 seeds" not in _table(part)
 
 
-def test_the_command_names_the_seeds_that_the_scale_does_not_have() -> None:
+def test_the_command_names_the_seeds_where_they_are_not_the_scales() -> None:
     command = "python -m ray_jobs.study study=cfcl_6 scale=cpu"
     assert measured({"explicit": [1.0]}).command == command
     assert measured({"explicit": [1.0, 2.0, 3.0]}).command == f"{command} seeds=[0,1,2]"
+    five = read_study("cpcfl_11")
+    assert len(five.scales["cpu"].seeds) == 5
+    one = Result(Cell("IFCA", "STL-10"), 0, {}, "a", "d", "c")
+    assert Measurement("cpcfl_11", five, "cpu", (one,)).command.endswith("scale=cpu seeds=[0]")
+    assert Measurement("cpcfl_11", five, "cpu", ()).command.endswith("scale=cpu")
