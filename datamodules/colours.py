@@ -31,7 +31,7 @@ class ColourJitter(kornia.ColorJitter):  # type: ignore[misc]  # kornia has no t
         images = input
         for index in params["order"].tolist():
             step, factor = steps[index]
-            images = step(images, params[factor].to(images))
+            images = step(images, params[factor].to(images, non_blocking=True))
         return images
 
 

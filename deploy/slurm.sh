@@ -2,7 +2,7 @@
 #SBATCH --job-name=coterie
 #SBATCH --nodes=3
 #SBATCH --ntasks-per-node=1
-#SBATCH --cpus-per-task=8
+#SBATCH --cpus-per-task=20
 #SBATCH --time=12:00:00
 #SBATCH --signal=B:TERM@120
 #SBATCH --requeue
@@ -10,6 +10,8 @@
 #
 # A Ray cluster with a token on a SLURM job's nodes, and one run on it. In the checkout, which all
 # nodes see, with Coterie's environment active:
+#
+# A client takes a CPU too, so a node with 4 GPUs in quarters needs 16, and some for Ray:
 #
 #   sbatch --gpus-per-node=4 deploy/slurm.sh experiment=fedmcc_cifar10 \
 #       cluster.gpus_per_client=0.25 run_dir=$PWD/runs/first

@@ -27,8 +27,11 @@ from tests.gpu.steps import Outcome, Step, plain, run_steps, table
 
 ROOT = Path(__file__).resolve().parents[2]
 STUDIES = {
-    "fedmcc_1": ("rows=[FedMCC,'Fed + CC']", "columns=[CIFAR-10,MNIST]"),
-    "ccfc_1": ("columns=['MNIST p=0','MNIST p=0.5','MNIST p=1','Fashion-MNIST p=0']",),
+    "fedmcc_1": ("rows=[FedMCC]", "columns=[CIFAR-10,MNIST]"),
+    "ccfc_1": (
+        "rows=[CCFC]",
+        "columns=['MNIST p=0','MNIST p=0.5','MNIST p=1','Fashion-MNIST p=0']",
+    ),
     "orchestra_1": ("columns=[CIFAR-10]",),
 }
 """Studies in order of worth, and their cells at the paper's sizes."""

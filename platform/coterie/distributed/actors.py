@@ -26,6 +26,9 @@ from coterie.execution.silo_data import SiloData, Tally
 FLUSH_S = 0.25
 """Shortest time between two reports."""
 
+_CAPPED = 0.95
+"""Part of an actor's share of a GPU's memory that tensors may take; CUDA itself takes the rest."""
+
 ObjectKey = tuple[int, int | str | None]
 """(client, recipient) of a message, (client, slot) of an update, (client, None) of a state."""
 
@@ -58,7 +61,7 @@ class ClientActor:
 
     Args:
         stored: The workload.
-        memory_fraction: Cap on this process's share of the GPU's memory, or None.
+        memory_fraction: Share of the GPU's memory that this process stays below, or None.
         clients: The silos of this node, whose data is read now.
 
     Raises:
@@ -69,7 +72,7 @@ class ClientActor:
         self, stored: StoredWorkload, memory_fraction: float | None, clients: tuple[int, ...] = ()
     ) -> None:
         if memory_fraction is not None and torch.cuda.is_available():
-            torch.cuda.set_per_process_memory_fraction(memory_fraction)
+            torch.cuda.set_per_process_memory_fraction(_CAPPED * memory_fraction)
         workload = stored.load()
         self.worker = build_worker(workload, stop=_never, resolve=_resolve)
         self._predictor = build_predictor(self.worker, workload, stop=_never)

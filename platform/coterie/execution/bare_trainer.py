@@ -4,7 +4,8 @@ It calls the hooks in `SUPPORTED_HOOKS` in Lightning's order and refuses modules
 else of a Trainer, so that both executors give the same weights.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,21 +55,35 @@ class BareTrainer:
         precision.convert_module(module)
         if batches.epochs == 0:
             return meter.fit()
-        if self.accelerator != "cpu":  # moving visits each tensor, which takes time on the CPU too
-            module.to(torch.device(self.accelerator))
-        with seeded(seed), determinism(self.deterministic), without_trainer(module):
-            optimizer = only_optimizer(module)
-            module.on_train_start()
-            for _ in range(batches.epochs):
-                module.on_train_epoch_start()
-                for index, batch in enumerate(batches):
-                    meter.add(self._step(module, optimizer, precision, batch, index))
-                    self.stop()
-                module.on_train_epoch_end()
-            module.on_train_end()
-        if self.accelerator != "cpu":
-            module.cpu()
+        alone = without_trainer(module)
+        with self._device(module), seeded(seed), determinism(self.deterministic), alone:
+            self._epochs(module, precision, batches, meter)
         return meter.fit()
+
+    @contextmanager
+    def _device(self, module: LightningModule) -> Iterator[None]:
+        """The module on its device within it, and on the CPU after it, whatever happened."""
+        if self.accelerator == "cpu":  # moving visits each tensor, which takes time there too
+            yield
+            return
+        try:
+            module.to(torch.device(self.accelerator))
+            yield
+        finally:
+            module.cpu()
+
+    def _epochs(
+        self, module: LightningModule, precision: Precision, batches: Batches, meter: Meter
+    ) -> None:
+        optimizer = only_optimizer(module)
+        module.on_train_start()
+        for _ in range(batches.epochs):
+            module.on_train_epoch_start()
+            for index, batch in enumerate(batches):
+                meter.add(self._step(module, optimizer, precision, batch, index))
+                self.stop()
+            module.on_train_epoch_end()
+        module.on_train_end()
 
     def _step(
         self,

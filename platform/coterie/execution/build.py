@@ -1,6 +1,5 @@
 """Builds what a process runs: method, worker and predictor."""
 
-import os
 from collections.abc import Callable
 from functools import partial
 
@@ -43,9 +42,9 @@ def build_worker(
     torch.set_num_threads(config.cluster.threads_per_client)
     # With deterministic algorithms PyTorch fills new memory, which takes 2.5 % of a small turn.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-    # cuBLAS is deterministic only with a fixed workspace, which is set before CUDA starts.
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     device = client_device(config)
+    if device.type != "cpu":  # embeddings and predictions too, whoever has trained here before
+        torch.use_deterministic_algorithms(config.deterministic)
     deadline = Deadline(config.faults.client_timeout_s, stop)
     trainer = local_trainer(config, device, deadline.check, workload.callbacks)
     finish = (partial(compile_encoders, mode=config.compile),) if config.compile else ()

@@ -1,5 +1,6 @@
-"""The device that a process computes on."""
+"""The device that a process computes on, and how exactly."""
 
+import os
 from pathlib import Path
 from typing import Literal
 
@@ -14,14 +15,19 @@ Accelerator = Literal["auto", "cpu", "cuda"]
 def device_of(accelerator: Accelerator, gpus: float | None = None) -> torch.device:
     """The device of this process: a GPU if it sees one and may use it.
 
-    Ray does not hide GPUs from an actor that has reserved none, so the reservation decides.
+    Ray does not hide GPUs from an actor that has reserved none, so the reservation decides. On a
+    GPU, float32 then means float32, also in convolutions (no TF32), and cuBLAS has the fixed
+    workspace without which it is not deterministic.
 
     Args:
         accelerator: `cpu` ignores GPUs.
         gpus: GPUs that this actor has reserved; None in a process that is not an actor.
     """
-    may = accelerator != "cpu" and gpus != 0
-    return torch.device("cuda" if may and torch.cuda.is_available() else "cpu")
+    if accelerator == "cpu" or gpus == 0 or not torch.cuda.is_available():
+        return torch.device("cpu")
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it when it starts
+    torch.backends.cudnn.allow_tf32 = False
+    return torch.device("cuda")
 
 
 def client_device(config: RunConfig) -> torch.device:

@@ -34,7 +34,10 @@ class Stack:
         for kind, stacked in kinds:
             every = [dict(getattr(module, f"named_{kind}")()) for module in modules]
             for name, first in every[0].items():
-                joined = torch.stack([tensors[name].detach() for tensors in every]).to(device)
+                own_values = [tensors[name].detach() for tensors in every]
+                if device.type != "cpu":  # `vmap` has no CUDA batch norm for channels-last layouts
+                    own_values = [value.contiguous() for value in own_values]
+                joined = torch.stack(own_values).to(device)
                 stacked[name] = joined.requires_grad_(first.requires_grad)
                 for tensors, own in zip(every, joined.detach(), strict=True):
                     tensors[name].data = own

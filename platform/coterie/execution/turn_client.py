@@ -97,17 +97,19 @@ def embed(network: nn.Module, data: ClientData | Tensor, device: torch.device) -
         Outputs (n, …), in the samples' order, on the CPU.
     """
     modes = {part: part.training for part in network.modules()}
-    network.eval().to(device)
     dtype, size = parameter_dtype(network), len(data)
-    with torch.no_grad():
-        outputs = [
-            network(to_unit(_rows(data, start, min(start + _EMBED_ROWS, size)).to(device), dtype))
-            for start in range(0, size, _EMBED_ROWS)
-        ]
-    network.cpu()
-    for part, training in modes.items():
-        part.training = training
-    return torch.cat(outputs)
+    try:
+        network.eval().to(device)
+        with torch.no_grad():
+            blocks = (
+                _rows(data, start, min(start + _EMBED_ROWS, size)).to(device)
+                for start in range(0, size, _EMBED_ROWS)
+            )
+            return torch.cat([network(to_unit(block, dtype)).cpu() for block in blocks])
+    finally:  # the module is used again, whatever became of this turn
+        network.cpu()
+        for part, training in modes.items():
+            part.training = training
 
 
 def _rows(data: ClientData | Tensor, start: int, end: int) -> Tensor:

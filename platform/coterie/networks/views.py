@@ -30,6 +30,7 @@ def seeded_view(augment: nn.Module, images: Tensor, seed: int) -> Tensor:
     # A run's precision must not change views: kornia draws in its module's dtype and in the default
     # dtype, which both follow the precision in a training step.
     augment.float()
+    draw_on_cpu(augment)
     devices = [images.get_device()] if images.is_cuda else []
     with torch.random.fork_rng(devices=devices):
         # Not torch.manual_seed, which would reseed all CUDA devices for good.
@@ -39,6 +40,19 @@ def seeded_view(augment: nn.Module, images: Tensor, seed: int) -> Tensor:
         with torch.autocast(images.device.type, enabled=False), _default_float32():
             views: Tensor = augment(images)
     return views
+
+
+def draw_on_cpu(augment: nn.Module) -> None:
+    """Have kornia draw on the CPU after its modules were moved to a GPU.
+
+    It draws where its modules are and then reads the values, for which each step would wait several
+    times; and a GPU's draws depend on its model.
+    """
+    cpu = torch.device("cpu")
+    for part in augment.modules():
+        move = getattr(part, "set_rng_device_and_dtype", None)
+        if move is not None and getattr(part, "device", None) != cpu:
+            move(cpu, torch.float32)
 
 
 @contextmanager

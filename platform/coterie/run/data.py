@@ -1,5 +1,6 @@
 """Reads a run's data: split over the clients here, or surveyed where siloed clients keep it."""
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,6 +17,7 @@ from coterie.errors import ConfigError, DataError
 from coterie.evaluation.sampling import labelled_rows
 from coterie.execution.silo_data import SiloData, is_siloed, silo_names
 
+_log = logging.getLogger(__name__)
 _DTYPES = {"64-true": torch.float64, "bf16-true": torch.bfloat16}
 
 
@@ -79,6 +81,7 @@ def read_and_split(config: RunConfig) -> tuple[DataArrays, list[Indices]]:
     except DataError as error:  # "clients=…" in its message is the user's "partition.clients=…"
         own = str(error).partition("=")[0] in type(config.partition).model_fields
         raise DataError(f"partition.{error}" if own else str(error)) from error
+    _tell_if_mixed(data, parts)
     parts = without_pool(parts, draw_pool(data, config.labelled_pool, config.seed))
     for client, rows in enumerate(parts):
         if len(rows) < 2:
@@ -87,6 +90,18 @@ def read_and_split(config: RunConfig) -> tuple[DataArrays, list[Indices]]:
                 "2; lower partition.clients, or choose a more even partition."
             )
     return data, parts
+
+
+def _tell_if_mixed(data: DataArrays, parts: Sequence[Indices]) -> None:
+    """Warn if the data names clients and the partition deals out their samples anew."""
+    if data.owners is not None and any(np.ptp(data.owners[rows]) for rows in parts if len(rows)):
+        _log.warning(
+            "data=%s names %d clients, but the partition deals their samples to %d others; "
+            "partition=by_client keeps them.",
+            data.name,
+            len(data.owner_names),
+            len(parts),
+        )
 
 
 def draw_pool(data: DataArrays, share: float, seed: int) -> Indices:

@@ -6,8 +6,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from coterie.checkpoints.checkpoint import load_checkpoint
 from coterie.config.about import about
 from coterie.config.component import target_of
@@ -18,7 +16,6 @@ from coterie.contract.seeds import derive_seed
 from coterie.errors import ConfigError
 from coterie.evaluation.scorer import UNSUPERVISED, Evaluation
 from coterie.execution.backend import Backend
-from coterie.execution.device import device_of
 from coterie.execution.silo_data import is_siloed
 from coterie.run.checks import check_shares
 from coterie.run.fine_tuning import FineTuning
@@ -180,11 +177,6 @@ class RunEvaluation:
         config = self.config.tracking.wandb.model_copy(update={"job_type": "evaluate"})
         about_run = {"config": dump_config(self.config), **record["settings"]}
         send_to_wandb(config, done.folder, name, about_run, fill)
-
-    @property
-    def device(self) -> torch.device:
-        """Where the driver predicts."""
-        return device_of(self.config.accelerator)
 
     def _seed(self, *purpose: int | str) -> int:
         return derive_seed(self.config.seed, "evaluate", *purpose)

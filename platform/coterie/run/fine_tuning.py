@@ -13,7 +13,8 @@ from coterie.contract.seeds import derive_seed
 from coterie.evaluation.evaluator import Evaluator
 from coterie.evaluation.scorer import Scorer
 from coterie.evaluation.semi_supervised import fine_tune
-from coterie.execution.device import device_of
+from coterie.execution.device import client_device
+from coterie.execution.without_trainer import determinism
 from coterie.run.data import draw_pool
 from coterie.run.setup import Assembly
 
@@ -64,16 +65,18 @@ class FineTuning:
             test = picked(data.test_samples, held), test_labels[held]
         else:
             test = picked(samples, held), labels[held]
-        scores = fine_tune(
-            self.assembly.method.model_for(server, None).encoder,
-            (picked(samples, fit), labels[fit]),
-            test,
-            classes=len(data.classes),
-            share=share,
-            seed=derive_seed(self.config.seed, "evaluate", "fine-tuning"),
-            epochs=self.epochs,
-            device=device_of(self.config.accelerator),
-        )
+        device = client_device(self.config)
+        with determinism(self.config.deterministic and device.type != "cpu"):
+            scores = fine_tune(
+                self.assembly.method.model_for(server, None).encoder,
+                (picked(samples, fit), labels[fit]),
+                test,
+                classes=len(data.classes),
+                share=share,
+                seed=derive_seed(self.config.seed, "evaluate", "fine-tuning"),
+                epochs=self.epochs,
+                device=device,
+            )
         return asdict(scores)
 
     def _labelled(self, fit: Indices, share: float) -> tuple[Indices, float]:

@@ -1,5 +1,7 @@
 """Which device a process may use, where it sees a GPU: an actor only one that it has reserved."""
 
+import os
+
 import pytest
 import torch
 
@@ -7,8 +9,8 @@ from coterie.commands.compose import compose
 from coterie.contract.clusterer import Clusterer
 from coterie.execution.batch_predictor import BatchPredictor
 from coterie.execution.build import build_predictor, build_worker
+from coterie.execution.device import device_of
 from coterie.networks.encoders import MLP
-from coterie.run.evaluate_run import RunEvaluation
 from coterie.run.setup import assemble
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
@@ -18,6 +20,9 @@ DIGITS = ("experiment=fedmcc_digits", "data.limit=120")
 @pytest.fixture(autouse=True)
 def sees_a_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    yield
+    torch.use_deterministic_algorithms(False)
 
 
 @pytest.mark.parametrize(
@@ -38,10 +43,17 @@ def test_clients_use_a_gpu_only_if_their_actor_has_one(keys, expected):
     assert build_predictor(worker, workload, stop=lambda: None).device == expected
 
 
-@pytest.mark.parametrize(("accelerator", "expected"), [("auto", CUDA), ("cpu", CPU)])
-def test_the_driver_uses_its_own(accelerator, expected):
-    config = compose(*DIGITS, "cluster=local", f"accelerator={accelerator}")
-    assert RunEvaluation(config, directory=None, checkpoint="latest").device == expected
+def test_a_gpu_computes_in_float32_and_deterministically(monkeypatch):
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    assert device_of("cpu") == CPU
+    assert torch.backends.cudnn.allow_tf32
+    assert "CUBLAS_WORKSPACE_CONFIG" not in os.environ
+    assert device_of("auto") == CUDA
+    assert not torch.backends.cudnn.allow_tf32
+    assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+    workload = assemble(compose(*DIGITS, "cluster=serial")).workload
+    build_worker(workload, stop=lambda: None)
+    assert torch.are_deterministic_algorithms_enabled()  # of embeddings and predictions too
 
 
 @pytest.mark.parametrize(("gpus", "expected"), [(0.0, CPU), (0.5, CUDA), (None, CUDA)])

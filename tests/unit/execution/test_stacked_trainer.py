@@ -8,6 +8,8 @@ import pytest
 import torch
 from lightning import LightningModule
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.func import functional_call, vmap
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from coterie.contract.client import ClientData, Plan
@@ -15,6 +17,7 @@ from coterie.contract.seeds import seeded
 from coterie.errors import ConfigError, InterruptedRunError
 from coterie.execution.bare_trainer import BareTrainer
 from coterie.execution.batches import SeededBatches
+from coterie.execution.stack import Stack
 from coterie.execution.stacked_trainer import StackedTrainer, Training
 
 SIZES = (23, 11, 15, 11)
@@ -255,3 +258,26 @@ def test_what_would_train_otherwise_is_refused(kind: Any, reason: str) -> None:
     wanted = rf"^executor=stacked: {kind.__name__} {reason}.*; use executor=bare\.$"
     with pytest.raises(ConfigError, match=wanted):
         stacked(trainings(kind))
+
+
+class Convolved(LightningModule):
+    """As the encoders: channels last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layers = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4))
+        self.net = layers.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.net(images)
+
+
+def test_on_a_gpu_networks_with_channels_last_are_stacked_too() -> None:
+    """CUDA's batch norm takes no channels-last tensor under `vmap`; the device is a fake one."""
+    modules = [Convolved(), Convolved()]
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        stack = Stack(modules, torch.device("cuda"))
+        given = stack.parameters, stack.buffers, torch.rand(2, 5, 3, 8, 8, device="cuda")
+        out = vmap(lambda p, b, x: functional_call(modules[0], {**p, **b}, (x,)))(*given)
+    assert out.is_cuda
+    assert out.shape == (2, 5, 4, 6, 6)

@@ -3,6 +3,7 @@
 from copy import deepcopy
 
 import numpy as np
+import pytest
 import torch
 from torch import nn
 
@@ -89,3 +90,10 @@ def test_nothing_kept_starts_it_afresh() -> None:
     load_optimizer(built, adam, {})
     assert dict(adam.state) == {}
     assert optimizer_tensors(built, adam) == {}
+
+
+def test_a_network_that_fails_is_left_as_it_was() -> None:
+    built = nn.Sequential(network(torch.float32), nn.Linear(3, 1))  # does not fit
+    with pytest.raises(RuntimeError, match="shapes"):
+        embed(built, torch.ones(3, 1, 8, 8), CPU)
+    assert all(part.training for part in built.modules())
