@@ -132,7 +132,7 @@ class Concord(OnExactSums):
         """Added to the warps' covariance, as a share of its mean variance."""
 
     def __init__(self, config: "Concord.Config", task: Task) -> None:
-        super().__init__(config, task)
+        super().__init__(task)
         self._config = config
         self._clusters = config.clusters or task.classes or None
         if self._clusters == 1:

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-from jaxtyping import Float, Float64, Int, Int16, Int32, Shaped
+from jaxtyping import Float64, Int, Int16, Int32, Shaped
 from scipy.linalg import eigh
 from threadpoolctl import threadpool_limits
 from torch import Tensor, nn
@@ -22,21 +22,16 @@ from coterie.contract import (
     Bounds,
     Client,
     Mean,
-    Method,
     ServerState,
     Slots,
-    Task,
     Tensors,
-    blank,
     derive_seed,
-    load_slots,
-    seeded,
 )
 from coterie.contract.clusterer import Clusterer
 from coterie.networks.encoders import Encoder
 from coterie.networks.prototypes import LatticeProjection
 from coterie.networks.warps import Warp
-from modules.fixed_encoder import ENCODER, RULES, FixedEncoder
+from modules.fixed_encoder import OnEncoder
 
 MOMENTS, SUMS = "moments", "sums"
 COUNT, TOTAL, PRODUCTS = "count", "total", "products"
@@ -55,7 +50,7 @@ class ExactSumsConfig(Component):
     sums: ClassVar[bool] = True
 
 
-class OnExactSums(Method):
+class OnExactSums(OnEncoder):
     """A method that learns from exact sums over a fixed encoder's representations.
 
     Attributes:
@@ -64,16 +59,9 @@ class OnExactSums(Method):
 
     widest: ClassVar[float] = float("inf")
 
-    def __init__(self, config: Component, task: Task) -> None:
-        self._task = task
-
     def init(self, sizes: Mapping[int, int], seed: int) -> ServerState:
         """The encoder as it is built, and no sums yet."""
-        with seeded(seed):
-            module = FixedEncoder(self._task)
-        RULES.check(module)
-        slots = {ENCODER: RULES.slot(module, ENCODER), MOMENTS: self._no_moments(module)}
-        return ServerState(slots=slots, facts={"seed": seed})
+        return with_slots(super().init(sizes, seed), {MOMENTS: self._no_moments()})
 
     def _moment_bounds(self) -> dict[str, Bounds]:
         """What a sample adds to the moments: features are on the lattice."""
@@ -87,15 +75,9 @@ class OnExactSums(Method):
         """The samples of each cluster, the last column of the sums."""
         return {SUMS: sums[SUMS][SUMS][..., -1]} if SUMS in sums else {}
 
-    def model_for(self, server: ServerState, client: int | None) -> Clusterer:
-        """The encoder; subclasses add what was found so far."""
-        module = blank(lambda: FixedEncoder(self._task))
-        load_slots(module, {ENCODER: server.slots[ENCODER]})
-        return Clusterer(module.encoder)
-
-    def _no_moments(self, module: FixedEncoder) -> dict[str, Tensor]:
+    def _no_moments(self) -> dict[str, Tensor]:
         """The shapes of the moments, zero."""
-        width = int(module.encoder.features)  # type: ignore[arg-type]  # an int, no submodule
+        width = self._task.features
         second = (width,) if width > self.widest else (width, width)
         return {
             name: torch.zeros(shape, dtype=torch.float64)
@@ -107,14 +89,6 @@ class OnExactSums(Method):
     ) -> Int32[Tensor, "n d"]:
         """Representations on the lattice, by default of the client's own samples."""
         return on_lattice(self._embedded(client, slots, samples))
-
-    def _embedded(
-        self, client: Client, slots: Slots, samples: Tensor | None = None
-    ) -> Float[Tensor, "n d"]:
-        """Representations, by default of the client's own samples."""
-        module = client.module("fixed", lambda: FixedEncoder(self._task))
-        load_slots(module, {ENCODER: slots[ENCODER]})
-        return client.embed(module.encoder, samples)
 
     def _projected_points(self, client: Client, slots: Slots) -> Int16[Tensor, "n c"]:
         """The client's projected samples, which it keeps from turn to turn."""

@@ -98,7 +98,7 @@ class FFCM(OnFixedEncoder):
 
     def client(self, client: Client, phase: Phase, slots: Slots) -> Outcome:
         """Fuzzy c-means on the client's own samples; the first phase starts from k-means."""
-        points, config = self._points(client, slots), self._config
+        points, config = self._embedded(client, slots), self._config
         if CENTROIDS in slots:
             start = slots[CENTROIDS][CENTROIDS]
         else:

@@ -1,4 +1,4 @@
-"""The base of k-FED, FFCM and prototypes: clusters of a fixed encoder's representations.
+"""The bases of methods that train no encoder: clusters of a fixed one's representations.
 
 With `encoder=raw` the samples themselves are clustered, as in the papers. A pretrained encoder is
 sent to each client once.
@@ -9,6 +9,7 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Annotated, ClassVar
 
+from jaxtyping import Float
 from lightning import LightningModule
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
@@ -81,12 +82,14 @@ class OnEncoder(Method):
         load_slots(module, {ENCODER: server.slots[ENCODER]})
         return Clusterer(module.encoder, self._head_of(server))
 
-    @abstractmethod
     def _head_of(self, server: ServerState) -> nn.Module | None:
         """Build the head that maps representations to cluster probabilities, if there is one."""
+        return None
 
-    def _points(self, client: Client, slots: Slots, samples: Tensor | None = None) -> Tensor:
-        """Representations, by default of the client's own samples, (n, features)."""
+    def _embedded(
+        self, client: Client, slots: Slots, samples: Tensor | None = None
+    ) -> Float[Tensor, "n d"]:
+        """Representations, by default of the client's own samples."""
         module = client.module("fixed", lambda: FixedEncoder(self._task))
         load_slots(module, {ENCODER: slots[ENCODER]})
         return client.embed(module.encoder, samples)

@@ -65,7 +65,7 @@ class KFED(OnFixedEncoder):
 
     def client(self, client: Client, phase: Phase, slots: Slots) -> Outcome:
         """Algorithm 1: the centroids of the client's own samples, but those of too few."""
-        points, seed = self._points(client, slots), derive_seed(client.seed, "kmeans")
+        points, seed = self._embedded(client, slots), derive_seed(client.seed, "kmeans")
         found = projected_kmeans(
             points, self._per_client, seed=seed, restarts=self._config.restarts
         )

@@ -69,7 +69,7 @@ class KMeans(OnExactSums):
         """Most iterations; it ends earlier once no centroid moves."""
 
     def __init__(self, config: "KMeans.Config", task: Task) -> None:
-        super().__init__(config, task)
+        super().__init__(task)
         self._config = config
         self._clusters = cluster_count(config.clusters, task)
         self._noisy: NoisyLloyd | None = None

@@ -126,8 +126,8 @@ class Prototypes(OnEncoder):
     def client(self, client: Client, phase: Phase, slots: Slots) -> Outcome:
         """Means of at least K of the client's samples, with their numbers and Σ ‖x − mean‖²."""
         if self._noisy is not None:
-            return self._noisy.client(client, phase, slots, partial(self._points, client, slots))
-        points, config = self._points(client, slots), self._config
+            return self._noisy.client(client, phase, slots, partial(self._embedded, client, slots))
+        points, config = self._embedded(client, slots), self._config
         most = max(1, len(points) // (2 * self._minimum))
         found = kmeans(
             points,

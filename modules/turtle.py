@@ -22,16 +22,15 @@ from numpy.typing import NDArray
 from pydantic import Field, PositiveInt
 from scipy.linalg import cho_factor, cho_solve
 from threadpoolctl import threadpool_limits
-from torch import Tensor, nn
+from torch import Tensor
 
 from coterie.clustering.lattice import off_lattice, on_lattice, products
 from coterie.contract import Client, Mean, Outcome, Phase, ServerState, Slots, Task, Tensors, summed
 from coterie.contract.clusterer import Clusterer
 from coterie.contract.form import Bounds
 from coterie.networks.branch import cluster_count
-from coterie.networks.encoders import Encoder
 from coterie.networks.lattice_softmax import FINE, LatticeSoftmax, design, logs_of_two, scale_of
-from coterie.networks.prototypes import LatticeProjection, directions
+from coterie.networks.prototypes import directions
 from modules.exact_sums import (
     MOMENTS,
     POINTS,
@@ -44,6 +43,7 @@ from modules.exact_sums import (
     moment_sums,
     moments_of,
     once,
+    project_in,
 )
 from modules.fixed_encoder import ENCODER
 
@@ -87,7 +87,7 @@ class Turtle(OnExactSums):
         """γ: weight of the entropy of the clusters' shares, which keeps them alike in size."""
 
     def __init__(self, config: "Turtle.Config", task: Task) -> None:
-        super().__init__(config, task)
+        super().__init__(task)
         self._config = config
         self._clusters = cluster_count(config.clusters, task)
         self.rounds = 2 + config.iterations
@@ -176,8 +176,7 @@ class Turtle(OnExactSums):
         """The encoder, with projection and labels once there are any."""
         model = super().model_for(server, client)
         if TASK in server.slots:
-            project = LatticeProjection(**server.slots[PROJECTION])
-            model.encoder = Encoder(nn.Sequential(model.encoder, project), project.width)
+            project_in(model, server)
             model.head = LatticeSoftmax(server.slots[TASK][LABELS][server.whole("best")])
         return model
 
