@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from coterie.clustering.fuzzy import fuzzy_means
 from coterie.clustering.kmeans import kmeans
-from coterie.contract import Mean, Phase, ServerState, Task, Tensors, derive_seed, gathered
+from coterie.contract import Mean, Phase, ServerState, Tensors, derive_seed, gathered
 from coterie.networks.heads import Centroids, UnitLength
 from coterie.precision import unit_rows
 from modules.fixed_encoder import CENTROIDS
@@ -37,9 +37,7 @@ class SDAFC(OnSynthesis):
         iterations: PositiveInt = 100
         """Iterations of fuzzy c-means."""
 
-    def __init__(self, config: "SDAFC.Config", task: Task) -> None:
-        super().__init__(config, task)
-        self._config = config
+    _config: "SDAFC.Config"
 
     def server(
         self,

@@ -128,7 +128,7 @@ class OnSynthesis(OnEncoder):
 
     def __init__(self, config: SynthesisConfig, task: Task) -> None:
         super().__init__(task)
-        self._synthesis = config
+        self._config = config
         self._clusters = cluster_count(config.clusters, task)
         self._images = len(task.shape) == 3
         if task.minimum > 1:
@@ -141,13 +141,13 @@ class OnSynthesis(OnEncoder):
         """The only phase."""
         if server.round:
             return None
-        shape: tuple[range | int, ...] = (range(1, self._synthesis.samples + 1), *self._task.shape)
+        shape: tuple[range | int, ...] = (range(1, self._config.samples + 1), *self._task.shape)
         form = Form(shape=shape, dtype=torch.uint8) if self._images else Form(shape=shape)
         return Phase(
             name=SYNTHETIC,
             stage="clustering",
             round=1,
-            cohort=self._synthesis.participation,
+            cohort=self._config.participation,
             records=frozenset({SYNTHETIC}),
             metrics=METRICS,
             forms={SYNTHETIC: form},
@@ -155,7 +155,7 @@ class OnSynthesis(OnEncoder):
 
     def client(self, client: Client, phase: Phase, slots: Slots) -> Outcome:
         """Train a GAN on the client's own samples, and draw from it; images in 8 bits a pixel."""
-        config = self._synthesis
+        config = self._config
         module = client.module("gan", lambda: GAN(config, self._task, self._clusters))
         if not self._images:
             own = to_unit(client.data.take(), module.shift.dtype)

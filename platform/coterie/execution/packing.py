@@ -3,7 +3,7 @@
 import hashlib
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from coterie.contract.phase import Fact, ServerState, Tensors
+from coterie.contract.phase import ServerState, Tensors
 
 _ALIGNMENT = 64
 
@@ -98,34 +98,24 @@ def digest(packed: Packed) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class PackedServer:
-    """A server state whose slots are packed."""
+    """A server state whose slots are packed.
 
-    round: int
-    step: int
-    facts: Mapping[str, Fact]
+    Attributes:
+        state: The rest of it.
+        slots: Its slots.
+    """
+
+    state: ServerState
     slots: Mapping[str, Packed]
-    renewed: frozenset[str]
 
 
 def pack_server(server: ServerState) -> PackedServer:
     """Pack each slot of a server state."""
     slots = {name: pack(server.slots[name]) for name in sorted(server.slots)}
-    return PackedServer(
-        round=server.round,
-        step=server.step,
-        facts=server.facts,
-        slots=slots,
-        renewed=server.renewed,
-    )
+    return PackedServer(state=replace(server, slots={}), slots=slots)
 
 
 def unpack_server(packed: PackedServer) -> ServerState:
     """The server state, its tensors as views of the buffers."""
     slots = {name: unpack(slot) for name, slot in packed.slots.items()}
-    return ServerState(
-        round=packed.round,
-        step=packed.step,
-        facts=packed.facts,
-        slots=slots,
-        renewed=packed.renewed,
-    )
+    return replace(packed.state, slots=slots)
