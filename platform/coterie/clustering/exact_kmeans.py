@@ -13,7 +13,7 @@ from jaxtyping import Float64, Int, Int64
 from numpy.typing import NDArray
 from torch import Tensor
 
-from coterie.clustering.lattice import off_lattice, on_lattice
+from coterie.clustering.lattice import LIMIT, off_lattice, on_lattice
 from coterie.errors import DataError
 
 
@@ -47,14 +47,14 @@ class Moments:
         return cls(int(count), mean, products / count - centre)
 
     def draws(self, number: int, generator: np.random.Generator) -> Int[Tensor, "number d"]:
-        """Points of the normal distribution with these moments, on the lattice."""
+        """Points of the normal distribution with these moments, put on the lattice if beyond it."""
         noise = torch.from_numpy(generator.standard_normal((number, len(self.mean))))
         if self.covariance.ndim == 1:
             spread = noise * self.covariance.clamp_min(0).sqrt()
         else:
             values, vectors = torch.linalg.eigh(self.covariance)
             spread = (noise * values.clamp_min(0).sqrt()) @ vectors.T
-        return on_lattice(self.mean + spread)
+        return on_lattice((self.mean + spread).clamp(-LIMIT, LIMIT))
 
 
 @dataclass(frozen=True)

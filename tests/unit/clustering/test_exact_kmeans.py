@@ -53,6 +53,12 @@ def test_growth_splits_large_clusters_and_leaves_small_ones(x: torch.Tensor) -> 
     assert sums_of(x, centroids).inertia(centroids) < sums.inertia(start)
 
 
+def test_draws_of_data_up_to_the_lattices_end_lie_on_it() -> None:
+    ends = torch.tensor([[-512.0], [512.0]]).double()
+    moments = Moments.of(torch.tensor(2.0), ends.sum(0), ends.T @ ends)
+    assert off_lattice(moments.draws(100, np.random.default_rng(0))).abs().max() == 512
+
+
 def test_draws_have_the_moments_of_the_samples(x: torch.Tensor) -> None:
     values = off_lattice(x)
     moments = Moments.of(torch.tensor(200.0), values.sum(0), products(x))
