@@ -26,6 +26,7 @@ _LOW = 2.0**40  # between the lanes: 2^20 * 2^40 = 2^60
 _MAX_WEIGHT = 2**23  # |l| <= 2^39 and 2^39 * 2^23 = 2^62
 _MAX_SUM = 2**62  # of |h|, in units of 2^-20: sums of values stay under 2^42
 _MAX_VALUE = 2.0**24  # weights of a network that learns stay far below
+_EXACT_SUM = 2.0**28  # `summed` is exact up to here
 _REACH = (_MAX_SUM // _MAX_WEIGHT - 1) / _HIGH  # of values added with the largest weight
 _FLOAT = 2**53  # float64 holds every integer up to here
 _BLOCK = 2**16  # elements per step, so that intermediates stay in the cache
@@ -127,10 +128,10 @@ def _divide(total: Tensor, weight: int) -> tuple[Tensor, Tensor]:
     return quotient.double(), (total - quotient * weight).double()
 
 
-def _largest(slot: str, values: Tensor, weight: int) -> float:
+def _largest(slot: str, layout: "Layout", values: Tensor, weight: int) -> float:
     largest = magnitude(values)
-    check_value(slot, largest)
     check_positive(slot, weight)
+    check_value(slot, layout, weight, largest)
     return largest
 
 
@@ -140,9 +141,15 @@ def check_positive(slot: str, weight: object) -> None:
         raise ContractError(f"Slot {slot!r} has weight {weight!r}; give a positive int.")
 
 
-def check_value(slot: str, largest: float) -> None:
+def check_value(slot: str, layout: "Layout", weight: int, largest: float) -> None:
     """Raise a ContractError if values of this magnitude are too large to be summed."""
-    if not largest <= _MAX_VALUE:
+    limit = layout.sum_limit
+    if limit is not None and not weight * largest <= limit:
+        raise ContractError(
+            f"Slot {slot!r} has a sum of {weight * largest:.3g} over this client's samples, and "
+            f"sums are exact up to {limit:.3g}; scale the features."
+        )
+    if limit is None and not largest <= _MAX_VALUE:
         raise ContractError(
             f"Slot {slot!r} has a value of {largest:.3g}; training diverged, lower its rate."
         )
@@ -160,11 +167,17 @@ def heaviest(sizes: Mapping[int, int], phase: Phase) -> dict[int, int]:
     return {client: max(1, math.floor(share * claim)) for client, claim in claims.items()}
 
 
-def check_weight(slot: str, weight: int, largest: float, limit: int) -> None:
+def sum_limit(clients: int) -> float:
+    """The largest sum over samples that each of so many clients may send."""
+    return min(_EXACT_SUM, _MAX_SUM // max(1, clients) / _HIGH)
+
+
+def check_weight(slot: str, layout: "Layout", weight: int, largest: float, limit: int) -> None:
     """Raise a ContractError if a contribution takes more than its client's share of the range.
 
     Args:
         slot: The slot.
+        layout: Its layout; sums over samples have a limit of their own.
         weight: The contribution's weight.
         largest: The magnitude of its largest value.
         limit: The client's largest weight, of `heaviest`.
@@ -175,7 +188,7 @@ def check_weight(slot: str, weight: int, largest: float, limit: int) -> None:
             "declare Phase.repeats if each counts more than once, and with more than "
             f"{_MAX_WEIGHT:,} samples over all clients set aggregation.rule=equal."
         )
-    if weight * largest > _REACH * limit:
+    if layout.sum_limit is None and weight * largest > _REACH * limit:
         raise ContractError(
             f"Slot {slot!r} has a value of {largest:.3g} with weight {weight}, over this client's "
             "share of the exact sums; training diverged."
@@ -191,21 +204,26 @@ class Layout:
         shapes: Their shapes.
         dtypes: Their dtypes.
         limits: The largest magnitude that each may come back with; empty without limits.
+        sum_limit: The largest magnitude of sums over samples; None of means.
     """
 
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
     dtypes: tuple[torch.dtype, ...]
     limits: tuple[float, ...] = ()
+    sum_limit: float | None = None
 
     @classmethod
-    def of(cls, tensors: Tensors, growth: float | None = None) -> "Layout":
+    def of(
+        cls, tensors: Tensors, growth: float | None = None, sum_limit: float | None = None
+    ) -> "Layout":
         """The layout of a slot, its tensors sorted by name.
 
         Args:
             tensors: The slot's tensors.
             growth: Limits contributions to so many times the slot's largest magnitude, at least
                 1. A variance counts by its root.
+            sum_limit: Of sums over samples, their largest magnitude.
 
         Raises:
             ContractError: If a tensor is not floating: a mean of integers is no integer.
@@ -219,7 +237,8 @@ class Layout:
                 )
         shapes = tuple(tuple(tensors[name].shape) for name in names)
         dtypes = tuple(tensors[name].dtype for name in names)
-        return cls(names, shapes, dtypes, () if growth is None else _limits(tensors, names, growth))
+        limits = () if growth is None else _limits(tensors, names, growth)
+        return cls(names, shapes, dtypes, limits, sum_limit)
 
     def flatten(self, tensors: Tensors) -> Tensor:
         """Concatenate the tensors into one vector, float64 if any of them is, else float32."""
@@ -280,7 +299,10 @@ class ExactMeans:
             RunError: If a sum could leave the exact range, which ends the run.
         """
         flat = {slot: self._layouts[slot].flatten(c.tensors) for slot, c in contributions.items()}
-        largest = {slot: _largest(slot, flat[slot], c.weight) for slot, c in contributions.items()}
+        largest = {
+            slot: _largest(slot, self._layouts[slot], flat[slot], c.weight)
+            for slot, c in contributions.items()
+        }
         for slot, contribution in contributions.items():
             lanes = self.lanes.get(slot) or self._layouts[slot].zeros()
             lanes.add(flat[slot], contribution.weight, largest[slot])

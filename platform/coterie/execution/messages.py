@@ -177,14 +177,14 @@ def _check_contribution(
         if not math.isfinite(found):
             raise ContractError(f"slot {slot!r}: {name!r} {_NOT_FINITE}")
         if found > limit:
-            check_value(slot, found)
+            check_value(slot, layout, contribution.weight, found)
             raise ContractError(
                 f"Slot {slot!r}: {name!r} has a value of {found:.3g}, over {limit:.3g}, which the "
                 "server's own value and faults.max_growth allow; lower the learning rate."
             )
         largest = max(largest, found)
     if heaviest is not None:
-        check_weight(slot, contribution.weight, largest, heaviest)
+        check_weight(slot, layout, contribution.weight, largest, heaviest)
 
 
 def _check_bounds(

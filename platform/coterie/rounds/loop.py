@@ -17,7 +17,7 @@ from coterie.contract.seeds import derive_seed
 from coterie.errors import RunError, StateLostError
 from coterie.execution.backend import Backend, Workload
 from coterie.execution.events import CallLost, Event, Order, Turn, TurnDone, TurnFailed
-from coterie.execution.exact import ExactMeans, Layout, heaviest
+from coterie.execution.exact import ExactMeans, Layout, heaviest, sum_limit
 from coterie.execution.messages import check_offer, check_sums_only
 from coterie.execution.packing import digest, pack, unpack
 from coterie.execution.robust import robust_means
@@ -152,14 +152,16 @@ class Loop:
         versions = {name: (digest(p), p.nbytes) for name, p in packed.items()}
         config = self.workload.config
         # Sums over samples have no scale of their own, and a median outvotes what is out of scale.
-        limited = not type(config.method).sums and config.aggregation.rule in ("weighted", "equal")
+        sums = type(config.method).sums
+        limited = not sums and config.aggregation.rule in ("weighted", "equal")
         growth = config.faults.max_growth if limited else None
+        most = sum_limit(len(turnout.clients)) if sums else None
         slots_up = {name: state.server.slots[name] for name in sorted(phase.up)}
         limits = self._heaviest(phase, turnout)
         order = Order(
             phase=phase,
             slots={name: self.backend.store(p) for name, p in packed.items()},
-            layouts={name: Layout.of(slot, growth) for name, slot in slots_up.items()},
+            layouts={name: Layout.of(slot, growth, most) for name, slot in slots_up.items()},
             turns=tuple(self._turn(state, phase, c, turnout, limits) for c in turnout.clients),
             rule=config.aggregation.rule,
             session=token_hex(16) if secure and phase.up else "",

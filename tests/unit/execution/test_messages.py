@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from coterie.contract.form import Bounds, Form
 from coterie.contract.phase import Mean, Outcome, Phase, ServerState
 from coterie.errors import ContractError
-from coterie.execution.exact import ExactMeans, Layout, heaviest
+from coterie.execution.exact import ExactMeans, Layout, heaviest, sum_limit
 from coterie.execution.messages import bytes_peer, bytes_up, check_offer, check_outcome, items_peer
 
 PHASE = Phase(
@@ -351,3 +351,18 @@ def test_sums_lie_between_what_the_clients_samples_can_add():
             check(*wrong)
     with pytest.raises(ContractError, match="'x' has a value of 11, which no sum over"):
         check([[0.0, 1.0]], 0.0, weight=11)
+
+
+def test_sums_may_be_as_large_as_they_are_exact_for_every_client():
+    def send(value, weight=1, clients=4):
+        sums = {"sums": Mean(weight=weight, tensors={"x": torch.tensor([value])})}
+        layouts = {"sums": Layout.of(sums["sums"].tensors, sum_limit=sum_limit(clients))}
+        phase = replace(PHASE, up=frozenset({"sums"}))
+        check_outcome(phase, Outcome(up=sums), layouts, None, heaviest=2)
+        ExactMeans(layouts).add(sums)
+
+    send(2.0**28)
+    send(-(2.0**22), clients=2**20)
+    for wrong in ((2.0**28 * 1.01,), (2.0**28, 2), (2.0**22 * 1.01, 1, 2**20)):
+        with pytest.raises(ContractError, match=r"sums are exact up to .*; scale the features\.$"):
+            send(*wrong)

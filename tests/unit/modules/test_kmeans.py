@@ -39,6 +39,16 @@ def test_more_restarts_never_end_worse() -> None:
     assert many.state.server.facts["inertia"] <= few.state.server.facts["inertia"] + 1e-9
 
 
+def test_data_up_to_the_lattices_end_is_summed_to_the_same_bits() -> None:
+    samples = np.random.default_rng(0).uniform(-512, 512, (400, 32)).astype(np.float32)
+    config = KMeans.Config(clusters=4, restarts=2, iterations=5)
+    splits = [np.array_split(np.arange(400), clients) for clients in (2, 40)]
+    few, many = (on_vectors(config, samples, parts).state for parts in splits)
+    assert (few.failures, many.failures) == ([], [])
+    one, other = (state.server.slots["centroids"]["best"] for state in (few, many))
+    assert torch.equal(one, other)
+
+
 def test_a_client_sends_sums_only() -> None:
     samples, _ = blobs()
     ran = on_vectors(KMeans.Config(clusters=3, restarts=2), samples, [np.arange(len(samples))])
