@@ -76,6 +76,12 @@ def test_one_huge_client_does_not_move_the_median_of_equal_ones():
     assert trimmed_mean(stacked, 0.24).max() > 1e37  # nothing is cut
 
 
+def test_trimming_almost_half_leaves_the_middle():
+    for clients in (1, 2, 3, 4, 5):
+        stacked = updates(clients)
+        assert torch.equal(trimmed_mean(stacked, 0.4999999999), coordinate_median(stacked))
+
+
 def turn(client, **slots):
     """A turn whose updates are these slots, each a tensor "w"."""
     return TurnDone(

@@ -3,6 +3,7 @@
 # ruff: noqa: E501 -- the sentences stand whole
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -103,7 +104,7 @@ def test_a_client_that_sends_huge_values_does_not_move_the_median():
         if client.id == 1:
             for mean in outcome.up.values():
                 for value in mean.tensors.values():
-                    value.fill_(1e30)
+                    value.fill_(1e7)
         return outcome
 
     worker.method.method.client = faulty
@@ -193,7 +194,37 @@ def test_a_run_says_what_was_simulated_and_ends_with_0(tmp_path):
     assert (ran.exit_code, summary["failures"]) == (0, [])
 
 
+@pytest.mark.parametrize("rule", ["median", "trimmed_mean"])
+def test_a_client_that_sends_values_beyond_all_bounds_has_failed(rule):
+    ran = federated(rule=rule, trim=0.0)
+    honest = ran.backend.worker.method.method.client
+
+    def faulty(client, phase, slots):
+        outcome = honest(client, phase, slots)
+        far = {
+            slot: replace(
+                mean, tensors={n: t.double() * 0 + 1e300 for n, t in mean.tensors.items()}
+            )
+            for slot, mean in outcome.up.items()
+        }
+        return replace(outcome, up=far) if client.id == 1 else outcome
+
+    ran.backend.worker.method.method.client = faulty
+    loop = make_loop(tiny_workload(METHOD, aggregation=AggregationConfig(rule=rule, trim=0.0)))
+    loop.backend = ran.backend
+    state = start(loop)
+    loop.run(state)
+    assert state.failures
+    assert all("client 1 failed" in failure for failure in state.failures)
+    values = torch.cat([v.flatten() for s in state.server.slots.values() for v in s.values()])
+    assert values.abs().max() < 100
+
+
 REFUSED = [
+    (
+        "aggregation={rule:trimmed_mean,trim:0.19}",
+        "aggregation.trim=0.19: of 5 clients that leaves nobody out; raise it, let more clients take part, or choose aggregation.rule=median.",
+    ),
     ("aggregation.trim=0.5", "aggregation.trim=0.5: must be below 0.5."),
     ("participation.count=9", "participation.count=9: there are 5 clients; choose 1 to 5."),
     (

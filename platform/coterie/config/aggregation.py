@@ -17,7 +17,8 @@ class AggregationConfig(Component):
     """How contributions are joined: mean by the method's weights (FedAvg), plain mean, or the
     median or trimmed mean of each coordinate, which a few faulty clients cannot move far."""
     trim: Annotated[float, Field(ge=0.0, lt=0.5)] = 0.1
-    """Share of the clients that `trimmed_mean` leaves out at each end, rounded down."""
+    """Share of the clients that `trimmed_mean` leaves out at each end, rounded down to one or
+    more."""
     optimizer: Literal["none", "momentum", "adam"] = "none"
     """`none`: the server takes the mean; `momentum`: FedAvgM; `adam`: FedAdam."""
     learning_rate: PositiveFloat | None = None

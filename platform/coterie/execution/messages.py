@@ -154,15 +154,10 @@ def _check_smallest(smallest: Mapping[str, object]) -> None:
             raise ContractError(f"Outcome.smallest[{name!r}] is {fewest!r}; give an int from 0 on.")
 
 
-def _check_contribution(
-    slot: str, contribution: Mean, layout: Layout, heaviest: int | None
-) -> None:
-    check_positive(slot, contribution.weight)
-    for name, value in contribution.tensors.items():
+def _check_layout(slot: str, tensors: Tensors, layout: Layout) -> None:
+    for name, value in tensors.items():
         _check_tensor(f"slot {slot!r}", name, value)
-        if not value.is_floating_point():
-            raise ContractError(f"slot {slot!r}: {name!r} is {value.dtype}; send floating numbers.")
-    given = {name: tuple(value.shape) for name, value in contribution.tensors.items()}
+    given = {name: tuple(value.shape) for name, value in tensors.items()}
     wanted = dict(zip(layout.names, layout.shapes, strict=True))
     if given != wanted:
         wrong = sorted(name for name in given | wanted if given.get(name) != wanted.get(name))[0]
@@ -170,14 +165,24 @@ def _check_contribution(
         raise ContractError(
             f"Slot {slot!r}: {wrong!r} has shape {shapes}; send the server's shapes."
         )
-    largest = 0.0
-    for name, limit in zip(layout.names, layout.limits or [math.inf] * len(wanted), strict=True):
+    for name, dtype in zip(layout.names, layout.dtypes, strict=True):
+        if tensors[name].dtype != dtype:
+            raise ContractError(f"slot {slot!r}: {name!r} is {tensors[name].dtype}; send {dtype}.")
+
+
+def _check_contribution(
+    slot: str, contribution: Mean, layout: Layout, heaviest: int | None
+) -> None:
+    check_positive(slot, contribution.weight)
+    _check_layout(slot, contribution.tensors, layout)
+    largest, open_ended = 0.0, [math.inf] * len(layout.names)
+    for name, limit in zip(layout.names, layout.limits or open_ended, strict=True):
         # One pass and no mask in memory; both bounds of a tensor with a NaN are NaN.
         found = magnitude(contribution.tensors[name])
         if not math.isfinite(found):
             raise ContractError(f"slot {slot!r}: {name!r} {_NOT_FINITE}")
+        check_value(slot, layout, contribution.weight, found)
         if found > limit:
-            check_value(slot, layout, contribution.weight, found)
             raise ContractError(
                 f"Slot {slot!r}: {name!r} has a value of {found:.3g}, over {limit:.3g}, which the "
                 "server's own value and faults.max_growth allow; lower the learning rate."

@@ -74,18 +74,28 @@ def coordinate_median(stacked: Tensor) -> Tensor:
     return stacked.sort(dim=0).values[middle : len(stacked) - middle].double().mean(dim=0)
 
 
+def trimmed(clients: int, trim: float) -> int:
+    """How many of so many clients a trimmed mean leaves out at each end; it leaves one at least.
+
+    Args:
+        clients: Number of clients.
+        trim: Their share in [0, 0.5), rounded down to whole clients. It counts as a decimal: 0.29
+            of 100 is 29, although 0.29 * 100 < 29 in binary.
+    """
+    return min(math.floor(round(trim * clients, 9)), (clients - 1) // 2)
+
+
 def trimmed_mean(stacked: Tensor, trim: float) -> Tensor:
     """The mean of each coordinate without its smallest and largest values.
 
     Args:
         stacked: Floating (clients, …).
-        trim: Share of the clients cut at each end, in [0, 0.5), rounded down to whole clients. It
-            counts as a decimal: 0.29 of 100 is 29, although 0.29 * 100 < 29 in binary.
+        trim: Share of the clients cut at each end; see `trimmed`.
 
     Returns:
         float64 (…).
     """
-    cut = math.floor(round(trim * len(stacked), 9))
+    cut = trimmed(len(stacked), trim)
     return stacked.sort(dim=0).values[cut : len(stacked) - cut].double().mean(dim=0)
 
 

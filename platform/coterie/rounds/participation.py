@@ -8,7 +8,7 @@ import numpy as np
 
 from coterie.config.availability_file import read_availability
 from coterie.config.schema import RunConfig
-from coterie.contract.phase import Phase
+from coterie.contract.phase import Cohort, Phase
 from coterie.contract.seeds import derive_seed
 from coterie.errors import ConfigError, ContractError
 
@@ -78,6 +78,10 @@ class Participation:
                 "rounds; ask for another, or change participation."
             )
 
+    def size(self, phase: Phase) -> int:
+        """The number of clients of a phase for which all are present."""
+        return _count(self._sized(phase).cohort, len(self._all))
+
     def turnout(self, phase: Phase) -> Turnout:
         """Draw the clients of a phase; none, if none is present or all drop out.
 
@@ -141,7 +145,7 @@ def choose_cohort(
                 f"Phase {phase.name!r} has an empty cohort; name one client or more."
             )
         return tuple(sorted(set(cohort).intersection(here)))
-    count = _share(cohort, len(clients)) if isinstance(cohort, float) else cohort
+    count = _count(cohort, len(clients))
     if not 1 <= count <= len(clients):
         raise ContractError(
             f"cohort={cohort}: {count} of {len(clients)} clients; choose one or more."
@@ -183,6 +187,12 @@ def stragglers(cohort: Collection[int], rate: float, seed: int, phase: Phase) ->
     generator = np.random.default_rng(derive_seed(seed, "stragglers", phase.round, _WHOLE_ROUND))
     drawn = generator.permutation(sorted(cohort))[: _nearest(rate, len(cohort))]
     return frozenset(int(client) for client in drawn)
+
+
+def _count(cohort: Cohort, clients: int) -> int:
+    if isinstance(cohort, tuple):
+        return len(set(cohort))
+    return _share(cohort, clients) if isinstance(cohort, float) else cohort
 
 
 def _share(fraction: float, clients: int) -> int:

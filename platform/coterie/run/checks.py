@@ -13,6 +13,7 @@ from coterie.contract.method import Task
 from coterie.contract.seeds import seeded
 from coterie.errors import ConfigError
 from coterie.evaluation.own_metrics import build_metrics
+from coterie.execution.robust import trimmed
 from coterie.execution.silo_data import is_siloed
 
 
@@ -132,6 +133,24 @@ def _check_rule(config: RunConfig) -> None:
         raise ConfigError(
             f"aggregation.rule={rule}: it needs each client's update, and "
             "privacy.secure_aggregation=true shows their sum only; leave one of the two out."
+        )
+
+
+def check_trim(trim: float, clients: Iterable[int]) -> None:
+    """Check that a trimmed mean leaves somebody out: else one client moves it as far as it likes.
+
+    Args:
+        trim: `aggregation.trim`.
+        clients: The numbers of clients of the phases.
+
+    Raises:
+        ConfigError: If it leaves nobody out of one of them.
+    """
+    fewest = min(clients, default=None)
+    if fewest is not None and not trimmed(fewest, trim):
+        raise ConfigError(
+            f"aggregation.trim={trim:g}: of {fewest} clients that leaves nobody out; raise it, let "
+            "more clients take part, or choose aggregation.rule=median."
         )
 
 

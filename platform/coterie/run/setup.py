@@ -28,7 +28,7 @@ from coterie.execution.messages import check_sums_only
 from coterie.execution.serial import SerialBackend
 from coterie.rounds.participation import Participation
 from coterie.run.callbacks import AnyCallback, build_callbacks, local_callbacks, run_callbacks
-from coterie.run.checks import check_fit, check_shares, cluster_number
+from coterie.run.checks import check_fit, check_shares, check_trim, cluster_number
 from coterie.run.data import RunData, read_data, task_of
 from coterie.run.privacy_checks import check_privacy, phases_ahead
 from coterie.run.stacked_checks import check_stacked
@@ -91,6 +91,9 @@ def assemble(config: RunConfig, given: Sequence[AnyCallback] = ()) -> Assembly:
         if config.privacy.secure_aggregation:
             for phase in phases_ahead(method, server):
                 check_sums_only(phase)
+        if config.aggregation.rule == "trimmed_mean":
+            ahead = (phase for phase in phases_ahead(method, server) if phase.up)
+            check_trim(config.aggregation.trim, map(participation.size, ahead))
         check_privacy(config, method, server, first, sizes)
     if config.evaluation.local_tests:
         _local_test_rows(config, read.arrays, read.parts)

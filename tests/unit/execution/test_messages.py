@@ -145,7 +145,15 @@ def test_anything_else_is_refused(outcome, sentence):
         ),
         (
             Outcome(up=up(b=torch.zeros(3, dtype=torch.int64))),
-            "slot 'encoder': 'b' is torch.int64; send floating numbers.",
+            "slot 'encoder': 'b' is torch.int64; send torch.float32.",
+        ),
+        (
+            Outcome(up=up(b=torch.full((3,), 1e300, dtype=torch.float64))),
+            "slot 'encoder': 'b' is torch.float64; send torch.float32.",
+        ),
+        (
+            Outcome(up=up(b=torch.full((3,), 3e38))),
+            "Slot 'encoder' has a value of 3e+38; training diverged, lower its rate.",
         ),
         (Outcome(up=up(b="abc")), "slot 'encoder': 'b' is str; send a tensor."),
         (
