@@ -43,6 +43,8 @@ class Misbehaves(FedMCC):
         outcome = super().client(client, phase, slots)
         if wrong and self._config.how in METRICS:
             return replace(outcome, metrics={**outcome.metrics, "loss": METRICS[self._config.how]})
+        if wrong and self._config.how == "state_key":
+            return replace(outcome, state={b"x": torch.ones(1)})
         return replace(outcome, up=self._spoiled(outcome.up)) if wrong else outcome
 
     def server(self, server, phase, means, records):

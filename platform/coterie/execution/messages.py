@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from numbers import Real
 from typing import Any
 
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from coterie.contract.form import ANY, LARGEST, Bounds, Form, Length
 from coterie.contract.phase import Mean, Outcome, Phase, ServerState, Slots, Tensors
-from coterie.errors import ConfigError, ContractError
+from coterie.errors import ConfigError, ContractError, printable
 from coterie.execution.exact import (
     Layout,
     check_positive,
@@ -21,6 +22,8 @@ from coterie.execution.exact import (
 
 WEIGHT_BYTES = 8
 """Each contribution carries its weight, one int64."""
+_LONGEST_NAME = 1000
+_MOST_SAMPLES = 2**53
 _NOT_FINITE = "is not finite; lower the learning rate or drop the client."
 
 
@@ -62,7 +65,7 @@ def check_outcome(
     *,
     samples: int = 1,
     heaviest: int | None = None,
-) -> None:
+) -> Outcome:
     """Check an outcome against the phase, before anything of it is sent.
 
     Args:
@@ -72,6 +75,9 @@ def check_outcome(
         clients: All clients, or None if they are not known here.
         samples: The client's number of samples.
         heaviest: The largest weight that its contributions may have; None where none counts.
+
+    Returns:
+        The outcome, its metrics as plain floats.
 
     Raises:
         ContractError: Naming the first undeclared or missing key, or wrong shape, type or range.
@@ -100,8 +106,12 @@ def check_outcome(
         _check_recipient(recipient, clients)
         _check_forms(f"mail to client {recipient}", message, phase, samples)
     _check_smallest(outcome.smallest)
-    for name, value in outcome.metrics.items():
-        _check_metric(name, value, phase.forms.get(name, ANY), samples)
+    _check_state(outcome.state or {})
+    numbers = {name: _plain(name, value) for name, value in outcome.metrics.items()}
+    for name, number in numbers.items():
+        form = phase.forms.get(name, ANY)
+        _check_range(f"metric: {name!r}", number, number, form, samples, floating=True)
+    return replace(outcome, metrics=numbers)
 
 
 def bytes_up(outcome: Outcome) -> dict[str, int]:
@@ -148,10 +158,28 @@ def _check_recipient(recipient: object, clients: Collection[int] | None) -> None
         raise ContractError(f"Mail goes to client {recipient}, which does not exist.")
 
 
+def _check_name(what: str, name: object) -> None:
+    """Names are written to files, and read from them again."""
+    if type(name) is not str or len(name) > _LONGEST_NAME or not name.isprintable():
+        raise ContractError(
+            f"{what} has the key {printable(repr(name))}; give a printable str of at most "
+            f"{_LONGEST_NAME} characters."
+        )
+
+
+def _check_state(state: Tensors) -> None:
+    for name, value in state.items():
+        _check_name("Outcome.state", name)
+        _check_tensor("state", name, value)
+
+
 def _check_smallest(smallest: Mapping[str, object]) -> None:
     for name, fewest in smallest.items():
-        if type(fewest) is not int or fewest < 0:
-            raise ContractError(f"Outcome.smallest[{name!r}] is {fewest!r}; give an int from 0 on.")
+        _check_name("Outcome.smallest", name)
+        if type(fewest) is not int or not 0 <= fewest <= _MOST_SAMPLES:
+            raise ContractError(
+                f"Outcome.smallest[{name!r}] is {fewest!r}; give an int from 0 to 2^53."
+            )
 
 
 def _check_layout(slot: str, tensors: Tensors, layout: Layout) -> None:
@@ -227,11 +255,11 @@ def _check_forms(what: str, tensors: Tensors, phase: Phase, samples: int) -> Non
             _check_range(f"{what}: {name!r}", low, high, form, samples, floating=floating)
 
 
-def _check_metric(name: str, value: Any, form: Form, samples: int) -> None:
+def _plain(name: str, value: Any) -> float:
+    """A metric, converted once: another conversion of a client's type might give another value."""
     if not isinstance(value, Real):
         raise ContractError(f"metric: {name!r} is {type(value).__name__}; report a number.")
-    number = float(value)
-    _check_range(f"metric: {name!r}", number, number, form, samples, floating=True)
+    return float(value)
 
 
 def _check_range(
@@ -266,6 +294,8 @@ def _shown(length: Length) -> str:
 def _check_tensor(what: str, name: str, value: Any) -> None:
     if not isinstance(value, Tensor):
         raise ContractError(f"{what}: {name!r} is {type(value).__name__}; send a tensor.")
+    if value.is_meta:
+        raise ContractError(f"{what}: {name!r} has no values; take it off the meta device.")
     if value.is_complex() or value.is_quantized or value.layout is not torch.strided:
         kind = value.dtype if value.layout is torch.strided else value.layout
         raise ContractError(f"{what}: {name!r} is {kind}; send a dense tensor of real numbers.")

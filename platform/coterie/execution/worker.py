@@ -143,7 +143,7 @@ class Worker:
             client = self._client(turn, trainer, pool)
             outcome = self.method.client(client, order.phase, slots)
             self.deadline.check()
-            check_outcome(
+            outcome = check_outcome(
                 order.phase,
                 outcome,
                 order.layouts,
@@ -208,7 +208,7 @@ def _turn_done(call: int, client: int, outcome: Outcome, seconds: float) -> Turn
         call=call,
         client=client,
         records=pack(outcome.records),
-        metrics={name: float(value) for name, value in outcome.metrics.items()},
+        metrics=outcome.metrics,
         bytes_up=bytes_up(outcome),
         bytes_peer=bytes_peer(outcome),
         items_peer=items_peer(outcome),

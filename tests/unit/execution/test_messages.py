@@ -121,11 +121,20 @@ UNDECLARED = "Phase 'train' {} undeclared; add it to Phase.{}."
         (Outcome(up=up(0)), "Slot 'encoder' has weight 0; give a positive int."),
         (
             Outcome(smallest={"choice": np.int64(2)}),
-            "Outcome.smallest['choice'] is np.int64(2); give an int from 0 on.",
+            "Outcome.smallest['choice'] is np.int64(2); give an int from 0 to 2^53.",
+        ),
+        (
+            Outcome(smallest={"choice": 10**400}),
+            f"Outcome.smallest['choice'] is {10**400}; give an int from 0 to 2^53.",
+        ),
+        (
+            Outcome(smallest={b"choice": 1}),
+            "Outcome.smallest has the key b'choice'; "
+            "give a printable str of at most 1000 characters.",
         ),
         (
             Outcome(smallest={"choice": "x"}),
-            "Outcome.smallest['choice'] is 'x'; give an int from 0 on.",
+            "Outcome.smallest['choice'] is 'x'; give an int from 0 to 2^53.",
         ),
     ],
 )
@@ -174,6 +183,15 @@ def test_anything_else_is_refused(outcome, sentence):
             "mail to client 1: 'note' has a value of 1e+38; send -1e+12 to 1e+12.",
         ),
         (Outcome(mail={1: {"note": [1.0]}}), "mail to client 1: 'note' is list; send a tensor."),
+        (
+            Outcome(state={"x": torch.zeros(1).to_sparse()}),
+            "state: 'x' is torch.sparse_coo; send a dense tensor of real numbers.",
+        ),
+        (
+            Outcome(state={"x": torch.zeros(1, device="meta")}),
+            "state: 'x' has no values; take it off the meta device.",
+        ),
+        (Outcome(state={"x": [1.0]}), "state: 'x' is list; send a tensor."),
         (Outcome(metrics={"loss": "low"}), "metric: 'loss' is str; report a number."),
         (Outcome(metrics={"loss": torch.ones(())}), "metric: 'loss' is Tensor; report a number."),
         (
@@ -190,6 +208,28 @@ def test_what_is_no_number_or_beyond_all_bounds_is_refused(outcome, sentence):
     with pytest.raises(ContractError) as caught:
         check(outcome)
     assert str(caught.value) == sentence
+
+
+class Text(str):
+    """No plain str."""
+
+
+@pytest.mark.parametrize("key", [b"x", ("a", "b"), "\ud800", "a\nb", "x" * 1001, Text("x")])
+def test_what_a_client_keeps_has_names_that_a_checkpoint_can_hold(key):
+    with pytest.raises(ContractError, match=r"^Outcome.state has the key .*; give a printable str"):
+        check(Outcome(state={key: torch.ones(1)}))
+
+
+def test_a_metric_is_converted_once():
+    class Turncoat(float):
+        asked = 0
+
+        def __float__(self):
+            self.asked += 1
+            return 1.0 if self.asked == 1 else float("nan")
+
+    found = check_outcome(PHASE, Outcome(metrics={"loss": Turncoat(2.0)}), LAYOUTS, None)
+    assert (found.metrics, type(found.metrics["loss"])) == ({"loss": 1.0}, float)
 
 
 FORMS = replace(
