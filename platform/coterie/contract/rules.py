@@ -18,6 +18,11 @@ def is_statistic(name: str) -> bool:
     return name.rpartition(".")[2] in _STATISTICS
 
 
+def is_variance(name: str) -> bool:
+    """Whether an entry is a running variance of BatchNorm."""
+    return name.rpartition(".")[2] == "running_var"
+
+
 class Rule(Enum):
     """What happens to an entry of the state between two turns of a client."""
 

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coterie.contract.phase import Mean, Phase, Tensors
+from coterie.contract.rules import is_variance
 from coterie.errors import ContractError, RunError
 
 _HIGH = 2.0**20
@@ -265,7 +266,7 @@ class Layout:
 
 
 def _limits(tensors: Tensors, names: tuple[str, ...], growth: float) -> tuple[float, ...]:
-    powers = [2 if name.endswith("running_var") else 1 for name in names]
+    powers = [2 if is_variance(name) else 1 for name in names]
     pairs = zip(names, powers, strict=True)
     scale = max([1.0, *(magnitude(tensors[name]) ** (1 / power) for name, power in pairs)])
     return tuple((growth * scale) ** power for power in powers)

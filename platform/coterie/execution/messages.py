@@ -11,6 +11,7 @@ from torch import Tensor
 
 from coterie.contract.form import ANY, LARGEST, Bounds, Form, Length
 from coterie.contract.phase import Mean, Outcome, Phase, ServerState, Slots, Tensors
+from coterie.contract.rules import is_variance
 from coterie.errors import ConfigError, ContractError, printable
 from coterie.execution.exact import (
     Layout,
@@ -210,6 +211,10 @@ def _check_contribution(
         if not math.isfinite(found):
             raise ContractError(f"slot {slot!r}: {name!r} {_NOT_FINITE}")
         check_value(slot, layout, contribution.weight, found)
+        if is_variance(name) and bool((contribution.tensors[name] < 0).any()):
+            raise ContractError(
+                f"Slot {slot!r}: {name!r} has a value below 0; send a variance as it is measured."
+            )
         if found > limit:
             raise ContractError(
                 f"Slot {slot!r}: {name!r} has a value of {found:.3g}, over {limit:.3g}, which the "

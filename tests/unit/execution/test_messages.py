@@ -331,6 +331,8 @@ def test_values_far_above_the_servers_own_are_refused():
         "Slot 'encoder': 'b' has a value of 200, over 200, which the server's own value and "
         "faults.max_growth allow; lower the learning rate."
     )
+    with pytest.raises(ContractError, match=r"'n\.running_var' has a value below 0; send a var"):
+        send(**{"n.running_var": torch.tensor([1.0, -0.1, 0.0])})
     with pytest.raises(ContractError, match=r"'n\.running_var' has a value of 4"):
         send(**{"n.running_var": torch.full((3,), 4.1e4)})
 
