@@ -255,6 +255,13 @@ def test_methods_that_average_models_run_with_noise(choice, tmp_path):
     assert spent(tmp_path / "run")[-1] > 0
 
 
+def test_a_projector_with_batch_norm_keeps_its_statistics(tmp_path):
+    keys = (*small("fedsimclr"), "encoder=mlp", "method.projector_norm=hidden")
+    noise = ("privacy.dp.clip=1", "privacy.dp.noise_multiplier=4")
+    train(tmp_path / "run", *keys, *noise, "evaluation.unsupervised=true")
+    assert summary(tmp_path / "run")["status"] == "completed"
+
+
 @pytest.mark.parametrize(
     "choice",
     ["fedsimclr", "fedbyol", "fedsimsiam", "fedu", "rotpred", "specloss", "fedcc", "ifca"],

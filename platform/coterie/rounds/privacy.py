@@ -24,6 +24,7 @@ from coterie.config.component import Component
 from coterie.config.privacy import DPConfig
 from coterie.contract.accounting import epsilon
 from coterie.contract.phase import Mean, Phase, Tensors
+from coterie.contract.rules import is_statistic
 from coterie.errors import ConfigError, ContractError, RunError
 from coterie.execution.clipping import STEPS, Sensitivity
 from coterie.execution.discrete_gaussian import Stream, discrete_gaussian
@@ -93,7 +94,8 @@ class Privacy:
 
         Returns:
             Slot to what it was plus the sum by the number of clients that were asked, whether or
-            not they answered; for sums over samples, the sum itself. Its weight is 1.
+            not they answered; for sums over samples, the sum itself. Its weight is 1. Running
+            statistics, of which clients send no update, stay what they were, without noise.
         """
         bound = order.sensitivity
         if not order.layouts:
@@ -105,7 +107,8 @@ class Privacy:
         tag = self._tag(f"{_place(order.phase)}{sigma(self.config, bound)} ", whole.tobytes())
         self._pay(order, tag.hex())
         stream = Stream(hmac.digest(self.secret, b"noise " + tag, "sha256"))
-        noisy = whole + discrete_gaussian(stream, sigma(self.config, bound), len(whole))
+        noise = discrete_gaussian(stream, sigma(self.config, bound), len(whole))
+        noisy = whole + np.where(_statistics(order), 0, noise)
         count = len(order.turns) if bound.clips else 1
         means, start = {}, 0
         for slot in sorted(order.layouts):
@@ -232,6 +235,14 @@ def _bytes(order: Order, sums: ExactMeans) -> bytes:
     found = [sums.lanes.get(slot) or order.layouts[slot].zeros() for slot in sorted(order.layouts)]
     lanes = [lane.long().numpy().tobytes() for each in found for lane in (each.high, each.low)]
     return b"".join(lanes)
+
+
+def _statistics(order: Order) -> NDArray[np.bool_]:
+    """Which elements of all slots are running statistics: their update is zero for any data."""
+    layouts = [order.layouts[slot] for slot in sorted(order.layouts)]
+    fields = [pair for of in layouts for pair in zip(of.names, of.shapes, strict=True)]
+    sizes = [math.prod(shape) for _, shape in fields]
+    return np.repeat([is_statistic(name) for name, _ in fields], sizes)
 
 
 def _whole(order: Order, sums: ExactMeans) -> NDArray[np.int64]:

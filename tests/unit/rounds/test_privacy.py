@@ -97,6 +97,20 @@ def test_the_mean_is_the_slot_plus_the_noisy_sum_by_those_asked():
     assert found["b"].abs().min() > 0  # nobody sent it, and nobody can tell
 
 
+def test_running_statistics_of_which_nobody_sends_an_update_get_no_noise():
+    slot = {"n.running_mean": torch.zeros(3), "n.running_var": torch.full((3,), 0.1)}
+    slot |= {"n.weight": torch.ones(3), "w": torch.ones(2000)}
+    layouts = {"a": Layout.of(slot)}
+    found, own = ExactMeans(layouts), {n: torch.zeros_like(t).double() for n, t in slot.items()}
+    found.add({"a": Mean(weight=1, tensors=own)})
+    (noisy,) = Privacy(CONFIG, KEY).release(order(layouts=layouts), found, {"a": slot}.get).values()
+    for name in ("n.running_mean", "n.running_var"):
+        assert torch.equal(noisy.tensors[name], slot[name])
+    assert bool((noisy.tensors["n.weight"] != 1).all())
+    noise = (noisy.tensors["w"].double() - 1) * 3
+    assert abs(noise.std() / 3.0 - 1) < 0.07  # clip 2 by noise multiplier 1.5
+
+
 def test_sums_over_samples_come_as_they_are():
     layouts = {"a": Layout.of({"w": torch.zeros(2000, dtype=torch.float64)})}
     one = order(clips=False, layouts=layouts, steps=2 * STEPS)
