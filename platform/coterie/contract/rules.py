@@ -84,8 +84,14 @@ class StateRules:
             self.of(key)
 
     def slot(self, module: nn.Module, slot: str) -> dict[str, Tensor]:
-        """The module's entries of a slot, detached, on the CPU."""
-        return self._select(module, lambda entry: entry.rule is Rule.AVERAGE and entry.slot == slot)
+        """The module's entries of a slot, detached, on the CPU.
+
+        Integers and booleans that no rule names in full are constants of the network, such as an
+        index: they stay as they are built and are never sent.
+        """
+        named = {entry.pattern for entry in self._entries}
+        found = self._select(module, lambda e: e.rule is Rule.AVERAGE and e.slot == slot)
+        return {k: v for k, v in found.items() if k in named or not _is_whole(v)}
 
     def slots(self, module: nn.Module, names: Collection[str]) -> dict[str, Tensors]:
         """Several slots of the module by name, in alphabetical order."""
@@ -109,6 +115,10 @@ class StateRules:
     def _select(self, module: nn.Module, wanted: Callable[[Entry], bool]) -> dict[str, Tensor]:
         state = module.state_dict()
         return {k: v.detach().cpu().clone() for k, v in state.items() if wanted(self.of(k))}
+
+
+def _is_whole(value: Tensor) -> bool:
+    return not (value.is_floating_point() or value.is_complex())
 
 
 def load_tensors(module: nn.Module, tensors: Tensors) -> None:

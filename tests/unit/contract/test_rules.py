@@ -36,6 +36,17 @@ def test_num_batches_tracked_is_nobodys_even_under_a_rule_for_all(module):
     assert set(rules.slot(module, "all")) == set(module.state_dict()) - {"1.num_batches_tracked"}
 
 
+def test_integers_and_booleans_that_no_rule_names_are_constants_and_not_sent(module):
+    module.register_buffer("index", torch.arange(3))
+    module.register_buffer("mask", torch.tensor([True, False]))
+    rules = StateRules(
+        Entry(pattern="mask", rule=Rule.AVERAGE, slot="all"),
+        Entry(pattern="*", rule=Rule.AVERAGE, slot="all"),
+    )
+    without = {"1.num_batches_tracked", "index"}
+    assert set(rules.slot(module, "all")) == set(module.state_dict()) - without
+
+
 def test_an_entry_without_a_rule_is_refused(module):
     rules = StateRules(Entry(pattern="0.*", rule=Rule.KEEP))
     with pytest.raises(ContractError) as caught:
