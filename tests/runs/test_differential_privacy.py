@@ -235,6 +235,14 @@ def test_clients_tell_nothing_about_their_training(keys, tmp_path):
     assert "loss" not in json.dumps(rows(tmp_path / "run", "client"))
 
 
+def test_clients_do_not_tell_how_large_their_clusters_are(tmp_path):
+    train(tmp_path / "run", *KMEANS)
+    sent = [sent for row in rows(tmp_path / "run", "messages") for sent in row.get("messages", ())]
+    slots = [each for each in sent if each["kind"] == "slot"]
+    assert slots
+    assert {row["samples"] for row in slots} == {None}
+
+
 def test_the_server_optimiser_steps_by_noisy_means(tmp_path):
     train(tmp_path / "run", *FEDAVG, "aggregation.optimizer=momentum")
     assert summary(tmp_path / "run")["status"] == "completed"

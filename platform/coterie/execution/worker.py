@@ -152,13 +152,15 @@ class Worker:
                 heaviest=turn.heaviest,
             )
             # Under differential privacy nothing leaves the client but what is noised.
-            if order.sensitivity is not None or turn.noise is not None:
-                outcome = replace(outcome, metrics={}, note="")
+            noisy = order.sensitivity is not None or turn.noise is not None
+            if noisy:
+                outcome = replace(outcome, metrics={}, note="", smallest={})
             done = _turn_done(call, turn.client, outcome, time.perf_counter() - started)
             done = replace(done, updates=sent_whole(order.rule, outcome.up))
             up = summed(order.rule, _bounded(order, outcome.up, slots))
             if isinstance(sums, ExactMeans):
-                groups = smallest_groups(self.method, {s: m.tensors for s, m in outcome.up.items()})
+                sent = {slot: mean.tensors for slot, mean in outcome.up.items()}
+                groups = {} if noisy else smallest_groups(self.method, sent)
                 done = replace(done, smallest={**done.smallest, **groups})
                 sums.add(up)  # last, so that a client that fails adds nothing
             else:

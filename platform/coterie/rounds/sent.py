@@ -62,6 +62,8 @@ def _slots(
 ) -> Iterable[Sent]:
     totals = {slot: summed(mean) for slot, mean in result.means.items()} if order.session else {}
     groups = smallest_groups(method, totals)
+    # Under differential privacy clients do not tell how large the groups of their sums are.
+    secret = order.sensitivity is not None and not order.sensitivity.clips
     for slot, layout in order.layouts.items():
         turns = [turn for turn in result.turns if slot in turn.bytes_up]
         own = [turn.smallest.get(slot, sizes[turn.client]) for turn in turns]
@@ -73,7 +75,7 @@ def _slots(
             form=_layout_text(layout),
             clients=len(turns),
             bytes=sum(turn.bytes_up[slot] for turn in turns),
-            samples=_least(own),
+            samples=None if secret else _least(own),
             summed=len(turns) if order.session else 0,
         )
 
