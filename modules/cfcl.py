@@ -38,6 +38,7 @@ from coterie.peers.topology import (
     complete_graph,
     geometric_graph,
     listed_graph,
+    neighbourhoods,
     neighbours,
     ring,
 )
@@ -110,6 +111,7 @@ class CFCL(Method):
             down=frozenset({SETUP} if aggregates else {MODEL, SETUP}),
             up=frozenset({MODEL}) if aggregates else frozenset(),
             mail=self._letters(event),
+            recipients=neighbourhoods(_pairs(server.slots[SETUP]["edges"])),
             metrics=METRICS.get(event.kind, frozenset()),
             forms=self._forms(),
             repeats=self._config.aggregate_every / int(server.slots[SETUP]["unit"]),
@@ -126,7 +128,7 @@ class CFCL(Method):
         if event.kind == "train":
             return self._train(client, device, phase, slots)
         setup = slots[SETUP]
-        around = neighbours([(int(i), int(j)) for i, j in setup["edges"]], client.id)
+        around = neighbours(_pairs(setup["edges"]), client.id)
         current = device.round == phase.round
         sender = Sender(
             config=self._config,
@@ -156,12 +158,12 @@ class CFCL(Method):
         return frozenset({"push": {reserve}, "pull": {pulled} | late}.get(event.kind, ()))
 
     def _forms(self) -> dict[str, Form]:
-        """Of the letters: samples as the data has them, or embeddings, at most so many."""
+        """Of the letters: samples as the data has them, or embeddings, one to so many."""
         task, config = self._task, self._config
         kind = torch.uint8 if len(task.shape) == 3 else torch.float32
         forms = {}
         for keys, most in ((RESERVE, config.reserve_size), (PULLED, config.pull_size)):
-            rows = range(most + 1)
+            rows = range(1, most + 1)
             forms[keys[False]] = Form(shape=(rows, *task.shape), dtype=kind)
             forms[keys[True]] = Form(shape=(rows, task.features))
         return forms
@@ -251,6 +253,10 @@ class CFCL(Method):
         trained = self._timeline[phase.round - 1][phase.step - 1]
         metrics = {"time_step": float(trained.step + trained.steps - 1)}
         return Outcome(up=up, state=device.tensors(), metrics=metrics)
+
+
+def _pairs(edges: Tensor) -> Edges:
+    return tuple((int(i), int(j)) for i, j in edges)
 
 
 def weight_unit(samples: int, steps: int, devices: int) -> int:

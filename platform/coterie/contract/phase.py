@@ -42,6 +42,7 @@ class Phase:
         up: Slots that clients may send back to be averaged; empty means no aggregation.
         records: Tensors that clients may send; they are gathered in client order, never averaged.
         mail: Keys of the messages that one client may send to another.
+        recipients: Client to the clients that it may send mail to; None for all.
         metrics: Scalars about the training that clients may send, for people to watch.
         minima: Those of `metrics` that are reported as the minimum over the clients; the others
             are reported as the mean, weighted by numbers of samples.
@@ -69,6 +70,7 @@ class Phase:
     up: frozenset[str] = frozenset()
     records: frozenset[str] = frozenset()
     mail: frozenset[str] = frozenset()
+    recipients: Mapping[int, frozenset[int]] | None = None
     metrics: frozenset[str] = frozenset()
     minima: frozenset[str] = frozenset()
     forms: Mapping[str, Form] = field(default_factory=dict)

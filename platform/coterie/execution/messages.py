@@ -73,7 +73,7 @@ def check_outcome(
         phase: The declaration.
         outcome: The result of a client's turn.
         layouts: Slot to the layout that contributions must have.
-        clients: All clients, or None if they are not known here.
+        clients: The clients that it may send mail to, or None if they are not known here.
         samples: The client's number of samples.
         heaviest: The largest weight that its contributions may have; None where none counts.
 
@@ -156,7 +156,7 @@ def _check_recipient(recipient: object, clients: Collection[int] | None) -> None
     if type(recipient) is not int:
         raise ContractError(f"Mail goes to client {recipient!r}; give its id as an int.")
     if clients is not None and recipient not in clients:
-        raise ContractError(f"Mail goes to client {recipient}, which does not exist.")
+        raise ContractError(f"Mail goes to client {recipient}; send it to one that may receive it.")
 
 
 def _check_name(what: str, name: object) -> None:

@@ -3,7 +3,7 @@
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import NamedTuple
@@ -147,7 +147,7 @@ class Worker:
                 order.phase,
                 outcome,
                 order.layouts,
-                range(len(self.parts)),
+                self._recipients(order, turn),
                 samples=turn.size,
                 heaviest=turn.heaviest,
             )
@@ -175,6 +175,11 @@ class Worker:
             message = described(error) if refused else _failure_message(error)
             return TurnFailed(call=call, client=turn.client, message=message, refused=refused)
         return done
+
+    def _recipients(self, order: Order, turn: Turn) -> Collection[int]:
+        """The clients that a client may send mail to."""
+        named = order.phase.recipients
+        return range(len(self.parts)) if named is None else named.get(turn.client, frozenset())
 
     def _client(self, turn: Turn, trainer: LocalTrainer, pool: ModulePool) -> TurnClient:
         return TurnClient(

@@ -58,6 +58,15 @@ def listed_graph(clients: int, pairs: Iterable[tuple[int, int]]) -> Edges:
     return tuple(sorted(edges))
 
 
+def neighbourhoods(edges: Iterable[tuple[int, int]]) -> dict[int, frozenset[int]]:
+    """Device to its neighbours, for the devices that have any."""
+    found: dict[int, set[int]] = {}
+    for i, j in edges:
+        found.setdefault(i, set()).add(j)
+        found.setdefault(j, set()).add(i)
+    return {device: frozenset(around) for device, around in found.items()}
+
+
 def neighbours(edges: Iterable[tuple[int, int]], client: int) -> tuple[int, ...]:
     """Neighbours of a device, ascending."""
     pairs = [pair for pair in edges if client in pair]

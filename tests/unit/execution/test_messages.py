@@ -110,9 +110,9 @@ UNDECLARED = "Phase 'train' {} undeclared; add it to Phase.{}."
         ),
         (
             Outcome(mail={3: {"note": torch.ones(1)}}),
-            "Mail goes to client 3, which does not exist.",
+            "Mail goes to client 3; send it to one that may receive it.",
         ),
-        (Outcome(mail={-1: {}}), "Mail goes to client -1, which does not exist."),
+        (Outcome(mail={-1: {}}), "Mail goes to client -1; send it to one that may receive it."),
         (
             Outcome(mail={np.int64(2): {}}),
             "Mail goes to client np.int64(2); give its id as an int.",

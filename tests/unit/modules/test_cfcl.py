@@ -2,6 +2,7 @@
 
 import itertools
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -30,12 +31,13 @@ from tests.builders.federation import (
     SHAPE,
     SIZES,
     Federated,
+    federate,
     same_bits,
     slow_mean,
     tiny_task,
     tiny_workload,
 )
-from tests.builders.loops import plain
+from tests.builders.loops import make_loop, plain, start
 from tests.builders.observers import Silent
 
 
@@ -262,6 +264,39 @@ def test_only_neighbours_write_to_each_other(changes: dict[str, Any], pairs: Any
     for kind in ("push", "pull"):
         sent = {(t.client.id, to) for t in turns(done, kind) for to in t.outcome.mail}
         assert sent == edges | {(j, i) for i, j in edges}
+
+
+@pytest.mark.parametrize(
+    ("spoil", "sentence"),
+    [
+        (lambda mail: {**mail, 1: next(iter(mail.values()))}, "Mail goes to client 1; send it to"),
+        (
+            lambda mail: {to: {k: v[:0] for k, v in own.items()} for to, own in mail.items()},
+            "'samples' has shape (0, ",
+        ),
+    ],
+    ids=["stranger", "empty"],
+)
+def test_a_letter_to_a_stranger_or_with_nothing_in_it_is_its_senders_failure(
+    spoil: Any, sentence: str
+) -> None:
+    config = short(exchange="explicit", topology="edges", edges=((2, 0),))
+    done = federate(tiny_workload(config))
+    method = done.backend.worker.method.method
+    honest = method.client
+
+    def faulty(client: Any, phase: Any, slots: Any) -> Any:
+        outcome = honest(client, phase, slots)
+        spoiled = client.id == 0 and phase.name == "pull"
+        return replace(outcome, mail=spoil(outcome.mail)) if spoiled else outcome
+
+    method.client = faulty
+    loop = make_loop(tiny_workload(config))
+    loop.backend = done.backend
+    state = start(loop)
+    loop.run(state)
+    assert state.failures
+    assert all("client 0 failed" in f and sentence in f for f in state.failures)
 
 
 @pytest.mark.parametrize(
