@@ -13,6 +13,8 @@ from types import ModuleType
 
 BESIDE = ("modules", "datamodules")
 """The packages that are installed with the engine."""
+SHIPPED = ("coterie", *BESIDE)
+"""The engine and those packages, which any stored config may name."""
 
 _ENGINE = Path(__file__).resolve().parent
 _HOMES = [str(_ENGINE.parent), str(_ENGINE.parent.parent)]

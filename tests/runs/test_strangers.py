@@ -127,6 +127,34 @@ def test_a_stored_cluster_is_not_joined(run, capsys):
     assert evaluate.main([f"run={run}"]) == 2
 
 
+@pytest.mark.parametrize(
+    "target", ["coterie.tracking.wandb_logger:WandbRunLogger", "coterie.tracking.loggers:CSVLogger"]
+)
+def test_a_stored_logger_neither_sends_nor_writes_elsewhere(run, home, capsys, target):
+    logger = {"target": target, "save_dir": str(home), "settings": {"base_url": "http://127.0.0.1"}}
+    change(run, tracking={"loggers": [logger]})
+    assert train.main(["resume=true", f"run_dir={run}", "encoder.target=coterie.networks:MLP"]) == 2
+    assert "give tracking.loggers again." in capsys.readouterr().err
+    assert {path.name for path in home.iterdir()} == {"notes.jsonl", "weights.safetensors"}
+
+
+def test_what_reads_a_run_sends_nothing_to_a_tracker(run, monkeypatch):
+    def refuse(*_, **__):
+        raise AssertionError("the evaluation of a stored run is sent")
+
+    monkeypatch.setattr("coterie.tracking.wandb_logger.send_to_wandb", refuse)
+    change(run, tracking={"loggers": ["wandb"], "wandb": {"entity": "evil", "mode": "offline"}})
+    command = [f"run={run}", "labelled_shares=[]", "evaluation.figures=false"]
+    assert evaluate.main(command) == 0
+
+
+def test_a_stored_account_of_a_tracker_is_given_again(run, capsys):
+    change(run, tracking={"loggers": ["wandb"], "wandb": {"entity": "evil", "mode": "offline"}})
+    assert train.main(["resume=true", f"run_dir={run}"]) == 2
+    assert "give tracking.wandb.entity again." in capsys.readouterr().err
+    assert not (run / "wandb").exists()
+
+
 def test_environment_variables_stay_out_of_stored_configs(run, monkeypatch):
     monkeypatch.setenv("SECRET", "hunter2")
     change(run, experiment="${oc.env:SECRET}", tracking={"wandb": {"group": "${oc.env:SECRET}"}})

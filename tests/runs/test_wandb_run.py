@@ -43,7 +43,7 @@ def runs(tmp_path_factory):
     own = ("encoder=pretrained", f"encoder.path={first}", "encoder.freeze=false")
     assert train.main([*rest, *own, *figures, f"run_dir={second}"]) == 0
     chosen = ("labelled_shares=[]", "evaluation.figures=true", f"out={folder / 'evaluated'}")
-    assert evaluate.main([f"run={second}", *chosen]) == 0
+    assert evaluate.main([f"run={second}", "tracking.loggers=[wandb]", *chosen]) == 0
     return first, second, folder / "evaluated"
 
 

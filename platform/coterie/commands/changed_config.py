@@ -7,7 +7,7 @@ from coterie.commands.arguments import backend_at_hand
 from coterie.config.explain import nearest, show
 from coterie.config.loading import load_config
 from coterie.config.schema import RunConfig
-from coterie.config.trust import check_address, check_targets, packages_in
+from coterie.config.trust import check_places, check_targets, packages_in
 from coterie.errors import ConfigError
 from coterie.tracking.run_directory import RunDirectory
 
@@ -48,6 +48,8 @@ def changed_config(
 ) -> RunConfig:
     """Load a run's config with changes, on the cluster at hand unless they name a backend.
 
+    It has no loggers but those of the changes, so that what reads a run sends nothing by itself.
+
     Args:
         directory: The run.
         changes: Sections and keys of its config, as nested values.
@@ -60,9 +62,10 @@ def changed_config(
     if isinstance(cluster, Mapping):
         cluster = {"backend": backend_at_hand(cluster), **cluster}
     values = _merged(directory.read_config(), {**changes, "cluster": cluster, "trust": trust})
-    if not (isinstance(cluster, Mapping) and "address" in cluster):
-        check_address(values, directory.config)
     check_targets(values, directory.config, {*trust, *packages_in(changes)})
+    loggers = changes.get("tracking", {}).get("loggers", [])
+    values = _merged(values, {"tracking": {"loggers": loggers}})
+    check_places(values, directory.config, changes)
     return load_config(values)
 
 

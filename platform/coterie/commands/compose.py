@@ -29,7 +29,7 @@ from coterie.commands.recipes import (
 from coterie.commands.written import written
 from coterie.config import COMPONENTS, RunConfig, load_config
 from coterie.config.explain import one_of
-from coterie.config.trust import check_address, check_targets, packages_in, trusted_by
+from coterie.config.trust import check_places, check_targets, packages_in, trusted_by
 from coterie.errors import ConfigError
 from coterie.tracking.run_directory import RunDirectory
 
@@ -81,8 +81,7 @@ def compose_plain(*overrides: str) -> dict[str, Any]:
         raise ConfigError(f"{' '.join(overrides)}: the YAML does not compose: {reason}.") from error
     if directory is not None:
         check_targets(plain, directory.config, {*trusted_by(plain), *packages_in(given)})
-        if not {"cluster", "cluster.address"} & given.keys():
-            check_address(plain, directory.config)
+        check_places(plain, directory.config, given)
     return dict(plain)
 
 

@@ -23,6 +23,7 @@ from pydantic import (
 
 from coterie.config.explain import nearest, show
 from coterie.errors import ConfigError
+from coterie.shipped import SHIPPED
 
 TRUST = "trust"
 """The key of pydantic's context under which validators find the packages that the user trusts."""
@@ -119,6 +120,9 @@ def load_target(target: str) -> Any:
             hint = f"did you mean {module_name}:{close}?" if close else "check the name."
             raise ConfigError(f"target={target}: {module_name!r} has no {part!r}; {hint}")
         found = getattr(found, part)
+    home = getattr(found, "__module__", None) or module_name
+    if home.partition(".")[0] not in {module_name.partition(".")[0], *SHIPPED}:
+        raise ConfigError(f"target={target}: it is defined in {home}; name it there.")
     return found
 
 

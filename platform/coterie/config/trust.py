@@ -11,12 +11,18 @@ from pydantic import BeforeValidator, Field
 
 from coterie.config.explain import show
 from coterie.errors import ConfigError
-from coterie.shipped import BESIDE, is_foreign
+from coterie.shipped import SHIPPED, is_foreign
 
-SHIPPED = ("coterie", *BESIDE)
-"""The packages that any stored config may name."""
 GROUP = "coterie.trusted"
 """The group of entry points by which an installed package declares itself trusted."""
+_LOGGERS = "tracking.loggers["
+"""Where loggers stand that are chosen by their class, with arguments of all kinds."""
+_ACCOUNT = "tracking.wandb.entity"
+_PLACES: Mapping[str, tuple[str, tuple[str, ...], str]] = {
+    "cluster.address": ("joins no cluster", ("auto", "local"), "RAY_ADDRESS"),
+    _ACCOUNT: ("sends nothing to an account", (), "WANDB_ENTITY"),
+}
+"""Keys of places elsewhere: what the error says, harmless values, the user's own variable."""
 
 
 def as_packages(given: Any) -> Any:
@@ -54,39 +60,74 @@ def check_targets(stored: Any, path: Path, trust: Collection[str]) -> None:
     for key, target in targets_in(stored):
         module = target.partition(":")[0]
         package = module.partition(".")[0]
-        if package in SHIPPED and not is_foreign(package):
-            continue
-        if package in SHIPPED:
+        if package in SHIPPED and is_foreign(package):
             raise ConfigError(
                 f"{path}: {key}={show(target)}: another package called {package} is imported; "
                 "start from another folder."
             )
-        if not any(f"{module}.".startswith(f"{known}.") for known in {*trust, *_declared()}):
-            raise ConfigError(
-                f"{path}: {key}={show(target)}: a stored config imports only Coterie's own "
-                f"classes; if you trust the code of {show(package)}, add trust={show(package)}."
-            )
+        if package in SHIPPED and not key.startswith(_LOGGERS):
+            continue
+        if any(f"{module}.".startswith(f"{known}.") for known in {*trust, *_declared()}):
+            continue
+        raise ConfigError(
+            f"{path}: {key}={show(target)}: a stored config chooses Coterie's loggers by name "
+            "alone, because their arguments may lead elsewhere; give tracking.loggers again."
+            if package in SHIPPED
+            else f"{path}: {key}={show(target)}: a stored config imports only Coterie's own "
+            f"classes; if you trust the code of {show(package)}, add trust={show(package)}."
+        )
 
 
 def packages_in(given: Any) -> set[str]:
-    """The packages of all classes that values name, by nested or dotted keys."""
-    return {target.partition(":")[0].partition(".")[0] for _, target in targets_in(given)}
+    """The packages that values name by nested or dotted keys; Coterie's own only for loggers."""
+    named = {key: target.partition(":")[0].partition(".")[0] for key, target in targets_in(given)}
+    return {each for key, each in named.items() if each not in SHIPPED or key.startswith(_LOGGERS)}
 
 
-def check_address(stored: Mapping[str, Any], path: Path) -> None:
-    """Refuse a stored config that names a cluster: whoever runs a cluster can run code in a driver.
+def check_places(stored: Mapping[str, Any], path: Path, given: Mapping[str, Any]) -> None:
+    """Refuse a stored config that names a cluster or an account of W&B.
+
+    Whoever runs a cluster can run code in its drivers, and an account gets what a run computes.
+
+    Args:
+        stored: The config, with the keys that were given.
+        path: The file that it was read from, for the error.
+        given: What the user gave, by nested or dotted keys.
 
     Raises:
-        ConfigError: If `cluster.address` is that of a certain cluster, and not RAY_ADDRESS.
+        ConfigError: If the config alone names one, which is not that of the environment.
     """
-    cluster = stored.get("cluster")
-    address = cluster.get("address") if isinstance(cluster, Mapping) else None
-    here = {"auto", "local", os.environ.get("RAY_ADDRESS")}
-    if isinstance(address, str) and address not in here:
-        raise ConfigError(
-            f"{path}: cluster.address={show(address)}: a stored config joins no cluster by itself; "
-            "if it is yours, give cluster.address again."
+    loggers = _at(stored, "tracking.loggers")
+    sends = isinstance(loggers, list | tuple) and "wandb" in loggers
+    for key, (verb, usual, variable) in _PLACES.items():
+        value = _at(stored, key)
+        if not isinstance(value, str) or value in {*usual, os.environ.get(variable)}:
+            continue
+        if not _has(given, key) and (sends or key != _ACCOUNT):
+            raise ConfigError(
+                f"{path}: {key}={show(value)}: a stored config {verb} by itself; if it is yours, "
+                f"give {key} again."
+            )
+
+
+def _at(values: Any, key: str) -> Any:
+    """The value at a dotted key of nested values; None without one."""
+    for part in key.split("."):
+        values = values.get(part) if isinstance(values, Mapping) else None
+    return values
+
+
+def _has(values: Mapping[str, Any], key: str) -> bool:
+    """Whether values have a dotted key, by nested or dotted keys."""
+    return any(
+        name == key
+        or (
+            isinstance(value, Mapping)
+            and key.startswith(f"{name}.")
+            and _has(value, key.removeprefix(f"{name}."))
         )
+        for name, value in values.items()
+    )
 
 
 def targets_in(values: Any, key: str = "") -> Iterator[tuple[str, str]]:

@@ -7,7 +7,7 @@ import pytest
 
 from coterie.config.component import load_target
 from coterie.config.loading import load_config
-from coterie.config.trust import check_address, check_targets, packages_in, trusted_by
+from coterie.config.trust import check_places, check_targets, packages_in, trusted_by
 from coterie.errors import ConfigError
 
 
@@ -90,10 +90,41 @@ def test_a_name_after_the_colon_leads_into_no_other_module():
 def test_a_stored_config_joins_no_cluster(tmp_path, monkeypatch, address):
     monkeypatch.setenv("RAY_ADDRESS", "mine:6379")
     with pytest.raises(ConfigError, match=r"give cluster\.address again"):
-        check_address({"cluster": {"address": address}}, tmp_path)
+        check_places({"cluster": {"address": address}}, tmp_path, {"cluster": {"num_actors": 1}})
+    for given in ({"cluster.address": address}, {"cluster": {"address": address}}):
+        check_places({"cluster": {"address": address}}, tmp_path, given)
     for fine in (None, "auto", "local", "mine:6379"):
-        check_address({"cluster": {"address": fine}}, tmp_path)
-    check_address({"cluster": 1}, tmp_path)
+        check_places({"cluster": {"address": fine}}, tmp_path, {})
+    check_places({"cluster": 1}, tmp_path, {})
+
+
+def test_a_stored_config_sends_nothing_to_an_account_of_wandb(tmp_path, monkeypatch):
+    stored = {"tracking": {"loggers": ["csv", "wandb"], "wandb": {"entity": "evil"}}}
+    with pytest.raises(ConfigError, match=r"if it is yours, give tracking\.wandb\.entity again"):
+        check_places(stored, tmp_path, {"tracking.wandb.project": "mine"})
+    check_places(stored, tmp_path, {"tracking": {"wandb": {"entity": "mine"}}})
+    check_places({"tracking": {**stored["tracking"], "loggers": ["csv"]}}, tmp_path, {})
+    monkeypatch.setenv("WANDB_ENTITY", "evil")  # then it is not the stranger's
+    check_places(stored, tmp_path, {})
+
+
+WANDB = "coterie.tracking.wandb_logger:WandbRunLogger"
+
+
+def test_coteries_loggers_with_arguments_are_the_users_to_give(tmp_path):
+    stored = {"tracking": {"loggers": [{"target": WANDB, "settings": {"base_url": "evil"}}]}}
+    for trust in ((), packages_in({"encoder.target": "coterie.networks.encoders:MLP"})):
+        text = refusal(tmp_path, stored, trust)
+        assert f"tracking.loggers[0].target={WANDB}: a stored config chooses" in text
+        assert text.endswith("give tracking.loggers again.")
+    check_targets(stored, tmp_path, packages_in({"tracking.loggers": [{"target": WANDB}]}))
+    check_targets(stored, tmp_path, ["coterie"])
+
+
+def test_what_a_package_has_from_another_is_named_there():
+    for target in ("tracking.loggers:CSVLogger", "tracking.wandb_logger:WandbLogger"):
+        with pytest.raises(ConfigError, match=r"it is defined in lightning\.\S+; name it there\."):
+            load_target(f"coterie.{target}")
 
 
 def test_a_class_of_another_kind_is_refused_before_it_is_used():
