@@ -115,7 +115,10 @@ class Manifest(OwnData["Manifest.Config"]):
                 f"{self._name(column)} is of type {kind}; give paths, bytes or lists of numbers."
             )
         folder = self.path.parent
-        paths = [folder / value for value in values]
+        try:
+            paths = [folder / value for value in values]
+        except ValueError as error:  # a URL in a table at a URL
+            raise DataError(f"{self._name(column)} names a URL; give paths beside it.") from error
         return source_from_pictures(paths, [str(path) for path in paths], config.form)
 
     def _name(self, column: str) -> str:

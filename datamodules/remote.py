@@ -12,6 +12,9 @@ from coterie.errors import DataError
 from coterie.tracking.atomic import replacing
 
 CACHE_VARIABLE = "COTERIE_CACHE"
+STORES = ("s3", "gs", "gcs", "az", "abfs")
+"""The URLs that are opened: those of object stores, with the address and keys of the environment.
+Others of fsspec lead to any server, to files of this machine, or through one another."""
 
 
 def is_remote(path: str) -> bool:
@@ -23,8 +26,13 @@ def remote_path(url: str) -> Any:
     """A path at a URL, with the methods of `pathlib.Path`.
 
     Raises:
-        DataError: If the package for this kind of URL is not installed, or the kind is unknown.
+        DataError: If it is no URL of an object store, or the store's package is not installed.
     """
+    if url.partition("://")[0] not in STORES or "::" in url:
+        raise DataError(
+            f"{url}: only URLs of object stores are opened ({', '.join(STORES)}); fetch the data, "
+            "and give its folder."
+        )
     try:
         from upath import UPath
 

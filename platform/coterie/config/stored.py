@@ -47,7 +47,9 @@ def read_stored_config(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: it is not plain YAML ({reason}); {other}.") from error
     if not (isinstance(values, dict) and isinstance(values.get("method"), dict)):
         raise ConfigError(f"{path}: it is not the config of a run; {other}.")
-    values.pop("trust", None)  # it is the reader's to give
+    values.pop("trust", None)  # it is the reader's to give, as are downloads
+    if isinstance(data := values.get("data"), dict) and "download" in data:
+        values["data"] = {**data, "download": False}
     return up_to_date(values, path)
 
 

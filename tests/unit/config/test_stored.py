@@ -90,3 +90,8 @@ def test_the_config_in_a_checkpoint_is_brought_up_to_date(tmp_path):
     save(2, earlier(faults__retries=3))
     with pytest.raises(ConfigError, match=re.escape("run.json: faults.retries=3 is a key of")):
         load_checkpoint(tmp_path, backend)
+
+
+def test_a_stored_config_downloads_nothing(tmp_path):
+    assert read(tmp_path, earlier(data__download=True))["data"]["download"] is False
+    assert "download" not in read(tmp_path, earlier())["data"]

@@ -105,11 +105,33 @@ def test_what_is_not_there_is_refused_in_one_sentence(store):
         (ClassFolders, f"{BUCKET}/nowhere", "there is no such folder"),
         (Manifest, f"{BUCKET}/nowhere.csv", "there is no such file"),
         (NPZ, f"{BUCKET}/x.npz", "arrays are read from this machine; fetch it"),
-        (Shards, "gopher://x/y", r"pip install 'coterie\[remote\]'"),
+        (Shards, "gopher://x/y", "only URLs of object stores are opened"),
+        (Manifest, "gs://x/y.csv", r"pip install 'coterie\[remote\]'"),
     ):
         with pytest.raises(DataError, match=sentence) as refusal:
             cls(cls.Config(path=url)).arrays()
         assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://127.0.0.1:9/x.csv",
+        "local:///etc/passwd",
+        "simplecache::s3://pictures/folders/list.csv",
+        "s3://pictures/folders/list.csv::http://127.0.0.1:9/x",
+        "reference://x",
+    ],
+)
+def test_other_urls_are_opened_by_nothing(url):
+    with pytest.raises(DataError, match=r"only URLs of object stores are opened \(s3, gs, "):
+        Manifest(Manifest.Config(path=url)).arrays()
+
+
+def test_a_table_in_a_store_leads_to_no_url(store):
+    store.pipe("pictures/evil/list.csv", b"path\nhttp://127.0.0.1:9/x.png\n")
+    with pytest.raises(DataError, match="column path, names a URL; give paths beside it"):
+        Manifest(Manifest.Config(path=f"{BUCKET}/evil/list.csv")).arrays()
 
 
 def test_a_picture_that_is_missing_in_the_store_is_named(store, pictures):
