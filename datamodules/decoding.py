@@ -10,7 +10,7 @@ import re
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
-from io import BytesIO
+from io import BytesIO, UnsupportedOperation
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
+from coterie.config.regular_files import open_regular
 from coterie.errors import DataError
 from datamodules.dicom import Levels, is_dicom, read_dicom, stretch
 from datamodules.resize import Fit, Size, fit_images
@@ -110,15 +111,19 @@ def read_content(picture: Picture, name: str) -> bytes:
     Raises:
         UnreadablePictureError: If it is missing, no regular file, empty, or cannot be opened.
     """
-    if isinstance(picture, Path) and picture.exists() and not picture.is_file():
-        raise UnreadablePictureError(name, "is no regular file", "take it out")
     try:
-        content = picture if isinstance(picture, bytes) else picture.read_bytes()
+        if isinstance(picture, Path):
+            with open_regular(picture) as file:
+                content = file.read()
+        else:
+            content = picture if isinstance(picture, bytes) else picture.read_bytes()
     except FileNotFoundError as error:
         remedy = "put it there, or take its entry out"
         raise UnreadablePictureError(name, ": there is no such file", remedy) from error
-    except OSError as error:
-        reason = f"cannot be opened ({error.strerror or error})"
+    except UnsupportedOperation as error:
+        raise UnreadablePictureError(name, "is no regular file", "take it out") from error
+    except (OSError, ValueError) as error:
+        reason = f"cannot be opened ({getattr(error, 'strerror', None) or error})"
         raise UnreadablePictureError(name, reason) from error
     if not content:
         raise UnreadablePictureError(name, "is empty (0 bytes)")

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from coterie.config.regular_files import open_regular
 from coterie.contract.data import DataArrays, Indices
 from coterie.errors import DataError
 
@@ -33,8 +34,9 @@ def read_partition(path: Path, data: DataArrays) -> list[Indices]:
         DataError: If the file is missing, in another format, or of another data set.
     """
     try:
-        table = pq.read_table(path)
-    except (pa.ArrowException, OSError) as error:
+        with open_regular(path) as file:
+            table = pq.read_table(file)
+    except (pa.ArrowException, OSError, ValueError) as error:
         raise DataError(
             f"partition.path={path}: it cannot be read as parquet; write it with "
             "`python -m ray_jobs.partition`."

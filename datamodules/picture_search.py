@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from coterie.config.regular_files import system_devices
 from coterie.errors import DataError
 from datamodules.dicom import is_dicom_file
 
@@ -78,7 +79,7 @@ class PictureSearch:
 
 
 def _walk(folder: Path, entered: set[tuple[int, int]], others: Counter[str]) -> Iterator[Path]:
-    pending, system = [folder], _system_devices()
+    pending, system = [folder], system_devices()
     while pending:
         here = pending.pop()
         status = here.stat()
@@ -100,11 +101,6 @@ def _walk(folder: Path, entered: set[tuple[int, int]], others: Counter[str]) -> 
             else:
                 others[kind] += 1
         pending += reversed(below)
-
-
-def _system_devices() -> set[int]:
-    """The devices of the system's own file systems, which have no pictures and no end."""
-    return {Path(path).stat().st_dev for path in ("/proc", "/sys") if Path(path).is_dir()}
 
 
 def _listing(folder: Any, others: Counter[str]) -> Iterator[Any]:

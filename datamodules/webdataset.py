@@ -43,7 +43,7 @@ class WebDataset(OwnData["WebDataset.Config"]):
         """
         folder = self.path / half if self.has_test() else self.path
         files = sorted(folder.glob("*.tar")) if folder.is_dir() else [folder]
-        if not files or not files[0].is_file():
+        if not files or not all(path.is_file() for path in files):
             raise DataError(f"data.path={folder}: there are no tar files; give a .tar or a folder.")
         pictures, names, labels = [], [], []
         for path in files:

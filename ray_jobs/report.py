@@ -10,6 +10,7 @@ from coterie.commands.changed_config import load_stored
 from coterie.commands.help_text import command_help
 from coterie.commands.program import run_command, run_program
 from coterie.config.component import Component
+from coterie.config.file_digest import files_untouched
 from coterie.config.loading import load_component
 from coterie.config.trust import Trust
 from coterie.tracking.formatting import display_path
@@ -48,7 +49,9 @@ def _help(*arguments: str) -> str:
 def _report(arguments: Sequence[str]) -> int:
     options = load_component(ReportConfig, read_values(arguments))
     directory = RunDirectory.open(options.run, key="run")
-    page = write_run_report(directory, load_stored(directory, options.trust))
+    with files_untouched():
+        config = load_stored(directory, options.trust)
+    page = write_run_report(directory, config)
     Terminal().print(display_path(page), soft_wrap=True, highlight=False, markup=False)
     return 0
 

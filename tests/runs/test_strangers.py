@@ -155,6 +155,17 @@ def test_a_stored_account_of_a_tracker_is_given_again(run, capsys):
     assert not (run / "wandb").exists()
 
 
+@pytest.mark.timeout(60)
+def test_a_stored_config_reads_no_device(run, capsys):
+    vision = "coterie.networks.torchvision_models:Torchvision"
+    encoder = {"target": vision, "model": "resnet18", "weights": "/dev/zero", "digest": "0" * 64}
+    for path in (run / "config.yaml", run / "model" / "config.yaml"):
+        path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), "encoder": encoder}))
+    assert report.main([f"run={run}"]) == 0
+    assert evaluate.main([f"run={run}", "evaluation.figures=false"]) == 2
+    assert "Traceback" not in capsys.readouterr().err
+
+
 def test_environment_variables_stay_out_of_stored_configs(run, monkeypatch):
     monkeypatch.setenv("SECRET", "hunter2")
     change(run, experiment="${oc.env:SECRET}", tracking={"wandb": {"group": "${oc.env:SECRET}"}})

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.config.participation import are_rounds
+from coterie.config.regular_files import open_regular
 from coterie.errors import ConfigError
 
 _KEY = "participation.availability"
@@ -47,7 +48,8 @@ def _read(path: Path, shown: str) -> list[list[int]]:
     if path.suffix not in readers:
         raise ConfigError(f"{shown}: give a .json or a .csv file.")
     try:
-        text = path.read_text(encoding="utf-8")
+        with open_regular(path) as file:
+            text = file.read().decode("utf-8")
     except OSError as error:
         raise ConfigError(f"{shown}: cannot read it ({error.strerror}); check the path.") from error
     except UnicodeDecodeError as error:

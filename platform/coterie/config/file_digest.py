@@ -1,11 +1,31 @@
 """Digest of a file named in the config, so that a run is not resumed with another file."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
+from coterie.config.regular_files import open_regular
 from coterie.errors import ConfigError
+
+_untouched: ContextVar[bool] = ContextVar("_untouched", default=False)
+
+
+@contextmanager
+def files_untouched() -> Iterator[None]:
+    """Load configs without a look at the files that they name, such as one that is only shown."""
+    token = _untouched.set(True)
+    try:
+        yield
+    finally:
+        _untouched.reset(token)
+
+
+def are_untouched() -> bool:
+    """Whether files that a config names are to be left alone."""
+    return _untouched.get()
 
 
 def with_digest(given: Any, *, file: str, digest: str, section: str) -> Any:
@@ -13,7 +33,7 @@ def with_digest(given: Any, *, file: str, digest: str, section: str) -> Any:
 
     Args:
         given: The section's values; returned unchanged if they are not a mapping or name no file
-            that can be read.
+            that can be read, or files are to be left alone.
         file: Key of the file's path.
         digest: Key of its SHA-256; a given value has to match.
         section: Key of the section, for the error.
@@ -21,13 +41,13 @@ def with_digest(given: Any, *, file: str, digest: str, section: str) -> Any:
     Raises:
         ConfigError: If the given digest does not match.
     """
-    if not isinstance(given, Mapping) or not isinstance(given.get(file), str):
+    if not isinstance(given, Mapping) or not isinstance(given.get(file), str) or are_untouched():
         return given
     path = Path(given[file]).expanduser()
     try:
-        with path.open("rb") as content:
+        with open_regular(path) as content:
             found = hashlib.file_digest(content, "sha256").hexdigest()
-    except OSError:  # the error is raised where the file is read
+    except (OSError, ValueError):  # the error is raised where the file is read
         return given
     if given.get(digest) not in (None, found):
         raise ConfigError(

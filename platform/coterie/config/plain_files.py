@@ -2,14 +2,14 @@
 
 import json
 import math
-import os
 import re
-import stat
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import yaml
+
+from coterie.config.regular_files import open_regular
 
 YAML_BYTES = 1 << 19
 """Size up to which a stored config is read, at most in a second or two."""
@@ -60,14 +60,12 @@ def read_json(path: Path, most: int = _JSON_BYTES) -> Any:
 
 
 def _read(path: Path, most: int) -> bytes:
-    """The bytes of a regular file, which a pipe or a device is not."""
-    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-        status = os.fstat(file.fileno())
-        if not stat.S_ISREG(status.st_mode):
-            raise ValueError("no regular file")
-        if status.st_size > most:
-            raise ValueError(f"larger than {most >> 10} KiB")
-        return file.read(most)
+    """The bytes of a regular file of at most that size."""
+    with open_regular(path) as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise ValueError(f"larger than {most >> 10} KiB")
+    return content
 
 
 def _check_events(text: str) -> None:

@@ -11,6 +11,7 @@ from safetensors.torch import load
 from torch import Tensor, nn
 
 from coterie.config.component import Component, NestedComponent, target_of, trust_of
+from coterie.config.file_digest import are_untouched
 from coterie.contract.kinds import check_kind
 from coterie.errors import ConfigError, CoterieError, DataError
 from coterie.models.loading import read_section, self_contained
@@ -47,7 +48,7 @@ class Pretrained(EncoderConfig):
             return given
         path = str(Path(given["path"]).expanduser().absolute())
         resolved = given.get("digest") is not None and given.get("network") is not None
-        if resolved and not _weights_file(path).is_file():
+        if resolved and (are_untouched() or not _weights_file(path).is_file()):
             return {**given, "path": path}
         try:
             found = _description(path, trust_of(info))
@@ -64,7 +65,7 @@ class Pretrained(EncoderConfig):
     def model_post_init(self, context: Any) -> None:
         """Read the weights."""
         file = _weights_file(self.path)
-        self._weights = file.read_bytes() if file.is_file() else b""
+        self._weights = file.read_bytes() if file.is_file() and not are_untouched() else b""
 
     def build(self, shape: tuple[int, ...]) -> Encoder:
         """The encoder with its weights; see `EncoderConfig.build`.

@@ -7,7 +7,7 @@ import torch
 from pydantic import Field, PrivateAttr, model_validator
 from torch import Tensor
 
-from coterie.config.file_digest import with_digest
+from coterie.config.file_digest import are_untouched, with_digest
 from coterie.errors import ConfigError, DataError
 from coterie.networks.encoders import Encoder, EncoderConfig
 from coterie.networks.frozen import frozen
@@ -42,7 +42,8 @@ class Exported(EncoderConfig):
     def _read(self) -> Self:
         """Read the program; a resolved config may outlive the file."""
         try:
-            self._content = read_file("encoder.path", self.path)
+            if not are_untouched():
+                self._content = read_file("encoder.path", self.path)
         except ConfigError:
             if self.digest is None:
                 raise

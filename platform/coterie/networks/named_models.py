@@ -11,7 +11,7 @@ import torch
 from pydantic import Field, PositiveFloat, PositiveInt, PrivateAttr, model_validator
 from torch import Tensor, nn
 
-from coterie.config.file_digest import with_digest
+from coterie.config.file_digest import are_untouched, with_digest
 from coterie.errors import ConfigError, DataError
 from coterie.networks.encoders import Encoder, EncoderConfig, image_shape
 from coterie.networks.frozen import frozen
@@ -88,7 +88,7 @@ class NamedModel(EncoderConfig):
     @model_validator(mode="after")
     def _read_weights(self) -> Self:
         """Read the weights; a resolved config may outlive the file."""
-        if self.weights is not None:
+        if self.weights is not None and not are_untouched():
             try:
                 self._content = read_file("encoder.weights", self.weights)
             except ConfigError:

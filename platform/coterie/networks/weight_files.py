@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import load
 from torch import Tensor, nn
 
+from coterie.config.regular_files import open_regular
 from coterie.errors import ConfigError, DataError
 
 _INNER = ("state_dict", "model_state_dict", "model")
@@ -22,11 +23,11 @@ def read_file(key: str, path: str) -> bytes:
         ConfigError: If it cannot be read.
     """
     try:
-        return Path(path).expanduser().read_bytes()
-    except OSError as error:
-        raise ConfigError(
-            f"{key}={path}: it cannot be read ({error.strerror}); check the path."
-        ) from error
+        with open_regular(Path(path).expanduser()) as file:
+            return file.read()
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ConfigError(f"{key}={path}: it cannot be read ({reason}); check the path.") from error
 
 
 def parse_weights(content: bytes, path: str) -> dict[str, Tensor]:

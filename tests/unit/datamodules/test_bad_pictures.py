@@ -104,10 +104,10 @@ def test_neither_pipes_nor_devices_are_opened(tmp_path):
     os.mkfifo(tmp_path / "2.png")
     (tmp_path / "3.png").symlink_to("/dev/zero")
     assert len(arrays(ImageFolder, tmp_path).samples) == 1
-    (tmp_path / "list.csv").write_text("path\n1.png\n2.png\n/dev/zero\n")
+    (tmp_path / "list.csv").write_text("path\n1.png\n2.png\n/dev/zero\n/proc/self/environ\n")
     data = arrays(Manifest, tmp_path / "list.csv", on_error="skip")
     assert len(data.samples) == 1
-    assert [why for _, why in data.skipped] == ["is no regular file"] * 2
+    assert [why for _, why in data.skipped] == ["is no regular file"] * 3
     os.mkfifo(tmp_path / "list.parquet")
     with pytest.raises(DataError, match=r"list\.parquet: .*\(it is no regular file\); give"):
         arrays(Manifest, tmp_path / "list.parquet")

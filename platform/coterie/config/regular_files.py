@@ -1,0 +1,28 @@
+"""Opens regular files alone: a pipe would be waited for, and a device or /proc may have no end."""
+
+import errno
+import io
+import os
+import stat
+from pathlib import Path
+
+
+def open_regular(path: Path) -> io.BufferedReader:
+    """Open a regular file to read its bytes; links are followed.
+
+    Raises:
+        OSError: If it cannot be opened.
+        io.UnsupportedOperation: An OSError and a ValueError, if it is another kind of file, or lies
+            in the system's own file systems.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode) or status.st_dev in system_devices():
+        os.close(descriptor)
+        raise io.UnsupportedOperation(errno.EINVAL, "no regular file")
+    return os.fdopen(descriptor, "rb")
+
+
+def system_devices() -> set[int]:
+    """The devices of the system's own file systems, whose files are made up and may not end."""
+    return {Path(path).stat().st_dev for path in ("/proc", "/sys") if Path(path).is_dir()}
