@@ -1,14 +1,15 @@
 """Samples listed in a table: pictures by path or bytes, or vectors, with labels and clients."""
 
-import json
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from pydantic import Field
+from pydantic import Field, TypeAdapter, ValidationError
+from typing_extensions import TypedDict
 
+from coterie.config.regular_files import open_regular
 from coterie.contract.data import Indices
 from coterie.errors import DataError
 from datamodules.base import Half
@@ -18,6 +19,25 @@ from datamodules.stored import CellPictures, Names, StoredTable
 
 _STATE, _SPLITS, _FEATURES = "state.json", "dataset_dict.json", "dataset_info.json"
 """Files of a folder that Hugging Face `datasets` saved."""
+_LONGEST = 1 << 24
+"""Bytes of such a file that are read."""
+
+
+class _DataFile(TypedDict):
+    """A file of the data set."""
+
+    filename: str
+
+
+class _Description(TypedDict, total=False):
+    """What is read of those files."""
+
+    splits: list[str]
+    _data_files: list[_DataFile]
+    features: dict[str, Any] | None
+
+
+_HF = TypeAdapter(_Description)
 
 
 class Manifest(OwnData["Manifest.Config"]):
@@ -139,23 +159,49 @@ def _files(path: Path) -> tuple[Path, ...]:
     if not path.is_dir():
         raise ValueError("it is no regular file")
     if (path / _SPLITS).is_file():
-        splits = ", ".join(json.loads((path / _SPLITS).read_text(encoding="utf-8"))["splits"])
-        raise ValueError(f"it has the splits {splits}; name the folder of one")
+        splits = _description(path / _SPLITS).get("splits", [])
+        raise ValueError(f"it has the splits {', '.join(splits)}; name the folder of one")
     if (path / _STATE).is_file():
-        state = json.loads((path / _STATE).read_text(encoding="utf-8"))
-        return tuple(path / entry["filename"] for entry in state["_data_files"])
-    found = sorted(path.glob("*.parquet"))
+        state = _description(path / _STATE)
+        names = [entry["filename"] for entry in state.get("_data_files", [])]
+        found = [path / name for name in names if PurePath(name).name == name]
+        if not found or len(found) < len(names):
+            raise ValueError(f"{_STATE} names no files of the folder")
+    else:
+        found = sorted(path.glob("*.parquet"))
     if not found:
         raise ValueError("it is a folder without .parquet files")
+    if other := [file.name for file in found if not file.is_file()]:
+        raise ValueError(f"{other[0]} is missing or no regular file")
     return tuple(found)
+
+
+def _description(path: Path) -> _Description:
+    """Read a file of Hugging Face `datasets`, of a size that it writes.
+
+    Raises:
+        ValueError: If it is no such file.
+    """
+    with open_regular(path) if isinstance(path, Path) else path.open("rb") as file:
+        content = file.read(_LONGEST)
+    try:
+        return _HF.validate_json(content)
+    except ValidationError as error:
+        raise ValueError(f"{path.name} is not as Hugging Face datasets writes it") from error
 
 
 def _class_names(path: Path, column: str) -> tuple[str, ...]:
     """The names of classes that Hugging Face `datasets` has stored, if any."""
     if not (path / _FEATURES).is_file():
         return ()
-    features = json.loads((path / _FEATURES).read_text(encoding="utf-8")).get("features") or {}
-    return tuple((features.get(column) or {}).get("names") or ())
+    try:
+        features = _description(path / _FEATURES).get("features") or {}
+    except (OSError, ValueError) as error:
+        raise DataError(f"data.path={path}: {error}; save the data set again.") from error
+    feature = features.get(column)
+    names: Any = feature.get("names") if isinstance(feature, dict) else None
+    whole = isinstance(names, list) and all(isinstance(name, str) for name in names)
+    return tuple(names) if whole else ()
 
 
 def _is_list(kind: Any) -> bool:

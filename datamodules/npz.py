@@ -22,7 +22,7 @@ from datamodules.source import Samples, Source
 _ONE = "samples"
 """What the array of an .npy file is called."""
 _BLOCK = 2**20
-_DAMAGE = (
+DAMAGE = (
     EOFError,
     LookupError,
     MemoryError,
@@ -139,7 +139,7 @@ class NPZ(OwnData["NPZ.Config"]):
     def _read(self, name: str) -> NDArray[Any]:
         try:
             array = _mapped(self.path, name)
-        except _DAMAGE as error:
+        except DAMAGE as error:
             if "allow_pickle" not in str(error):
                 raise self._unreadable(error) from error
             raise DataError(
@@ -157,7 +157,7 @@ class NPZ(OwnData["NPZ.Config"]):
             return (_ONE,)
         try:
             file: Any = np.load(self.path, allow_pickle=False)
-        except _DAMAGE as error:
+        except DAMAGE as error:
             raise self._unreadable(error) from error
         if not hasattr(file, "files"):
             raise DataError(f"data.path={self.path}: it holds one array; call it .npy.")

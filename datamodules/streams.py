@@ -1,7 +1,7 @@
 """Samples from folders, shards, array files and tables, read in batches, never all at once."""
 
+import math
 import zipfile
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +14,9 @@ from coterie.contract.data import SampleBatch
 from coterie.errors import DataError
 from datamodules.decoding import Picture, UnreadablePictureError
 from datamodules.fitting import Fitting
+from datamodules.growth import check_growth
 from datamodules.image_files import refuse, tell_skipped
-from datamodules.npz import read_header
+from datamodules.npz import DAMAGE, read_header
 from datamodules.picture_search import PictureSearch
 from datamodules.sample_tables import (
     open_csv_table,
@@ -27,8 +28,6 @@ from datamodules.shard_files import ShardFiles, shard_name
 from datamodules.source import OnError
 
 _ARRAYS = ("samples", "x", "images")
-_DAMAGE = (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error)
-"""Errors of reading a damaged .npz file."""
 _KINDS = "a folder of pictures or shards, or a .npy, .npz, .parquet or .csv file"
 
 
@@ -142,7 +141,7 @@ def _picture_batches(
 def _open_npy(path: Path, fitting: Fitting, size: int) -> SampleStream:
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError) as error:
+    except DAMAGE as error:
         raise unreadable(path, error) from error
     return _array_stream(path, array.shape, fitting, _slices(array, size))
 
@@ -150,11 +149,15 @@ def _open_npy(path: Path, fitting: Fitting, size: int) -> SampleStream:
 def _open_npz(path: Path, fitting: Fitting, size: int) -> SampleStream:
     try:
         archive = zipfile.ZipFile(path)
-        file = archive.open(f"{_array_name(path, archive)}.npy")
+        entry = archive.getinfo(f"{_array_name(path, archive)}.npy")
+        check_growth(entry.compress_size, entry.file_size)
+        file = archive.open(entry)
         shape, order, dtype = read_header(file)
+        if min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize > entry.file_size:
+            raise ValueError(f"its array of shape {shape} is cut short")
         if order == "F" and len(shape) > 1:
             raise ValueError("its values lie column by column; save np.ascontiguousarray of it")
-    except _DAMAGE as error:
+    except DAMAGE as error:
         raise unreadable(path, error) from error
     return _array_stream(path, shape, fitting, _chunks(path, file, shape, dtype, size))
 
@@ -172,7 +175,7 @@ def _open_csv(path: Path, fitting: Fitting, size: int) -> SampleStream:
 def _array_stream(
     path: Path, shape: tuple[int, ...], fitting: Fitting, chunks: Iterator[NDArray[Any]]
 ) -> SampleStream:
-    if not shape or shape[0] == 0:
+    if not shape or 0 in shape:
         raise DataError(f"{path}: it holds no sample (shape {shape}); give at least one.")
 
     def batches() -> Iterator[SampleBatch]:
@@ -184,7 +187,8 @@ def _array_stream(
 
 
 def _slices(array: NDArray[Any], size: int) -> Iterator[NDArray[Any]]:
-    return (array[start : start + size] for start in range(0, len(array), size))
+    for start in range(0, len(array), size):
+        yield array[start : start + size]
 
 
 def _array_name(path: Path, archive: zipfile.ZipFile) -> str:
@@ -207,6 +211,6 @@ def _chunks(
         try:
             content = file.read(count * each)
             chunk = np.frombuffer(content, dtype).reshape(count, *shape[1:])
-        except _DAMAGE as error:
+        except DAMAGE as error:
             raise unreadable(path, error) from error
         yield chunk

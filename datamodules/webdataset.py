@@ -16,6 +16,7 @@ from datamodules.source import Source, source_from_pictures
 from datamodules.stored import FilePart
 
 _LONGEST_LABEL = 4096
+_LONGEST_HEADER = 1 << 20
 
 
 class WebDataset(OwnData["WebDataset.Config"]):
@@ -83,18 +84,45 @@ class WebDataset(OwnData["WebDataset.Config"]):
     def _members(self, path: Path) -> Iterator[tuple[tarfile.TarInfo, bytes | None]]:
         """The regular files of a tar file, with the content of labels."""
         try:
-            with path.open("rb") as file, tarfile.open(fileobj=file, mode="r:") as archive:
+            with (
+                path.open("rb") as file,
+                tarfile.open(fileobj=_Headers(file), mode="r:") as archive,  # type: ignore[call-overload]  # it needs no more
+            ):
                 for member in archive:
+                    if member.size < 0:
+                        raise tarfile.ReadError("a file of negative size")
                     if not member.isreg() or member.issparse():
                         continue
                     is_label = "." + _split(member.name)[1] == self._label
                     opened: Any = archive.extractfile(member) if is_label else None
                     yield member, None if opened is None else opened.read(_LONGEST_LABEL)
-        except (tarfile.TarError, OSError, EOFError) as error:
+        except (tarfile.TarError, OSError, EOFError, OverflowError, ValueError) as error:
             raise DataError(
                 f"{path}: it cannot be read as a tar file ({error}); unpack compressed ones, or "
                 "fetch it again."
             ) from error
+
+
+class _Headers:
+    """A tar file read in short pieces, because its headers may claim any length.
+
+    Args:
+        file: The open file.
+    """
+
+    def __init__(self, file: Any) -> None:
+        self._file, self.seek, self.tell = file, file.seek, file.tell
+
+    def read(self, size: int) -> bytes:
+        """The next bytes.
+
+        Raises:
+            tarfile.ReadError: If they are more than those of a header.
+        """
+        if not 0 <= size <= _LONGEST_HEADER:
+            raise tarfile.ReadError("a header of more than 1 MiB")
+        content: bytes = self._file.read(size)
+        return content
 
 
 def _split(name: str) -> tuple[str, str]:

@@ -111,3 +111,10 @@ def test_neither_pipes_nor_devices_are_opened(tmp_path):
     os.mkfifo(tmp_path / "list.parquet")
     with pytest.raises(DataError, match=r"list\.parquet: .*\(it is no regular file\); give"):
         arrays(Manifest, tmp_path / "list.parquet")
+
+
+def test_a_path_with_a_zero_byte_is_a_picture_that_cannot_be_opened(tmp_path):
+    Image.new("L", (4, 4)).save(tmp_path / "1.png")
+    (tmp_path / "list.csv").write_bytes(b"path\n1.png\na\0b.png\n")
+    with pytest.raises(DataError, match=r"cannot be opened \(embedded null byte\)"):
+        arrays(Manifest, tmp_path / "list.csv")

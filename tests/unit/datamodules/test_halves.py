@@ -133,3 +133,35 @@ def test_files_of_a_folder_may_store_labels_in_other_widths(tmp_path):
         columns = {"vector": pa.array([[1.0, 2.0]] * 2), "label": pa.array([number, 2], kind)}
         pa.parquet.write_table(pa.table(columns), tmp_path / f"{number}.parquet")
     assert manifest(tmp_path).arrays().labels.tolist() == [0, 2, 1, 2]
+
+
+def header(name, size, kind=b"0"):
+    """The header of a member of a tar file, with any size."""
+    field = size.to_bytes(12, "big", signed=True)
+    entry = tarfile.TarInfo(name).tobuf(tarfile.USTAR_FORMAT)
+    head = bytearray(entry[:512])
+    head[124:136] = bytes([0xFF if size < 0 else 0x80]) + field[1:]
+    head[156:157] = kind
+    head[148:156] = b" " * 8
+    head[148:156] = b"%06o\0 " % sum(head)
+    return bytes(head)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    "last",
+    [
+        header("b.png", -1024),
+        header("b.png", 1 << 60),
+        header("x", 1 << 40, b"x"),
+        header("x", 512, b"x") + b"11 size=-1\n".ljust(512, b"\0") + header("c.png", 0),
+    ],
+)
+def test_a_tar_file_that_lies_about_sizes_is_refused_in_a_sentence(tmp_path, last):
+    tars(tmp_path / "tars", TRAIN)
+    path = tmp_path / "tars" / "0.tar"
+    with tarfile.open(path) as archive:
+        end = max(member.offset_data + 512 for member in archive)
+    path.write_bytes(path.read_bytes()[:end].rstrip(b"\0").ljust(end, b"\0") + last + bytes(1024))
+    with pytest.raises(DataError, match=r"0\.tar: it cannot be read as a tar file \("):
+        WebDataset(WebDataset.Config(path=str(path))).arrays()

@@ -220,3 +220,58 @@ def test_vectors_of_two_widths_are_refused(tmp_path):
     config = Manifest.Config(path=str(tmp_path / "x.parquet"), picture_column="e")
     with pytest.raises(DataError, match="2 numbers in row 0, but 1 in row 1; make them all one"):
         Manifest(config).arrays()
+
+
+def write_vectors(path):
+    table = pa.table({"embedding": [[1.0, 2.0]] * 3, "label": [0, 1, 0]})
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, table.schema) as writer:
+        writer.write_table(table)
+
+
+STATE = '{"_data_files": [{"filename": "data.arrow"}]}'
+
+
+@pytest.mark.parametrize(
+    ("state", "info"),
+    [
+        ("[]", "{}"),
+        ('{"_data_files": []}', "{}"),
+        ('{"_data_files": ["x"]}', "{}"),
+        ('{"_data_files": [{"filename": 5}]}', "{}"),
+        ('{"_data_files": [{"filename": "../../data.arrow"}]}', "{}"),
+        ('{"_data_files": [{"filename": "/etc/passwd"}]}', "{}"),
+        ("[" * 100_000, "{}"),
+        (STATE, "[]"),
+        (STATE, '{"features": "x"}'),
+        (STATE, "[" * 100_000),
+    ],
+)
+def test_a_saved_data_set_of_other_content_is_refused_in_a_sentence(tmp_path, state, info):
+    folder = tmp_path / "a" / "b"
+    folder.mkdir(parents=True)
+    write_vectors(folder / "data.arrow")
+    write_vectors(tmp_path / "data.arrow")
+    (folder / "state.json").write_text(state)
+    (folder / "dataset_info.json").write_text(info)
+    keys = {"picture_column": "embedding", "label_column": "label"}
+    with pytest.raises(DataError, match=r"^data\.path=.*[.]$") as refusal:
+        Manifest(Manifest.Config(path=str(folder), **keys)).arrays()
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("splits", ["[]", '{"splits": [1, 2]}'])
+def test_splits_of_another_kind_are_refused_in_a_sentence(tmp_path, splits):
+    (tmp_path / "dataset_dict.json").write_text(splits)
+    with pytest.raises(DataError, match="is not as Hugging Face datasets writes it"):
+        Manifest(Manifest.Config(path=str(tmp_path))).arrays()
+
+
+@pytest.mark.parametrize("names", ["5", '[{"a": 1}, 2]', '"ab"'])
+def test_names_of_classes_that_are_no_names_are_passed_over(tmp_path, names):
+    write_vectors(tmp_path / "data.arrow")
+    (tmp_path / "state.json").write_text(STATE)
+    (tmp_path / "dataset_info.json").write_text(
+        f'{{"features": {{"label": {{"names": {names}}}}}}}'
+    )
+    keys = {"picture_column": "embedding", "label_column": "label"}
+    assert Manifest(Manifest.Config(path=str(tmp_path), **keys)).arrays().classes == ("0", "1")

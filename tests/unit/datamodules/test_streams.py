@@ -282,3 +282,43 @@ def test_columns_of_another_type_are_refused_in_a_sentence(kind):
     with pytest.raises(DataError) as refusal:
         read_table("x.parquet", IMAGES)
     assert str(refusal.value) == sentence
+
+
+def test_a_compressed_array_that_grows_too_much_is_refused():
+    with (
+        zipfile.ZipFile("x.npz", "w", zipfile.ZIP_DEFLATED) as archive,
+        archive.open("samples.npy", "w", force_zip64=True) as file,
+    ):
+        shape = {"descr": "<f4", "fortran_order": False, "shape": (300, 1 << 18)}
+        np.lib.format.write_array_header_1_0(file, shape)
+        for _ in range(300):
+            file.write(bytes(1 << 20))
+    with pytest.raises(
+        DataError, match=r"x\.npz: it cannot be read \(\d+ compressed bytes grow to"
+    ):
+        open_samples(Path("x.npz"), Fitting((1 << 18,), images=False, mode=None), 300)
+
+
+@pytest.mark.parametrize("ending", ["npy", "npz"])
+@pytest.mark.parametrize(
+    "header",
+    [
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (10000000000000000000000000, 3), }",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (-1, 3), }",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (), }",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (9223372036854775807, 0), }",
+        "'''",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (1, 3",
+    ],
+)
+@pytest.mark.timeout(60)
+def test_a_header_that_lies_is_refused_in_a_sentence(ending, header):
+    content = header.encode().ljust(117) + b"\n"
+    content = b"\x93NUMPY\x01\x00" + len(content).to_bytes(2, "little") + content + bytes(64)
+    if ending == "npy":
+        Path("x.npy").write_bytes(content)
+    else:
+        with zipfile.ZipFile("x.npz", "w") as archive:
+            archive.writestr("samples.npy", content)
+    with pytest.raises(DataError, match=rf"^x\.{ending}: it (cannot be read|holds no sample) \("):
+        read(f"x.{ending}")
