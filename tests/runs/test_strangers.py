@@ -12,6 +12,7 @@ import torch
 import yaml
 
 from coterie import load_model
+from coterie.checkpoints.integrity import seal, unseal
 from coterie.commands import train
 from coterie.commands.compose import compose
 from coterie.errors import ConfigError
@@ -164,6 +165,20 @@ def test_a_stored_config_reads_no_device(run, capsys):
     assert report.main([f"run={run}"]) == 0
     assert evaluate.main([f"run={run}", "evaluation.figures=false"]) == 2
     assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("part", ["tracking.offset", "tracking.round", "config.checkpoint"])
+def test_a_checkpoint_without_a_part_is_resumed_or_refused_in_a_sentence(run, capsys, part):
+    for path in (run / "checkpoints").glob("round-*/run.json"):
+        record = unseal(path)
+        section, _, key = part.partition(".")
+        del record[section][key]
+        path.write_text(seal(record))
+    whole = part == "config.checkpoint"
+    assert train.main(["resume=true", f"run_dir={run}"]) == (0 if whole else 2)
+    text = capsys.readouterr().err
+    assert "Traceback" not in text
+    assert whole or "the checkpoint does not say where it ends" in text
 
 
 def test_environment_variables_stay_out_of_stored_configs(run, monkeypatch):

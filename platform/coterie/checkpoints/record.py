@@ -8,6 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, NotRequired
 
+import torch
 from annotated_types import Len
 from pydantic import NonNegativeFloat, NonNegativeInt, TypeAdapter
 from safetensors.torch import load_file, save_file
@@ -15,6 +16,7 @@ from torch import Tensor
 from typing_extensions import TypedDict
 
 from coterie.checkpoints.client_rows import COLUMNS, Row, joined, read_rows, split
+from coterie.checkpoints.integrity import DamagedError
 from coterie.contract.phase import ServerState, Slots
 from coterie.execution.backend import Backend
 from coterie.execution.events import Handle
@@ -24,6 +26,14 @@ from coterie.rounds.state import Ledger, RunState
 
 _LEDGER = ("versions", "received")
 """The parts of a record on clients that are the ledger's."""
+
+_DTYPES = frozenset(
+    {
+        *(torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.bool),
+        *(torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
+    }
+)
+"""What a run's tensors are of."""
 
 Key = tuple[str | int, ...]
 """A tensor's key in a file, such as (client, "target.encoder.weight")."""
@@ -52,6 +62,15 @@ class _Account(TypedDict, total=False):
     peer: NonNegativeInt
 
 
+class _Tracking(TypedDict, total=False):
+    """The kinds of what a record holds of tracking."""
+
+    offset: NonNegativeInt
+    phases: NonNegativeInt
+    round: int
+    step: int
+
+
 class _Record(TypedDict):
     """The kinds of what a record holds; the rest is checked where it is read."""
 
@@ -72,7 +91,7 @@ class _Record(TypedDict):
     accounts: NotRequired[dict[str, _Account]]
     released: NotRequired[NonNegativeInt]
     ledger: _Ledger
-    tracking: dict[str, int]
+    tracking: _Tracking
     config: dict[str, Any]
     files: dict[str, str]
 
@@ -176,8 +195,15 @@ def save_tensors(path: Path, tensors: Mapping[Key, Tensor]) -> None:
 
 
 def load_tensors_file(path: Path) -> dict[Key, Tensor]:
-    """Read what `save_tensors` wrote."""
-    return {tuple(json.loads(key)): value for key, value in load_file(path).items()}
+    """Read what `save_tensors` wrote.
+
+    Raises:
+        DamagedError: If it holds numbers that PyTorch does not compute with.
+    """
+    tensors = load_file(path)
+    if other := {value.dtype for value in tensors.values()} - _DTYPES:
+        raise DamagedError(f"{path.name} holds numbers of the type {other.pop()}")
+    return {tuple(json.loads(key)): value for key, value in tensors.items()}
 
 
 def _by_slot(slots: Slots) -> dict[Key, Tensor]:

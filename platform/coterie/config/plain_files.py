@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import re
 from collections import Counter
 from pathlib import Path
@@ -38,7 +39,7 @@ def read_yaml(path: Path) -> Any:
             YAML, or has aliases, tags, or keys that are no texts or come twice.
         OSError: If it cannot be read.
     """
-    text = _read(path, YAML_BYTES).decode("utf-8")
+    text = read_bytes(path, YAML_BYTES).decode("utf-8")
     try:
         _check_events(text)
         return _plain(yaml.load(text, _Loader))  # noqa: S506 - a safe loader
@@ -54,18 +55,22 @@ def read_json(path: Path, most: int = _JSON_BYTES) -> Any:
         OSError: If it cannot be read.
     """
     try:
-        return json.loads(_read(path, most).decode("utf-8"))
+        return json.loads(read_bytes(path, most).decode("utf-8"))
     except RecursionError as error:
         raise ValueError("nested too deep") from error
 
 
-def _read(path: Path, most: int) -> bytes:
-    """The bytes of a regular file of at most that size."""
+def read_bytes(path: Path, most: int = _JSON_BYTES) -> bytes:
+    """The content of a regular file.
+
+    Raises:
+        ValueError: If it is larger than `most` bytes, or no regular file.
+        OSError: If it cannot be read.
+    """
     with open_regular(path) as file:
-        content = file.read(most + 1)
-    if len(content) > most:
-        raise ValueError(f"larger than {most >> 10} KiB")
-    return content
+        if os.fstat(file.fileno()).st_size > most:
+            raise ValueError(f"larger than {most >> 10} KiB")
+        return file.read(most)
 
 
 def _check_events(text: str) -> None:

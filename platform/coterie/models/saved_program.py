@@ -8,14 +8,18 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from coterie.config.plain_files import read_bytes
 from coterie.contract.clusterer import Clusterer
 from coterie.errors import DataError
+from coterie.models.saved_model import WEIGHTS
 from coterie.networks.program_file import Program, ProgramError, checked_program
 from coterie.tracking.atomic import replacing
 
 PROGRAM = "model.pt2"
 """Its name in a saved model's folder."""
 
+_SPARE = 1 << 31
+"""Bytes that a program may have besides twice those of the weights, which it holds too."""
 _CANNOT = (AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 """What `torch.export` raises for networks that it cannot take."""
 
@@ -70,10 +74,11 @@ def load_program(folder: Path) -> SavedProgram | None:
     Raises:
         DataError: If it is damaged, or holds more than a network.
     """
-    path = folder / PROGRAM
+    path, weights = folder / PROGRAM, folder / WEIGHTS
     if not path.is_file():
         return None
+    most = _SPARE + 2 * (weights.stat().st_size if weights.is_file() else 0)
     try:
-        return SavedProgram(path.read_bytes())
-    except ProgramError as error:
+        return SavedProgram(read_bytes(path, most))
+    except (ProgramError, ValueError) as error:
         raise DataError(f"{path}: {error}; copy the model again.") from error

@@ -20,7 +20,7 @@ def read_history(metrics: Path) -> pa.Table:
         A row per phase, and a last one with the final numbers. Columns: round, stage, phase, step,
         scope ("server", for the last row "run") and every metric; what a row lacks is null.
     """
-    rows = [row for row in read_rows(metrics) if row.get("scope") in ("server", "run")]
+    rows = read_rows(metrics, "server", "run")
     names = dict.fromkeys(name for row in rows for name in row)
     return pa.table({name: _column([row.get(name) for row in rows]) for name in names})
 

@@ -111,7 +111,8 @@ class Recovery:
         for sentence in loaded.damaged:
             self.view.note(sentence)
         check_same_run(loaded.config, self.config)
-        if loaded.config["checkpoint"]["best"] != self.config.checkpoint.best:
+        policy = loaded.config.get("checkpoint")
+        if not isinstance(policy, dict) or policy.get("best") != self.config.checkpoint.best:
             loaded.state.best = None  # the best value of another metric
         return loaded
 

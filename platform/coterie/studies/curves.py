@@ -17,6 +17,8 @@ ROUND, WALL_CLOCK = "round", "seconds"
 _ADDS_UP = re.compile(r"(^|_)(bytes|steps|seconds)(_|$)")
 _UNTIL = re.compile(r"(?P<axis>\S+) until (?P<metric>\S+) (?P<value>[\d.]+)")
 _MEAN = re.compile(r"mean of (?P<metric>\S+)")
+_LONGEST_NAME = 100
+"""Letters of a column that becomes an axis, whose figure is a file of its name."""
 _LARGEST = 4
 """Panels of a figure by default."""
 
@@ -34,6 +36,7 @@ def axes_of(records: Iterable[RunRecord]) -> list[str]:
         for row in record.rows
         for name, value in row.items()
         if value and _ADDS_UP.search(name.partition("/")[0])
+        if len(name) <= _LONGEST_NAME and name.isprintable()
     )
     return [ROUND, *(name for name in used if name != WALL_CLOCK)]
 

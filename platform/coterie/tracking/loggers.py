@@ -10,7 +10,8 @@ from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 
 from coterie.config.schema import TrackingConfig
 from coterie.config.target import build_target
-from coterie.tracking.metrics_log import MetricsLog, MetricsRow
+from coterie.errors import DataError
+from coterie.tracking.metrics_log import MetricsLog, MetricsRow, read_rows
 
 _log = logging.getLogger(__name__)
 
@@ -163,14 +164,24 @@ class Tracker:
 
     def server_rows(self) -> list[dict[str, Any]]:
         """The server's rows in `metrics.jsonl` so far."""
-        return [row for row in self._metrics.rows() if row["scope"] == "server"]
+        return read_rows(self._metrics.path, "server")
 
     def rewind(self, position: Position | None) -> None:
-        """Go back to a checkpoint's position, or to the start, and cut off later rows."""
-        position = position or {"offset": 0, "phases": 0, "round": -1, "step": -1}
+        """Go back to a checkpoint's position, or to the start, and cut off later rows.
+
+        Raises:
+            DataError: If the position lacks a part.
+        """
+        start = {"offset": 0, "phases": 0, "round": -1, "step": -1}
+        position = position or start
+        if missing := sorted(start.keys() - position.keys()):
+            raise DataError(
+                f"{self._metrics.path}: the checkpoint does not say where it ends "
+                f"({missing[0]} is missing); start afresh in a new run_dir."
+            )
         self._metrics.truncate_to(position["offset"])
         self._phases = position["phases"]
-        stages = dict.fromkeys(row["stage"] for row in self.server_rows())
+        stages = dict.fromkeys(str(row.get("stage")) for row in self.server_rows())
         self._stages = {stage: number for number, stage in enumerate(stages, start=1)}
         self._last = (position["round"], position["step"])
 

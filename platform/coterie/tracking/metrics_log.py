@@ -4,13 +4,15 @@ import json
 import logging
 import math
 import os
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from coterie.config.regular_files import open_regular
 from coterie.contract.observer import Status
-from coterie.errors import ContractError
+from coterie.errors import ContractError, DataError
 from coterie.tracking.paths import open_own
 
 _log = logging.getLogger(__name__)
@@ -27,6 +29,8 @@ RESERVED = (
     "messages",
 )
 """Keys that locate a line; a metric cannot have such a name."""
+_LONGEST = 1 << 24
+"""Bytes of a line; those of runs have some thousands."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,13 +99,18 @@ def finite(value: float) -> float | None:
     return number if math.isfinite(number) else None
 
 
+def is_number(value: Any) -> bool:
+    """Whether a value is a finite number that a float can hold."""
+    return isinstance(value, int | float) and abs(value) <= sys.float_info.max
+
+
 def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
     """Flatten nested mappings, joining names by slashes; keep only finite numbers."""
     found: dict[str, float] = {}
     for name, value in values.items():
         if isinstance(value, Mapping):
             found |= flat(value, f"{prefix}{name}/")
-        elif isinstance(value, int | float) and math.isfinite(value):
+        elif is_number(value):
             found[prefix + name] = value
     return found
 
@@ -174,7 +183,8 @@ class MetricsLog:
                 self.offset,
                 offset,
             )
-            self.file.truncate(self.path.read_bytes().rfind(b"\n") + 1)
+            whole = (line for line in _lines(self.path) if line.endswith(b"\n"))
+            self.file.truncate(sum(map(len, whole)))
             return
         self._waiting = b""
         self.file.truncate(offset)
@@ -191,13 +201,32 @@ class MetricsLog:
         self.file.close()
 
 
-def read_rows(path: Path) -> list[dict[str, Any]]:
-    """The rows of a file, without lines that a crash cut short; none if there is no file."""
+def read_rows(path: Path, *scopes: str) -> list[dict[str, Any]]:
+    """The rows of a file, without lines that a crash cut short; none if there is no file.
+
+    Args:
+        path: The file, which is read line by line.
+        scopes: The scopes of the rows; by default all.
+
+    Raises:
+        DataError: If a line is far longer than those of a run.
+    """
     if not path.is_file():
         return []
-    # Not splitlines: texts in a row may have other ends of lines, such as U+2028.
-    lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
-    return [row for line in lines if (row := parse_row(line)) is not None]
+    rows = (parse_row(line.decode("utf-8", "replace")) for line in _lines(path))
+    return [row for row in rows if row and (not scopes or row.get("scope") in scopes)]
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    """The lines of a file; only a line feed ends one."""
+    with open_regular(path) as file:
+        while line := file.readline(_LONGEST + 1):
+            if len(line) > _LONGEST:
+                raise DataError(
+                    f"{path}: a line has more than {_LONGEST >> 20} MiB, which no run writes; "
+                    "restore the file, or take it away."
+                )
+            yield line
 
 
 def parse_row(line: str) -> dict[str, Any] | None:

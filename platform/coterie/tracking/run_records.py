@@ -1,13 +1,13 @@
 """Read finished runs back from their directories, to compare them."""
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from coterie.config.plain_files import read_json
 from coterie.contract.observer import Status
-from coterie.tracking.metrics_log import flat, read_rows
+from coterie.tracking.metrics_log import RESERVED, flat, is_number, read_rows
 from coterie.tracking.run_directory import RunDirectory
 
 _ENDS: tuple[Status, ...] = get_args(Status)
@@ -110,13 +110,20 @@ def is_completed(summary: Path) -> bool:
 def _json(path: Path) -> dict[str, Any]:
     """The content of a summary.json; {} if it is missing or damaged."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = read_json(path)
     except (FileNotFoundError, ValueError):
         return {}
     whole = isinstance(found, dict) and found.get("status") in _ENDS
-    return found if whole and isinstance(found.get("rounds"), int) else {}
+    rounds = found.get("rounds") if whole else None
+    return dict(found) if isinstance(rounds, int) and is_number(rounds) else {}
 
 
-def _server_rows(path: Path) -> list[Mapping[str, Any]]:
-    """The server's rows, without incomplete lines."""
-    return [row for row in read_rows(path) if row.get("scope") == "server"]
+def _server_rows(path: Path) -> Iterator[Mapping[str, Any]]:
+    """The server's rows with the numbers in them, without incomplete lines."""
+    for row in read_rows(path, "server"):
+        if isinstance(row.get("round"), int) and is_number(row["round"]):
+            yield {
+                name: value
+                for name, value in row.items()
+                if name in RESERVED or value is None or is_number(value)
+            }

@@ -6,7 +6,7 @@ Pictures and styles are inside it; it loads nothing and runs no script.
 
 import base64
 import csv
-import json
+import io
 import math
 import struct
 from collections import Counter
@@ -18,6 +18,7 @@ from typing import Any
 from coterie.config.about import about
 from coterie.config.differences import changed_keys
 from coterie.config.explain import show
+from coterie.config.plain_files import read_bytes, read_json
 from coterie.config.schema import RunConfig
 from coterie.errors import DataError, described
 from coterie.tracking.atomic import write_text_atomically
@@ -97,8 +98,8 @@ def _page(directory: RunDirectory, config: RunConfig) -> str:
 
     summary: dict[str, Any] = {}
     if directory.summary.is_file():
-        summary = json.loads(directory.summary.read_text(encoding="utf-8"))
-    rows = _server_rows(directory.metrics)
+        summary = read_json(directory.summary)
+    rows = read_rows(directory.metrics, "server")
     failures = summary.get("failures", [])
     page = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(
         _TEMPLATE.read_text(encoding="utf-8")
@@ -121,10 +122,6 @@ def _page(directory: RunDirectory, config: RunConfig) -> str:
         config={key: show(value) for key, value in changed_keys(config).items()},
         software=_software(directory, summary),
     )
-
-
-def _server_rows(path: Path) -> list[Row]:
-    return [row for row in read_rows(path) if row.get("scope") == "server"]
 
 
 def _tiles(summary: Row) -> dict[str, str]:
@@ -181,7 +178,7 @@ def _figures(folder: Path) -> list[dict[str, Any]]:
     )
     found = []
     for path in paths:
-        content = path.read_bytes()
+        content = read_bytes(path)
         found.append(
             {
                 "caption": _CAPTIONS.get(path.stem, path.stem.replace("_", " ")),
@@ -227,8 +224,7 @@ def _skipped_table(path: Path) -> Table | None:
     """The samples that were left out because they could not be read."""
     if not path.is_file():
         return None
-    with path.open(encoding="utf-8", newline="") as file:
-        head, *rows = csv.reader(file)
+    head, *rows = csv.reader(_opened(path))
     note = f"{_FAILURES} of {len(rows):,} samples; {SKIPPED} has all of them."
     return Table(head, rows[:_FAILURES], note if len(rows) > _FAILURES else "")
 
@@ -237,8 +233,7 @@ def _client_table(path: Path) -> Table | None:
     """The clients; of many those with the most failures, then those with the largest loss."""
     if not path.is_file():
         return None
-    with path.open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = list(csv.DictReader(_opened(path)))
     if not rows:
         return None
     shown, note = rows, ""
@@ -252,6 +247,11 @@ def _client_table(path: Path) -> Table | None:
     head = list(rows[0])
     cells = [[_client_cell(name, row[name]) for name in head] for row in shown]
     return Table([name.replace("_", " ") for name in head], cells, note)
+
+
+def _opened(path: Path) -> io.StringIO:
+    """A table in CSV, of a size that a run writes."""
+    return io.StringIO(read_bytes(path).decode("utf-8"), newline="")
 
 
 def _client_cell(column: str, value: str) -> str:

@@ -7,6 +7,8 @@ import pytest
 import torch
 
 from coterie.checkpoints.checkpoint import load_checkpoint
+from coterie.checkpoints.integrity import DamagedError
+from coterie.checkpoints.record import load_tensors_file, save_tensors
 from coterie.contract.phase import ServerState
 from coterie.errors import DataError
 from coterie.execution.packing import pack, unpack
@@ -91,7 +93,7 @@ def test_any_bit_of_any_file_flipped(two, backend, tmp_path, seed):
 WRONG = {
     "ledger": ({"down": "much"}, {"down": -1}, {"versions": {"0": {"e": 1}}}, {"received": [3]}),
     "accounts": ({"0": {"turns": "many"}}, {"0": {"seconds": None}}, {"0": []}),
-    "tracking": ({"offset": "far"},),
+    "tracking": ({"offset": "far"}, {"offset": -5}, {"phases": -1}),
     "simulated": ({"dropped": 1.5},),
 }
 
@@ -171,3 +173,12 @@ def test_a_damaged_state_is_written_anew(two, backend, tmp_path):
     save(folder, state_of(2), backend)
     loaded = load_checkpoint(folder, backend)
     assert (plain(loaded.state), loaded.damaged) == (plain(state_of(2)), ())
+
+
+def test_numbers_of_eight_bits_are_no_state(tmp_path):
+    path = tmp_path / "server.safetensors"
+    save_tensors(path, {("a", "w"): torch.ones(2, dtype=torch.float8_e4m3fn)})
+    with pytest.raises(
+        DamagedError, match=r"server\.safetensors holds numbers of the type torch\."
+    ):
+        load_tensors_file(path)

@@ -1,5 +1,6 @@
 """What a saved model's program holds: every head of the shipped methods can be exported."""
 
+import os
 import warnings
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import torch
 from torch import nn
 
 from coterie.contract.clusterer import Clusterer
+from coterie.errors import DataError
 from coterie.models.saved_program import load_program, write_program
 from coterie.networks.heads import Centroids, FuzzyCentroids
 from coterie.networks.lattice_softmax import LatticeSoftmax
@@ -44,3 +46,10 @@ def test_a_head_is_exported_and_gives_the_same_probabilities(
     program = load_program(tmp_path)
     assert program is not None
     assert torch.equal(program(samples).probabilities, model(samples).probabilities)
+
+
+def test_a_program_much_larger_than_the_weights_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "model.pt2").touch()
+    os.truncate(tmp_path / "model.pt2", 1 << 40)
+    with pytest.raises(DataError, match=r"model\.pt2: larger than \d+ KiB; copy the model again"):
+        load_program(tmp_path)

@@ -40,6 +40,12 @@ def test_axes_are_rounds_bytes_and_columns_of_modelled_seconds_or_steps():
     assert axes_of([run([0.1], up=0, link=0.0)]) == ["round", "bytes", "modelled_seconds"]
 
 
+def test_a_column_that_can_name_no_figure_is_no_axis():
+    rows = [{"round": 1, f"{'x' * 5000}_bytes": 5, "x_bytes\0": 5, "x_bytes": 5}]
+    record = RunRecord(label="a", seed=0, status="completed", rows=tuple(rows))
+    assert axes_of([record]) == ["round", "x_bytes"]
+
+
 def test_the_final_score_ends_the_curve_in_place_of_one_of_a_sample():
     found = points(run([0.1, None, 0.3], final=0.4), "clustering/acc", "round")
     np.testing.assert_array_equal(found, [[1, 3], [0.1, 0.4]])

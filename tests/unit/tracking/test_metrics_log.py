@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coterie.errors import ContractError
+from coterie.errors import ContractError, DataError
 from coterie.tracking.metrics_log import RESERVED, MetricsLog, MetricsRow, read_rows
 
 
@@ -168,3 +168,13 @@ def test_rows_wait_with_one_warning_while_the_disk_is_full(tmp_path, caplog):
     log.close()
     assert "its last 1 rows could not be written" in caplog.records[-1].getMessage()
     file.close()
+
+
+def test_a_line_without_an_end_is_refused_and_not_read_whole(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"scope": "server"}\n{"scope": "client"}\n')
+    assert read_rows(path, "server") == [{"scope": "server"}]
+    os.truncate(path, 1 << 26)
+    for refused in (lambda: read_rows(path), lambda: MetricsLog(path).truncate_to(1 << 31)):
+        with pytest.raises(DataError, match=r"metrics\.jsonl: a line has more than 16 MiB"):
+            refused()

@@ -38,6 +38,8 @@ RUBBISH = {
     "no status": json.dumps({"rounds": 2}),
     "no rounds": json.dumps({"status": "completed"}),
     "rounds in words": json.dumps({**WHOLE, "rounds": "two"}),
+    "rounds beyond a float": json.dumps({**WHOLE, "rounds": 10**400}),
+    "nested deep": "[" * 100_000,
 }
 
 
@@ -48,3 +50,23 @@ def test_a_damaged_summary_is_that_of_a_run_that_has_not_ended(kind, tmp_path):
     (tmp_path / "config.yaml").touch()
     assert read_run("a", 1, tmp_path).status == "interrupted"
     assert not is_completed(tmp_path / "summary.json")
+
+
+def test_rows_and_numbers_that_no_run_writes_are_left_out(tmp_path):
+    scores = {"clustering": {"acc": 0.5, "huge": 10**400}}
+    (tmp_path / "summary.json").write_text(json.dumps({**WHOLE, "metrics": scores}))
+    rows = [
+        {"scope": "server", "round": 1, "stage": "a", "loss": 1.0, "dropped": "x", "nmi": None},
+        {"scope": "server", "round": 2, "stage": "a", "loss": [1], "x_bytes": 10**400},
+        {"scope": "server", "round": "two"},
+        {"scope": "server", "round": 10**400},
+        {"scope": "server"},
+    ]
+    (tmp_path / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    run = read_run("a", 1, tmp_path)
+    assert "clustering/huge" not in run.numbers
+    assert [sorted(row) for row in run.rows] == [
+        ["loss", "nmi", "round", "scope", "stage"],
+        ["round", "scope", "stage"],
+    ]
+    assert run.dropped == 0

@@ -1,12 +1,14 @@
 """`report.html` of directories as runs leave them, whole or not."""
 
 import csv
+import os
 import re
 
 import pytest
 
 from coterie.commands.compose import compose
 from coterie.config.loading import dump_config
+from coterie.errors import DataError
 from coterie.tracking.run_directory import RunDirectory
 from coterie.tracking.run_report import write_run_report
 from coterie.tracking.summary import Summary
@@ -104,3 +106,14 @@ def test_long_names_do_not_stick_out(directory, tmp_path):
     found = shown(page, 400, tmp_path)
     assert found["content"] <= found["width"] == 400
     assert found["out"] == []
+
+
+@pytest.mark.parametrize("name", ["summary.json", "metrics.jsonl", "clients.csv", "figures/a.png"])
+def test_files_of_no_run_are_refused_and_not_read_whole(directory, name):
+    path = directory.path / name
+    path.parent.mkdir(exist_ok=True)
+    path.touch()
+    os.truncate(path, 1 << 40)
+    with pytest.raises(DataError, match=r"is damaged \(|a line has more than 16 MiB"):
+        write_run_report(directory, CONFIG)
+    assert not directory.report.exists()
