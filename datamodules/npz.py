@@ -13,7 +13,7 @@ from typing import IO, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.errors import DataError
+from coterie.errors import DataError, reason
 from datamodules.base import Half
 from datamodules.growth import check_growth
 from datamodules.own_data import OwnData, PathConfig, number_classes, number_owners
@@ -165,8 +165,9 @@ class NPZ(OwnData["NPZ.Config"]):
             return tuple(file.files)
 
     def _unreadable(self, error: Exception) -> DataError:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
-        return DataError(f"data.path={self.path}: it cannot be read ({reason}); save it again.")
+        return DataError(
+            f"data.path={self.path}: it cannot be read ({reason(error)}); save it again."
+        )
 
     def _check_length(self, numbers: NDArray[np.int64], name: str, source: Source) -> None:
         if len(numbers) != source.count:

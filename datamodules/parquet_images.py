@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from coterie.errors import DataError
+from coterie.errors import DataError, reason
 from datamodules.base import Half
 from datamodules.decoding import Form, Mode
 from datamodules.source import Source, source_from_pictures
@@ -72,8 +72,7 @@ def _read_table(path: Path, classes: int) -> tuple[list[bytes], NDArray[np.int64
     try:
         table = pq.read_table(path)
     except (pa.ArrowException, OSError) as error:
-        reason = str(error).splitlines()[0]
-        raise DataError(f"{path} cannot be read ({reason}); fetch it again.") from error
+        raise DataError(f"{path} cannot be read ({reason(error)}); fetch it again.") from error
     column = next((name for name in ("image", "img") if name in table.column_names), None)
     if column is None or "label" not in table.column_names:
         raise DataError(

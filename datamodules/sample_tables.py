@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from coterie.contract.data import SampleBatch
-from coterie.errors import DataError
+from coterie.errors import DataError, reason
 from datamodules.fitting import Fitting
 
 _PICTURES, _FILES, _NAMES = ("image", "img"), ("path", "file"), ("name", "id")
@@ -217,5 +217,4 @@ def _is_number(kind: Any) -> bool:
 
 def unreadable(path: Path, error: Exception) -> DataError:
     """Error for a file that its reader refuses, in one sentence."""
-    reason = (str(error) or type(error).__name__).splitlines()[0].rstrip(".")
-    return DataError(f"{path}: it cannot be read ({reason}); write it again.")
+    return DataError(f"{path}: it cannot be read ({reason(error)}); write it again.")

@@ -24,7 +24,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 from coterie.config.component import Component
 from coterie.config.loading import load_component
 from coterie.contract.data import Indices
-from coterie.errors import ConfigError, DataError
+from coterie.errors import ConfigError, DataError, reason
 from datamodules.remote import cached, writing
 
 INDEX = "index.json"
@@ -273,9 +273,8 @@ class ShardFiles:
                 batch = pa.ipc.open_file(pa.memory_map(str(local))).get_batch(0)
                 batch.validate(full=True)
             except (pa.ArrowException, OSError) as error:
-                reason = str(error).splitlines()[0]
                 raise DataError(
-                    f"{path}: it cannot be read ({reason}); import the data again."
+                    f"{path}: it cannot be read ({reason(error)}); import the data again."
                 ) from error
             if batch.num_rows != entry.rows or not batch.schema.equals(_schema(self.index)):
                 raise DataError(f"{path}: it is not the shard of its index; import the data again.")

@@ -15,7 +15,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from coterie.contract.data import Indices
-from coterie.errors import DataError
+from coterie.errors import DataError, reason
 
 ItemT = TypeVar("ItemT")
 
@@ -154,9 +154,8 @@ class StoredTable:
         try:
             yield
         except (pa.ArrowException, OSError, ValueError, LookupError, MemoryError) as error:
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
             raise DataError(
-                f"{self.files[number]}: it cannot be read ({reason}); fetch it again."
+                f"{self.files[number]}: it cannot be read ({reason(error)}); fetch it again."
             ) from error
 
     @cached_property

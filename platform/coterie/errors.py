@@ -72,6 +72,11 @@ def described(error: BaseException) -> str:
     return printable(text.splitlines()[0] if text else "")
 
 
+def reason(error: BaseException) -> str:
+    """Why something failed, to stand inside a sentence: the error's text, or else its type."""
+    return described(error).rstrip(".") or type(error).__name__
+
+
 def listed(items: Collection[object]) -> str:
     """The items with commas, of many the first ten and how many more there are."""
     names = [str(item) for item in items]

@@ -44,6 +44,18 @@ class ForOthers(EncoderConfig):
         return Encoder(nn.Sequential(nn.Flatten(), nn.Linear(9, 8)), 8)
 
 
+class Silent(EncoderConfig):
+    """Refuses its samples, and does not say why."""
+
+    def build(self, shape):
+        return Encoder(Mute(), 8)
+
+
+class Mute(nn.Module):
+    def forward(self, samples):
+        raise ValueError
+
+
 @pytest.fixture
 def refused(tmp_path, capsys, monkeypatch):
     """Run a command that is to be refused; its sentence."""
@@ -142,6 +154,10 @@ REFUSED = [
     (
         f"encoder.target={HERE}:TooWide ~encoder.hidden ~encoder.features",
         "encoder: Encoder gives (2, 8) for 2 samples, but says features=6; make it (2, 6).",
+    ),
+    (
+        f"encoder.target={HERE}:Silent ~encoder.hidden ~encoder.features",
+        "encoder: Encoder cannot take samples of shape (1, 8, 8) (ValueError); mend its build, or choose another.",
     ),
     (
         "encoder=conv4 ~encoder.hidden",

@@ -2,7 +2,7 @@
 
 import pytest
 
-from coterie.errors import StateLostError, described, listed, printable
+from coterie.errors import StateLostError, described, listed, printable, reason
 
 
 class UnprintableError(Exception):
@@ -25,6 +25,19 @@ class UnprintableError(Exception):
 )
 def test_an_errors_text_is_one_short_printable_line(error, text):
     assert described(error) == text
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (ValueError("It is wrong.\nSee below."), "It is wrong"),
+        (ValueError(), "ValueError"),
+        (ValueError(" \n"), "ValueError"),
+        (UnprintableError(), "UnprintableError"),
+    ],
+)
+def test_a_reason_is_never_empty(error, text):
+    assert reason(error) == text
 
 
 def test_what_is_cut_has_500_characters():

@@ -30,7 +30,7 @@ from coterie.commands.written import written
 from coterie.config import COMPONENTS, RunConfig, load_config
 from coterie.config.explain import one_of
 from coterie.config.trust import check_places, check_targets, packages_in, trusted_by
-from coterie.errors import ConfigError
+from coterie.errors import ConfigError, reason
 from coterie.tracking.run_directory import RunDirectory
 
 STUDIES = "study"
@@ -77,8 +77,9 @@ def compose_plain(*overrides: str) -> dict[str, Any]:
         fresh = directory is None
         plain: Any = OmegaConf.to_container(config, resolve=fresh, throw_on_missing=True)
     except (HydraException, OmegaConfBaseException, YAMLError) as error:
-        reason = str(error).strip().splitlines()[0].rstrip(".")
-        raise ConfigError(f"{' '.join(overrides)}: the YAML does not compose: {reason}.") from error
+        raise ConfigError(
+            f"{' '.join(overrides)}: the YAML does not compose: {reason(error)}."
+        ) from error
     if directory is not None:
         check_targets(plain, directory.config, {*trusted_by(plain), *packages_in(given)})
         check_places(plain, directory.config, given)

@@ -6,7 +6,7 @@ from typing import Any
 
 from coterie.config.explain import show
 from coterie.config.plain_files import read_yaml
-from coterie.errors import ConfigError
+from coterie.errors import ConfigError, reason
 
 _TARGETS = {
     "coterie.engine.pretrained_encoder:Pretrained": "coterie.models.pretrained_encoder:Pretrained",
@@ -43,8 +43,7 @@ def read_stored_config(path: Path) -> dict[str, Any]:
     try:
         values = read_yaml(path)
     except ValueError as error:
-        reason = str(error).splitlines()[0]
-        raise ConfigError(f"{path}: it is not plain YAML ({reason}); {other}.") from error
+        raise ConfigError(f"{path}: it is not plain YAML ({reason(error)}); {other}.") from error
     if not (isinstance(values, dict) and isinstance(values.get("method"), dict)):
         raise ConfigError(f"{path}: it is not the config of a run; {other}.")
     values.pop("trust", None)  # it is the reader's to give, as are downloads

@@ -11,7 +11,7 @@ import ray
 from ray.exceptions import AuthenticationError
 
 from coterie.distributed.loopback import private
-from coterie.errors import described
+from coterie.errors import reason
 
 _LOOK_S = 0.5
 
@@ -58,7 +58,7 @@ def _start() -> dict[str, str]:
     except AuthenticationError as error:
         return {"error": "authentication", "reason": error.message}
     except Exception as error:  # noqa: BLE001 - of many kinds, by what did not start in time
-        return {"error": "start", "reason": described(error) or type(error).__name__}
+        return {"error": "start", "reason": reason(error)}
     return {"address": ray.get_runtime_context().gcs_address}
 
 

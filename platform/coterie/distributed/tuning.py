@@ -20,7 +20,7 @@ from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
 
 from coterie.config.schema import ClusterConfig
 from coterie.distributed.cluster import connect, disconnect
-from coterie.errors import described
+from coterie.errors import reason
 
 _ROUND, _VALUE = "round", "objective"
 _NEVER = 10**9
@@ -193,8 +193,8 @@ class _Told(tune.Callback):  # type: ignore[misc]
             self._listener.stopped(trial.config["trial"], last.round)
 
     def on_trial_error(self, *, trial: Any, **_: Any) -> None:
-        reason = f"Ray lost its process ({described(trial.get_error()).rstrip('.')})."
-        lost = Report(round=0, value=None, code=1, reason=reason)
+        why = f"Ray lost its process ({reason(trial.get_error())})."
+        lost = Report(round=0, value=None, code=1, reason=why)
         self._listener.reported(trial.config["trial"], lost)
 
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import ray
 from ray.exceptions import RayError
 
-from coterie.errors import RunError, described
+from coterie.errors import RunError, reason
 
 _EVERY_S = 1.0
 _ANSWER_S = 1.0
@@ -70,8 +70,7 @@ def as_run_error() -> Iterator[None]:
     try:
         yield
     except RayError as error:
-        reason = described(error).rstrip(".")
         raise RunError(
-            f"Ray failed ({type(error).__name__}: {reason}); see its logs, and go on with "
+            f"Ray failed ({type(error).__name__}: {reason(error)}); see its logs, and go on with "
             "resume=true."
         ) from error

@@ -20,7 +20,7 @@ from coterie.contract.clusterer import Clusterer
 from coterie.contract.kinds import check_kind
 from coterie.contract.method import Task
 from coterie.contract.phase import ServerState
-from coterie.errors import ConfigError, ContractError, DataError
+from coterie.errors import ConfigError, ContractError, DataError, reason
 from coterie.models.saved_model import (
     CONFIG,
     DESCRIPTION,
@@ -126,9 +126,8 @@ def _as_data_error(folder: Path) -> Iterator[None]:
     try:
         yield
     except _MISFITS as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
         raise DataError(
-            f"{folder}: its files do not fit each other ({reason}); copy the model again."
+            f"{folder}: its files do not fit each other ({reason(error)}); copy the model again."
         ) from error
 
 
@@ -198,8 +197,8 @@ def _read_weights(path: Path) -> dict[str, Tensor]:
     try:
         return load_file(path)
     except (OSError, SafetensorError) as error:
-        reason = "it is missing" if not path.is_file() else f"it cannot be read ({error})"
-        raise DataError(f"{path}: {reason}; copy the model again.") from error
+        why = f"it cannot be read ({reason(error)})" if path.is_file() else "it is missing"
+        raise DataError(f"{path}: {why}; copy the model again.") from error
 
 
 def _check_weights(path: Path, weights: Mapping[str, Tensor], model: nn.Module) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from coterie.config.plain_files import read_bytes
 from coterie.contract.clusterer import Clusterer
-from coterie.errors import DataError
+from coterie.errors import DataError, reason
 from coterie.models.saved_model import WEIGHTS
 from coterie.networks.program_file import Program, ProgramError, checked_program
 from coterie.tracking.atomic import replacing
@@ -61,8 +61,7 @@ def write_program(folder: Path, model: Clusterer, sample: Tensor) -> None:
         save(program, content)
         checked = checked_program(content.getvalue())
     except _CANNOT as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        _log.info("%s: the model is not exported (%s).", folder, reason)
+        _log.info("%s: the model is not exported (%s).", folder, reason(error))
         return
     with replacing(folder / PROGRAM) as temporary:
         temporary.write_bytes(checked)

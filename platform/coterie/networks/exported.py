@@ -8,7 +8,7 @@ from pydantic import Field, PrivateAttr, model_validator
 from torch import Tensor
 
 from coterie.config.file_digest import are_untouched, with_digest
-from coterie.errors import ConfigError, DataError
+from coterie.errors import ConfigError, DataError, reason
 from coterie.networks.encoders import Encoder, EncoderConfig
 from coterie.networks.frozen import frozen
 from coterie.networks.program_file import Program, ProgramError
@@ -68,10 +68,10 @@ class Exported(EncoderConfig):
             with torch.no_grad(), torch.device("cpu"):
                 found = network(torch.zeros(2, *shape))
         except (RuntimeError, AssertionError, ValueError) as error:
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
             raise ConfigError(
-                f"encoder.path={self.path}: it cannot take 2 samples of shape {shape} ({reason}); "
-                "export it for samples of this shape, and for batches of any size."
+                f"encoder.path={self.path}: it cannot take 2 samples of shape {shape} "
+                f"({reason(error)}); export it for samples of this shape, and for batches of any "
+                "size."
             ) from error
         if not isinstance(found, Tensor) or found.ndim != 2:
             raise ConfigError(

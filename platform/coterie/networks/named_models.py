@@ -12,7 +12,7 @@ from pydantic import Field, PositiveFloat, PositiveInt, PrivateAttr, model_valid
 from torch import Tensor, nn
 
 from coterie.config.file_digest import are_untouched, with_digest
-from coterie.errors import ConfigError, DataError
+from coterie.errors import ConfigError, DataError, reason
 from coterie.networks.encoders import Encoder, EncoderConfig, image_shape
 from coterie.networks.frozen import frozen
 from coterie.networks.weight_files import load_weights, parse_weights, read_file
@@ -168,10 +168,9 @@ class NamedModel(EncoderConfig):
         return int(found.shape[1])
 
     def _refused(self, what: str, error: Exception) -> ConfigError:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
         return ConfigError(
-            f"encoder.model={self.model}: {what} ({reason}); choose another size with encoder.size "
-            "or data.size, or mend encoder.options."
+            f"encoder.model={self.model}: {what} ({reason(error)}); choose another "
+            "size with encoder.size or data.size, or mend encoder.options."
         )
 
 

@@ -17,6 +17,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, fx, nn
 
+from coterie.errors import reason
 from coterie.networks.program_operators import is_allowed
 
 _ATTENTION = torch.ops.aten.scaled_dot_product_attention.default
@@ -78,8 +79,7 @@ class Program(nn.Module):
         except ProgramError:
             raise
         except Exception as error:  # of damaged graphs PyTorch raises more kinds than it names
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
-            raise ProgramError(f"it cannot be read ({reason})") from error
+            raise ProgramError(f"it cannot be read ({reason(error)})") from error
 
     def forward(self, samples: Tensor) -> Any:
         """Run the program."""

@@ -10,7 +10,7 @@ from safetensors.torch import load
 from torch import Tensor, nn
 
 from coterie.config.regular_files import open_regular
-from coterie.errors import ConfigError, DataError
+from coterie.errors import ConfigError, DataError, reason
 
 _INNER = ("state_dict", "model_state_dict", "model")
 """Names under which training scripts keep the weights in a checkpoint."""
@@ -44,9 +44,9 @@ def parse_weights(content: bytes, path: str) -> dict[str, Tensor]:
             return load(content)
         found: Any = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     except Exception as error:  # of damaged files PyTorch raises more kinds than it names
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
         raise DataError(
-            f"{path}: its weights cannot be read ({reason}); save the network's state_dict()."
+            f"{path}: its weights cannot be read ({reason(error)}); save the network's "
+            "state_dict()."
         ) from error
     inner = next((name for name in _INNER if isinstance(found, Mapping) and name in found), None)
     weights = found if inner is None else found[inner]

@@ -11,7 +11,7 @@ from coterie.config.schema import RunConfig
 from coterie.contract.data import DataArrays
 from coterie.contract.method import Task
 from coterie.contract.seeds import seeded
-from coterie.errors import ConfigError
+from coterie.errors import ConfigError, reason
 from coterie.evaluation.own_metrics import build_metrics
 from coterie.execution.robust import trimmed
 from coterie.execution.silo_data import is_siloed
@@ -162,10 +162,9 @@ def _check_encoder(task: Task, method: Component) -> None:
         try:
             shape = tuple(encoder(torch.zeros(2, *task.shape)).shape)
         except (RuntimeError, ValueError, TypeError) as error:
-            reason = str(error).strip().splitlines()[0].rstrip(".")
             raise ConfigError(
                 f"encoder: {type(encoder).__name__} cannot take samples of shape {task.shape} "
-                f"({reason}); mend its build, or choose another."
+                f"({reason(error)}); mend its build, or choose another."
             ) from error
     if any(dead):
         raise ConfigError(

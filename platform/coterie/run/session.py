@@ -14,7 +14,7 @@ from coterie.contract.callback import Followed
 from coterie.contract.clusterer import Clusterer
 from coterie.contract.observer import Observer, Status
 from coterie.contract.seeds import derive_seed
-from coterie.errors import DataError, RunError, described
+from coterie.errors import DataError, RunError, reason
 from coterie.evaluation.scorer import Evaluation
 from coterie.execution.backend import Backend
 from coterie.models.saved_model import with_head
@@ -221,8 +221,7 @@ class Session:
         except Exception as error:  # noqa: BLE001 - what ended the run is what has to be shown
             self._warn(
                 f"{self.directory.checkpoints}: the last full phase could not be saved "
-                f"({described(error).rstrip('.') or type(error).__name__}); the checkpoint before "
-                "it stays."
+                f"({reason(error)}); the checkpoint before it stays."
             )
 
     def _extend(self) -> None:
