@@ -1,13 +1,14 @@
 """A report on a data set: what is in it, what cannot be read, what is there twice."""
 
-import csv
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from coterie.contract.data import Unreadable
+from coterie.tracking.atomic import write_text_atomically
+from coterie.tracking.csv_text import csv_text
 from coterie.tracking.skipped import write_skipped
 from datamodules.base import HALVES, DataSet
 from datamodules.contact_sheet import write_contact_sheet
@@ -121,15 +122,9 @@ def _write_tables(report: Report, out: Path) -> None:
         report.files.append(out / UNREADABLE)
     if report.duplicates:
         rows = ((number, *one) for number, group in enumerate(report.duplicates) for one in group)
-        _write_csv(out / DUPLICATES, ("group", "half", "class", "file"), rows)
+        head = ("group", "half", "class", "file")
+        write_text_atomically(out / DUPLICATES, csv_text([head, *rows]))
         report.files.append(out / DUPLICATES)
-
-
-def _write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    with path.open("w", encoding="utf-8", newline="") as file:
-        table = csv.writer(file, lineterminator="\n")
-        table.writerow(header)
-        table.writerows(rows)
 
 
 def _named(classes: Sequence[str], label: int) -> str:

@@ -71,11 +71,11 @@ def _audit(arguments: Sequence[str]) -> int:
         console.print(attacks_table(done.attacks))
     for name, found in done.attacks.items():
         if not name.endswith("untrained"):
-            console.print(f"{name}: {found.finding}", highlight=False, markup=False)
+            console.print(f"{name}: {found.finding}", highlight=False)
     if done.note:
-        console.print(done.note, highlight=False, markup=False)
+        console.print(done.note, highlight=False)
     path = folder / directory.audit.name
-    console.print(display_path(path), soft_wrap=True, highlight=False, markup=False)
+    console.print(display_path(path), soft_wrap=True, highlight=False)
     return 0
 
 

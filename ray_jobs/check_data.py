@@ -71,7 +71,7 @@ def _check(arguments: Sequence[str]) -> int:
     for half, findings in report.halves.items():
         console.print(_table(half, findings))
     for sentence in _sentences(report):
-        console.print(sentence, markup=False)
+        console.print(sentence)
     return 1 if report.bad else 0
 
 

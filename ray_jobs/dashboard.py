@@ -60,7 +60,7 @@ def _dashboard(arguments: Sequence[str]) -> int:
     if options.out is not None:
         path = local_path("out", options.out)
         write_workspace(workspace, path)
-        console.print(display_path(path), highlight=False, markup=False)
+        console.print(display_path(path), highlight=False)
     elif resolve_mode(WandbConfig()) != "online":
         raise ConfigError(
             "No API key for W&B is known: run wandb login, set WANDB_API_KEY, or write the "
@@ -68,7 +68,7 @@ def _dashboard(arguments: Sequence[str]) -> int:
         )
     else:
         workspace.save()
-        console.print(workspace.url, highlight=False, markup=False)
+        console.print(workspace.url, highlight=False)
     return 0
 
 

@@ -99,7 +99,7 @@ def _embed(arguments: Sequence[str]) -> int:
                 watch=lambda samples: progress.advance(task, samples),
             )
             embedder.write(out, data)
-    Terminal(soft_wrap=True).print(f"data=shards data.path={out}", highlight=False, markup=False)
+    Terminal(soft_wrap=True).print(f"data=shards data.path={out}", highlight=False)
     return 0
 
 

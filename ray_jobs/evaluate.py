@@ -86,7 +86,7 @@ def _evaluate(arguments: Sequence[str]) -> int:
     for table in done.tables:
         console.print(scores_table(table))
     for path in done.outputs:
-        console.print(display_path(path), soft_wrap=True, highlight=False, markup=False)
+        console.print(display_path(path), soft_wrap=True, highlight=False)
     return 0
 
 

@@ -72,7 +72,7 @@ def _import(arguments: Sequence[str]) -> int:
         console.print(
             f"{half}: {imported.samples:,} samples ({shown}), {len(imported.bad)} left out"
         )
-    console.print(f"data=shards data.path={out}", markup=False)
+    console.print(f"data=shards data.path={out}")
     return 0
 
 

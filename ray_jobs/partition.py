@@ -52,9 +52,7 @@ def _partition(arguments: Sequence[str]) -> int:
     write_partition(folder / "partition.parquet", parts, data)
     console = Terminal()
     console.print(class_table(counts, names, clients))
-    console.print(
-        f"{folder}/partition.png, {folder}/partition.parquet", soft_wrap=True, markup=False
-    )
+    console.print(f"{folder}/partition.png, {folder}/partition.parquet", soft_wrap=True)
     return 0
 
 

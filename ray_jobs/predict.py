@@ -128,7 +128,7 @@ def _predict(arguments: Sequence[str]) -> int:
         trust=config.trust,
         watch=partial(_shown, total=stream.total),
     )
-    Terminal(soft_wrap=True).print(f"{rows:,} samples in {output}", highlight=False, markup=False)
+    Terminal(soft_wrap=True).print(f"{rows:,} samples in {output}", highlight=False)
     return 0
 
 

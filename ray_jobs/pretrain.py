@@ -40,7 +40,7 @@ def _pretrain(arguments: Sequence[str]) -> int:
 
     done = Federation(config).run()
     Terminal(soft_wrap=True).print(
-        f"encoder=pretrained encoder.path={done.run_dir}", highlight=False, markup=False
+        f"encoder=pretrained encoder.path={done.run_dir}", highlight=False
     )
     return done.exit_code
 

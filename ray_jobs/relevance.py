@@ -56,7 +56,7 @@ def _relevance(arguments: Sequence[str]) -> int:
     from coterie.run.pretraining_relevance import pretraining_relevance
 
     value = pretraining_relevance(options.pretrained, earlier, clients, options.samples)
-    Terminal().print(f"relevance {value:.4f}", highlight=False, markup=False)
+    Terminal().print(f"relevance {value:.4f}", highlight=False)
     return 0
 
 

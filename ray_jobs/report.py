@@ -52,7 +52,7 @@ def _report(arguments: Sequence[str]) -> int:
     with files_untouched():
         config = load_stored(directory, options.trust)
     page = write_run_report(directory, config)
-    Terminal().print(display_path(page), soft_wrap=True, highlight=False, markup=False)
+    Terminal().print(display_path(page), soft_wrap=True, highlight=False)
     return 0
 
 

@@ -47,7 +47,7 @@ def _results(arguments: Sequence[str]) -> int:
     for path, text in written_pages(Path(options.docs)).items():
         if path.read_text(encoding="utf-8") != text:
             write_text_atomically(path, text)
-            Terminal().print(str(path), soft_wrap=True, highlight=False, markup=False)
+            Terminal().print(str(path), soft_wrap=True, highlight=False)
     return 0
 
 

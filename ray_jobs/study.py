@@ -48,7 +48,7 @@ def _help(*arguments: str) -> str:
 def _study(arguments: Sequence[str]) -> int:
     own, _ = separate(arguments, set(StudyConfig.model_fields))
     if load_component(StudyConfig, read_values(own)).study in (None, "?"):
-        Terminal(soft_wrap=True).print(study_list(), highlight=False, markup=False, emoji=False)
+        Terminal(soft_wrap=True).print(study_list(), highlight=False)
         return 0
     plan = read_study_plan(arguments)
     plan.check()

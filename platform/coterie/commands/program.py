@@ -38,11 +38,7 @@ def run_command(
         format="%(message)s",
         handlers=[RichHandler(console=errors, show_path=False)],
     )
-    red = partial(errors.print, style="red", highlight=False, markup=False, emoji=False)
-
-    def show(text: str) -> None:
-        """Print without what a terminal would obey: names in files may hold escape codes."""
-        red("".join(c if c.isprintable() or c == "\n" else "?" for c in text))
+    show = partial(errors.print, style="red", highlight=False)
 
     try:
         if _HELP & set(arguments):

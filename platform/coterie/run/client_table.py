@@ -1,7 +1,5 @@
 """The table of a run's clients: samples, turns, failures, loss, seconds, bytes and groups."""
 
-import csv
-import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -10,6 +8,7 @@ from coterie.rounds.accounts import ClientAccount
 from coterie.rounds.state import RunState
 from coterie.run.setup import Assembly
 from coterie.tracking.atomic import write_text_atomically
+from coterie.tracking.csv_text import csv_text
 
 _ALL = 10_000
 """Of more clients only those have a row that ever took part."""
@@ -56,8 +55,5 @@ def client_rows(
 
 def write_clients(path: Path, rows: Sequence[ClientRow]) -> None:
     """Write `client_rows` as CSV; what is unknown is empty."""
-    text = io.StringIO()
-    table = csv.DictWriter(text, list(rows[0]) if rows else ["client"], lineterminator="\n")
-    table.writeheader()
-    table.writerows(rows)
-    write_text_atomically(path, text.getvalue())
+    head = list(rows[0]) if rows else ["client"]
+    write_text_atomically(path, csv_text([head, *([*row.values()] for row in rows)]))

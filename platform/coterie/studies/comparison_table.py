@@ -1,12 +1,14 @@
 """A table of runs: mean ± standard deviation over seeds, as Markdown and CSV."""
 
-import csv
-import io
+import html
+import re
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
+from coterie.errors import printable
+from coterie.tracking.csv_text import csv_text
 from coterie.tracking.formatting import format_bytes
 from coterie.tracking.run_records import RunRecord
 
@@ -108,8 +110,8 @@ class ComparisonTable:
         head = ["experiment", "runs", *self.columns]
         lines = [head, ["---"] * len(head)]
         lines += [[row.label, row.count, *self.texts(row)] for row in self.rows]
-        table = "\n".join(f"| {' | '.join(map(_escape, line))} |" for line in lines)
-        problems = "".join(f"- {problem}\n" for problem in self.problems)
+        table = "\n".join(f"| {' | '.join(map(_cell, line))} |" for line in lines)
+        problems = "".join(f"- {_escape(problem)}\n" for problem in self.problems)
         return f"{table}\n\n{problems}" if problems else f"{table}\n"
 
     def texts(self, row: ComparisonRow) -> list[str]:
@@ -139,7 +141,7 @@ class ComparisonTable:
 
     def csv(self) -> str:
         """The table as CSV in full precision."""
-        return _csv([self.head, *self.lines])
+        return csv_text([self.head, *self.lines])
 
     def runs_csv(self) -> str:
         """Every run with every number of its summary.json, as CSV in full precision."""
@@ -149,7 +151,7 @@ class ComparisonTable:
             [run.label, run.seed, run.status, run.error, *map(run.numbers.get, names)]
             for run in self.records
         ]
-        return _csv([head, *lines])
+        return csv_text([head, *lines])
 
 
 def cell_text(name: str, cell: Spread | None) -> str:
@@ -196,12 +198,11 @@ def _short(number: float) -> str:
     return f"{number:.3f}" if abs(number) < 100 else f"{number:.5g}"
 
 
+def _cell(text: str) -> str:
+    return _escape(text).replace("|", "\\|")
+
+
 def _escape(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|")
-
-
-def _csv(lines: Sequence[Sequence[object]]) -> str:
-    """CSV with all digits of floats, so that they read back unchanged; None is empty."""
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(lines)
-    return text.getvalue()
+    """One line that Markdown shows as it is: no link, picture, code or HTML."""
+    shown = html.escape(printable(" ".join(text.split())), quote=False)
+    return re.sub(r"[\\`\[\]]", r"\\\g<0>", shown)

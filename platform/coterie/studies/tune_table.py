@@ -1,11 +1,10 @@
 """The result of a search for hyperparameters: its trials in order, and the one that is chosen."""
 
-import csv
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from coterie.studies.tune_plan import Point
+from coterie.tracking.csv_text import csv_text
 from coterie.tracking.run_records import RunRecord
 
 
@@ -107,6 +106,4 @@ class TuneTable:
             chosen = "yes" if trial is self.chosen else ""
             place = [chosen, record.label, record.status, trial.rounds]
             lines.append([*place, *trial.point.values(), *map(found.get, names)])
-        text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerows(lines)
-        return text.getvalue()
+        return csv_text(lines)

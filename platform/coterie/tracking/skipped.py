@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from coterie.errors import DataError
 from coterie.tracking.atomic import write_text_atomically
+from coterie.tracking.csv_text import cell, csv_text
 
 if TYPE_CHECKING:  # it imports PyTorch, which a refused config need not wait for
     from coterie.contract.data import Unreadable
@@ -17,7 +18,7 @@ SKIPPED = "skipped.csv"
 
 def write_skipped(path: Path, skipped: "Sequence[Unreadable]") -> None:
     """Write a table with the columns `file` and `reason`."""
-    write_text_atomically(path, _table(skipped))
+    write_text_atomically(path, csv_text([("file", "reason"), *skipped]))
 
 
 def check_same_skipped(path: Path, skipped: "Sequence[Unreadable]") -> None:
@@ -27,19 +28,11 @@ def check_same_skipped(path: Path, skipped: "Sequence[Unreadable]") -> None:
         DataError: If other samples were left out when the run began.
     """
     before = path.read_text(encoding="utf-8") if path.is_file() else ""
-    with_files = {row[0] for row in csv.reader(io.StringIO(before))} - {"file"}
-    now = {unreadable.name for unreadable in skipped}
+    with_files = {str(cell(row[0])) for row in csv.reader(io.StringIO(before))} - {"file"}
+    now = {str(cell(unreadable.name)) for unreadable in skipped}
     if with_files != now:
         changed = min(with_files ^ now)
         raise DataError(
             f"{path}: other pictures can be read than when the run began, such as {changed}; put "
             "them back as they were, or begin a new run."
         )
-
-
-def _table(skipped: "Sequence[Unreadable]") -> str:
-    text = io.StringIO()
-    table = csv.writer(text, lineterminator="\n")
-    table.writerow(("file", "reason"))
-    table.writerows(skipped)
-    return text.getvalue()

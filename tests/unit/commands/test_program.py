@@ -114,4 +114,4 @@ def test_an_error_cannot_steer_the_terminal(capsys):
         raise DataError("a\x1b[2Jb\x07.png is no picture that can be read.")
 
     assert run_command(command, [], lambda: "") == 2
-    assert capsys.readouterr().err == "a?[2Jb?.png is no picture that can be read.\n"
+    assert capsys.readouterr().err == "a?[2Jb.png is no picture that can be read.\n"

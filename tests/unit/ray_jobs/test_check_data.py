@@ -65,6 +65,20 @@ def test_data_in_order_gives_zero_and_no_lists(folder, tmp_path):
     assert [path.name for path in out.iterdir()] == ["contact_sheet.png"]
 
 
+def test_names_in_the_data_are_no_markup_and_no_escapes(folder, tmp_path, capsys):
+    names = ["[/b]", "[red]x", "\x1b[2J\x1b]0;title\x07a", "=cmd|calc"]
+    files = sorted(folder.glob("?/*.png"))[:12]
+    rows = [[str(path), name] for path, name in zip(files, names * 3, strict=True)]
+    with (tmp_path / "m.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([("path", "label"), *rows])
+    out = tmp_path / "check"
+    manifest = ("data=manifest", f"data.path={tmp_path / 'm.csv'}", "data.label_column=label")
+    main([*manifest, f"out={out}"])
+    shown = capsys.readouterr().out
+    assert "\x1b" not in shown
+    assert "[/b]: 3, [red]x: 3" in shown
+
+
 def test_vectors_have_no_sheet(tmp_path, capsys):
     np.savez(tmp_path / "x.npz", samples=np.ones((3, 5)))
     out = tmp_path / "check"

@@ -62,6 +62,19 @@ def test_markdown_is_a_table_and_the_runs_that_are_missing_in_it():
     assert ComparisonTable.of(RECORDS[:3]).markdown().count("\n") == 3
 
 
+def test_an_error_is_text_in_markdown_and_in_a_spreadsheet():
+    error = "\x1b[2J ![x](http://a/b.png)\n# <img src=x> `c`\n\\"
+    comparison = ComparisonTable.of([record("<b>=1", 0, "failed", error), record("=1", 0, x=-1.0)])
+    lines = comparison.markdown().splitlines()
+    assert lines[2].startswith("| &lt;b&gt;=1 | 0 of 1 |")
+    assert lines[-1] == (
+        "- &lt;b&gt;=1, seed 0: failed: ?\\[2J !\\[x\\](http://a/b.png) "
+        "# &lt;img src=x&gt; \\`c\\` \\\\"
+    )
+    runs = list(csv.DictReader(io.StringIO(comparison.runs_csv())))
+    assert [(run["experiment"], run["x"]) for run in runs] == [("<b>=1", ""), ("'=1", "-1.0")]
+
+
 def test_csv_reads_back_to_the_same_numbers():
     comparison = ComparisonTable.of(RECORDS)
     rows = list(csv.DictReader(io.StringIO(comparison.csv())))

@@ -1,0 +1,30 @@
+"""CSV as text: all digits of numbers, and no cell that a spreadsheet would run."""
+
+import csv
+import io
+from collections.abc import Iterable, Sequence
+
+_FORMULA = ("=", "+", "-", "@", "\t")
+
+
+def csv_text(rows: Iterable[Sequence[object]]) -> str:
+    """The rows as CSV, in which numbers read back unchanged; None is empty."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(map(cell, row) for row in rows)
+    return text.getvalue()
+
+
+def cell(value: object) -> object:
+    """The value, with an apostrophe before text that a spreadsheet would take for a formula."""
+    if not isinstance(value, str):
+        return value
+    text = value.replace("\r", " ")  # it would begin a row, and is not quoted
+    return f"'{text}" if text.startswith(_FORMULA) and not _is_number(text) else text
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
