@@ -110,6 +110,7 @@ SharedT = TypeVar("SharedT", bound=SharedViews)
 class SharedStatistics(Pretraining[SharedConfigT, SharedT]):
     """Rounds of two phases, in which a client has the same batches and views."""
 
+    scalable = False  # a turn that measures has no gradient
     rules = StateRules(*ONLINE, Entry(pattern="statistics.*", rule=Rule.AVERAGE, slot=STATISTICS))
 
     def init(self, sizes: Mapping[int, int], seed: int) -> ServerState:

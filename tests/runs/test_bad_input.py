@@ -92,6 +92,7 @@ REFUSED = [
     ("method.momentum=2", "method.momentum=2: must be at most 1."),
     ("method.representation_epochs=0", "method.representation_epochs=0: must be at least 1."),
     ("seed=-1", "seed=-1: must be at least 0."),
+    ("seed=9223372036854775808", "seed=9223372036854775808: must be below 9223372036854775808."),
     ("seed=1.5", "seed=1.5: not a whole number; give one such as seed=0."),
     ("seed=null", "seed=null: not a whole number; give one such as seed=0."),
     ("resume=maybe", "resume=maybe: must be true or false."),
@@ -106,6 +107,10 @@ REFUSED = [
     (
         "precision=bf16-true",
         "precision=bf16-true: bfloat16 rounds away the small steps of a moving average with method.clustering_momentum=0.5; use bf16-mixed.",
+    ),
+    (
+        "precision=16-mixed executor=lightning",
+        "precision=16-mixed: clients train on the CPU, which has no gradient scaler; use bf16-mixed.",
     ),
     ("evaluation.batch_size=0", "evaluation.batch_size=0: must be at least 1."),
     ("evaluation.every=-1", "evaluation.every=-1: must be at least 0."),

@@ -251,8 +251,8 @@ class RunConfig(Component):
 
     experiment: str = "run"
     """Name in tables, trackers and the run directory."""
-    seed: NonNegativeInt = 0
-    """All randomness of the run derives from it."""
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    """All randomness of the run derives from it; below 2⁶³."""
     run_dir: Annotated[str, Field(min_length=1)] | None = None
     """Folder to write to; by default `$COTERIE_RUNS` or `runs`, then experiment and time."""
     resume: bool = False
@@ -262,8 +262,8 @@ class RunConfig(Component):
     """What trains a client's module: Lightning's Trainer, a bare loop without it, or `stacked`: the
     clients of a process as one model with a client axis, equal to `bare` but for rounding."""
     precision: Precision = "32-true"
-    """Lightning's precision of local training; `bf16-true` is refused for methods with a
-    moving-average target network."""
+    """Lightning's precision of local training; `16-mixed` takes a GPU and `executor=lightning`;
+    `bf16-true` is refused with a moving-average target network or an optimiser on the server."""
     compile: Literal["default", "reduce-overhead"] | None = None
     """Compile the encoder for local training, in this mode of `torch.compile`; `reduce-overhead`
     takes CUDA graphs. Rounding differs, and each process compiles first, for each shape of batch;

@@ -74,11 +74,14 @@ class Method(Protocol):
             step computes with the parameters, buffers and batch alone, by operations that `vmap`
             knows; views are drawn from the batch's seed; `on_train_batch_end` changes each
             parameter element by element, and uses neither outputs nor batch.
+        scalable: Whether the loss of each training step reaches a parameter: the gradient scaler of
+            `precision=16-mixed` takes no step without.
         rounds: Number of rounds.
     """
 
     needs_labels: ClassVar[bool] = False
     stackable: ClassVar[bool] = False
+    scalable: ClassVar[bool] = True
     rounds: int
 
     def __init__(self, config: Component, task: Task) -> None: ...

@@ -50,7 +50,7 @@ class BareTrainer:
         Raises:
             ConfigError: If the module needs a Trainer.
         """
-        check_supported(module, self.precision)
+        check_supported(module)
         precision, meter = precision_plugin(self.precision, self.accelerator), Meter()
         precision.convert_module(module)
         if batches.epochs == 0:

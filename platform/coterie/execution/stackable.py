@@ -27,9 +27,9 @@ _REFUSED_HOOKS = (
 _PLAIN = (bool, int, float, str, type(None))
 
 
-def check_stackable(module: LightningModule, precision: str) -> None:
+def check_stackable(module: LightningModule) -> None:
     """Raise a ConfigError if a module needs a Trainer, or hooks of its own in a step."""
-    check_supported(module, precision, "stacked")
+    check_supported(module, "stacked")
     for hook in _REFUSED_HOOKS:
         if overrides(module, hook):
             raise unsupported(module, f"overrides {hook}", "stacked")

@@ -100,7 +100,7 @@ class StackedTrainer:
         plugin = precision_plugin(self.precision, self.accelerator)
         alike: dict[Hashable, list[int]] = {}
         for number, (module, batches, _) in enumerate(trainings):
-            check_stackable(module, self.precision)
+            check_stackable(module)
             plugin.convert_module(module)
             alike.setdefault(form(module) if batches.steps else None, []).append(number)
         fits = dict.fromkeys(alike.pop(None, []), Fit(steps=0, metrics={}))

@@ -55,12 +55,8 @@ _REFUSED_HOOKS = (
 )
 
 
-def check_supported(module: LightningModule, precision: str, executor: Executor = "bare") -> None:
+def check_supported(module: LightningModule, executor: Executor = "bare") -> None:
     """Raise a ConfigError if training without a Trainer would differ from Lightning's."""
-    if precision == "16-mixed":
-        raise ConfigError(
-            f"precision=16-mixed: executor={executor} has no gradient scaler; use bf16-mixed."
-        )
     if not module.automatic_optimization:
         raise unsupported(module, "optimises manually", executor)
     for hook in _REFUSED_HOOKS:

@@ -15,6 +15,7 @@ from coterie.errors import ConfigError, reason
 from coterie.evaluation.own_metrics import build_metrics
 from coterie.execution.robust import trimmed
 from coterie.execution.silo_data import is_siloed
+from coterie.run.precision_checks import check_precision
 
 
 def check_fit(config: RunConfig, task: Task, data: DataArrays) -> None:
@@ -22,19 +23,13 @@ def check_fit(config: RunConfig, task: Task, data: DataArrays) -> None:
 
     Raises:
         ConfigError: If there are more clusters than samples, in all or to evaluate on; if two keys
-            give the number of clusters; if `checkpoint.best` needs labels and there are none; if a
-            moving average of weights would be kept in bfloat16; if float16 has no gradient scaler;
-            if the rule of aggregation needs what secure aggregation hides; if the encoder's output
-            does not have its declared width; if its group norm has one value a group; or if its
-            batch norm would see single samples.
+            give the number of clusters; if `checkpoint.best` needs labels and there are none; if
+            the precision does not suit the method; if the rule of aggregation needs what secure
+            aggregation hides; if the encoder's output does not have its declared width; if its
+            group norm has one value a group; or if its batch norm would see single samples.
     """
     if config.accelerator == "cuda" and config.cluster.backend == "ray":
         _check_slice(config)
-    if config.precision == "16-mixed" and config.executor != "lightning":
-        raise ConfigError(
-            f"precision=16-mixed: executor={config.executor} has no gradient scaler; use "
-            "bf16-mixed."
-        )
     _check_clusters(config, data)
     best = config.checkpoint.best
     if best is not None and not _labelled(config, data):
@@ -44,7 +39,7 @@ def check_fit(config: RunConfig, task: Task, data: DataArrays) -> None:
         )
     if build_metrics(config.evaluation) and is_siloed(config):
         raise ConfigError("evaluation.metrics: siloed data stays with its clients; leave it out.")
-    _check_ema(config)
+    check_precision(config)
     _check_rule(config)
     _check_encoder(task, config.method)
 
@@ -114,17 +109,6 @@ def _check_slice(config: RunConfig) -> None:
             "accelerator=cuda: cluster.gpus_per_client=0 gives no actor a GPU; set it, for example "
             "to 0.25, or use accelerator=cpu."
         )
-
-
-def _check_ema(config: RunConfig) -> None:
-    """Check moving averages: in bfloat16 a step below 2⁻⁹ of a weight does not change it."""
-    for key in sorted(config.method.ema) if config.precision == "bf16-true" else ():
-        momentum = getattr(config.method, key)
-        if momentum not in {None, 0.0, 1.0}:
-            raise ConfigError(
-                "precision=bf16-true: bfloat16 rounds away the small steps of a moving average "
-                f"with method.{key}={momentum}; use bf16-mixed."
-            )
 
 
 def _check_rule(config: RunConfig) -> None:

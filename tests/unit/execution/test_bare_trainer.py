@@ -226,11 +226,3 @@ def test_learning_rate_schedules_are_refused(kind, given):
     assert str(caught.value) == (
         f"executor=bare: configure_optimizers gave a {given}; return one optimiser."
     )
-
-
-def test_sixteen_bits_mixed_are_refused():
-    with pytest.raises(ConfigError) as caught:
-        train(BareTrainer(precision="16-mixed"), fresh(Everything))
-    assert str(caught.value) == (
-        "precision=16-mixed: executor=bare has no gradient scaler; use bf16-mixed."
-    )
