@@ -3,7 +3,9 @@
 import contextlib
 import functools
 import hashlib
+import operator
 from collections.abc import Callable, Iterator
+from numbers import Integral
 from typing import TypeVar
 from urllib.parse import quote
 
@@ -20,11 +22,14 @@ def derive_seed(seed: int, *parts: Part) -> int:
     Returns:
         An integer in [0, 2^63), uniform, and independent for different parts.
     """
-    text = "/".join(
-        f"int:{part}" if type(part) is int else _quoted(type(part).__name__, str(part))
-        for part in (seed, *parts)
-    )
+    text = "/".join(map(_told, (seed, *parts)))
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
+
+
+def _told(part: object) -> str:
+    if not isinstance(part, bool) and isinstance(part, Integral):
+        return f"int:{operator.index(part)}"  # NumPy's numbers too
+    return _quoted(type(part).__name__, str(part))
 
 
 @functools.lru_cache

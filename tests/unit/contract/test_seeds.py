@@ -2,6 +2,7 @@
 
 import contextlib
 
+import numpy as np
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,6 +28,11 @@ def test_different_parts_give_different_seeds_and_equal_ones_equal(one, other):
 def test_parts_that_read_alike_are_told_apart():
     alike = [(1, 2), (12,), ("1", 2), ("1", "2"), ("12",), ("1/str:2",), ("1%2Fstr:2",), (2, 1)]
     assert len({derive_seed(0, *parts) for parts in alike}) == len(alike)
+
+
+def test_numpys_whole_numbers_are_whole_numbers():
+    assert derive_seed(np.int64(7), "client", np.int32(3)) == derive_seed(7, "client", 3)
+    assert derive_seed(7, True) != derive_seed(7, 1)
 
 
 def test_seeds_are_spread_evenly():
