@@ -4,6 +4,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from coterie.contract.phase import Tensors
+from coterie.errors import ContractError
 
 
 def optimizer_tensors(module: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
@@ -11,12 +12,22 @@ def optimizer_tensors(module: nn.Module, optimizer: Optimizer) -> dict[str, Tens
 
     Returns:
         "<parameter>/<entry>" to tensor: "encoder.weight/exp_avg", "encoder.weight/step" of Adam.
+
+    Raises:
+        ContractError: If the optimiser keeps anything but tensors.
     """
-    return {
-        f"{name}/{key}": value.detach().cpu().clone()
+    found = {
+        f"{name}/{key}": value
         for name, parameter in module.named_parameters()
         for key, value in optimizer.state.get(parameter, {}).items()
     }
+    for name, value in found.items():
+        if not isinstance(value, Tensor):
+            raise ContractError(
+                f"{type(optimizer).__name__} keeps a {type(value).__name__} as {name}, and clients "
+                "keep tensors only; choose another optimiser."
+            )
+    return {name: value.detach().cpu().clone() for name, value in found.items()}
 
 
 def load_optimizer(module: nn.Module, optimizer: Optimizer, tensors: Tensors) -> None:

@@ -9,6 +9,7 @@ from torch import nn
 
 from coterie.contract import load_optimizer, optimizer_tensors
 from coterie.contract.client import ClientData
+from coterie.errors import ContractError
 from coterie.execution.packing import pack, unpack
 from coterie.execution.turn_client import embed
 from tests.builders.federation import federate, same_bits, tiny_workload
@@ -82,6 +83,21 @@ def test_an_optimiser_that_is_kept_goes_on_to_the_bit() -> None:
     steps(halved, second, range(3, 6))
     assert same_bits(whole.state_dict(), halved.state_dict())
     assert same_bits(before, kept), "it wrote into what the client kept"
+
+
+def test_an_optimiser_that_keeps_more_than_tensors_is_refused() -> None:
+    built = network().eval()
+    lbfgs = torch.optim.LBFGS(built.parameters(), max_iter=1)
+
+    def closure() -> torch.Tensor:
+        lbfgs.zero_grad()
+        loss = built(random_views(seed=0)[0]).square().mean()
+        loss.backward()
+        return loss
+
+    lbfgs.step(closure)
+    with pytest.raises(ContractError, match=r"LBFGS keeps a \w+ as .*; choose another optimiser\."):
+        optimizer_tensors(built, lbfgs)
 
 
 def test_nothing_kept_starts_it_afresh() -> None:
