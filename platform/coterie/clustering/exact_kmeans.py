@@ -94,10 +94,14 @@ class ClusterSums:
 
 
 def moved(sums: ClusterSums, generator: np.random.Generator) -> Int[Tensor, "k d"]:
-    """The next centroids: the means; an empty cluster takes half of the one of largest inertia."""
+    """The next centroids: the means; an empty cluster takes half of the one of largest inertia.
+
+    If none is left to split, it takes a copy of the largest cluster's mean.
+    """
     empty = torch.nonzero(sums.counts == 0)[:, 0]
     centroids = sums.means.clone()
     if len(empty):
+        centroids[empty] = sums.means[sums.counts.argmax()]
         _split(centroids, sums, empty, generator, fewest=2)
     return on_lattice(centroids)
 

@@ -43,6 +43,18 @@ def test_an_empty_cluster_takes_half_of_the_one_of_largest_inertia(x: torch.Tens
     torch.testing.assert_close(middle, sums.means[0], atol=1e-3, rtol=0)
 
 
+def test_empty_clusters_that_none_can_fill_copy_a_mean() -> None:
+    one = torch.tensor([[30.0, 40.0, 2500.0, 1.0]])
+    columns = torch.cat([torch.zeros(2, 4), one, torch.zeros(1, 4)]).double()
+    next_ = off_lattice(moved(ClusterSums(columns), np.random.default_rng(0)))
+    assert next_.tolist() == [[30.0, 40.0]] * 4
+    columns[2] *= 2  # two points: it can be split once
+    columns[2, 2] += 100
+    next_ = off_lattice(moved(ClusterSums(columns), np.random.default_rng(0)))
+    assert next_[[1, 3]].tolist() == [[30.0, 40.0]] * 2
+    torch.testing.assert_close(next_[0] + next_[2], torch.tensor([60.0, 80.0]).double())
+
+
 def test_growth_splits_large_clusters_and_leaves_small_ones(x: torch.Tensor) -> None:
     start = x[[0, 60, 120, 160]]
     sums = sums_of(x, start)
