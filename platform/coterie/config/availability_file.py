@@ -49,7 +49,7 @@ def _read(path: Path, shown: str) -> list[list[int]]:
         raise ConfigError(f"{shown}: give a .json or a .csv file.")
     try:
         with open_regular(path) as file:
-            text = file.read().decode("utf-8")
+            text = file.read().decode("utf-8-sig")
     except OSError as error:
         raise ConfigError(f"{shown}: cannot read it ({error.strerror}); check the path.") from error
     except UnicodeDecodeError as error:
@@ -75,6 +75,8 @@ def _from_csv(text: str, shown: str) -> list[list[int]]:
         lines = list(csv.reader(io.StringIO(text)))
     except csv.Error as error:
         raise ConfigError(f"{shown}: it is no CSV ({error}); mend it.") from error
+    while lines and not any(map(str.strip, lines[-1])):
+        lines.pop()
     if not lines or [cell.strip() for cell in lines[0]] != ["round", "client"]:
         raise ConfigError(f"{shown}: its first line must be round,client.")
     present: dict[int, list[int]] = {}

@@ -16,7 +16,7 @@ ROUNDS = (frozenset({0, 1, 4}), frozenset(), frozenset({2}))
 
 
 def written(tmp_path, name, text):
-    (tmp_path / name).write_text(text)
+    (tmp_path / name).write_text(text, encoding="utf-8")
     return str(tmp_path / name)
 
 
@@ -24,6 +24,12 @@ def test_a_list_a_json_file_and_a_csv_file_say_the_same(tmp_path):
     assert read_availability(((4, 0, 1), (), (2, 2)), 5) == ROUNDS
     assert read_availability(written(tmp_path, "a.json", "[[0,1,4],[],[2]]"), 5) == ROUNDS
     lines = "round, client\n1,4\n3,2\n1,0\n1, 1\n"
+    assert read_availability(written(tmp_path, "a.csv", lines), 5) == ROUNDS
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", ",\r\n", " , \n\n"])
+def test_what_a_spreadsheet_adds_says_nothing(tmp_path, end):
+    lines = f"\ufeffround,client\n1,4\n3,2\n1,0\n1,1\n{end}"
     assert read_availability(written(tmp_path, "a.csv", lines), 5) == ROUNDS
 
 
