@@ -21,6 +21,9 @@ _Centroids = Shaped[Tensor, "k d"] | Shaped[NDArray[Any], "k d"]
 
 Metric = Literal["euclidean", "cosine"]
 
+_SHORTEST = 1e-12
+"""Length below which `normalize` does not bring a vector to length 1."""
+
 _ROWS = 16384
 """Rows whose distances to the centroids are held at a time."""
 
@@ -77,7 +80,7 @@ def kmeans(
             distances overflow float32, or shapes and options do not fit.
     """
     points = _tensor(x, "x")
-    points = normalize(points, dim=1) if spherical else _in_range(points, "x")
+    points = _unit(points) if spherical else _in_range(points, "x")
     masses = None if weights is None else _weights(weights, len(points)).to(points.device)
     used = points if masses is None else points[masses > 0]
     _check(len(used), k, iterations, restarts)
@@ -104,7 +107,8 @@ def nearest_centroids(
         Each point's centroid, on the points' device.
 
     Raises:
-        DataError: If a value is not finite, shapes do not fit, or the metric is unknown.
+        DataError: If a value is not finite, squared distances overflow float32, shapes do not fit,
+            or the metric is unknown.
     """
     points, centres = _tensor(x, "x"), _tensor(centroids, "centroids")
     if points.shape[1] != centres.shape[1] or len(centres) == 0:
@@ -115,7 +119,9 @@ def nearest_centroids(
     if metric not in ("euclidean", "cosine"):
         raise DataError(f"metric={metric}: choose euclidean or cosine.")
     if metric == "cosine":
-        points, centres = normalize(points, dim=1), normalize(centres, dim=1)
+        points, centres = _unit(points), _unit(centres)
+    else:
+        points, centres = _in_range(points, "x"), _in_range(centres, "centroids")
     return _nearest(points, centres.to(points.device))
 
 
@@ -196,7 +202,7 @@ def result_of(
 def _tensor(values: Points, name: str) -> Float32[Tensor, "n d"]:
     """Convert to float32; refuse anything but a matrix of finite values."""
     tensor = torch.as_tensor(values).detach().to(torch.float32)
-    if tensor.ndim != 2:
+    if tensor.ndim != 2 or tensor.shape[1] == 0:
         raise DataError(f"{name} of shape {tuple(tensor.shape)}: give vectors of shape (n, d).")
     bad = int((~torch.isfinite(tensor)).any(dim=1).sum())
     if bad:
@@ -204,6 +210,17 @@ def _tensor(values: Points, name: str) -> Float32[Tensor, "n d"]:
             f"{bad} of {len(tensor)} rows of {name} are not finite: check how they were computed."
         )
     return tensor
+
+
+def _unit(points: Float32[Tensor, "n d"]) -> Float32[Tensor, "n d"]:
+    """The points at length 1, also those whose squares leave float32; zeros stay."""
+    units, lengths = normalize(points, dim=1), points.norm(dim=1)
+    odd = (lengths < _SHORTEST) | torch.isinf(lengths)
+    if bool(odd.any()):
+        rows = points[odd]
+        largest = rows.abs().amax(dim=1, keepdim=True)
+        units[odd] = normalize(rows / largest.masked_fill(largest == 0, 1), dim=1)
+    return units
 
 
 def _in_range(points: Float32[Tensor, "n d"], name: str) -> Float32[Tensor, "n d"]:

@@ -47,6 +47,36 @@ def test_digits_as_well_as_scikit_learn(digits):
     assert scores.nmi == pytest.approx(0.74, abs=0.02)
 
 
+@pytest.mark.parametrize("factor", [2.0**-140, 1e-30, 1e-13, 1e25, 2.0**126])
+def test_cosines_do_not_depend_on_lengths(factor):
+    x = torch.randn(40, 4, generator=torch.Generator().manual_seed(0)).clamp(-1.9, 1.9)
+    x = (x * 64).round() / 64  # nothing of it is lost when it is tiny
+    expected = kmeans(x, 3, seed=0, spherical=True)
+    found = kmeans(x * factor, 3, seed=0, spherical=True)
+    assert torch.equal(found.assignments, expected.assignments)
+    torch.testing.assert_close(found.centroids, expected.centroids)
+    near = nearest_centroids(x * factor, expected.centroids * factor, "cosine")
+    assert torch.equal(near, expected.assignments)
+
+
+def test_lengths_that_are_not_ordinary_leave_the_bits_of_the_others_alone():
+    x = torch.randn(40, 4, generator=torch.Generator().manual_seed(0))
+    mixed = torch.cat([x, torch.zeros(1, 4), x[:1] * 1e30])
+    units = module._unit(mixed)
+    assert torch.equal(units[:40], torch.nn.functional.normalize(x, dim=1))
+    assert torch.equal(units[40], torch.zeros(4))
+    torch.testing.assert_close(units[41], units[0])
+
+
+def test_squares_beyond_float32_and_no_features_are_refused():
+    x = torch.ones(5, 2)
+    for points, centroids, name in ((x * 1e25, x, "x"), (x, x * 1e25, "centroids")):
+        with pytest.raises(DataError, match=f"5 of 5 rows of {name} are so long"):
+            nearest_centroids(points, centroids)
+    with pytest.raises(DataError, match=r"x of shape \(5, 0\): give vectors"):
+        kmeans(torch.ones(5, 0), 2, seed=0)
+
+
 def test_the_result_is_a_fixed_point_and_its_inertia_is_true(digits):
     x, _ = digits
     found = kmeans(x, 10, seed=0, iterations=300)
