@@ -120,6 +120,26 @@ REFUSED = [
     ),
     ("checkpoint.keep=0", "checkpoint.keep=0: must be at least 1."),
     ("checkpoint.best=loss", "checkpoint.best=loss: must be one of acc, nmi, ari, kappa."),
+    (
+        "checkpoint.keep_every=7",
+        "checkpoint.keep_every=7: checkpoint.every=10 does not write all of these; set that to 7, or to a divisor of it.",
+    ),
+    (
+        "checkpoint.keep_every=5 checkpoint.every=0",
+        "checkpoint.keep_every=5: checkpoint.every=0 does not write all of these; set that to 5, or to a divisor of it.",
+    ),
+    (
+        "checkpoint.best=acc evaluation.every=0",
+        "checkpoint.best=acc: evaluation.every=0 measures nothing between rounds; set it, or leave checkpoint.best out.",
+    ),
+    (
+        "aggregation.learning_rate=0.1",
+        "aggregation.learning_rate=0.1: aggregation.optimizer=none takes no steps; choose momentum or adam, or leave it out.",
+    ),
+    (
+        "participation.availability_digest=ab",
+        "participation.availability_digest=ab: participation.availability names no file; name it, or leave this out.",
+    ),
     ("faults.client_timeout_s=inf", "faults.client_timeout_s=inf: must be finite."),
     ("faults.min_participation=2", "faults.min_participation=2: must be at most 1."),
     (

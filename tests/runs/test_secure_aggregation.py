@@ -65,14 +65,34 @@ def test_a_resumed_run_under_masks_leaves_the_same_model(tmp_path):
 
 
 def test_too_few_clients_end_the_phase_with_a_checkpoint(tmp_path):
-    present = "participation.availability=[[0,1,2],[1]]"
+    drops = ("participation.dropout_rate=0.5", "seed=3")  # two take part in round 1, then one
     with pytest.raises(RunError) as caught:
-        train(tmp_path / "run", *small("fedavg"), MASKED, present)
+        train(tmp_path / "run", *small("fedavg"), MASKED, *drops)
     assert str(caught.value) == (
         "Round 2: 1 of 1 clients are left, and privacy.secure_aggregation takes 2 to unmask their "
         "sum; mend what fails, or let more clients take part, and go on with resume=true."
     )
     assert has_checkpoint(tmp_path / "run" / "checkpoints")
+
+
+@pytest.mark.parametrize(
+    ("keys", "round_"),
+    [
+        (("participation.count=1",), 1),
+        (("participation.fraction=0.2",), 1),
+        (("partition=iid", "partition.clients=1"), 1),
+        (("participation.availability=[[0,1,2],[],[1]]", "method.rounds=4"), 3),
+        (("participation.device_failure_rate=0.8",), 1),
+    ],
+)
+def test_a_sum_of_one_client_is_refused_before_the_run(keys, round_, tmp_path):
+    with pytest.raises(ConfigError) as caught:
+        train(tmp_path / "run", *small("fedavg"), MASKED, *keys)
+    assert str(caught.value) == (
+        f"privacy.secure_aggregation=true: 1 client takes part in round {round_}, and a sum hides "
+        "it among 2 or more; let more take part."
+    )
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, PositiveFloat
+from pydantic import Field, PositiveFloat, ValidationInfo, field_validator
 
 from coterie.config.component import Component
 
@@ -32,6 +32,16 @@ class AggregationConfig(Component):
     """Decay of FedAdam's second moment, β₂."""
     tau: PositiveFloat = 1e-3
     """FedAdam's adaptivity τ: the larger, the more alike are the steps of all coordinates."""
+
+    @field_validator("learning_rate")
+    @classmethod
+    def _has_steps(cls, value: float | None, info: ValidationInfo) -> float | None:
+        if value is not None and info.data.get("optimizer") == "none":
+            raise ValueError(
+                "aggregation.optimizer=none takes no steps; choose momentum or adam, or leave it "
+                "out"
+            )
+        return value
 
     @property
     def step_size(self) -> float:

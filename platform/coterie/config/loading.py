@@ -44,6 +44,7 @@ def load_config(values: Mapping[str, Any]) -> RunConfig:
     }
     config = _validate(RunConfig, {**values, **sections}, fields, "")
     _check_sums(config)
+    _check_best(config)
     return config
 
 
@@ -135,6 +136,15 @@ def _check_sums(config: RunConfig) -> None:
                 f"aggregation.{key}={value}: this method's clients send sums over their samples, "
                 f"which have to add up; use {plain[0]}."
             )
+
+
+def _check_best(config: RunConfig) -> None:
+    best = config.checkpoint.best
+    if best is not None and not config.evaluation.every:
+        raise ConfigError(
+            f"checkpoint.best={best}: evaluation.every=0 measures nothing between rounds; set it, "
+            "or leave checkpoint.best out."
+        )
 
 
 def _own_keys(section: Mapping[str, Any]) -> dict[str, Any]:

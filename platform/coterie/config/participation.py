@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any
 
-from pydantic import Field, PositiveInt, field_validator, model_validator
+from pydantic import Field, PositiveInt, ValidationInfo, field_validator, model_validator
 
 from coterie.config.component import Component
 from coterie.config.file_digest import with_digest
@@ -46,6 +46,13 @@ class ParticipationConfig(Component):
         if value is None or isinstance(value, str) or are_rounds(value):
             return value
         raise ValueError("give a file, or a list of lists of clients such as [[0,1],[2]]")
+
+    @field_validator("availability_digest")
+    @classmethod
+    def _of_a_file(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if value is not None and not isinstance(info.data.get("availability"), str):
+            raise ValueError("participation.availability names no file; name it, or leave this out")
+        return value
 
     @model_validator(mode="after")
     def _one_size(self) -> "ParticipationConfig":

@@ -12,6 +12,8 @@ from pydantic import (
     PositiveFloat,
     PositiveInt,
     SerializeAsAny,
+    ValidationInfo,
+    field_validator,
     model_validator,
 )
 
@@ -210,10 +212,21 @@ class CheckpointConfig(Component):
     keep: PositiveInt = 2
     """Latest checkpoints to keep."""
     keep_every: NonNegativeInt = 0
-    """Also keep the checkpoint of every n-th round; 0: none."""
+    """Also keep the checkpoint of every n-th round, n a multiple of `every`; 0: none."""
     best: Literal["acc", "nmi", "ari", "kappa"] | None = None
     """Also keep the best checkpoint by this metric, written after each evaluation between rounds
     that improves on it; by default none."""
+
+    @field_validator("keep_every")
+    @classmethod
+    def _are_written(cls, value: int, info: ValidationInfo) -> int:
+        every = info.data.get("every", value)
+        if value and (every == 0 or value % every):
+            raise ValueError(
+                f"checkpoint.every={every} does not write all of these; set that to {value}, or to "
+                "a divisor of it"
+            )
+        return value
 
 
 class WandbConfig(Component):

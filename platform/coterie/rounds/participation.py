@@ -8,9 +8,10 @@ import numpy as np
 
 from coterie.config.availability_file import read_availability
 from coterie.config.schema import RunConfig
-from coterie.contract.phase import Cohort, Phase
+from coterie.contract.phase import Phase
 from coterie.contract.seeds import derive_seed
 from coterie.errors import ConfigError, ContractError
+from coterie.execution.secure_party import FEWEST
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,8 +80,24 @@ class Participation:
             )
 
     def size(self, phase: Phase) -> int:
-        """The number of clients of a phase for which all are present."""
-        return _count(self._sized(phase).cohort, len(self._all))
+        """The number of a phase's clients before dropouts."""
+        here, cohort = self._present(phase), self._sized(phase).cohort
+        if isinstance(cohort, tuple):
+            return len(set(cohort).intersection(here))
+        return min(_count(cohort, len(here)), len(here))
+
+    def check_masks(self, phase: Phase) -> None:
+        """Check that what a phase masks is a sum over clients, if none drops out.
+
+        Raises:
+            ConfigError: If fewer clients take part than a masked sum needs.
+        """
+        there = self.size(phase)
+        if phase.up and 0 < there < FEWEST:
+            raise ConfigError(
+                f"privacy.secure_aggregation=true: {there} client takes part in round "
+                f"{phase.round}, and a sum hides it among {FEWEST} or more; let more take part."
+            )
 
     def turnout(self, phase: Phase) -> Turnout:
         """Draw the clients of a phase; none, if none is present or all drop out.
@@ -89,7 +106,7 @@ class Participation:
             ContractError: If the method asks for an impossible cohort.
         """
         config = self._config
-        present = self._rounds[(phase.round - 1) % len(self._rounds)]
+        present = self._present(phase)
         cohort = choose_cohort(self._sized(phase), self._all, self._seed, present)
         dropped = dropouts(cohort, config.dropout_rate, self._seed, phase)
         left = tuple(client for client in cohort if client not in dropped)
@@ -105,6 +122,9 @@ class Participation:
             work=dict.fromkeys(sorted(slow), config.straggler_work),
             simulated={name: count for name, (count, asked) in simulated.items() if asked},
         )
+
+    def _present(self, phase: Phase) -> Sequence[int]:
+        return self._rounds[(phase.round - 1) % len(self._rounds)]
 
     def _sized(self, phase: Phase) -> Phase:
         """The phase with the configured cohort size; clients that the method names stay."""
@@ -150,9 +170,10 @@ def choose_cohort(
         raise ContractError(
             f"cohort={cohort}: {count} of {len(clients)} clients; choose one or more."
         )
-    count = _share(cohort, len(here)) if isinstance(cohort, float) else min(cohort, len(here))
     generator = np.random.default_rng(derive_seed(seed, "cohort", phase.round, _WHOLE_ROUND))
-    drawn = generator.choice(len(here), size=count, replace=False)
+    drawn = generator.choice(
+        len(here), size=min(_count(cohort, len(here)), len(here)), replace=False
+    )
     return tuple(sorted(here[int(place)] for place in drawn))
 
 
@@ -189,9 +210,8 @@ def stragglers(cohort: Collection[int], rate: float, seed: int, phase: Phase) ->
     return frozenset(int(client) for client in drawn)
 
 
-def _count(cohort: Cohort, clients: int) -> int:
-    if isinstance(cohort, tuple):
-        return len(set(cohort))
+def _count(cohort: float | int, clients: int) -> int:
+    """How many of so many clients a cohort asks for."""
     return _share(cohort, clients) if isinstance(cohort, float) else cohort
 
 

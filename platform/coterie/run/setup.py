@@ -91,6 +91,7 @@ def assemble(config: RunConfig, given: Sequence[AnyCallback] = ()) -> Assembly:
         if config.privacy.secure_aggregation:
             for phase in phases_ahead(method, server):
                 check_sums_only(phase)
+                participation.check_masks(phase)
         if config.aggregation.rule == "trimmed_mean":
             ahead = (phase for phase in phases_ahead(method, server) if phase.up)
             check_trim(config.aggregation.trim, map(participation.size, ahead))

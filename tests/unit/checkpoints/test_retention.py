@@ -43,9 +43,8 @@ def rounds(folder):
 
 def test_the_last_every_mth_and_the_best_stay(tmp_path, backend):
     for number in range(1, 10):
-        save(
-            tmp_path, state_of(number), backend, keep=2, keep_every=3, marked_best=number in (2, 4)
-        )
+        policy = {"every": 1, "keep": 2, "keep_every": 3}
+        save(tmp_path, state_of(number), backend, **policy, marked_best=number in (2, 4))
     assert rounds(tmp_path) == [3, 4, 6, 8, 9]
     assert load_checkpoint(tmp_path, backend, "best").state.server.round == 4
     assert load_checkpoint(tmp_path, backend, 6).state.server.round == 6
