@@ -8,13 +8,12 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import ray
-from ray.exceptions import RayTaskError
 from torch import nn
 
 from coterie.config.schema import ClusterConfig
 from coterie.contract.clusterer import Prediction
 from coterie.contract.data import SampleBatch
-from coterie.distributed.calls import LOST
+from coterie.distributed.calls import LOST, fetch
 from coterie.distributed.cluster import cluster_has_gpu, connect, disconnect, slots
 from coterie.distributed.waiting import wait_for, wait_until_ready
 from coterie.errors import ConfigError, RunError
@@ -121,9 +120,7 @@ class PredictionActors:
             actor, batch, reference = waiting[0]
             wait_for(reference, self._stop)
             try:
-                prediction: Prediction = ray.get(reference)
-            except RayTaskError as error:
-                raise error.cause from None
+                prediction: Prediction = fetch(reference)
             except LOST as error:
                 self._replace(actor, error)
                 for place, (owner, lost, _) in enumerate(waiting):

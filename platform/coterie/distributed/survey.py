@@ -1,13 +1,11 @@
 """Surveys silos: a task on each silo's node describes the data there."""
 
-from typing import Any
-
 import ray
-from ray.exceptions import RayTaskError
 
 from coterie.config.component import load_target, target_of
 from coterie.config.schema import RunConfig
 from coterie.contract.data import SiloDataModule, Survey
+from coterie.distributed.calls import fetch
 from coterie.distributed.cluster import (
     connect,
     describe_unplaced,
@@ -48,7 +46,7 @@ def survey(config: RunConfig, names: tuple[str, ...]) -> list[Survey]:
             gone = [name for name in missing if not has_own_resources(config.cluster, name)]
             raise RunError(describe_unplaced(config.cluster, [*gone, *missing][0]))
         with as_run_error():
-            return [_result(reference) for reference in references]
+            return [fetch(reference) for reference in references]
     finally:
         if ours:
             disconnect()
@@ -57,11 +55,3 @@ def survey(config: RunConfig, names: tuple[str, ...]) -> list[Survey]:
 def _look(config: RunConfig, client: int) -> Survey:
     module: SiloDataModule = load_target(target_of(config.data))(config.data)
     return Survey.of(module.local_arrays(client))
-
-
-def _result(reference: Any) -> Survey:
-    try:
-        found: Survey = ray.get(reference)
-    except RayTaskError as error:
-        raise error.cause from None
-    return found
