@@ -24,7 +24,7 @@ class Prediction(NamedTuple):
     probabilities: Float[Tensor, "n k"] | None
 
 
-# Exported programs are saved with this name, so it stays when the module moves.
+# Older programs are saved with this name, that of the module at the time.
 _register_namedtuple(Prediction, serialized_type_name="coterie.networks.clusterer.Prediction")
 
 

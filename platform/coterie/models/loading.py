@@ -54,15 +54,8 @@ def load_model(path: str | Path, trust: Collection[str] = ()) -> Clusterer:
 
     It takes a batch of samples, uint8 images (n, channels, height, width) or float vectors
     (n, features), and returns a `Prediction`: embedding and cluster probabilities. The run's
-    method, encoder and augmentation must be importable. To deploy the model without them, export
-    it. The exported program takes any batch size, and the process that loads it need only import
-    `coterie.contract.clusterer`, for the type of the result.
-
-        batch = torch.zeros(2, 1, 8, 8, dtype=torch.uint8)
-        dynamic = ({0: torch.export.Dim("batch")},)
-        program = torch.export.export(load_model("runs/mine"), (batch,), dynamic_shapes=dynamic)
-        torch.export.save(program, "model.pt2")
-        torch.export.load("model.pt2").module()(samples).probabilities
+    method, encoder and augmentation must be importable; the program `model.pt2` beside the weights
+    needs PyTorch alone.
 
     Args:
         path: The run's folder or its `model/`.

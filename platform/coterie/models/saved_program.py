@@ -6,10 +6,10 @@ import logging
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from coterie.config.plain_files import read_bytes
-from coterie.contract.clusterer import Clusterer
+from coterie.contract.clusterer import Clusterer, Prediction
 from coterie.errors import DataError, reason
 from coterie.models.saved_model import WEIGHTS
 from coterie.networks.program_file import Program, ProgramError, checked_program
@@ -33,9 +33,26 @@ class SavedProgram(Program):
         super().__init__(content)
         self._content = content
 
+    def forward(self, samples: Tensor) -> Prediction:
+        """Run the program."""
+        return Prediction(*super().forward(samples))
+
     def __reduce__(self) -> tuple[type["SavedProgram"], tuple[bytes]]:
         """Build it again from the content."""
         return SavedProgram, (self._content,)
+
+
+class _Plain(nn.Module):
+    """A model whose result is a tuple, which PyTorch reads back without Coterie."""
+
+    def __init__(self, model: Clusterer) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, samples: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Embedding and probabilities."""
+        embedding, probabilities = self.model(samples)
+        return embedding, probabilities
 
 
 def write_program(folder: Path, model: Clusterer, sample: Tensor) -> None:
@@ -57,7 +74,8 @@ def write_program(folder: Path, model: Clusterer, sample: Tensor) -> None:
     own = {k: v.clone(memory_format=torch.contiguous_format) for k, v in whole.state_dict().items()}
     whole.load_state_dict(own, assign=True)
     try:
-        program = export(whole, (torch.cat([sample] * 2),), dynamic_shapes=({0: Dim("n")},))
+        batch = torch.cat([sample] * 2)
+        program = export(_Plain(whole), (batch,), dynamic_shapes=({0: Dim("n")},))
         save(program, content)
         checked = checked_program(content.getvalue())
     except _CANNOT as error:

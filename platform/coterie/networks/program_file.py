@@ -48,7 +48,7 @@ _PYTHON = {
 """What a graph may call besides ATen's operators."""
 _STRUCTURES = {None, "builtins.tuple", "builtins.list", "builtins.dict"}
 _PREDICTION = "coterie.networks.clusterer.Prediction"
-"""The name under which programs know the type of a model's result."""
+"""The name under which older programs know the type of a model's result; now it is a tuple."""
 _DROPPED: dict[str, Any] = {"metadata": {}, "guards_code": []}
 """Parts of a graph that are not needed: paths and lines of source code, and checks as code."""
 _REFUSED = {"as_operator", "as_custom_obj", "custom_obj", "class_fqn"}

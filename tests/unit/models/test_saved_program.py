@@ -1,6 +1,8 @@
 """What a saved model's program holds: every head of the shipped methods can be exported."""
 
 import os
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 
@@ -53,3 +55,40 @@ def test_a_program_much_larger_than_the_weights_is_not_read(tmp_path: Path) -> N
     os.truncate(tmp_path / "model.pt2", 1 << 40)
     with pytest.raises(DataError, match=r"model\.pt2: larger than \d+ KiB; copy the model again"):
         load_program(tmp_path)
+
+
+ELSEWHERE = """
+import sys, torch
+program = torch.export.load(sys.argv[1]).module()
+found = program(torch.load(sys.argv[2]))
+assert type(found) is tuple and not any(name.startswith("coterie") for name in sys.modules)
+torch.save(found, sys.argv[3])
+"""
+
+
+@pytest.mark.parametrize("head", [None, HEADS[0]], ids=["no clusters", "clusters"])
+def test_a_process_without_coterie_loads_and_runs_it(
+    head: nn.Module | None, tmp_path: Path
+) -> None:
+    model = Clusterer(nn.Flatten(), head).eval()
+    samples = torch.randint(0, 256, (7, 1, 2, 2), dtype=torch.uint8)
+    write_program(tmp_path, model, samples[:1])
+    torch.save(samples, tmp_path / "samples.pt")
+    command = [sys.executable, "-I", "-c", ELSEWHERE, "model.pt2", "samples.pt", "found.pt"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    embedding, probabilities = torch.load(tmp_path / "found.pt")
+    assert torch.equal(embedding, model(samples).embedding)
+    assert (probabilities is None) == (head is None)
+    assert head is None or torch.equal(probabilities, model(samples).probabilities)
+
+
+def test_a_program_of_before_whose_result_was_a_prediction_still_loads(tmp_path: Path) -> None:
+    model = Clusterer(nn.Identity(), Centroids(torch.randn(3, 4))).eval()
+    samples = torch.randn(7, 4)
+    with (tmp_path / "model.pt2").open("wb") as file:
+        dynamic = ({0: torch.export.Dim("n")},)
+        torch.export.save(torch.export.export(model, (samples,), dynamic_shapes=dynamic), file)
+    program = load_program(tmp_path)
+    assert program is not None
+    assert torch.equal(program(samples).probabilities, model(samples).probabilities)
