@@ -37,6 +37,13 @@ class TooWide(EncoderConfig):
         return Encoder(nn.Sequential(nn.Flatten(), nn.Linear(64, 8)), 6)
 
 
+class Featureless(EncoderConfig):
+    """An ordinary module, which does not say its width."""
+
+    def build(self, shape):
+        return nn.Flatten()
+
+
 class ForOthers(EncoderConfig):
     """Takes 9 features, whatever it is asked for."""
 
@@ -183,6 +190,10 @@ REFUSED = [
     (
         f"encoder.target={HERE}:Silent ~encoder.hidden ~encoder.features",
         "encoder: Encoder cannot take samples of shape (1, 8, 8) (ValueError); mend its build, or choose another.",
+    ),
+    (
+        f"encoder.target={HERE}:Featureless ~encoder.hidden ~encoder.features",
+        "encoder: build returned Flatten, no Encoder; return Encoder(network, features=…).",
     ),
     (
         "encoder=conv4 ~encoder.hidden",

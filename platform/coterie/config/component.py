@@ -28,6 +28,9 @@ from coterie.shipped import SHIPPED
 TRUST = "trust"
 """The key of pydantic's context under which validators find the packages that the user trusts."""
 
+NESTED = "give it a nested class Config"
+"""What a class without a config model needs."""
+
 
 class Component(BaseModel):
     """Base of every config model: frozen, strict types, finite numbers, no unknown keys."""
@@ -126,8 +129,12 @@ def load_target(target: str) -> Any:
     return found
 
 
-def config_model(target: str) -> type[Component]:
+def config_model(target: str, remedy: str = NESTED) -> type[Component]:
     """Return the config model of a target: the target itself, or its attribute `Config`.
+
+    Args:
+        target: `package.module:Name`.
+        remedy: What to do if it has none.
 
     Raises:
         ConfigError: If the target has no config model, or only one that it inherits.
@@ -136,9 +143,7 @@ def config_model(target: str) -> type[Component]:
     model = found if isinstance(found, type) and issubclass(found, Component) else None
     model = model or getattr(found, "Config", None)
     if not (isinstance(model, type) and issubclass(model, Component)):
-        raise ConfigError(
-            f"target={target}: it has no config model; give it a nested class Config."
-        )
+        raise ConfigError(f"target={target}: it has no config model; {remedy}.")
     # `target_of` names a component by its config: an inherited one would name the parent.
     if load_target(_path_of(model)) is not found:
         raise ConfigError(

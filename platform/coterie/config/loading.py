@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError, create_model
 
-from coterie.config.component import TRUST, Component, config_model, target_of
+from coterie.config.component import NESTED, TRUST, Component, config_model, target_of
 from coterie.config.explain import Fields, dotted_fields, explain, show
 from coterie.config.schema import COMPONENTS, RunConfig
 from coterie.config.source_model import source_model
@@ -13,6 +13,12 @@ from coterie.config.trust import trusted_by
 from coterie.errors import ConfigError
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
+
+_REMEDIES = {
+    "encoder": "name a class derived from EncoderConfig, as in docs/extend.md",
+    "augmentation": "name a class derived from AugmentationConfig, as in docs/extend.md",
+}
+"""What to do where a section names a class without a config model, such as a bare nn.Module."""
 
 _own: dict[str, Any] = {
     name: (field.annotation, field)
@@ -120,7 +126,7 @@ def section_model(name: str, section: object) -> type[Component]:
     if not isinstance(target, str):
         raise ConfigError(f"{name}.target={show(target)}: write it as package.module:Class.")
     try:
-        return config_model(target)
+        return config_model(target, _REMEDIES.get(name, NESTED))
     except ConfigError as error:
         raise ConfigError(f"{name}.{error}") from error
 

@@ -141,7 +141,7 @@ def check_trim(trim: float, clients: Iterable[int]) -> None:
 def _check_encoder(task: Task, method: Component) -> None:
     """Encode two blank samples: a user's network may differ from its declared width."""
     with seeded(0), torch.no_grad():
-        encoder = task.encoder.build(task.shape)
+        encoder = _built(task)
         dead = _dead_group_norms(encoder)
         try:
             shape = tuple(encoder(torch.zeros(2, *task.shape)).shape)
@@ -168,6 +168,16 @@ def _check_encoder(task: Task, method: Component) -> None:
             f"encoder: {type(encoder).__name__} gives {shape} for 2 samples, but says "
             f"features={encoder.features}; make it (2, {encoder.features})."
         )
+
+
+def _built(task: Task) -> nn.Module:
+    encoder = task.encoder.build(task.shape)
+    if not isinstance(getattr(encoder, "features", None), int):
+        raise ConfigError(
+            f"encoder: build returned {type(encoder).__name__}, no Encoder; return "
+            "Encoder(network, features=…)."
+        )
+    return encoder
 
 
 def _dead_group_norms(encoder: nn.Module) -> list[bool]:

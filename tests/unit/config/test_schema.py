@@ -202,7 +202,8 @@ TARGETS = [
     ),
     (
         {"target": f"{HERE}:Bare"},
-        f"encoder.target={HERE}:Bare: it has no config model; give it a nested class Config.",
+        f"encoder.target={HERE}:Bare: it has no config model; name a class derived from "
+        "EncoderConfig, as in docs/extend.md.",
     ),
     (
         {"target": f"{HERE}:Heir"},
