@@ -7,6 +7,7 @@ import pytest
 from coterie.commands.compose import compose
 from coterie.errors import ConfigError, DataError, RunError
 from coterie.run.federation import Federation
+from tests.builders import misbehaves
 from tests.builders.observers import Silent
 from tests.builders.runs import SMALL
 
@@ -123,6 +124,23 @@ def test_fail_ends_the_run(tmp_path):
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert (summary["status"], RunError.exit_code) == ("failed", 1)
     assert summary["error"].endswith("mend its data, or set faults.on_client_failure=drop.")
+
+
+def test_the_traceback_of_the_first_failure_is_in_a_file_that_the_error_names(tmp_path):
+    with pytest.raises(
+        RunError, match=r"its disk is broken\); see failures\.log in the run's folde"
+    ):
+        run(tmp_path / "run", "faults.on_client_failure=fail")
+    with pytest.raises(
+        RunError, match=r"its disk is broken\); see failures\.log in the run's folde"
+    ):
+        run(tmp_path / "few", "faults.min_participation=0.9")
+    for name in ("run", "few"):  # retried in the second, which fails alike
+        text = (tmp_path / name / "failures.log").read_text()
+        assert text.startswith("round 1, representation: client 1\nTraceback (most")
+        assert f'File "{misbehaves.__file__}", line ' in text
+        assert 'raise ValueError("its disk is broken")\nValueError: its disk is broken\n' in text
+        assert text.count("Traceback") == 1
 
 
 def test_too_few_left_ends_the_run(tmp_path):

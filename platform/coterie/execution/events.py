@@ -112,12 +112,14 @@ class TurnFailed:
         client: The client.
         message: Why, in one printable line.
         refused: Whether it refused the config, which ends the run if every client does.
+        trace: Where it failed, see `trace_of`; "" if that says nothing.
     """
 
     call: int
     client: int
     message: str
     refused: bool = False
+    trace: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,6 +29,7 @@ from coterie.execution.events import (
     TurnStarted,
 )
 from coterie.execution.exact import ExactMeans, Layout, SumsExceededError
+from coterie.execution.failure_trace import trace_of
 from coterie.execution.group_sizes import smallest_groups, smallest_sent
 from coterie.execution.masked_sums import MaskedSum, MaskedSums, masked_bytes
 from coterie.execution.messages import bytes_peer, bytes_up, check_outcome, items_peer
@@ -173,7 +174,8 @@ class Worker:
             _logger.debug("Client %d failed", turn.client, exc_info=True)
             refused = isinstance(error, ConfigError)
             message = described(error) if refused else _failure_message(error)
-            return TurnFailed(call=call, client=turn.client, message=message, refused=refused)
+            failed = TurnFailed(call=call, client=turn.client, message=message, refused=refused)
+            return failed if refused else replace(failed, trace=_trace(error, order, turn))
         return done
 
     def _recipients(self, order: Order, turn: Turn) -> Collection[int]:
@@ -208,6 +210,11 @@ class Worker:
             return unpack(self.resolve(handle))
         except StateLostError as error:
             raise StateLostError(turn.client) from error
+
+
+def _trace(error: BaseException, order: Order, turn: Turn) -> str:
+    noised = order.sensitivity is not None or turn.noise is not None or turn.secret
+    return trace_of(error, private=bool(noised or order.session))
 
 
 def _turn_done(call: int, client: int, outcome: Outcome, seconds: float) -> TurnDone:

@@ -12,6 +12,7 @@ from coterie.execution.events import CallDone, CallLost, Event, Handle, Order, T
 from coterie.execution.exact import ExactMeans
 from coterie.execution.packing import unpack
 from coterie.execution.secure_party import FEWEST
+from coterie.rounds.failure_log import FAILURES
 from coterie.rounds.secure_aggregation import Opened, open_sums, require
 
 Join = Callable[[ExactMeans], Mapping[str, Mean]]
@@ -190,6 +191,7 @@ class _Gather:
     failed: dict[int, str] = field(default_factory=dict)
     refused: set[int] = field(default_factory=set)
     failures: list[Failure] = field(default_factory=list)
+    traced: bool = False  # whether a failed turn has a traceback, for the log
     calls: dict[int, frozenset[int]] = field(default_factory=dict)  # clients of masked sums
     _staged: dict[int, list[TurnDone | TurnFailed]] = field(default_factory=dict)
 
@@ -262,6 +264,7 @@ class _Gather:
             self.failed.pop(turn.client, None)
             return
         self.failed[turn.client] = turn.message
+        self.traced |= bool(turn.trace)
         if turn.refused:
             self.refused.add(turn.client)
 
@@ -269,10 +272,11 @@ class _Gather:
 def _check_policy(gather: _Gather, order: Order, faults: FaultsConfig) -> None:
     if gather.failed and not gather.done and gather.refused == gather.failed.keys():
         raise ConfigError(gather.failed[min(gather.refused)])
+    see = f" see {FAILURES} in the run's folder," if gather.traced else ""
     for client, message in sorted(gather.failed.items()):
         if faults.on_client_failure == "fail":
             raise RunError(
-                f"Client {client} failed in round {order.phase.round} ({message}); "
+                f"Client {client} failed in round {order.phase.round} ({message});{see} "
                 "mend its data, or set faults.on_client_failure=drop."
             )
     share = len(gather.done) / max(1, len(order.turns))
@@ -281,5 +285,6 @@ def _check_policy(gather: _Gather, order: Order, faults: FaultsConfig) -> None:
         raise RunError(
             f"Round {order.phase.round}: {len(gather.done)} of {len(order.turns)} clients "
             f"succeeded, under faults.min_participation={faults.min_participation} "
-            f"(first failure: {first}); mend what fails, or lower it, and go on with resume=true."
+            f"(first failure: {first});{see} mend what fails, or lower it, and go on with "
+            "resume=true."
         )

@@ -65,6 +65,10 @@ def _remember(state: RunState, phase: Phase, failures: Sequence[Failure]) -> Non
     state.failures += [str(failure) for failure in failures]
 
 
+def _forget(phase: Phase, failed: TurnFailed) -> None:
+    """The default of `Loop.log_failure`."""
+
+
 @dataclass
 class Loop:
     """Runs a method's phases on a backend.
@@ -77,6 +81,7 @@ class Loop:
         commit: Called after each phase, to track, evaluate and checkpoint.
         recover: Called when clients' states were lost; changes the state to one that can go on.
         abandon: Called with the failures of a phase that cannot be completed; keeps them.
+        log_failure: Called with each failed turn; keeps its traceback.
         participation: Draws each phase's clients; by default as the workload's config says.
         privacy: Adds noise to the sums; None without `privacy.dp`.
         secret: The key of noise that clients add themselves, in phases with an ε.
@@ -90,6 +95,7 @@ class Loop:
     commit: Callable[[RunState, Committed], None]
     recover: Callable[[RunState, StateLostError], None] = _give_up
     abandon: Callable[[RunState, Phase, Sequence[Failure]], None] = _remember
+    log_failure: Callable[[Phase, TurnFailed], None] = _forget
     participation: Participation | None = None
     privacy: Privacy | None = None
     secret: bytes = b""
@@ -205,7 +211,8 @@ class Loop:
             return PhaseResult(means={}, turns=(), failures=(), dropped=())
         config = self.workload.config
         join, abandon = partial(self._join, order), partial(self.abandon, state, order.phase)
-        result = run_phase(self.backend, order, config.faults, self._watch, join, abandoned=abandon)
+        watch = partial(self._watch, order.phase)
+        result = run_phase(self.backend, order, config.faults, watch, join, abandoned=abandon)
         fetch, layouts = self.backend.fetch, order.layouts
         robust = robust_means(result.turns, layouts, fetch, config.aggregation)
         # Without their updates, which the object store would otherwise hold for another phase.
@@ -231,14 +238,15 @@ class Loop:
         state.server = self.backend.serve(state.server, phase, means, result.records)
         state.optimizer = {s: m for s, m in moments.items() if s not in state.server.renewed}
 
-    def _watch(self, event: Event) -> None:
-        """Tell the observer about a backend's event."""
+    def _watch(self, phase: Phase, event: Event) -> None:
+        """Tell the observer about a backend's event in a phase."""
         if isinstance(event, TurnDone):
             self.has_run = True
             self._tell(event)
             self.observer.client_done(event.client, event.metrics)
         elif isinstance(event, TurnFailed):
             self.observer.client_failed(event.client, event.message)
+            self.log_failure(phase, event)
         elif isinstance(event, CallLost):
             self.observer.note(f"An actor was lost ({event.message}); its clients run again.")
             if event.client is not None:

@@ -18,6 +18,7 @@ from coterie.errors import DataError, RunError, reason
 from coterie.evaluation.scorer import Evaluation
 from coterie.execution.backend import Backend
 from coterie.models.saved_model import with_head
+from coterie.rounds.failure_log import FAILURES, FailureLog
 from coterie.rounds.loop import Loop
 from coterie.rounds.privacy import Privacy, Spent
 from coterie.rounds.state import RunState
@@ -204,6 +205,7 @@ class Session:
             commit=self._recorder.commit,
             recover=recovery.recover,
             abandon=self._recorder.abandon,
+            log_failure=FailureLog(self.directory.path / FAILURES, self.view.note).write,
             participation=self.assembly.participation,
             privacy=self._privacy,
             secret=b"" if noise is None else noise[0],

@@ -1,7 +1,7 @@
 """The run directory: the folder and files of a run.
 
 Layout (other tools read it): `config.yaml`, `metrics.jsonl`, `summary.json`, `checkpoints/`,
-`model/`, `assignments.parquet`, `clients.csv`, `figures/`, `report.html`.
+`model/`, `assignments.parquet`, `clients.csv`, `failures.log`, `figures/`, `report.html`.
 """
 
 import shutil

@@ -1,0 +1,39 @@
+"""`failures.log`: the tracebacks of clients that failed, the first of each kind."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from coterie.contract.phase import Phase
+from coterie.execution.events import TurnFailed
+
+FAILURES = "failures.log"
+"""Its name in a run's folder."""
+_MOST_BYTES = 1 << 20
+
+
+class FailureLog:
+    """Appends to the log, up to 1 MiB.
+
+    Args:
+        path: The log; it is made with the first failure.
+        note: Tells people of the log, once.
+    """
+
+    def __init__(self, path: Path, note: Callable[[str], None]) -> None:
+        self._path, self._note = path, note
+        self._kinds: set[tuple[str, str]] = set()
+
+    def write(self, phase: Phase, failed: TurnFailed) -> None:
+        """Write a failure, unless one of the same type at the same place is there."""
+        place, _, error = failed.trace.rpartition("\n")
+        kind = place, error.partition(":")[0]
+        entry = f"round {phase.round}, {phase.name}: client {failed.client}\n{failed.trace}\n\n"
+        content = entry.encode()
+        size = self._path.stat().st_size if self._path.exists() else 0
+        if not failed.trace or kind in self._kinds or size + len(content) > _MOST_BYTES:
+            return
+        if not self._kinds:
+            self._note(f"Tracebacks of clients that fail: {self._path}.")
+        self._kinds.add(kind)
+        with self._path.open("ab") as file:
+            file.write(content)
