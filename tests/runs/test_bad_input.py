@@ -20,14 +20,12 @@ import pytest
 import torch
 from torch import nn
 
-from coterie.commands.compose import groups
 from coterie.networks.encoders import Encoder, EncoderConfig
 from ray_jobs.train import main
 from tests.builders.comparisons import ROOT
 from tests.builders.runs import COMMAND
 
 HERE = __name__
-METHODS = ", ".join(groups()["method"])
 
 
 class TooWide(EncoderConfig):
@@ -173,7 +171,18 @@ REFUSED = [
     ),
     ("method.momentun=1", "method.momentun=1: there is no such key; did you mean method.momentum?"),
     # choices and targets
-    ("method=fedmccc", f"method=fedmccc: must be one of {METHODS}; did you mean fedmcc?"),
+    (
+        "method=fedmccc",
+        "method=fedmccc: there is no such method; did you mean fedmcc? python -m ray_jobs.train --help lists all.",
+    ),
+    (
+        "experiment=fedsimcrl_digits",
+        "experiment=fedsimcrl_digits: there is no such experiment; did you mean fedsimclr_digits? python -m ray_jobs.train --help lists all.",
+    ),
+    (
+        "experiment=qqqq",
+        "experiment=qqqq: there is no such experiment; python -m ray_jobs.train --help lists all.",
+    ),
     ("method.target=no.such:X", "method.target=no.such:X: no module 'no'; check the path."),
     (
         "method.target=modules.fedmcc:FedMC",

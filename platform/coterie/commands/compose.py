@@ -28,7 +28,7 @@ from coterie.commands.recipes import (
 )
 from coterie.commands.written import written
 from coterie.config import COMPONENTS, RunConfig, load_config
-from coterie.config.explain import one_of
+from coterie.config.explain import NAMED, not_among
 from coterie.config.trust import check_places, check_targets, packages_in, trusted_by
 from coterie.errors import ConfigError, reason
 from coterie.tracking.run_directory import RunDirectory
@@ -37,8 +37,6 @@ STUDIES = "study"
 """The folder of the papers' tables, which is no group that a run chooses from."""
 _UNQUOTED = frozenset("'\"[](){},")
 """Signs of a value that is more than a text; Hydra's sentence on it stands."""
-_NAMED = 12
-"""Experiments up to which a message lists them all."""
 
 
 def compose(*overrides: str) -> RunConfig:
@@ -139,7 +137,7 @@ def _stored(directory: RunDirectory, choices: Mapping[str, str]) -> DictConfig:
 
 def _no_experiment() -> str:
     names = list(experiments())
-    known = f", one of {', '.join(names)}" if len(names) <= _NAMED else " (--help lists them)"
+    known = f", one of {', '.join(names)}" if len(names) <= NAMED else " (--help lists them)"
     return f"experiment: none is chosen; give experiment=<name>{known}."
 
 
@@ -203,7 +201,8 @@ def _check_choice(group: str, choice: str) -> None:
     if ":" in choice and group in COMPONENTS:
         raise ConfigError(f"{group}={choice}: a class of your own goes in {group}.target={choice}.")
     if choice not in known:
-        raise ConfigError(f"{group}={choice}: {one_of(choice, known)}")
+        reason = not_among(group, choice, known, "python -m ray_jobs.train --help")
+        raise ConfigError(f"{group}={choice}: {reason}")
 
 
 def parse(overrides: Sequence[str], *, sweeps: bool = False) -> list[Override]:

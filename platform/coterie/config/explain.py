@@ -11,6 +11,9 @@ from pydantic.fields import FieldInfo
 Fields = Mapping[str, FieldInfo]
 """All existing keys, by their full dotted names."""
 
+NAMED = 12
+"""Names up to which a message lists them all."""
+
 _SENTENCES = {
     "bool_type": "must be true or false",
     "finite_number": "must be finite",
@@ -50,6 +53,23 @@ def one_of(word: str, options: Iterable[str]) -> str:
     names = list(options)
     close = nearest(word, names)
     return f"must be one of {', '.join(names)}" + (f"; did you mean {close}?" if close else ".")
+
+
+def not_among(kind: str, word: str, options: Iterable[str], listing: str) -> str:
+    """Return the reason to refuse a name: as `one_of`, but of many options only the closest.
+
+    Args:
+        kind: What is named, such as "experiment".
+        word: The name.
+        options: The names that there are.
+        listing: The command that lists them.
+    """
+    names = list(options)
+    if len(names) <= NAMED:
+        return one_of(word, names)
+    close = nearest(word, names)
+    meant = f"did you mean {close}? " if close else ""
+    return f"there is no such {kind}; {meant}{listing} lists all."
 
 
 def show(value: Any) -> str:

@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field, NonNegativeFloat, NonNegativeInt, m
 
 from coterie.commands.compose import STUDIES, config_dir
 from coterie.config.component import Component
-from coterie.config.explain import one_of
+from coterie.config.explain import not_among, one_of
 from coterie.config.loading import load_component
 from coterie.config.plain_files import read_yaml
 from coterie.errors import ConfigError
@@ -166,7 +166,8 @@ def read_study(name: str) -> PaperStudy:
     """
     known = studies()
     if name not in known:
-        raise ConfigError(f"study={name}: {one_of(name, known)}")
+        reason = not_among("study", name, known, "python -m ray_jobs.study")
+        raise ConfigError(f"study={name}: {reason}")
     try:
         values = read_yaml(known[name])
     except ValueError as error:

@@ -11,7 +11,7 @@ from hydra.core.override_parser.types import Override
 from pydantic import Field, NonNegativeInt, PositiveInt, field_validator
 
 from coterie.commands.arguments import read_values
-from coterie.commands.compose import compose_plain, experiments, parse
+from coterie.commands.compose import compose_plain, parse
 from coterie.config.component import Component
 from coterie.config.explain import nearest
 from coterie.config.loading import check_keys, load_component, load_config
@@ -110,8 +110,10 @@ def read_comparison(arguments: Sequence[str]) -> tuple[CompareConfig, tuple[Vari
     shared = [text for text in arguments if text not in own and text not in single]
     config = load_component(CompareConfig, read_values(own))
     if not config.experiments:
-        known = ", ".join(experiments())
-        raise ConfigError(f"experiments: none is given; write experiments=[NAME,…], of {known}.")
+        raise ConfigError(
+            "experiments: none is given; write experiments=[NAME,…], of those that "
+            "python -m ray_jobs.train --help lists."
+        )
     for name in config.experiments:
         if not re.fullmatch(r"[\w.+-]+", name):
             raise ConfigError(f"experiments: the name {name!r} must be of letters, digits, . + - _")
