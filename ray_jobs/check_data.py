@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import filterfalse
 from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
@@ -12,6 +13,7 @@ from coterie.commands.help_text import command_help
 from coterie.commands.program import run_command, run_program
 from coterie.config.component import Component
 from coterie.config.loading import load_component
+from coterie.config.schema import RunConfig
 from coterie.tracking.paths import local_path, make_writable
 from coterie.tracking.terminal import Terminal
 
@@ -21,7 +23,8 @@ if TYPE_CHECKING:
 _ABOUT = (
     "Looks at every sample of a data set once and keeps none: how many there are, of which sizes, "
     "modes, classes and clients, what cannot be read and why (unreadable.csv), what is there twice "
-    "(duplicates.csv), and what some of it looks like (contact_sheet.png)."
+    "(duplicates.csv), and what some of it looks like (contact_sheet.png). It passes "
+    "over train's other keys, such as partition=by_client."
 )
 _USAGE = (
     "usage: python -m ray_jobs.check_data data=CHOICE [data.KEY=VALUE ...] [out=DIR]\n"
@@ -60,7 +63,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _check(arguments: Sequence[str]) -> int:
-    config, values = separate_data(arguments)
+    config, values = separate_data(list(filterfalse(_is_of_another_part, arguments)))
     out = local_path("out", load_component(CheckConfig, values).out)
     from datamodules.checking import check_data
 
@@ -73,6 +76,12 @@ def _check(arguments: Sequence[str]) -> int:
     for sentence in _sentences(report):
         console.print(sentence)
     return 1 if report.bad else 0
+
+
+def _is_of_another_part(argument: str) -> bool:
+    """Whether `train` takes this argument for another part of a run than its data."""
+    part = argument.partition("=")[0].lstrip("~").partition(".")[0]
+    return part != "data" and part in RunConfig.model_fields
 
 
 def _table(half: str, findings: "Findings") -> Table:

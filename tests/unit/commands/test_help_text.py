@@ -74,6 +74,17 @@ def test_a_choice_adds_its_own_keys() -> None:
     assert "Keys of partition=dirichlet" not in help_text()
 
 
+def test_a_class_of_ones_own_adds_its_keys() -> None:
+    text = help_text("experiment=fedcc_digits", "method.target=modules.fedavg:FedAvg")
+    rows = lines_after(text, "Keys of method.target=modules.fedavg:FedAvg with their defaults:")
+    assert any(row.startswith("  method.rounds=") for row in rows)
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_the_list_of_experiments_is_left_out_where_one_is_named() -> None:
+    assert "Experiments (experiment=NAME):" not in help_text("experiment=fedcc_digits")
+
+
 def test_an_unknown_choice_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"^partition=dirichlt: .*did you mean dirichlet\?$"):
         help_text("partition=dirichlt")

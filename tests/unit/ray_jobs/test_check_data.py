@@ -79,6 +79,14 @@ def test_names_in_the_data_are_no_markup_and_no_escapes(folder, tmp_path, capsys
     assert "[/b]: 3, [red]x: 3" in shown
 
 
+def test_a_runs_command_line_is_taken_as_it_is(folder, tmp_path):
+    data = ("data=client_folders", f"data.path={folder}", f"out={tmp_path / 'check'}")
+    run = ("experiment=concord", "partition=by_client", "partition.clients=2", "method.clusters=3")
+    assert main([*run, *data, "seed=1", "~method.rounds", "run_dir=runs/mine"]) == 1
+    assert main([*data, "partitoin=by_client"]) == 2
+    assert main([*data, "data.paht=x", "partition=by_client"]) == 2
+
+
 def test_vectors_have_no_sheet(tmp_path, capsys):
     np.savez(tmp_path / "x.npz", samples=np.ones((3, 5)))
     out = tmp_path / "check"
