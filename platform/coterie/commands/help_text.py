@@ -48,8 +48,9 @@ def help_text(*overrides: str) -> str:
     """The help of `ray_jobs.train`, at most 80 columns wide.
 
     Args:
-        overrides: Choices such as `method=fedmcc`, whose own keys are added; with an experiment,
-            the values that the whole command line sets are added.
+        overrides: Choices such as `method=fedmcc` and classes such as `method.target=mine:Mine`,
+            whose own keys are added. With an experiment, the values that the whole command line
+            sets are added, and the list of experiments is left out.
 
     Raises:
         ConfigError: If a choice does not exist, or its class cannot be imported.
@@ -62,7 +63,7 @@ def help_text(*overrides: str) -> str:
     parts = [
         textwrap.fill(_ABOUT, _WIDTH),
         _USAGE,
-        _table("Experiments (experiment=NAME):", experiments()),
+        *_experiments(overrides),
         _table("Groups (GROUP=CHOICE):", _choices()),
         _key_list("Keys (KEY=VALUE) with their defaults:", keys),
         textwrap.fill(f"A choice has keys of its own: add {_KEYS_OF} to --help.", _WIDTH),
@@ -100,34 +101,47 @@ def command_help(
     return "\n\n".join(parts) + "\n"
 
 
+def _names_experiment(overrides: tuple[str, ...]) -> bool:
+    return any(override.key_or_group == "experiment" for override in parse(overrides))
+
+
+def _experiments(overrides: tuple[str, ...]) -> list[str]:
+    """The list of experiments, unless one is named."""
+    if _names_experiment(overrides):
+        return []
+    return [_table("Experiments (experiment=NAME):", experiments())]
+
+
 def _choices() -> dict[str, str]:
     return {name: ", ".join(found) for name, found in groups().items() if name != "experiment"}
 
 
 def _choices_keys(overrides: tuple[str, ...]) -> list[str]:
-    """A list of keys for each component that the overrides choose."""
+    """A list of keys for each component that the overrides choose, or name by its class."""
     parts = []
     for override in parse(overrides):
-        group, choice = override.key_or_group, override.value()
-        if group not in COMPONENTS or isinstance(choice, dict):
+        group, _, key = override.key_or_group.partition(".")
+        if group not in COMPONENTS or key not in ("", "target") or override.is_delete():
             continue
-        choice = written(choice)
-        section = read_choice(group, choice)
+        if isinstance(override.value(), dict):
+            continue
+        choice = written(override.value())
+        section = {"target": choice} if key else read_choice(group, choice)
         model = section_model(group, section)
         fields = {
             name: field
             for name, field in dotted_fields(model, f"{group}.").items()
             if model_in(field.annotation) is None
         }
-        title = f"Keys of {group}={choice} with their defaults:"
-        about = textwrap.fill(describe_choice(group, split_choice(group, choice)[0]), _WIDTH)
-        parts.append(f"{about}\n{_key_list(title, fields, section)}")
+        keys = _key_list(f"Keys of {override.input_line} with their defaults:", fields, section)
+        about = "" if key else describe_choice(group, split_choice(group, choice)[0])
+        parts.append(f"{textwrap.fill(about, _WIDTH)}\n{keys}" if about else keys)
     return parts
 
 
 def _experiments_values(overrides: tuple[str, ...]) -> list[str]:
     """The values that an experiment and the other overrides set, as YAML."""
-    if not any(override.key_or_group == "experiment" for override in parse(overrides)):
+    if not _names_experiment(overrides):
         return []
     values = compose_plain(*overrides)
     name = values.pop("experiment")
