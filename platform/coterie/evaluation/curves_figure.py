@@ -118,7 +118,7 @@ def _fill(axes: Axes, curves: Mapping[str, Curve], label: str, *, legend: bool) 
         )
     axes.set_xlabel("round")
     axes.set_ylabel(label)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     axes.grid(alpha=0.25, linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)
     if legend:

@@ -57,7 +57,7 @@ def group_figure(
     if clients <= 30:
         axes.set_yticks(range(clients), [str(client) for client in order])
     axes.set(xlabel="round", ylabel="client" if truth is None else "client, by true group")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     named = [Patch(color=colours[group + 1], label=str(group)) for group in range(groups)][:_MOST]
     axes.legend(
         handles=named, title="group", loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False

@@ -55,7 +55,7 @@ def comparison_figure(
         frameon=False,
         fontsize=9,
     )
-    _label_axis(grid[-1], axis, note)
+    label_axis(grid[-1], axis, note)
     return save(figure, path, about)
 
 
@@ -92,9 +92,10 @@ def _legend(axes: Axes) -> tuple[Sequence[object], Sequence[str]]:
     return handles, labels
 
 
-def _label_axis(axes: Axes, axis: str, note: str) -> None:
+def label_axis(axes: Axes, axis: str, note: str) -> None:
+    """Name the x-axis, with whole numbers for rounds."""
     axes.set_xlabel(f"{axis}\n{note}" if note else axis)
     if axis == "round":
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     elif axis == "bytes":
         axes.xaxis.set_major_formatter(FuncFormatter(lambda count, _: format_bytes(count)))

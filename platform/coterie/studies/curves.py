@@ -117,7 +117,8 @@ def band(curves: Sequence[Points]) -> tuple[Points, Points | None]:
     """The mean of curves, and the band of one sample standard deviation around it.
 
     Curves are interpolated linearly, because bytes and seconds differ between seeds, at every
-    position within the range of all of them.
+    position within the range of all of them. Where there is no such position, as with a single
+    point each, the ends of the curves are joined.
 
     Returns:
         The mean (2, n), and (2, n) the lower and the upper edge; None for a single curve.
@@ -129,6 +130,9 @@ def band(curves: Sequence[Points]) -> tuple[Points, Points | None]:
     places = np.unique(np.concatenate([curve[0] for curve in curves]))
     places = places[(places >= first) & (places <= last)]
     values = np.stack([np.interp(places, *curve) for curve in curves])
+    if first > last:
+        ends = np.stack([curve[:, -1:] for curve in curves])
+        places, values = ends[:, 0].mean(axis=0), ends[:, 1]
     mean = values.mean(axis=0)
     if len(curves) == 1:
         return np.stack([places, mean]), None

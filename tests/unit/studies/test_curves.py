@@ -5,7 +5,8 @@ import pytest
 from PIL import Image
 
 from coterie.errors import DataError
-from coterie.studies.comparison_figure import comparison_figure
+from coterie.evaluation.canvas import blank
+from coterie.studies.comparison_figure import comparison_figure, label_axis
 from coterie.studies.curves import axes_of, band, from_rounds, metrics_of, points, until
 from coterie.tracking.run_records import RunRecord
 
@@ -133,3 +134,18 @@ def test_the_figure_has_a_line_and_a_band_for_each_in_its_own_colour(tmp_path):
         assert (pixels == colour).all(axis=1).sum() > 50
     with pytest.raises(DataError, match=r"axis bytes: no run has a point to draw"):
         comparison_figure({"acc": {"a": band([])}}, "bytes", tmp_path / "y.png")
+
+
+def test_seeds_of_one_point_each_are_a_point_at_their_mean():
+    once = [np.array([[place], [value]]) for place, value in ((10, 0.2), (14, 0.4))]
+    mean, edges = band(once)
+    np.testing.assert_allclose(mean, [[12], [0.3]])
+    np.testing.assert_allclose(edges, [[0.3 - 0.02**0.5], [0.3 + 0.02**0.5]])
+
+
+def test_a_single_round_has_whole_numbers_on_its_axis():
+    figure = blank(4.0, 3.0)
+    axes = figure.subplots()
+    axes.plot([1.0], [0.5], marker="o")
+    label_axis(axes, "round", "")
+    assert [tick for tick in axes.get_xticks() if tick != round(tick)] == []
