@@ -1,5 +1,6 @@
 """The probes that the config asks for, on a frozen representation."""
 
+import logging
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
@@ -11,6 +12,8 @@ from torch import Tensor
 from coterie.config.schema import EvaluationConfig
 from coterie.evaluation.linear_probe import linear_probe, standardised
 from coterie.evaluation.neighbours import knn_accuracy
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,12 +68,20 @@ class Probes:
         self, features: tuple[Tensor, Tensor], targets: tuple[NDArray[np.int64], NDArray[np.int64]]
     ) -> float:
         train_y, test_y = (torch.from_numpy(y) for y in targets)
+        k, count = self.config.knn_k, len(train_y)
+        if 2 * k > count:
+            _log.warning(
+                "evaluation.knn_k=%d: of %d samples that is most, so that the commonest classes "
+                "win; set it lower.",
+                k,
+                count,
+            )
         return knn_accuracy(
             features[0],
             train_y,
             features[1],
             test_y,
             classes=self.classes,
-            k=self.config.knn_k,
+            k=k,
             weighting=self.config.knn_weighting,
         )

@@ -243,3 +243,16 @@ def test_what_does_not_fit_is_refused(change, message):
     given = {"train_x": x, "train_y": y, "test_x": x, "test_y": y, "classes": 2, "seed": 0}
     with pytest.raises(DataError, match=message):
         linear_probe(**{**given, **change})
+
+
+@pytest.mark.parametrize(("k", "told"), [(121, True), (120, False)])
+def test_neighbours_that_are_most_of_the_samples_are_told(digits, caplog, k, told):
+    x, y, *_ = digits
+    config = EvaluationConfig(linear_probe=False, knn_k=k)
+    probes = Probes(config=config, classes=10, seed=0)
+    probes.scores((x[:240], x[240:260]), (y[:240].numpy(), y[240:260].numpy()))
+    expected = (
+        "evaluation.knn_k=121: of 240 samples that is most, so that the commonest classes win; "
+        "set it lower."
+    )
+    assert [record.getMessage() for record in caplog.records] == [expected] * told
