@@ -128,7 +128,13 @@ def _predict(arguments: Sequence[str]) -> int:
         trust=config.trust,
         watch=partial(_shown, total=stream.total),
     )
-    Terminal(soft_wrap=True).print(f"{rows:,} samples in {output}", highlight=False)
+    terminal = Terminal(soft_wrap=True, highlight=False)
+    terminal.print(f"{rows:,} samples in {output}")
+    if description["clusters"] is None:
+        terminal.print(
+            "The model has no clusters, so none are written: resume its run with "
+            "evaluation.clusters=K, or take embedding=true."
+        )
     return 0
 
 

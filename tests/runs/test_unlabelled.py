@@ -16,6 +16,8 @@ from coterie.contract import Method
 from coterie.contract.data import DataArrays
 from coterie.errors import ConfigError, DataError
 from coterie.evaluation.label_distribution import class_spread, class_table, client_names
+from ray_jobs.predict import main as predict
+from tests.builders.observers import Silent
 
 SHORT = (
     "experiment=fedmcc_digits",
@@ -72,6 +74,32 @@ def test_an_unlabelled_folder_is_clustered_by_its_own_clients(digits, tmp_path):
     assert set(table["cluster"]) <= set(range(4))
     figures = {path.name for path in (tmp_path / "run" / "figures").iterdir()}
     assert figures == {"clusters.png", "curves.png", "partition.png", "tsne.png"}
+
+
+def test_it_is_told_where_a_representation_will_have_no_clusters(digits, tmp_path, capsys):
+    path = ("data=image_folder", f"data.path={digits / 'pictures'}", "data.mode=L")
+    short = (
+        "method.rounds=1",
+        "method.epochs=1",
+        "partition.clients=2",
+        "evaluation.figures=false",
+    )
+    own = ("encoder=mlp", "encoder.hidden=[16]", "cluster=serial", "tracking.progress=none")
+    keys = ("experiment=fedsimclr_digits", *path, *short, *own, f"run_dir={tmp_path / 'run'}")
+    view = Silent()
+    Federation(compose(*keys), view).run()
+    assert (
+        "There will be no clusters, since the data has no classes to tell their number; set "
+        "evaluation.clusters to have some."
+    ) in view.notes
+    arguments = [f"model={tmp_path / 'run'}", f"input={digits / 'pictures' / 'site0'}"]
+    assert predict([*arguments, f"output={tmp_path / 'out.csv'}"]) == 0
+    assert "no clusters" in " ".join(capsys.readouterr().out.split())
+    view = Silent()
+    Federation(compose(*keys, "resume=true", "evaluation.clusters=3"), view).run()
+    assert [note for note in view.notes if "no clusters" in note] == []
+    assert predict([*arguments, f"output={tmp_path / 'again.csv'}"]) == 0
+    assert "no clusters" not in capsys.readouterr().out
 
 
 def test_few_labels_score_their_own_samples_alone(digits, tmp_path):

@@ -35,6 +35,7 @@ from coterie.evaluation.label_distribution import (
 )
 from coterie.evaluation.scorer import LOCAL
 from coterie.run.callbacks import AnyCallback
+from coterie.run.checks import cluster_key, cluster_number
 from coterie.run.history import plot_history, read_history
 from coterie.run.interrupts import Interrupts
 from coterie.run.same_run import check_same_run, measured_otherwise
@@ -197,6 +198,12 @@ class Federation:
         if data.skipped:
             facts["left out"] = f"{len(data.skipped):,} that cannot be read: {SKIPPED}"
         self._view.start(self._config.experiment, facts)
+        labels = self._assembly.method.needs_labels
+        if not labels and not cluster_number(self._config, len(data.classes)):
+            self._view.note(
+                "There will be no clusters, since the data has no classes to tell their number; "
+                f"set {cluster_key(self._config)} to have some."
+            )
         if workload.silo_classes is not None:
             sizes = zip(data.owner_names, workload.parts, strict=True)
             held = listed([f"{name} {len(rows):,}" for name, rows in sizes])
