@@ -137,13 +137,19 @@ def config_model(target: str, remedy: str = NESTED) -> type[Component]:
         remedy: What to do if it has none.
 
     Raises:
-        ConfigError: If the target has no config model, or only one that it inherits.
+        ConfigError: If the target has no config model, only one that it inherits, or one with a
+            field called `target`.
     """
     found = load_target(target)
     model = found if isinstance(found, type) and issubclass(found, Component) else None
     model = model or getattr(found, "Config", None)
     if not (isinstance(model, type) and issubclass(model, Component)):
         raise ConfigError(f"target={target}: it has no config model; {remedy}.")
+    if "target" in model.model_fields:
+        raise ConfigError(
+            f"target={target}: its config has a field target, the key that names the class; call "
+            "it otherwise."
+        )
     # `target_of` names a component by its config: an inherited one would name the parent.
     if load_target(_path_of(model)) is not found:
         raise ConfigError(

@@ -53,6 +53,11 @@ class Heir(Learner):
     """Has no Config of its own."""
 
 
+class Aims:
+    class Config(Component):
+        target: float = 0.5
+
+
 class Plain(Component):
     clients: PositiveInt
     share: float = 1.0
@@ -204,6 +209,11 @@ TARGETS = [
         {"target": f"{HERE}:Bare"},
         f"encoder.target={HERE}:Bare: it has no config model; name a class derived from "
         "EncoderConfig, as in docs/extend.md.",
+    ),
+    (
+        {"target": f"{HERE}:Aims"},
+        f"encoder.target={HERE}:Aims: its config has a field target, the key that names the class; "
+        "call it otherwise.",
     ),
     (
         {"target": f"{HERE}:Heir"},
