@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,9 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
+
+from coterie.commands.compose import compose_plain, experiments
+from coterie.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "own-method.md").read_text(encoding="utf-8")
@@ -75,6 +79,25 @@ def test_a_mistyped_key_is_explained_as_the_page_says(folder):
     done = shell(train.replace("method.rounds=3", "method.rouns=3"), folder, *CHEAP)
     assert done.returncode == 2
     assert "method.rouns=3: there is no such key; did you mean method.rounds?" in done.stderr
+
+
+def test_it_has_a_name_of_its_own(tmp_path, monkeypatch):
+    own = tmp_path / "configs"
+    shutil.copytree(ROOT / "configs", own)
+    method, experiment = blocks("yaml")
+    (own / "method" / "mine.yaml").write_text(method, encoding="utf-8")
+    (own / "experiment" / "mine.yaml").write_text(experiment, encoding="utf-8")
+    monkeypatch.setattr("coterie.commands.compose.config_dir", lambda: own)
+    told = experiments()
+    assert told["mine"] == "A federated autoencoder, on the data of your choice: add data=…."
+    assert told["mine_digits"].startswith("A federated autoencoder on scikit-learn's digits")
+    found = compose_plain("experiment=mine_digits")
+    assert found == compose_plain("experiment=mine", "data=digits") | {"experiment": "mine_digits"}
+    assert found["method"] == {"target": "my_method:FedAutoencoder", "rounds": 3}
+    assert found["partition"]["clients"] == 5
+    assert compose_plain("experiment=mine", "data=mnist")["experiment"] == "mine"
+    with pytest.raises(ConfigError, match="data: none is chosen"):
+        compose_plain("experiment=mine")
 
 
 @pytest.mark.slow
