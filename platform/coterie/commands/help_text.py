@@ -167,7 +167,7 @@ def _table(title: str, rows: dict[str, str]) -> str:
 
 
 def _key_list(
-    title: str, fields: dict[str, FieldInfo], chosen: dict[str, object] | None = None
+    title: str, fields: dict[str, FieldInfo], chosen: Mapping[str, object] | None = None
 ) -> str:
     """A title, then each key with its default and its docstring."""
     lines = [title]
