@@ -16,6 +16,8 @@ Statistics = Mapping[str, Tensor]
 """Means over samples by name."""
 
 _LEAST_VARIANCE = 1e-6
+_ROUNDINGS = 8
+"""Roundings of the squared mean in a difference of means of squares."""
 
 
 def pair_shapes(width: int) -> dict[str, tuple[int, ...]]:
@@ -44,11 +46,16 @@ def pair_statistics(u: Float[Tensor, "n d"], v: Float[Tensor, "n d"]) -> dict[st
 def cross_correlation(of: Statistics) -> Float[Tensor, "d d"]:
     """C_ij = (⟨u_i v_j⟩ − ⟨u_i⟩⟨v_j⟩) / √(Var u_i · Var v_j), from `pair_statistics`.
 
-    A variance counts as 1e-6 at least, which keeps gradients of constant features finite.
+    A variance counts as 1e-6 at least, which keeps gradients of constant features finite, and as
+    what rounding leaves of it where the mean is thousands of times larger than the deviation.
     """
-    spread_u = (of["uu"] - of["u"].square()).clamp_min(_LEAST_VARIANCE).sqrt()
-    spread_v = (of["vv"] - of["v"].square()).clamp_min(_LEAST_VARIANCE).sqrt()
+    spread_u, spread_v = _spread(of["u"], of["uu"]), _spread(of["v"], of["vv"])
     return (of["uv"] - torch.outer(of["u"], of["v"])) / torch.outer(spread_u, spread_v)
+
+
+def _spread(mean: Float[Tensor, "d"], square: Float[Tensor, "d"]) -> Float[Tensor, "d"]:
+    rounding = _ROUNDINGS * torch.finfo(mean.dtype).eps * mean.detach().square()
+    return torch.maximum(square - mean.square(), rounding.clamp_min(_LEAST_VARIANCE)).sqrt()
 
 
 def cross_correlation_loss(of: Statistics, weight: float) -> Float[Tensor, ""]:
