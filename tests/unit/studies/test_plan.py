@@ -81,7 +81,7 @@ def test_the_seed_of_a_run_comes_last():
 
 
 REFUSED = {
-    (): "experiments: none is given; write experiments=[NAME,…], of byol, byol_digits, ",
+    (): "experiments: none is given; write experiments=[NAME,…], of those that python -m ray_jobs.train ",
     ("experiments=[]",): "experiments: none is given; write experiments=[NAME,…], of ",
     (
         "experiments=cc_digits,cc_mnist",
