@@ -61,11 +61,11 @@ def tiny_workload(method: Component, *, needs_labels: bool = False, **run: Any) 
         augmentation=DigitsAugmentation(),
         **keys,
     )
-    dtype = torch.float64 if config.precision == "64-true" else torch.float32
+    dtypes = {"64-true": torch.float64, "bf16-true": torch.bfloat16}
     rows = np.random.default_rng(1).permutation(sum(SIZES))
     return Workload(
         config=config,
-        task=tiny_task(dtype),
+        task=tiny_task(dtypes.get(config.precision, torch.float32)),
         samples={"train": samples},
         parts=[np.sort(part) for part in np.split(rows, np.cumsum(SIZES)[:-1])],
         labels=labels if needs_labels else None,

@@ -389,4 +389,4 @@ def test_the_command_itself_answers_a_misspelt_experiment(tmp_path):
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr.count("\n") == 1
-    assert done.stderr.endswith("did you mean fedmcc_digits?\n")
+    assert "did you mean fedmcc_digits?" in done.stderr

@@ -14,6 +14,7 @@ RUN = (
     "data=digits",
     "data.limit=200",
     "evaluation.figures=false",
+    "evaluation.knn_k=5",
 )
 
 
