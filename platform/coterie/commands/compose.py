@@ -201,8 +201,8 @@ def _check_choice(group: str, choice: str) -> None:
     if ":" in choice and group in COMPONENTS:
         raise ConfigError(f"{group}={choice}: a class of your own goes in {group}.target={choice}.")
     if choice not in known:
-        reason = not_among(group, choice, known, "python -m ray_jobs.train --help")
-        raise ConfigError(f"{group}={choice}: {reason}")
+        why = not_among(group, choice, known, "python -m ray_jobs.train --help")
+        raise ConfigError(f"{group}={choice}: {why}")
 
 
 def parse(overrides: Sequence[str], *, sweeps: bool = False) -> list[Override]:

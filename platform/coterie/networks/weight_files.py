@@ -26,8 +26,8 @@ def read_file(key: str, path: str) -> bytes:
         with open_regular(Path(path).expanduser()) as file:
             return file.read()
     except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise ConfigError(f"{key}={path}: it cannot be read ({reason}); check the path.") from error
+        why = error.strerror if isinstance(error, OSError) else error
+        raise ConfigError(f"{key}={path}: it cannot be read ({why}); check the path.") from error
 
 
 def parse_weights(content: bytes, path: str) -> dict[str, Tensor]:

@@ -69,5 +69,4 @@ def neighbourhoods(edges: Iterable[tuple[int, int]]) -> dict[int, frozenset[int]
 
 def neighbours(edges: Iterable[tuple[int, int]], client: int) -> tuple[int, ...]:
     """Neighbours of a device, ascending."""
-    pairs = [pair for pair in edges if client in pair]
-    return tuple(sorted(i + j - client for i, j in pairs))
+    return tuple(sorted(neighbourhoods(edges).get(client, ())))

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from coterie.contract.phase import Phase
+from coterie.errors import reason
 from coterie.execution.events import TurnFailed
 
 FAILURES = "failures.log"
@@ -12,7 +13,7 @@ _MOST_BYTES = 1 << 20
 
 
 class FailureLog:
-    """Appends to the log, up to 1 MiB.
+    """Appends to the log, up to 1 MiB. A log that cannot be written ends no run.
 
     Args:
         path: The log; it is made with the first failure.
@@ -28,12 +29,16 @@ class FailureLog:
         place, _, error = failed.trace.rpartition("\n")
         kind = place, error.partition(":")[0]
         entry = f"round {phase.round}, {phase.name}: client {failed.client}\n{failed.trace}\n\n"
-        content = entry.encode()
+        content = entry.encode("utf-8", "replace")
         size = self._path.stat().st_size if self._path.exists() else 0
         if not failed.trace or kind in self._kinds or size + len(content) > _MOST_BYTES:
             return
+        told = f"Tracebacks of clients that fail: {self._path}."
+        try:
+            with self._path.open("ab") as file:
+                file.write(content)
+        except OSError as error:
+            told = f"The traceback of a client's failure cannot be written ({reason(error)})."
         if not self._kinds:
-            self._note(f"Tracebacks of clients that fail: {self._path}.")
+            self._note(told)
         self._kinds.add(kind)
-        with self._path.open("ab") as file:
-            file.write(content)

@@ -96,11 +96,10 @@ def _tell_if_mixed(data: DataArrays, parts: Sequence[Indices]) -> None:
     """Warn if the data names clients and the partition deals out their samples anew."""
     if data.owners is not None and any(np.ptp(data.owners[rows]) for rows in parts if len(rows)):
         _log.warning(
-            "data=%s names %d clients, but the partition deals their samples to %d others; "
-            "partition=by_client keeps them.",
+            "data=%s names %d clients, but the partition mixes their samples; partition=by_client "
+            "keeps them apart.",
             data.name,
             len(data.owner_names),
-            len(parts),
         )
 
 

@@ -166,8 +166,8 @@ def read_study(name: str) -> PaperStudy:
     """
     known = studies()
     if name not in known:
-        reason = not_among("study", name, known, "python -m ray_jobs.study")
-        raise ConfigError(f"study={name}: {reason}")
+        why = not_among("study", name, known, "python -m ray_jobs.study")
+        raise ConfigError(f"study={name}: {why}")
     try:
         values = read_yaml(known[name])
     except ValueError as error:

@@ -11,7 +11,7 @@ from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from coterie.config.schema import TrackingConfig
 from coterie.config.target import build_target
 from coterie.errors import DataError
-from coterie.tracking.metrics_log import MetricsLog, MetricsRow, read_rows
+from coterie.tracking.metrics_log import MetricsLog, MetricsRow
 
 _log = logging.getLogger(__name__)
 
@@ -164,7 +164,7 @@ class Tracker:
 
     def server_rows(self) -> list[dict[str, Any]]:
         """The server's rows in `metrics.jsonl` so far."""
-        return read_rows(self._metrics.path, "server")
+        return self._metrics.rows("server")
 
     def rewind(self, position: Position | None) -> None:
         """Go back to a checkpoint's position, or to the start, and cut off later rows.

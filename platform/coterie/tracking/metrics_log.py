@@ -140,9 +140,9 @@ class MetricsLog:
         """Bytes so far, including rows in memory; checkpoints store it for `truncate_to`."""
         return os.fstat(self.file.fileno()).st_size + len(self._waiting)
 
-    def rows(self) -> list[dict[str, Any]]:
-        """The rows written so far, without lines that a crash cut short."""
-        return read_rows(self.path)
+    def rows(self, *scopes: str) -> list[dict[str, Any]]:
+        """The rows written so far; see `read_rows`."""
+        return read_rows(self.path, *scopes)
 
     def append(self, row: MetricsRow) -> None:
         """Append a row.

@@ -37,3 +37,12 @@ def test_it_does_not_grow_without_end(tmp_path: Path) -> None:
         for line in range(200):
             log.write(PHASE, failed(1, f"line {line}\n" + "x" * 10_000))
     assert 1_000_000 < path.stat().st_size <= 1 << 20
+
+
+def test_a_log_that_cannot_be_written_ends_nothing_and_is_told_once(tmp_path: Path) -> None:
+    notes: list[str] = []
+    log = FailureLog(tmp_path / "gone" / "failures.log", notes.append)
+    log.write(PHASE, failed(1, "File \udcff, line 1\nValueError: 1"))
+    log.write(PHASE, failed(1, "line 2\nValueError: 2"))
+    (told,) = notes
+    assert told.startswith("The traceback of a client's failure cannot be written ([Errno 2]")

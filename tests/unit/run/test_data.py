@@ -22,6 +22,6 @@ def test_clients_of_the_data_that_the_partition_mixes_are_told(tmp_path, partiti
         assert (len(parts), told) == (2, [])
     else:
         assert told == [
-            "data=data names 2 clients, but the partition deals their samples to 3 others; "
-            "partition=by_client keeps them."
+            "data=data names 2 clients, but the partition mixes their samples; "
+            "partition=by_client keeps them apart."
         ]
