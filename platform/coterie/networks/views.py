@@ -27,10 +27,10 @@ def seeded_view(augment: nn.Module, images: Tensor, seed: int) -> Tensor:
     """
     if isinstance(augment, nn.Identity):  # nothing to draw, and setting the generators takes time
         return images
+    _draw_on_cpu(augment)
     # A run's precision must not change views: kornia draws in its module's dtype and in the default
     # dtype, which both follow the precision in a training step.
     augment.float()
-    draw_on_cpu(augment)
     devices = [images.get_device()] if images.is_cuda else []
     with torch.random.fork_rng(devices=devices):
         # Not torch.manual_seed, which would reseed all CUDA devices for good.
@@ -42,7 +42,7 @@ def seeded_view(augment: nn.Module, images: Tensor, seed: int) -> Tensor:
     return views
 
 
-def draw_on_cpu(augment: nn.Module) -> None:
+def _draw_on_cpu(augment: nn.Module) -> None:
     """Have kornia draw on the CPU after its modules were moved to a GPU.
 
     It draws where its modules are and then reads the values, for which each step would wait several

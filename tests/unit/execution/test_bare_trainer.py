@@ -226,3 +226,29 @@ def test_learning_rate_schedules_are_refused(kind, given):
     assert str(caught.value) == (
         f"executor=bare: configure_optimizers gave a {given}; return one optimiser."
     )
+
+
+class Moved(Everything):
+    """Notes where it is moved, and fails in its first step."""
+
+    def __init__(self, *given):
+        super().__init__(*given)
+        self.places = []
+
+    def to(self, place):
+        self.places.append(str(place))
+        return self
+
+    def cpu(self):
+        return self.to("cpu")
+
+    def training_step(self, batch, batch_idx):
+        raise ValueError("no")
+
+
+def test_a_module_whose_training_fails_leaves_the_gpu():
+    module = fresh(Moved)
+    module.places.clear()
+    with pytest.raises(ValueError, match="no"):
+        train(BareTrainer(accelerator="cuda"), module)
+    assert module.places == ["cuda", "cpu"]

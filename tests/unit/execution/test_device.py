@@ -1,17 +1,22 @@
 """Which device a process may use, where it sees a GPU: an actor only one that it has reserved."""
 
 import os
+from dataclasses import replace
 
 import pytest
 import torch
 
 from coterie.commands.compose import compose
 from coterie.contract.clusterer import Clusterer
+from coterie.evaluation.classification_metrics import ClassificationScores
 from coterie.execution.batch_predictor import BatchPredictor
 from coterie.execution.build import build_predictor, build_worker
 from coterie.execution.device import device_of
+from coterie.execution.serial import SerialBackend
 from coterie.networks.encoders import MLP
-from coterie.run.setup import assemble
+from coterie.run import fine_tuning
+from coterie.run.fine_tuning import FineTuning
+from coterie.run.setup import assemble, make_evaluator
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 DIGITS = ("experiment=fedmcc_digits", "data.limit=120")
@@ -63,3 +68,27 @@ def test_a_stream_is_predicted_where_its_process_may(monkeypatch, gpus, expected
     model = Clusterer(MLP(hidden=(4,), features=4).build((1, 8, 8)), None)
     BatchPredictor(model, "auto", 1, gpus)
     assert moved == [expected]
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [(("cluster=local",), CPU), (("cluster=local", "cluster.gpus_per_client=0.5"), CUDA)],
+)
+def test_fine_tuning_takes_the_gpu_of_a_run_that_has_one(monkeypatch, keys, expected):
+    seen = []
+
+    def tuned(*given, device, **options):
+        seen.append((device, torch.are_deterministic_algorithms_enabled()))
+        return ClassificationScores(acc=1.0, f1_macro=1.0)
+
+    monkeypatch.setattr(fine_tuning, "fine_tune", tuned)
+    config = compose(*DIGITS, *keys, "evaluation.labelled_shares=[0.1]")
+    assembly = assemble(config)
+    on_cpu = replace(assembly.workload, config=compose(*DIGITS, "accelerator=cpu"))
+    backend = SerialBackend(on_cpu, stop=lambda: None)
+    tuning = FineTuning.of(
+        config, assembly, make_evaluator(config, assembly, backend), lambda: None
+    )
+    assert tuning is not None
+    tuning.scores(assembly.server, [0.1])
+    assert seen == [(expected, expected == CUDA)]

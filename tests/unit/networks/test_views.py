@@ -6,7 +6,7 @@ from torch import nn
 
 from coterie.contract.clusterer import to_unit
 from coterie.contract.seeds import derive_seed
-from coterie.networks.views import BLOCK, LazyViews, draw_on_cpu, seeded_view, two_views
+from coterie.networks.views import BLOCK, LazyViews, seeded_view, two_views
 from datamodules.augmentations import DigitsAugmentation, NaturalAugmentation
 
 SHAPE = (1, 8, 8)
@@ -68,10 +68,11 @@ def test_without_augmentation_views_are_the_samples():
 @pytest.mark.parametrize("config", [DigitsAugmentation(), NaturalAugmentation(blur_probability=1)])
 def test_moved_to_a_gpu_views_are_still_drawn_on_the_cpu(config):
     """Draws there wait for the GPU in each step; `tests/gpu` counts the waits on a real one."""
-    augment = config.build((3, 16, 16))
+    augment, images = config.build((3, 16, 16)), torch.rand(5, 3, 16, 16)
+    wanted = seeded_view(augment, images, 3)
     drawing = [part for part in augment.modules() if hasattr(part, "set_rng_device_and_dtype")]
     for part in drawing:
         part.device = torch.device("cuda")  # what a move leaves there
-    draw_on_cpu(augment)
+    assert torch.equal(seeded_view(augment, images, 3), wanted)
     assert len(drawing) >= 4
     assert {torch.device(part.device).type for part in drawing} == {"cpu"}
