@@ -155,7 +155,7 @@ class Worker:
             # Under differential privacy nothing leaves the client but what is noised.
             noisy = order.sensitivity is not None or turn.noise is not None
             if noisy:
-                outcome = replace(outcome, metrics={}, note="", smallest={})
+                outcome = replace(outcome, metrics={}, note="")
             done = _turn_done(call, turn.client, outcome, time.perf_counter() - started)
             done = replace(done, updates=sent_whole(order.rule, outcome.up))
             up = summed(order.rule, _bounded(order, outcome.up, slots))
