@@ -10,6 +10,8 @@ from coterie import Federation
 from coterie.commands.compose import compose
 from coterie.contract.accounting import epsilon
 from coterie.errors import ConfigError
+from coterie.rounds import loop
+from coterie.rounds.sent import sent_in
 from coterie.tracking import noise_file
 from tests.builders.every_method import small
 from tests.builders.observers import Silent
@@ -235,8 +237,17 @@ def test_clients_tell_nothing_about_their_training(keys, tmp_path):
     assert "loss" not in json.dumps(rows(tmp_path / "run", "client"))
 
 
-def test_clients_do_not_tell_how_large_their_clusters_are(tmp_path):
+def test_clients_do_not_tell_how_large_their_clusters_are(tmp_path, monkeypatch):
+    told = []
+
+    def seen(order, result, method):
+        told.extend(turn.smallest for turn in result.turns if turn.bytes_up)
+        return sent_in(order, result, method)
+
+    monkeypatch.setattr(loop, "sent_in", seen)
     train(tmp_path / "run", *KMEANS)
+    assert told
+    assert not any(told)
     sent = [sent for row in rows(tmp_path / "run", "messages") for sent in row.get("messages", ())]
     slots = [each for each in sent if each["kind"] == "slot"]
     assert slots
