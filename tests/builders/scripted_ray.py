@@ -155,6 +155,7 @@ def scripted_backend(
     built._stop, built._note = (lambda: None), (lambda text: None)
     built.fleet = ScriptedFleet(ray, config, names, actors)
     built._calls, built._lost, built._session, built._hosts, built._sizes = 0, [], "", {}, {}
+    built.devices = set()
     built._fit = lambda order: None
     return built
 

@@ -3,10 +3,12 @@
 from dataclasses import replace
 
 import pytest
+import torch
 
 from coterie.config.schema import ClusterConfig
 from coterie.distributed.backend import RayBackend
 from coterie.execution.build import build_method
+from coterie.execution.device import device_name
 from coterie.execution.packing import Packed
 from coterie.rounds.loop import Loop
 from tests.builders.loops import make_workload, plain, run, start
@@ -27,6 +29,7 @@ def on_ray(workload, actors):
         )
         state = start(loop)
         loop.run(state)
+        assert backend.devices == {device_name(torch.device("cpu"))}
         assert not any(isinstance(kept, Packed) for kept in state.states.values())
         state.states = {c: backend.fetch(handle) for c, handle in state.states.items()}
         state.mail = {

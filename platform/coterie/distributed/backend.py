@@ -52,6 +52,10 @@ class RayBackend:
         workload: What to run.
         stop: Called several times a second; raises when the run has to stop.
         note: Told what is waited for, and how many actors there are when their number changes.
+
+    Attributes:
+        fleet: The actors.
+        devices: The names of what clients have computed on so far.
     """
 
     name = "ray"
@@ -71,6 +75,7 @@ class RayBackend:
             self.fleet = Fleet(workload, self._stop, note)
         watch.look = self._look
         self._method = build_method(workload)
+        self.devices: set[str] = set()
         self._calls = 0
         self._lost: list[str] = []
         self._session = ""
@@ -113,6 +118,7 @@ class RayBackend:
                 call.note(events)
                 if isinstance(events[-1], CallDone):
                     del calls[stream]
+                    self.devices |= {events[-1].device} - {""}
                     if call.rest:
                         calls |= self._submit_all(order, [(call.actor, call.rest)], alone=True)
                 yield from events

@@ -1,6 +1,6 @@
 """The protocol of backends: they run a phase on the actors of a Ray cluster, or in this process."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -52,6 +52,10 @@ class Backend(Protocol):
     @property
     def actors(self) -> int:
         """Number of processes that run clients now."""
+
+    @property
+    def devices(self) -> Collection[str]:
+        """The names of what clients have computed on so far."""
 
     def execute(self, order: Order) -> Iterator[Event]:
         """Run the order's turns and yield events as they happen, each call's sums last.

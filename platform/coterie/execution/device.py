@@ -1,6 +1,7 @@
 """The device that a process computes on, and how exactly."""
 
 import os
+from functools import cache
 from pathlib import Path
 from typing import Literal
 
@@ -37,10 +38,11 @@ def client_device(config: RunConfig) -> torch.device:
     return device_of(config.accelerator, gpus)
 
 
-def device_name(config: RunConfig) -> str:
-    """What a run's clients compute on: the GPU, or the processor and its threads."""
-    if client_device(config).type == "cuda":
-        return torch.cuda.get_device_name(0)
+@cache
+def device_name(device: torch.device) -> str:
+    """The GPU of this process, or the processor of this machine and its cores."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
     cpu = Path("/proc/cpuinfo")
     lines = cpu.read_text(encoding="utf-8").splitlines() if cpu.is_file() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]

@@ -127,10 +127,16 @@ class CallDone:
     """A call succeeded; its turns count from now on.
 
     Under secure aggregation its sums stay, masked, in its process until `Backend.exchange`.
+
+    Attributes:
+        call: The call.
+        lanes: Slot to its sums.
+        device: The name of what the turns were computed on; "" if there were none.
     """
 
     call: int
     lanes: Mapping[str, Lanes]
+    device: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

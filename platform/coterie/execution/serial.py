@@ -8,6 +8,7 @@ from coterie.contract.phase import Mean, Phase, ServerState, Tensors
 from coterie.errors import ContractError
 from coterie.execution.backend import Workload
 from coterie.execution.build import build_predictor, build_worker
+from coterie.execution.device import device_name
 from coterie.execution.events import Event, Handle, Order
 from coterie.execution.masked_sums import SecureStep
 from coterie.execution.packing import Packed
@@ -24,6 +25,7 @@ class SerialBackend:
 
     Attributes:
         worker: Runs the turns.
+        devices: The name of what clients compute on.
     """
 
     name = "serial"
@@ -32,6 +34,7 @@ class SerialBackend:
     def __init__(self, workload: Workload, stop: Callable[[], None]) -> None:
         self.worker = build_worker(workload, stop)
         self._predictor = build_predictor(self.worker, workload, stop)
+        self.devices = (device_name(self.worker.device),)
         self._calls = 0
 
     def execute(self, order: Order) -> Iterator[Event]:

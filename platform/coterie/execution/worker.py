@@ -18,6 +18,7 @@ from coterie.contract.method import Method
 from coterie.contract.phase import Mean, Outcome, Slots, Tensors
 from coterie.errors import ConfigError, StateLostError, described, printable
 from coterie.execution.clipping import clipped
+from coterie.execution.device import device_name
 from coterie.execution.events import (
     CallDone,
     Event,
@@ -134,7 +135,7 @@ class Worker:
                 yield take(turn, self.trainer, self.pool)
         else:
             yield from self.stacked.run(order.turns, take)
-        yield CallDone(call=call, lanes=means.lanes)
+        yield CallDone(call=call, lanes=means.lanes, device=device_name(self.device))
 
     def _turn(self, of: _Call, turn: Turn, trainer: LocalTrainer, pool: ModulePool) -> Event:
         order, slots, sums, call = of.order, of.slots, of.sums, of.number

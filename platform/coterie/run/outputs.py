@@ -1,7 +1,7 @@
 """What a run leaves in its directory: models, assignments, summary and figures."""
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +17,7 @@ from coterie.contract.phase import ServerState
 from coterie.evaluation.cluster_figure import Clustered, cluster_figure
 from coterie.evaluation.figures import confusion_figure, curves_figure, embedding_figure
 from coterie.evaluation.scorer import Evaluation
-from coterie.execution.device import device_name
+from coterie.execution.device import client_device, device_name
 from coterie.models.saved_model import blank_sample, write_model
 from coterie.models.saved_program import write_program
 from coterie.peers.links import modelled_seconds
@@ -86,11 +86,12 @@ def summary_of(
     failures: tuple[str, ...],
     seconds: Mapping[str, float],
     privacy: Mapping[str, float],
+    devices: Collection[str],
     error: str | None,
 ) -> Summary:
     """The content of `summary.json` for a run, whose state is None if it never began.
 
-    The other arguments are `Summary`'s.
+    `devices` are the names of what clients have computed on; the other arguments are `Summary`'s.
     """
     config = assembly.workload.config
     ledger = state.ledger if state else Ledger()
@@ -102,7 +103,7 @@ def summary_of(
         clients=len(assembly.workload.parts),
         seed=config.seed,
         commit=commit(),
-        device=device_name(config),
+        device="; ".join(sorted(devices)) or device_name(client_device(config)),
         metrics=metrics,
         bytes_down=ledger.down,
         bytes_up=ledger.up,

@@ -163,6 +163,7 @@ class Recorder:
             scores = self.groups.scores(state.server)
             evaluation = replace(evaluation, metrics={**evaluation.metrics, GROUP: scores})
         if self.fine_tuning is not None:
+            self.backend.rest()  # actors' shares of the GPU are free for it
             shares = self.config.evaluation.labelled_shares
             found = self.fine_tuning.scores(state.server, shares)
             evaluation = replace(evaluation, metrics={**evaluation.metrics, **found})

@@ -340,5 +340,6 @@ class Session:
             failures=self.failures,
             seconds=seconds,
             privacy=self._privacy.spending() if self._privacy is not None else {},
+            devices=self._backend.devices if self._backend is not None else (),
             error=error,
         )

@@ -96,6 +96,17 @@ def test_an_actor_that_answered_while_the_driver_was_held_up_is_not_killed(monke
     assert isinstance(rest[-1], CallDone if answered else CallLost)
 
 
+def test_the_devices_of_a_run_are_those_of_its_actors(monkeypatch):
+    def reports(stream):
+        name = "H100" if stream.actor is first else "H200"
+        return [[CallDone(call=stream.call, lanes={}, device=name)]]
+
+    built = scripted_backend(monkeypatch, ScriptedRay(free=3, reports=reports), 3)
+    first = built.fleet.actors[0]
+    list(built._execute(order(3)))
+    assert built.devices == {"H100", "H200"}
+
+
 def test_after_a_state_is_lost_no_call_waits_behind_one_that_nobody_reads(monkeypatch):
     ray = ScriptedRay(free=3, reports=lambda stream: [])
     built = scripted_backend(monkeypatch, ray, 3)

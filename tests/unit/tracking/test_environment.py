@@ -5,7 +5,6 @@ import subprocess
 
 import torch
 
-from coterie.commands.compose import compose
 from coterie.execution.device import device_name
 from coterie.tracking.environment import ENVIRONMENT_KEYS, commit, environment
 from coterie.version import __version__
@@ -37,5 +36,5 @@ def test_the_versions_are_those_that_are_installed():
 
 
 def test_the_device_is_named():
-    device = device_name(compose("experiment=kfed_digits", "cluster=serial", "accelerator=cpu"))
+    device = device_name(torch.device("cpu"))
     assert " cores of " in device
