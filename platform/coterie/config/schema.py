@@ -277,10 +277,10 @@ class RunConfig(Component):
     precision: Precision = "32-true"
     """Lightning's precision of local training; `16-mixed` takes a GPU and `executor=lightning`;
     `bf16-true` is refused with a moving-average target network or an optimiser on the server."""
-    compile: Literal["default", "reduce-overhead"] | None = None
-    """Compile the encoder for local training, in this mode of `torch.compile`; `reduce-overhead`
-    takes CUDA graphs. Rounding differs, and each process compiles first, for each shape of batch;
-    `docs/benchmarks.md` has where steps take less time."""
+    compile: Literal["default"] | None = None
+    """Compile the encoder for local training, in this mode of `torch.compile`. Rounding differs,
+    and each process compiles first, for each shape of batch; `docs/benchmarks.md` has where steps
+    take less time."""
     deterministic: bool = True
     """Use deterministic algorithms on the GPU, which are slower; without effect on the CPU."""
     accelerator: Literal["auto", "cpu", "cuda"] = "auto"
