@@ -5,7 +5,6 @@ sent to each client once.
 """
 
 import math
-from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Annotated, ClassVar
 
@@ -31,6 +30,7 @@ from coterie.contract import (
 from coterie.contract.clusterer import Clusterer
 from coterie.errors import ConfigError
 from coterie.networks.branch import cluster_count
+from coterie.networks.heads import Centroids
 
 ENCODER, CENTROIDS = "encoder", "centroids"
 RULES = StateRules(Entry(pattern="encoder.*", rule=Rule.AVERAGE, slot=ENCODER))
@@ -83,8 +83,14 @@ class OnEncoder(Method):
         return Clusterer(module.encoder, self._head_of(server))
 
     def _head_of(self, server: ServerState) -> nn.Module | None:
-        """Build the head that maps representations to cluster probabilities, if there is one."""
-        return None
+        """The head that maps representations to cluster probabilities; None before clustering."""
+        if CENTROIDS not in server.slots:
+            return None
+        return self._head(server.slots[CENTROIDS][CENTROIDS].clone())
+
+    def _head(self, centroids: Tensor) -> nn.Module:
+        """The head of these centroids."""
+        return Centroids(centroids)
 
     def _embedded(
         self, client: Client, slots: Slots, samples: Tensor | None = None
@@ -128,12 +134,3 @@ class OnFixedEncoder(OnEncoder):
                 "are in all; raise it, or let more clients take part."
             )
         return super().init(sizes, seed)
-
-    def _head_of(self, server: ServerState) -> nn.Module | None:
-        if CENTROIDS not in server.slots:
-            return None
-        return self._head(server.slots[CENTROIDS][CENTROIDS].clone())
-
-    @abstractmethod
-    def _head(self, centroids: Tensor) -> nn.Module:
-        """Build the head that maps representations to cluster probabilities."""

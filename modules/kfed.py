@@ -9,7 +9,6 @@ of CCFC (Yan et al., "CCFC: Bridging Federated Clustering and Contrastive Learni
 from collections.abc import Mapping
 
 from pydantic import PositiveInt
-from torch import Tensor, nn
 
 from coterie.clustering.kmeans import kmeans
 from coterie.clustering.one_shot import farthest_first, projected_kmeans
@@ -28,7 +27,6 @@ from coterie.contract import (
     gathered,
 )
 from coterie.errors import RunError
-from coterie.networks.heads import Centroids
 from modules.fixed_encoder import CENTROIDS, ENCODER, FixedEncoderConfig, OnFixedEncoder
 
 
@@ -109,6 +107,3 @@ class KFED(OnFixedEncoder):
         seed = derive_seed(server.whole("seed"), "kmeans")
         found = kmeans(every, self._clusters, seed=seed, init=start)
         return server.advance(phase, {CENTROIDS: {CENTROIDS: found.centroids}})
-
-    def _head(self, centroids: Tensor) -> nn.Module:
-        return Centroids(centroids)

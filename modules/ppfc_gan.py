@@ -27,7 +27,6 @@ from coterie.contract import (
 from coterie.contract.clusterer import to_unit
 from coterie.networks.branch import cluster_count
 from coterie.networks.encoders import Width, dense
-from coterie.networks.heads import Centroids
 from modules.fixed_encoder import CENTROIDS, ENCODER, RULES, FixedEncoder
 from modules.synthesis import SYNTHETIC, OnSynthesis, SynthesisConfig
 
@@ -86,8 +85,3 @@ class PPFCGAN(OnSynthesis):
         layers = dense(self._task.features, list(self._decoder), math.prod(self._task.shape))
         ends = [nn.Sigmoid()] if len(self._task.shape) == 3 else []
         return nn.Sequential(*layers, *ends).to(self._task.dtype)
-
-    def _head_of(self, server: ServerState) -> nn.Module | None:
-        if CENTROIDS not in server.slots:
-            return None
-        return Centroids(server.slots[CENTROIDS][CENTROIDS].clone())

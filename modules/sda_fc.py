@@ -64,7 +64,5 @@ class SDAFC(OnSynthesis):
             parts = [model(part).embedding for part in torch.split(samples, _ROWS)]
         return unit_rows(torch.cat(parts))
 
-    def _head_of(self, server: ServerState) -> nn.Module | None:
-        if CENTROIDS not in server.slots:
-            return None
-        return nn.Sequential(UnitLength(), Centroids(server.slots[CENTROIDS][CENTROIDS].clone()))
+    def _head(self, centroids: Tensor) -> nn.Module:
+        return nn.Sequential(UnitLength(), Centroids(centroids))
