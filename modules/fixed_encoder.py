@@ -83,14 +83,8 @@ class OnEncoder(Method):
         return Clusterer(module.encoder, self._head_of(server))
 
     def _head_of(self, server: ServerState) -> nn.Module | None:
-        """The head that maps representations to cluster probabilities; None before clustering."""
-        if CENTROIDS not in server.slots:
-            return None
-        return self._head(server.slots[CENTROIDS][CENTROIDS].clone())
-
-    def _head(self, centroids: Tensor) -> nn.Module:
-        """The head of these centroids."""
-        return Centroids(centroids)
+        """Build the head that maps representations to cluster probabilities, if there is one."""
+        return None
 
     def _embedded(
         self, client: Client, slots: Slots, samples: Tensor | None = None
@@ -101,7 +95,20 @@ class OnEncoder(Method):
         return client.embed(module.encoder, samples)
 
 
-class OnFixedEncoder(OnEncoder):
+class OnCentroids(OnEncoder):
+    """A method whose clusters are centroids, the tensor `centroids` of the slot of that name."""
+
+    def _head_of(self, server: ServerState) -> nn.Module | None:
+        if CENTROIDS not in server.slots:
+            return None
+        return self._head(server.slots[CENTROIDS][CENTROIDS].clone())
+
+    def _head(self, centroids: Tensor) -> nn.Module:
+        """The head of these centroids, (k, d)."""
+        return Centroids(centroids)
+
+
+class OnFixedEncoder(OnCentroids):
     """A method whose clients each send a number of centroids."""
 
     def __init__(self, config: FixedEncoderConfig, task: Task, local: int | None = None) -> None:

@@ -35,7 +35,7 @@ from coterie.errors import ConfigError
 from coterie.losses.adversarial import discriminator_loss, generator_loss
 from coterie.networks.branch import cluster_count
 from coterie.networks.gan import build_discriminator, build_generator
-from modules.fixed_encoder import OnEncoder
+from modules.fixed_encoder import OnCentroids
 
 SYNTHETIC = "synthetic"
 
@@ -121,7 +121,7 @@ class GAN(LightningModule):
 METRICS = frozenset({"loss", "discriminator", "generator"})
 
 
-class OnSynthesis(OnEncoder):
+class OnSynthesis(OnCentroids):
     """A method whose clients each send synthetic samples, once."""
 
     rounds = 1
