@@ -173,7 +173,7 @@ def describe_choice(group: str, choice: str) -> str:
     """The first comment of a choice's YAML that is not Hydra's, or "" without any."""
     if group == "experiment":
         return experiments()[choice]
-    return first_comment((config_dir() / group / f"{choice}.yaml").read_text(encoding="utf-8"))
+    return first_comment(_yaml(group, choice).read_text(encoding="utf-8"))
 
 
 def read_choice(group: str, choice: str) -> dict[str, Any]:
@@ -184,8 +184,12 @@ def read_choice(group: str, choice: str) -> dict[str, Any]:
     """
     choice, model = split_choice(group, choice)
     _check_choice(group, choice)
-    content: Any = OmegaConf.to_container(OmegaConf.load(config_dir() / group / f"{choice}.yaml"))
+    content: Any = OmegaConf.to_container(OmegaConf.load(_yaml(group, choice)))
     return {**content, **model}
+
+
+def _yaml(group: str, choice: str) -> Path:
+    return config_dir() / group / f"{choice}.yaml"
 
 
 def split_choice(group: str, choice: str) -> tuple[str, dict[str, str]]:
@@ -270,7 +274,7 @@ def _compose_groups(choices: dict[str, str]) -> DictConfig:
     """Compose the YAML of these choices, without an experiment's keys for other choices."""
     folder = config_dir() / "experiment"
     stem, recipe = find_recipe(folder, choices["experiment"], choices.get("data"))
-    config = _hydra({"experiment": stem}, runtime=True)
+    config = _experiment(stem)
     chosen = dict(config.hydra.runtime.choices)
     del config["hydra"]
     config.pop(RECIPES, None)
@@ -296,21 +300,22 @@ def _choose(config: DictConfig, chosen: dict[str, Any], choices: Mapping[str, st
         chosen: The choices made so far; is changed.
         choices: The new ones.
     """
-    new = {group: choice for group, choice in choices.items() if chosen.get(group) != choice}
-    pure = _hydra(new)
-    for group in new:
-        same = _target(config, group) == _target(pure, group)
-        config[group] = OmegaConf.merge(config[group], pure[group]) if same else pure[group]
-    chosen.update(new)
+    for group, choice in choices.items():
+        if chosen.get(group) == choice:
+            continue
+        own = OmegaConf.load(_yaml(group, choice))
+        same = _target(config, group) == OmegaConf.select(own, "target")
+        config[group] = OmegaConf.merge(config[group], own) if same else own
+        chosen[group] = choice
 
 
-def _hydra(choices: dict[str, str], *, runtime: bool = False) -> DictConfig:
-    given = [f"{group}={choice}" for group, choice in choices.items()]
+def _experiment(stem: str) -> DictConfig:
+    """What Hydra composes of an experiment's YAML, with its own section."""
     world = GlobalHydra.instance()
     surrounding, world.hydra = world.hydra, None  # a notebook may use Hydra itself
     try:
         with initialize_config_dir(str(config_dir()), version_base="1.3"):
-            config = hydra_compose("config", given, return_hydra_config=runtime)
+            config = hydra_compose("config", [f"experiment={stem}"], return_hydra_config=True)
     finally:
         GlobalHydra.instance().hydra = surrounding
     OmegaConf.set_struct(config, False)
