@@ -153,15 +153,18 @@ def config_dir() -> Path:
 
 def groups() -> dict[str, list[str]]:
     """The choices of every group, sorted: `{"cluster": ["gpu", "local", "serial"], …}`."""
-    return {
-        folder.name: list(
-            recipe_names(folder)
-            if folder.name == "experiment"
-            else sorted(path.stem for path in folder.glob("*.yaml"))
-        )
-        for folder in sorted(config_dir().iterdir())
-        if folder.is_dir() and folder.name != STUDIES
-    }
+    return {group: _choices_of(group) for group in _group_names()}
+
+
+def _group_names() -> list[str]:
+    folders = (path for path in config_dir().iterdir() if path.is_dir())
+    return sorted(folder.name for folder in folders if folder.name != STUDIES)
+
+
+def _choices_of(group: str) -> list[str]:
+    if group == "experiment":
+        return list(experiments())
+    return sorted(path.stem for path in (config_dir() / group).glob("*.yaml"))
 
 
 def experiments() -> dict[str, str]:
@@ -195,13 +198,13 @@ def _yaml(group: str, choice: str) -> Path:
 def split_choice(group: str, choice: str) -> tuple[str, dict[str, str]]:
     """Split `torchvision:resnet18` into the choice and the key that names a library's model."""
     name, separator, model = choice.partition(":")
-    if separator and name in groups()[group] and group in COMPONENTS:
+    if separator and group in COMPONENTS and name in _choices_of(group):
         return name, {"model": model}
     return choice, {}
 
 
 def _check_choice(group: str, choice: str) -> None:
-    known = groups()[group]
+    known = _choices_of(group)
     if ":" in choice and group in COMPONENTS:
         raise ConfigError(f"{group}={choice}: a class of your own goes in {group}.target={choice}.")
     if choice not in known:
@@ -256,7 +259,7 @@ def _read(parser: OverridesParser, text: str) -> Override:
 
 def _sort(overrides: Sequence[str]) -> tuple[dict[str, str], list[Override]]:
     """Separate choices of groups from single values, in order; the last choice counts."""
-    known, choices, models, values = groups(), {}, {}, []
+    known, choices, models, values = _group_names(), {}, {}, []
     for override in parse(overrides):
         group, value = override.key_or_group, override.value()
         if group not in known or override.is_delete() or isinstance(value, dict):
