@@ -88,7 +88,9 @@ def test_actors_that_are_never_granted(refused):
 
 
 @pytest.mark.usefixtures("nodes")
-@pytest.mark.parametrize(("accelerator", "told"), [("auto", 1), ("cpu", 0)])
+@pytest.mark.parametrize(
+    ("accelerator", "told"), [("auto", 1), pytest.param("cpu", 0, marks=pytest.mark.slow)]
+)
 def test_a_gpu_that_a_run_leaves_idle_is_told_once(tmp_path, capsys, accelerator, told):
     arguments = [f"run_dir={tmp_path / 'run'}", "tracking.progress=lines"]
     assert main([*ON_RAY, f"accelerator={accelerator}", *arguments]) == 0

@@ -89,9 +89,11 @@ def test_it_ends_while_it_starts(mark):
 
 
 @pytest.mark.parametrize(
-    ("send", "number"),
-    [(os.killpg, signal.SIGINT), (os.kill, signal.SIGTERM)],  # as a terminal does, and a scheduler
-    ids=["Ctrl-C", "SIGTERM"],
+    ("send", "number"),  # as a terminal does, and a scheduler
+    [
+        pytest.param(os.killpg, signal.SIGINT, id="Ctrl-C"),
+        pytest.param(os.kill, signal.SIGTERM, id="SIGTERM", marks=pytest.mark.slow),
+    ],
 )
 def test_a_signal_leaves_a_checkpoint_and_no_process(mark, tmp_path, send, number):
     driver = begin(
