@@ -136,10 +136,10 @@ def test_only_what_chosen_cells_start_from_is_prepared() -> None:
         assert plan.cells(plan.folders)
         return set(plan.prepared)
 
-    fedu, stage1 = {"fedu, CIFAR-10", "fedu, MNIST"}, {"stage1, CIFAR-10", "stage1, MNIST"}
-    assert prepared() == fedu | stage1
-    assert prepared(columns=("MNIST",)) == {"fedu, MNIST", "stage1, MNIST"}
-    assert prepared(rows=("FedMCC",)) == stage1
+    sources = ("fedu", "stage1", "standardised")
+    assert prepared() == {f"{name}, {data}" for name in sources for data in ("CIFAR-10", "MNIST")}
+    assert prepared(columns=("MNIST",)) == {f"{name}, MNIST" for name in sources}
+    assert prepared(rows=("FedMCC",)) == {"stage1, CIFAR-10", "stage1, MNIST"}
     assert prepared(rows=("Fed + CC",)) == set()
 
 
