@@ -17,7 +17,11 @@ from safetensors.torch import load_file
 from coterie import Federation
 from coterie.commands.compose import compose
 from coterie.errors import ConfigError, RunError
+from coterie.execution import serial
+from coterie.execution.serial import SerialBackend
+from coterie.run.fine_tuning import FineTuning
 from ray_jobs.train import main
+from tests.builders.runs import train
 
 REPO = Path(__file__).resolve().parents[2]
 SMALL = (
@@ -235,3 +239,17 @@ def test_dropped_clients_exit_with_3(tmp_path):
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert len(summary["failures"]) == 1
     assert "dropped from the phase" in summary["failures"][0]
+
+
+def test_what_clients_computed_on_is_in_the_summary(tmp_path, monkeypatch):
+    monkeypatch.setattr(serial, "device_name", lambda device: "H100")
+    train(tmp_path / "run", "method.clustering_rounds=0")
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["device"] == "H100"
+
+
+def test_actors_rest_before_the_driver_fine_tunes(tmp_path, monkeypatch):
+    calls = []
+    monkeypatch.setattr(SerialBackend, "rest", lambda self: calls.append("rest"))
+    monkeypatch.setattr(FineTuning, "scores", lambda *given: calls.append("tune") or {})
+    train(tmp_path / "run", "method.clustering_rounds=0", "evaluation.labelled_shares=[0.1]")
+    assert calls[:2] == ["rest", "tune"]
