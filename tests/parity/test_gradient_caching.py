@@ -117,6 +117,26 @@ def test_in_float16_the_losss_gradient_is_as_exact_as_without_caching():
     assert off < 0.01
 
 
+def test_in_float16_small_gradients_of_long_representations_keep_their_digits():
+    """α of 512 numbers of about 20 is 1e-7, where float16 has one digit left."""
+
+    def gradient(dtype=None):
+        torch.manual_seed(1)
+        net, scale = nn.Sequential(nn.Linear(WIDTH, 64), nn.Tanh(), nn.Linear(64, 512)), 65536.0
+        with torch.no_grad():
+            for parameter in net[2].parameters():
+                parameter.mul_(30.0)
+        samples = zip("ab", views(512, torch.float32), strict=True)
+        with torch.autocast("cpu", torch.float16, enabled=dtype is not None):
+            parts = {name: Part(net, [net], x, 128) for name, x in samples}
+            loss = cached_loss(parts, lambda z: {"loss": nt_xent(z["a"], z["b"], 0.5)})["loss"]
+        (scale * loss).backward()
+        return torch.cat([p.grad.flatten() for p in net.parameters()]) / scale
+
+    exact = gradient()
+    assert (gradient(torch.float16) - exact).norm() < 0.001 * exact.norm()
+
+
 def test_running_statistics_move_once():
     net, other = network("batch"), network("batch")
     cached(net, *views(32), 5)

@@ -132,7 +132,7 @@ class _Pass:
             # Allocated whole: small tensors per piece would fragment the memory.
             if not self.leaves:
                 n = len(self.part.samples)
-                self.leaves = [rows.new_empty(n, *rows.shape[1:]) for rows in flat]
+                self.leaves = [_leaf(n, rows) for rows in flat]
             for leaf, rows in zip(self.leaves, flat, strict=True):
                 leaf[piece] = rows
         # Autocast caches copies of weights, which were made without a graph here.
@@ -153,7 +153,7 @@ class _Pass:
             with generators.replayed(), torch.enable_grad():
                 flat, _ = tree_flatten(self.part.apply(samples))
             pairs = [
-                (output, alpha[piece] * upstream)
+                (output, (alpha[piece] * upstream).to(output.dtype))
                 for output, alpha in zip(flat, self.alphas, strict=True)
                 if alpha is not None and output.requires_grad
             ]
@@ -163,6 +163,12 @@ class _Pass:
 
     def _buffers(self) -> list[Tensor]:
         return [buffer for module in self.part.modules for buffer in module.buffers()]
+
+
+def _leaf(n: int, rows: Tensor) -> Tensor:
+    """Room for n rows; in place of float16 in float32, as α is not scaled yet and may be tiny."""
+    dtype = torch.float32 if rows.dtype == torch.float16 else rows.dtype
+    return rows.new_empty(n, *rows.shape[1:], dtype=dtype)
 
 
 class _Run:
