@@ -164,6 +164,7 @@ def build_wandb_logger(
         group=config.group,
         job_type=config.job_type,
         mode=mode,
+        resume="allow" if mode == "online" else None,  # older W&B warns that offline none can be
         settings=settings,
     )
 

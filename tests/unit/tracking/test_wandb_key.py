@@ -1,12 +1,13 @@
 """W&B's key is known where W&B finds it: with W&B's own writers of the files, and its own hosts."""
 
 import pytest
-from wandb.sdk.lib.urls import DEFAULT_BASE_URL
+import wandb
 from wandb.sdk.lib.wbauth import write_netrc_auth
 
 from coterie.tracking.wandb_key import api_key_known
 
 KEY = "0" * 40
+DEFAULT_BASE_URL = wandb.Settings.model_fields["base_url"].default
 
 
 @pytest.fixture(autouse=True)
@@ -29,7 +30,7 @@ def test_without_anything_there_is_none():
     assert not api_key_known()
 
 
-@pytest.mark.parametrize("host", [DEFAULT_BASE_URL, "https://api.wandb.ai"])
+@pytest.mark.parametrize("host", sorted({DEFAULT_BASE_URL, "https://api.wandb.ai"}))
 def test_the_public_servers_key_is_that_of_wandb_login(host):
     write_netrc_auth(host=host, api_key=KEY)
     assert api_key_known()
