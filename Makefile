@@ -8,6 +8,8 @@ SCALE ?= cpu
 DEVICE ?= cuda
 MINUTES ?= 40
 STAMP := $(VENV)/.installed-$(FAISS)
+LOWEST := build/lowest
+FAST := -n 3 --dist loadfile --no-loadscope-reorder -m 'not slow' --durations=20 --durations-min=10
 SHELL := bash
 
 # What `make install` shows of pip's output: files of 10 MB and more, and the longest step.
@@ -15,7 +17,7 @@ SIZE := \(([0-9]{2,}\.[0-9] MB|[0-9.]+ GB)\)
 FILE := ^ *(Downloading|Using cached) (.*/)?([^/-]+-[^/-]+)-[^/]* ($(SIZE))
 STEP := ^Installing collected packages.*
 
-.PHONY: help install demo cluster check test test-all lint format docs bench profile study results gpu clean
+.PHONY: help install demo cluster check test test-all lowest lint format docs bench profile study results gpu clean
 
 help:  ## This list.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 12
@@ -48,11 +50,17 @@ check: install lint  ## lint, and the tests that the changes since main touch, i
 	$(BIN)/python -m tests.check
 
 test: install  ## Every test but the slow ones.
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m 'not slow' \
-		--durations=20 --durations-min=10
+	$(BIN)/python -m pytest $(FAST)
 
 test-all: install  ## Every test.
 	$(BIN)/python -m pytest
+
+lowest:  ## make test's tests with the oldest packages that pyproject.toml allows.
+	test -x $(LOWEST)/bin/python || $(PYTHON) -m venv $(LOWEST)
+	$(LOWEST)/bin/python -m pip install --quiet uv
+	$(LOWEST)/bin/uv pip install --quiet --python $(LOWEST)/bin/python --resolution lowest-direct \
+		--editable '.[faiss-cpu,dev]'
+	$(LOWEST)/bin/python -m pytest $(FAST) -W ignore
 
 lint: install  ## ruff, mypy strict, import-linter.
 	$(BIN)/ruff check .
@@ -84,4 +92,4 @@ gpu:  ## On a machine with GPUs, 40 minutes: tests, throughput, the papers' cell
 		scale=$(if $(filter smoke,$(SCALE)),smoke,paper) minutes=$(MINUTES)
 
 clean:  ## Remove .venv and caches.
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(LOWEST) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
