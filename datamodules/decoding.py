@@ -170,6 +170,8 @@ def _open(content: bytes, name: str, levels: Levels | None) -> tuple[Image.Image
     if not image.mode.startswith(("I", "F")):
         return image, found, False
     values = np.asarray(image)
+    # To native order: NumPy below 2.3 crashes where it compares other levels with -1.
+    values = values.astype(values.dtype.newbyteorder("="), copy=False)
     bits = _stated_bits(image, content)
     if values.max(initial=0) >= 2**bits:
         bits = 16  # the samples are scaled to 16 bits, as PNG wants it

@@ -59,7 +59,10 @@ def test_mlflow_has_the_loss_of_every_phase(ran, stored):
             "{target: builtins:dict}",
             "tracking.loggers[0].target=builtins:dict: it is no Logger; name",
         ),
-        (f"{{target: {MLFLOW}}}", f"tracking.loggers[0].target={MLFLOW}: it cannot be built ("),
+        (
+            f"{{target: {MLFLOW}, tracking_uri: no-such-store://x}}",
+            f"tracking.loggers[0].target={MLFLOW}: it cannot be built (",
+        ),
         (
             f"{{target: {MLFLOW}, tracking_url: x}}",
             f"tracking.loggers[0].tracking_url: {MLFLOW} does not take it; must be one of",
