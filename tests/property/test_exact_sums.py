@@ -7,11 +7,11 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from coterie.contract.phase import Mean
-from coterie.execution.exact import ExactMeans, Layout
+from coterie.execution.exact import ExactMeans, Layout, narrowed
 from tests.builders.sums import bits, fold, mean_of, means_of
 
 LARGEST = 2.0**24
@@ -104,6 +104,7 @@ def test_the_float64_mean_is_the_rational_one_but_for_two_to_the_minus_fifty(con
         assert error <= Fraction(1, 2**61) + Fraction(1, 2**51)
 
 
+@example([1.03125, 1.03125, 1.09375, 1.96875, 1.015625, 1.0078125, 1.0078125, 3 * 2.0**-24], 1)
 @given(st.lists(st.floats(-100, 100, width=16), min_size=1, max_size=9), WEIGHTS)
 def test_bfloat16_is_summed_exactly_and_rounded_once(values, weight):
     tensors = [torch.tensor([v] * 3, dtype=torch.bfloat16) for v in values]
@@ -190,3 +191,16 @@ def test_sums_beyond_the_integers_of_float64_go_on_in_int64(value, weights, kind
             high = [int(number) for number in found.lanes["s"].high]
             assert high == [int(value) * 2**20 * total, 0, -int(value) * 2**20 * total]
             assert int(found.lanes["s"].low[1]) == (2**39 - 1) * total
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@given(st.floats(-1000, 1000), st.sampled_from([0.0, 2.0**-40, -(2.0**-40)]))
+def test_sixteen_bits_are_the_nearest_of_float64(dtype, value, off):
+    """Next to the middle of two neighbours, where float32 cannot tell on which side a value is."""
+    low = torch.tensor(value, dtype=torch.float64).to(dtype)
+    high = torch.nextafter(low, torch.tensor(torch.inf, dtype=dtype))
+    middle = (low.double() + high.double()) / 2
+    exact = middle * (1 + off)
+    found = narrowed(exact, dtype).item()
+    nearer = {low.item()} if exact < middle else {high.item()}
+    assert found in ({low.item(), high.item()} if exact == middle else nearer)

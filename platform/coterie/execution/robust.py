@@ -14,7 +14,7 @@ from torch import Tensor
 from coterie.config.aggregation import AggregationConfig, AggregationRule
 from coterie.contract.phase import Mean, Tensors
 from coterie.execution.events import Handle, TurnDone
-from coterie.execution.exact import Layout
+from coterie.execution.exact import Layout, narrowed
 from coterie.execution.packing import Packed, pack, unpack
 
 
@@ -104,7 +104,7 @@ def _join(given: Sequence[Tensors], layout: Layout, config: AggregationConfig) -
     for name, dtype in zip(layout.names, layout.dtypes, strict=True):
         stacked = torch.stack([tensors[name] for tensors in given])
         if config.rule == "median":
-            joined[name] = coordinate_median(stacked).to(dtype)
+            joined[name] = narrowed(coordinate_median(stacked), dtype)
         else:
-            joined[name] = trimmed_mean(stacked, config.trim).to(dtype)
+            joined[name] = narrowed(trimmed_mean(stacked, config.trim), dtype)
     return joined
