@@ -111,6 +111,17 @@ def test_each_slot_is_joined_over_the_clients_that_sent_it_in_the_servers_type()
     assert robust_means([turn(3)], layouts, lambda handle: handle, config) == {}
 
 
+def test_a_trimmed_mean_in_sixteen_bits_is_rounded_once():
+    """It is just above 1.01953125, the middle of its neighbours, by less than float32 has."""
+    values = (1.03125, 1.03125, 1.09375, 1.96875, 1.015625, 1.0078125, 1.0078125, 3 * 2.0**-24)
+    sent = [torch.tensor([value], dtype=torch.bfloat16) for value in values]
+    turns = [turn(client, a=tensor) for client, tensor in enumerate(sent)]
+    layouts = {"a": Layout.of({"w": sent[0]})}
+    config = AggregationConfig(rule="trimmed_mean", trim=0.0)
+    means = robust_means(turns, layouts, lambda handle: handle, config)
+    assert means["a"].tensors["w"].item() == 1.0234375
+
+
 def test_a_contribution_goes_into_the_sums_or_whole_to_the_server_never_both():
     up = {"s": Mean(weight=7, tensors={"w": torch.ones(2)})}
     found = {

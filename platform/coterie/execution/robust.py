@@ -103,8 +103,7 @@ def _join(given: Sequence[Tensors], layout: Layout, config: AggregationConfig) -
     joined = {}
     for name, dtype in zip(layout.names, layout.dtypes, strict=True):
         stacked = torch.stack([tensors[name] for tensors in given])
-        if config.rule == "median":
-            joined[name] = narrowed(coordinate_median(stacked), dtype)
-        else:
-            joined[name] = narrowed(trimmed_mean(stacked, config.trim), dtype)
+        median = config.rule == "median"
+        found = coordinate_median(stacked) if median else trimmed_mean(stacked, config.trim)
+        joined[name] = narrowed(found, dtype)
     return joined
