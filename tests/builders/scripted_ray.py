@@ -131,7 +131,7 @@ class ScriptedFleet(Fleet):
         """Take the script's room."""
         self._free = self._ray.free
 
-    def _start(self, kind: type, *args: Any, resources: Any = None) -> Actor:
+    def _start(self, kind: type, *args: Any, **options: Any) -> Actor:
         return self._ray.new()
 
 

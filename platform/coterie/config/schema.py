@@ -73,8 +73,8 @@ class ClusterConfig(Component):
     threads_per_client: Threads = 1
     """CPU threads of PyTorch in each actor and the driver; another number gives other bits."""
     server: Literal["driver", "actor"] = "driver"
-    """Where the method's server half runs; `actor`: on an actor of its own, with the CPUs and GPUs
-    of a client's."""
+    """Where the method's server half runs; `actor`: on an actor of its own, with the CPUs of a
+    client's and no GPU."""
     start_timeout_s: PositiveFloat = 180.0
     """Seconds to wait until the cluster has started the actors; with an autoscaler, until it has
     added nodes."""

@@ -134,7 +134,7 @@ class ClientActor:
 
 
 class ServerActor:
-    """Runs the method's server half, with a client actor's share of CPUs and GPUs."""
+    """Runs the method's server half, with a client actor's share of CPUs and no GPU."""
 
     def __init__(self, stored: StoredWorkload) -> None:
         workload = stored.load()

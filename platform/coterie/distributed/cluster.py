@@ -5,7 +5,7 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -106,20 +106,25 @@ def started_here() -> bool:
     return here or bool(ray._private.worker._global_node.is_head())
 
 
-def slots(config: ClusterConfig) -> int:
-    """Return how many actors fit the cluster at once, by CPUs and GPUs; none spans two nodes.
+def slots(config: ClusterConfig, *, beside_server: bool = False) -> int:
+    """Return how many clients' actors fit the cluster at once, by CPUs and GPUs.
 
-    Under `cluster.placement=strict_spread` a node counts once, however many it has room for. The
-    server's actor counts as one of them.
+    None spans two nodes. Under `cluster.placement=strict_spread` a node counts once, however many
+    it has room for.
+
+    Args:
+        config: What an actor takes.
+        beside_server: Whether the server's actor is there too. It takes a client's CPUs and no
+            GPU, and Ray chooses its node: the worst one is counted.
 
     Raises:
         ConfigError: If not even one fits.
     """
     nodes = live_nodes()
     wanted = _wanted(config)
-    held = [_held(node, wanted) for node in nodes]
-    if any(held):
-        return _together(config, held)
+    held = sum(_held(config, node) for node in nodes)
+    if held:
+        return held - max(_servers_share(config, node) for node in nodes) * beside_server
     most = {kind: max((node.get(kind, 0.0) for node in nodes), default=0.0) for kind in wanted}
     for kind, amount in wanted.items():
         if amount > most[kind]:
@@ -135,20 +140,11 @@ def slots(config: ClusterConfig) -> int:
 
 def room(config: ClusterConfig) -> str:
     """Tell how many actors fit the cluster, by what its nodes have, whoever uses it now."""
-    held = [_held(node, _wanted(config)) for node in live_nodes()]
+    held = [_held(config, node) for node in live_nodes()]
     nodes = f"its {sum(map(bool, held))} nodes with room for any"
     if config.placement == "strict_spread":
         return f"cluster.placement=strict_spread puts one on each of {nodes}"
     return f"{sum(held)} such actors fit {nodes}"
-
-
-def _together(config: ClusterConfig, held: Sequence[int]) -> int:
-    """Return how many actors fit at once, of which the server's is one, by each node's room."""
-    if config.placement == "any":
-        return sum(held)
-    nodes = sum(map(bool, held))
-    beside = config.server == "actor" and sum(held) > nodes  # on a node that has a client's too
-    return nodes + beside
 
 
 def alone_on_its_node(config: ClusterConfig) -> dict[str, float]:
@@ -166,14 +162,23 @@ def _wanted(config: ClusterConfig) -> dict[str, float]:
     return {"CPU": config.cpus_per_client, "GPU": config.gpus_per_client}
 
 
-def _held(node: Mapping[str, float], wanted: Mapping[str, float]) -> int:
-    """Return how many actors fit one node."""
+def _held(config: ClusterConfig, node: Mapping[str, float]) -> int:
+    """Return how many clients' actors fit one node."""
+    wanted = _wanted(config)
     fits = [int(node.get("CPU", 0.0) / wanted["CPU"] + 1e-9)]
     if 0 < wanted["GPU"] < 1:  # a slice is on one GPU: two GPUs hold six of 0.33, not seven
         fits.append(int(node.get("GPU", 0.0)) * int(1 / wanted["GPU"] + 1e-9))
     elif wanted["GPU"]:
         fits.append(int(node.get("GPU", 0.0) / wanted["GPU"] + 1e-9))
+    if config.placement == "strict_spread":
+        fits.append(1)
     return min(fits)
+
+
+def _servers_share(config: ClusterConfig, node: Mapping[str, float]) -> int:
+    """Return how many clients' actors fewer fit a node beside the server's; 0 if it does not."""
+    left = node.get("CPU", 0.0) - config.cpus_per_client
+    return _held(config, node) - _held(config, {**node, "CPU": left}) if left >= 0 else 0
 
 
 def cluster_has_gpu() -> bool:

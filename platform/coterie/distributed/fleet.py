@@ -112,7 +112,7 @@ class Fleet:
     def _room_at_start(self) -> int:
         """Return how many client actors fit the cluster; under an autoscaler it may be none."""
         try:
-            free = slots(self._config) - self._places_server
+            free = slots(self._config, beside_server=self._places_server)
         except ConfigError:
             if self._grows:
                 return 0
@@ -128,7 +128,7 @@ class Fleet:
         """Look at the cluster's nodes, for `fit`; called about once a second."""
         self.leaving = leaving()
         try:
-            self._free = slots(self._config) - self._places_server
+            self._free = slots(self._config, beside_server=self._places_server)
         except ConfigError:
             self._free = 0
 
@@ -294,7 +294,7 @@ class Fleet:
 
     def _start_server(self) -> None:
         if self._places_server:
-            self.server = self._start(ServerActor, self._stored)
+            self.server = self._start(ServerActor, self._stored, num_gpus=0)
 
     def remove_unplaced(self) -> list[Any]:
         """Remove, and return, the replacements for which the cluster has no room."""
@@ -369,16 +369,12 @@ class Fleet:
         own = alone | own_resources(self._config, self._names[home])
         return self._start(ClientActor, self._stored, capped, (home,), resources=own)
 
-    def _start(self, kind: type, *args: Any, resources: dict[str, float] | None = None) -> Any:
+    def _start(self, kind: type, *args: Any, **options: Any) -> Any:
+        """Start an actor with a client's CPUs and GPUs, unless Ray's options say otherwise."""
+        share = {"num_cpus": self._config.cpus_per_client, "num_gpus": self._config.gpus_per_client}
         # Ray restarts no actor: the driver replaces them, so that no turn runs twice.
-        options = ray.remote(kind).options(
-            num_cpus=self._config.cpus_per_client,
-            num_gpus=self._config.gpus_per_client,
-            max_restarts=0,
-            max_task_retries=0,
-            resources=resources or {},
-        )
-        return options.remote(*args)
+        once = {"max_restarts": 0, "max_task_retries": 0}
+        return ray.remote(kind).options(**share | once | options).remote(*args)
 
 
 def _cohort(workload: Workload) -> int:

@@ -28,16 +28,19 @@ def test_a_head_that_is_named_twice_is_one_cluster():
 def test_auto_is_refused_where_several_clusters_have_nodes(monkeypatch):
     """Ray looks at the command lines of raylets, which these two processes have."""
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    wait = "import sys; sys.stdin.read()"
+    wait = "import sys; print(flush=True); sys.stdin.read()"
     here = [
         subprocess.Popen(
             ["raylet", "-c", wait, f"--gcs-address=127.0.0.1:{port}"],
             executable=sys.executable,
             stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
         )
         for port in (1, 2)
     ]
     try:
+        for process in here:  # the system shows a command line after Popen has returned
+            process.stdout.readline()
         with pytest.raises(ConfigError) as caught:
             find_address(ClusterConfig(address="auto"))
     finally:

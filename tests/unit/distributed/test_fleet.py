@@ -18,10 +18,11 @@ class Recorded(fleet.Fleet):
     """A fleet that starts nothing and remembers what it would have started."""
 
     def __init__(self, config):
-        self._config, self._stored, self.started = config, "data", []
+        self._config, self._stored, self.started, self.gpus = config, "data", [], []
 
-    def _start(self, kind, *args, resources=None):
+    def _start(self, kind, *args, **options):
         self.started.append((kind.__name__, args))
+        self.gpus.append(options.get("num_gpus"))
         return object()
 
 
@@ -36,22 +37,23 @@ def test_an_actors_memory_is_capped_to_its_slice(gpus, cap):
 
 
 @pytest.mark.parametrize(
-    ("server", "slots", "started"),
+    ("server", "started", "gpus"),
     [
-        ("driver", 1, ["ClientActor"]),
-        ("actor", 2, ["ServerActor", "ClientActor"]),
+        ("driver", ["ClientActor"], [None]),
+        ("actor", ["ServerActor", "ClientActor"], [0, None]),
     ],
 )
-def test_the_server_half_takes_a_slot_only_if_told_to(monkeypatch, server, slots, started):
+def test_the_server_half_has_an_actor_only_if_told_to(monkeypatch, server, started, gpus):
     # The cluster has GPUs and the driver has none: no server half computes on one anyway.
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(fleet, "cluster_has_gpu", lambda: True, raising=False)
-    monkeypatch.setattr(fleet, "slots", lambda config: slots)
+    monkeypatch.setattr(fleet, "slots", lambda config, beside_server: 1)
     monkeypatch.setattr(fleet, "autoscales", lambda: False)
     monkeypatch.setattr(fleet, "_place", lambda workload: "data")
     recorded = Recorded(ClusterConfig(server=server, gpus_per_client=1.0))
     recorded.start_all(SimpleNamespace(silo_classes=None, parts=[range(2)]))
     assert [kind for kind, _ in recorded.started] == started
+    assert recorded.gpus == gpus  # None: a client's share
 
 
 def test_config_keys_reach_the_trainer():
