@@ -104,11 +104,6 @@ class CFCLConfig(Component):
         return self.exchange == "implicit" or (baseline and self.medium == "embeddings")
 
     @property
-    def by_importance(self) -> bool:
-        """Whether a message depends on the receiver's reserve data."""
-        return self.exchange in ("explicit", "implicit", "bulk")
-
-    @property
     def pushes_late(self) -> bool:
         """Whether a device that missed the only push sends it with its first pull."""
         return self.exchange == "explicit"

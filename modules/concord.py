@@ -97,7 +97,6 @@ _MESSAGES = {
     LABELS: ((PROJECTION, PROTOTYPES), LABELS),
 }
 """Of each phase what goes down besides the encoder, and what comes up."""
-NonNegative = Annotated[float, Field(ge=0.0)]
 
 
 class Concord(OnExactSums):

@@ -4,7 +4,6 @@ from typing import Any
 
 from torch import Tensor
 
-from coterie.execution.packing import unpack
 from modules.cfcl import CFCL
 from tests.builders.federation import Federated, SpiedTurn, federate, tiny_workload
 
@@ -52,9 +51,3 @@ def letters(federated: Federated) -> list[tuple[int, int, str, Tensor]]:
         for recipient, letter in turn.outcome.mail.items()
         for key, value in letter.items()
     ]
-
-
-def undelivered(federated: Federated) -> list[dict[str, Tensor]]:
-    """Mail that waits at the end."""
-    waiting = federated.state.mail.values()
-    return [unpack(handle) for letters in waiting for handle in letters.values()]
