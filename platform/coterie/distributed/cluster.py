@@ -118,7 +118,7 @@ def slots(config: ClusterConfig, *, beside_server: bool = False) -> int:
             GPU, and Ray chooses its node: the worst one is counted.
 
     Raises:
-        ConfigError: If not even one fits.
+        ConfigError: If not even one fits, without the server's.
     """
     nodes = live_nodes()
     wanted = _wanted(config)
@@ -176,9 +176,9 @@ def _held(config: ClusterConfig, node: Mapping[str, float]) -> int:
 
 
 def _servers_share(config: ClusterConfig, node: Mapping[str, float]) -> int:
-    """Return how many clients' actors fewer fit a node beside the server's; 0 if it does not."""
+    """Return how many clients' actors fewer fit a node beside the server's."""
     left = node.get("CPU", 0.0) - config.cpus_per_client
-    return _held(config, node) - _held(config, {**node, "CPU": left}) if left >= 0 else 0
+    return _held(config, node) - _held(config, {**node, "CPU": left})
 
 
 def cluster_has_gpu() -> bool:
