@@ -95,6 +95,7 @@ def test_without_a_template_workers_start_as_ever(ours):
     assert about(forked)[0] == first  # who was there goes on
 
 
+@pytest.mark.slow
 def test_further_rays_of_a_process_use_the_same_template(ours):
     assert worker_executable() == worker_executable()
     template = Template.running
@@ -198,6 +199,7 @@ def test_an_answer_that_comes_early_counts(tmp_path, monkeypatch):
         assert fork_request._forked(str(tmp_path / "socket"), b"{}\n")
 
 
+@pytest.mark.slow
 def test_who_asks_and_ends_at_once_ends_only_its_own_worker(tmp_path):
     template = Template(forked=False)
     program = tmp_path / "worker.py"

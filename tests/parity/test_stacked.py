@@ -101,7 +101,7 @@ def test_a_convolutional_encoder_with_batch_norm(name: str) -> None:
     assert_equal(stacked, bare, 1e-10)
 
 
-@pytest.mark.parametrize("stack", [1, 2])
+@pytest.mark.parametrize("stack", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_the_size_of_the_groups_changes_rounding_only(stack: int) -> None:
     for name in ("FedAvg", "FedMCC"):
         assert_equal(ran(name, "stacked", stack=stack), ran(name, "bare"), 1e-10)

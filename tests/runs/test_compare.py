@@ -142,6 +142,7 @@ def test_killed_in_the_middle_and_resumed_it_gives_the_same_table(compared, tmp_
     assert max(map(len, shown.splitlines()[:-4])) <= 80  # below stand the paths
 
 
+@pytest.mark.slow
 def test_ctrl_c_stops_the_runs_after_a_checkpoint(tmp_path):
     out = tmp_path / "c"
     process = begin(*TINY, *SLOW, f"out={out}", "parallel=1")

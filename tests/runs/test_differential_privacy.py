@@ -292,6 +292,7 @@ def test_methods_whose_samples_have_no_gradients_of_their_own_are_refused(choice
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_moon_protects_samples_too(tmp_path):
     small_moon = (*small("moon"), "encoder=mlp", "method.rounds=1")
     train(tmp_path / "run", *small_moon, *NOISE, "privacy.dp.unit=record")

@@ -86,7 +86,11 @@ def test_killed_a_few_times(undisturbed, tmp_path, seed):
     assert gave(tmp_path / "run") == expected
 
 
-WRITTEN = ["config.yaml", "summary.json", "checkpoints/latest", "model/model.json"]
+WRITTEN = [
+    "summary.json",
+    "checkpoints/latest",
+    *(pytest.param(n, marks=pytest.mark.slow) for n in ("config.yaml", "model/model.json")),
+]
 
 
 def killed_at_the_disk(run_dir, name):

@@ -73,7 +73,14 @@ def run(run_dir, *overrides):
     return result, json.loads((run_dir / "summary.json").read_text()), server
 
 
-@pytest.mark.parametrize("how", REASONS)
+# What tests/unit/execution/test_messages.py has for one message each.
+CHECKED = {"infinite", "huge", "heavy", "complex", "metric_text", "metric_tensor", "state_key"}
+CHECKED |= {"metric_huge"}
+
+
+@pytest.mark.parametrize(
+    "how", [pytest.param(h, marks=[pytest.mark.slow] * (h in CHECKED)) for h in REASONS]
+)
 def test_it_is_retried_then_dropped_from_the_round(tmp_path, how):
     result, summary, rows = run(tmp_path / "run", f"method.how={how}")
     assert (result.exit_code, summary["status"]) == (3, "completed")

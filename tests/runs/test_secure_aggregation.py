@@ -26,7 +26,9 @@ def rows(folder):
     return [row for row in map(json.loads, lines) if "bytes/up" in json.dumps(row)]
 
 
-@pytest.mark.parametrize("choice", ["fedavg", "concord", "fedsc"])
+@pytest.mark.parametrize(
+    "choice", ["fedavg", "concord", pytest.param("fedsc", marks=pytest.mark.slow)]
+)
 def test_a_run_under_masks_leaves_the_same_model(choice, tmp_path, monkeypatch):
     train(tmp_path / "plain", *small(choice))
     seen, steps = [], []

@@ -193,8 +193,7 @@ def test_environment_variables_stay_out_of_stored_configs(run, monkeypatch):
     "package",
     [
         "modules",
-        "yaml",
-        *(pytest.param(p, marks=pytest.mark.slow) for p in ("datamodules", "torch")),
+        *(pytest.param(p, marks=pytest.mark.slow) for p in ("datamodules", "torch", "yaml")),
     ],
 )
 def test_a_folder_in_the_current_one_takes_no_packages_place(run, tmp_path, package):

@@ -5,7 +5,7 @@ from functools import cache
 import pytest
 
 from coterie.commands.compose import compose, config_dir, experiments
-from coterie.config import RunConfig, dump_config
+from coterie.config import RunConfig, dump_config, load_config
 from modules.orchestra import scaled_epochs
 from modules.orchestra_model import scaled_rate
 
@@ -51,17 +51,25 @@ def named(name: str) -> RunConfig:
     return compose(f"experiment={name}")
 
 
+def survives_a_dump(config: RunConfig) -> bool:
+    return load_config(dump_config(config)) == config
+
+
 def parts_of(name: str) -> tuple[str, str]:
     """An experiment's method and the rest of its name."""
     method = max((one for one in OPEN if name.startswith(f"{one}_")), key=len)
     return method, name.removeprefix(f"{method}_")
 
 
+def test_every_experiment_has_a_sentence() -> None:
+    assert [name for name, sentence in experiments().items() if not sentence.endswith(".")] == []
+
+
 @pytest.mark.parametrize("name", OPEN)
 def test_an_experiment_without_a_data_set_takes_any(name: str) -> None:
     config = compose(f"experiment={name}", "data=class_folders", "data.path=pictures")
     values = dump_config(config)
-    assert config.experiment == name
+    assert (config.experiment, survives_a_dump(config)) == (name, True)
     assert values["method"]["target"].lower().endswith(f":{name.replace('_', '')}")
     assert values["partition"]["target"].endswith(":IID")  # which needs no labels
     encoder = ENCODERS.get(name, "auto:Auto")
@@ -69,13 +77,18 @@ def test_an_experiment_without_a_data_set_takes_any(name: str) -> None:
 
 
 def test_photographs_are_large_for_a_resnet_50_in_bf16() -> None:
-    values = dump_config(compose("experiment=photographs", "data.path=any"))
+    config = compose("experiment=photographs", "data.path=any")
+    values = dump_config(config)
+    assert (config.experiment, survives_a_dump(config)) == ("photographs", True)
     assert values["method"]["target"] == "modules.simclr:FedSimCLR"
     assert (values["data"]["size"], values["precision"]) == (224, "bf16-mixed")
     assert values["encoder"]["model"] == "resnet50"
 
 
-@pytest.mark.parametrize("name", [name for name in NAMED if "_" not in parts_of(name)[1]])
+ONE_DATA_SET = {parts_of(name)[0]: name for name in NAMED if "_" not in parts_of(name)[1]}
+
+
+@pytest.mark.parametrize("name", ONE_DATA_SET.values())  # one of each method
 def test_method_and_data_compose_to_the_experiment_of_both_names(name: str) -> None:
     method, data = parts_of(name)
     assert compose(f"experiment={method}", f"data={data}") == named(name)
@@ -87,6 +100,7 @@ def test_every_experiment_is_what_its_name_says(name: str) -> None:
     data = rest.split("_")[0]
     clients = FEDERATED.get(name, FEDERATED[method])
     values = dump_config(named(name))
+    assert (named(name).experiment, survives_a_dump(named(name))) == (name, True)
     assert values["method"]["target"].lower().endswith(f":{method.replace('_', '')}")
     assert values["data"]["target"].lower().endswith(f":{data}")
     assert values["partition"]["clients"] == clients

@@ -66,7 +66,11 @@ torch.save(found, sys.argv[3])
 """
 
 
-@pytest.mark.parametrize("head", [None, HEADS[0]], ids=["no clusters", "clusters"])
+@pytest.mark.parametrize(
+    "head",
+    [pytest.param(None, marks=pytest.mark.slow), HEADS[0]],
+    ids=["no clusters", "clusters"],
+)
 def test_a_process_without_coterie_loads_and_runs_it(
     head: nn.Module | None, tmp_path: Path
 ) -> None:

@@ -592,7 +592,10 @@ class Crash(BaseException):
     """The process is gone."""
 
 
-@pytest.mark.parametrize("exchange", ["explicit", "implicit", "bulk"])
+@pytest.mark.parametrize(
+    "exchange",
+    ["explicit", *(pytest.param(e, marks=pytest.mark.slow) for e in ("implicit", "bulk"))],
+)
 def test_it_resumes_to_the_same_bits_after_any_phase(exchange: str, tmp_path) -> None:
     workload = tiny_workload(short(exchange=exchange))
     whole = ran(exchange=exchange)

@@ -80,7 +80,7 @@ def test_probabilities_are_a_softmax_in_bits() -> None:
 def test_it_finds_groups_that_no_client_has_more_than_one_of() -> None:
     samples, groups = blobs()
     parts = [np.flatnonzero(groups == group) for group in range(GROUPS)]
-    ran = on_vectors(Turtle.Config(clusters=GROUPS, iterations=120), samples, parts)
+    ran = on_vectors(Turtle.Config(clusters=GROUPS, iterations=60), samples, parts)
     assert same_partition(clusters(ran, samples), groups)
 
 

@@ -270,7 +270,14 @@ def test_a_result_given_from_outside_is_refused(content):
         Program(with_graph(content, lambda g: node(g).update(target="torch.ops.aten.abs.out")))
 
 
-@pytest.mark.parametrize("name", ["efficientnet_b0", "swin_t", "vit_b_16", "maxvit_t"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "efficientnet_b0",
+        "swin_t",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("vit_b_16", "maxvit_t")),
+    ],
+)
 def test_networks_of_torchvision_need_no_other(name):
     with torch.device("meta"):
         network = torchvision.models.get_model(name, weights=None).eval()

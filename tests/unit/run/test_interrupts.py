@@ -128,7 +128,9 @@ def test_a_second_signal_ends_the_process_at_once(start, second):
     assert (out, process.returncode) == ("", 130)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM]
+)
 def test_a_signal_stops_lightning_after_the_step_under_way(start, number):
     process = start(TRAINING)
     process.send_signal(number)
