@@ -88,7 +88,8 @@ class STL10(DownloadedDataModule["STL10.Config"]):
         stored = np.memmap(path, dtype=np.uint8, mode="r").reshape(-1, *_SHAPE)
 
         def read(rows: Indices) -> Images:
-            return stored[rows].transpose(0, 1, 3, 2)
+            images: Images = stored[rows].transpose(0, 1, 3, 2)
+            return images
 
         return Source(count=len(stored), read=read)
 

@@ -1,7 +1,9 @@
 """Shapes in annotations are checked in tests, and only there."""
 
+import ast
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,6 +20,7 @@ from coterie.losses.triplet import crossed_losses
 from coterie.peers.samples_importance import member_weights
 
 PAIR = torch.ones(2, 3)
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize(
@@ -57,3 +60,23 @@ def test_production_checks_nothing() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_shapes_are_of_ndarray_itself() -> None:
+    # From NumPy 2.5 on, which needs Python 3.12, NDArray is an alias that jaxtyping 0.3 refuses.
+    wrong = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for folder in ("platform", "modules", "datamodules", "ray_jobs")
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Subscript) and _is_shape_of(node.slice, "NDArray")
+    ]
+    assert wrong == []
+
+
+def _is_shape_of(part: ast.expr, name: str) -> bool:
+    """Whether it is `name[...], "a shape"`."""
+    match part:
+        case ast.Tuple(elts=[ast.Subscript(value=ast.Name(id=found)), ast.Constant(value=str())]):
+            return found == name
+    return False

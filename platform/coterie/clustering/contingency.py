@@ -1,21 +1,18 @@
 """Contingency tables of clusters and classes."""
 
-from typing import Any
-
 import numpy as np
 from jaxtyping import Int64, Integer
-from numpy.typing import NDArray
 
 from coterie.errors import DataError
 
-Table = Int64[NDArray[np.int64], "clusters classes"]
+Table = Int64[np.ndarray, "clusters classes"]
 """Counts of each class in each cluster. Tables of disjoint samples add up, so clients can return
 tables in place of assignments."""
 
 
 def contingency(
-    assignments: Integer[NDArray[np.integer[Any]], "n"],
-    labels: Integer[NDArray[np.integer[Any]], "n"],
+    assignments: Integer[np.ndarray, "n"],
+    labels: Integer[np.ndarray, "n"],
     clusters: int,
     classes: int,
 ) -> Table:
@@ -43,9 +40,7 @@ def contingency(
     return counts.astype(np.int64).reshape(clusters, classes)
 
 
-def _indices(
-    values: Integer[NDArray[np.integer[Any]], "n"], count: int, name: str
-) -> Int64[NDArray[np.int64], "n"]:
+def _indices(values: Integer[np.ndarray, "n"], count: int, name: str) -> Int64[np.ndarray, "n"]:
     """Convert to int64 and check against 0..count−1."""
     array = np.asarray(values)
     if array.ndim != 1 or (array.size and not np.issubdtype(array.dtype, np.integer)):

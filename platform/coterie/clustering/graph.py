@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float64, Int64
-from numpy.typing import NDArray
 from scipy.sparse import csr_matrix, diags
 from scipy.sparse.csgraph import connected_components
 from scipy.sparse.linalg import eigsh
@@ -18,7 +17,7 @@ from threadpoolctl import threadpool_limits
 
 from coterie.errors import DataError
 
-Matrix = Float64[NDArray[np.float64], "n d"]
+Matrix = Float64[np.ndarray, "n d"]
 
 _SEARCHES = 64
 """Halvings of the interval in which a point's scale is searched."""
@@ -37,8 +36,8 @@ class Spectrum:
         vectors: Their eigenvectors.
     """
 
-    values: Float64[NDArray[np.float64], "m"]
-    vectors: Float64[NDArray[np.float64], "n m"]
+    values: Float64[np.ndarray, "m"]
+    vectors: Float64[np.ndarray, "n m"]
 
 
 def fuzzy_graph(points: Matrix, neighbours: int) -> csr_matrix:
@@ -73,7 +72,7 @@ def fuzzy_graph(points: Matrix, neighbours: int) -> csr_matrix:
     return csr_matrix(directed + directed.T - directed.multiply(directed.T))
 
 
-def _scales(beyond: Matrix, target: float) -> Float64[NDArray[np.float64], "n"]:
+def _scales(beyond: Matrix, target: float) -> Float64[np.ndarray, "n"]:
     """The scale s of each row at which Σ exp(−beyond / s) is the target, by bisection."""
     low, high = np.zeros(len(beyond)), np.full(len(beyond), np.inf)
     scale = np.ones(len(beyond))
@@ -129,7 +128,7 @@ def eigengap(found: Spectrum, fewest: int = 2) -> int:
     return fewest + int(np.argmax(gaps[fewest - 1 :]))
 
 
-def cut(found: Spectrum, clusters: int, seed: int) -> Int64[NDArray[np.int64], "n"]:
+def cut(found: Spectrum, clusters: int, seed: int) -> Int64[np.ndarray, "n"]:
     """Each vertex's cluster: k-means on the unit rows of the `clusters` leading eigenvectors.
 
     Raises:
@@ -146,5 +145,5 @@ def cut(found: Spectrum, clusters: int, seed: int) -> Int64[NDArray[np.int64], "
     rows = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
     with threadpool_limits(1):
         model = KMeans(clusters, n_init=_RESTARTS, random_state=seed % 2**32).fit(rows)
-    labels: Int64[NDArray[np.int64], "n"] = model.labels_.astype(np.int64)
+    labels: Int64[np.ndarray, "n"] = model.labels_.astype(np.int64)
     return labels

@@ -9,15 +9,14 @@ import faiss
 import numpy as np
 import torch
 from jaxtyping import Float32, Float64, Int64, Shaped
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import normalize
 
 from coterie.errors import DataError
 
-Points = Shaped[Tensor, "n d"] | Shaped[NDArray[Any], "n d"]
-_Weights = Shaped[Tensor, "n"] | Shaped[NDArray[Any], "n"]
-_Centroids = Shaped[Tensor, "k d"] | Shaped[NDArray[Any], "k d"]
+Points = Shaped[Tensor, "n d"] | Shaped[np.ndarray, "n d"]
+_Weights = Shaped[Tensor, "n"] | Shaped[np.ndarray, "n"]
+_Centroids = Shaped[Tensor, "k d"] | Shaped[np.ndarray, "k d"]
 
 Metric = Literal["euclidean", "cosine"]
 
@@ -153,8 +152,8 @@ def _clustering(
 def _lloyd(
     runner: Any,
     points: Float32[Tensor, "n d"],
-    weights: Float32[NDArray[np.float32], "n"] | None,
-    init: Float32[NDArray[np.float32], "k d"] | None,
+    weights: Float32[np.ndarray, "n"] | None,
+    init: Float32[np.ndarray, "k d"] | None,
 ) -> Float32[Tensor, "k d"]:
     """Run from one start; return the centroids, on the points' device."""
     data = np.ascontiguousarray(points.cpu().numpy())
@@ -247,7 +246,7 @@ def _weights(weights: _Weights, samples: int) -> Float64[Tensor, "n"]:
     return tensor
 
 
-def _scaled(weights: Float64[Tensor, "n"]) -> Float32[NDArray[np.float32], "positive"]:
+def _scaled(weights: Float64[Tensor, "n"]) -> Float32[np.ndarray, "positive"]:
     """The positive weights, scaled to mean 1.
 
     To refill an empty cluster, some versions of FAISS (not 1.15) look for one of weight above 1,
@@ -257,7 +256,7 @@ def _scaled(weights: Float64[Tensor, "n"]) -> Float32[NDArray[np.float32], "posi
     return (positive / positive.mean()).float().cpu().numpy()
 
 
-def _init(init: _Centroids, k: int, features: int) -> Float32[NDArray[np.float32], "k d"]:
+def _init(init: _Centroids, k: int, features: int) -> Float32[np.ndarray, "k d"]:
     tensor = _in_range(_tensor(init, "init"), "init")
     if tensor.shape != (k, features):
         raise DataError(f"init of shape {tuple(tensor.shape)}: give ({k}, {features}).")

@@ -13,7 +13,6 @@ norm, and the leaves' sums by 1: with noise σ_i all queries together are a Gaus
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import torch
@@ -85,15 +84,15 @@ def noise_of(levels: int, noise_multiplier: float) -> tuple[float, float]:
 
 def halfspaces(
     points: Int32[Tensor, "n d"], levels: int, seed: int
-) -> Bool[NDArray[Any], "n levels"]:
+) -> Bool[np.ndarray, "n levels"]:
     """On which side of random hyperplanes through the origin each point is; exact."""
     signs = np.random.default_rng(seed).choice([-1.0, 1.0], size=(points.shape[1], levels))
     return np.asarray(points.numpy().astype(np.float64) @ signs >= 0)
 
 
 def _leaves(
-    sides: Bool[NDArray[Any], "n levels"], clusters: int, fewest: int, sigma: float, noisy: Noisy
-) -> tuple[Int64[NDArray[Any], "n"], Float64[NDArray[Any], "leaves"]]:
+    sides: Bool[np.ndarray, "n levels"], clusters: int, fewest: int, sigma: float, noisy: Noisy
+) -> tuple[Int64[np.ndarray, "n"], Float64[np.ndarray, "leaves"]]:
     """Each row's leaf, −1 if it is in none, and the leaves' noisy numbers of rows.
 
     A node is parted while it has twice a cluster's share of the rows, and dropped with less than

@@ -36,8 +36,8 @@ class ClientData:
 
     samples: Samples
     rows: Indices
-    labels: Int64[NDArray[np.int64], "_"] | None = None
-    received: Shaped[NDArray[np.generic], "m ..."] | None = None
+    labels: Int64[np.ndarray, "_"] | None = None
+    received: Shaped[np.ndarray, "m ..."] | None = None
 
     def __len__(self) -> int:
         """Number of samples, including received ones."""

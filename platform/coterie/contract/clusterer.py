@@ -38,7 +38,10 @@ def to_unit(
     """
     # A new tensor where the type differs.
     as_float = samples.to(dtype, memory_format=torch.contiguous_format)
-    return as_float.div_(255.0) if samples.dtype == torch.uint8 else as_float
+    if samples.dtype != torch.uint8:
+        return as_float
+    # By a tensor: a GPU multiplies by the inverse of a number, which is one rounding off.
+    return as_float.div_(torch.full((), 255.0, dtype=dtype, device=samples.device))
 
 
 def parameter_dtype(module: nn.Module) -> torch.dtype:

@@ -6,14 +6,13 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Int64, Shaped
-from numpy.typing import NDArray
 
 from coterie.contract.samples import StreamedSamples
 
-Indices = Int64[NDArray[np.int64], "_"]
+Indices = Int64[np.ndarray, "_"]
 """Row or client numbers."""
 
-Samples = Shaped[NDArray[np.generic], "_ ..."] | Shaped[StreamedSamples, "_ ..."]
+Samples = Shaped[np.ndarray, "_ ..."] | Shaped[StreamedSamples, "_ ..."]
 """Samples in memory, or samples that are read when they are indexed."""
 
 
@@ -51,11 +50,11 @@ class DataArrays:
 
     name: str
     samples: Samples
-    labels: Int64[NDArray[np.int64], "_"] | None = None
+    labels: Int64[np.ndarray, "_"] | None = None
     test_samples: Samples | None = None
-    test_labels: Int64[NDArray[np.int64], "_"] | None = None
+    test_labels: Int64[np.ndarray, "_"] | None = None
     classes: tuple[str, ...] = ()
-    owners: Int64[NDArray[np.int64], "_"] | None = None
+    owners: Int64[np.ndarray, "_"] | None = None
     owner_names: tuple[str, ...] = ()
     names: Sequence[str] = ()
     test_names: Sequence[str] = ()
@@ -123,7 +122,7 @@ class SampleBatch(NamedTuple):
         names: Each sample's name in its source, or None.
     """
 
-    samples: Shaped[NDArray[np.generic], "n ..."]
+    samples: Shaped[np.ndarray, "n ..."]
     names: tuple[str, ...] | None = None
 
 

@@ -5,7 +5,6 @@ from abc import ABC, abstractmethod
 
 import numpy as np
 from jaxtyping import Float, Int64
-from numpy.typing import NDArray
 from torch import Tensor
 
 
@@ -25,8 +24,8 @@ class Metric(ABC):
     def __call__(
         self,
         embedding: Float[Tensor, "n d"],
-        assignments: Int64[NDArray[np.int64], "n"] | None,
-        labels: Int64[NDArray[np.int64], "n"],
+        assignments: Int64[np.ndarray, "n"] | None,
+        labels: Int64[np.ndarray, "n"],
     ) -> float:
         """Compute it.
 

@@ -63,7 +63,7 @@ class CellOrientations(nn.Module):
         across = functional.pad(grey, (1, 1, 0, 0), mode="replicate").diff(dim=3)
         down = functional.pad(grey, (0, 0, 1, 1), mode="replicate").diff(dim=2)
         maps = directions(across[..., 1:] + across[..., :-1], down[..., 1:, :] + down[..., :-1, :])
-        lines = maps.sum(dim=2) @ self.columns.T
+        lines = maps.sum(dim=2) @ self.columns.float().T  # of a module in float64 too
         strengths = (self.rows.double() @ lines.double()).flatten(1)
         fine = (strengths.sqrt() * _FINE).round()
         norms = fine.square().sum(dim=1, keepdim=True).sqrt().clamp_min(1.0)

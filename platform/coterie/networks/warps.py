@@ -15,7 +15,7 @@ from torch import Tensor
 _WEIGHT = 2**8
 """The four weights of a bilinear interpolation sum to this."""
 
-Affine = Float64[NDArray[np.float64], "2 3"]
+Affine = Float64[np.ndarray, "2 3"]
 """A map from output to input coordinates, each in [−1, 1]."""
 
 
@@ -93,7 +93,7 @@ class Warp:
         return (total >> 8).to(torch.uint8).permute(1, 2, 0).reshape(images.shape)
 
 
-def _centres(side: int) -> Float64[NDArray[np.float64], "side"]:
+def _centres(side: int) -> Float64[np.ndarray, "side"]:
     return (2 * np.arange(side) + 1) / side - 1
 
 

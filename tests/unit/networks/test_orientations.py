@@ -18,6 +18,7 @@ def test_a_samples_bits_depend_on_no_other_sample_or_threads() -> None:
     for size in (1, 7, 64):
         assert torch.equal(torch.cat([encoder(part) for part in x.split(size)]), whole)
     assert torch.equal(encoder(x.double()).float(), whole)
+    assert torch.equal(encoder.double()(x.double()).float(), whole)
     steps = whole * 4096
     assert torch.equal(steps, steps.round())
     torch.testing.assert_close(whole.norm(dim=1), torch.ones(300), atol=2e-3, rtol=0)
