@@ -140,3 +140,19 @@ def test_the_trials_of_the_choice_without_labels_stand_on_their_page() -> None:
     assert [trial["chosen"] for trial in trials] == ["yes", *[""] * 5]
     by_probe = sorted(trials, key=lambda trial: -float(trial["linear/acc"]))
     assert (by_probe[0], by_probe[-1]) == (trials[-1], trials[0])
+
+
+def test_the_table_of_clients_that_share_a_gpu_is_its_datas() -> None:
+    with (DOCS / "results" / "data" / "gpu_sharing.csv").open(newline="") as file:
+        lines = list(csv.DictReader(file))
+    whole = float(lines[0]["images_per_s"])
+    wanted = [
+        [
+            *(line[key] for key in ("processes", "views", "precision")),
+            f"{int(line['images_per_s']):,}",
+            f"{float(line['images_per_s']) / whole:.2f}".replace("1.00", "1"),
+        ]
+        for line in lines
+    ]
+    ways = [f"{line['processes']} | {line['views']}" for line in lines]
+    assert table_rows("benchmarks.md", *ways) == wanted

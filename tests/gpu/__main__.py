@@ -2,11 +2,11 @@
 
     python -m tests.gpu device=cuda scale=paper minutes=40 out=runs/gpu
 
-Tests on the device, throughput, many small clients in several ways, then cells of the papers'
-studies in order of worth until the time is over. It needs no network, and no Ray: without it
-clients run in one process. The same command goes on where it was stopped. `out` then has a log of
-each step, `throughput.csv`, `many_clients.csv`, `results/` with the studies' files, and
-`summary.json`. Data is read from COTERIE_DATA.
+Tests on the device, throughput, clients that share a GPU, many small clients in several ways, then
+cells of the papers' studies in order of worth until the time is over. It needs no network, and no
+Ray: without it clients run in one process. The same command goes on where it was stopped. `out`
+then has a log of each step, `throughput.csv`, `sharing.csv`, `many_clients.csv`, `results/` with
+the studies' files, and `summary.json`. Data is read from COTERIE_DATA.
 """
 
 import importlib.util
@@ -37,7 +37,9 @@ STUDIES = {
 """Studies in order of worth, and their cells at the paper's sizes."""
 FEW = "k_means or (cpu and fedmcc) or (own_bits and ccfc) or ccfc-1"
 """The tests at the scale smoke."""
-SHARES = {"tests": 0.2, "throughput": 0.1, "many_clients": 0.1, "fedmcc_1": 0.3, "ccfc_1": 0.2}
+MEASURED = ("throughput", "sharing", "many_clients")
+"""Modules of this room, each a table."""
+SHARES = {"tests": 0.2, **dict.fromkeys(MEASURED, 0.1), "fedmcc_1": 0.25, "ccfc_1": 0.15}
 """Parts of the time that steps may take; the last has what is left."""
 
 
@@ -62,11 +64,8 @@ def steps(session: Session, out: Path) -> list[Step]:
     chosen = () if session.scale == "paper" else ("-k", FEW)
     tests = (python, "-m", "pytest", "-q", "-m", "gpu", *marked(), *chosen)
     own = (f"device={session.device}", f"scale={session.scale}", f"out={out}")
-    found: list[tuple[str, tuple[str, ...]]] = [
-        ("tests", tests),
-        ("throughput", (python, "-m", "tests.gpu.throughput", *own)),
-        ("many_clients", (python, "-m", "tests.gpu.many_clients", *own)),
-    ]
+    found: list[tuple[str, tuple[str, ...]]] = [("tests", tests)]
+    found += [(name, (python, "-m", f"tests.gpu.{name}", *own)) for name in MEASURED]
     more = [f"accelerator={session.device}", "checkpoint.every=1"]
     if session.device == "cpu" or importlib.util.find_spec("ray") is None:
         more.append("cluster=serial")

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 
@@ -94,8 +95,11 @@ def test_clients_as_one_model_train_as_one_by_one_on_the_cpu(choice: str) -> Non
 @pytest.mark.skipif(not CUDA, reason="only a GPU is waited for")
 @pytest.mark.parametrize("executor", ["bare", "stacked"])
 @pytest.mark.parametrize("views", ["digits", "natural"])
-def test_no_step_but_the_first_waits_for_the_device(monkeypatch, executor, views) -> None:
+def test_no_step_but_the_first_waits_for_the_device(monkeypatch, tmp_path, executor, views) -> None:
     steps = 0
+    shape = (200, 1, 8, 8) if views == "digits" else (200, 3, 32, 32)
+    samples = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
+    np.savez(tmp_path / "images.npz", samples=samples)
 
     def watched(step):
         def taken(*args, **kwargs):
@@ -111,9 +115,9 @@ def test_no_step_but_the_first_waits_for_the_device(monkeypatch, executor, views
 
     monkeypatch.setattr(BareTrainer, "_step", watched(BareTrainer._step))
     monkeypatch.setattr(Stack, "step", watched(Stack.step))
-    images = "digits" if views == "digits" else "cifar10"
-    keys = ("method.rounds=1", "method.epochs=1", "method.batch_size=16", "data.limit=200")
-    keys += ("encoder=conv3", "encoder.width=8", f"augmentation={views}", f"data={images}")
+    keys = ("method.rounds=1", "method.epochs=1", "method.batch_size=16", "data=npz")
+    keys += (f"data.path={tmp_path / 'images.npz'}", f"augmentation={views}")
+    keys += ("encoder=conv3", "encoder.width=8")
     run("cluster=serial", f"executor={executor}", *HERE, *keys, base=("experiment=fedsimclr",))
     assert steps > 1
 

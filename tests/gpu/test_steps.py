@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from coterie.studies.paper_plan import read_study_plan
-from tests.gpu.__main__ import STUDIES, Session, steps
+from tests.gpu.__main__ import MEASURED, STUDIES, Session, steps
 from tests.gpu.steps import Step, run_steps, table
 
 CHECKPOINTING = """
@@ -55,7 +55,7 @@ def test_nothing_starts_when_the_time_is_over(tmp_path: Path) -> None:
 @pytest.mark.parametrize("scale", ["paper", "smoke"])
 def test_the_cells_are_those_of_the_studies(scale, tmp_path: Path) -> None:
     found = {step.name: step for step in steps(Session(device="cpu", scale=scale), tmp_path)}
-    assert list(found) == ["tests", "throughput", "many_clients", *STUDIES]
+    assert list(found) == ["tests", *MEASURED, *STUDIES]
     for name in STUDIES:
         *_, module = found[name].command[:3]
         assert module == "ray_jobs.study"
