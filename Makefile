@@ -8,7 +8,6 @@ SCALE ?= cpu
 DEVICE ?= cuda
 MINUTES ?= 40
 STAMP := $(VENV)/.installed-$(FAISS)
-LOWEST := build/lowest
 FAST := -n 3 --dist loadfile --no-loadscope-reorder -m 'not slow' --durations=20 --durations-min=10
 SHELL := bash
 
@@ -17,7 +16,7 @@ SIZE := \(([0-9]{2,}\.[0-9] MB|[0-9.]+ GB)\)
 FILE := ^ *(Downloading|Using cached) (.*/)?([^/-]+-[^/-]+)-[^/]* ($(SIZE))
 STEP := ^Installing collected packages.*
 
-.PHONY: help install demo cluster check test test-all lowest lint format docs bench profile study results gpu clean
+.PHONY: help install demo cluster check test test-all lowest newest lint format docs bench profile study results gpu clean
 
 help:  ## This list.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 12
@@ -55,12 +54,14 @@ test: install  ## Every test but the slow ones.
 test-all: install  ## Every test.
 	$(BIN)/python -m pytest
 
-lowest:  ## make test's tests with the oldest packages that pyproject.toml allows.
-	test -x $(LOWEST)/bin/python || $(PYTHON) -m venv $(LOWEST)
-	$(LOWEST)/bin/python -m pip install --quiet uv
-	$(LOWEST)/bin/uv pip install --quiet --python $(LOWEST)/bin/python --resolution lowest-direct \
-		--editable '.[faiss-cpu,dev]'
-	$(LOWEST)/bin/python -m pytest $(FAST) -W ignore
+lowest: RESOLUTION := lowest-direct  ## make test's tests with the oldest packages that pyproject.toml allows.
+newest: RESOLUTION := highest  ## The same with today's newest, also by PYTHON=python3.12.
+lowest newest:
+	test -x build/$@/bin/python || $(PYTHON) -m venv build/$@
+	build/$@/bin/python -m pip install --quiet uv
+	build/$@/bin/uv pip install --quiet --python build/$@/bin/python --upgrade \
+		--resolution $(RESOLUTION) --editable '.[faiss-cpu,dev]'
+	build/$@/bin/python -m pytest $(FAST) -W ignore
 
 lint: install  ## ruff, mypy strict, import-linter.
 	$(BIN)/ruff check .
@@ -92,4 +93,4 @@ gpu:  ## On a machine with GPUs, 40 minutes: tests, throughput, the papers' cell
 		scale=$(if $(filter smoke,$(SCALE)),smoke,paper) minutes=$(MINUTES)
 
 clean:  ## Remove .venv and caches.
-	rm -rf $(VENV) $(LOWEST) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) build/lowest build/newest .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
