@@ -32,7 +32,7 @@ METHODS = {
     ),
 }
 NETWORKS = {"conv3": "encoder=conv3", "ResNet-18": "encoder=resnet18"}
-SIZES = {"paper": (16_384, 512), "smoke": (64, 32)}
+SIZES = {"paper": (16_384, 512), "smoke": (16, 16)}
 """Scale to images and batch."""
 
 
