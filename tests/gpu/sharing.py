@@ -57,7 +57,7 @@ def measured(device: str, scale: str, folder: Path) -> Iterator[Line]:
         line["device"] = name
         try:
             found = rate(EPOCHS * count, *common, *keys)
-            line["images_per_s"] = f"{found.images:.4g}"
+            line["images_per_s"] = f"{found.images:.0f}"
             line["first_round_s"] = f"{found.first:.1f}"
         except Exception as error:  # noqa: BLE001 -- written down, and the others go on
             line["error"] = reason(error)
