@@ -39,7 +39,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@echo "Installed: $$(du -sh $(VENV) | cut -f 1) in $(VENV)."
 
 demo: install  ## Concord on handwritten digits: 10 clients, under a minute on 2 cores.
-	$(BIN)/python -m ray_jobs.train experiment=concord_digits
+	$(BIN)/coterie train experiment=concord_digits
 
 cluster: install  ## A Ray cluster of three nodes on this machine, with the demo as its job: two minutes.
 	PATH="$(CURDIR)/$(BIN):$$PATH" deploy/local_cluster.sh
@@ -83,10 +83,10 @@ profile: install  ## Where local training's time goes, by method, network and pr
 	$(BIN)/python -m tests.benchmarks.profile_steps
 
 study: install  ## A paper's table: make study STUDY=ccfc_1 SCALE=cpu; without STUDY, all of them.
-	nice -n 5 $(BIN)/python -m ray_jobs.study $(if $(STUDY),study=$(STUDY) scale=$(SCALE) results=docs/results/data)
+	nice -n 5 $(BIN)/coterie study $(if $(STUDY),study=$(STUDY) scale=$(SCALE) results=docs/results/data)
 
 results: install  ## The tables of docs/results, from the files in docs/results/data.
-	$(BIN)/python -m ray_jobs.results
+	$(BIN)/coterie results
 
 gpu:  ## On a machine with GPUs, 40 minutes: tests, throughput, the papers' cells (DEVICE=cpu SCALE=smoke tries it).
 	PYTHONPATH=platform:. $(or $(wildcard $(BIN)/python),$(PYTHON)) -m tests.gpu device=$(DEVICE) \

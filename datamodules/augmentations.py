@@ -1,6 +1,6 @@
 """Augmentations: random views of whole batches, drawn per sample, on the batch's device.
 
-Geometric steps are composed into one transformation (`datamodules.warps`).
+Geometric steps are composed into one transformation (`coterie.datamodules.warps`).
 Randomness comes from torch's global generators; `coterie.networks.views.seeded_view` seeds them.
 """
 
@@ -14,9 +14,9 @@ from pydantic import AfterValidator, Field
 from torch import Tensor, nn
 
 from coterie.config.component import Component
+from coterie.datamodules.colours import ColourJitter
+from coterie.datamodules.warps import Interpolation, Padding, Warp
 from coterie.errors import ConfigError
-from datamodules.colours import ColourJitter
-from datamodules.warps import Interpolation, Padding, Warp
 
 
 def _ordered(bounds: tuple[float, float]) -> tuple[float, float]:
@@ -189,7 +189,7 @@ def _image_size(name: str, shape: tuple[int, ...]) -> tuple[int, int]:
     if len(shape) != 3:
         raise ConfigError(
             f"augmentation={name}: it takes images (channels, height, width), not samples of shape "
-            f"{shape}; choose datamodules.augmentations:VectorNoise for feature vectors."
+            f"{shape}; choose coterie.datamodules.augmentations:VectorNoise for feature vectors."
         )
     return shape[1], shape[2]
 

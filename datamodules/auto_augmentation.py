@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from datamodules.augmentations import (
+from coterie.datamodules.augmentations import (
     AugmentationConfig,
     DigitsAugmentation,
     NaturalAugmentation,

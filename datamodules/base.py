@@ -20,9 +20,9 @@ from torch.utils.data import DataLoader, Dataset
 from coterie.config.component import Component
 from coterie.contract.data import DataArrays
 from coterie.contract.samples import StreamedSamples
+from coterie.datamodules.resize import resize_images
+from coterie.datamodules.source import OnError, Samples, Source, merge_sources
 from coterie.errors import DataError
-from datamodules.resize import resize_images
-from datamodules.source import OnError, Samples, Source, merge_sources
 
 Half = Literal["train", "test"]
 HALVES: tuple[Half, Half] = ("train", "test")

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from coterie.contract.data import Unreadable
+from coterie.datamodules.base import HALVES, DataSet
+from coterie.datamodules.contact_sheet import write_contact_sheet
+from coterie.datamodules.image_files import Tally
+from coterie.datamodules.inspection import Looked, look_at
+from coterie.datamodules.source import Source
 from coterie.tracking.atomic import write_text_atomically
 from coterie.tracking.csv_text import csv_text
 from coterie.tracking.skipped import write_skipped
-from datamodules.base import HALVES, DataSet
-from datamodules.contact_sheet import write_contact_sheet
-from datamodules.image_files import Tally
-from datamodules.inspection import Looked, look_at
-from datamodules.source import Source
 
 UNREADABLE, DUPLICATES, SHEET = "unreadable.csv", "duplicates.csv", "contact_sheet.png"
 

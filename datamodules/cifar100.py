@@ -7,10 +7,10 @@ from typing import Any, Literal
 
 import numpy as np
 
+from coterie.datamodules.base import ROOT_VARIABLE, Half
+from coterie.datamodules.downloaded import DownloadConfig, DownloadedDataModule
+from coterie.datamodules.source import Source, source_from_arrays
 from coterie.errors import DataError
-from datamodules.base import ROOT_VARIABLE, Half
-from datamodules.downloaded import DownloadConfig, DownloadedDataModule
-from datamodules.source import Source, source_from_arrays
 
 _FOLDER = "cifar-100-python"
 

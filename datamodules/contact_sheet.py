@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from datamodules.decoding import decode
-from datamodules.resize import fit_images
-from datamodules.source import Source
+from coterie.datamodules.decoding import decode
+from coterie.datamodules.resize import fit_images
+from coterie.datamodules.source import Source
 
 _SIDE, _GAP, _LINE = 96, 6, 18
 _COLUMNS, _ROWS = 10, 20

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
 from coterie.config.regular_files import open_regular
+from coterie.datamodules.dicom import Levels, is_dicom, read_dicom, stretch
+from coterie.datamodules.resize import Fit, Size, fit_images
 from coterie.errors import DataError
-from datamodules.dicom import Levels, is_dicom, read_dicom, stretch
-from datamodules.resize import Fit, Size, fit_images
 
 Mode = Literal["L", "RGB"]
 

@@ -5,9 +5,9 @@ from typing import ClassVar, Literal
 import numpy as np
 from sklearn.datasets import load_digits
 
-from datamodules.base import Half, ImageConfig, ImageDataModule
-from datamodules.partitions import stratified_subset
-from datamodules.source import Source, source_from_arrays
+from coterie.datamodules.base import Half, ImageConfig, ImageDataModule
+from coterie.datamodules.partitions import stratified_subset
+from coterie.datamodules.source import Source, source_from_arrays
 
 _TEST_SHARE = 0.2
 _SPLIT_SEED = 0

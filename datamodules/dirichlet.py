@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.contract.data import Indices
+from coterie.datamodules.partitions import Labels
 from coterie.errors import DataError
-from datamodules.partitions import Labels
 
 _MAX_DRAWS = 100
 

@@ -4,8 +4,8 @@ from abc import abstractmethod
 from pathlib import Path
 from typing import TypeVar
 
+from coterie.datamodules.base import ImageConfig, ImageDataModule
 from coterie.errors import DataError
-from datamodules.base import ImageConfig, ImageDataModule
 
 
 class DownloadConfig(ImageConfig):

@@ -17,9 +17,7 @@ from torch import nn
 
 from coterie.contract.clusterer import to_unit
 from coterie.contract.data import DataArrays, Samples
-from coterie.errors import ConfigError
-from coterie.tracking.atomic import write_text_atomically
-from datamodules.shard_files import (
+from coterie.datamodules.shard_files import (
     INDEX,
     Row,
     ShardIndex,
@@ -28,6 +26,8 @@ from datamodules.shard_files import (
     write_index,
     write_shard,
 )
+from coterie.errors import ConfigError
+from coterie.tracking.atomic import write_text_atomically
 
 RECIPE = "embedding.json"
 

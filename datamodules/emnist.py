@@ -5,10 +5,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from datamodules.base import Half
-from datamodules.downloaded import DownloadConfig
-from datamodules.idx import IDXDataModule
-from datamodules.source import Source, source_from_arrays
+from coterie.datamodules.base import Half
+from coterie.datamodules.downloaded import DownloadConfig
+from coterie.datamodules.idx import IDXDataModule
+from coterie.datamodules.source import Source, source_from_arrays
 
 Variant = Literal["byclass", "bymerge", "balanced", "letters", "digits", "mnist"]
 

@@ -8,12 +8,12 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from coterie.datamodules.decoding import Form, Picture
+from coterie.datamodules.dicom import Levels
+from coterie.datamodules.image_files import DecodedPictures, Tally, decode_images, refuse
+from coterie.datamodules.npz import as_samples
+from coterie.datamodules.resize import Fit, resize_images
 from coterie.errors import DataError
-from datamodules.decoding import Form, Picture
-from datamodules.dicom import Levels
-from datamodules.image_files import DecodedPictures, Tally, decode_images, refuse
-from datamodules.npz import as_samples
-from datamodules.resize import Fit, resize_images
 
 _LUMA = np.array([19595, 38470, 7471], dtype=np.uint32)
 """ITU-R 601 weights of red, green and blue in 1/65536, as in Pillow's conversion to "L"."""
@@ -30,7 +30,7 @@ class Fitting:
         images: Whether samples are uint8 images rather than float vectors.
         mode: Mode of the images; None unless they have one or three channels.
         fit: How a picture of another shape comes to the size.
-        levels: Grey levels that become black and white, as in `datamodules.decoding`.
+        levels: Grey levels that become black and white, as in `coterie.datamodules.decoding`.
     """
 
     shape: tuple[int, ...]

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 
+from coterie.datamodules.base import Half
+from coterie.datamodules.own_data import OwnData, PicturesConfig
+from coterie.datamodules.picture_search import PictureSearch
+from coterie.datamodules.source import Source, source_from_pictures
 from coterie.errors import DataError
-from datamodules.base import Half
-from datamodules.own_data import OwnData, PicturesConfig
-from datamodules.picture_search import PictureSearch
-from datamodules.source import Source, source_from_pictures
 
 
 class ImageFolder(OwnData[PicturesConfig]):

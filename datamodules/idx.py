@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from coterie.datamodules.base import HALVES, ROOT_VARIABLE, Half
+from coterie.datamodules.downloaded import DownloadConfigT, DownloadedDataModule
+from coterie.datamodules.growth import check_growth, most_from
+from coterie.datamodules.partitions import Labels
+from coterie.datamodules.source import Images, Source, source_from_arrays
 from coterie.errors import DataError
-from datamodules.base import HALVES, ROOT_VARIABLE, Half
-from datamodules.downloaded import DownloadConfigT, DownloadedDataModule
-from datamodules.growth import check_growth, most_from
-from datamodules.partitions import Labels
-from datamodules.source import Images, Source, source_from_arrays
 
 _UINT8 = 8
 """The type code of unsigned bytes in an IDX header."""

@@ -1,4 +1,4 @@
-"""Many pictures, decoded in threads; see `datamodules.decoding` for what happens to each."""
+"""Many pictures, decoded in threads; `decoding` says what happens to each."""
 
 import logging
 import os
@@ -11,8 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.errors import DataError
-from datamodules.decoding import (
+from coterie.datamodules.decoding import (
     ALPHA,
     TRANSPARENT,
     Decoded,
@@ -21,6 +20,7 @@ from datamodules.decoding import (
     UnreadablePictureError,
     decode,
 )
+from coterie.errors import DataError
 
 _CHUNK = 64
 """Pictures that a thread decodes at a time."""

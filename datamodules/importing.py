@@ -13,15 +13,15 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from coterie.contract.data import Unreadable
+from coterie.datamodules.base import HALVES, DataSet
+from coterie.datamodules.decoding import UnreadablePictureError
+from coterie.datamodules.image_files import Tally, refuse
+from coterie.datamodules.inspection import Looked, look_at
+from coterie.datamodules.remote import writing
+from coterie.datamodules.shard_files import INDEX, Row, ShardIndex, write_index, write_shard_files
+from coterie.datamodules.source import Source
 from coterie.errors import DataError
 from coterie.tracking.skipped import SKIPPED, write_skipped
-from datamodules.base import HALVES, DataSet
-from datamodules.decoding import UnreadablePictureError
-from datamodules.image_files import Tally, refuse
-from datamodules.inspection import Looked, look_at
-from datamodules.remote import writing
-from datamodules.shard_files import INDEX, Row, ShardIndex, write_index, write_shard_files
-from datamodules.source import Source
 
 _logger = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from datamodules.decoding import (
+from coterie.datamodules.decoding import (
     Decoded,
     Form,
     Picture,
@@ -17,8 +17,8 @@ from datamodules.decoding import (
     decode,
     read_content,
 )
-from datamodules.image_files import Tally
-from datamodules.source import Source
+from coterie.datamodules.image_files import Tally
+from coterie.datamodules.source import Source
 
 BLOCK = 256
 """Samples looked at in one go."""

@@ -11,11 +11,11 @@ from typing_extensions import TypedDict
 
 from coterie.config.regular_files import open_regular
 from coterie.contract.data import Indices
+from coterie.datamodules.base import Half
+from coterie.datamodules.own_data import OwnData, PicturesConfig, number_classes, number_owners
+from coterie.datamodules.source import Samples, Source, source_from_pictures
+from coterie.datamodules.stored import CellPictures, Names, StoredTable
 from coterie.errors import DataError
-from datamodules.base import Half
-from datamodules.own_data import OwnData, PicturesConfig, number_classes, number_owners
-from datamodules.source import Samples, Source, source_from_pictures
-from datamodules.stored import CellPictures, Names, StoredTable
 
 _STATE, _SPLITS, _FEATURES = "state.json", "dataset_dict.json", "dataset_info.json"
 """Files of a folder that Hugging Face `datasets` saved."""

@@ -2,8 +2,8 @@
 
 from typing import ClassVar
 
-from datamodules.downloaded import DownloadConfig
-from datamodules.idx import IDXDataModule
+from coterie.datamodules.downloaded import DownloadConfig
+from coterie.datamodules.idx import IDXDataModule
 
 
 class MNIST(IDXDataModule[DownloadConfig]):

@@ -13,11 +13,11 @@ from typing import IO, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from coterie.datamodules.base import Half
+from coterie.datamodules.growth import check_growth
+from coterie.datamodules.own_data import OwnData, PathConfig, number_classes, number_owners
+from coterie.datamodules.source import Samples, Source
 from coterie.errors import DataError, reason
-from datamodules.base import Half
-from datamodules.growth import check_growth
-from datamodules.own_data import OwnData, PathConfig, number_classes, number_owners
-from datamodules.source import Samples, Source
 
 _ONE = "samples"
 """What the array of an .npy file is called."""

@@ -9,13 +9,13 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from coterie.contract.data import Indices
+from coterie.datamodules.base import DataConfig, DataSet
+from coterie.datamodules.decoding import Form, Mode
+from coterie.datamodules.partitions import Labels
+from coterie.datamodules.remote import is_remote, remote_path
+from coterie.datamodules.resize import Fit
+from coterie.datamodules.source import OnError
 from coterie.errors import DataError
-from datamodules.base import DataConfig, DataSet
-from datamodules.decoding import Form, Mode
-from datamodules.partitions import Labels
-from datamodules.remote import is_remote, remote_path
-from datamodules.resize import Fit
-from datamodules.source import OnError
 
 _UNKNOWN = (None, "", -1, "-1")
 

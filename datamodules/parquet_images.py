@@ -14,10 +14,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from coterie.datamodules.base import Half
+from coterie.datamodules.decoding import Form, Mode
+from coterie.datamodules.source import Source, source_from_pictures
 from coterie.errors import DataError, reason
-from datamodules.base import Half
-from datamodules.decoding import Form, Mode
-from datamodules.source import Source, source_from_pictures
 
 _SHARD = re.compile(r"-\d+-of-(\d+)\.parquet$")
 

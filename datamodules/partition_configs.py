@@ -1,4 +1,4 @@
-"""Partitions as components: `partition: {target: datamodules.partition_configs:IID, …}`."""
+"""Partitions as components: `partition: {target: coterie.datamodules.partition_configs:IID, …}`."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -9,11 +9,11 @@ from pydantic import Field, model_validator
 from coterie.config.component import Component
 from coterie.config.file_digest import with_digest
 from coterie.contract.data import DataArrays, Indices
+from coterie.datamodules import partitions
+from coterie.datamodules.dirichlet import dirichlet
+from coterie.datamodules.partition_files import read_partition
+from coterie.datamodules.partitions import Labels
 from coterie.errors import DataError
-from datamodules import partitions
-from datamodules.dirichlet import dirichlet
-from datamodules.partition_files import read_partition
-from datamodules.partitions import Labels
 
 # YAML has lists where Python has tuples.
 Group = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(strict=False, min_length=1)]
@@ -171,7 +171,7 @@ class ByClient(Component):
 
 
 class FromFile(Component):
-    """A split that `python -m ray_jobs.partition` wrote."""
+    """A split that `coterie partition` wrote."""
 
     path: str = Field(min_length=1)
     """The file partition.parquet."""
@@ -193,7 +193,7 @@ class FromFile(Component):
 class Rest(FromFile):
     """One client with the samples that no client of the file has, as data for pretraining.
 
-    The file is the split of the later run, written by `python -m ray_jobs.partition`.
+    The file is the split of the later run, written by `coterie partition`.
     """
 
     def split(self, data: DataArrays, seed: int) -> list[Indices]:

@@ -39,12 +39,12 @@ def read_partition(path: Path, data: DataArrays) -> list[Indices]:
     except (pa.ArrowException, OSError, ValueError) as error:
         raise DataError(
             f"partition.path={path}: it cannot be read as parquet; write it with "
-            "`python -m ray_jobs.partition`."
+            "`coterie partition`."
         ) from error
     if dict(zip(table.column_names, table.schema.types, strict=True)) != _COLUMNS:
         raise DataError(
             f"partition.path={path}: its columns are {', '.join(table.column_names)}; it needs "
-            "sample (int64) and client (int32), as `python -m ray_jobs.partition` writes them."
+            "sample (int64) and client (int32), as `coterie partition` writes them."
         )
     _check_data(path, table.schema.metadata or {}, data)
     if table["sample"].null_count or table["client"].null_count:
@@ -74,7 +74,7 @@ def _check_data(path: Path, found: dict[bytes, bytes], data: DataArrays) -> None
                 f"partition.path={path}: it was made for other data ("
                 f"{what.get(key, 'the digest of the labels')} is {_short(there)} there and "
                 f"{_short(here)} here); read the same samples (data.split, data.limit), or make it "
-                "again with `python -m ray_jobs.partition`."
+                "again with `coterie partition`."
             )
 
 
@@ -90,5 +90,5 @@ def _check_rows(path: Path, rows: Indices, clients: Indices, size: int) -> None:
     if rows.min() < 0 or rows.max() >= size or twice:
         raise DataError(
             f"partition.path={path}: its samples have to be rows 0..{size - 1}, each at most once "
-            "for a client; make it again with `python -m ray_jobs.partition`."
+            "for a client; make it again with `coterie partition`."
         )

@@ -9,8 +9,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from coterie.config.regular_files import system_devices
+from coterie.datamodules.dicom import is_dicom_file
 from coterie.errors import DataError
-from datamodules.dicom import is_dicom_file
 
 EXTENSIONS = (
     *(".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp"),

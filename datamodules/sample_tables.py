@@ -20,8 +20,8 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from coterie.contract.data import SampleBatch
+from coterie.datamodules.fitting import Fitting
 from coterie.errors import DataError, reason
-from datamodules.fitting import Fitting
 
 _PICTURES, _FILES, _NAMES = ("image", "img"), ("path", "file"), ("name", "id")
 _NO_FEATURES = frozenset({*_NAMES, "sample", "label", "client", "cluster", "confidence"})

@@ -24,8 +24,8 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 from coterie.config.component import Component
 from coterie.config.loading import load_component
 from coterie.contract.data import Indices
+from coterie.datamodules.remote import cached, writing
 from coterie.errors import ConfigError, DataError, reason
-from datamodules.remote import cached, writing
 
 INDEX = "index.json"
 _COLUMNS = ["sample", "label", "client", "name"]
@@ -185,9 +185,7 @@ class ShardFiles:
         """
         path = folder / INDEX
         if not path.is_file():
-            raise DataError(
-                f"{folder}: there is no {INDEX}; make shards with python -m ray_jobs.import_data."
-            )
+            raise DataError(f"{folder}: there is no {INDEX}; make shards with coterie import_data.")
         try:
             values = json.loads(path.read_text(encoding="utf-8"))
             index = load_component(ShardIndex, values if isinstance(values, dict) else {})

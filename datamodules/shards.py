@@ -1,17 +1,17 @@
-"""Data sets in shards, which `python -m ray_jobs.import_data` makes: read when they are needed."""
+"""Data sets in shards, which `coterie import_data` makes: read when they are needed."""
 
 from collections import Counter
 
 import numpy as np
 
 from coterie.contract.data import Indices
+from coterie.datamodules.base import Half
+from coterie.datamodules.image_files import Tally, read_images
+from coterie.datamodules.own_data import OwnData, PicturesConfig
+from coterie.datamodules.partitions import Labels
+from coterie.datamodules.shard_files import INDEX, ShardFiles, ShardIndex
+from coterie.datamodules.source import Samples, Source
 from coterie.errors import DataError
-from datamodules.base import Half
-from datamodules.image_files import Tally, read_images
-from datamodules.own_data import OwnData, PicturesConfig
-from datamodules.partitions import Labels
-from datamodules.shard_files import INDEX, ShardFiles, ShardIndex
-from datamodules.source import Samples, Source
 
 
 class Shards(OwnData["Shards.Config"]):

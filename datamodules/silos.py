@@ -22,7 +22,9 @@ class Silos:
         clients: Mapping[str, str] = Field(min_length=1)
         """Path of each client's data, by the client's name: {silo_a: /data/a, …}."""
 
-        source: Mapping[str, Any] = Field(default={"target": "datamodules.folders:ClassFolders"})
+        source: Mapping[str, Any] = Field(
+            default={"target": "coterie.datamodules.folders:ClassFolders"}
+        )
         """The data set that reads a client's path: its target, and its keys other than `path`."""
 
         @model_validator(mode="after")

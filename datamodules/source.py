@@ -10,16 +10,16 @@ from numpy.typing import NDArray
 
 from coterie.contract.data import Indices, Unreadable
 from coterie.contract.samples import StreamedSamples
-from datamodules.decoding import Form, Picture, UnreadablePictureError
-from datamodules.image_files import (
+from coterie.datamodules.decoding import Form, Picture, UnreadablePictureError
+from coterie.datamodules.image_files import (
     decode_images,
     look_through,
     read_images,
     refuse,
     tell_skipped,
 )
-from datamodules.partitions import Labels, stratified_subset
-from datamodules.stored import Chained, Picked
+from coterie.datamodules.partitions import Labels, stratified_subset
+from coterie.datamodules.stored import Chained, Picked
 
 Images = NDArray[np.uint8]
 Samples = NDArray[Any]
@@ -112,7 +112,7 @@ class Source:
         if self.count >= _MANY:
             _logger.warning(
                 "Looking through %d pictures, to see that all can be read; python -m "
-                "ray_jobs.import_data does it once for many runs.",
+                "coterie import_data does it once for many runs.",
                 self.count,
             )
         bad, tally = look_through(self.pictures, self.names, self.form)
@@ -128,7 +128,7 @@ class Source:
             refuse(
                 errors,
                 self.count,
-                "mend them or take them out (python -m ray_jobs.check_data lists all)",
+                "mend them or take them out (coterie check_data lists all)",
                 skip="data.on_error=skip",
             )
         tell_skipped(errors, self.count)
@@ -150,7 +150,7 @@ def source_from_arrays(images: Images, labels: Labels) -> Source:
 
 
 def source_from_pictures(pictures: Sequence[Picture], names: Sequence[str], form: Form) -> Source:
-    """Source of encoded pictures; see `datamodules.decoding`."""
+    """Source of encoded pictures; see `coterie.datamodules.decoding`."""
 
     def read(rows: Indices) -> Images:
         return read_images([pictures[row] for row in rows], [names[row] for row in rows], form)

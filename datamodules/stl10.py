@@ -6,10 +6,10 @@ from typing import ClassVar
 import numpy as np
 
 from coterie.contract.data import Indices
+from coterie.datamodules.base import ROOT_VARIABLE, Half
+from coterie.datamodules.downloaded import DownloadConfig, DownloadedDataModule
+from coterie.datamodules.source import Images, Source, merge_sources
 from coterie.errors import DataError
-from datamodules.base import ROOT_VARIABLE, Half
-from datamodules.downloaded import DownloadConfig, DownloadedDataModule
-from datamodules.source import Images, Source, merge_sources
 
 _FOLDER = "stl10_binary"
 _SHAPE = (3, 96, 96)

@@ -11,21 +11,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.contract.data import SampleBatch
-from coterie.errors import DataError
-from datamodules.decoding import Picture, UnreadablePictureError
-from datamodules.fitting import Fitting
-from datamodules.growth import check_growth
-from datamodules.image_files import refuse, tell_skipped
-from datamodules.npz import DAMAGE, read_header
-from datamodules.picture_search import PictureSearch
-from datamodules.sample_tables import (
+from coterie.datamodules.decoding import Picture, UnreadablePictureError
+from coterie.datamodules.fitting import Fitting
+from coterie.datamodules.growth import check_growth
+from coterie.datamodules.image_files import refuse, tell_skipped
+from coterie.datamodules.npz import DAMAGE, read_header
+from coterie.datamodules.picture_search import PictureSearch
+from coterie.datamodules.sample_tables import (
     open_csv_table,
     open_parquet_table,
     table_batches,
     unreadable,
 )
-from datamodules.shard_files import ShardFiles, shard_name
-from datamodules.source import OnError
+from coterie.datamodules.shard_files import ShardFiles, shard_name
+from coterie.datamodules.source import OnError
+from coterie.errors import DataError
 
 _ARRAYS = ("samples", "x", "images")
 _KINDS = "a folder of pictures or shards, or a .npy, .npz, .parquet or .csv file"
@@ -53,7 +53,7 @@ def open_samples(
 
     A folder's pictures are sorted and named by path; shards hold their samples' order and names.
     An .npz file's array is `samples`, `x`, `images` or the only one. For tables see
-    `datamodules.sample_tables`.
+    `coterie.datamodules.sample_tables`.
 
     Args:
         path: A folder of pictures or shards, or a file with the extension of its kind.

@@ -7,10 +7,10 @@ import numpy as np
 from scipy.io import loadmat
 from scipy.io.matlab import MatReadError
 
+from coterie.datamodules.base import HALVES, ROOT_VARIABLE, Half
+from coterie.datamodules.downloaded import DownloadConfig, DownloadedDataModule
+from coterie.datamodules.source import Source, source_from_arrays
 from coterie.errors import DataError
-from datamodules.base import HALVES, ROOT_VARIABLE, Half
-from datamodules.downloaded import DownloadConfig, DownloadedDataModule
-from datamodules.source import Source, source_from_arrays
 
 _BROKEN = (OSError, ValueError, TypeError, KeyError, RuntimeError, MatReadError)
 """SciPy's errors for files that are corrupt or not MATLAB version 5, as SVHN's are."""

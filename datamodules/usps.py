@@ -5,15 +5,15 @@ from typing import ClassVar
 
 import numpy as np
 
-from coterie.errors import DataError
-from datamodules.base import (
+from coterie.datamodules.base import (
     ROOT_VARIABLE,
     Half,
     ImageConfig,
     ImageDataModule,
 )
-from datamodules.parquet_images import find_parquet, open_parquet_images
-from datamodules.source import Source, source_from_arrays
+from coterie.datamodules.parquet_images import find_parquet, open_parquet_images
+from coterie.datamodules.source import Source, source_from_arrays
+from coterie.errors import DataError
 
 _BZ2 = {"train": "usps.bz2", "test": "usps.t.bz2"}
 

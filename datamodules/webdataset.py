@@ -8,12 +8,12 @@ from typing import Any
 
 from pydantic import Field
 
+from coterie.datamodules.base import Half
+from coterie.datamodules.own_data import OwnData, PicturesConfig, number_classes
+from coterie.datamodules.picture_search import EXTENSIONS
+from coterie.datamodules.source import Source, source_from_pictures
+from coterie.datamodules.stored import FilePart
 from coterie.errors import DataError
-from datamodules.base import Half
-from datamodules.own_data import OwnData, PicturesConfig, number_classes
-from datamodules.picture_search import EXTENSIONS
-from datamodules.source import Source, source_from_pictures
-from datamodules.stored import FilePart
 
 _LONGEST_LABEL = 4096
 _LONGEST_HEADER = 1 << 20

@@ -14,8 +14,7 @@ from torch import Tensor
 from coterie.contract import Entry, Rule, StateRules, Task, Tensors
 from coterie.gradcache import Part, Terms, batch_loss
 from coterie.losses.cosine import normalised_error
-from coterie.networks.ema import update_ema
-from modules.pretraining import (
+from coterie.modules.pretraining import (
     ONLINE,
     PREDICTOR,
     Branch,
@@ -26,6 +25,7 @@ from modules.pretraining import (
     TwoViewsPredicted,
     Views,
 )
+from coterie.networks.ema import update_ema
 
 
 class BootstrapConfig(PredictorConfig):

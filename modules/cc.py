@@ -16,9 +16,9 @@ from coterie.contract.clusterer import Clusterer
 from coterie.gradcache import MicroBatched, Rows, Terms, batch_loss
 from coterie.losses.contrastive import cluster_contrastive_loss, contrastive_loss, nt_xent
 from coterie.losses.entropy import cluster_entropy
+from coterie.modules.averaging import Averaging, AveragingConfig
+from coterie.modules.view_pairs import ViewPairs, pair_parts
 from coterie.networks.branch import ContrastiveBranch, cluster_count
-from modules.averaging import Averaging, AveragingConfig
-from modules.view_pairs import ViewPairs, pair_parts
 
 PARTS = ("encoder", "instance", "cluster")
 METRICS = frozenset({"loss", "instance", "cluster", "entropy"})

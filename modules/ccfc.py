@@ -44,9 +44,9 @@ from coterie.contract.clusterer import Clusterer
 from coterie.contract.form import UNIT_LENGTH
 from coterie.errors import ConfigError, RunError
 from coterie.losses.cosine import Pairs
+from coterie.modules.cluster_siamese import METRICS, ClusterSiamese, SiameseConfig, Stage, in_metric
 from coterie.networks.branch import cluster_count
 from coterie.networks.heads import Centroids, UnitLength
-from modules.cluster_siamese import METRICS, ClusterSiamese, SiameseConfig, Stage, in_metric
 
 NETWORKS = frozenset({"encoder", "predictor"})
 CENTROIDS = "centroids"

@@ -33,6 +33,9 @@ from coterie.contract import (
 )
 from coterie.contract.clusterer import Clusterer
 from coterie.errors import ConfigError
+from coterie.modules.cfcl_device import PULLED, RESERVE, Device, Sender, proximity
+from coterie.modules.cfcl_model import Local, TripletModel
+from coterie.modules.cfcl_timeline import CFCLConfig, Event, check_exchange, timeline
 from coterie.peers.topology import (
     Edges,
     complete_graph,
@@ -42,9 +45,6 @@ from coterie.peers.topology import (
     neighbours,
     ring,
 )
-from modules.cfcl_device import PULLED, RESERVE, Device, Sender, proximity
-from modules.cfcl_model import Local, TripletModel
-from modules.cfcl_timeline import CFCLConfig, Event, check_exchange, timeline
 
 MODEL, SETUP = "encoder", "setup"
 METRICS = {

@@ -17,13 +17,13 @@ from coterie.clustering.kmeans import kmeans
 from coterie.contract import Client, Tensors, derive_seed, load_tensors
 from coterie.contract.clusterer import to_unit
 from coterie.losses.triplet import crossed_losses
+from coterie.modules.cfcl_model import TripletModel
+from coterie.modules.cfcl_timeline import CFCLConfig
 from coterie.networks.views import seeded_view
 from coterie.peers.choosing import draw, draw_uniformly, nearest_to_centroids
 from coterie.peers.clusters import mean_squared_radius, relative_distance
 from coterie.peers.embeddings_importance import embedding_importance
 from coterie.peers.samples_importance import sample_importance
-from modules.cfcl_model import TripletModel
-from modules.cfcl_timeline import CFCLConfig
 
 RESERVE, PULLED = ("reserve_samples", "reserve_embeddings"), ("samples", "embeddings")
 """The keys of messages: samples in explicit exchange, embeddings in implicit exchange."""

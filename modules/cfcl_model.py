@@ -21,8 +21,8 @@ from coterie.contract import (
 )
 from coterie.contract.clusterer import parameter_dtype, to_unit
 from coterie.losses.triplet import received_loss, staleness_weight, triplet_losses
+from coterie.modules.cfcl_timeline import CFCLConfig
 from coterie.networks.views import seeded_view
-from modules.cfcl_timeline import CFCLConfig
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,10 +18,10 @@ from coterie.contract import Entry, Rule, StateRules, Task
 from coterie.contract.clusterer import Clusterer, to_unit
 from coterie.errors import ConfigError
 from coterie.gradcache import UNCOUPLED
+from coterie.modules.averaging import AveragingConfig, sgd_or_adam
 from coterie.networks.encoders import dense
 from coterie.networks.views import seeded_view
 from coterie.precision import cross_entropy
-from modules.averaging import AveragingConfig, sgd_or_adam
 
 HIDDEN = (256, 128, 64)
 """Widths of a head's hidden layers, from the first on."""

@@ -19,10 +19,10 @@ from coterie.contract import Task, Tensors, load_optimizer, optimizer_tensors
 from coterie.contract.clusterer import parameter_dtype
 from coterie.gradcache import MicroBatched, Part, Rows, Terms, batch_loss
 from coterie.losses.cosine import Pairs, cluster_contrast, negative_cosine
+from coterie.modules.view_pairs import ViewPairs
 from coterie.networks.branch import cluster_count
 from coterie.networks.heads import PredictionHead, Projector
 from coterie.networks.views import LazySamples
-from modules.view_pairs import ViewPairs
 
 Stage = Literal["samples", "clusters"]
 """The loss compares two views of a sample (SimSiam, SCFC), or the samples of a cluster (CCFC)."""

@@ -55,16 +55,7 @@ from coterie.contract import (
 from coterie.contract.clusterer import Clusterer
 from coterie.contract.form import UNIT_LENGTH
 from coterie.errors import ConfigError
-from coterie.networks.prototypes import LatticeProjection, Prototypes, directions
-from coterie.networks.quadratic import (
-    QuadraticClassifier,
-    fit_sums,
-    fitted,
-    largest_value,
-    products_of,
-)
-from coterie.networks.warps import Warp, WarpSizes
-from modules.exact_sums import (
+from coterie.modules.exact_sums import (
     MOMENTS,
     POINTS,
     PRODUCTS,
@@ -82,8 +73,17 @@ from modules.exact_sums import (
     project_in,
     with_slots,
 )
-from modules.fixed_encoder import CENTROIDS, ENCODER
-from modules.noisy_prototypes import PROTOTYPES, WARPED, NoisyPrototypes
+from coterie.modules.fixed_encoder import CENTROIDS, ENCODER
+from coterie.modules.noisy_prototypes import PROTOTYPES, WARPED, NoisyPrototypes
+from coterie.networks.prototypes import LatticeProjection, Prototypes, directions
+from coterie.networks.quadratic import (
+    QuadraticClassifier,
+    fit_sums,
+    fitted,
+    largest_value,
+    products_of,
+)
+from coterie.networks.warps import Warp, WarpSizes
 
 LABELS, CLASSIFIER = "labels", "classifier"
 TARGETS, WEIGHTS = "targets", "weights"

@@ -40,8 +40,14 @@ from coterie.contract import (
 from coterie.contract.clusterer import Clusterer
 from coterie.contract.phase import Fact
 from coterie.errors import ConfigError
-from modules.choice_history import favourite, history, latest_choices, remember, smallest_share
-from modules.classification import RULES, Classification, ClassificationConfig
+from coterie.modules.choice_history import (
+    favourite,
+    history,
+    latest_choices,
+    remember,
+    smallest_share,
+)
+from coterie.modules.classification import RULES, Classification, ClassificationConfig
 
 EXPLORATION, EXPLOITATION = "exploration", "exploitation"
 

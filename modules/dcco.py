@@ -17,8 +17,8 @@ from coterie.losses.correlation import (
     pair_shapes,
     pair_statistics,
 )
-from modules.pretraining import CrossSilo, PretrainingConfig
-from modules.shared_statistics import SharedStatistics, SharedViews
+from coterie.modules.pretraining import CrossSilo, PretrainingConfig
+from coterie.modules.shared_statistics import SharedStatistics, SharedViews
 
 
 class DCCOConfig(CrossSilo, PretrainingConfig):

@@ -28,10 +28,10 @@ from coterie.contract import (
     derive_seed,
 )
 from coterie.contract.clusterer import Clusterer
+from coterie.modules.fixed_encoder import OnEncoder
 from coterie.networks.encoders import Encoder
 from coterie.networks.prototypes import LatticeProjection
 from coterie.networks.warps import Warp
-from modules.fixed_encoder import OnEncoder
 
 MOMENTS, SUMS = "moments", "sums"
 COUNT, TOTAL, PRODUCTS = "count", "total", "products"

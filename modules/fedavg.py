@@ -10,8 +10,8 @@ from pydantic import Field, PositiveFloat, PositiveInt
 
 from coterie.contract import ServerState
 from coterie.contract.clusterer import Clusterer
-from modules.averaging import Averaging
-from modules.classification import RULES, Classification, ClassificationConfig
+from coterie.modules.averaging import Averaging
+from coterie.modules.classification import RULES, Classification, ClassificationConfig
 
 
 class FedAvg(Averaging["FedAvg.Config", Classification]):

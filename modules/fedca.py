@@ -37,9 +37,7 @@ from coterie.contract.form import UNIT_LENGTH
 from coterie.errors import ConfigError
 from coterie.gradcache import Part, Terms, batch_loss
 from coterie.losses.contrastive import nt_xent_against
-from coterie.networks.heads import UnitLength
-from coterie.precision import widened
-from modules.pretraining import (
+from coterie.modules.pretraining import (
     ONLINE,
     CrossSilo,
     Pretraining,
@@ -47,6 +45,8 @@ from modules.pretraining import (
     TwoViews,
     Views,
 )
+from coterie.networks.heads import UnitLength
+from coterie.precision import widened
 
 DICTIONARY, BASE, PROJECTIONS = "dictionary", "base", "projections"
 

@@ -13,9 +13,9 @@ from pydantic import Field
 from torch import Tensor
 
 from coterie.contract import Slots, Task, Tensors, load_tensors
-from modules.byol import Bootstrap
-from modules.fedu import RULES, PaperConfig, decayed_rate
-from modules.pretraining import Pretraining, divergence
+from coterie.modules.byol import Bootstrap
+from coterie.modules.fedu import RULES, PaperConfig, decayed_rate
+from coterie.modules.pretraining import Pretraining, divergence
 
 DIVERGENCE, SCALE = "divergence", "scale"
 """What a client keeps besides networks: how far its last turn moved the encoder, and λ."""

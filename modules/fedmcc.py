@@ -41,7 +41,7 @@ from coterie.contract import (
 from coterie.contract.clusterer import Clusterer
 from coterie.contract.phase import Fact
 from coterie.errors import ConfigError
-from modules.mcc import HEAD_LOSS, METRICS, PARTS, MomentumConfig, MomentumContrast, Stage
+from coterie.modules.mcc import HEAD_LOSS, METRICS, PARTS, MomentumConfig, MomentumContrast, Stage
 
 
 class Training(NamedTuple):

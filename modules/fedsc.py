@@ -22,8 +22,8 @@ from coterie.contract import (
 )
 from coterie.losses.correlation import correlation, shared_spectral_loss
 from coterie.losses.spectral import bounded_rows
-from modules.pretraining import CrossSilo, PretrainingConfig
-from modules.shared_statistics import (
+from coterie.modules.pretraining import CrossSilo, PretrainingConfig
+from coterie.modules.shared_statistics import (
     DRAW,
     SAMPLES,
     SEED,

@@ -11,8 +11,8 @@ from typing import Annotated, Self
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from coterie.contract import StateRules, Tensors
-from modules.byol import KEPT_TARGET, Bootstrap, BootstrapConfig
-from modules.pretraining import (
+from coterie.modules.byol import KEPT_TARGET, Bootstrap, BootstrapConfig
+from coterie.modules.pretraining import (
     ONLINE,
     PREDICTOR,
     CrossSilo,

@@ -20,9 +20,7 @@ from coterie.contract.seeds import derive_seed
 from coterie.gradcache import Part, Rows, Terms, batch_loss
 from coterie.losses.contrastive import nt_xent
 from coterie.losses.relational import relational_loss
-from coterie.networks.heads import PredictionHead
-from coterie.networks.views import LazyViews
-from modules.pretraining import (
+from coterie.modules.pretraining import (
     ONLINE,
     PREDICTOR,
     CrossSilo,
@@ -30,6 +28,8 @@ from modules.pretraining import (
     PretrainingConfig,
     TwoViews,
 )
+from coterie.networks.heads import PredictionHead
+from coterie.networks.views import LazyViews
 
 
 class FedXConfig(CrossSilo, PretrainingConfig):

@@ -29,8 +29,8 @@ from coterie.contract import (
     derive_seed,
     gathered,
 )
+from coterie.modules.fixed_encoder import CENTROIDS, ENCODER, FixedEncoderConfig, OnFixedEncoder
 from coterie.networks.heads import FuzzyCentroids
-from modules.fixed_encoder import CENTROIDS, ENCODER, FixedEncoderConfig, OnFixedEncoder
 
 SUPPORTS = "supports"
 RECORDS = frozenset({CENTROIDS, SUPPORTS})

@@ -27,7 +27,7 @@ from coterie.contract import (
     gathered,
 )
 from coterie.errors import RunError
-from modules.fixed_encoder import CENTROIDS, ENCODER, FixedEncoderConfig, OnFixedEncoder
+from coterie.modules.fixed_encoder import CENTROIDS, ENCODER, FixedEncoderConfig, OnFixedEncoder
 
 
 class KFED(OnFixedEncoder):

@@ -32,9 +32,7 @@ from coterie.contract import (
 )
 from coterie.contract.clusterer import Clusterer
 from coterie.contract.phase import Fact
-from coterie.networks.branch import cluster_count
-from coterie.networks.heads import Centroids
-from modules.exact_sums import (
+from coterie.modules.exact_sums import (
     MOMENTS,
     SUMS,
     ExactSumsConfig,
@@ -45,8 +43,10 @@ from modules.exact_sums import (
     moments_of,
     once,
 )
-from modules.fixed_encoder import CENTROIDS, ENCODER
-from modules.noisy_lloyd import NoisyLloyd
+from coterie.modules.fixed_encoder import CENTROIDS, ENCODER
+from coterie.modules.noisy_lloyd import NoisyLloyd
+from coterie.networks.branch import cluster_count
+from coterie.networks.heads import Centroids
 
 MOVING, BEST = "moving", "best"
 

@@ -24,10 +24,10 @@ from coterie.contract import (
 )
 from coterie.contract.clusterer import Clusterer
 from coterie.losses.cosine import model_contrast
+from coterie.modules.averaging import Averaging
+from coterie.modules.classification import Classification, ClassificationConfig, head
 from coterie.networks.heads import Projector
 from coterie.precision import cross_entropy
-from modules.averaging import Averaging
-from modules.classification import Classification, ClassificationConfig, head
 
 
 class MOONConfig(ClassificationConfig):

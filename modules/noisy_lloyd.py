@@ -18,8 +18,8 @@ from torch import Tensor
 from coterie.clustering.lattice import LIMIT, clipped_rows, cluster_sums, nearest, on_lattice
 from coterie.contract import Bounds, Mean, Outcome, Phase, ServerState, Slots, summed
 from coterie.errors import ConfigError
-from modules.exact_sums import SUMS, draws, once
-from modules.fixed_encoder import CENTROIDS, ENCODER
+from coterie.modules.exact_sums import SUMS, draws, once
+from coterie.modules.fixed_encoder import CENTROIDS, ENCODER
 
 MEAN, LLOYD = "mean", "lloyd"
 _STEPS = 2**20

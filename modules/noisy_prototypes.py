@@ -33,9 +33,7 @@ from coterie.contract import (
     summed,
 )
 from coterie.errors import RunError
-from coterie.networks.prototypes import LatticeProjection, directions
-from coterie.networks.warps import Warp
-from modules.exact_sums import (
+from coterie.modules.exact_sums import (
     COUNT,
     MOMENTS,
     POINTS,
@@ -49,8 +47,10 @@ from modules.exact_sums import (
     draws,
     once,
 )
-from modules.fixed_encoder import CENTROIDS, ENCODER
-from modules.noisy_lloyd import NoisyLloyd
+from coterie.modules.fixed_encoder import CENTROIDS, ENCODER
+from coterie.modules.noisy_lloyd import NoisyLloyd
+from coterie.networks.prototypes import LatticeProjection, directions
+from coterie.networks.warps import Warp
 
 PROTOTYPES, WARPED = "prototypes", "warped"
 ITERATIONS = 8

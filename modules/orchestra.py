@@ -42,7 +42,7 @@ from coterie.contract.accounting import check_installed, epsilon, noise_for
 from coterie.contract.clusterer import Clusterer
 from coterie.contract.form import UNIT_LENGTH
 from coterie.errors import ConfigError
-from modules.orchestra_model import GlobalClusters, OrchestraConfig, OrchestraModel
+from coterie.modules.orchestra_model import GlobalClusters, OrchestraConfig, OrchestraModel
 
 NETWORKS = frozenset({"online", "target", "rotation"})
 METRICS = frozenset({"loss", "cluster", "rotation", "smallest_cluster"})

@@ -16,10 +16,10 @@ from coterie.config.component import Component
 from coterie.contract import Task
 from coterie.contract.clusterer import Prediction, parameter_dtype, to_unit
 from coterie.gradcache import UNCOUPLED
+from coterie.modules.rotation import TURNS, check_rotatable, drawn_turns, rotated
 from coterie.networks.ema import update_ema
 from coterie.networks.views import two_views
 from coterie.precision import cross_entropy, in_float32, unit_rows
-from modules.rotation import TURNS, check_rotatable, drawn_turns, rotated
 
 
 class OrchestraConfig(Component):

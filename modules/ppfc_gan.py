@@ -25,10 +25,10 @@ from coterie.contract import (
     seeded,
 )
 from coterie.contract.clusterer import to_unit
+from coterie.modules.fixed_encoder import CENTROIDS, ENCODER, RULES, FixedEncoder
+from coterie.modules.synthesis import SYNTHETIC, OnSynthesis, SynthesisConfig
 from coterie.networks.branch import cluster_count
 from coterie.networks.encoders import Width, dense
-from modules.fixed_encoder import CENTROIDS, ENCODER, RULES, FixedEncoder
-from modules.synthesis import SYNTHETIC, OnSynthesis, SynthesisConfig
 
 
 class PPFCGAN(OnSynthesis):

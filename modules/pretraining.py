@@ -17,9 +17,9 @@ from coterie.config.component import Component
 from coterie.contract import Entry, Rule, ServerState, Slots, Task, Tensors, load_tensors
 from coterie.contract.clusterer import Clusterer, UnitProjection
 from coterie.gradcache import MicroBatched, Rows
+from coterie.modules.averaging import Averaging, AveragingConfig, sgd_or_adam
+from coterie.modules.view_pairs import ViewPairs
 from coterie.networks.heads import PredictionHead, Projector, ProjectorNorm
-from modules.averaging import Averaging, AveragingConfig, sgd_or_adam
-from modules.view_pairs import ViewPairs
 
 Views = tuple[Rows, Rows]
 

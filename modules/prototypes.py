@@ -38,10 +38,10 @@ from coterie.contract import (
 )
 from coterie.contract.clusterer import Clusterer
 from coterie.errors import ConfigError
+from coterie.modules.exact_sums import MOMENTS, POINTS, project_in, with_slots
+from coterie.modules.fixed_encoder import ENCODER, FixedEncoderConfig, OnEncoder
+from coterie.modules.noisy_prototypes import PROTOTYPES, NoisyPrototypes
 from coterie.networks.prototypes import Prototypes as PrototypesHead
-from modules.exact_sums import MOMENTS, POINTS, project_in, with_slots
-from modules.fixed_encoder import ENCODER, FixedEncoderConfig, OnEncoder
-from modules.noisy_prototypes import PROTOTYPES, NoisyPrototypes
 
 COUNTS, SCATTER = "counts", "scatter"
 _COMPONENTS = 64

@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from coterie.contract import Entry, Rule, ServerState, StateRules, Task
 from coterie.contract.clusterer import Clusterer, UnitProjection, parameter_dtype, to_unit
 from coterie.gradcache import UNCOUPLED
+from coterie.modules.averaging import Averaging, AveragingConfig, sgd_or_adam
+from coterie.modules.orchestra_model import ProjectedEncoder
+from coterie.modules.pretraining import CrossSilo
+from coterie.modules.rotation import TURNS, check_rotatable, drawn_turns, rotated
 from coterie.precision import cross_entropy
-from modules.averaging import Averaging, AveragingConfig, sgd_or_adam
-from modules.orchestra_model import ProjectedEncoder
-from modules.pretraining import CrossSilo
-from modules.rotation import TURNS, check_rotatable, drawn_turns, rotated
 
 
 class RotPredConfig(CrossSilo, AveragingConfig):

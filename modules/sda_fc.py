@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from coterie.clustering.fuzzy import fuzzy_means
 from coterie.clustering.kmeans import kmeans
 from coterie.contract import Mean, Phase, ServerState, Tensors, derive_seed, gathered
+from coterie.modules.fixed_encoder import CENTROIDS
+from coterie.modules.synthesis import SYNTHETIC, OnSynthesis, SynthesisConfig
 from coterie.networks.heads import Centroids, UnitLength
 from coterie.precision import unit_rows
-from modules.fixed_encoder import CENTROIDS
-from modules.synthesis import SYNTHETIC, OnSynthesis, SynthesisConfig
 
 _ROWS = 1024
 """Samples that the server encodes at a time."""

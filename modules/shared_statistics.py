@@ -31,8 +31,8 @@ from coterie.contract import (
     load_slots,
 )
 from coterie.gradcache import Terms, batch_loss
-from modules.pretraining import ONLINE, Pretraining, PretrainingConfig, TwoViews, Views
-from modules.view_pairs import pair_parts
+from coterie.modules.pretraining import ONLINE, Pretraining, PretrainingConfig, TwoViews, Views
+from coterie.modules.view_pairs import pair_parts
 
 STATISTICS, DRAW, SEED = "statistics", "draw", "seed"
 """The slot of the clients' statistics; that of a round's seed; the seed of batches and views."""

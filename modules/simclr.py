@@ -12,7 +12,7 @@ from torch import Tensor
 from coterie.contract import StateRules, Task
 from coterie.gradcache import Terms, batch_loss
 from coterie.losses.contrastive import nt_xent
-from modules.pretraining import (
+from coterie.modules.pretraining import (
     ONLINE,
     CrossSilo,
     Pretraining,
@@ -20,7 +20,7 @@ from modules.pretraining import (
     TwoViews,
     Views,
 )
-from modules.view_pairs import pair_parts
+from coterie.modules.view_pairs import pair_parts
 
 
 class SimCLRConfig(PretrainingConfig):

@@ -13,8 +13,7 @@ from torch import Tensor
 from coterie.contract import StateRules, Task
 from coterie.gradcache import Terms, batch_loss
 from coterie.losses.cosine import negative_cosine
-from coterie.networks.heads import ProjectorNorm
-from modules.pretraining import (
+from coterie.modules.pretraining import (
     ONLINE,
     PREDICTOR,
     CrossSilo,
@@ -23,7 +22,8 @@ from modules.pretraining import (
     TwoViewsPredicted,
     Views,
 )
-from modules.view_pairs import pair_parts
+from coterie.modules.view_pairs import pair_parts
+from coterie.networks.heads import ProjectorNorm
 
 
 class SimSiamConfig(PredictionConfig):

@@ -12,8 +12,7 @@ from torch import Tensor
 from coterie.contract import StateRules, Task
 from coterie.gradcache import Terms, batch_loss
 from coterie.losses.spectral import spectral_contrast
-from coterie.networks.heads import ProjectorNorm
-from modules.pretraining import (
+from coterie.modules.pretraining import (
     ONLINE,
     CrossSilo,
     Pretraining,
@@ -21,7 +20,8 @@ from modules.pretraining import (
     TwoViews,
     Views,
 )
-from modules.view_pairs import pair_parts
+from coterie.modules.view_pairs import pair_parts
+from coterie.networks.heads import ProjectorNorm
 
 
 class SpecLossConfig(CrossSilo, PretrainingConfig):

@@ -33,9 +33,9 @@ from coterie.contract.client import Batch
 from coterie.contract.clusterer import to_unit
 from coterie.errors import ConfigError
 from coterie.losses.adversarial import discriminator_loss, generator_loss
+from coterie.modules.fixed_encoder import OnCentroids
 from coterie.networks.branch import cluster_count
 from coterie.networks.gan import build_discriminator, build_generator
-from modules.fixed_encoder import OnCentroids
 
 SYNTHETIC = "synthetic"
 

@@ -28,10 +28,7 @@ from coterie.clustering.lattice import off_lattice, on_lattice, products
 from coterie.contract import Client, Mean, Outcome, Phase, ServerState, Slots, Task, Tensors, summed
 from coterie.contract.clusterer import Clusterer
 from coterie.contract.form import Bounds
-from coterie.networks.branch import cluster_count
-from coterie.networks.lattice_softmax import FINE, LatticeSoftmax, design, logs_of_two, scale_of
-from coterie.networks.prototypes import directions
-from modules.exact_sums import (
+from coterie.modules.exact_sums import (
     MOMENTS,
     POINTS,
     PROJECTION,
@@ -45,7 +42,10 @@ from modules.exact_sums import (
     once,
     project_in,
 )
-from modules.fixed_encoder import ENCODER
+from coterie.modules.fixed_encoder import ENCODER
+from coterie.networks.branch import cluster_count
+from coterie.networks.lattice_softmax import FINE, LatticeSoftmax, design, logs_of_two, scale_of
+from coterie.networks.prototypes import directions
 
 TASK, ADAM, SCATTER = "task", "adam", "scatter"
 LABELS, CLASSIFIER, SHARES = "labels", "classifier", "shares"

@@ -1,4 +1,4 @@
-"""Audit what a run says about its samples: `python -m ray_jobs.audit run=DIR`."""
+"""Audit what a run says about its samples: `coterie audit run=DIR`."""
 
 from collections.abc import Sequence
 from typing import Annotated
@@ -45,7 +45,7 @@ def _help(*arguments: str) -> str:
         "Shows what left each client of a run, key by key, with the fewest samples that a vector "
         "stands for, and attacks the model: how well it tells training samples from held-out ones. "
         f"Keys of {', '.join(CHANGEABLE)} can be changed, such as data.root. See docs/privacy.md.",
-        "usage: python -m ray_jobs.audit run=DIR [KEY=VALUE ...]",
+        "usage: coterie audit run=DIR [KEY=VALUE ...]",
         AuditConfig,
     )
 

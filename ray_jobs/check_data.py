@@ -1,4 +1,4 @@
-"""Check a data set before it is used: `python -m ray_jobs.check_data data=CHOICE data.path=DIR`."""
+"""Check a data set before it is used: `coterie check_data data=CHOICE data.path=DIR`."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from coterie.tracking.paths import local_path, make_writable
 from coterie.tracking.terminal import Terminal
 
 if TYPE_CHECKING:
-    from datamodules.checking import Findings, Report
+    from coterie.datamodules.checking import Findings, Report
 
 _ABOUT = (
     "Looks at every sample of a data set once and keeps none: how many there are, of which sizes, "
@@ -27,8 +27,8 @@ _ABOUT = (
     "over train's other keys, such as partition=by_client."
 )
 _USAGE = (
-    "usage: python -m ray_jobs.check_data data=CHOICE [data.KEY=VALUE ...] [out=DIR]\n"
-    "       (python -m ray_jobs.train --help data=CHOICE lists its keys)"
+    "usage: coterie check_data data=CHOICE [data.KEY=VALUE ...] [out=DIR]\n"
+    "       (coterie train --help data=CHOICE lists its keys)"
 )
 _SHOWN = 8
 
@@ -65,7 +65,7 @@ def main(arguments: Sequence[str]) -> int:
 def _check(arguments: Sequence[str]) -> int:
     config, values = separate_data(list(filterfalse(_is_of_another_part, arguments)))
     out = local_path("out", load_component(CheckConfig, values).out)
-    from datamodules.checking import check_data
+    from coterie.datamodules.checking import check_data
 
     data = build_data(config)
     make_writable("out", out)

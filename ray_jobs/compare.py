@@ -1,4 +1,4 @@
-"""Compare experiments over seeds: `python -m ray_jobs.compare experiments=[…] seeds=[…]`."""
+"""Compare experiments over seeds: `coterie compare experiments=[…] seeds=[…]`."""
 
 from collections.abc import Sequence
 
@@ -14,13 +14,13 @@ _EXIT_CODES = {
     "130": "interrupted; the runs under way stopped after a checkpoint",
 }
 _ABOUT = (
-    "Runs experiments over seeds, each run like ray_jobs.train, and writes a table (mean ± "
+    "Runs experiments over seeds, each run like coterie train, and writes a table (mean ± "
     "standard deviation over the seeds: table.md, table.csv, on W&B with tracking=wandb) and "
     "figures into out=DIR. Other keys apply to all experiments (method.epochs=1), with NAME: "
     "before them to one (fedmcc_digits:method.momentum=0.9). Several values, separated by commas, "
     "make a run for each (partition.p=0,0.5,1). Runs are parallel where CPUs and GPUs allow; a run "
     "that fails does not stop the others. For the experiments and their keys see "
-    "python -m ray_jobs.train --help."
+    "coterie train --help."
 )
 
 
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str]) -> int:
 def _help(*arguments: str) -> str:
     return command_help(
         _ABOUT,
-        "usage: python -m ray_jobs.compare experiments=[NAME,...] [seeds=[0,1,2]]\n"
+        "usage: coterie compare experiments=[NAME,...] [seeds=[0,1,2]]\n"
         "         [[NAME:]KEY=VALUE[,VALUE ...] ...]",
         CompareConfig,
         _EXIT_CODES,

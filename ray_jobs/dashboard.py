@@ -1,4 +1,4 @@
-"""Make a W&B workspace for Coterie's runs: `python -m ray_jobs.dashboard entity=TEAM`."""
+"""Make a W&B workspace for Coterie's runs: `coterie dashboard entity=TEAM`."""
 
 from collections.abc import Sequence
 from typing import Annotated
@@ -45,7 +45,7 @@ def _help(*arguments: str) -> str:
     return command_help(
         "Makes a workspace on Weights & Biases with scores, losses, bytes, clients and figures of "
         "all runs in a project. It needs the package wandb-workspaces.",
-        "usage: python -m ray_jobs.dashboard entity=TEAM [KEY=VALUE ...]",
+        "usage: coterie dashboard entity=TEAM [KEY=VALUE ...]",
         DashboardConfig,
     )
 

@@ -1,4 +1,4 @@
-"""Embed a data set once: `python -m ray_jobs.embed data=CHOICE encoder=CHOICE out=DIR`."""
+"""Embed a data set once: `coterie embed data=CHOICE encoder=CHOICE out=DIR`."""
 
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -23,8 +23,8 @@ _ABOUT = (
     "goes on where it was."
 )
 _USAGE = (
-    "usage: python -m ray_jobs.embed data=CHOICE encoder=CHOICE out=DIR [KEY=VALUE ...]\n"
-    "       (python -m ray_jobs.train --help data=CHOICE encoder=CHOICE lists their keys)"
+    "usage: coterie embed data=CHOICE encoder=CHOICE out=DIR [KEY=VALUE ...]\n"
+    "       (coterie train --help data=CHOICE encoder=CHOICE lists their keys)"
 )
 
 
@@ -67,8 +67,8 @@ def _embed(arguments: Sequence[str]) -> int:
     from coterie.contract.data import DataModule
     from coterie.contract.data_checks import check_data
     from coterie.contract.seeds import seeded
+    from coterie.datamodules.embeddings import Embedder, claim
     from coterie.execution.device import check_device, device_of
-    from datamodules.embeddings import Embedder, claim
 
     out = Path(options.out).expanduser()
     recipe = {

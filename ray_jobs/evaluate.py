@@ -1,4 +1,4 @@
-"""Evaluate a run's checkpoint: `python -m ray_jobs.evaluate run=DIR [checkpoint=best] …`."""
+"""Evaluate a run's checkpoint: `coterie evaluate run=DIR [checkpoint=best] …`."""
 
 from collections.abc import Sequence
 from typing import Annotated, Literal
@@ -52,7 +52,7 @@ def _help(*arguments: str) -> str:
         "with few labels, and metrics without labels. The run's own config is used; keys of "
         f"{', '.join(CHANGEABLE)} can be changed, such as data.root. Without cluster.backend it "
         "runs on the cluster at hand, or else in this process.",
-        "usage: python -m ray_jobs.evaluate run=DIR [KEY=VALUE ...]",
+        "usage: coterie evaluate run=DIR [KEY=VALUE ...]",
         EvaluateConfig,
     )
 

@@ -1,4 +1,4 @@
-"""Import data into shards: `python -m ray_jobs.import_data data=CHOICE data.path=DIR out=DIR`."""
+"""Import data into shards: `coterie import_data data=CHOICE data.path=DIR out=DIR`."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,9 +21,9 @@ _ABOUT = (
     "data.on_error=skip."
 )
 _USAGE = (
-    "usage: python -m ray_jobs.import_data data=CHOICE [data.KEY=VALUE ...] out=DIR\n"
+    "usage: coterie import_data data=CHOICE [data.KEY=VALUE ...] out=DIR\n"
     "         [KEY=VALUE ...]\n"
-    "       (python -m ray_jobs.train --help data=CHOICE lists its keys)"
+    "       (coterie train --help data=CHOICE lists its keys)"
 )
 _READ_LATER = ("limit", "limit_test", "size", "split", "mode", "fit", "levels", "stream")
 """Keys of a data set that change what is read; shards hold the samples as they are."""
@@ -59,8 +59,8 @@ def main(arguments: Sequence[str]) -> int:
 def _import(arguments: Sequence[str]) -> int:
     config, values = separate_data(arguments, refused=_READ_LATER)
     options = load_component(ImportConfig, values)
-    from datamodules.importing import import_data
-    from datamodules.remote import is_remote, remote_path
+    from coterie.datamodules.importing import import_data
+    from coterie.datamodules.remote import is_remote, remote_path
 
     data = build_data(config)
     out = remote_path(options.out) if is_remote(options.out) else Path(options.out).expanduser()

@@ -1,4 +1,4 @@
-"""Show and keep a split without training: `python -m ray_jobs.partition experiment=NAME`."""
+"""Show and keep a split without training: `coterie partition experiment=NAME`."""
 
 from collections.abc import Sequence
 
@@ -10,13 +10,13 @@ from coterie.tracking.paths import local_path, make_writable
 from coterie.tracking.terminal import Terminal
 
 _HELP = """\
-usage: python -m ray_jobs.partition experiment=NAME [out=DIR]
+usage: coterie partition experiment=NAME [out=DIR]
          [GROUP=CHOICE ...] [KEY=VALUE ...]
 
 Shows how an experiment's samples are spread over its clients, and writes
 partition.png and partition.parquet into out=DIR (partition/). Another run takes
 the same split with partition=file partition.path=DIR/partition.parquet.
-For the experiments and keys see python -m ray_jobs.train --help.
+For the experiments and keys see coterie train --help.
 """
 
 
@@ -33,6 +33,7 @@ def _partition(arguments: Sequence[str]) -> int:
     outs, rest = separate(arguments, {"out"})
     config = compose(*rest)
     # Imported here, so that a mistyped key is refused before PyTorch is imported.
+    from coterie.datamodules.partition_files import write_partition
     from coterie.evaluation.label_distribution import (
         class_spread,
         class_table,
@@ -40,7 +41,6 @@ def _partition(arguments: Sequence[str]) -> int:
         label_distribution_figure,
     )
     from coterie.run.data import read_and_split
-    from datamodules.partition_files import write_partition
 
     data, parts = read_and_split(config)
     folder = local_path("out", str(read_values(outs).get("out") or "partition"))

@@ -1,4 +1,4 @@
-"""Assign new samples: `python -m ray_jobs.predict model=RUN/model input=PATH [key=value …]`."""
+"""Assign new samples: `coterie predict model=RUN/model input=PATH [key=value …]`."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
@@ -86,7 +86,7 @@ def main(arguments: Sequence[str]) -> int:
 def _help(*arguments: str) -> str:
     return command_help(
         "Assigns new samples to the clusters of a finished run.",
-        "usage: python -m ray_jobs.predict model=RUN/model input=PATH [KEY=VALUE ...]",
+        "usage: coterie predict model=RUN/model input=PATH [KEY=VALUE ...]",
         PredictConfig,
     )
 
@@ -95,12 +95,12 @@ def _predict(arguments: Sequence[str]) -> int:
     config = load_component(PredictConfig, read_values(arguments))
     # Imported here, so that a mistyped key is refused before PyTorch is imported.
     from coterie.config.stored import read_stored_config
+    from coterie.datamodules.fitting import Fitting, as_trained
+    from coterie.datamodules.streams import open_samples
     from coterie.models.assignments import check_output
     from coterie.models.loading import check_sizes
     from coterie.models.saved_model import model_folder, read_description
     from coterie.run.predict_samples import predict_samples
-    from datamodules.fitting import Fitting, as_trained
-    from datamodules.streams import open_samples
 
     output = Path(config.output).expanduser()
     check_output(output, embedding=config.embedding)

@@ -1,4 +1,4 @@
-"""Pretrain an encoder: `python -m ray_jobs.pretrain experiment=simclr_fashionmnist out=DIR`."""
+"""Pretrain an encoder: `coterie pretrain experiment=simclr_fashionmnist out=DIR`."""
 
 from collections.abc import Sequence
 
@@ -9,14 +9,14 @@ from coterie.errors import ConfigError
 from coterie.tracking.terminal import Terminal
 
 _HELP = """\
-usage: python -m ray_jobs.pretrain experiment=NAME out=DIR
+usage: coterie pretrain experiment=NAME out=DIR
          [GROUP=CHOICE ...] [KEY=VALUE ...]
 
 Trains an experiment, such as simclr_fashionmnist, in out=DIR, and resumes the
 run that is there. Other runs use the encoder with
 encoder=pretrained encoder.path=DIR, frozen, or with encoder.freeze=false as
 initial weights. For the experiments and keys see
-python -m ray_jobs.train --help.
+coterie train --help.
 """
 
 
@@ -24,7 +24,7 @@ def main(arguments: Sequence[str]) -> int:
     """Train the encoder that the arguments ask for.
 
     Returns:
-        The exit code, as in `ray_jobs.train`.
+        The exit code, as in `coterie train`.
     """
     return run_command(_pretrain, arguments, lambda *_: _HELP)
 

@@ -1,4 +1,4 @@
-"""Relevance of pretraining data: `python -m ray_jobs.relevance pretrained=DIR experiment=NAME`."""
+"""Relevance of pretraining data: `coterie relevance pretrained=DIR experiment=NAME`."""
 
 from collections.abc import Sequence
 from typing import Annotated
@@ -16,14 +16,14 @@ from coterie.tracking.run_directory import RunDirectory
 from coterie.tracking.terminal import Terminal
 
 _HELP = """\
-usage: python -m ray_jobs.relevance pretrained=DIR [samples=300] [trust=PACKAGE]
+usage: coterie relevance pretrained=DIR [samples=300] [trust=PACKAGE]
          experiment=NAME [GROUP=CHOICE ...] [KEY=VALUE ...]
 
 Prints CP-CFL's measure of how relevant pretraining data is to the clients'
 data, at most 1: the mean cosine between the representations of random samples
 of both, by the encoder of the run in DIR. It draws `samples` of the data of
 that run and as many of the experiment's clients. For the experiments and keys
-see python -m ray_jobs.train --help.
+see coterie train --help.
 """
 
 

@@ -1,4 +1,4 @@
-"""Write a run's page again: `python -m ray_jobs.report run=DIR`."""
+"""Write a run's page again: `coterie report run=DIR`."""
 
 from collections.abc import Sequence
 from typing import Annotated
@@ -41,7 +41,7 @@ def _help(*arguments: str) -> str:
     return command_help(
         "Writes report.html into a run's folder, from the other files there. A run does so when it "
         "ends; the command does it for a run that was killed, or is under way.",
-        "usage: python -m ray_jobs.report run=DIR",
+        "usage: coterie report run=DIR",
         ReportConfig,
     )
 

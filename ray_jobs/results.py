@@ -1,4 +1,4 @@
-"""Write the tables of docs/results again from its data: `python -m ray_jobs.results`."""
+"""Write the tables of docs/results again from its data: `coterie results`."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -37,7 +37,7 @@ def _help(*arguments: str) -> str:
         "Writes the tables of the papers' studies into docs/results/*.md and the claims into "
         "docs/results.md, from the files in docs/results/data and from configs/study. Only what "
         "stands between a study's markers changes.",
-        "usage: python -m ray_jobs.results [docs=DIR]",
+        "usage: coterie results [docs=DIR]",
         ResultsConfig,
     )
 

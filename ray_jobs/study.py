@@ -1,4 +1,4 @@
-"""Run a table or figure of a paper: `python -m ray_jobs.study study=ccfc_1 scale=cpu`."""
+"""Run a table or figure of a paper: `coterie study study=ccfc_1 scale=cpu`."""
 
 from collections.abc import Sequence
 
@@ -21,7 +21,7 @@ _ABOUT = (
     "Runs a table or figure of a paper, of configs/study, as a comparison. Without study= it lists "
     "them. Completed runs are kept: the same command goes on where it was stopped. Every run's "
     "numbers go to <study>-<scale>.csv. Other keys apply to all runs (cluster=gpu, "
-    "data.root=DIR), as in ray_jobs.compare. python -m ray_jobs.results writes the pages from "
+    "data.root=DIR), as in coterie compare. coterie results writes the pages from "
     "the files in docs/results/data."
 )
 
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str]) -> int:
 def _help(*arguments: str) -> str:
     return command_help(
         _ABOUT,
-        "usage: python -m ray_jobs.study [study=NAME scale=SCALE] [KEY=VALUE ...]",
+        "usage: coterie study [study=NAME scale=SCALE] [KEY=VALUE ...]",
         StudyConfig,
         _EXIT_CODES,
     )

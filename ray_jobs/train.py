@@ -1,4 +1,4 @@
-"""Train an experiment: `python -m ray_jobs.train experiment=fedmcc_digits [key=value …]`."""
+"""Train an experiment: `coterie train experiment=fedmcc_digits [key=value …]`."""
 
 from coterie.commands.program import run_program
 from coterie.commands.train import main

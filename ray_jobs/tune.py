@@ -1,4 +1,4 @@
-"""Search for hyperparameters: `python -m ray_jobs.tune experiment=orchestra_digits space=…`."""
+"""Search for hyperparameters: `coterie tune experiment=orchestra_digits space=…`."""
 
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -17,7 +17,7 @@ _EXIT_CODES = {
     "130": "interrupted; the trials under way stopped after a checkpoint",
 }
 _ABOUT = (
-    "Trains an experiment with values drawn from a space, each trial a run like ray_jobs.train, "
+    "Trains an experiment with values drawn from a space, each trial a run like coterie train, "
     "side by side where CPUs and GPUs allow, stops those that are behind, and names the best by an "
     "objective; the default one needs no labels. Writes trials.csv and a figure into run_dir=DIR; "
     "the same command goes on there. Other keys apply to all trials (method.epochs=1)."
@@ -39,8 +39,7 @@ def main(arguments: Sequence[str]) -> int:
 def _help(*arguments: str) -> str:
     return command_help(
         _ABOUT,
-        "usage: python -m ray_jobs.tune experiment=NAME space=FILE [objective=NAME]\n"
-        "         [KEY=VALUE ...]",
+        "usage: coterie tune experiment=NAME space=FILE [objective=NAME]\n         [KEY=VALUE ...]",
         TuneConfig,
         _EXIT_CODES,
     )

@@ -21,8 +21,14 @@ ROOT = Path(__file__).resolve().parents[1]
 SECONDS, LEAST = 75.0, 20.0
 """Tests that have not begun as many seconds after `make check` has, lint included, are skipped; the
 tests have at least the second number to themselves."""
-TREES = {"coterie": "platform/", "modules": "", "datamodules": "", "ray_jobs": "", "tests": ""}
-"""Top-level package to the folder that holds it."""
+TREES = {
+    "coterie.modules": "modules",
+    "coterie.datamodules": "datamodules",
+    "coterie.jobs": "ray_jobs",
+    "coterie": "platform/coterie",
+    "tests": "tests",
+}
+"""Package to its folder, the innermost first."""
 ALWAYS = "tests/architecture/test_layout.py"
 BY_FOLDER = {
     "configs": (
@@ -90,8 +96,8 @@ def _importers() -> dict[str, set[str]]:
     """File to the files that import it, for every Python file."""
     files = [
         path.relative_to(ROOT).as_posix()
-        for name, folder in TREES.items()
-        for path in sorted((ROOT / folder / name).rglob("*.py"))
+        for folder in TREES.values()
+        for path in sorted((ROOT / folder).rglob("*.py"))
     ]
     importers: dict[str, set[str]] = {file: set() for file in files}
     for file in files:
@@ -113,10 +119,10 @@ def _imports(file: str) -> Iterator[str]:
 
 def _file(module: str) -> str | None:
     """Where a module lies, if it is one of ours."""
-    top, *rest = module.split(".")
-    if top not in TREES:
+    package = next((name for name in TREES if f"{module}.".startswith(f"{name}.")), None)
+    if package is None:
         return None
-    base = "/".join([TREES[top] + top, *rest])
+    base = TREES[package] + module.removeprefix(package).replace(".", "/")
     return next((f for f in (f"{base}.py", f"{base}/__init__.py") if (ROOT / f).is_file()), None)
 
 

@@ -2,10 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from coterie import shipped
 from coterie.version import __version__
-
-shipped.install()
 
 if TYPE_CHECKING:
     from coterie.commands.compose import compose

@@ -82,6 +82,19 @@ def test_platform_is_a_source_root_and_no_package() -> None:
     assert (ENGINE / "__init__.py").is_file()
 
 
+def test_a_users_own_packages_keep_their_names(tmp_path: Path) -> None:
+    for name in ("modules", "datamodules", "ray_jobs", "jobs"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("MINE = True\n")
+    code = (
+        "import coterie.modules.kmeans, coterie.datamodules.digits, coterie.jobs.train\n"
+        "import datamodules, jobs, modules, ray_jobs\n"
+        "assert datamodules.MINE and jobs.MINE and modules.MINE and ray_jobs.MINE\n"
+    )
+    done = python("-c", code, cwd=tmp_path, path=str(ROOT / "platform"))
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize("path", [None, "platform", f"platform{os.pathsep}."])
 def test_pythons_own_platform_wins(path: str | None) -> None:
     code = "import platform; print(platform.__file__); print(platform.system())"
@@ -152,7 +165,7 @@ def test_the_engine_without_actors_does_not_import_ray() -> None:
 
 @pytest.mark.parametrize("first", [(), ("experiment=fedmcc_digits",)])
 def test_a_mistyped_key_ends_with_one_line_and_exit_code_2(first: tuple[str, ...]) -> None:
-    done = python("-m", "ray_jobs.train", *first, "bad.key=1", path="platform")
+    done = python("-m", "coterie.jobs.train", *first, "bad.key=1", path="platform")
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr.count("\n") == 1

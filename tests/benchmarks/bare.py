@@ -62,7 +62,7 @@ class Bare:
     """
 
     def __init__(self, clients, images):
-        from datamodules.mnist import FashionMNIST
+        from coterie.datamodules.mnist import FashionMNIST
 
         data = FashionMNIST(FashionMNIST.Config(limit=clients * images)).arrays()
         order = np.random.default_rng(0).permutation(clients * images).reshape(clients, images)

@@ -60,7 +60,7 @@ def watch(folder):
         run, begun = folder / "run", time.perf_counter()
         where = (f"run_dir={run}", f"cluster.address={cluster.address}", "tracking.progress=lines")
         driver = subprocess.Popen(
-            [sys.executable, "-m", "ray_jobs.train", *RUN, *where, "cluster.min_actors=1"],
+            [sys.executable, "-m", "coterie.jobs.train", *RUN, *where, "cluster.min_actors=1"],
             env=cluster.environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -17,11 +17,11 @@ from pathlib import Path
 import torch
 
 from coterie.contract.method import Task
+from coterie.datamodules.augmentations import NaturalAugmentation, NoAugmentation
 from coterie.losses import plain_contrastive_loss, tiled_contrastive_loss
+from coterie.modules.simclr import Contrast, SimCLR
 from coterie.networks.encoders import ConvNet3
 from coterie.networks.resnet import ResNet
-from datamodules.augmentations import NaturalAugmentation, NoAugmentation
-from modules.simclr import Contrast, SimCLR
 from tests.benchmarks.large_batches_figure import draw_costs
 
 TITLE = "Cached gradients: SimCLR's step at growing batch sizes, micro-batches of 64"

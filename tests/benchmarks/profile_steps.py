@@ -25,11 +25,11 @@ from torch.optim.optimizer import (
 from torch.utils.flop_counter import FlopCounterMode
 
 from coterie.commands.compose import compose
+from coterie.datamodules.augmentations import ImageView, VectorView
 from coterie.execution.bare_trainer import BareTrainer
 from coterie.rounds.loop import Loop
 from coterie.rounds.state import RunState
 from coterie.run.setup import assemble, make_backend
-from datamodules.augmentations import ImageView, VectorView
 
 TITLE = "Where the time of local training goes"
 PARTS = ("views", "forward", "backward", "optimiser", "loss", "engine")

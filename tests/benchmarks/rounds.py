@@ -19,8 +19,8 @@ from coterie.config.schema import (
     RunConfig,
     TrackingConfig,
 )
+from coterie.datamodules.augmentations import NoAugmentation
 from coterie.networks.encoders import MLP
-from datamodules.augmentations import NoAugmentation
 from tests.benchmarks.noop import NoOp, Pairs, Rows
 from tests.benchmarks.processes import actors, cpu_seconds, pss_mb, store_mb
 

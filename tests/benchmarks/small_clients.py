@@ -17,15 +17,15 @@ from torch.nn import functional
 
 from coterie.contract.client import ClientData, Plan
 from coterie.contract.method import Task
+from coterie.datamodules.augmentations import NoAugmentation
 from coterie.execution.backend import Workload
 from coterie.execution.batches import SeededBatches
 from coterie.execution.build import build_worker
 from coterie.execution.events import Order, Turn, TurnFailed
 from coterie.execution.exact import Layout
 from coterie.execution.packing import pack
+from coterie.modules.fedavg import Classification, FedAvg
 from coterie.networks.encoders import ConvNet2
-from datamodules.augmentations import NoAugmentation
-from modules.fedavg import Classification, FedAvg
 from tests.builders.federation import tiny_workload
 
 TITLE = "Turns of clients of 50 samples, batch 10, one thread"

@@ -12,7 +12,7 @@ RUNS = 3
 COMMAND = (
     sys.executable,
     "-m",
-    "ray_jobs.train",
+    "coterie.jobs.train",
     "experiment=fedmcc_digits",
     "cluster.num_actors=2",
     "method.representation_rounds=2",

@@ -23,8 +23,8 @@ from pathlib import Path
 
 import numpy as np
 
-from datamodules.shard_files import Row, ShardIndex, write_index, write_shard_files
-from datamodules.shards import Shards
+from coterie.datamodules.shard_files import Row, ShardIndex, write_index, write_shard_files
+from coterie.datamodules.shards import Shards
 
 TITLE = "Streamed pictures of 64×64 pixels"
 SIZES_GB = (1.0, 4.0)

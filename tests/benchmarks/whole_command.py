@@ -24,12 +24,12 @@ PEER = Path(__file__).with_name("peer_pfl.py")
 
 def commands(python, folder):
     """The commands by name; those of the last run's output go."""
-    from datamodules.mnist import FashionMNIST
+    from coterie.datamodules.mnist import FashionMNIST
 
     setting = next(iter(SETTINGS.values()))
     found = {
         "Coterie": lambda number: (
-            *(sys.executable, "-m", "ray_jobs.train"),
+            *(sys.executable, "-m", "coterie.jobs.train"),
             *overrides(*setting, folder / f"run-{number}"),
         )
     }

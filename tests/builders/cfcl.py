@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import Tensor
 
-from modules.cfcl import CFCL
+from coterie.modules.cfcl import CFCL
 from tests.builders.federation import Federated, SpiedTurn, federate, tiny_workload
 
 SHORT = {

@@ -34,7 +34,7 @@ SLOW = ("fedmcc_digits:method.representation_rounds=400",)
 def begin(*arguments, job="compare"):
     """A comparison, or another job, in a process of its own, as from a terminal."""
     return subprocess.Popen(
-        [sys.executable, "-m", f"ray_jobs.{job}", *arguments],
+        [sys.executable, "-m", f"coterie.jobs.{job}", *arguments],
         cwd=ROOT,
         env=os.environ | {"PYTHONPATH": f"platform{os.pathsep}."},
         stdout=subprocess.PIPE,

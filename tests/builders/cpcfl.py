@@ -5,12 +5,12 @@ from typing import Any
 
 import torch
 
+from coterie.datamodules.augmentations import NoAugmentation
 from coterie.execution.backend import Workload
 from coterie.execution.serial import SerialBackend
+from coterie.modules.cpcfl import CPCFL, IFCA
 from coterie.rounds.loop import Loop
 from coterie.rounds.state import RunState
-from datamodules.augmentations import NoAugmentation
-from modules.cpcfl import CPCFL, IFCA
 from tests.builders.federation import Federated, federate, tiny_workload
 from tests.builders.observers import Silent
 

@@ -34,7 +34,7 @@ CAPS = {
 def discover() -> list[type]:
     """Every method: the classes of `modules/` that have a config of their own."""
     found = []
-    for info in pkgutil.iter_modules(modules.__path__, "modules."):
+    for info in pkgutil.iter_modules(modules.__path__, "coterie.modules."):
         module = importlib.import_module(info.name)
         found += [
             kind

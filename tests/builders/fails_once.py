@@ -1,6 +1,6 @@
 """FedMCC whose client 1 fails in the first round."""
 
-from modules.fedmcc import FedMCC
+from coterie.modules.fedmcc import FedMCC
 
 
 class FailsOnce(FedMCC):

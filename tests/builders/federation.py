@@ -12,13 +12,13 @@ from coterie.config.component import Component
 from coterie.config.schema import ClusterConfig, RunConfig
 from coterie.contract import Mean, Phase, Task
 from coterie.contract.seeds import derive_seed
+from coterie.datamodules.augmentations import DigitsAugmentation
 from coterie.execution.backend import Workload
 from coterie.execution.packing import unpack
 from coterie.execution.serial import SerialBackend
 from coterie.networks.encoders import Encoder, EncoderConfig
 from coterie.rounds.loop import Committed, Loop
 from coterie.rounds.state import RunState
-from datamodules.augmentations import DigitsAugmentation
 from tests.builders.observers import Silent
 
 torch.set_num_threads(1)  # tensors this small only lose by threads

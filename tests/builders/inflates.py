@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 
 from coterie.contract import Mean
-from modules import concord, kmeans, prototypes, turtle
+from coterie.modules import concord, kmeans, prototypes, turtle
 
 CULPRIT = 1
 

@@ -13,7 +13,7 @@ from pydantic import PositiveInt
 
 from coterie.contract import Mean
 from coterie.errors import ConfigError, DataError, InterruptedRunError, RunError
-from modules.fedmcc import FedMCC
+from coterie.modules.fedmcc import FedMCC
 
 
 class UnprintableError(Exception):

@@ -9,7 +9,7 @@ from coterie.contract import Plan
 from coterie.contract.client import ClientData
 from coterie.execution.bare_trainer import BareTrainer
 from coterie.execution.batches import SeededBatches
-from modules.mcc import MomentumConfig, MomentumContrast
+from coterie.modules.mcc import MomentumConfig, MomentumContrast
 from tests.builders.federation import SHAPE, tiny_task, tiny_workload
 
 

@@ -5,8 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from modules.orchestra import Orchestra
-from modules.orchestra_model import OrchestraModel
+from coterie.modules.orchestra import Orchestra
+from coterie.modules.orchestra_model import OrchestraModel
 from tests.builders.federation import SHAPE, tiny_task
 
 SHORT = {

@@ -4,7 +4,7 @@ import os
 
 import ray
 
-from datamodules.folders import ClassFolders
+from coterie.datamodules.folders import ClassFolders
 
 
 class Watched(ClassFolders):

@@ -95,7 +95,7 @@ def test_the_installed_image_runs_a_command(copied, tmp_path, faiss):
     assert told.read_text().endswith(f".[faiss-{faiss},aws,remote,tune]\n")
     assert ("--extra-index-url" in told.read_text()) == (faiss == "cpu")
     shown = subprocess.run(
-        [sys.executable, "-m", "ray_jobs.train", "--help", "experiment=concord_digits"],
+        [sys.executable, "-m", "coterie.jobs.train", "--help", "experiment=concord_digits"],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(site)},
         capture_output=True,

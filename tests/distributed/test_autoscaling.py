@@ -46,7 +46,7 @@ def until(condition, seconds):
 
 def test_workers_come_from_zero_and_go_back_to_it(cluster, tmp_path):
     until(lambda: cluster.workers() == 0, 10)
-    command = [sys.executable, "-m", "ray_jobs.train", *RUN, f"run_dir={tmp_path / 'run'}"]
+    command = [sys.executable, "-m", "coterie.jobs.train", *RUN, f"run_dir={tmp_path / 'run'}"]
     with (tmp_path / "run.log").open("w") as log:
         driver = subprocess.Popen(
             [*command, f"cluster.address={cluster.address}", "cluster.min_actors=2"],

@@ -7,7 +7,7 @@ import pytest
 import ray
 from ray.cluster_utils import Cluster
 
-from ray_jobs.train import main
+from coterie.jobs.train import main
 from tests.builders.runs import COMMAND
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("no_cluster")]

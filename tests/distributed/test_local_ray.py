@@ -14,7 +14,7 @@ from coterie.distributed.cluster import connect, disconnect, started_here
 from coterie.distributed.local_ray import LocalRay
 from coterie.distributed.startup import begin_local_ray
 from coterie.errors import RunError
-from ray_jobs.train import main
+from coterie.jobs.train import main
 from tests.builders.ray_processes import left_of, ray_process
 from tests.builders.runs import COMMAND
 
@@ -82,7 +82,9 @@ def test_it_ends_with_its_driver(mark, how, code):
 
 
 def test_it_ends_while_it_starts(mark):
-    driver = begin(mark, "-m", "ray_jobs.train", "experiment=fedmcc_digits", "method.momentum=2")
+    driver = begin(
+        mark, "-m", "coterie.jobs.train", "experiment=fedmcc_digits", "method.momentum=2"
+    )
     _, errors = driver.communicate(timeout=120)
     assert (driver.returncode, errors.count("\n")) == (2, 1)
     assert left_of(mark) == []
@@ -99,7 +101,7 @@ def test_a_signal_leaves_a_checkpoint_and_no_process(mark, tmp_path, send, numbe
     driver = begin(
         mark,
         "-m",
-        "ray_jobs.train",
+        "coterie.jobs.train",
         *COMMAND,
         "cluster=local",
         "cluster.num_actors=2",

@@ -20,7 +20,7 @@ def test_a_resource_that_a_local_ray_lacks_is_not_waited_for(cluster, tmp_path):
         "~data.limit",
         f"run_dir={tmp_path / 'run'}",
         "data.clients={silo_a: /data/a, silo_b: /data/b}",
-        "data.source={target: datamodules.folders:ClassFolders, size: 32}",
+        "data.source={target: coterie.datamodules.folders:ClassFolders, size: 32}",
         "cluster.client_resources={silo_a: 1, silo_b: 1}",
         "cluster.start_timeout_s=20",
     )

@@ -121,7 +121,7 @@ def test_the_dashboard_draws_every_metric(first):
 @pytest.mark.slow
 def test_a_stopped_job_leaves_a_checkpoint_from_which_the_same_command_goes_on(cluster, tmp_path):
     run_dir = tmp_path / "run"
-    command = ("python", "-m", "ray_jobs.train", *ENDLESS, f"run_dir={run_dir}")
+    command = ("python", "-m", "coterie.jobs.train", *ENDLESS, f"run_dir={run_dir}")
     _, follow, stop = blocks("Watch")[0].splitlines()
     logs, reached = [], []
     for job in ("one", "two"):
@@ -142,7 +142,7 @@ def test_a_stopped_job_leaves_a_checkpoint_from_which_the_same_command_goes_on(c
 
 @pytest.mark.slow
 def test_a_relative_run_directory_is_refused_under_a_job(cluster):
-    done = cluster.submit("python", "-m", "ray_jobs.train", *ENDLESS, "run_dir=here")
+    done = cluster.submit("python", "-m", "coterie.jobs.train", *ENDLESS, "run_dir=here")
     assert done.returncode != 0
     assert "run_dir=here: a submitted job's working directory is deleted" in done.stdout
 

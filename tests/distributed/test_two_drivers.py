@@ -43,7 +43,7 @@ def begin(cluster, folder, seed):
     """A run in a process of its own, as another user's."""
     where = (f"cluster.address={cluster.address}", f"run_dir={folder}", f"seed={seed}")
     return subprocess.Popen(
-        [sys.executable, "-m", "ray_jobs.train", *LITTLE, *ON_ACTORS, *where],
+        [sys.executable, "-m", "coterie.jobs.train", *LITTLE, *ON_ACTORS, *where],
         cwd=ROOT,
         env=os.environ | {"PYTHONPATH": f"{ROOT / 'platform'}{os.pathsep}{ROOT}"},
         stdout=subprocess.PIPE,

@@ -52,7 +52,7 @@ def shell(command, folder, *more):
 
 def test_the_command_trains_it_and_it_clusters(folder):
     train, _ = blocks("bash")
-    assert "python -m ray_jobs.train " in train
+    assert "coterie train " in train
     done = shell(train, folder, *CHEAP)
     assert done.returncode == 0, done.stderr
     run = folder / "runs" / "own"

@@ -68,8 +68,8 @@ def test_a_page_has_the_numbers_and_the_sign(tmp_path: Path) -> None:
     texts = {path.name: text for path, text in written_pages(docs).items()}
     assert "| USPS | explicit | 3 | 0.851 ± 0.001 | – | – |" in texts["cfcl.md"]
     assert "| USPS | none | 3 | 0.820 ± 0.000 | yes | – |" in texts["cfcl.md"]
-    assert "python -m ray_jobs.study study=cfcl_5 scale=cpu\n" in texts["cfcl.md"]
-    assert "Not run: `python -m ray_jobs.study study=cfcl_8 scale=cpu`" in texts["cfcl.md"]
+    assert "coterie study study=cfcl_5 scale=cpu\n" in texts["cfcl.md"]
+    assert "Not run: `coterie study study=cfcl_8 scale=cpu`" in texts["cfcl.md"]
     assert texts["cfcl.md"].startswith("before\n")
     assert "old" not in texts["cfcl.md"]
     assert "Not run at this scale: implicit; uniform; k-means; bulk;" in texts["cfcl.md"]

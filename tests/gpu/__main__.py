@@ -70,7 +70,7 @@ def steps(session: Session, out: Path) -> list[Step]:
     if session.device == "cpu" or importlib.util.find_spec("ray") is None:
         more.append("cluster=serial")
     for name, cells in STUDIES.items():
-        command = [python, "-m", "ray_jobs.study", f"study={name}", f"scale={session.scale}"]
+        command = [python, "-m", "coterie.jobs.study", f"study={name}", f"scale={session.scale}"]
         command += [f"out={out / name}", f"results={out / 'results'}", *more]
         command += [*cells, "seeds=[0]"] if session.scale == "paper" else []
         found.append((name, tuple(command)))

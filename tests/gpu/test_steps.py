@@ -58,7 +58,7 @@ def test_the_cells_are_those_of_the_studies(scale, tmp_path: Path) -> None:
     assert list(found) == ["tests", *MEASURED, *STUDIES]
     for name in STUDIES:
         *_, module = found[name].command[:3]
-        assert module == "ray_jobs.study"
+        assert module == "coterie.jobs.study"
         plan = read_study_plan(found[name].command[3:])
         cells = plan.cells(None)
         assert plan.seeds == (0,)

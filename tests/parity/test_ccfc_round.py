@@ -12,11 +12,11 @@ from coterie.clustering.kmeans import kmeans
 from coterie.contract import Plan
 from coterie.contract.client import ClientData
 from coterie.contract.seeds import derive_seed, seeded
+from coterie.datamodules.augmentations import DigitsAugmentation
 from coterie.execution.batches import SeededBatches
+from coterie.modules.ccfc import CCFC
+from coterie.modules.cluster_siamese import SiameseNetwork
 from coterie.networks.views import two_views
-from datamodules.augmentations import DigitsAugmentation
-from modules.ccfc import CCFC
-from modules.cluster_siamese import SiameseNetwork
 from tests.builders.federation import SHAPE, SIZES, federate, tiny_task, tiny_workload
 
 EPOCHS, BATCH, RATE, WEIGHT, CLUSTERS = 2, 8, 3e-3, 0.3, 3

@@ -10,11 +10,11 @@ from coterie.clustering.kmeans import kmeans
 from coterie.contract import Plan
 from coterie.contract.client import ClientData
 from coterie.contract.seeds import derive_seed, seeded
+from coterie.datamodules.augmentations import DigitsAugmentation
 from coterie.execution.batches import SeededBatches
+from coterie.modules.cfcl_model import TripletModel
+from coterie.modules.cfcl_timeline import timeline
 from coterie.networks.views import seeded_view
-from datamodules.augmentations import DigitsAugmentation
-from modules.cfcl_model import TripletModel
-from modules.cfcl_timeline import timeline
 from tests.builders import slow_importance as slow
 from tests.builders.cfcl import ran, short
 from tests.builders.federation import SHAPE, SIZES, Federated, tiny_task, tiny_workload

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import torch
 
+from coterie.modules.fedmcc import FedMCC
 from coterie.networks.encoders import ConvNet3, Encoder
-from modules.fedmcc import FedMCC
 from tests.builders.federation import Federated, federate, tiny_workload
 
 CONFIG = FedMCC.Config(

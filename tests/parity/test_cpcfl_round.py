@@ -10,7 +10,7 @@ from coterie.contract import Plan
 from coterie.contract.client import ClientData
 from coterie.contract.seeds import derive_seed, seeded
 from coterie.execution.batches import SeededBatches
-from modules.classification import Classification
+from coterie.modules.classification import Classification
 from tests.builders.cpcfl import models, pool_workload, ran_with, short, short_ifca
 from tests.builders.federation import SIZES
 

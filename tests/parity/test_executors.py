@@ -9,7 +9,7 @@ from lightning.pytorch.accelerators import CPUAccelerator
 from coterie.config.schema import RunConfig
 from coterie.execution.bare_trainer import BareTrainer
 from coterie.execution.trainer import LightningTrainer, local_trainer
-from modules.fedmcc import FedMCC
+from coterie.modules.fedmcc import FedMCC
 from tests.builders.federation import Federated, federate, same_bits, tiny_workload
 
 CPU = torch.device("cpu")

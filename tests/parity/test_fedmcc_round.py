@@ -9,11 +9,11 @@ from torch import Tensor, nn
 from coterie.contract import Plan, Tensors
 from coterie.contract.client import ClientData
 from coterie.contract.seeds import derive_seed, seeded
+from coterie.datamodules.augmentations import DigitsAugmentation
 from coterie.execution.batches import SeededBatches
+from coterie.modules.fedmcc import FedMCC
 from coterie.networks.branch import ContrastiveBranch
 from coterie.networks.views import two_views
-from datamodules.augmentations import DigitsAugmentation
-from modules.fedmcc import FedMCC
 from tests.builders.federation import SHAPE, SIZES, federate, tiny_task, tiny_workload
 
 EPOCHS, BATCH, RATE, DECAY, MOMENTUM, TAU_I, TAU_C = 2, 8, 3e-3, 0.01, 0.9, 0.4, 0.8

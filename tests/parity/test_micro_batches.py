@@ -6,20 +6,20 @@ import pytest
 import torch
 
 from coterie.gradcache import batch
+from coterie.modules.byol import BYOL, FedBYOL
+from coterie.modules.cc import CC, FedCC
+from coterie.modules.ccfc import CCFC, SCFC
+from coterie.modules.dcco import DCCO
+from coterie.modules.fedca import FedCA
+from coterie.modules.fedema import FedEMA
+from coterie.modules.fedmcc import MCC, FedMCC
+from coterie.modules.fedsc import FedSC
+from coterie.modules.fedu import FedU
+from coterie.modules.fedx import FedX
+from coterie.modules.simclr import FedSimCLR, SimCLR
+from coterie.modules.simsiam import FedSimSiam, SimSiam
+from coterie.modules.specloss import SpecLoss
 from coterie.networks.encoders import MLP
-from modules.byol import BYOL, FedBYOL
-from modules.cc import CC, FedCC
-from modules.ccfc import CCFC, SCFC
-from modules.dcco import DCCO
-from modules.fedca import FedCA
-from modules.fedema import FedEMA
-from modules.fedmcc import MCC, FedMCC
-from modules.fedsc import FedSC
-from modules.fedu import FedU
-from modules.fedx import FedX
-from modules.simclr import FedSimCLR, SimCLR
-from modules.simsiam import FedSimSiam, SimSiam
-from modules.specloss import SpecLoss
 from tests.builders.federation import federate, tiny_workload
 
 SMALL = {"batch_size": 8}

@@ -9,11 +9,11 @@ from torch import Tensor, nn
 from coterie.contract import Plan
 from coterie.contract.client import ClientData
 from coterie.contract.seeds import derive_seed, seeded
+from coterie.datamodules.augmentations import DigitsAugmentation
 from coterie.execution.batches import SeededBatches
+from coterie.modules.orchestra import Orchestra
+from coterie.modules.orchestra_model import OrchestraModel
 from coterie.networks.views import two_views
-from datamodules.augmentations import DigitsAugmentation
-from modules.orchestra import Orchestra
-from modules.orchestra_model import OrchestraModel
 from tests.builders.federation import SHAPE, SIZES, federate, tiny_task, tiny_workload
 
 EPOCHS, BATCH, RATE, SGD, DECAY, EMA, TAU = 2, 8, 0.05, 0.8, 0.01, 0.7, 0.2

@@ -9,15 +9,15 @@ from torch import Tensor, nn
 from coterie.contract import Plan
 from coterie.contract.client import ClientData
 from coterie.contract.seeds import derive_seed
+from coterie.datamodules.augmentations import DigitsAugmentation
 from coterie.execution.batches import SeededBatches
+from coterie.modules.byol import FedBYOL
+from coterie.modules.fedema import FedEMA
+from coterie.modules.fedu import FedU
+from coterie.modules.simclr import FedSimCLR
+from coterie.modules.simsiam import FedSimSiam
+from coterie.modules.specloss import SpecLoss
 from coterie.networks.views import two_views
-from datamodules.augmentations import DigitsAugmentation
-from modules.byol import FedBYOL
-from modules.fedema import FedEMA
-from modules.fedu import FedU
-from modules.simclr import FedSimCLR
-from modules.simsiam import FedSimSiam
-from modules.specloss import SpecLoss
 from tests.builders.federation import SHAPE, SIZES, TinyEncoder, federate, tiny_workload
 
 ROUNDS, EPOCHS, BATCH, RATE, DECAY, VELOCITY, EMA, TAU = 2, 2, 8, 0.05, 0.01, 0.8, 0.7, 0.4

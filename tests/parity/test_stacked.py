@@ -8,14 +8,14 @@ import torch
 
 from coterie.config.participation import ParticipationConfig
 from coterie.config.schema import ClusterConfig
+from coterie.modules.byol import FedBYOL
+from coterie.modules.cc import FedCC
+from coterie.modules.fedavg import FedAvg
+from coterie.modules.fedmcc import MCC, FedMCC
+from coterie.modules.simclr import FedSimCLR
+from coterie.modules.simsiam import FedSimSiam
+from coterie.modules.specloss import SpecLoss
 from coterie.networks.encoders import ConvNet3, EncoderConfig
-from modules.byol import FedBYOL
-from modules.cc import FedCC
-from modules.fedavg import FedAvg
-from modules.fedmcc import MCC, FedMCC
-from modules.simclr import FedSimCLR
-from modules.simsiam import FedSimSiam
-from modules.specloss import SpecLoss
 from tests.builders.every_method import METHODS as EVERY
 from tests.builders.federation import Federated, federate, tiny_workload
 

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datamodules.partitions import stratified_subset
+from coterie.datamodules.partitions import stratified_subset
 
 
 @settings(max_examples=100)

@@ -14,12 +14,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from coterie.datamodules.decoding import Form, UnreadablePictureError, decode
+from coterie.datamodules.idx import read_idx
+from coterie.datamodules.manifest import Manifest
+from coterie.datamodules.npz import NPZ
+from coterie.datamodules.picture_search import PictureSearch
 from coterie.errors import DataError
-from datamodules.decoding import Form, UnreadablePictureError, decode
-from datamodules.idx import read_idx
-from datamodules.manifest import Manifest
-from datamodules.npz import NPZ
-from datamodules.picture_search import PictureSearch
 
 SHORT = settings(
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]

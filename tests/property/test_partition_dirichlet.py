@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datamodules.dirichlet import dirichlet
+from coterie.datamodules.dirichlet import dirichlet
 
 seeds = st.integers(0, 2**63 - 1)
 quick = settings(max_examples=50)

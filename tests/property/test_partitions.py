@@ -5,9 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coterie.errors import DataError
-from datamodules.dirichlet import dirichlet
-from datamodules.partitions import (
+from coterie.datamodules.dirichlet import dirichlet
+from coterie.datamodules.partitions import (
     class_blocks,
     client_groups,
     grouped,
@@ -15,6 +14,7 @@ from datamodules.partitions import (
     k_classes,
     p_mixture,
 )
+from coterie.errors import DataError
 
 seeds = st.integers(0, 2**63 - 1)
 quick = settings(max_examples=50)

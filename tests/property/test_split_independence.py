@@ -15,13 +15,13 @@ from coterie.contract import Task
 from coterie.contract.phase import ServerState
 from coterie.execution.backend import Workload
 from coterie.execution.serial import SerialBackend
+from coterie.modules.concord import Concord
+from coterie.modules.kmeans import KMeans
+from coterie.modules.turtle import Turtle
 from coterie.networks.encoders import EncoderConfig, Raw
 from coterie.networks.orientations import Orientations
 from coterie.rounds.loop import Loop
 from coterie.rounds.state import RunState
-from modules.concord import Concord
-from modules.kmeans import KMeans
-from modules.turtle import Turtle
 from tests.builders.observers import Silent
 
 SAMPLES = (load_digits().images[:600, None] * 255 / 16).round().astype(np.uint8)

@@ -15,8 +15,8 @@ from coterie.checkpoints.checkpoint import load_checkpoint
 from coterie.commands.compose import compose
 from coterie.config.aggregation import AggregationConfig
 from coterie.config.participation import ParticipationConfig
-from modules.fedmcc import FedMCC
-from ray_jobs.train import main
+from coterie.jobs.train import main
+from coterie.modules.fedmcc import FedMCC
 from tests.builders.checkpoints import save
 from tests.builders.federation import federate, same_bits, tiny_workload
 from tests.builders.loops import make_loop, make_workload, plain, start

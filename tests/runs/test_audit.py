@@ -1,4 +1,4 @@
-"""`ray_jobs.audit`: a run's messages, the fewest samples behind each, and attacks on the model."""
+"""`coterie audit`: a run's messages, the fewest samples behind each, and attacks on the model."""
 
 import json
 import shutil
@@ -7,9 +7,9 @@ import stat
 import numpy as np
 import pytest
 
+from coterie.jobs.audit import main
+from coterie.jobs.train import main as train
 from coterie.tracking.run_directory import RunDirectory
-from ray_jobs.audit import main
-from ray_jobs.train import main as train
 from tests.builders.every_method import CHOICES, small
 from tests.builders.runs import COMMAND
 

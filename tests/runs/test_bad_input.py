@@ -20,8 +20,8 @@ import pytest
 import torch
 from torch import nn
 
+from coterie.jobs.train import main
 from coterie.networks.encoders import Encoder, EncoderConfig
-from ray_jobs.train import main
 from tests.builders.comparisons import ROOT
 from tests.builders.runs import COMMAND
 
@@ -173,20 +173,20 @@ REFUSED = [
     # choices and targets
     (
         "method=fedmccc",
-        "method=fedmccc: there is no such method; did you mean fedmcc? python -m ray_jobs.train --help lists all.",
+        "method=fedmccc: there is no such method; did you mean fedmcc? coterie train --help lists all.",
     ),
     (
         "experiment=fedsimcrl_digits",
-        "experiment=fedsimcrl_digits: there is no such experiment; did you mean fedsimclr_digits? python -m ray_jobs.train --help lists all.",
+        "experiment=fedsimcrl_digits: there is no such experiment; did you mean fedsimclr_digits? coterie train --help lists all.",
     ),
     (
         "experiment=qqqq",
-        "experiment=qqqq: there is no such experiment; python -m ray_jobs.train --help lists all.",
+        "experiment=qqqq: there is no such experiment; coterie train --help lists all.",
     ),
     ("method.target=no.such:X", "method.target=no.such:X: no module 'no'; check the path."),
     (
-        "method.target=modules.fedmcc:FedMC",
-        "method.target=modules.fedmcc:FedMC: 'modules.fedmcc' has no 'FedMC'; did you mean modules.fedmcc:FedMCC?",
+        "method.target=coterie.modules.fedmcc:FedMC",
+        "method.target=coterie.modules.fedmcc:FedMC: 'coterie.modules.fedmcc' has no 'FedMC'; did you mean coterie.modules.fedmcc:FedMCC?",
     ),
     (
         "method.target=json:loads",
@@ -337,7 +337,10 @@ def test_resuming_another_run_leaves_it_as_it_was(tmp_path, capsys):
     rest = [key for key in COMMAND if not key.startswith(("experiment", "method"))]
     for other, sentence in (
         ([*COMMAND, "seed=1"], "had seed=0, this one has seed=1; give the same config"),
-        (["experiment=fedcc_digits", *rest], "had method.target=modules.fedmcc:FedMCC, this one"),
+        (
+            ["experiment=fedcc_digits", *rest],
+            "had method.target=coterie.modules.fedmcc:FedMCC, this one",
+        ),
     ):
         assert main([*other, run_dir, "resume=true"]) == 2
         error = capsys.readouterr().err
@@ -378,7 +381,7 @@ def test_help_is_no_error(capsys):
 
 def test_the_command_itself_answers_a_misspelt_experiment(tmp_path):
     done = subprocess.run(
-        [sys.executable, "-m", "ray_jobs.train", "experiment=fedmc_digits"],
+        [sys.executable, "-m", "coterie.jobs.train", "experiment=fedmc_digits"],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": f"platform{os.pathsep}."},
         capture_output=True,

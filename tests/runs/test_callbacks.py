@@ -8,7 +8,7 @@ import pytest
 
 from coterie import Federation, compose
 from coterie.errors import ConfigError
-from ray_jobs.train import main
+from coterie.jobs.train import main
 from tests.builders.callbacks import Both, Diary, Raises, Steps
 from tests.builders.runs import COMMAND
 

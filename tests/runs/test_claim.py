@@ -9,9 +9,9 @@ import pytest
 
 from coterie.commands.compose import compose
 from coterie.errors import ConfigError
+from coterie.jobs.train import main
 from coterie.run.federation import Federation
 from coterie.tracking.claim import claimed
-from ray_jobs.train import main
 from tests.builders.runs import COMMAND
 
 FORK = multiprocessing.get_context("fork")

@@ -35,16 +35,16 @@ def _unread(module, *arguments, streams=("stdout",)):
 @pytest.mark.parametrize("streams", [("stdout",), ("stdout", "stderr")])
 def test_a_run_completes(tmp_path, streams):
     out = tmp_path / "run"
-    code, said = _unread("ray_jobs.train", *RUN, f"run_dir={out}", streams=streams)
+    code, said = _unread("coterie.jobs.train", *RUN, f"run_dir={out}", streams=streams)
     assert (code, said or "") == (0, "")
     assert is_completed(out / "summary.json")
 
 
 @pytest.mark.parametrize("arguments", [("--help",), ()])
 def test_a_command_that_prints_ends_without_a_word(arguments):
-    assert _unread("ray_jobs.study", *arguments) == (0, "")
+    assert _unread("coterie.jobs.study", *arguments) == (0, "")
 
 
 def test_a_mistake_keeps_its_exit_code():
-    code, _ = _unread("ray_jobs.train", "no=such", streams=("stdout", "stderr"))
+    code, _ = _unread("coterie.jobs.train", "no=such", streams=("stdout", "stderr"))
     assert code == 2

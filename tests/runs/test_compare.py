@@ -1,4 +1,4 @@
-"""`python -m ray_jobs.compare` on real runs: whole, resumed, failing, interrupted."""
+"""`coterie compare` on real runs: whole, resumed, failing, interrupted."""
 
 import contextlib
 import csv
@@ -11,8 +11,8 @@ import threading
 import pytest
 from PIL import Image
 
+from coterie.jobs.compare import main
 from coterie.tracking.claim import claimed
-from ray_jobs.compare import main
 from tests.builders.comparisons import SLOW, TINY, alive, begin, rounds_done, run_of, until
 from tests.builders.wandb_records import complete_wandb_records
 

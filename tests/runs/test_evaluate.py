@@ -1,4 +1,4 @@
-"""`ray_jobs.evaluate`: the run's own numbers again, other checkpoints, no labels, refusals."""
+"""`coterie evaluate`: the run's own numbers again, other checkpoints, no labels, refusals."""
 
 import json
 from pathlib import Path
@@ -7,8 +7,8 @@ import pytest
 from PIL import Image
 
 from coterie.commands.compose import compose
+from coterie.jobs.evaluate import main
 from coterie.run.setup import assemble
-from ray_jobs.evaluate import main
 from tests.builders.runs import TINY, train
 
 KEYS = ("fine_tuning_epochs=2",)

@@ -19,8 +19,8 @@ from coterie.commands.compose import compose
 from coterie.errors import ConfigError, RunError
 from coterie.execution import serial
 from coterie.execution.serial import SerialBackend
+from coterie.jobs.train import main
 from coterie.run.fine_tuning import FineTuning
-from ray_jobs.train import main
 from tests.builders.runs import train
 
 REPO = Path(__file__).resolve().parents[2]
@@ -98,7 +98,7 @@ def test_metrics_have_a_row_per_phase_and_client(ran):
 
 def test_the_config_file_starts_an_equal_run(ran):
     text = yaml.safe_load((ran.run_dir / "config.yaml").read_text())
-    assert text["method"]["target"] == "modules.fedmcc:FedMCC"
+    assert text["method"]["target"] == "coterie.modules.fedmcc:FedMCC"
     assert text["method"]["momentum"] == ran_config().method.momentum
     assert "torch" in json.dumps(text)
 
@@ -198,7 +198,7 @@ def test_a_failing_run_says_so_in_its_summary(tmp_path):
 
 def command(*arguments):
     return subprocess.run(
-        [sys.executable, "-m", "ray_jobs.train", *arguments],
+        [sys.executable, "-m", "coterie.jobs.train", *arguments],
         cwd=REPO,
         capture_output=True,
         text=True,

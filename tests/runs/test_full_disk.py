@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from ray_jobs.train import main
+from coterie.jobs.train import main
 from tests.builders.comparisons import ROOT
 from tests.builders.runs import COMMAND
 
@@ -27,7 +27,7 @@ FIGURES = (
 def limited(limit, *arguments):
     """Train where no file may be longer than `limit` bytes."""
     return subprocess.run(
-        [sys.executable, "-m", "ray_jobs.train", *arguments],
+        [sys.executable, "-m", "coterie.jobs.train", *arguments],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": f"platform{os.pathsep}."},
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),

@@ -8,11 +8,11 @@ import pytest
 
 from coterie.commands.compose import compose
 from coterie.errors import ConfigError, DataError
+from coterie.jobs.evaluate import main
 from coterie.run import fine_tuning
 from coterie.run.data import draw_pool, read_and_split, without_pool
 from coterie.run.federation import RunResult
 from coterie.run.setup import assemble
-from ray_jobs.evaluate import main
 from tests.builders.runs import TINY, train
 
 POOL = "labelled_pool=0.2"
@@ -102,7 +102,7 @@ def test_it_needs_labels_and_data_that_the_driver_has(tmp_path: Path) -> None:
         "data=silos",
         f"data.clients={{a: {tmp_path}}}",
         "partition=by_client",
-        "data.source={target: datamodules.folders:ClassFolders, size: 8}",
+        "data.source={target: coterie.datamodules.folders:ClassFolders, size: 8}",
     )
     with pytest.raises(ConfigError, match=r"^labelled_pool=0\.2: data that stays with its clients"):
         assemble(compose("experiment=fedmcc_digits", "cluster=serial", *silos, POOL))

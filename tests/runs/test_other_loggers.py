@@ -5,7 +5,7 @@ import json
 import pytest
 
 from coterie import Federation, compose
-from ray_jobs.train import main
+from coterie.jobs.train import main
 from tests.builders.runs import COMMAND
 
 MLFLOW = "lightning.pytorch.loggers:MLFlowLogger"

@@ -1,4 +1,4 @@
-"""`ray_jobs.predict`: the run's own samples give its own bits; inputs of every kind; refusals."""
+"""`coterie predict`: the run's own samples give its own bits; inputs of every kind; refusals."""
 
 import csv
 import json
@@ -14,8 +14,8 @@ import torch
 from PIL import Image
 
 from coterie.commands.compose import compose
+from coterie.jobs.predict import main
 from coterie.run.setup import assemble
-from ray_jobs.predict import main
 from tests.builders.runs import TINY, WITHOUT_CLUSTERS, train
 
 

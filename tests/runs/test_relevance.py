@@ -8,10 +8,10 @@ from torch import nn
 from coterie import load_model
 from coterie.commands.compose import compose
 from coterie.errors import DataError
+from coterie.jobs.pretrain import main as pretrain
+from coterie.jobs.relevance import main
 from coterie.run.data import read_and_split
 from coterie.run.pretraining_relevance import embedded_sample, mean_cross_cosine
-from ray_jobs.pretrain import main as pretrain
-from ray_jobs.relevance import main
 
 
 def test_it_is_the_mean_over_all_pairs() -> None:

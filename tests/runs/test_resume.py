@@ -12,12 +12,12 @@ from coterie.commands.compose import compose
 from coterie.config.loading import dump_config, load_config
 from coterie.contract.observer import PhaseRecord
 from coterie.errors import ConfigError, InterruptedRunError
+from coterie.jobs.partition import main as partition_main
+from coterie.jobs.train import main
 from coterie.run.recorder import Recorder
 from coterie.run.same_run import check_same_run
 from coterie.tracking.progress import Progress
 from coterie.tracking.run_directory import RunDirectory
-from ray_jobs.partition import main as partition_main
-from ray_jobs.train import main
 from tests.builders.observers import Silent
 from tests.builders.runs import TINY
 
@@ -111,12 +111,12 @@ def test_another_split_in_the_same_file_is_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"run had partition.digest=\w{64}, this one has"):
         check_same_run(stored, compose(*kept))
     with pytest.raises(ConfigError, match=r"^partition.digest=\w+: the file .* is another one"):
-        load_config(stored)  # as `ray_jobs.evaluate` reads a run's own config
+        load_config(stored)  # as `coterie evaluate` reads a run's own config
 
 
 def test_silos_in_another_order_are_refused():
     """Clients are numbered in that order."""
-    source = "data.source={target: datamodules.folders:ClassFolders, size: 8}"
+    source = "data.source={target: coterie.datamodules.folders:ClassFolders, size: 8}"
     one, other = (
         compose("experiment=fedmcc_digits", "data=silos", source, f"data.clients={clients}")
         for clients in ("{a: /x, b: /y}", "{b: /y, a: /x}")

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from coterie import Federation, RunCallback, compose
-from ray_jobs.report import main
+from coterie.jobs.report import main
 from tests.builders.browser import CHROMIUM, pictures_of, shown
 from tests.builders.runs import COMMAND
 

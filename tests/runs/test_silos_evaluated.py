@@ -9,8 +9,8 @@ from sklearn.datasets import load_digits
 
 from coterie.commands.compose import compose
 from coterie.execution.serial import SerialBackend
+from coterie.jobs import audit, evaluate
 from coterie.run.federation import Federation
-from ray_jobs import audit, evaluate
 from tests.builders.observers import Silent
 from tests.builders.runs import SMALL
 
@@ -36,7 +36,7 @@ def train(silos, run_dir, *overrides):
         "~data.limit",
         f"run_dir={run_dir}",
         f"data.clients={{silo_a: {silos}/a, silo_b: {silos}/b}}",
-        "data.source={target: datamodules.folders:ClassFolders, mode: L}",
+        "data.source={target: coterie.datamodules.folders:ClassFolders, mode: L}",
         "method.clusters=10",
         *overrides,
     )

@@ -16,8 +16,8 @@ from coterie.checkpoints.integrity import seal, unseal
 from coterie.commands import train
 from coterie.commands.compose import compose
 from coterie.errors import ConfigError
+from coterie.jobs import evaluate, predict, report
 from coterie.run.federation import Federation
-from ray_jobs import evaluate, predict, report
 from tests.builders.runs import COMMAND
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -192,8 +192,8 @@ def test_environment_variables_stay_out_of_stored_configs(run, monkeypatch):
 @pytest.mark.parametrize(
     "package",
     [
-        "modules",
-        *(pytest.param(p, marks=pytest.mark.slow) for p in ("datamodules", "torch", "yaml")),
+        "coterie",
+        *(pytest.param(p, marks=pytest.mark.slow) for p in ("torch", "yaml")),
     ],
 )
 def test_a_folder_in_the_current_one_takes_no_packages_place(run, tmp_path, package):
@@ -201,7 +201,7 @@ def test_a_folder_in_the_current_one_takes_no_packages_place(run, tmp_path, pack
     (tmp_path / package).mkdir()
     (tmp_path / package / "__init__.py").write_text(EVIL)
     done = subprocess.run(
-        [sys.executable, "-m", "ray_jobs.predict", f"model={run}", "input=x.npy"],
+        [sys.executable, "-m", "coterie.jobs.predict", f"model={run}", "input=x.npy"],
         env={**os.environ, "PYTHONPATH": f"{ROOT / 'platform'}{os.pathsep}{ROOT}"},
         capture_output=True,
         text=True,

@@ -10,7 +10,7 @@ from safetensors.numpy import load_file
 
 from coterie import Federation, compose
 from coterie.errors import DataError
-from ray_jobs.import_data import main as import_data
+from coterie.jobs.import_data import main as import_data
 
 TRAINING = (
     "experiment=fedcc_digits",

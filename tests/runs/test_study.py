@@ -1,4 +1,4 @@
-"""`python -m ray_jobs.study` at the scale smoke: three studies, and all with the slow tests."""
+"""`coterie study` at the scale smoke: three studies, and all with the slow tests."""
 
 import csv
 import json
@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from coterie.jobs.study import main
 from coterie.studies.paper_plan import StudyConfig, StudyPlan
 from coterie.studies.paper_study import studies
-from ray_jobs.study import main
 
 RESUMED = "ccfc_5"
 QUICK = ("cfcl_6", "orchestra_6")

@@ -6,9 +6,9 @@ import time
 
 import pytest
 
+from coterie.jobs.train import main
 from coterie.tracking import wandb_logger
 from coterie.tracking.wandb_logger import WandbRunLogger
-from ray_jobs.train import main
 from tests.builders.runs import COMMAND
 
 LOGGED = (*COMMAND, "tracking.loggers=[wandb,csv]")

@@ -1,4 +1,4 @@
-"""`python -m ray_jobs.tune` on real runs: whole, killed and resumed, interrupted, on actors."""
+"""`coterie tune` on real runs: whole, killed and resumed, interrupted, on actors."""
 
 import csv
 import json
@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 from PIL import Image
 
-from ray_jobs.tune import main
+from coterie.jobs.tune import main
 from tests.builders import comparisons as builders
 from tests.builders.comparisons import alive, until
 

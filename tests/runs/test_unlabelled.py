@@ -16,7 +16,7 @@ from coterie.contract import Method
 from coterie.contract.data import DataArrays
 from coterie.errors import ConfigError, DataError
 from coterie.evaluation.label_distribution import class_spread, class_table, client_names
-from ray_jobs.predict import main as predict
+from coterie.jobs.predict import main as predict
 from tests.builders.observers import Silent
 
 SHORT = (

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from coterie import compose
-from ray_jobs import dashboard, evaluate, pretrain, train
+from coterie.jobs import dashboard, evaluate, pretrain, train
 from tests.builders.runs import COMMAND
 from tests.builders.wandb_records import complete_wandb_records
 
@@ -145,7 +145,7 @@ def test_a_run_that_an_agent_starts_is_the_sweeps(tmp_path):
     for word in create_sweep_command(sweep["command"]):
         found = re.fullmatch(r"\$\{(\w+)\}", word)
         words += filled[found[1]] if found else [word]
-    assert words[:3] == ["python", "-m", "ray_jobs.train"]
+    assert words[:3] == ["python", "-m", "coterie.jobs.train"]
     config = compose(*words[3:])
     assert (config.seed, config.partition.clients) == (1, 4)
     small = [text for text in RUN if not text.startswith(("experiment", "tracking=", "partition"))]

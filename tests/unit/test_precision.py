@@ -10,9 +10,9 @@ from coterie.losses.cosine import cluster_contrast
 from coterie.losses.entropy import cluster_entropy
 from coterie.losses.tiled import tiled_contrastive_loss
 from coterie.losses.triplet import crossed_losses, received_loss, triplet_losses
+from coterie.modules.orchestra_model import cluster_logits
 from coterie.networks.heads import ClusterHead
 from coterie.precision import cross_entropy, in_float32, unit_rows, widened
-from modules.orchestra_model import cluster_logits
 
 LABELS = torch.arange(64) % 4
 LOSSES = {

@@ -208,7 +208,7 @@ def _check_choice(group: str, choice: str) -> None:
     if ":" in choice and group in COMPONENTS:
         raise ConfigError(f"{group}={choice}: a class of your own goes in {group}.target={choice}.")
     if choice not in known:
-        why = not_among(group, choice, known, "python -m ray_jobs.train --help")
+        why = not_among(group, choice, known, "coterie train --help")
         raise ConfigError(f"{group}={choice}: {why}")
 
 

@@ -29,9 +29,9 @@ _ABOUT = (
     "Runs on the Ray cluster at hand, or on this machine."
 )
 _USAGE = """\
-usage: python -m ray_jobs.train experiment=NAME [GROUP=CHOICE ...] [KEY=VALUE]
-       python -m ray_jobs.train resume=true run_dir=DIR [KEY=VALUE]
-       python -m ray_jobs.train --help [experiment=NAME] [GROUP=CHOICE ...]
+usage: coterie train experiment=NAME [GROUP=CHOICE ...] [KEY=VALUE]
+       coterie train resume=true run_dir=DIR [KEY=VALUE]
+       coterie train --help [experiment=NAME] [GROUP=CHOICE ...]
        ray job submit --working-dir . --runtime-env ray_jobs/runtime_env.yaml \\
          -- python -m ray_jobs.train experiment=NAME ..."""
 _KEYS_OF = " or ".join(f"{name}=CHOICE" for name in COMPONENTS[:2])
@@ -45,7 +45,7 @@ _EXIT_CODES = {
 
 
 def help_text(*overrides: str) -> str:
-    """The help of `ray_jobs.train`, at most 80 columns wide.
+    """The help of `coterie train`, at most 80 columns wide.
 
     Args:
         overrides: Choices such as `method=fedmcc` and classes such as `method.target=mine:Mine`,

@@ -1,4 +1,4 @@
-"""Train one experiment, for `ray_jobs.train` and for the processes of a study."""
+"""Train one experiment, for `coterie train` and for the processes of a study."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -39,7 +39,7 @@ def _train(arguments: Sequence[str]) -> int:
 def _check_path(data: Mapping[str, Any]) -> None:
     """Refuse a path at which there is nothing, before PyTorch is imported."""
     path = data.get("path")
-    ours = str(data.get("target")).startswith("datamodules.")
+    ours = str(data.get("target")).startswith("coterie.datamodules.")
     if not ours or not isinstance(path, str) or set("*?[{:") & set(path):
         return
     if not Path(path).expanduser().exists():

@@ -23,7 +23,6 @@ from pydantic import (
 
 from coterie.config.explain import nearest, show
 from coterie.errors import ConfigError
-from coterie.shipped import SHIPPED
 
 TRUST = "trust"
 """The key of pydantic's context under which validators find the packages that the user trusts."""
@@ -124,7 +123,7 @@ def load_target(target: str) -> Any:
             raise ConfigError(f"target={target}: {module_name!r} has no {part!r}; {hint}")
         found = getattr(found, part)
     home = getattr(found, "__module__", None) or module_name
-    if home.partition(".")[0] not in {module_name.partition(".")[0], *SHIPPED}:
+    if home.partition(".")[0] not in {module_name.partition(".")[0], "coterie"}:
         raise ConfigError(f"target={target}: it is defined in {home}; name it there.")
     return found
 
@@ -178,7 +177,7 @@ def parse_component(section: Mapping[str, Any], trust: Collection[str] = ()) -> 
 
 
 def target_of(component: Component) -> str:
-    """Return a component's target: `modules.fedmcc:FedMCC` for a `FedMCC.Config`."""
+    """Return a component's target: `coterie.modules.fedmcc:FedMCC` for a `FedMCC.Config`."""
     return _path_of(type(component))
 
 

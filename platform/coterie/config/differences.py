@@ -10,8 +10,9 @@ from coterie.config.schema import COMPONENTS, RunConfig
 def changed_keys(config: RunConfig) -> dict[str, Any]:
     """The keys whose values differ from the defaults, by dotted name, in the config's order.
 
-    The classes that a config names are always among them (`method` is `modules.fedmcc:FedMCC`);
-    their other keys are compared with the defaults of the class, not of an experiment.
+    The classes that a config names are always among them (`method` is
+    `coterie.modules.fedmcc:FedMCC`); their other keys are compared with the defaults of
+    the class, not of an experiment.
     """
     values = config.model_dump(mode="json", exclude_defaults=True)
     for name in COMPONENTS:

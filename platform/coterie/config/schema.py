@@ -292,7 +292,7 @@ class RunConfig(Component):
     partition: SerializeAsAny[Component]
     """How samples are divided among the clients."""
     labelled_pool: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
-    """Share of each class that is held out from all clients; `ray_jobs.evaluate` then fine-tunes on
+    """Share of each class that is held out from all clients; `coterie evaluate` then fine-tunes on
     labels of these samples alone. Not for silos."""
     encoder: SerializeAsAny[Component]
     """The network that maps a sample to its representation."""

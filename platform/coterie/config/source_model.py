@@ -19,7 +19,7 @@ from pydantic import create_model
 
 from coterie.config.component import Component
 
-_OURS = frozenset({"coterie", "modules", "datamodules"})
+_OURS = frozenset({"coterie"})
 _LIGHT = frozenset({"collections", "pathlib", "pydantic", "typing"})
 _TAKES_ANYTHING = {("coterie.config.component", "NestedComponent"): Any}
 

@@ -11,10 +11,10 @@ from pydantic import BeforeValidator, Field
 
 from coterie.config.explain import show
 from coterie.errors import ConfigError
-from coterie.shipped import SHIPPED, is_foreign
 
 GROUP = "coterie.trusted"
 """The group of entry points by which an installed package declares itself trusted."""
+_OWN = "coterie"
 _LOGGERS = "tracking.loggers["
 """Where loggers stand that are chosen by their class, with arguments of all kinds."""
 _ACCOUNT = "tracking.wandb.entity"
@@ -60,19 +60,14 @@ def check_targets(stored: Any, path: Path, trust: Collection[str]) -> None:
     for key, target in targets_in(stored):
         module = target.partition(":")[0]
         package = module.partition(".")[0]
-        if package in SHIPPED and is_foreign(package):
-            raise ConfigError(
-                f"{path}: {key}={show(target)}: another package called {package} is imported; "
-                "start from another folder."
-            )
-        if package in SHIPPED and not key.startswith(_LOGGERS):
+        if package == _OWN and not key.startswith(_LOGGERS):
             continue
         if any(f"{module}.".startswith(f"{known}.") for known in {*trust, *_declared()}):
             continue
         raise ConfigError(
             f"{path}: {key}={show(target)}: a stored config chooses Coterie's loggers by name "
             "alone, because their arguments may lead elsewhere; give tracking.loggers again."
-            if package in SHIPPED
+            if package == _OWN
             else f"{path}: {key}={show(target)}: a stored config imports only Coterie's own "
             f"classes; if you trust the code of {show(package)}, add trust={show(package)}."
         )
@@ -81,7 +76,7 @@ def check_targets(stored: Any, path: Path, trust: Collection[str]) -> None:
 def packages_in(given: Any) -> set[str]:
     """The packages that values name by nested or dotted keys; Coterie's own only for loggers."""
     named = {key: target.partition(":")[0].partition(".")[0] for key, target in targets_in(given)}
-    return {each for key, each in named.items() if each not in SHIPPED or key.startswith(_LOGGERS)}
+    return {each for key, each in named.items() if each != _OWN or key.startswith(_LOGGERS)}
 
 
 def check_places(stored: Mapping[str, Any], path: Path, given: Mapping[str, Any]) -> None:

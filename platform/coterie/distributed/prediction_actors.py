@@ -1,4 +1,4 @@
-"""Actors that predict a stream of new samples with a finished run's model, for `ray_jobs.predict`.
+"""Actors that predict a stream of new samples with a finished run's model, for `coterie predict`.
 
 Predictions inside a run are made by its `ClientActor`s, through `execution/predictor.py`.
 """

@@ -18,7 +18,7 @@ def build_metrics(config: EvaluationConfig) -> tuple[Metric, ...]:
         if metric.name in built:
             raise ConfigError(
                 f"evaluation.metrics[{number}]: own/{metric.name} is the name of another one, and "
-                "only one number can have it; measure them in two runs of ray_jobs.evaluate."
+                "only one number can have it; measure them in two runs of coterie evaluate."
             )
         built[metric.name] = metric
     return tuple(built.values())

@@ -1,4 +1,4 @@
-"""The process of one run of a study: `ray_jobs.train`, stopped when its parent is gone.
+"""The process of one run of a study: `coterie train`, stopped when its parent is gone.
 
 The parent holds the other end of this process's standard input and never writes to it. The input
 ends with the parent, however that ends. The run then gets SIGTERM and stops after a checkpoint. So

@@ -31,7 +31,7 @@ class Measurement:
     @property
     def command(self) -> str:
         """The command that runs it, with its seeds where they are not the scale's."""
-        command = f"python -m ray_jobs.study study={self.name} scale={self.scale}"
+        command = f"coterie study study={self.name} scale={self.scale}"
         if set(self.seeds) in (set(), set(self.study.scales[self.scale].seeds)):
             return command
         return f"{command} seeds=[{','.join(map(str, self.seeds))}]"

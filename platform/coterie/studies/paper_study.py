@@ -166,7 +166,7 @@ def read_study(name: str) -> PaperStudy:
     """
     known = studies()
     if name not in known:
-        why = not_among("study", name, known, "python -m ray_jobs.study")
+        why = not_among("study", name, known, "coterie study")
         raise ConfigError(f"study={name}: {why}")
     try:
         values = read_yaml(known[name])

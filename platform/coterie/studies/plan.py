@@ -78,7 +78,7 @@ class Variant:
     Attributes:
         label: The name and the values that differ between variants: "ccfc_digits p=0.25".
         experiment: The experiment.
-        overrides: As on the command line of `ray_jobs.train`.
+        overrides: As on the command line of `coterie train`.
     """
 
     label: str
@@ -112,7 +112,7 @@ def read_comparison(arguments: Sequence[str]) -> tuple[CompareConfig, tuple[Vari
     if not config.experiments:
         raise ConfigError(
             "experiments: none is given; write experiments=[NAME,…], of those that "
-            "python -m ray_jobs.train --help lists."
+            "coterie train --help lists."
         )
     for name in config.experiments:
         if not re.fullmatch(r"[\w.+-]+", name):

@@ -37,7 +37,7 @@ def coterie_workspace(project: str, entity: str, name: str) -> Any:
         panels = import_module("wandb_workspaces.reports.v2")
     except ImportError as error:
         raise ConfigError(
-            "ray_jobs.dashboard needs the package wandb-workspaces; pip install wandb-workspaces."
+            "coterie dashboard needs the package wandb-workspaces; pip install wandb-workspaces."
         ) from error
     sections = [
         workspaces.Section(

@@ -359,5 +359,5 @@ def test_every_yaml_composes_and_survives_a_dump(group: str, choice: str, finish
 
 def test_another_partition_brings_its_own_keys() -> None:
     config = compose("experiment=mcc_digits", "partition=dirichlet", "partition.clients=4")
-    assert target_of(config.partition) == "datamodules.partition_configs:Dirichlet"
+    assert target_of(config.partition) == "coterie.datamodules.partition_configs:Dirichlet"
     assert config.partition.model_dump()["clients"] == 4

@@ -78,8 +78,10 @@ def test_a_choice_adds_its_own_keys() -> None:
 
 
 def test_a_class_of_ones_own_adds_its_keys() -> None:
-    text = help_text("experiment=fedcc_digits", "method.target=modules.fedavg:FedAvg")
-    rows = lines_after(text, "Keys of method.target=modules.fedavg:FedAvg with their defaults:")
+    text = help_text("experiment=fedcc_digits", "method.target=coterie.modules.fedavg:FedAvg")
+    rows = lines_after(
+        text, "Keys of method.target=coterie.modules.fedavg:FedAvg with their defaults:"
+    )
     assert any(row.startswith("  method.rounds=") for row in rows)
     assert max(map(len, text.splitlines())) <= 80
 
@@ -97,7 +99,7 @@ def test_an_experiment_shows_what_it_sets_with_the_rest_of_the_line() -> None:
     text = help_text("experiment=cfcl_usps", "method.budget=50")
     rows = lines_after(text, "experiment=cfcl_usps sets these; all else has its default:")
     values = yaml.safe_load("\n".join(rows))
-    assert values["method"]["target"] == "modules.cfcl:CFCL"
+    assert values["method"]["target"] == "coterie.modules.cfcl:CFCL"
     assert (values["method"]["budget"], values["method"]["aggregate_every"]) == (50, 10)
     assert values["partition"]["clients"] == 10
     assert max(map(len, text.splitlines())) <= 80

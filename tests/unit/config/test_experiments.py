@@ -6,8 +6,8 @@ import pytest
 
 from coterie.commands.compose import compose, config_dir, experiments
 from coterie.config import RunConfig, dump_config, load_config
-from modules.orchestra import scaled_epochs
-from modules.orchestra_model import scaled_rate
+from coterie.modules.orchestra import scaled_epochs
+from coterie.modules.orchestra_model import scaled_rate
 
 FEDERATED = {"fedmcc": 5, "fedcc": 5, "mcc": 1, "cc": 1, "fedavg": 5}
 FEDERATED |= {"fedsimclr": 5, "fedbyol": 5, "fedsimsiam": 5, "simclr": 1, "byol": 1, "simsiam": 1}
@@ -80,7 +80,7 @@ def test_photographs_are_large_for_a_resnet_50_in_bf16() -> None:
     config = compose("experiment=photographs", "data.path=any")
     values = dump_config(config)
     assert (config.experiment, survives_a_dump(config)) == ("photographs", True)
-    assert values["method"]["target"] == "modules.simclr:FedSimCLR"
+    assert values["method"]["target"] == "coterie.modules.simclr:FedSimCLR"
     assert (values["data"]["size"], values["precision"]) == (224, "bf16-mixed")
     assert values["encoder"]["model"] == "resnet50"
 

@@ -8,9 +8,9 @@ import pytest
 from coterie.config.availability_file import read_availability
 from coterie.config.file_digest import files_untouched, with_digest
 from coterie.config.regular_files import open_regular
+from coterie.datamodules.partition_files import read_partition
 from coterie.errors import ConfigError, DataError
 from coterie.networks.weight_files import read_file
-from datamodules.partition_files import read_partition
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ CONVERTED_IN_CODE = {
     "coterie.networks.exported:Exported",
     "coterie.networks.timm_models:Timm",
     "coterie.networks.torchvision_models:Torchvision",
-    "datamodules.partition_configs:FromFile",
-    "datamodules.partition_configs:Rest",
+    "coterie.datamodules.partition_configs:FromFile",
+    "coterie.datamodules.partition_configs:Rest",
 }
 """Their keys depend on code that runs before the fields are read."""
 
@@ -66,6 +66,8 @@ def test_a_config_is_refused_in_the_same_words(override):
     assert str(read.value) == str(whole.value)
 
 
-@pytest.mark.parametrize("target", ["json:JSONEncoder", "modules.nothing:X", "modules.fedmcc:No"])
+@pytest.mark.parametrize(
+    "target", ["json:JSONEncoder", "coterie.modules.nothing:X", "coterie.modules.fedmcc:No"]
+)
 def test_another_target_is_left_to_the_import(target):
     assert source_model(target) is None

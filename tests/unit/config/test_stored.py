@@ -47,9 +47,13 @@ def test_an_earlier_config_is_the_present_one(tmp_path):
 
 
 def test_removed_keys_are_dropped_inside_of_silos(tmp_path):
-    source = {"target": "datamodules.folders:ClassFolders", "limit_seed": 0, "batch_size": 128}
+    source = {
+        "target": "coterie.datamodules.folders:ClassFolders",
+        "limit_seed": 0,
+        "batch_size": 128,
+    }
     found = read(tmp_path, earlier(data__source=source))
-    assert found["data"]["source"] == {"target": "datamodules.folders:ClassFolders"}
+    assert found["data"]["source"] == {"target": source["target"]}
 
 
 def test_a_target_that_has_moved_is_found(tmp_path):

@@ -12,9 +12,7 @@ from torchvision.transforms import functional
 
 from coterie.commands.compose import compose
 from coterie.config.component import parse_component
-from coterie.errors import ConfigError
-from coterie.networks.views import seeded_view
-from datamodules.augmentations import (
+from coterie.datamodules.augmentations import (
     AugmentationConfig,
     DigitsAugmentation,
     NaturalAugmentation,
@@ -22,9 +20,11 @@ from datamodules.augmentations import (
     RotationPerspective,
     VectorNoise,
 )
-from datamodules.auto_augmentation import Auto
-from datamodules.colours import shift_hue
-from datamodules.warps import Warp
+from coterie.datamodules.auto_augmentation import Auto
+from coterie.datamodules.colours import shift_hue
+from coterie.datamodules.warps import Warp
+from coterie.errors import ConfigError
+from coterie.networks.views import seeded_view
 
 IMAGE_KINDS = [
     DigitsAugmentation(),
@@ -272,7 +272,7 @@ def test_refuses_shapes() -> None:
 
 
 def test_sections_take_yaml_lists_and_refuse_wrong_values() -> None:
-    section = {"target": "datamodules.augmentations:DigitsAugmentation", "crop": [0.5, 1]}
+    section = {"target": "coterie.datamodules.augmentations:DigitsAugmentation", "crop": [0.5, 1]}
     assert parse_component(section) == DigitsAugmentation(crop=(0.5, 1.0))
     wrong = [
         {"crop": [0.9, 0.2]},

@@ -8,12 +8,12 @@ from PIL import Image
 
 from coterie.contract.data import DataArrays
 from coterie.contract.data_checks import check_data
+from coterie.datamodules.folders import ClassFolders, ClientFolders, ImageFolder
+from coterie.datamodules.manifest import Manifest
+from coterie.datamodules.npz import NPZ
+from coterie.datamodules.partition_configs import IID, ByClient
 from coterie.errors import DataError
-from datamodules.folders import ClassFolders, ClientFolders, ImageFolder
-from datamodules.manifest import Manifest
-from datamodules.npz import NPZ
-from datamodules.partition_configs import IID, ByClient
-from ray_jobs.train import main
+from coterie.jobs.train import main
 
 
 def write(path, level=0, size=(4, 4)):
@@ -119,7 +119,7 @@ def test_bad_manifests(tmp_path):
     )
     assert refusal(Manifest, other, picture_column="bytes") == (
         "2 of 2 pictures cannot be read (row 0 of PATH is empty (0 bytes); row 1 of PATH is no "
-        "picture that can be read); mend them or take them out (python -m ray_jobs.check_data "
+        "picture that can be read); mend them or take them out (coterie check_data "
         "lists all)."  # none is left to go on with
     )
     other.write_bytes(b"PAR1")

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from coterie.datamodules.folders import ClassFolders, ClientFolders, ImageFolder
+from coterie.datamodules.manifest import Manifest
 from coterie.errors import DataError
-from datamodules.folders import ClassFolders, ClientFolders, ImageFolder
-from datamodules.manifest import Manifest
 
 BAD = {"a/03.png": b"", "a/07.png": b"no picture", "b/04.png": None}
 """Files in the folders and their content; None is a link to nowhere."""
@@ -82,7 +82,7 @@ def test_all_are_named_in_one_pass(folders, stream):
     assert str(refusal.value).replace(str(path.parent), "P") == (
         "3 of 30 pictures cannot be read (P/a/03.png is empty (0 bytes); P/a/07.png is no picture "
         "that can be read; P/b/04.png: there is no such file); mend them or take them out (python "
-        "-m ray_jobs.check_data lists all), or set data.on_error=skip."
+        "-m coterie check_data lists all), or set data.on_error=skip."
     )
 
 

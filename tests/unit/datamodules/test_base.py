@@ -11,11 +11,11 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 from coterie.config.component import config_model
+from coterie.datamodules.base import ROOT_VARIABLE
+from coterie.datamodules.digits import Digits
+from coterie.datamodules.idx import read_idx
+from coterie.datamodules.mnist import MNIST, FashionMNIST
 from coterie.errors import DataError
-from datamodules.base import ROOT_VARIABLE
-from datamodules.digits import Digits
-from datamodules.idx import read_idx
-from datamodules.mnist import MNIST, FashionMNIST
 
 RNG_SEED = 5
 
@@ -216,5 +216,5 @@ def test_digits_hold_out_a_fifth_of_each_class():
     "name", ["digits:Digits", "mnist:MNIST", "mnist:FashionMNIST", "cifar10:CIFAR10", "usps:USPS"]
 )
 def test_config_models_are_found_by_path(name):
-    config = config_model(f"datamodules.{name}")(limit=7)
+    config = config_model(f"coterie.datamodules.{name}")(limit=7)
     assert config.limit == 7

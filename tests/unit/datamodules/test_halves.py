@@ -10,13 +10,13 @@ import pyarrow.parquet
 import pytest
 from PIL import Image
 
+from coterie.datamodules.importing import import_data
+from coterie.datamodules.manifest import Manifest
+from coterie.datamodules.npz import NPZ
+from coterie.datamodules.shard_files import INDEX
+from coterie.datamodules.shards import Shards
+from coterie.datamodules.webdataset import WebDataset
 from coterie.errors import DataError
-from datamodules.importing import import_data
-from datamodules.manifest import Manifest
-from datamodules.npz import NPZ
-from datamodules.shard_files import INDEX
-from datamodules.shards import Shards
-from datamodules.webdataset import WebDataset
 
 TRAIN, TEST = ("ant", "bee", "cat"), ("cat", "bee", "cat")
 

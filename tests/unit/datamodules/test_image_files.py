@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from coterie.datamodules.decoding import Form
+from coterie.datamodules.image_files import decode_images, read_images
+from coterie.datamodules.picture_search import PictureSearch
+from coterie.datamodules.resize import resize_images
 from coterie.errors import DataError
-from datamodules.decoding import Form
-from datamodules.image_files import decode_images, read_images
-from datamodules.picture_search import PictureSearch
-from datamodules.resize import resize_images
 
 
 def pixels(*shape, dtype=np.uint8, most=256):

@@ -14,12 +14,12 @@ from PIL import Image
 
 from coterie.config.component import config_model, load_target
 from coterie.contract.samples import StreamedSamples
+from coterie.datamodules.importing import import_data
+from coterie.datamodules.manifest import Manifest
+from coterie.datamodules.npz import NPZ
+from coterie.datamodules.shards import Shards
+from coterie.datamodules.webdataset import WebDataset
 from coterie.errors import DataError
-from datamodules.importing import import_data
-from datamodules.manifest import Manifest
-from datamodules.npz import NPZ
-from datamodules.shards import Shards
-from datamodules.webdataset import WebDataset
 
 COUNT = 30
 LABELS = np.arange(COUNT) % 3
@@ -210,7 +210,7 @@ def test_a_saved_set_of_splits_names_them(tmp_path, pictures):
 
 
 def test_the_yaml_files_name_what_there_is():
-    target = "datamodules.webdataset:WebDataset"
+    target = "coterie.datamodules.webdataset:WebDataset"
     assert load_target(target) is WebDataset
     assert config_model(target) is WebDataset.Config
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from PIL import Image, TiffImagePlugin
 
+from coterie.datamodules.decoding import Form, decode
+from coterie.datamodules.folders import ImageFolder
+from coterie.datamodules.resize import fit_images, resize_images
 from coterie.errors import DataError
-from datamodules.decoding import Form, decode
-from datamodules.folders import ImageFolder
-from datamodules.resize import fit_images, resize_images
 
 pydicom = pytest.importorskip("pydicom")
 from pydicom.data import get_testdata_file  # noqa: E402

@@ -9,11 +9,11 @@ import pytest
 import torchvision
 from PIL import Image
 
+from coterie.datamodules.folders import ClassFolders, ClientFolders, ImageFolder
+from coterie.datamodules.manifest import Manifest
+from coterie.datamodules.npz import NPZ
+from coterie.datamodules.partition_configs import ByClient
 from coterie.errors import DataError
-from datamodules.folders import ClassFolders, ClientFolders, ImageFolder
-from datamodules.manifest import Manifest
-from datamodules.npz import NPZ
-from datamodules.partition_configs import ByClient
 
 
 def pixels(count, *shape):

@@ -12,9 +12,9 @@ import pytest
 import torchvision
 from PIL import Image
 
+from coterie.datamodules.cifar10 import CIFAR10
+from coterie.datamodules.usps import USPS
 from coterie.errors import DataError
-from datamodules.cifar10 import CIFAR10
-from datamodules.usps import USPS
 
 
 def random_images(count, *shape):

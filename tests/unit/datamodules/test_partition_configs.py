@@ -6,10 +6,9 @@ from pydantic import ValidationError
 
 from coterie.config.component import parse_component
 from coterie.contract.data import DataArrays
-from coterie.errors import DataError
-from datamodules import partitions
-from datamodules.dirichlet import dirichlet
-from datamodules.partition_configs import (
+from coterie.datamodules import partitions
+from coterie.datamodules.dirichlet import dirichlet
+from coterie.datamodules.partition_configs import (
     IID,
     ClassBlocks,
     Dirichlet,
@@ -17,6 +16,7 @@ from datamodules.partition_configs import (
     KClasses,
     PMixture,
 )
+from coterie.errors import DataError
 
 LABELS = np.repeat(np.arange(10), 120)
 SIZE = len(LABELS)
@@ -80,7 +80,9 @@ def test_a_sample_that_clients_share_is_merged_once():
 
 def test_lists_as_yaml_gives_them_are_accepted():
     section = {"clients": 6, "groups": [[0, 1], [1, 2], [2, 3]], "counts": [4, 1]}
-    component = parse_component({"target": "datamodules.partition_configs:Grouped", **section})
+    component = parse_component(
+        {"target": "coterie.datamodules.partition_configs:Grouped", **section}
+    )
     assert component == Grouped(clients=6, groups=((0, 1), (1, 2), (2, 3)), counts=(4, 1))
     np.testing.assert_array_equal(component.membership(), [0, 0, 1, 1, 2, 2])
 
@@ -166,4 +168,4 @@ def test_what_cannot_be_done_is_refused_with_the_values(component, labels, messa
 )
 def test_impossible_values_are_refused_by_the_config(target, keys):
     with pytest.raises(ValidationError):
-        parse_component({"target": f"datamodules.partition_configs:{target}", **keys})
+        parse_component({"target": f"coterie.datamodules.partition_configs:{target}", **keys})

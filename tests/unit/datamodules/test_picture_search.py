@@ -5,9 +5,9 @@ import os
 import pytest
 from PIL import Image
 
+from coterie.datamodules.folders import ClassFolders
+from coterie.datamodules.picture_search import PictureSearch
 from coterie.errors import DataError
-from datamodules.folders import ClassFolders
-from datamodules.picture_search import PictureSearch
 
 
 def picture(path):

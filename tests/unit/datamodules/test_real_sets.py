@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torchvision
 
-from datamodules.base import ROOT_VARIABLE
-from datamodules.cifar10 import CIFAR10
-from datamodules.mnist import MNIST, FashionMNIST
-from datamodules.usps import USPS
+from coterie.datamodules.base import ROOT_VARIABLE
+from coterie.datamodules.cifar10 import CIFAR10
+from coterie.datamodules.mnist import MNIST, FashionMNIST
+from coterie.datamodules.usps import USPS
 
 
 def load(cls, root, **keys):

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from coterie.datamodules.folders import ClassFolders
+from coterie.datamodules.manifest import Manifest
+from coterie.datamodules.npz import NPZ
+from coterie.datamodules.remote import CACHE_VARIABLE
+from coterie.datamodules.shards import Shards
 from coterie.errors import DataError
-from datamodules.folders import ClassFolders
-from datamodules.manifest import Manifest
-from datamodules.npz import NPZ
-from datamodules.remote import CACHE_VARIABLE
-from datamodules.shards import Shards
-from ray_jobs.import_data import main
+from coterie.jobs.import_data import main
 
 server = pytest.importorskip("moto.server")
 s3fs = pytest.importorskip("s3fs")

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from datamodules import resize
-from datamodules.resize import resize_images
+from coterie.datamodules import resize
+from coterie.datamodules.resize import resize_images
 
 
 @pytest.mark.parametrize("shape", [(28, 28, 32), (28, 28, 7), (16, 24, 20), (8, 8, 40)])

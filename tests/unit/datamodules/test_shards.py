@@ -8,13 +8,13 @@ import pytest
 from PIL import Image
 
 from coterie.contract.samples import StreamedSamples
+from coterie.datamodules.folders import ClassFolders, ClientFolders
+from coterie.datamodules.importing import import_data
+from coterie.datamodules.npz import NPZ
+from coterie.datamodules.shard_files import INDEX, ShardFiles
+from coterie.datamodules.shards import Shards
 from coterie.errors import DataError
-from datamodules.folders import ClassFolders, ClientFolders
-from datamodules.importing import import_data
-from datamodules.npz import NPZ
-from datamodules.shard_files import INDEX, ShardFiles
-from datamodules.shards import Shards
-from ray_jobs.import_data import main
+from coterie.jobs.import_data import main
 
 SMALL = 20_000
 """Bytes a shard: some pictures each."""

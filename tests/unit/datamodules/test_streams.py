@@ -11,10 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from coterie.datamodules.fitting import Fitting
+from coterie.datamodules.shard_files import Row, ShardIndex, write_index, write_shard_files
+from coterie.datamodules.streams import open_samples
 from coterie.errors import DataError
-from datamodules.fitting import Fitting
-from datamodules.shard_files import Row, ShardIndex, write_index, write_shard_files
-from datamodules.streams import open_samples
 
 
 @pytest.fixture(autouse=True)

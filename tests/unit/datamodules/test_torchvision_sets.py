@@ -9,12 +9,12 @@ import pytest
 import torchvision
 from scipy.io import savemat
 
+from coterie.datamodules.cifar100 import CIFAR100
+from coterie.datamodules.emnist import CLASSES, EMNIST
+from coterie.datamodules.partition_configs import ClassBlocks
+from coterie.datamodules.stl10 import STL10
+from coterie.datamodules.svhn import SVHN
 from coterie.errors import DataError
-from datamodules.cifar100 import CIFAR100
-from datamodules.emnist import CLASSES, EMNIST
-from datamodules.partition_configs import ClassBlocks
-from datamodules.stl10 import STL10
-from datamodules.svhn import SVHN
 
 
 def pixels(count, *shape):

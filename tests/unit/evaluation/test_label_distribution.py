@@ -7,12 +7,12 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
+from coterie.datamodules.partitions import iid
 from coterie.evaluation.label_distribution import (
     class_counts,
     class_table,
     label_distribution_figure,
 )
-from datamodules.partitions import iid
 
 CIFAR = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 

@@ -11,11 +11,11 @@ from sklearn.metrics import f1_score, roc_auc_score
 from coterie.commands.compose import compose
 from coterie.contract.clusterer import Prediction
 from coterie.contract.data import DataArrays
+from coterie.datamodules.partition_configs import IID, Grouped
 from coterie.errors import ConfigError, DataError
 from coterie.evaluation.classification_metrics import f1_and_auroc
 from coterie.evaluation.local_test_sets import LocalTestEvaluator, local_test_rows
 from coterie.run.setup import assemble
-from datamodules.partition_configs import IID, Grouped
 
 
 def data_of(labels: Any, test_labels: Any) -> DataArrays:

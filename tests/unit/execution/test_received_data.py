@@ -8,7 +8,7 @@ from coterie.contract import ClientData, Plan
 from coterie.errors import ContractError
 from coterie.execution.batches import SeededBatches
 from coterie.execution.turn_client import embed
-from modules.cfcl_model import Local, TripletModel
+from coterie.modules.cfcl_model import Local, TripletModel
 from tests.builders.cfcl import ran as ran_with
 from tests.builders.cfcl import short, turns
 from tests.builders.federation import SHAPE, tiny_task, tiny_workload

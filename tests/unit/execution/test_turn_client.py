@@ -48,7 +48,7 @@ def test_it_leaves_modes_and_values_as_they_were() -> None:
 
 
 def test_a_client_embeds_its_own_samples() -> None:
-    from modules.ccfc import SCFC
+    from coterie.modules.ccfc import SCFC
 
     ran = federate(tiny_workload(SCFC.Config(rounds=1, projection=4)))
     model = ran.spy.model_for(ran.state.server, None).eval()

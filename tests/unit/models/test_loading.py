@@ -190,7 +190,9 @@ def test_weights_are_written_whole_or_not_at_all(copy, monkeypatch):
 
 def test_a_class_that_cannot_be_imported_is_named(copy):
     path = copy / "config.yaml"
-    path.write_text(path.read_text().replace("modules.fedmcc:FedMCC", "nowhere.method:Mine"))
+    path.write_text(
+        path.read_text().replace("coterie.modules.fedmcc:FedMCC", "nowhere.method:Mine")
+    )
     assert "config.yaml: method.target=nowhere.method:Mine: a stored" in refusal(copy, ConfigError)
     text = refusal(copy, ConfigError, trust=["nowhere"])
     assert "config.yaml: method.target=nowhere.method:Mine: no module 'nowhere'; check" in text

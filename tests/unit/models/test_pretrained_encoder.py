@@ -16,12 +16,12 @@ from coterie import Federation, load_model
 from coterie.commands.compose import compose
 from coterie.config import dump_config, load_config
 from coterie.errors import ConfigError, DataError
+from coterie.jobs import pretrain
 from coterie.models.pretrained_encoder import Pretrained
-from modules.byol import FedBYOL
-from modules.cfcl import CFCL
-from modules.fedavg import FedAvg
-from modules.fedmcc import FedMCC
-from ray_jobs import pretrain
+from coterie.modules.byol import FedBYOL
+from coterie.modules.cfcl import CFCL
+from coterie.modules.fedavg import FedAvg
+from coterie.modules.fedmcc import FedMCC
 from tests.builders.federation import SHAPE, federate, same_bits, tiny_workload
 
 QUIET = (

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from coterie.contract import ServerState
 from coterie.losses import cluster_entropy
-from modules.cc import CC, PARTS, CCConfig, ContrastiveClustering, FedCC
+from coterie.modules.cc import CC, PARTS, CCConfig, ContrastiveClustering, FedCC
 from tests.builders import slow_losses
 from tests.builders.federation import Federated, federate, slow_mean, tiny_task, tiny_workload
 from tests.builders.modules import random_views as views

@@ -15,10 +15,10 @@ from coterie.contract.seeds import derive_seed
 from coterie.errors import ConfigError, ContractError, RunError
 from coterie.execution.packing import unpack
 from coterie.execution.serial import SerialBackend
+from coterie.modules.ccfc import CCFC, RULES, SCFC
+from coterie.modules.cluster_siamese import ClusterSiamese, SiameseNetwork
 from coterie.rounds.loop import Loop
 from coterie.rounds.state import RunState
-from modules.ccfc import CCFC, RULES, SCFC
-from modules.cluster_siamese import ClusterSiamese, SiameseNetwork
 from tests.builders.checkpoints import save
 from tests.builders.federation import (
     SIZES,

@@ -18,13 +18,13 @@ from coterie.contract.client import ClientData
 from coterie.contract.seeds import derive_seed
 from coterie.execution.exact import ExactMeans, Layout
 from coterie.execution.serial import SerialBackend
+from coterie.modules.cfcl import CFCL, RULES, weight_unit
+from coterie.modules.cfcl_device import Device
+from coterie.modules.cfcl_model import TripletModel
+from coterie.modules.cfcl_timeline import timeline
 from coterie.peers.clusters import squared_distances
 from coterie.rounds.loop import Loop
 from coterie.rounds.state import RunState
-from modules.cfcl import CFCL, RULES, weight_unit
-from modules.cfcl_device import Device
-from modules.cfcl_model import TripletModel
-from modules.cfcl_timeline import timeline
 from tests.builders.cfcl import encoder, encoders, letters, ran, short, turns
 from tests.builders.checkpoints import save
 from tests.builders.federation import (

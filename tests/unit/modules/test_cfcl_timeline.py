@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coterie.errors import ConfigError
-from modules.cfcl_timeline import CFCLConfig, Event, check_exchange, timeline
+from coterie.modules.cfcl_timeline import CFCLConfig, Event, check_exchange, timeline
 
 
 def events(**changes: object) -> list[list[str]]:

@@ -5,8 +5,8 @@ import torch
 
 from coterie.contract import ServerState
 from coterie.losses import cluster_contrast, negative_cosine
-from modules.ccfc import CCFC
-from modules.cluster_siamese import ClusterSiamese, SiameseNetwork
+from coterie.modules.ccfc import CCFC
+from coterie.modules.cluster_siamese import ClusterSiamese, SiameseNetwork
 from tests.builders.federation import SIZES, tiny_task
 from tests.builders.modules import random_views
 

@@ -10,9 +10,9 @@ from scipy.linalg import eigh
 from coterie.clustering.lattice import off_lattice, on_lattice
 from coterie.clustering.prototypes import PrototypeClusters
 from coterie.errors import ConfigError, RunError
+from coterie.modules.concord import Concord, evenness, growth
+from coterie.modules.exact_sums import discriminant
 from coterie.networks.quadratic import QuadraticClassifier, fit_sums, fitted, products_of
-from modules.concord import Concord, evenness, growth
-from modules.exact_sums import discriminant
 from tests.builders.vectors import GROUPS, blobs, clusters, on_vectors, same_partition
 
 FEW = {"prototypes": 40, "neighbours": 5}

@@ -17,18 +17,15 @@ from coterie.contract import ServerState
 from coterie.contract.seeds import derive_seed
 from coterie.errors import ConfigError
 from coterie.execution.serial import SerialBackend
-from coterie.networks.frozen import frozen
-from coterie.rounds.loop import Loop
-from coterie.rounds.state import RunState
-from modules.choice_history import (
+from coterie.modules.choice_history import (
     ABSENT,
     favourite,
     history,
     latest_choices,
     smallest_share,
 )
-from modules.classification import RULES, Classification, head
-from modules.cpcfl import (
+from coterie.modules.classification import RULES, Classification, head
+from coterie.modules.cpcfl import (
     CPCFL,
     IFCA,
     chosen_at_random,
@@ -36,7 +33,10 @@ from modules.cpcfl import (
     has_failed,
     is_due,
 )
-from modules.fedavg import FedAvg
+from coterie.modules.fedavg import FedAvg
+from coterie.networks.frozen import frozen
+from coterie.rounds.loop import Loop
+from coterie.rounds.state import RunState
 from tests.builders.checkpoints import save
 from tests.builders.cpcfl import models, pool_workload, ran_with, run_from, short, short_ifca
 from tests.builders.federation import SIZES, Federated, TinyEncoder, same_bits, slow_mean, tiny_task

@@ -12,11 +12,11 @@ from torch.nn import functional
 from coterie import Federation
 from coterie.commands.compose import compose
 from coterie.contract import Plan, load_slots
+from coterie.datamodules.augmentations import NoAugmentation
 from coterie.errors import ConfigError
 from coterie.execution.batches import SeededBatches
+from coterie.modules.fedavg import Classification, FedAvg
 from coterie.run.setup import assemble
-from datamodules.augmentations import NoAugmentation
-from modules.fedavg import Classification, FedAvg
 from tests.builders.federation import Federated, federate, same_bits, tiny_task, tiny_workload
 
 CONFIG = FedAvg.Config(

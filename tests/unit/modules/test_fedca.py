@@ -11,13 +11,13 @@ from torch.nn import functional
 from coterie.contract import Plan
 from coterie.contract.client import ClientData
 from coterie.contract.seeds import derive_seed
+from coterie.datamodules.augmentations import DigitsAugmentation
 from coterie.errors import ConfigError
 from coterie.execution.batches import SeededBatches
+from coterie.modules.fedca import FedCA
+from coterie.modules.fedx import FedX
+from coterie.modules.simclr import FedSimCLR
 from coterie.networks.views import seeded_view, two_views
-from datamodules.augmentations import DigitsAugmentation
-from modules.fedca import FedCA
-from modules.fedx import FedX
-from modules.simclr import FedSimCLR
 from tests.builders.federation import (
     SHAPE,
     SIZES,

@@ -17,9 +17,9 @@ from coterie.errors import ConfigError, ContractError
 from coterie.execution.bare_trainer import BareTrainer
 from coterie.execution.batches import SeededBatches
 from coterie.execution.serial import SerialBackend
+from coterie.modules.fedmcc import MCC, FedMCC, head_losses
+from coterie.modules.mcc import PARTS, MomentumContrast
 from coterie.run.setup import assemble
-from modules.fedmcc import MCC, FedMCC, head_losses
-from modules.mcc import PARTS, MomentumContrast
 from tests.builders.federation import (
     SHAPE,
     SIZES,
@@ -229,7 +229,7 @@ def test_the_model_clusters_only_once_that_is_trained(ran: Federated) -> None:
 def test_views_of_stage_2_that_do_not_fit_are_refused_at_the_start() -> None:
     vectors = replace(tiny_task(), shape=(5,))
     own = FedMCC.Config(
-        clustering_augmentation={"target": "datamodules.augmentations:DigitsAugmentation"}
+        clustering_augmentation={"target": "coterie.datamodules.augmentations:DigitsAugmentation"}
     )
     with pytest.raises(ConfigError) as refusal:
         FedMCC(own, vectors)

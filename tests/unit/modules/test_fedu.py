@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from coterie.config.participation import ParticipationConfig
-from modules.byol import FedBYOL
-from modules.fedema import Blended, FedEMA
-from modules.fedu import FedU, decayed_rate
+from coterie.modules.byol import FedBYOL
+from coterie.modules.fedema import Blended, FedEMA
+from coterie.modules.fedu import FedU, decayed_rate
 from tests.builders.federation import Federated, federate, same_bits, tiny_task, tiny_workload
 
 SMALL = {"hidden": 7, "projection": 5, "bottleneck": 3, "batch_size": 8, "epochs": 1, "rounds": 3}

@@ -11,7 +11,7 @@ from coterie.clustering.fuzzy import fuzzy_means, memberships
 from coterie.clustering.kmeans import kmeans
 from coterie.clustering.one_shot import projected_kmeans
 from coterie.contract.seeds import derive_seed
-from modules.ffcm import FFCM, weighted_means
+from coterie.modules.ffcm import FFCM, weighted_means
 from tests.builders.federation import SIZES, Federated, federate, tiny_task, tiny_workload
 from tests.builders.vectors import GROUPS, blobs, clusters, on_vectors, same_partition
 

@@ -10,7 +10,7 @@ from coterie.clustering.kmeans import kmeans
 from coterie.clustering.one_shot import projected_kmeans
 from coterie.contract.seeds import derive_seed
 from coterie.errors import ConfigError, RunError
-from modules.kfed import KFED
+from coterie.modules.kfed import KFED
 from tests.builders.federation import SIZES, Federated, federate, tiny_task, tiny_workload
 from tests.builders.vectors import (
     GROUPS,

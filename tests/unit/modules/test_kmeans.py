@@ -7,7 +7,7 @@ import torch
 from coterie.clustering.lattice import nearest, off_lattice, on_lattice
 from coterie.commands.compose import compose
 from coterie.errors import ConfigError
-from modules.kmeans import KMeans
+from coterie.modules.kmeans import KMeans
 from tests.builders.vectors import GROUPS, blobs, clusters, on_vectors, same_partition
 
 

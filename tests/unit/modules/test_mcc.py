@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from coterie.losses import cluster_entropy
-from modules.cc import CC, ContrastiveClustering
-from modules.mcc import PARTS
+from coterie.modules.cc import CC, ContrastiveClustering
+from coterie.modules.mcc import PARTS
 from tests.builders import slow_losses
 from tests.builders.federation import SHAPE, same_bits, tiny_task
 from tests.builders.modules import fit

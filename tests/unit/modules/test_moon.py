@@ -12,11 +12,11 @@ from torch.nn import functional
 from coterie.contract import Plan
 from coterie.contract.client import ClientData
 from coterie.contract.seeds import derive_seed
+from coterie.datamodules.augmentations import NoAugmentation
 from coterie.errors import ContractError
 from coterie.execution.batches import SeededBatches
 from coterie.losses import model_contrast
-from datamodules.augmentations import NoAugmentation
-from modules.moon import MOON
+from coterie.modules.moon import MOON
 from tests.builders.federation import (
     SHAPE,
     SIZES,

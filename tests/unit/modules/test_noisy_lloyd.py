@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from coterie.clustering.lattice import UNIT, clipped_rows
 from coterie.contract import Mean, Phase, ServerState
 from coterie.errors import ConfigError, DataError
-from modules.exact_sums import SUMS
-from modules.fixed_encoder import CENTROIDS
-from modules.noisy_lloyd import LLOYD, MEAN, NoisyLloyd
+from coterie.modules.exact_sums import SUMS
+from coterie.modules.fixed_encoder import CENTROIDS
+from coterie.modules.noisy_lloyd import LLOYD, MEAN, NoisyLloyd
 
 BEST = "best"
 

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from coterie.contract import Mean, ServerState
 from coterie.errors import RunError
+from coterie.modules.exact_sums import COUNT, MOMENTS, PRODUCTS, PROJECTION, SUMS, TOTAL
+from coterie.modules.fixed_encoder import CENTROIDS
+from coterie.modules.noisy_prototypes import PROTOTYPES, WARPED, NoisyPrototypes
 from coterie.networks.prototypes import LatticeProjection, Prototypes
-from modules.exact_sums import COUNT, MOMENTS, PRODUCTS, PROJECTION, SUMS, TOTAL
-from modules.fixed_encoder import CENTROIDS
-from modules.noisy_prototypes import PROTOTYPES, WARPED, NoisyPrototypes
 from tests.builders.vectors import GROUPS, blobs, same_partition
 
 

@@ -15,12 +15,12 @@ from coterie.contract.accounting import epsilon
 from coterie.errors import ConfigError
 from coterie.execution.packing import unpack
 from coterie.execution.serial import SerialBackend
+from coterie.modules.orchestra import NETWORKS, RULES, Orchestra, scaled_epochs
+from coterie.modules.orchestra_model import OrchestraModel, scaled_rate
 from coterie.networks.encoders import Encoder
 from coterie.rounds.loop import Loop
 from coterie.rounds.state import RunState
 from coterie.run.recorder import joined_metrics
-from modules.orchestra import NETWORKS, RULES, Orchestra, scaled_epochs
-from modules.orchestra_model import OrchestraModel, scaled_rate
 from tests.builders.checkpoints import save
 from tests.builders.federation import (
     SIZES,
@@ -146,7 +146,7 @@ def test_balanced_clusters_of_every_client_have_equal_size_but_for_one(
         sizes.append(assigned.bincount(minlength=clusters).tolist())
         return found, assigned
 
-    monkeypatch.setattr("modules.orchestra.local_centroids", spied)
+    monkeypatch.setattr("coterie.modules.orchestra.local_centroids", spied)
     ran = federate(tiny_workload(short(assignment=assignment)))
     assert len(sizes) == len(ran.spy.turns) == 9
     assert [sum(each) for each in sizes[:3]] == [13, 16, 8]

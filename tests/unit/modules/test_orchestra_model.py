@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from coterie.errors import ConfigError
-from modules.orchestra import Orchestra
-from modules.rotation import check_rotatable, rotated
+from coterie.modules.orchestra import Orchestra
+from coterie.modules.rotation import check_rotatable, rotated
 from tests.builders.federation import SHAPE, tiny_task
 from tests.builders.orchestra import batch_of, model, rows, short
 

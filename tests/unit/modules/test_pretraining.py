@@ -9,12 +9,12 @@ from torch import nn
 from coterie.checkpoints.checkpoint import load_checkpoint
 from coterie.execution.packing import unpack
 from coterie.execution.serial import SerialBackend
+from coterie.modules.byol import BYOL, Bootstrap, FedBYOL
+from coterie.modules.pretraining import divergence
+from coterie.modules.simclr import FedSimCLR, SimCLR
+from coterie.modules.simsiam import FedSimSiam, SimSiam
 from coterie.rounds.loop import Loop
 from coterie.rounds.state import RunState
-from modules.byol import BYOL, Bootstrap, FedBYOL
-from modules.pretraining import divergence
-from modules.simclr import FedSimCLR, SimCLR
-from modules.simsiam import FedSimSiam, SimSiam
 from tests.builders import slow_losses
 from tests.builders.checkpoints import save
 from tests.builders.federation import (
@@ -210,7 +210,7 @@ def test_who_moved_far_once_takes_the_global_predictor_again_after_a_near_turn(
         named = module.predictor.named_parameters()
         started.append({f"predictor.{name}": p.detach().clone() for name, p in named})
 
-    monkeypatch.setattr("modules.pretraining.divergence", lambda *_: next(moves))
+    monkeypatch.setattr("coterie.modules.pretraining.divergence", lambda *_: next(moves))
     monkeypatch.setattr(kind, "restore", restore)
     ran = federate(tiny_workload(kind.Config(**{**SHORT, "rounds": 3}, predictor_threshold=0.4)))
     for index, turn in enumerate(ran.spy.turns):

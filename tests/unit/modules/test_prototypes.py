@@ -8,8 +8,8 @@ from coterie.clustering.graph import cut, fuzzy_graph, spectrum
 from coterie.clustering.lattice import off_lattice, on_lattice
 from coterie.clustering.prototypes import cluster_prototypes
 from coterie.errors import ConfigError, DataError, RunError
+from coterie.modules.prototypes import Prototypes
 from coterie.networks.prototypes import Prototypes as PrototypesHead
-from modules.prototypes import Prototypes
 from tests.builders.vectors import GROUPS, blobs, clusters, on_vectors, same_partition
 
 FEW = {"prototypes": 8, "neighbours": 4}

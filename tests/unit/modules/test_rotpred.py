@@ -14,8 +14,8 @@ from coterie.contract.client import ClientData
 from coterie.contract.seeds import derive_seed
 from coterie.errors import ConfigError
 from coterie.execution.batches import SeededBatches
-from modules.rotpred import RotPred
-from modules.specloss import SpecLoss
+from coterie.modules.rotpred import RotPred
+from coterie.modules.specloss import SpecLoss
 from tests.builders.federation import (
     SHAPE,
     SIZES,

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 from torch import Tensor, nn
 
 from coterie.contract.seeds import derive_seed
+from coterie.datamodules.augmentations import DigitsAugmentation
 from coterie.execution.build import build_method
 from coterie.losses.correlation import (
     correlation,
@@ -18,11 +19,10 @@ from coterie.losses.correlation import (
     shared_spectral_loss,
 )
 from coterie.losses.spectral import spectral_contrast
+from coterie.modules.dcco import DCCO
+from coterie.modules.fedsc import FedSC
 from coterie.networks.encoders import MLP
 from coterie.networks.views import two_views
-from datamodules.augmentations import DigitsAugmentation
-from modules.dcco import DCCO
-from modules.fedsc import FedSC
 from tests.builders.federation import SHAPE, SIZES, Federated, federate, tiny_workload
 
 RATE, DECAY, WEIGHT, BOUND, ROUNDS = 0.3, 0.01, 0.2, 0.5, 3

@@ -13,9 +13,9 @@ from coterie.clustering.fuzzy import fuzzy_means
 from coterie.clustering.kmeans import kmeans
 from coterie.contract.seeds import derive_seed
 from coterie.errors import ConfigError
-from modules.ppfc_gan import PPFCGAN
-from modules.sda_fc import SDAFC
-from modules.synthesis import GAN, SynthesisConfig
+from coterie.modules.ppfc_gan import PPFCGAN
+from coterie.modules.sda_fc import SDAFC
+from coterie.modules.synthesis import GAN, SynthesisConfig
 from tests.builders.federation import SHAPE, SIZES, Federated, federate, tiny_task, tiny_workload
 from tests.builders.vectors import GROUPS, blobs, clusters, on_vectors, same_partition
 

@@ -5,8 +5,8 @@ import pytest
 import torch
 from sklearn.linear_model import Ridge
 
+from coterie.modules.turtle import Turtle, classifier, gradient_sums
 from coterie.networks.lattice_softmax import FINE, LatticeSoftmax, logs_of_two, powers_of_two
-from modules.turtle import Turtle, classifier, gradient_sums
 from tests.builders.vectors import GROUPS, blobs, clusters, on_vectors, same_partition
 
 LN2 = float(np.log(2))

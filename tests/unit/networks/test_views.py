@@ -6,8 +6,8 @@ from torch import nn
 
 from coterie.contract.clusterer import to_unit
 from coterie.contract.seeds import derive_seed
+from coterie.datamodules.augmentations import DigitsAugmentation, NaturalAugmentation
 from coterie.networks.views import BLOCK, LazyViews, seeded_view, two_views
-from datamodules.augmentations import DigitsAugmentation, NaturalAugmentation
 
 SHAPE = (1, 8, 8)
 AUGMENT = DigitsAugmentation().build(SHAPE)

@@ -1,4 +1,4 @@
-"""`ray_jobs.check_data`: what is in a data set, and what is wrong with it."""
+"""`coterie check_data`: what is in a data set, and what is wrong with it."""
 
 import csv
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from ray_jobs.check_data import main
+from coterie.jobs.check_data import main
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""`python -m ray_jobs.embed`: vectors in shards that a run reads, and jobs that were killed."""
+"""`coterie embed`: vectors in shards that a run reads, and jobs that were killed."""
 
 import csv
 import json
@@ -18,10 +18,10 @@ from coterie import Federation
 from coterie.commands.compose import compose
 from coterie.contract import seeded
 from coterie.contract.clusterer import to_unit
+from coterie.datamodules.digits import Digits
+from coterie.datamodules.shards import Shards
+from coterie.jobs import embed, predict
 from coterie.networks import ConvNet3
-from datamodules.digits import Digits
-from datamodules.shards import Shards
-from ray_jobs import embed, predict
 
 ROOT = Path(__file__).resolve().parents[3]
 DIGITS = ("data=digits", "encoder=conv3", "encoder.width=4", "encoder.features=6", "seed=3")
@@ -116,7 +116,7 @@ def test_a_killed_job_goes_on_to_the_same_bytes(tmp_path) -> None:
     out, whole = tmp_path / "killed", tmp_path / "whole"
     assert embed.main([*arguments, f"out={whole}"]) == 0
     job = subprocess.Popen(
-        [sys.executable, "-m", "ray_jobs.embed", *arguments, f"out={out}"],
+        [sys.executable, "-m", "coterie.jobs.embed", *arguments, f"out={out}"],
         env=os.environ | {"PYTHONPATH": f"{ROOT / 'platform'}{os.pathsep}{ROOT}"},
         stderr=subprocess.DEVNULL,
     )

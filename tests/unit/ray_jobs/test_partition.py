@@ -1,4 +1,4 @@
-"""`python -m ray_jobs.partition`: what it shows and writes, and runs that take its file."""
+"""`coterie partition`: what it shows and writes, and runs that take its file."""
 
 import numpy as np
 import pyarrow as pa
@@ -8,10 +8,10 @@ from PIL import Image
 
 from coterie.commands.compose import compose
 from coterie.contract.data import DataArrays
+from coterie.datamodules.partition_files import read_partition, write_partition
 from coterie.errors import DataError
+from coterie.jobs.partition import main
 from coterie.run.data import read_and_split
-from datamodules.partition_files import read_partition, write_partition
-from ray_jobs.partition import main
 
 SMALL = ("experiment=fedmcc_digits", "data.limit=300")
 
@@ -94,7 +94,7 @@ def test_a_file_of_other_data_is_refused(tmp_path, other, reason):
     with pytest.raises(DataError) as refusal:
         read_partition(tmp_path / "p.parquet", other)
     assert f"it was made for other data ({reason}" in str(refusal.value)
-    assert str(refusal.value).endswith("or make it again with `python -m ray_jobs.partition`.")
+    assert str(refusal.value).endswith("or make it again with `coterie partition`.")
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ from coterie.config.participation import ParticipationConfig
 from coterie.contract.client import Fit
 from coterie.contract.phase import Phase
 from coterie.errors import ConfigError, ContractError, RunError
+from coterie.modules.fedmcc import FedMCC
 from coterie.rounds.participation import Participation, choose_cohort, stragglers
 from coterie.run.setup import assemble
-from modules.fedmcc import FedMCC
 from tests.builders.federation import tiny_workload
 from tests.builders.loops import make_loop, make_workload, run, start
 from tests.builders.mailer import Mailer

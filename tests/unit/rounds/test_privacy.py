@@ -16,10 +16,10 @@ from coterie.errors import ConfigError, ContractError, RunError
 from coterie.execution.clipping import STEPS, Sensitivity
 from coterie.execution.events import Order, Turn
 from coterie.execution.exact import ExactMeans, Layout
+from coterie.modules.concord import Concord
+from coterie.modules.fedavg import FedAvg
+from coterie.modules.simsiam import FedSimSiam
 from coterie.rounds.privacy import Privacy, Spent, sensitivity, turn_secret
-from modules.concord import Concord
-from modules.fedavg import FedAvg
-from modules.simsiam import FedSimSiam
 
 SLOTS = {"a": {"w": torch.full((2000,), 3.0)}, "b": {"w": torch.zeros(3, 2)}}
 LAYOUTS = {slot: Layout.of(tensors) for slot, tensors in SLOTS.items()}

@@ -16,9 +16,9 @@ from coterie.commands.compose import compose
 from coterie.contract import ServerState
 from coterie.evaluation.canvas import COLOURS
 from coterie.evaluation.group_figure import group_figure
+from coterie.jobs.predict import main as predict
+from coterie.modules.cc import CC
 from coterie.run.client_groups import ClientGroups
-from modules.cc import CC
-from ray_jobs.predict import main as predict
 from tests.builders.observers import Silent
 
 HISTORY = {1: [0, 2, 2, -1, 0, 1], 3: [1, 1, 1, 0, 0, -1]}

@@ -4,9 +4,9 @@ import pytest
 
 from coterie.commands.compose import compose
 from coterie.errors import ConfigError
+from coterie.modules.fedavg import FedAvg
 from coterie.run.setup import assemble
 from coterie.run.stacked_checks import check_stacked
-from modules.fedavg import FedAvg
 from tests.builders.federation import tiny_task, tiny_workload
 
 BASE = ("experiment=fedmcc_digits", "cluster=serial", "executor=stacked", "data.limit=100")

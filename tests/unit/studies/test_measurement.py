@@ -40,7 +40,7 @@ def test_a_score_that_no_seed_reaches_is_a_dash() -> None:
 
 
 def test_the_command_names_the_seeds_where_they_are_not_the_scales() -> None:
-    command = "python -m ray_jobs.study study=cfcl_6 scale=cpu"
+    command = "coterie study study=cfcl_6 scale=cpu"
     assert measured({"explicit": [1.0]}).command == command
     assert measured({"explicit": [1.0, 2.0, 3.0]}).command == f"{command} seeds=[0,1,2]"
     five = read_study("cpcfl_11")

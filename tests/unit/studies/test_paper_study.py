@@ -4,6 +4,7 @@ import pytest
 
 from coterie.commands.compose import groups
 from coterie.errors import ConfigError
+from coterie.jobs.study import main
 from coterie.studies.paper_plan import StudyConfig, StudyPlan
 from coterie.studies.paper_study import (
     SCALES,
@@ -16,7 +17,6 @@ from coterie.studies.paper_study import (
 )
 from coterie.studies.plan import Variant, variant_configs
 from coterie.studies.study_list import study_list
-from ray_jobs.study import main
 
 PAPERS = {
     "CCFC": ("table 3", "table 4", "figure 5", "figure 6", "tables 1 and 2"),

@@ -1,12 +1,12 @@
-"""What `ray_jobs.compare` makes of its command line."""
+"""What `coterie compare` makes of its command line."""
 
 # ruff: noqa: E501 -- the sentences stand whole
 
 import pytest
 
 from coterie.errors import ConfigError
+from coterie.jobs.compare import main
 from coterie.studies.plan import Variant, read_comparison
-from ray_jobs.compare import main
 
 TWO = "experiments=[fedmcc_digits,fedavg_digits]"
 
@@ -81,7 +81,7 @@ def test_the_seed_of_a_run_comes_last():
 
 
 REFUSED = {
-    (): "experiments: none is given; write experiments=[NAME,…], of those that python -m ray_jobs.train ",
+    (): "experiments: none is given; write experiments=[NAME,…], of those that coterie train ",
     ("experiments=[]",): "experiments: none is given; write experiments=[NAME,…], of ",
     (
         "experiments=cc_digits,cc_mnist",

@@ -1,4 +1,4 @@
-"""What `ray_jobs.tune` makes of its command line."""
+"""What `coterie tune` makes of its command line."""
 
 # ruff: noqa: E501 -- the sentences stand whole
 
@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from coterie.errors import ConfigError
+from coterie.jobs import tune
 from coterie.studies.tune_plan import Range, points, read_tuning
-from ray_jobs import tune
 
 SPACE = "space={method.learning_rate: {low: 1e-3, high: 0.1, log: true}, encoder: [mlp, conv3]}"
 DIGITS = "experiment=orchestra_digits"
@@ -131,7 +131,7 @@ def test_without_ray_tune_a_sentence_says_what_to_install(capsys, monkeypatch):
     assert tune.main([DIGITS, SPACE]) == 2
     shown = capsys.readouterr().err
     assert shown == (
-        "ray_jobs.tune needs Ray Tune, and no_such_package is not installed; install it with pip "
+        "coterie tune needs Ray Tune, and no_such_package is not installed; install it with pip "
         "install 'coterie[tune]'.\n"
     )
 
