@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from coterie.aggregation.audit import smallest_sent
 from coterie.aggregation.exact import SumsExceededError
 from coterie.aggregation.pipeline import ClientStages, Pipeline
-from coterie.aggregation.stage import Contribution, Sums, Task
+from coterie.aggregation.stage import Contribution, StageTask, Sums
 from coterie.contract.client import ClientData, LocalTrainer
 from coterie.contract.data import Indices, Samples
 from coterie.contract.method import Method
@@ -169,7 +169,7 @@ class Worker:
 
     def _stages(self, of: _Call, turn: Turn) -> ClientStages:
         """The aggregation's stages for a turn, and what the client has kept."""
-        task = Task(
+        task = StageTask(
             phase=of.order.phase,
             client=turn.client,
             samples=turn.size,
