@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from coterie.config.component import Component
+from coterie.config.method import MethodConfig
 from coterie.config.privacy import DPConfig
 from coterie.contract.accounting import epsilon
 from coterie.contract.phase import Mean, Phase, Tensors
@@ -186,7 +186,7 @@ def turn_secret(secret: bytes, phase: Phase, client: int) -> bytes:
     return hmac.digest(secret, f"records {_place(phase)}{client}".encode(), "sha256")
 
 
-def sensitivity(config: DPConfig, phase: Phase, method: type[Component]) -> Sensitivity | None:
+def sensitivity(config: DPConfig, phase: Phase, method: type[MethodConfig]) -> Sensitivity | None:
     """What one client, or one sample, adds to a phase's sums at most; None without privacy.
 
     Raises:
