@@ -215,10 +215,7 @@ class FedMCC(_Momentum):
 
 
 class MCC(_Momentum):
-    """Momentum contrastive clustering, centralised.
-
-    Both levels are trained at once, eq. (6).
-    """
+    """Momentum contrastive clustering, centralised. Both levels are trained at once, eq. (6)."""
 
     stackable = True
 

@@ -53,10 +53,7 @@ class Contrast(TwoViews):
 
 
 class SimCLR(Pretraining[SimCLRConfig, Contrast]):
-    """Contrasts two views, centralised.
-
-    Clients keep nothing.
-    """
+    """Contrasts two views, centralised. Clients keep nothing."""
 
     stackable = True
     rules = StateRules(*ONLINE)

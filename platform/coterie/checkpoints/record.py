@@ -51,7 +51,7 @@ class _Ledger(TypedDict):
     items: dict[str, NonNegativeInt]
 
 
-class _Account(TypedDict, total=False):
+class _Account(TypedDict):
     """The kinds of what a record holds of a client's account."""
 
     turns: NonNegativeInt

@@ -40,7 +40,9 @@ def shipped_methods() -> Mapping[str, MethodChoice]:
         for each in _CLASS.finditer(path.read_text(encoding="utf-8")):
             if "\n    class Config(" in each["body"]:
                 target = f"coterie.modules.{path.stem}:{each['name']}"
-                found[_name(path.stem, each["name"])] = MethodChoice(target, each["about"] or "")
+                found[_name(path.stem, each["name"])] = MethodChoice(
+                    target, _sentence(each["about"] or "")
+                )
     return found
 
 
@@ -56,6 +58,10 @@ def methods_in_hydra() -> Iterator[None]:
         yield
     finally:
         store.repo = surrounding
+
+
+def _sentence(line: str) -> str:
+    return re.split(r"(?<=\.) (?=[A-Z])", line)[0]
 
 
 def _name(stem: str, name: str) -> str:
