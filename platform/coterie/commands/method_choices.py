@@ -17,8 +17,8 @@ from hydra.core.config_store import ConfigStore
 METHOD = "method"
 _MODULES = Path(__file__).resolve().parent.parent / "modules"
 _CLASS = re.compile(
-    r'''^class\ (?P<name>[A-Za-z]\w*)[^:]*:\n         # to the colon, over several lines too
-        (?:\ {4}"""(?P<about>.*?)(?:"""|$))?         # the docstring's first line
+    r'''^class\ (?P<name>[A-Za-z]\w*)[^:]*:.*         # to the colon, over several lines too
+        (?:\n\ {4}"""(?P<about>.*?)(?:"""|$))?       # the docstring's first line
         (?P<body>(?:\n(?:\ .*)?)*)                   # lines that are empty or indented''',
     re.MULTILINE | re.VERBOSE,
 )
