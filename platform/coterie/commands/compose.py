@@ -166,7 +166,12 @@ def _choices_of(group: str) -> list[str]:
     if group == "experiment":
         return list(experiments())
     shipped = shipped_methods() if group == METHOD else ()
-    return sorted({*shipped, *(path.stem for path in (config_dir() / group).glob("*.yaml"))})
+    return sorted({*shipped, *_yaml_names(group)})
+
+
+def _yaml_names(group: str) -> set[str]:
+    """The choices of a group that have YAML."""
+    return {path.stem for path in (config_dir() / group).glob("*.yaml")}
 
 
 def experiments() -> dict[str, str]:
@@ -330,7 +335,10 @@ def _experiment(stem: str) -> DictConfig:
     world = GlobalHydra.instance()
     surrounding, world.hydra = world.hydra, None  # a notebook may use Hydra itself
     try:
-        with methods_in_hydra(), initialize_config_dir(str(config_dir()), version_base="1.3"):
+        with (
+            methods_in_hydra(besides=_yaml_names(METHOD)),
+            initialize_config_dir(str(config_dir()), version_base="1.3"),
+        ):
             config = hydra_compose("config", [f"experiment={stem}"], return_hydra_config=True)
     finally:
         GlobalHydra.instance().hydra = surrounding

@@ -6,7 +6,7 @@ differ by underscores alone (`ppfc_gan`). The first sentence of the class's docs
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -47,14 +47,14 @@ def shipped_methods() -> Mapping[str, MethodChoice]:
 
 
 @contextmanager
-def methods_in_hydra() -> Iterator[None]:
-    """Let Hydra find the methods as choices, beside those of the YAML files."""
+def methods_in_hydra(besides: Collection[str] = ()) -> Iterator[None]:
+    """Let Hydra find the methods as choices, except those of which there is YAML."""
     store = ConfigStore.instance()
     surrounding = store.repo  # a notebook may use Hydra itself
     store.repo = {**surrounding, METHOD: {}}
     try:
-        for name, choice in shipped_methods().items():
-            store.store(group=METHOD, name=name, node={"target": choice.target})
+        for name in shipped_methods().keys() - set(besides):
+            store.store(group=METHOD, name=name, node={"target": shipped_methods()[name].target})
         yield
     finally:
         store.repo = surrounding

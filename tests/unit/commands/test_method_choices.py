@@ -2,6 +2,7 @@
 
 import shutil
 
+import pytest
 from hydra.core.config_store import ConfigStore
 
 from coterie.commands import method_choices
@@ -62,6 +63,7 @@ def test_a_file_has_its_public_classes_with_a_config(tmp_path, monkeypatch):
     }
 
 
+@pytest.mark.filterwarnings("error")
 def test_a_users_yaml_comes_first(tmp_path, monkeypatch):
     own = shutil.copytree(config_dir(), tmp_path / "configs")
     (own / "method").mkdir()
@@ -82,6 +84,8 @@ def test_a_surrounding_hydra_keeps_its_own_methods():
     try:
         with methods_in_hydra():
             assert store.list(METHOD) == sorted(f"{name}.yaml" for name in shipped_methods())
+        with methods_in_hydra(besides={"kfed"}):
+            assert "kfed.yaml" not in store.list(METHOD)
         assert store.list(METHOD) == ["theirs.yaml"]
     finally:
         del store.repo[METHOD]
