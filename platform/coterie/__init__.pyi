@@ -1,5 +1,6 @@
 # What `coterie` exports, from where; each name is imported on first use (docs/api.md).
 
+from .aggregation.stage import Stage as Stage
 from .clustering.kmeans import kmeans as kmeans
 from .commands.compose import compose as compose
 from .config.component import Component as Component

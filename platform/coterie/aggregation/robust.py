@@ -6,59 +6,14 @@ client counts once, whatever its weight, because a faulty client may report any 
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from coterie.config.aggregation import AggregationConfig, AggregationRule
-from coterie.contract.phase import Mean, Tensors
-from coterie.execution.events import Handle, TurnDone
-from coterie.execution.exact import Layout, narrowed
-from coterie.execution.packing import Packed, pack, unpack
-
-
-def summed(rule: AggregationRule, up: Mapping[str, Mean]) -> Mapping[str, Mean]:
-    """The contributions that go into the exact sums under this rule, with their weights."""
-    if rule == "weighted":
-        return up
-    if rule == "equal":
-        return {slot: Mean(weight=1, tensors=mean.tensors) for slot, mean in up.items()}
-    return {}
-
-
-def sent_whole(rule: AggregationRule, up: Mapping[str, Mean]) -> dict[str, Packed]:
-    """The contributions that the server must see one by one under this rule, by slot."""
-    if rule in ("weighted", "equal"):
-        return {}
-    return {slot: pack(up[slot].tensors) for slot in sorted(up)}
-
-
-def robust_means(
-    turns: Sequence[TurnDone],
-    layouts: Mapping[str, Layout],
-    fetch: Callable[[Handle], Packed],
-    config: AggregationConfig,
-) -> dict[str, Mean]:
-    """Each slot's median or trimmed mean over the clients that contributed to it.
-
-    Computed tensor by tensor, so that only one tensor of all clients is copied at a time.
-
-    Args:
-        turns: The turns that count, in client order.
-        layouts: Slot to its layout.
-        fetch: Reads the tensors behind a handle.
-        config: The rule, and the share to trim.
-
-    Returns:
-        Slot to result; its weight is the number of contributions. Empty if no turn has `updates`.
-    """
-    slots = sorted({slot for turn in turns for slot in turn.updates})
-    means = {}
-    for slot in slots:
-        given = [unpack(fetch(turn.updates[slot])) for turn in turns if slot in turn.updates]
-        means[slot] = Mean(weight=len(given), tensors=_join(given, layouts[slot], config))
-    return means
+from coterie.aggregation.exact import Layout, narrowed
+from coterie.config.aggregation import AggregationConfig
+from coterie.contract.phase import Tensors
 
 
 def coordinate_median(stacked: Tensor) -> Tensor:
@@ -99,11 +54,22 @@ def trimmed_mean(stacked: Tensor, trim: float) -> Tensor:
     return stacked.sort(dim=0).values[cut : len(stacked) - cut].double().mean(dim=0)
 
 
-def _join(given: Sequence[Tensors], layout: Layout, config: AggregationConfig) -> dict[str, Tensor]:
-    joined = {}
+def joined(
+    given: Sequence[Tensors], layout: Layout, config: AggregationConfig
+) -> dict[str, Tensor]:
+    """The median or trimmed mean of each tensor over clients.
+
+    Computed tensor by tensor, so that only one tensor of all clients is copied at a time.
+
+    Args:
+        given: Each client's tensors.
+        layout: Their names and dtypes.
+        config: The rule, and the share to trim.
+    """
+    found = {}
     for name, dtype in zip(layout.names, layout.dtypes, strict=True):
         stacked = torch.stack([tensors[name] for tensors in given])
         median = config.rule == "median"
-        found = coordinate_median(stacked) if median else trimmed_mean(stacked, config.trim)
-        joined[name] = narrowed(found, dtype)
-    return joined
+        value = coordinate_median(stacked) if median else trimmed_mean(stacked, config.trim)
+        found[name] = narrowed(value, dtype)
+    return found

@@ -32,7 +32,7 @@ FORMAT = 1
 STATES = "states"
 _MALFORMED = (AttributeError, LookupError, OverflowError, TypeError, ValueError)
 """What a record with a right checksum and other content raises."""
-_FILES = ("server.safetensors", "optimizer.safetensors", "mail.safetensors")
+_FILES = ("server.safetensors", "stages.safetensors", "mail.safetensors")
 
 
 @dataclass(frozen=True, kw_only=True)
