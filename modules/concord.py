@@ -100,7 +100,7 @@ _MESSAGES = {
 
 
 class Concord(OnExactSums):
-    """Projection, prototypes and their graph, by exact sums."""
+    """Clusters that are the same however the samples are split over clients."""
 
     class Config(ExactSumsConfig):
         """Concord's configuration."""

@@ -8,7 +8,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from coterie.aggregation.clipping import STEPS, Sensitivity
 from coterie.aggregation.record_noise import check_unmixed
 from coterie.aggregation.stage import Start
-from coterie.config.component import Component
+from coterie.config.method import MethodConfig
 from coterie.config.privacy import DPConfig
 from coterie.config.schema import RunConfig
 from coterie.contract.accounting import check_installed, epsilon
@@ -54,7 +54,7 @@ def check_noise(start: Start) -> None:
         _check_numbers(dp, sum(start.sizes.values()), "samples", sums_a_phase(config))
 
 
-def sensitivity(config: DPConfig, phase: Phase, method: type[Component]) -> Sensitivity | None:
+def sensitivity(config: DPConfig, phase: Phase, method: type[MethodConfig]) -> Sensitivity | None:
     """What one client, or one sample, adds to a phase's sums at most.
 
     Returns:

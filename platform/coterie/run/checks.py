@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from coterie.config.component import Component, load_target, target_of
+from coterie.config.component import load_target, target_of
+from coterie.config.method import MethodConfig
 from coterie.config.schema import RunConfig
 from coterie.contract.data import DataArrays
 from coterie.contract.method import Task
@@ -109,7 +110,7 @@ def _check_slice(config: RunConfig) -> None:
         )
 
 
-def _check_encoder(task: Task, method: Component) -> None:
+def _check_encoder(task: Task, method: MethodConfig) -> None:
     """Encode two blank samples: a user's network may differ from its declared width."""
     with seeded(0), torch.no_grad():
         encoder = _built(task)
