@@ -54,9 +54,9 @@ class NoiseFile:
         secret = _own_secret()
         if not self.path.exists() and not begun:
             salt = secrets.token_hex(_KEY_BYTES)
-            first = {"salt": salt, "check": _check(_key(secret, salt))}
+            begun_with = {"salt": salt, "check": _check(_key(secret, salt))}
             with replacing(self.path, private=True) as temporary:
-                temporary.write_text(json.dumps(first) + "\n")
+                temporary.write_text(json.dumps(begun_with) + "\n")
         try:
             text = self.path.read_text(encoding="utf-8")
             whole = text[: text.rfind("\n") + 1]  # a line that was not finished was not released
