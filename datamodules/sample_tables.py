@@ -26,6 +26,8 @@ from coterie.errors import DataError, reason
 _PICTURES, _FILES, _NAMES = ("image", "img"), ("path", "file"), ("name", "id")
 _NO_FEATURES = frozenset({*_NAMES, "sample", "label", "client", "cluster", "confidence"})
 _TEXT = frozenset({"string", "large_string", "string_view"})
+_CORRUPT = (pa.ArrowException, OSError, ValueError)
+"""What Arrow raises for damaged bytes; a name that is no UTF-8 is a ValueError."""
 _BYTES = frozenset({"binary", "large_binary", "binary_view"})
 
 
@@ -46,7 +48,7 @@ def open_parquet_table(path: Path, batch_size: int) -> OpenTable:
     """
     try:
         file = pq.ParquetFile(path)
-    except (pa.ArrowException, OSError) as error:
+    except _CORRUPT as error:
         raise unreadable(path, error) from error
     rows, batches = file.metadata.num_rows, file.iter_batches(batch_size)
     return OpenTable(schema=file.schema_arrow, rows=rows, batches=batches)
@@ -86,8 +88,12 @@ def table_batches(
     def batches() -> Iterator[SampleBatch]:
         start = 0
         for rows in _rebatched(path, table.batches, batch_size):
-            names = None if name is None else tuple(map(str, rows[name].to_pylist()))
-            yield SampleBatch(_samples(path, rows, columns, fitting, start), names)
+            try:
+                names = None if name is None else tuple(map(str, rows[name].to_pylist()))
+                samples = _samples(path, rows, columns, fitting, start)
+            except (pa.ArrowException, UnicodeDecodeError) as error:
+                raise unreadable(path, error) from error
+            yield SampleBatch(samples, names)
             start += len(rows)
         if not start:
             raise DataError(f"{path}: it holds no row; give at least one.")
@@ -200,7 +206,7 @@ def _rebatched(path: Path, batches: Iterable[Any], size: int) -> Iterator[Any]:
                 yield table.slice(0, size)
                 table = table.slice(size)
             held = table.to_batches()
-    except pa.ArrowException as error:
+    except _CORRUPT as error:
         raise unreadable(path, error) from error
     if held:
         yield pa.Table.from_batches(held)

@@ -31,6 +31,7 @@ from coterie.rounds.participation import Participation
 from coterie.run.callbacks import AnyCallback, build_callbacks, local_callbacks, run_callbacks
 from coterie.run.checks import check_fit, check_shares, cluster_number
 from coterie.run.data import RunData, read_data, task_of
+from coterie.run.memory import within_memory
 from coterie.run.stacked_checks import check_stacked
 
 if TYPE_CHECKING:
@@ -77,7 +78,8 @@ def assemble(config: RunConfig, given: Sequence[AnyCallback] = ()) -> Assembly:
     )
     torch.set_num_threads(config.cluster.threads_per_client)
     callbacks = build_callbacks(config, given)
-    read = read_data(config)
+    with within_memory("the data", "lower data.size or data.limit", counted=False):
+        read = read_data(config)
     participation = Participation(config, len(read.parts))
     workload = replace(_workload(config, read), callbacks=local_callbacks(callbacks))
     check_fit(config, workload.task, read.arrays)
@@ -85,7 +87,8 @@ def assemble(config: RunConfig, given: Sequence[AnyCallback] = ()) -> Assembly:
     method = build_method(workload)
     sizes = {client: len(rows) for client, rows in enumerate(read.parts)}
     # Builds the networks, which may not fit the data.
-    server = method.init(sizes, derive_seed(config.seed, "init"))
+    with within_memory("the network", "lower the sizes under method and encoder"):
+        server = method.init(sizes, derive_seed(config.seed, "init"))
     if (first := method.next(server)) is not None:
         participation.check(first)
         compose_stages(config, method).check(
