@@ -45,6 +45,7 @@ class Loaded:
         state: The run's state.
         tracking: The tracker's position.
         config: The run's config, as plain values.
+        data: The fingerprint of the run's data.
         path: The checkpoint's folder.
         damaged: One sentence for each later checkpoint that is damaged.
     """
@@ -52,6 +53,7 @@ class Loaded:
     state: RunState
     tracking: Mapping[str, int]
     config: Mapping[str, Any]
+    data: Mapping[str, Any]
     path: Path
     damaged: tuple[str, ...] = ()
 
@@ -64,6 +66,7 @@ def save_checkpoint(
     tracking: Mapping[str, int],
     config: Mapping[str, Any],
     policy: CheckpointConfig,
+    data: Mapping[str, Any] | None = None,
     states: StateFiles | None = None,
     best: bool = False,
 ) -> Path:
@@ -80,6 +83,7 @@ def save_checkpoint(
         tracking: The tracker's position, to which a resumed run truncates its metrics.
         config: The run's config as plain values; only the same run may resume.
         policy: Which checkpoints to keep.
+        data: The fingerprint of the run's data, with which a resumed run compares its own.
         states: The state files of the folder, with what is known of them; by default new.
         best: Whether this is the best checkpoint; `folder/best` then names it too.
 
@@ -105,6 +109,7 @@ def save_checkpoint(
         "alone": states.alone(digests.values()),
         "tracking": dict(tracking),
         "config": dict(config),
+        **({"data": dict(data)} if data else {}),
         "files": {file: file_digest(partial / file) for file in _FILES},
     }
     write_text_atomically(partial / "run.json", seal(record))
@@ -188,7 +193,13 @@ def _restored(folder: Path, path: Path, record: dict[str, Any], backend: Backend
     }
     state = restore(record, tensors, dict(sorted(kept.items())), backend)
     config = up_to_date(record["config"], path / "run.json")
-    return Loaded(state=state, tracking=record["tracking"], config=config, path=path)
+    return Loaded(
+        state=state,
+        tracking=record["tracking"],
+        config=config,
+        data=record.get("data", {}),  # which checkpoints of earlier versions lack
+        path=path,
+    )
 
 
 def _named(folder: Path, which: str | int) -> str:
