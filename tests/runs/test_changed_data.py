@@ -177,7 +177,9 @@ def test_a_folder_is_a_run_only_if_it_is_one(begun, arguments, sentence, capsys)
     files = sorted(begun.rglob("*"))
     given = [one.replace("RUN", str(begun / "run")) for one in arguments]
     assert main(["resume=true", *given, *SERIAL]) == 2
-    assert capsys.readouterr().err.replace("\n", "").startswith(
-        sentence.replace("RUN", str(begun / "run"))
+    assert (
+        capsys.readouterr()
+        .err.replace("\n", "")
+        .startswith(sentence.replace("RUN", str(begun / "run")))
     )
     assert sorted(begun.rglob("*")) == files

@@ -25,7 +25,6 @@ except ValueError:  # a backend that this matplotlib does not have; figures need
     os.environ.pop(_BACKEND, None)
     import matplotlib as mpl
 
-from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.font_manager import fontManager

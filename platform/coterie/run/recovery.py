@@ -122,7 +122,6 @@ class Recovery:
             loaded.state.best = None  # the best value of another metric
         return loaded
 
-
     def _compare_data(self, loaded: Loaded) -> None:
         """Refuse data that the run did not begin with, unless the user accepts it."""
         if not (loaded.data and self.data):

@@ -91,7 +91,9 @@ class RunDirectory:
         if not directory.is_run:
             hint = "there is no such folder"
             if directory.path.is_dir():
-                hint = "a model, not a run" if directory.config.is_file() else "no config.yaml in it"
+                hint = (
+                    "a model, not a run" if directory.config.is_file() else "no config.yaml in it"
+                )
             raise ConfigError(f"{key}={run_dir}: {hint}; give the folder of an earlier run.")
         check_contained(key, directory.path)
         return directory
