@@ -237,11 +237,10 @@ def _as_mode(image: Image.Image, form: Form, found: str) -> Decoded:
     """Convert to a mode; Pillow's `convert` alone would drop alpha."""
     ground, clear = "", image.mode in ALPHA or "transparency" in image.info
     if form.mode == "all":
-        image = (
-            image
-            if image.mode in _KEPT and not clear
-            else image.convert("RGBA" if clear else "RGB")
-        )
+        if clear:
+            image = image.convert("RGBA")
+        elif image.mode not in _KEPT:
+            image = image.convert("RGB")
     elif clear:
         whole = image.convert("RGBA")
         ground = _ground(float((np.asarray(whole.getchannel("A")) < _CLEAR).mean()), form)
@@ -249,7 +248,7 @@ def _as_mode(image: Image.Image, form: Form, found: str) -> Decoded:
         opaque = Image.new("RGBA", image.size, (level, level, level, 255))
         opaque.alpha_composite(whole)
         image = opaque.convert("RGB")
-    if form.mode != "all" and image.mode != form.mode:
+    if form.mode not in ("all", image.mode):
         image = image.convert(form.mode)
     pixels = np.array(image)
     pixels = pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)

@@ -65,9 +65,7 @@ def read_dicom(
         ) from error
     try:
         file = pydicom.dcmread(BytesIO(content), force=True)
-        if "PixelData" not in file:
-            raise ValueError("it is a DICOM file without a picture")
-        frames = int(file.get("NumberOfFrames") or 1)
+        frames = _count_frames(file)
         chosen = choose_frame(frames, frame)
         if "TransferSyntaxUID" not in file.file_meta:  # a file from before part 10
             file.file_meta.TransferSyntaxUID = ImplicitVRLittleEndian
@@ -82,6 +80,12 @@ def read_dicom(
         raise
     except Exception as error:  # pydicom and its decoders raise of all kinds
         raise ValueError(" ".join(str(error).split()) or type(error).__name__) from error
+
+
+def _count_frames(file: Any) -> int:
+    if "PixelData" not in file:
+        raise ValueError("it is a DICOM file without a picture")
+    return int(file.get("NumberOfFrames") or 1)
 
 
 def stretch(values: NDArray[Any], low: float, high: float) -> NDArray[np.uint8]:

@@ -148,8 +148,8 @@ class Manifest(OwnData["Manifest.Config"]):
             paths = [_beside(folder, value) for value in values]
         except ValueError as error:  # a URL in a table at a URL
             raise DataError(f"{self._name(column)} names a URL; give paths beside it.") from error
-        names = [spelled(str(path)) for path in paths]
-        return source_from_pictures(paths, names, config.form)
+        shown = [spelled(str(path)) for path in paths]
+        return source_from_pictures(paths, shown, config.form)
 
     def _name(self, column: str) -> str:
         return f"{self.path}, column {column},"

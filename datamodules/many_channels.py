@@ -1,6 +1,7 @@
 """TIFFs that Pillow does not read, or reads with 8 bits only: many channels, or deep ones."""
 
 from io import BytesIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,7 +39,7 @@ def read_tiff(content: bytes, frame: int | None, max_pixels: int) -> NDArray[np.
             "is a TIFF that Pillow cannot read as it is", "pip install 'coterie[tiff]' to read it"
         ) from error
     with tifffile.TiffFile(BytesIO(content)) as file:
-        pages = [page for page in file.pages if not page.is_reduced]
+        pages: list[Any] = [page for page in file.pages if not getattr(page, "is_reduced", False)]
         page = pages[choose_frame(len(pages), frame)]
         check_pixels(page.imagewidth * page.imagelength, max_pixels)
         values, axes = page.asarray(), page.axes

@@ -59,7 +59,8 @@ class NPZ(OwnData["NPZ.Config"]):
     Images are (n, height, width), (n, height, width, channels) or (n, channels, height, width); the
     axis of channels has 1 or 3, and the last one if both qualify, or else is the shortest. They are
     uint8, booleans, or decimal numbers in 0..1; of other numbers `levels` says what is black and
-    white. Feature vectors are numbers (n, features). Labels and clients are integers or text (n,); the label -1 is unknown.
+    white. Feature vectors are numbers (n, features). Labels and clients are integers or text (n,);
+    the label -1 is unknown.
     """
 
     class Config(PathConfig):

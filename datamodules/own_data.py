@@ -1,5 +1,6 @@
 """Base of the data sets at a user's `data.path`."""
 
+import math
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -170,9 +171,13 @@ def number_classes(
     return np.array([numbers.get(value, -1) for value in labels], dtype=np.int64), names
 
 
+def _is_nan(value: Any) -> bool:
+    return isinstance(value, float) and math.isnan(value)
+
+
 def _alike(values: Sequence[Any], name: str) -> list[Any]:
     """Labels that are all integers or all text; None where they are missing."""
-    found = [None if value is None or value != value else value for value in values]  # NaN
+    found = [None if value is None or _is_nan(value) else value for value in values]
     kinds = {type(value) for value in found if value is not None}
     if kinds <= {int}:
         return found
@@ -180,8 +185,8 @@ def _alike(values: Sequence[Any], name: str) -> list[Any]:
         for value in found:
             if value is not None and value != int(value):
                 raise DataError(
-                    f"{name} holds {value:g}, a fraction; give classes as whole numbers or text, or "
-                    "name the right column."
+                    f"{name} holds {value:g}, a fraction; give classes as whole numbers or text, "
+                    "or name the right column."
                 )
         return [None if value is None else int(value) for value in found]
     if not kinds <= {int, float, bool, str}:

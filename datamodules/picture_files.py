@@ -144,7 +144,7 @@ def turned(pixels: NDArray[Any], held: int) -> NDArray[Any]:
 
 
 def _heif(prefix: bytes) -> tuple[str, ...]:
-    """ "HEIF" if a file begins as one; the format is then registered."""
+    """Pillow's name of HEIC, if a file begins as one; the format is then registered."""
     if prefix[4:8] != b"ftyp" or prefix[8:12] not in _HEIF_BRANDS:
         return ()
     if "HEIF" not in Image.OPEN:

@@ -3,8 +3,8 @@
 The samples are in the first of these: a column `image` or `img` (a picture's bytes, or a struct
 with a field `bytes`); a column `path` or `file` (a picture's file, relative to the table's folder);
 a column of lists of numbers; all columns of numbers except `id`, `name`, `sample`, `label`,
-`client`, `cluster` and `confidence`, and the index that pandas writes along. Names are in `name`, `id`, or the files' paths; in CSV names
-and files are text, so that 007 keeps its zeros.
+`client`, `cluster`, `confidence`, and the index that pandas writes along. Names are in `name`,
+`id`, or the files' paths; in CSV names and files are text, so that 007 keeps its zeros.
 """
 
 import logging

@@ -1,9 +1,9 @@
-"""One spelling of names, for everything that writes them.
+r"""One spelling of names, for everything that writes them.
 
 Names of files are bytes; a zip from another system may bring some that are no UTF-8. Such bytes are
-spelled \\xe4, as Python does, so that the file can be found again. Accents that are letters of their
-own (NFD, as macOS writes them) are joined with the letter before (NFC), so that one class has one
-name.
+spelled \xe4, as Python does, so that the file can be found again. Accents that are letters of
+their own (NFD, as macOS writes them) are joined with the letter before (NFC), so that one class has
+one name.
 """
 
 import logging

@@ -1,7 +1,7 @@
-"""What all figures share: one drawing context, palette, markers, ticks, and how one is written.
+r"""What all figures share: one drawing context, palette, markers, ticks, and how one is written.
 
 A figure looks the same whatever the user's matplotlibrc or notebook says, and text is drawn as it
-is: `$`, `_`, `^` and `\\` in the name of a class are no mathematics.
+is: `$`, `_`, `^` and `\` in the name of a class are no mathematics.
 """
 
 import functools
@@ -24,10 +24,11 @@ try:
 except ValueError:  # a backend that this matplotlib does not have; figures need none
     os.environ.pop(_BACKEND, None)
     import matplotlib as mpl
-
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
-from matplotlib.font_manager import fontManager
+finally:
+    from matplotlib.axes import Axes as Axes
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure as Figure
+    from matplotlib.font_manager import fontManager
 
 COLOURS = (
     "#3f90da",

@@ -68,7 +68,7 @@ def confusion_figure(table: Table, class_names: Sequence[str], path: Path, about
     if clusters * classes <= 30 * 30:
         _write_counts(axes, counts, shares)
     figure.colorbar(image, ax=axes, label="share of the class", pad=0.02)
-    return save(figure, path, about, 200 if max(clients, classes) <= _MOST_TICKS else 110)
+    return save(figure, path, about, 200 if max(clusters, classes) <= _MOST_TICKS else 110)
 
 
 def _write_counts(axes: Axes, counts: Table, shares: NDArray[np.float64]) -> None:

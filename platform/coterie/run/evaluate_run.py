@@ -155,7 +155,9 @@ class RunEvaluation:
             seed = self._seed("figures") % 2**31
             line = about([self.config])
             data = self._assembly.data
-            outputs += draw_evaluation(folder, evaluation, data, seed, line, _logger.warning)
+            outputs += draw_evaluation(
+                folder, evaluation, data, seed=seed, line=line, tell=_logger.warning
+            )
         done = EvaluatedRun(folder=folder, metrics=metrics, outputs=tuple(outputs))
         if "wandb" in self.config.tracking.loggers:
             self._send(done, record)

@@ -149,11 +149,17 @@ def draw_figures(
     with guarded(path, tell):
         groups = None if recorder.groups is None else recorder.groups.draw(path, server, line)
         drawn += [] if groups is None else [groups]
-    return [*drawn, *draw_evaluation(folder, evaluation, data, seed, line, tell)]
+    return [*drawn, *draw_evaluation(folder, evaluation, data, seed=seed, line=line, tell=tell)]
 
 
 def draw_evaluation(
-    folder: Path, evaluation: Evaluation, data: DataArrays, seed: int, line: str, tell: Tell
+    folder: Path,
+    evaluation: Evaluation,
+    data: DataArrays,
+    *,
+    seed: int,
+    line: str,
+    tell: Tell,
 ) -> list[Path]:
     """Draw confusion after matching, the clusters, and t-SNE, where there is the data for them.
 

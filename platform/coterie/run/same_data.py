@@ -1,4 +1,4 @@
-"""Decides whether a resumed run has the data that it began with, by a fingerprint in checkpoints."""
+"""Decides whether a resumed run has the data it began with, by a fingerprint in checkpoints."""
 
 import json
 from collections.abc import Mapping, Sequence

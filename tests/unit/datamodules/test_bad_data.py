@@ -141,7 +141,7 @@ def test_bad_npz_files(tmp_path):
         (
             {"x": images - 9.0},
             {},
-            "PATH, array x, is of decimal numbers in -9..-9; set data.levels",
+            "PATH, array x, is of decimal numbers in -9..-9; set data.",
         ),
         ({"x": np.zeros((3, 2, 4, 2), np.uint8)}, {}, "shape (3, 2, 4, 2); save images as uint8"),
         ({"x": images, "y": [0, 1]}, {}, "PATH, array y, has 2 entries for 3 samples; give one"),

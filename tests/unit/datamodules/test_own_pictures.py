@@ -9,7 +9,8 @@ import pytest
 import tifffile
 from PIL import Image, ImageOps
 
-from coterie.datamodules import free_memory, image_files
+from coterie.contract.data_checks import check_data as check_arrays
+from coterie.datamodules import decoding, free_memory, image_files
 from coterie.datamodules.checking import check_data
 from coterie.datamodules.decoding import Form, UnreadablePictureError, decode
 from coterie.datamodules.fitting import Fitting, as_trained
@@ -125,9 +126,9 @@ def test_where_the_ground_hides_all_it_is_named(tmp_path):
     for number in range(3):
         (tmp_path / f"{number}.png").write_bytes(encoded(icon(255, 0.6 + 0.1 * number)))
     data = ImageFolder(ImageFolder.Config(path=str(tmp_path)))
-    assert check_data(data, tmp_path).halves["train"].tally.plain == 3
-    from coterie.contract.data_checks import check_data as check_arrays
-
+    out = tmp_path / ".out"
+    out.mkdir()
+    assert check_data(data, out).halves["train"].tally.plain == 3
     with pytest.raises(DataError, match=r"are the same, .*transparent pictures data\.background"):
         check_arrays(data.arrays())
 
@@ -228,8 +229,6 @@ def test_free_memory_is_what_the_container_leaves(tmp_path, monkeypatch):
 
 
 def test_no_error_of_a_decoder_escapes(monkeypatch):
-    from coterie.datamodules import decoding
-
     for error in (MemoryError(), RuntimeError("bad"), KeyError("x"), AttributeError("y")):
 
         def fail(*_, error=error, **__):
