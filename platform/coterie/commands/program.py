@@ -10,7 +10,14 @@ from typing import NoReturn
 
 from rich.logging import RichHandler
 
-from coterie.errors import CoterieError, InterruptedRunError, RunError, described
+from coterie.errors import (
+    CoterieError,
+    InterruptedRunError,
+    RunError,
+    described,
+    out_of_memory,
+    reason,
+)
 from coterie.tracking.terminal import Terminal
 
 _HELP = {"-h", "--help"}
@@ -50,10 +57,17 @@ def run_command(
         if not error.reported:
             show(str(error))
         return error.exit_code
+    except (MemoryError, RuntimeError) as error:
+        if not out_of_memory(error):
+            raise
+        show(
+            f"There is too little memory ({reason(error)}); make data, encoder or batches smaller."
+        )
+        return RunError.exit_code
     except OSError as error:  # before or after the run itself
-        reason = error.strerror or " ".join(str(error).split()) or type(error).__name__
+        why = error.strerror or " ".join(str(error).split()) or type(error).__name__
         where = f"{error.filename}: " if error.filename else ""
-        show(f"{where}the system refused it ({reason}); make room or mend access, and start again.")
+        show(f"{where}the system refused it ({why}); make room or mend access, and start again.")
         return RunError.exit_code
     except SystemExit as error:  # of code that the run loads: nothing of it has completed
         show(f"Code that was loaded called sys.exit ({described(error) or 'no code'}); mend it.")

@@ -93,12 +93,20 @@ def read_and_split(config: RunConfig) -> tuple[DataArrays, list[Indices]]:
     _tell_if_mixed(data, parts)
     parts = without_pool(parts, draw_pool(data, config.labelled_pool, config.seed))
     for client, rows in enumerate(parts):
-        if len(rows) < 2:
+        # A site may have one sample, which many methods can use; dealt out, it is a mistake.
+        if len(rows) < 2 and not (len(rows) and _is_of_one_site(data, rows)):
             raise DataError(
                 f"partition: client {client} of {len(parts)} has {len(rows)} samples, each needs "
                 "2; lower partition.clients, or choose a more even partition."
             )
     return data, parts
+
+
+def _is_of_one_site(data: DataArrays, rows: Indices) -> bool:
+    """Whether these rows are all that one of the data's own clients has."""
+    return data.owners is not None and bool(
+        (data.owners == data.owners[rows[0]]).sum() == len(rows)
+    )
 
 
 def _tell_if_mixed(data: DataArrays, parts: Sequence[Indices]) -> None:
@@ -178,8 +186,8 @@ def arrays_of_silos(
                 f"{names[0]} {first.dtype} of {first.shape}; make them alike, for images with "
                 "data.source.size and mode."
             )
-        if found.size < 2:
-            raise DataError(f"client {name} has {found.size} samples, it needs 2; add some.")
+        if not found.size:
+            raise DataError(f"client {name} has no sample; add some, or take it out.")
     ends = np.cumsum([found.size for found in surveys])
     shape = (int(ends[-1]), *first.shape)
     data = DataArrays(

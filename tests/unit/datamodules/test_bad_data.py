@@ -227,13 +227,12 @@ def test_clients_without_enough_samples():
     data = DataArrays(
         name="d", samples=VECTORS, owners=np.array([0, 0, 0, 2, 2, 3]), owner_names=tuple("abcd")
     )
-    with pytest.raises(DataError, match="client b has 0 samples, each needs 2; take it out"):
+    with pytest.raises(DataError, match="client b has no sample; take it out"):
         ByClient().split(data, 0)
     few = DataArrays(
         name="d", samples=VECTORS, owners=np.array([0, 0, 0, 0, 0, 1]), owner_names=("a", "b")
     )
-    with pytest.raises(DataError, match="client b has 1 samples, each needs 2"):
-        ByClient().split(few, 0)
+    assert [len(part) for part in ByClient().split(few, 0)] == [5, 1]
     with pytest.raises(DataError, match="data=d does not say whose samples are whose; choose"):
         ByClient().split(DataArrays(name="d", samples=VECTORS), 0)
     with pytest.raises(DataError, match="clients=7 is more than the 6 samples; lower it"):
