@@ -25,10 +25,14 @@ except ValueError:  # a backend that this matplotlib does not have; figures need
     os.environ.pop(_BACKEND, None)
     import matplotlib as mpl
 finally:
-    from matplotlib.axes import Axes as Axes
     from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure as Figure
+    from matplotlib.figure import Figure
     from matplotlib.font_manager import fontManager
+
+__all__ = [
+    *("COLOURS", "MARKERS", "Axes", "Drawing", "Figure", "blank", "drawing", "drawn", "guarded"),
+    *("label", "save", "style", "tick_step", "ticks"),
+]
 
 COLOURS = (
     "#3f90da",

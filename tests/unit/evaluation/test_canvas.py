@@ -19,7 +19,7 @@ from coterie.evaluation.embedding import embedding_figure
 from coterie.evaluation.figures import confusion_figure
 from coterie.evaluation.label_distribution import class_table, label_distribution_figure
 
-CAPTURED = {"capture_output": True, "text": True, "check": False}
+CAPTURED = {"capture_output": True, "text": True}
 NASTY = ("cost_$10_to_$20", "$", r"\frac{1}{0", "a^b_c", "_hidden", "%", "line\nbreak", "\udcff x")
 
 
@@ -101,7 +101,7 @@ def test_a_backend_that_is_not_there_ends_nothing(tmp_path):
         f"confusion_figure(np.eye(2, dtype=np.int64), 'ab', Path({str(tmp_path / 'c.png')!r}))"
     )
     paths = {**os.environ, "PYTHONPATH": ":".join(filter(None, sys.path)), "MPLBACKEND": "Qt4Agg"}
-    done = subprocess.run([sys.executable, "-c", code], env=paths, **CAPTURED)
+    done = subprocess.run([sys.executable, "-c", code], env=paths, check=False, **CAPTURED)
     assert (done.returncode, done.stderr) == (0, "")
     assert (tmp_path / "c.png").stat().st_size
 
