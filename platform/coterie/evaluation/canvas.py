@@ -30,8 +30,20 @@ finally:
     from matplotlib.font_manager import fontManager
 
 __all__ = [
-    *("COLOURS", "MARKERS", "Axes", "Drawing", "Figure", "blank", "drawing", "drawn", "guarded"),
-    *("label", "save", "style", "tick_step", "ticks"),
+    "COLOURS",
+    "MARKERS",
+    "Axes",
+    "Drawing",
+    "Figure",
+    "blank",
+    "drawing",
+    "drawn",
+    "guarded",
+    "label",
+    "save",
+    "style",
+    "tick_step",
+    "ticks",
 ]
 
 COLOURS = (

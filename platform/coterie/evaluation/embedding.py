@@ -177,8 +177,9 @@ def _scatter(
     for group in drawn_groups:
         x, y = points[groups == group].T
         colour, marker = style(styles[group])
-        look = {"s": 12, "c": colour, "marker": marker, "lw": 0, "alpha": 0.8}
-        handles.append(axes.scatter(x, y, label=names[group], **look))
+        points_of = axes.scatter(x, y, s=12, c=colour, marker=marker, lw=0, alpha=0.8)
+        points_of.set_label(names[group])
+        handles.append(points_of)
         centre = int(np.hypot(x - np.median(x), y - np.median(y)).argmin())
         place, text = (x[centre], y[centre]), label(names[group].partition(" (")[0])
         axes.annotate(text, place, fontsize=9, ha="center", va="center", path_effects=halo)
