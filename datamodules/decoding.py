@@ -5,10 +5,10 @@ get a ground. Levels of more than 8 bits are scaled, as `coterie.datamodules.gre
 Pictures of two, or of five and more channels keep them.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import UnsupportedOperation
 from pathlib import Path
-from typing import Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +38,24 @@ class StoredPicture(Protocol):
 
     def read_bytes(self) -> bytes:
         """Its bytes."""
+
+
+@dataclass(frozen=True)
+class Levelled:
+    """A picture with levels of its own, which go before those of the form.
+
+    Attributes:
+        picture: The picture.
+        levels: Its levels; None for what the file states.
+    """
+
+    picture: "Path | bytes | StoredPicture"
+    levels: Levels | None
+
+    def read_bytes(self) -> bytes:
+        """Its bytes."""
+        picture = self.picture
+        return picture if isinstance(picture, bytes) else picture.read_bytes()
 
 
 Picture = Path | bytes | StoredPicture
@@ -155,9 +173,57 @@ def decode(picture: Picture, name: str, form: Form) -> Decoded:
     Raises:
         UnreadablePictureError: If it is missing, empty or corrupt.
     """
+    if isinstance(picture, Levelled):
+        form, picture = replace(form, levels=picture.levels), picture.picture
     content = read_content(picture, name)
+    found = _guarded(content, name, form)
+    if not found.pixels.size:
+        raise UnreadablePictureError(name, "is a picture without pixels")
+    if form.size is None:
+        return found._replace(pixels=np.ascontiguousarray(found.pixels))
+    fitted = fit_images(found.pixels[None], form.size, form.fit or "squash")[0]
+    return found._replace(pixels=fitted)
+
+
+def level_range(picture: Picture, name: str, form: Form) -> tuple[float, float, bool] | None:
+    """The lowest and highest level of a picture of more than 8 bits, and whether they are whole.
+
+    None for DICOM, and for pictures of 8 bits.
+
+    Raises:
+        UnreadablePictureError: If it is missing, empty or corrupt.
+    """
+    content = read_content(picture, name)
+    if is_dicom(content) or name.lower().endswith((".dcm", ".dicom")):
+        return None
     try:
-        found = _decoded(content, name, form)
+        values = _stored_levels(content, form)
+    except Exception as error:  # as in `_guarded`
+        raise UnreadablePictureError(name, f"cannot be read ({reason(error)})") from error
+    if values is None or not values.size:
+        return None
+    return float(values.min()), float(values.max()), values.dtype.kind in "iu"
+
+
+def _stored_levels(content: bytes, form: Form) -> NDArray[Any] | None:
+    """The numbers of a picture as they are stored; None if they have 8 bits."""
+    try:
+        image = open_picture(content, max_pixels=form.max_pixels)
+    except UnidentifiedImageError:
+        return read_tiff(content, form.frame, form.max_pixels) if is_tiff(content) else None
+    if is_tiff(content) and len(image.getbands()) > 1 and tiff_bits(image) > 8:
+        return read_tiff(content, form.frame, form.max_pixels)
+    if not image.mode.startswith(("I", "F")):
+        return None
+    image.seek(choose_frame(getattr(image, "n_frames", 1), form.frame, image.format))
+    image.load()
+    return np.asarray(deep_levels(image, content, (0, 1))[0])
+
+
+def _guarded(content: bytes, name: str, form: Form) -> Decoded:
+    """Decode, and name the picture in whatever goes wrong."""
+    try:
+        return _decoded(content, name, form)
     except DataError:  # a package is not installed
         raise
     except UnidentifiedImageError as error:
@@ -169,12 +235,6 @@ def decode(picture: Picture, name: str, form: Form) -> Decoded:
     except Exception as error:  # Pillow's and other decoders raise of all kinds
         why = f"is a picture that cannot be read ({reason(error)})"
         raise UnreadablePictureError(name, why) from error
-    if not found.pixels.size:
-        raise UnreadablePictureError(name, "is a picture without pixels")
-    if form.size is None:
-        return found._replace(pixels=np.ascontiguousarray(found.pixels))
-    fitted = fit_images(found.pixels[None], form.size, form.fit or "squash")[0]
-    return found._replace(pixels=fitted)
 
 
 def _decoded(content: bytes, name: str, form: Form) -> Decoded:

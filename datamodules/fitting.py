@@ -12,6 +12,7 @@ from coterie.datamodules.decoding import Form, Picture
 from coterie.datamodules.image_files import DecodedPictures, Tally, decode_images, refuse
 from coterie.datamodules.npz import as_samples
 from coterie.datamodules.resize import resize_images
+from coterie.datamodules.site_levels import measured_levels
 from coterie.errors import DataError
 
 _LUMA = np.array([19595, 38470, 7471], dtype=np.uint32)
@@ -32,13 +33,21 @@ class Fitting:
         images: Whether samples are uint8 images rather than float vectors.
         mode: Mode of the images; None unless they have one or three channels.
         form: How the run brought its pictures into form; size and mode are the model's.
+        measures: Whether it had levels for each site, so that those of a new one are measured.
     """
 
     shape: tuple[int, ...]
     images: bool
     mode: Literal["L", "RGB"] | None
     form: Form = field(default_factory=Form)
+    measures: bool = False
     _tally: Tally = field(default_factory=Tally, repr=False)
+
+    def measure(self, pictures: Sequence[Picture], names: Sequence[str]) -> None:
+        """Take pictures for those of a site, and find its levels, if the run had such."""
+        if self.measures:
+            levels = measured_levels(pictures, names, self.form)
+            self.form, self.measures = replace(self.form, levels=levels), False
 
     def pictures(self, pictures: Sequence[Picture], names: Sequence[str]) -> NDArray[np.uint8]:
         """Decode pictures to the model's size and mode.
@@ -58,6 +67,11 @@ class Fitting:
         """
         if not self.images:
             raise DataError(f"{names[0]}: a picture, but {self._wanted}; give it such an array.")
+        if self.measures:
+            raise DataError(
+                f"{names[0]}: the run had levels for each site (data.levels), which are measured "
+                "in a folder of pictures; give one."
+            )
         wanted = self.shape[1:]
         form = replace(self._form, size=(wanted[0], wanted[1]))
         decoded = decode_images(pictures, names, form)
@@ -147,9 +161,10 @@ def as_trained(data: Mapping[str, Any]) -> dict[str, Any]:
     """
     keys, form = data.get("source", data), Form()
     own = {key: keys[key] for key in _AS_TRAINED if keys.get(key) is not None}
-    if "levels" in own:
-        own["levels"] = tuple(own["levels"])
-    return {"form": replace(form, **own)}
+    levels = own.pop("levels", None)
+    if isinstance(levels, list | tuple):
+        own["levels"] = tuple(levels)
+    return {"form": replace(form, **own), "measures": isinstance(levels, str | Mapping)}
 
 
 def _grey(images: NDArray[np.uint8]) -> NDArray[np.uint8]:

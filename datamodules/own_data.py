@@ -1,22 +1,25 @@
 """Base of the data sets at a user's `data.path`."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
 from pydantic import AfterValidator, Field, model_validator
 
 from coterie.contract.data import Indices
-from coterie.datamodules.base import DataConfig, DataSet
+from coterie.contract.samples import StreamedSamples
+from coterie.datamodules.base import SUBSET_SEED, DataConfig, DataSet
 from coterie.datamodules.decoding import Form, Ground, Mode
+from coterie.datamodules.dicom import Levels
 from coterie.datamodules.partitions import Labels
 from coterie.datamodules.picture_files import MAX_PIXELS
 from coterie.datamodules.remote import is_remote, remote_path
 from coterie.datamodules.resize import Fit
-from coterie.datamodules.source import OnError
+from coterie.datamodules.site_levels import with_site_levels
+from coterie.datamodules.source import OnError, Samples, Source
 from coterie.datamodules.spelling import spelled, tell_if_merged
 from coterie.errors import DataError
 
@@ -58,9 +61,10 @@ class PicturesConfig(PathConfig):
     fit: Fit | None = None
     """How a picture of another shape comes to `size`: squash scales its sides apart (the default),
     crop cuts off what juts out, letterbox fills the rest with black."""
-    levels: BlackAndWhite | None = None
+    levels: BlackAndWhite | Literal["auto"] | Mapping[str, BlackAndWhite] | None = None
     """Grey levels that become black and white: of pictures of more than 8 bits, such as [0, 4095],
-    and of DICOM in its units, such as [-160, 240]; by default what the file states."""
+    and of DICOM in its units, such as [-160, 240]; by default what the file states. `auto` finds
+    the bits that each client uses, and {site_a: [0, 4095], …} gives them by client."""
     on_error: OnError = "refuse"
     """What to do about pictures that cannot be read: refuse names them and ends, skip leaves them
     out and lists them in skipped.csv."""
@@ -75,7 +79,7 @@ class PicturesConfig(PathConfig):
             mode=self.mode,
             size=self.size,
             fit=self.fit,
-            levels=self.levels,
+            levels=self.levels if isinstance(self.levels, tuple) else None,
             background=self.background,
             exif=self.exif,
             frame=self.frame,
@@ -121,6 +125,20 @@ class OwnData(DataSet[PathConfigT]):
         """What to do about pictures that cannot be read."""
         config = self.config
         return config.on_error if isinstance(config, PicturesConfig) else "refuse"
+
+    def _take(self, source: Source, limit: int | None) -> tuple[Samples | StreamedSamples, Source]:
+        """Read samples; pictures with the levels of their site, if they are to have such."""
+        config = self.config
+        if isinstance(config, PicturesConfig) and isinstance(config.levels, str | Mapping):
+            given = config.levels if isinstance(config.levels, Mapping) else None
+            chosen = source.subset(limit, SUBSET_SEED)
+            source = with_site_levels(chosen, given, self._site_levels)
+        return super()._take(source, limit)
+
+    @cached_property
+    def _site_levels(self) -> dict[str, Levels | None]:
+        """The levels of each site, as far as they are measured; a test half takes them too."""
+        return {}
 
     @property
     def streams(self) -> bool:

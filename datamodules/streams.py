@@ -88,6 +88,7 @@ def _open_folder(folder: Path, fitting: Fitting, size: int, on_error: OnError) -
     search = PictureSearch()
     paths = search.find(folder)
     search.tell(folder)
+    fitting.measure(paths, [spelled(str(path)) for path in paths])
 
     def read(rows: range) -> _Pictures:
         files = [paths[row] for row in rows]

@@ -25,6 +25,7 @@ except ValueError:  # a backend that this matplotlib does not have; figures need
     os.environ.pop(_BACKEND, None)
     import matplotlib as mpl
 finally:
+    from matplotlib.axes import Axes
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.font_manager import fontManager

@@ -14,9 +14,11 @@ from coterie.datamodules import decoding, free_memory, image_files
 from coterie.datamodules.checking import check_data
 from coterie.datamodules.decoding import Form, UnreadablePictureError, decode
 from coterie.datamodules.fitting import Fitting, as_trained
-from coterie.datamodules.folders import ImageFolder
+from coterie.datamodules.folders import ClientFolders, ImageFolder
 from coterie.datamodules.image_files import decode_images
 from coterie.datamodules.npz import NPZ
+from coterie.datamodules.site_levels import measured_levels
+from coterie.datamodules.streams import open_samples
 from coterie.errors import ConfigError, DataError
 
 RAMP = np.tile(np.arange(0, 240, 10, dtype=np.uint8), (16, 1))
@@ -336,3 +338,52 @@ def test_decimal_images_are_predicted_as_trained():
     assert plain.array(np.ones((1, 2, 2)), "x").max() == 255
     with pytest.raises(DataError, match="holds images of uint16"):
         plain.array(deep, "x")
+
+
+def site(path, name, bits, count=3):
+    """Ramps over all levels of a scanner of so many bits, in files that state 16."""
+    (path / name).mkdir(parents=True)
+    ramp = np.linspace(0, 2**bits - 1, 256).round().astype(np.uint16).reshape(16, 16)
+    for number in range(count):
+        content = encoded(Image.fromarray(np.roll(ramp, number, axis=0)))
+        (path / name / f"{number}.png").write_bytes(content)
+
+
+def clients(path, **keys):
+    return ClientFolders(ClientFolders.Config(path=str(path), mode="L", **keys)).arrays().samples
+
+
+@pytest.mark.parametrize("levels", ["auto", {"a": (0, 4095), "b": (0, 65535)}])
+@pytest.mark.parametrize("streamed", [False, True])
+def test_sites_of_other_bits_look_alike(tmp_path, levels, streamed):
+    site(tmp_path, "a", 12)
+    site(tmp_path, "b", 16)
+    keys = {"stream": True, "size": 16} if streamed else {}
+    samples = clients(tmp_path, levels=levels, **keys)[:]
+    np.testing.assert_allclose(samples[:3].astype(int), samples[3:].astype(int), atol=1)
+    assert samples.max() == 255
+    dark = clients(tmp_path)[:3]
+    assert dark.max() < 20
+
+
+def test_levels_of_a_site_that_is_not_there(tmp_path):
+    site(tmp_path, "a", 12)
+    with pytest.raises(DataError, match=r"data\.levels\.c: there is no such client; there are a\."):
+        clients(tmp_path, levels={"c": (0, 1)})
+
+
+def test_a_new_site_is_measured_when_it_is_predicted(tmp_path):
+    site(tmp_path, "a", 10)
+    trained = as_trained({"levels": "auto"})
+    fitting = Fitting((1, 16, 16), images=True, mode="L", **trained)
+    stream = open_samples(tmp_path, fitting, 4)
+    assert next(stream.batches).samples.max() == 255
+    other = Fitting((1, 16, 16), images=True, mode="L", **trained)
+    with pytest.raises(DataError, match="the run had levels for each site"):
+        other.pictures([encoded(RAMP)], ["x"])
+
+
+def test_measured_levels_of_other_numbers():
+    floats = encoded(np.linspace(-3, 5, 256, dtype=np.float32).reshape(16, 16), "TIFF")
+    assert measured_levels([floats, b"junk"], ["x", "y"], Form()) == (-3, 5)
+    assert measured_levels([encoded(RAMP)], ["x"], Form()) is None
