@@ -152,7 +152,7 @@ class ByClient(PartitionConfig):
         """Each client's rows, in the order of `owner_names`. The seed has no effect.
 
         Raises:
-            DataError: If the data names no clients, or one has fewer than 2 samples.
+            DataError: If the data names no clients, or one has no sample.
         """
         if data.owners is None:
             raise DataError(
@@ -162,9 +162,9 @@ class ByClient(PartitionConfig):
             )
         parts = [np.flatnonzero(data.owners == owner) for owner in range(len(data.owner_names))]
         for name, part in zip(data.owner_names, parts, strict=True):
-            if len(part) < 2:
+            if not len(part):
                 raise DataError(
-                    f"partition=by_client: client {name} has {len(part)} samples, each needs 2; "
+                    f"partition=by_client: client {name} has no sample; "
                     "take it out, or give it more."
                 )
         return parts

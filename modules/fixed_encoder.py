@@ -111,6 +111,9 @@ class OnCentroids(OnEncoder):
 class OnFixedEncoder(OnCentroids):
     """A method whose clients each send a number of centroids."""
 
+    fewer: ClassVar[bool] = False
+    """Whether a client with fewer samples may send fewer centroids."""
+
     def __init__(self, config: FixedEncoderConfig, task: Task, local: int | None = None) -> None:
         super().__init__(task)
         self._participation = config.participation
@@ -128,7 +131,8 @@ class OnFixedEncoder(OnCentroids):
         asked = f"{self._key}={self._per_client}: "
         if self._per_client > self._clusters:
             raise ConfigError(f"{asked}there are {self._clusters} clusters in all; lower it.")
-        client, fewest = min(sizes.items(), key=lambda item: item[1])
+        choose = max if self.fewer else min
+        client, fewest = choose(sizes.items(), key=lambda item: item[1])
         if fewest < self._per_client:
             raise ConfigError(
                 f"{asked}client {client} has {fewest} samples, too few to find as many clusters "

@@ -43,6 +43,7 @@ class Loaded:
         state: The run's state.
         tracking: The tracker's position.
         config: The run's config, as plain values.
+        data: The fingerprint of the run's data.
         path: The checkpoint's folder.
         damaged: One sentence for each later checkpoint that is damaged.
     """
@@ -50,6 +51,7 @@ class Loaded:
     state: RunState
     tracking: Mapping[str, int]
     config: Mapping[str, Any]
+    data: Mapping[str, Any]
     path: Path
     damaged: tuple[str, ...] = ()
 
@@ -62,6 +64,7 @@ def save_checkpoint(
     tracking: Mapping[str, int],
     config: Mapping[str, Any],
     policy: CheckpointConfig,
+    data: Mapping[str, Any] | None = None,
     states: StateFiles | None = None,
     best: bool = False,
 ) -> Path:
@@ -78,6 +81,7 @@ def save_checkpoint(
         tracking: The tracker's position, to which a resumed run truncates its metrics.
         config: The run's config as plain values; only the same run may resume.
         policy: Which checkpoints to keep.
+        data: The fingerprint of the run's data, with which a resumed run compares its own.
         states: The state files of the folder, with what is known of them; by default new.
         best: Whether this is the best checkpoint; `folder/best` then names it too.
 
@@ -102,6 +106,7 @@ def save_checkpoint(
         "packs": states.packs(digests.values()),
         "tracking": dict(tracking),
         "config": dict(config),
+        **({"data": dict(data)} if data else {}),
         "files": {file: file_digest(partial / file) for file in _FILES},
     }
     write_text_atomically(partial / "run.json", seal(record))
@@ -184,7 +189,13 @@ def _restored(folder: Path, path: Path, record: dict[str, Any], backend: Backend
         for client in holders[found]
     }
     state = restore(record, tensors, dict(sorted(kept.items())), backend)
-    return Loaded(state=state, tracking=record["tracking"], config=record["config"], path=path)
+    return Loaded(
+        state=state,
+        tracking=record["tracking"],
+        config=record["config"],
+        data=record.get("data", {}),  # a run without data of its own has no fingerprint
+        path=path,
+    )
 
 
 def _named(folder: Path, which: str | int) -> str:

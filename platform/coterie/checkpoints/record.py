@@ -71,6 +71,20 @@ class _Tracking(TypedDict, total=False):
     step: int
 
 
+class _Data(TypedDict):
+    """The kinds of what a record holds of the data's fingerprint."""
+
+    shape: list[NonNegativeInt]
+    clients: list[str]
+    sizes: list[NonNegativeInt]
+    classes: list[str]
+    all: str
+    contents: str
+    labels: NotRequired[str]
+    test: NotRequired[str]
+    split: NotRequired[str]
+
+
 class _Record(TypedDict):
     """The kinds of what a record holds; the rest is checked where it is read."""
 
@@ -93,6 +107,7 @@ class _Record(TypedDict):
     ledger: _Ledger
     tracking: _Tracking
     config: dict[str, Any]
+    data: NotRequired[_Data]
     files: dict[str, str]
 
 

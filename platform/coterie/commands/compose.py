@@ -125,7 +125,7 @@ def _resumed(choices: Mapping[str, str], given: Mapping[str, Any]) -> RunDirecto
     run_dir = given.get("run_dir")
     if not choices.keys() <= {"cluster", "tracking"} or given.get("resume") is not True:
         return None
-    if not isinstance(run_dir, str) or not RunDirectory.exists(run_dir):
+    if not isinstance(run_dir, str):
         return None
     return RunDirectory.open(run_dir)
 

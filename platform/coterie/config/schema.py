@@ -273,6 +273,9 @@ class RunConfig(Component):
     resume: bool = False
     """Continue from the last checkpoint in `run_dir`; without one, start there. A submitted job
     does so where `run_dir` has a run."""
+    accept_changed_data: bool = False
+    """Resume although the data is not what the run began with. Clients keep their states by name;
+    the change is told and stands in the summary."""
     executor: Literal["lightning", "bare", "stacked"] = "lightning"
     """What trains a client's module: Lightning's Trainer, a bare loop without it, or `stacked`: the
     clients of a process as one model with a client axis, equal to `bare` but for rounding."""

@@ -13,6 +13,7 @@ _FREE = frozenset(
         "experiment",
         "run_dir",
         "resume",
+        "accept_changed_data",
         "executor",
         "accelerator",
         "cluster",

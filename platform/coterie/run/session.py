@@ -120,9 +120,9 @@ class Session:
                 write_clients(self.directory.clients, self._client_rows(self.state))
             write_run_report(self.directory, self.config)
         except OSError as problem:
-            self._warn(f"{self.directory.summary}: cannot write ({problem.strerror}); make room.")
+            self.warn(f"{self.directory.summary}: cannot write ({problem.strerror}); make room.")
         except DataError as problem:
-            self._warn(str(problem))
+            self.warn(str(problem))
         finally:
             self.close(status)
 
@@ -188,6 +188,7 @@ class Session:
             backend=self._backend,
             recorder=self._recorder,
             view=self.view,
+            data=self.assembly.fingerprint,
         )
         self.state = recovery.begin()
         if self.extension or self.remeasured:
@@ -217,7 +218,7 @@ class Session:
             else:
                 recorder.writer.wait()
         except Exception as error:  # noqa: BLE001 - what ended the run is what has to be shown
-            self._warn(
+            self.warn(
                 f"{self.directory.checkpoints}: the last full phase could not be saved "
                 f"({reason(error)}); the checkpoint before it stays."
             )
@@ -252,7 +253,9 @@ class Session:
         if self.config.evaluation.figures:
             seed = derive_seed(self.config.seed, "figures") % 2**31
             folder, server = self.directory.figures, state.server
-            drawn = draw_figures(folder, evaluation, data, recorder, server, seed=seed)
+            drawn = draw_figures(
+                folder, evaluation, data, recorder, server, seed=seed, tell=self.warn
+            )
             figures = tuple(sorted({*drawn, *self.directory.figures.glob("*.png")}))
         recorder.tracker.log_table("clients", self._client_rows(state))
         recorder.tracker.log_figures(figures)
@@ -304,7 +307,8 @@ class Session:
                 backend,
                 dump_config(self.config),
                 self.config.checkpoint,
-                self._warn,
+                self.warn,
+                self.assembly.fingerprint,
             ),
         )
 
@@ -313,7 +317,7 @@ class Session:
         groups = None if grouped is None else grouped.now(state.server)
         return client_rows(self.assembly, state, groups)
 
-    def _warn(self, sentence: str) -> None:
+    def warn(self, sentence: str) -> None:
         """Show a warning and keep it for the summary."""
         self.view.note(sentence)
         if self.state is not None:

@@ -1,8 +1,8 @@
 """Builds a run's parts from its config: data, method, participation, backend and evaluators."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -49,6 +49,7 @@ class Assembly:
         server: The method's state before the first phase.
         participation: Draws each phase's clients.
         callbacks: Callbacks of the whole run.
+        fingerprint: What a resumed run compares of its data with its checkpoint's.
     """
 
     data: DataArrays
@@ -57,6 +58,7 @@ class Assembly:
     server: ServerState
     participation: Participation
     callbacks: tuple[RunCallback, ...] = ()
+    fingerprint: Mapping[str, Any] = field(default_factory=dict)
 
 
 def assemble(config: RunConfig, given: Sequence[AnyCallback] = ()) -> Assembly:
@@ -110,6 +112,7 @@ def assemble(config: RunConfig, given: Sequence[AnyCallback] = ()) -> Assembly:
         server=server,
         participation=participation,
         callbacks=run_callbacks(callbacks),
+        fingerprint=read.fingerprint,
     )
 
 
