@@ -43,6 +43,6 @@ class Mirrored(nn.Module):
 
     def _outputs(self, images: Float[Tensor, "n c h w"]) -> Float[Tensor, "n e"]:
         encoded = unit_rows(self.network(torch.cat([images, images.flip(3)])))
-        image, mirror = encoded[: len(images)], encoded[len(images) :]
+        image, mirror = encoded[: images.shape[0]], encoded[images.shape[0] :]
         mean = unit_rows(image + mirror)
         return torch.cat([mean, mirror - image], dim=1) if self._differences else mean

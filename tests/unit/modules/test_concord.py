@@ -94,6 +94,7 @@ def test_what_leaves_a_client_is_sums_and_its_samples_stay() -> None:
             (set(), {"moments"}),
             ({"centroids"}, {"sums"}),
             ({"prototypes", "means"}, {"labels"}),
+            ({"prototypes", "own"}, {"own_sums"}),
         )
         assert all(mean.weight == 1 for mean in turn.outcome.up.values())
         assert not turn.outcome.records

@@ -22,7 +22,7 @@ LARGE, SMALL = 900, 100
 
 def groups() -> tuple[torch.Tensor, torch.Tensor]:
     """Unit vectors of a large and a small group, on the lattice, and the group of each."""
-    noise = np.random.default_rng(0).normal(scale=0.35, size=(LARGE + SMALL, 4))
+    noise = np.random.default_rng(0).normal(scale=0.25, size=(LARGE + SMALL, 4))
     of = np.repeat([0, 1], [LARGE, SMALL])
     points = noise + np.eye(4)[of]
     unit = points / np.linalg.norm(points, axis=1, keepdims=True)
