@@ -165,10 +165,10 @@ def once(tensors: Tensors) -> Mean:
     return Mean(weight=1, tensors=tensors)
 
 
-def project_in(model: Clusterer, server: ServerState) -> None:
+def project_in(model: Clusterer, server: ServerState, slot: str = PROJECTION) -> None:
     """Put the projection behind a model's encoder, once there is one."""
-    if PROJECTION in server.slots:
-        project = LatticeProjection(**server.slots[PROJECTION])
+    if slot in server.slots:
+        project = LatticeProjection(**server.slots[slot])
         model.encoder = Encoder(nn.Sequential(model.encoder, project), project.width)
 
 

@@ -90,9 +90,13 @@ class OnEncoder(Method):
         self, client: Client, slots: Slots, samples: Tensor | None = None
     ) -> Float[Tensor, "n d"]:
         """Representations, by default of the client's own samples."""
+        return client.embed(self._encoder(client, slots), samples)
+
+    def _encoder(self, client: Client, slots: Slots) -> nn.Module:
+        """The encoder that was sent."""
         module = client.module("fixed", lambda: FixedEncoder(self._task))
         load_slots(module, {ENCODER: slots[ENCODER]})
-        return client.embed(module.encoder, samples)
+        return module.encoder
 
 
 class OnCentroids(OnEncoder):
