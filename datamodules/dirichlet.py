@@ -13,8 +13,8 @@ from coterie.errors import DataError
 
 _MAX_DRAWS = 100
 _MOST_BALANCING = 1000
-"""How often clients and classes are scaled in turn at most. Orchestra's code does it 100 times, after
-which clients of α = 1e-3 still have unequal sizes."""
+"""How often clients and classes are scaled in turn at most. Orchestra's code does it 100 times,
+after which clients of α = 1e-3 still have unequal sizes."""
 
 
 def dirichlet(
@@ -123,6 +123,6 @@ def _log_gamma_draws(
 
 
 def _log_sum(log: NDArray[np.float64], axis: int) -> NDArray[np.float64]:
-    """log Σ exp along an axis, which stays."""
+    """The log of Σ exp along an axis, which stays."""
     most = log.max(axis=axis, keepdims=True)
     return np.asarray(most + np.log(np.exp(log - most).sum(axis=axis, keepdims=True)))

@@ -186,13 +186,15 @@ class PredictedPretraining(Pretraining[PredictionT, PredictedT]):
 def divergence(module: TwoViews, before: Tensors) -> float:
     """How far training moved the encoder: the mean of ‖w − w_before‖₂ over its kernels (FedU).
 
-    Without convolutions it is the mean over the weight matrices; 0 if nothing is trained.
+    As in the authors' code, kernels of shortcuts (`downsample`) do not count. Without convolutions
+    it is the mean over the weight matrices; 0 if nothing is trained.
 
     Args:
         module: The module after training.
         before: The entries of the encoder before training, as in the slot "encoder".
     """
     named = [(f"online.encoder.{name}", p) for name, p in module.online.encoder.named_parameters()]
-    weights = [(n, p) for n, p in named if p.ndim > 2] or [(n, p) for n, p in named if p.ndim == 2]
+    kernels = [(n, p) for n, p in named if p.ndim > 2 and ".downsample." not in n]
+    weights = kernels or [(n, p) for n, p in named if p.ndim == 2]
     moves = [torch.dist(p.detach().cpu(), before[name].to(p.dtype)).item() for name, p in weights]
     return sum(moves) / len(moves) if moves else 0.0

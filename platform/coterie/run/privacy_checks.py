@@ -6,11 +6,11 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from coterie.config.privacy import DPConfig
 from coterie.config.schema import RunConfig
-from coterie.contract.accounting import check_installed, epsilon
+from coterie.contract.accounting import epsilon
 from coterie.contract.method import GroupsClients, Method
 from coterie.contract.phase import Phase, ServerState
 from coterie.errors import ConfigError, ContractError
-from coterie.execution.record_noise import check_unmixed
+from coterie.execution.record_noise import check_installed, check_unmixed
 from coterie.rounds.privacy import sensitivity
 
 _MOST_PHASES = 10_000
@@ -34,7 +34,8 @@ def check_privacy(
     dp = config.privacy.dp
     if dp.clip is None:
         return
-    check_installed(f"privacy.dp.clip={dp.clip:g}")
+    if dp.unit == "record":
+        check_installed("privacy.dp.unit=record")
     if config.compile and dp.unit == "record":
         raise ConfigError(
             f"compile={config.compile}: under privacy.dp.unit=record each sample's gradient comes "

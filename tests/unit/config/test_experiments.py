@@ -120,4 +120,7 @@ def test_every_experiment_is_what_its_name_says(name: str) -> None:
             assert (values["encoder"]["depth"], values["encoder"]["stem"]) == (depth, "small")
         assert values["data"]["split"] == split
     if method in RAW:
-        assert values["encoder"] == {"target": "coterie.networks.encoders:Raw"}
+        assert values["encoder"] == {
+            "target": "coterie.networks.encoders:Raw",
+            "unit_length": False,
+        }
