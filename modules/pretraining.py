@@ -17,7 +17,7 @@ from coterie.config.component import Component
 from coterie.contract import Entry, Rule, ServerState, Slots, Task, Tensors, load_tensors
 from coterie.contract.clusterer import Clusterer, UnitProjection
 from coterie.gradcache import MicroBatched, Rows
-from coterie.modules.averaging import Averaging, AveragingConfig, sgd_or_adam
+from coterie.modules.averaging import Averaging, AveragingConfig, scaled_rate, sgd_or_adam
 from coterie.modules.view_pairs import ViewPairs
 from coterie.networks.heads import PredictionHead, Projector, ProjectorNorm
 
@@ -31,6 +31,8 @@ class PretrainingConfig(AveragingConfig, MicroBatched):
     """Adam (CP-CFL) or SGD with momentum (Orchestra's baselines)."""
     learning_rate: PositiveFloat = 1e-3
     """The optimiser's learning rate."""
+    base_participation: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
+    """ρ for which `learning_rate` was tuned: ρ_new takes η·√(ρ_new/ρ), as in Orchestra's paper."""
     sgd_momentum: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.9
     """SGD's momentum; Adam ignores it."""
     weight_decay: Annotated[float, Field(ge=0.0)] = 0.0
@@ -119,7 +121,9 @@ class TwoViews(ViewPairs):
         self.online = Branch(task, config)
         self.augment = task.augmentation.build(task.shape)
         self.config = config
-        self.learning_rate = config.learning_rate
+        self.learning_rate = scaled_rate(
+            config.learning_rate, config.participation, config.base_participation
+        )
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Adam or SGD over the parameters that take a gradient."""

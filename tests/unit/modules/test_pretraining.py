@@ -222,6 +222,13 @@ def test_who_moved_far_once_takes_the_global_predictor_again_after_a_near_turn(
         assert turn.phase.round == 1 or not same_bits(given, own)
 
 
+@pytest.mark.parametrize("kind", FEDERATED)
+def test_the_rate_follows_the_share_of_clients_that_take_part(kind) -> None:
+    built = module(kind, learning_rate=0.01, participation=0.1, base_participation=0.4)
+    assert built.learning_rate == pytest.approx(0.005)
+    assert built.configure_optimizers().param_groups[0]["lr"] == pytest.approx(0.005)
+
+
 def test_divergence_is_the_mean_distance_of_kernels() -> None:
     built = module(SimSiam)
     before = {n: t.clone() for n, t in built.state_dict().items()}
