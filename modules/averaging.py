@@ -131,6 +131,14 @@ class Averaging(Method, Generic[ConfigT, ModuleT]):
         return module
 
 
+def scaled_rate(rate: float, participation: float, base: float | None) -> float:
+    """The learning rate η √(ρ_new / ρ) for a participation that it was not tuned for.
+
+    Orchestra (Lubana et al., 2022), appendix C.4, after Charles et al. (2021).
+    """
+    return rate if base is None else rate * (participation / base) ** 0.5
+
+
 def sgd_or_adam(
     kind: Literal["sgd", "adam"],
     parameters: Iterable[nn.Parameter],

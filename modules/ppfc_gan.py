@@ -38,7 +38,7 @@ class PPFCGAN(OnSynthesis):
     """
 
     class Config(SynthesisConfig):
-        """PPFC-GAN's configuration; the network's is DCN's for MNIST."""
+        """PPFC-GAN's configuration. Widths are DCN's for MNIST, what trains them is ours."""
 
         pretrain_epochs: PositiveInt = 50
         """Epochs of reconstruction at the server, before there are clusters."""

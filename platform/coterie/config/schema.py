@@ -174,6 +174,8 @@ class EvaluationConfig(Component):
     linear_probe_standardise: bool = False
     """Standardise each feature over the training samples first: for representations far from zero,
     as CF-CL's become, or very small."""
+    knn_between: bool = False
+    """Score the nearest neighbours between rounds too, on `max_samples`."""
     linear_probe_between: bool = False
     """Train the linear classifier in the evaluations between rounds too, on at most `max_samples`
     training samples; not for silos."""
@@ -199,6 +201,8 @@ class EvaluationConfig(Component):
     """Compute scores without labels in every evaluation: alignment, uniformity and inter-cluster
     mixing; not for silos. Between rounds they take at most `max_samples`, but uniformity compares
     each with all samples of its client, so all are embedded."""
+    spread: bool = False
+    """Count at the end how many classes a client has, in the mean; for data with labels."""
     metrics: Annotated[tuple[Target, ...], Field(strict=False)] = ()
     """Metrics of your own, `[{target: package.module:Class, …}]`, computed at the end; not for
     silos."""

@@ -40,6 +40,19 @@ def class_counts(
     return cells.reshape(len(parts), classes).astype(np.int64)
 
 
+def classes_held(counts: NDArray[np.int64]) -> dict[str, float]:
+    """In the mean over clients: "classes" with a sample, "classes_1%" with a hundredth of all.
+
+    Orchestra (Lubana et al., 2022), table 4.
+
+    Args:
+        counts: Each client's samples of each class (clients, classes).
+    """
+    shares = counts / counts.sum(axis=1, keepdims=True).clip(min=1)
+    held = {"classes": counts > 0, "classes_1%": shares >= 0.01}
+    return {name: float(found.sum(axis=1).mean()) for name, found in held.items()}
+
+
 def class_spread(data: DataArrays, parts: Sequence[Indices]) -> tuple[Counts, tuple[str, ...]]:
     """Count each client's samples of each class, and name the classes.
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from coterie.config.file_digest import are_untouched, with_digest
 from coterie.config.regular_files import at_home
 from coterie.errors import ConfigError, DataError, reason
-from coterie.networks.encoders import Encoder, EncoderConfig, image_shape
+from coterie.networks.encoders import Encoder, EncoderConfig, ScalableConfig, image_shape
 from coterie.networks.frozen import frozen
 from coterie.networks.weight_files import load_weights, parse_weights, read_file
 from coterie.precision import widened
@@ -39,7 +39,7 @@ class Built(NamedTuple):
     deviation: tuple[float, float, float]
 
 
-class NamedModel(EncoderConfig):
+class NamedModel(ScalableConfig):
     """A network of a library's, chosen by its name, without its classifier.
 
     Images are standardised by the network's own mean and deviation. Grey ones are repeated over
@@ -135,7 +135,7 @@ class NamedModel(EncoderConfig):
         prepared = Prepared(
             built.network, self.mean or built.mean, self.deviation or built.deviation, self.size
         )
-        encoder = Encoder(prepared, features)
+        encoder = Encoder(prepared, features, unit_length=self.unit_length)
         return frozen(encoder) if self.freeze else encoder
 
     def architecture(self) -> EncoderConfig:

@@ -177,6 +177,7 @@ def make_evaluator(config: RunConfig, assembly: Assembly, backend: Backend) -> E
         unsupervised=unsupervised if config.evaluation.unsupervised else None,
         local=_make_local_tests(config, assembly, backend),
         own=build_metrics(config.evaluation),
+        parts=assembly.workload.parts if config.evaluation.spread else (),
     )
 
 

@@ -15,8 +15,9 @@ from coterie.contract.accounting import epsilon
 from coterie.errors import ConfigError
 from coterie.execution.packing import unpack
 from coterie.execution.serial import SerialBackend
+from coterie.modules.averaging import scaled_rate
 from coterie.modules.orchestra import NETWORKS, RULES, Orchestra, scaled_epochs
-from coterie.modules.orchestra_model import OrchestraModel, scaled_rate
+from coterie.modules.orchestra_model import OrchestraModel
 from coterie.networks.encoders import Encoder
 from coterie.rounds.loop import Loop
 from coterie.rounds.state import RunState
