@@ -8,6 +8,7 @@ from typing import Annotated, Any, TypeVar
 import numpy as np
 from pydantic import Field, model_validator
 
+from coterie.config.given_path import given_path
 from coterie.contract.data import Indices
 from coterie.datamodules.base import DataConfig, DataSet
 from coterie.datamodules.decoding import Form, Mode
@@ -70,7 +71,7 @@ class OwnData(DataSet[PathConfigT]):
     def path(self) -> Path:
         """The file or folder."""
         path = self.config.path
-        return remote_path(path) if is_remote(path) else Path(path).expanduser()
+        return remote_path(path) if is_remote(path) else given_path("data.path", path)
 
     @property
     def title(self) -> str:

@@ -1,6 +1,5 @@
 """Partitions as components: `partition: {target: coterie.datamodules.partition_configs:IID, …}`."""
 
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -8,6 +7,7 @@ from pydantic import Field, model_validator
 
 from coterie.config.component import Component
 from coterie.config.file_digest import with_digest
+from coterie.config.given_path import given_path
 from coterie.contract.data import DataArrays, Indices
 from coterie.datamodules import partitions
 from coterie.datamodules.dirichlet import dirichlet
@@ -187,7 +187,7 @@ class FromFile(Component):
 
     def split(self, data: DataArrays, seed: int) -> list[Indices]:
         """Each client's rows; see `partition_files.read_partition`. The seed has no effect."""
-        return read_partition(Path(self.path).expanduser(), data)
+        return read_partition(given_path("partition.path", self.path), data)
 
 
 class Rest(FromFile):

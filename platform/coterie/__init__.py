@@ -37,4 +37,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'coterie' has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(_HOMES[name]), name)
+    from coterie.config.launcher import launcher_hidden
+
+    with launcher_hidden():
+        return getattr(import_module(_HOMES[name]), name)

@@ -1,12 +1,12 @@
 """Train one experiment, for `coterie train` and for the processes of a study."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from coterie.commands.compose import compose_plain
 from coterie.commands.help_text import help_text
 from coterie.commands.program import run_command
+from coterie.config.given_path import given_path
 from coterie.config.loading import check_keys, load_component, load_config
 from coterie.config.schema import ClusterConfig
 from coterie.distributed.startup import begin_local_ray, share_imports
@@ -42,5 +42,5 @@ def _check_path(data: Mapping[str, Any]) -> None:
     ours = str(data.get("target")).startswith("coterie.datamodules.")
     if not ours or not isinstance(path, str) or set("*?[{:") & set(path):
         return
-    if not Path(path).expanduser().exists():
+    if not given_path("data.path", path).exists():
         raise DataError(f"data.path={path}: there is no such file or folder; check the path.")

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from typing import ClassVar
 
+from coterie.distributed.ray_token import keep_token
+from coterie.distributed.temp_folder import temp_folder
 from coterie.errors import RunError
 
 _HEAD = "coterie.distributed.head_process"
@@ -26,12 +28,18 @@ class LocalRay:
     running: ClassVar["LocalRay | None"] = None
 
     def __init__(self) -> None:
+        keep_token()  # this process and Ray's need the same one
+        self._folder = temp_folder()
         self.process = subprocess.Popen(  # noqa: S603 - this Python
             (sys.executable, "-m", _HEAD),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            env={**os.environ, "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0"},
+            env={
+                **os.environ,
+                "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+                "RAY_TMPDIR": str(self._folder),
+            },
             start_new_session=True,
         )
         self.address: str | None = None
@@ -84,6 +92,6 @@ class LocalRay:
                 "the cluster's own token, or unset it and RAY_AUTH_MODE."
             )
         raise RunError(
-            f"Ray could not be started ({reason}); see /tmp/ray/session_latest/logs, make room, "
-            "and start again."
+            f"Ray could not be started ({reason}); see {self._folder}/ray/session_latest/logs, "
+            "make room, and start again."
         )

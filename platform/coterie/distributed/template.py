@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO, Any, ClassVar
 
 from coterie.distributed import fork_request
+from coterie.distributed.temp_folder import temp_folder
 
 _PROCESS = "coterie.distributed.template_process"
 
@@ -39,9 +40,9 @@ class Template:
         Args:
             forked: Whether it is a fork of this process; otherwise a new Python.
         """
-        # Only this user may look into the folder, so nobody else can ask for a process. Not in
-        # TMPDIR: the address of a socket has at most 107 characters.
-        folder = Path(tempfile.mkdtemp(prefix="coterie-", dir="/tmp"))
+        # Only this user may look into the folder, so nobody else can ask for a process. The
+        # address of a socket has at most 107 characters.
+        folder = Path(tempfile.mkdtemp(prefix="coterie-", dir=temp_folder()))
         address = folder / "socket"
         self._process: subprocess.Popen[bytes] | None = None
         self._end: IO[Any] | int  # the template ends when it is closed

@@ -17,6 +17,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from typing_extensions import TypedDict
 
+from coterie.config.given_path import given_path
 from coterie.config.plain_files import read_json
 from coterie.contract.clusterer import Clusterer, Prediction, parameter_dtype
 from coterie.contract.data import DataArrays
@@ -137,7 +138,7 @@ def model_folder(path: str | Path) -> Path:
     Raises:
         DataError: If there is none.
     """
-    given = Path(path).expanduser()
+    given = given_path("model", str(path))
     folder = next((f for f in (given, given / "model") if (f / DESCRIPTION).is_file()), None)
     if folder is not None:
         return folder

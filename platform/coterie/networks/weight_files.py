@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import load
 from torch import Tensor, nn
 
+from coterie.config.given_path import given_path
 from coterie.config.regular_files import open_regular
 from coterie.errors import ConfigError, DataError, reason
 
@@ -23,7 +24,7 @@ def read_file(key: str, path: str) -> bytes:
         ConfigError: If it cannot be read.
     """
     try:
-        with open_regular(Path(path).expanduser()) as file:
+        with open_regular(given_path(key, path)) as file:
             return file.read()
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else error

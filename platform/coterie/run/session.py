@@ -107,7 +107,9 @@ class Session:
         """Checkpoint a run that stopped, write summary.json and report.html, and close."""
         try:
             if status == "interrupted" and self._recorder is not None and self.state is not None:
-                self.view.note("Stopping after a checkpoint; a second signal ends the run at once.")
+                self.view.note(
+                    "Stopping after a checkpoint; a second Ctrl-C or SIGTERM ends the run at once."
+                )
                 self._recorder.checkpoint(self.state)
             elif status == "failed" and self._recorder is not None and self.state is not None:
                 self._save_what_there_is(self._recorder, self.state)

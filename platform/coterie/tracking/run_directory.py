@@ -74,7 +74,7 @@ class RunDirectory:
     @classmethod
     def exists(cls, run_dir: str) -> bool:
         """Whether this folder has an earlier run."""
-        return cls(local_path("run_dir", run_dir).absolute()).config.is_file()
+        return cls(local_path("run_dir", run_dir).absolute())._is_run
 
     @classmethod
     def open(cls, run_dir: str, *, key: str = "run_dir") -> "RunDirectory":
@@ -88,12 +88,22 @@ class RunDirectory:
             ConfigError: If it has no run, or a part of it is a link to elsewhere.
         """
         directory = cls(local_path(key, run_dir).absolute())
-        if not directory.config.is_file():
+        if not directory._is_run:
+            if directory.config.is_file():
+                run = directory.path.parent
+                raise ConfigError(
+                    f"{key}={run_dir}: it is a run's model; give the run's folder {run}."
+                )
             found = directory.path.is_dir()
             hint = "no config.yaml in it" if found else "there is no such folder"
             raise ConfigError(f"{key}={run_dir}: {hint}; give the folder of an earlier run.")
         check_contained(key, directory.path)
         return directory
+
+    @property
+    def _is_run(self) -> bool:
+        """Whether the folder has a run; its `model/` has a copy of the config, and is none."""
+        return self.config.is_file() and not (self.path / "model.json").exists()
 
     def sweep(self) -> None:
         """Delete temporary files of killed processes; the caller must hold the lock."""
