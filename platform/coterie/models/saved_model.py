@@ -120,6 +120,15 @@ def model_description(model: Clusterer, server: ServerState, data: DataArrays) -
     }
 
 
+def example_samples(description: Mapping[str, Any]) -> Tensor:
+    """Eight samples of the shape and type that a model takes, always the same ones."""
+    given, drawn = description["input"], torch.Generator().manual_seed(0)
+    shape, dtype = (8, *given["shape"]), getattr(torch, given["dtype"])
+    if dtype == torch.uint8:
+        return torch.randint(0, 256, shape, dtype=dtype, generator=drawn)
+    return torch.randn(shape, dtype=dtype, generator=drawn)
+
+
 def blank_sample(data: DataArrays) -> Tensor:
     """A batch of one sample of the data's shape and type, all zero."""
     return torch.zeros(1, *data.shape, dtype=torch.from_numpy(data.samples[:1].copy()).dtype)

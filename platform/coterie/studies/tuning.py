@@ -19,6 +19,7 @@ from coterie.errors import InterruptedRunError, RunError
 from coterie.evaluation.scorer import UNSUPERVISED
 from coterie.run.interrupts import Interrupts
 from coterie.studies.comparison_figure import comparison_figure
+from coterie.studies.configs_apart import check_all
 from coterie.studies.curves import ROUND, points
 from coterie.studies.plan import Variant
 from coterie.studies.processes import PlannedRun
@@ -55,6 +56,8 @@ def run_tuning(
         InterruptedRunError: After the report, if a signal stopped the trials.
     """
     out = options.run_dir
+    first = next(iter(configs))  # trials differ in values alone
+    check_all({first: configs[first]}, "run_dir", out)
     study = Study.plan(
         "tune", configs, (options.seed,), out=out, resume=out is not None, key="run_dir"
     )
