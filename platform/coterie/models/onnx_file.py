@@ -59,9 +59,8 @@ def write_onnx(path: Path, model: Clusterer, samples: Tensor) -> float:
         except DataError:
             raise
         except Exception as error:
-            raise DataError(
-                f"{path}: the network has no form in ONNX ({reason(error)})."
-            ) from error
+            why = f"the network has no form in ONNX ({reason(error)})"
+            raise DataError(f"{path}: {why}; use format=pt2.") from error
         if not apart <= _TOLERANCE:
             raise DataError(
                 f"{path}: ONNX Runtime's outputs differ from the model's by {apart:.2g} of their "

@@ -151,6 +151,12 @@ def model_folder(path: str | Path) -> Path:
     folder = next((f for f in (given, given / "model") if (f / DESCRIPTION).is_file()), None)
     if folder is not None:
         return folder
+    if given.is_file():
+        raise DataError(
+            f"{path}: it is a file, and a run's model is a folder; weights of a network, such as "
+            "Lightning's .ckpt, go in encoder.weights=FILE with encoder=timm:NAME or "
+            "encoder=torchvision:NAME."
+        )
     if not given.is_dir():
         raise DataError(f"{path}: there is no such folder; give a run's folder or its model/.")
     if (given / CONFIG).is_file():

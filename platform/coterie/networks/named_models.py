@@ -130,7 +130,7 @@ class NamedModel(EncoderConfig):
         if self.stem == "small":
             make_stem_small(self.model, built.network)
         if self.weights is not None:
-            load_weights(built.network, self._weights(built.head), self.weights)
+            load_weights(built.network, self._weights(), self.weights, built.head)
         features = self._features(built.network, height, width)
         prepared = Prepared(
             built.network, self.mean or built.mean, self.deviation or built.deviation, self.size
@@ -143,14 +143,12 @@ class NamedModel(EncoderConfig):
         loose = {"pretrained": False, "weights": None, "digest": None, "freeze": False}
         return type(self)(**{**self.model_dump(), **loose})
 
-    def _weights(self, head: tuple[str, ...]) -> dict[str, Tensor]:
+    def _weights(self) -> dict[str, Tensor]:
         if not self._content:
             raise DataError(
                 f"encoder.weights={self.weights}: the file is no longer there; put it back."
             )
-        found = parse_weights(self._content, str(self.weights))
-        dropped = tuple(f"{name}." for name in head)
-        return {name: value for name, value in found.items() if not name.startswith(dropped)}
+        return parse_weights(self._content, str(self.weights))
 
     def _features(self, network: nn.Module, height: int, width: int) -> int:
         """The width of the output; on the meta device only shapes are computed."""

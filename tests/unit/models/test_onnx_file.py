@@ -61,7 +61,7 @@ def test_a_network_without_a_form_in_onnx_is_refused_and_leaves_no_file(tmp_path
 
 def test_other_outputs_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(onnx_file, "_apart", lambda *_: 0.5)
-    with pytest.raises(DataError, match="differ from the model's by 0.5"):
+    with pytest.raises(DataError, match=r"differ from the model's by 0\.5"):
         write_onnx(tmp_path / "m.onnx", Clusterer(Flat(), None), torch.ones(3, 4))
     assert list(tmp_path.iterdir()) == []
 

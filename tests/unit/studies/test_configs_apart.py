@@ -2,7 +2,7 @@
 
 import pytest
 
-from coterie.errors import ConfigError
+from coterie.errors import DataError
 from coterie.studies.configs_apart import check_all, differences, differences_text
 from coterie.studies.plan import read_comparison, variant_configs
 
@@ -30,7 +30,7 @@ def test_what_was_asked_for_is_not_repeated():
 
 def test_a_variant_that_does_not_fit_its_data_is_refused_before_any_run(tmp_path):
     given = configs("experiments=[fedmcc_digits,ccfc_digits]", "ccfc_digits:partition.clients=7")
-    with pytest.raises(ConfigError, match=r"^ccfc_digits.*: partition"):
+    with pytest.raises(DataError, match=r"^ccfc_digits.*: partition"):
         check_all(given, "out", None)
     (tmp_path / "runs" / "ccfc_digits,seed=0").mkdir(parents=True)
     check_all(given, "out", str(tmp_path))
