@@ -249,7 +249,7 @@ class Session:
         ).eval()
         data, parts = self.assembly.data, self.assembly.workload.parts
         write_models(self.directory, model, recorder, state.server, data)
-        write_assignments(self.directory.assignments, evaluation, parts)
+        write_assignments(self.directory.assignments, evaluation, parts, data)
         if recorder.groups is not None:
             recorder.groups.write(self.directory.client_groups, state.server)
         recorder.close_curves(state.server.round, evaluation)

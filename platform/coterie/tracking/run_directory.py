@@ -147,7 +147,7 @@ class RunDirectory:
 
     @property
     def assignments(self) -> Path:
-        """`assignments.parquet`: sample, client, cluster, confidence."""
+        """`assignments.parquet`: sample, client, cluster, confidence, and their names."""
         return self.path / "assignments.parquet"
 
     @property
