@@ -1,7 +1,7 @@
 """The terminal, for commands whose reader may leave before they end."""
 
 from collections.abc import Iterable
-from typing import IO, Any, cast
+from typing import IO, Any, TextIO, cast
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
@@ -30,7 +30,7 @@ class Terminal(Console):
     @property
     def file(self) -> IO[str]:
         """The stream, which never fails."""
-        return cast("IO[str]", Outlasting(super().file))
+        return cast("IO[str]", Outlasting(cast("TextIO", super().file)))
 
     @file.setter
     def file(self, file: IO[str]) -> None:

@@ -9,7 +9,16 @@ from coterie.run.audit_messages import AuditedKey
 
 
 def key(name="weights", samples=20, summed=0):
-    return AuditedKey("slot", name, ("float32 (3,)",), 1, 2, 1000, samples, summed)
+    return AuditedKey(
+        kind="slot",
+        key=name,
+        forms=("float32 (3,)",),
+        phases=1,
+        clients=2,
+        bytes=1000,
+        samples=samples,
+        summed=summed,
+    )
 
 
 def attack(auc, low, high):
