@@ -67,14 +67,7 @@ def run_comparison(
             records, stopped = study.records(), error
         finally:
             view.close()
-        table, outputs = write_report(
-            records,
-            study.folder,
-            metrics=options.metrics,
-            axes=options.axes,
-            about=about(run.config for run in study.runs),
-            note=apart,
-        )
+        table, outputs = _report(options, study, records, apart)
         if "wandb" in tracking.loggers:
             _send(study, tracking, table, outputs)
         view.finish(table, outputs)
@@ -84,6 +77,20 @@ def run_comparison(
             f"out={study.folder}."
         ) from stopped
     return records
+
+
+def _report(
+    options: CompareConfig, study: Study, records: Sequence[RunRecord], note: str
+) -> tuple[ComparisonTable, list[Path]]:
+    """Write the report of the runs."""
+    return write_report(
+        records,
+        study.folder,
+        metrics=options.metrics,
+        axes=options.axes,
+        about=about(run.config for run in study.runs),
+        note=note,
+    )
 
 
 def _send(
