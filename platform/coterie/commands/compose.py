@@ -35,8 +35,9 @@ from coterie.tracking.run_directory import RunDirectory
 
 STUDIES = "study"
 """The folder of the papers' tables, which is no group that a run chooses from."""
-_PATHS = frozenset({"run_dir", "run", "model", "out", "input", "output", "root", "path", "weights"})
-"""Last parts of keys whose values are paths: read as they are, unless they are in quotes."""
+_PATHS = frozenset({"run_dir", "run", "model", "out", "input", "output", "encoder.weights"})
+_PATH_ENDS = (".path", ".root")
+"""Keys, and ends of keys, whose values are paths: read as they are, unless they are in quotes."""
 _STRUCTURE = tuple("'\"[{(")
 """Signs with which a value begins that is more than a text; Hydra's sentence on it stands."""
 
@@ -254,7 +255,7 @@ def _read(parser: OverridesParser, text: str, *, sweeps: bool) -> Override:
     """Read an override; a path, or what Hydra wants in quotes (bücher, a=b, it's), as a text."""
     key, _, value = text.partition("=")
     as_text = f"{key}={QuotedString(value, Quote.double).with_quotes()}"
-    is_path = key.lstrip("+").rpartition(".")[2] in _PATHS
+    is_path = key.lstrip("+") in _PATHS or key.endswith(_PATH_ENDS)
     in_quotes = len(value) > 1 and value[0] == value[-1] and value[0] in "'\""
     if is_path and value != "null" and not in_quotes and not (sweeps and "," in value):
         return parser.parse_override(as_text if value else text)
