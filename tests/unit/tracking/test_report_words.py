@@ -7,7 +7,7 @@ import pytest
 from coterie.config.privacy import PrivacyConfig
 from coterie.tracking.report_words import client_clusters, in_words
 
-SUMMARY = {"clients": 3, "bytes": {"down": 9, "up": 1500, "peer": 0}}
+SUMMARY = {"clients": 3, "bytes": {"down": 9, "up": 16000, "peer": 0}}
 
 
 def write(path, **columns):
@@ -41,7 +41,7 @@ def test_of_many_the_largest_are_shown_and_the_rest_is_told(tmp_path):
         ({}, True, "Masks were on: the server could read sums over clients"),
         ({"epsilon": 2.5, "delta": 1e-5}, True, "ε is 2.5 at δ = 1e-05."),
         ({}, True, "3 clients have trained one model together, and it sorts"),
-        ({}, True, "They sent 1.5 kB"),
+        ({}, True, "They sent 16.0 kB"),
     ],
 )
 def test_what_protected_the_clients_is_said(spent, masks, said):
