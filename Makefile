@@ -83,7 +83,8 @@ profile: install  ## Where local training's time goes, by method, network and pr
 	$(BIN)/python -m tests.benchmarks.profile_steps
 
 study: install  ## A paper's table: make study STUDY=ccfc_1 SCALE=cpu; without STUDY, all of them.
-	nice -n 5 $(BIN)/coterie study $(if $(STUDY),study=$(STUDY) scale=$(SCALE) results=docs/results/data)
+	nice -n 5 $(BIN)/coterie study $(if $(STUDY),study=$(STUDY) scale=$(SCALE) \
+		$(if $(filter smoke,$(SCALE)),,results=docs/results/data))
 
 results: install  ## The tables of docs/results, from the files in docs/results/data.
 	$(BIN)/coterie results

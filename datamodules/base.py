@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from coterie.config.component import Component
+from coterie.config.given_path import given_path
 from coterie.contract.data import DataArrays
 from coterie.contract.samples import StreamedSamples
 from coterie.datamodules.resize import resize_images
@@ -225,7 +226,7 @@ class ImageDataModule(DataSet[ImageConfigT]):
                 f"{self.title}: no folder to read from; set data.root or the environment variable "
                 f"{ROOT_VARIABLE} to the folder that holds the data sets."
             )
-        return Path(root).expanduser()
+        return given_path("data.root" if self.config.root else ROOT_VARIABLE, root)
 
     def _take(self, source: Source, limit: int | None) -> tuple[Samples | StreamedSamples, Source]:
         samples, taken = super()._take(source, limit)

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import numpy as np
 from pydantic import AfterValidator, Field, model_validator
 
+from coterie.config.given_path import given_path
 from coterie.contract.data import Indices
 from coterie.contract.samples import StreamedSamples
 from coterie.datamodules.base import SUBSET_SEED, DataConfig, DataSet
@@ -103,7 +104,7 @@ class OwnData(DataSet[PathConfigT]):
     def path(self) -> Path:
         """The file or folder."""
         path = self.config.path
-        return remote_path(path) if is_remote(path) else Path(path).expanduser()
+        return remote_path(path) if is_remote(path) else given_path("data.path", path)
 
     @property
     def title(self) -> str:

@@ -1,12 +1,12 @@
 """Partitions as components: `partition: {target: coterie.datamodules.partition_configs:IID, …}`."""
 
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field, model_validator
 
 from coterie.config.file_digest import with_digest
+from coterie.config.given_path import given_path
 from coterie.config.partition import PartitionConfig
 from coterie.contract.data import DataArrays, Indices
 from coterie.datamodules import partitions
@@ -187,7 +187,7 @@ class FromFile(PartitionConfig):
 
     def split(self, data: DataArrays, seed: int) -> list[Indices]:
         """Each client's rows; see `partition_files.read_partition`. The seed has no effect."""
-        return read_partition(Path(self.path).expanduser(), data)
+        return read_partition(given_path("partition.path", self.path), data)
 
 
 class Rest(FromFile):

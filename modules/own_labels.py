@@ -56,7 +56,9 @@ def own_sums(
     labels = first
     if bool(weights.any()):
         model = QuadraticClassifier(weights, points.shape[1])
-        labels = torch.cat([model.values(part).argmax(dim=1) for part in points.int().split(4096)])
+        labels = torch.cat(
+            [model.values(part).argmax(dim=1) for part in torch.split(points.int(), 4096)]
+        )
     sums = fit_sums(points, [labels], len(scales), 0, scales)
     counts = labels.bincount(minlength=len(scales)).double()
     return {**dict(zip((PRODUCTS, TARGETS), sums, strict=True)), COUNTS: counts}

@@ -36,8 +36,11 @@ from coterie.tracking.run_directory import RunDirectory
 
 STUDIES = "study"
 """The folder of the papers' tables, which is no group that a run chooses from."""
-_UNQUOTED = frozenset("'\"[](){},")
-"""Signs of a value that is more than a text; Hydra's sentence on it stands."""
+_PATHS = frozenset({"run_dir", "run", "model", "out", "input", "output", "encoder.weights"})
+_PATH_ENDS = (".path", ".root")
+"""Keys, and ends of keys, whose values are paths: read as they are, unless they are in quotes."""
+_STRUCTURE = tuple("'\"[{(")
+"""Signs with which a value begins that is more than a text; Hydra's sentence on it stands."""
 
 
 def compose(*overrides: str) -> RunConfig:
@@ -127,7 +130,9 @@ def _resumed(choices: Mapping[str, str], given: Mapping[str, Any]) -> RunDirecto
         return None
     if not isinstance(run_dir, str):
         return None
-    return RunDirectory.open(run_dir)
+    if "experiment" not in choices or RunDirectory.exists(run_dir):
+        return RunDirectory.open(run_dir)  # or the sentence that there is no run
+    return None
 
 
 def _stored(directory: RunDirectory, choices: Mapping[str, str]) -> DictConfig:
@@ -244,7 +249,7 @@ def parse(overrides: Sequence[str], *, sweeps: bool = False) -> list[Override]:
     parsed = []
     for text in overrides:
         try:
-            override = _read(parser, text)
+            override = _read(parser, text, sweeps=sweeps)
         except HydraException as error:
             hint = (
                 "close brackets and quotes, and put other text in quotes such as key='\"a, b\"'"
@@ -264,15 +269,20 @@ def parse(overrides: Sequence[str], *, sweeps: bool = False) -> list[Override]:
     return parsed
 
 
-def _read(parser: OverridesParser, text: str) -> Override:
-    """Read an override; a value such as ~/bücher or a=b, which Hydra wants in quotes, as a text."""
+def _read(parser: OverridesParser, text: str, *, sweeps: bool) -> Override:
+    """Read an override; a path, or what Hydra wants in quotes (bücher, a=b, it's), as a text."""
+    key, _, value = text.partition("=")
+    as_text = f"{key}={QuotedString(value, Quote.double).with_quotes()}"
+    is_path = key.lstrip("+") in _PATHS or key.endswith(_PATH_ENDS)
+    in_quotes = len(value) > 1 and value[0] == value[-1] and value[0] in "'\""
+    if is_path and value != "null" and not in_quotes and not (sweeps and "," in value):
+        return parser.parse_override(as_text if value else text)
     try:
         return parser.parse_override(text)
     except HydraException:
-        key, _, value = text.partition("=")
-        if not value or not _UNQUOTED.isdisjoint(value) or "${" in value:
+        if not value or "${" in value or (not is_path and value.startswith(_STRUCTURE)):
             raise
-        return parser.parse_override(f"{key}={QuotedString(value, Quote.double).with_quotes()}")
+        return parser.parse_override(as_text)
 
 
 def _sort(overrides: Sequence[str]) -> tuple[dict[str, str], list[Override]]:

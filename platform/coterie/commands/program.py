@@ -10,6 +10,7 @@ from typing import NoReturn
 
 from rich.logging import RichHandler
 
+from coterie.config.launcher import launcher_hidden
 from coterie.errors import (
     CoterieError,
     InterruptedRunError,
@@ -18,6 +19,7 @@ from coterie.errors import (
     out_of_memory,
     reason,
 )
+from coterie.tracking.streams import Outlasting, open_missing
 from coterie.tracking.terminal import Terminal
 
 _HELP = {"-h", "--help"}
@@ -39,12 +41,14 @@ def run_command(
     Returns:
         The exit code of the command, or of the error that ended it.
     """
+    open_missing()
     errors = Terminal(stderr=True, soft_wrap=True)
     logging.basicConfig(
         level=logging.WARNING,
         format="%(message)s",
         handlers=[RichHandler(console=errors, show_path=False)],
     )
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # fonts, and homes without a cache
     show = partial(errors.print, style="red", highlight=False)
 
     try:
@@ -52,7 +56,8 @@ def run_command(
             rest = [argument for argument in arguments if argument not in _HELP]
             Terminal().out(help_text(*rest), highlight=False)
             return 0
-        return command(arguments)
+        with launcher_hidden():
+            return command(arguments)
     except CoterieError as error:
         if not error.reported:
             show(str(error))
@@ -105,6 +110,6 @@ class _Ending:
         if self.exit_code is None:
             return
         logging.shutdown()
-        sys.stdout.flush()
-        sys.stderr.flush()
+        Outlasting(sys.stdout).flush()
+        Outlasting(sys.stderr).flush()
         os._exit(self.exit_code)

@@ -6,8 +6,8 @@ from typing import Any
 from coterie.commands.compose import compose_plain
 from coterie.commands.help_text import help_text
 from coterie.commands.program import run_command
+from coterie.config.given_path import given_path
 from coterie.config.loading import check_keys, load_component, load_config
-from coterie.config.regular_files import at_home
 from coterie.config.schema import ClusterConfig
 from coterie.distributed.startup import begin_local_ray, share_imports
 from coterie.errors import DataError
@@ -44,5 +44,5 @@ def _check_path(data: Any) -> None:
     ours = str(data.get("target")).startswith("coterie.datamodules.")
     if not ours or not isinstance(path, str) or set("*?[{:") & set(path):
         return
-    if not at_home(path).exists():
+    if not given_path("data.path", path).exists():
         raise DataError(f"data.path={path}: there is no such file or folder; check the path.")

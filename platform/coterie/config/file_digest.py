@@ -6,7 +6,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from coterie.config.regular_files import at_home, open_regular
+from coterie.config.given_path import given_path
+from coterie.config.regular_files import open_regular
 from coterie.errors import ConfigError
 
 _untouched: ContextVar[bool] = ContextVar("_untouched", default=False)
@@ -42,7 +43,7 @@ def with_digest(given: Any, *, file: str, digest: str, section: str) -> Any:
     """
     if not isinstance(given, Mapping) or not isinstance(given.get(file), str) or are_untouched():
         return given
-    path = at_home(given[file])
+    path = given_path(f"{section}.{file}", given[file])
     try:
         with open_regular(path) as content:
             found = hashlib.file_digest(content, "sha256").hexdigest()

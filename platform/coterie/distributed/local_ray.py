@@ -9,7 +9,9 @@ import sys
 from pathlib import Path
 from typing import ClassVar
 
+from coterie.distributed.ray_token import keep_token
 from coterie.distributed.session_folder import discard
+from coterie.distributed.temp_folder import temp_folder
 from coterie.errors import RunError
 
 _HEAD = "coterie.distributed.head_process"
@@ -29,12 +31,17 @@ class LocalRay:
     running: ClassVar["LocalRay | None"] = None
 
     def __init__(self) -> None:
+        keep_token()  # this process and Ray's need the same one
         self.process = subprocess.Popen(  # noqa: S603 - this Python
             (sys.executable, "-m", _HEAD),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            env={**os.environ, "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0"},
+            env={
+                **os.environ,
+                "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+                "RAY_TMPDIR": str(temp_folder()),
+            },
             start_new_session=True,
         )
         self.address: str | None = None

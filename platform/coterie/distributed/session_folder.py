@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from coterie.distributed.temp_folder import temp_folder
 from coterie.errors import RunError
 
 _PREFIX = "coterie-"
@@ -25,17 +26,13 @@ SOCKET = "socket"
 """The file of a socket: the folder is in use as long as somebody listens on it."""
 _NEW_S = 10.0
 """A folder so young may be one that another process is just making."""
-_LONGEST_SOCKET = 107
-_INSIDE = len(
-    "/coterie-01234567/ray/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store.1"
-)
 
 
 class SessionFolder:
     """A new folder, which is this process's until it ends, however it ends.
 
     Attributes:
-        path: Where it is: below RAY_TMPDIR, by default /tmp.
+        path: Where it is, see `temp_folder`.
         rays: The folder in it to give Ray, which lets everybody write into what it is given.
     """
 
@@ -43,7 +40,8 @@ class SessionFolder:
         """Make it, and remove what others of this user have left.
 
         Raises:
-            RunError: If the place is too long for sockets, or others may rename what is in it.
+            ConfigError: If no folder is short enough for sockets.
+            RunError: If others may rename what is in it.
         """
         for left in _left(_root()):
             discard(left)
@@ -77,18 +75,8 @@ def discard(path: Path) -> None:
 
 
 def _root() -> Path:
-    root = Path(os.environ.get("RAY_TMPDIR") or "/tmp").absolute()  # noqa: S108 - private below
-    if len(str(root)) + _INSIDE > _LONGEST_SOCKET:
-        raise RunError(
-            f"RAY_TMPDIR={root}: it is too long for the addresses of Ray's sockets; give a folder "
-            f"of at most {_LONGEST_SOCKET - _INSIDE} characters."
-        )
-    try:
-        status = root.stat()
-    except OSError as error:
-        raise RunError(
-            f"RAY_TMPDIR={root}: it cannot be used ({error.strerror}); give a folder that exists."
-        ) from error
+    root = temp_folder()
+    status = root.stat()
     if status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX:
         raise RunError(
             f"RAY_TMPDIR={root}: everybody may rename what is in it; chmod +t it, or give another."

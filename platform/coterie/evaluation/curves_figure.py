@@ -130,8 +130,9 @@ def _fill(axes: Axes, curves: Mapping[str, Curve], axis: str, *, legend: bool) -
 
 
 def _mark_stages(axes: Axes, stages: Mapping[str, int]) -> None:
-    """A line half a round before each stage's first round, with its name above."""
+    """The name of each stage above its first round, and a line before each but the first."""
     top = axes.get_xaxis_transform()
     for name, first in stages.items():
-        axes.axvline(first - 0.5, color="#444444", linewidth=0.9, linestyle="--", zorder=1)
+        if first > min(stages.values()):
+            axes.axvline(first - 0.5, color="#444444", linewidth=0.9, linestyle="--", zorder=1)
         axes.text(first - 0.5, 1.02, name, transform=top, fontsize=9, color="#444444")

@@ -33,7 +33,7 @@ class Mirrored(nn.Module):
         """Map images to unit vectors, e = d, or to these and the differences, e = 2 d."""
         if torch.compiler.is_compiling():  # a program for batches of any size
             return self._outputs(images)
-        return torch.cat([self._block(block) for block in images.split(PICTURES)])
+        return torch.cat([self._block(block) for block in torch.split(images, PICTURES)])
 
     def _block(self, images: Float[Tensor, "n c h w"]) -> Float[Tensor, "n e"]:
         """The outputs for a block, which is filled up to `PICTURES`."""

@@ -11,7 +11,7 @@ from pydantic import Field, PositiveFloat, PositiveInt, PrivateAttr, model_valid
 from torch import Tensor, nn
 
 from coterie.config.file_digest import are_untouched, with_digest
-from coterie.config.regular_files import at_home
+from coterie.config.given_path import given_path
 from coterie.errors import ConfigError, DataError, reason
 from coterie.networks.encoders import Encoder, EncoderConfig, ScalableConfig, image_shape
 from coterie.networks.frozen import frozen
@@ -82,7 +82,7 @@ class NamedModel(ScalableConfig):
         if values.get("pretrained") is True and values.get("weights") is None:
             values["weights"] = cls.own_weights(given["model"])
         if isinstance(values.get("weights"), str):
-            values["weights"] = str(at_home(values["weights"]).absolute())
+            values["weights"] = str(given_path("encoder.weights", values["weights"]).absolute())
         return with_digest(values, file="weights", digest="digest", section="encoder")
 
     @model_validator(mode="after")
@@ -130,7 +130,7 @@ class NamedModel(ScalableConfig):
         if self.stem == "small":
             make_stem_small(self.model, built.network)
         if self.weights is not None:
-            load_weights(built.network, self._weights(built.head), self.weights)
+            load_weights(built.network, self._weights(), self.weights, built.head)
         features = self._features(built.network, height, width)
         prepared = Prepared(
             built.network, self.mean or built.mean, self.deviation or built.deviation, self.size
@@ -143,14 +143,12 @@ class NamedModel(ScalableConfig):
         loose = {"pretrained": False, "weights": None, "digest": None, "freeze": False}
         return type(self)(**{**self.model_dump(), **loose})
 
-    def _weights(self, head: tuple[str, ...]) -> dict[str, Tensor]:
+    def _weights(self) -> dict[str, Tensor]:
         if not self._content:
             raise DataError(
                 f"encoder.weights={self.weights}: the file is no longer there; put it back."
             )
-        found = parse_weights(self._content, str(self.weights))
-        dropped = tuple(f"{name}." for name in head)
-        return {name: value for name, value in found.items() if not name.startswith(dropped)}
+        return parse_weights(self._content, str(self.weights))
 
     def _features(self, network: nn.Module, height: int, width: int) -> int:
         """The width of the output; on the meta device only shapes are computed."""

@@ -46,6 +46,7 @@ from coterie.tracking.console import ConsoleView
 from coterie.tracking.formatting import without_auroc
 from coterie.tracking.run_directory import RunDirectory
 from coterie.tracking.skipped import SKIPPED, check_same_skipped, write_skipped
+from coterie.tracking.streams import open_missing
 
 _DROPPED_EXIT_CODE = 3
 _JOB_VARIABLE = "RAY_JOB_CONFIG_JSON_ENV_VAR"
@@ -117,6 +118,7 @@ class Federation:
             RunError: If the run cannot go on; the status in summary.json is then "failed".
             InterruptedRunError: After Ctrl-C or SIGTERM and a checkpoint.
         """
+        open_missing()
         directory = self._directory()
         with claimed(directory.path):
             directory.sweep()

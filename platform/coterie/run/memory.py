@@ -57,11 +57,11 @@ def within_memory(what: str, remedy: str, *, counted: bool = True) -> Iterator[N
         ) from error
 
 
-class _Allocations(TorchDispatchMode):
+class _Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Refuses new tensors once they have more bytes, one after the other, than are free."""
 
     def __init__(self, free: float) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._free, self._taken = free, 0.0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

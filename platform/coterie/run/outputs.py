@@ -17,6 +17,7 @@ from coterie.contract.phase import ServerState
 from coterie.evaluation.canvas import guarded
 from coterie.evaluation.cluster_figure import Clustered, cluster_figure
 from coterie.evaluation.figures import confusion_figure, curves_figure, embedding_figure
+from coterie.evaluation.label_distribution import client_names
 from coterie.evaluation.scorer import Evaluation
 from coterie.execution.device import client_device, device_name
 from coterie.models.saved_model import blank_sample, write_model
@@ -61,24 +62,37 @@ def write_models(
         write_model(groups / str(group), own, directory.config, server, data)
 
 
-def write_assignments(path: Path, evaluation: Evaluation, parts: Sequence[Indices]) -> None:
-    """Write `assignments.parquet`: a row of sample, client, cluster, confidence per sample held."""
+def write_assignments(
+    path: Path, evaluation: Evaluation, parts: Sequence[Indices], data: DataArrays
+) -> None:
+    """Write `assignments.parquet`: a row of sample, client, cluster, confidence per sample held.
+
+    Where they have names, such as files and sites, these are in `name` and `client_name`.
+    """
     if evaluation.assignments is None or evaluation.confidence is None:
         return
     rows = np.concatenate(parts)
     clients = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
     order = np.argsort(rows, kind="stable")
     rows, clients = rows[order], clients[order]
+    sites = client_names(data, parts)
     table = pa.table(
         {
             "sample": pa.array(rows, pa.int64()),
+            **({"name": [_utf8(data.names[row]) for row in rows]} if len(data.names) else {}),
             "client": pa.array(clients, pa.int32()),
+            **({"client_name": [_utf8(sites[k]) for k in clients]} if sites else {}),
             "cluster": pa.array(evaluation.assignments[rows], pa.int32()),
             "confidence": pa.array(evaluation.confidence[rows], pa.float32()),
         }
     )
     with replacing(path, private=True) as temporary:
         pq.write_table(table, temporary)
+
+
+def _utf8(name: str) -> str:
+    """A name that is text in every file: what is no UTF-8 is written as its bytes."""
+    return name.encode("utf-8", "backslashreplace").decode()
 
 
 def summary_of(

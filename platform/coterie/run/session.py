@@ -105,7 +105,9 @@ class Session:
         """Checkpoint a run that stopped, write summary.json and report.html, and close."""
         try:
             if status == "interrupted" and self._recorder is not None and self.state is not None:
-                self.view.note("Stopping after a checkpoint; a second signal ends the run at once.")
+                self.view.note(
+                    "Stopping after a checkpoint; a second Ctrl-C or SIGTERM ends the run at once."
+                )
                 self._recorder.checkpoint(self.state)
             elif status == "failed" and self._recorder is not None and self.state is not None:
                 self._save_what_there_is(self._recorder, self.state)
@@ -244,7 +246,7 @@ class Session:
         ).eval()
         data, parts = self.assembly.data, self.assembly.workload.parts
         write_models(self.directory, model, recorder, state.server, data)
-        write_assignments(self.directory.assignments, evaluation, parts)
+        write_assignments(self.directory.assignments, evaluation, parts, data)
         if recorder.groups is not None:
             recorder.groups.write(self.directory.client_groups, state.server)
         recorder.close_curves(state.server.round, evaluation)

@@ -89,11 +89,15 @@ class RunDirectory:
         """
         directory = cls(local_path(key, run_dir).absolute())
         if not directory.is_run:
-            hint = "there is no such folder"
-            if directory.path.is_dir():
-                hint = (
-                    "a model, not a run" if directory.config.is_file() else "no config.yaml in it"
+            if directory.config.is_file():
+                run = directory.path.parent
+                raise ConfigError(
+                    f"{key}={run_dir}: it is a run's model; give the run's folder {run}."
                 )
+            found = directory.path.is_dir()
+            hint = "no config.yaml in it" if found else "there is no such folder"
+            if directory.path.is_file():
+                hint = "it is a file, such as a checkpoint of Lightning, and no run"
             raise ConfigError(f"{key}={run_dir}: {hint}; give the folder of an earlier run.")
         check_contained(key, directory.path)
         return directory
@@ -143,7 +147,7 @@ class RunDirectory:
 
     @property
     def assignments(self) -> Path:
-        """`assignments.parquet`: sample, client, cluster, confidence."""
+        """`assignments.parquet`: sample, client, cluster, confidence, and their names."""
         return self.path / "assignments.parquet"
 
     @property
