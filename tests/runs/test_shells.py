@@ -31,7 +31,7 @@ def run(arguments, **options):
     own = {**os.environ, **options.pop("env", {})}
     pipes = {"stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL, **options}
     command = [*TRAIN, *arguments]
-    return subprocess.run(command, env=own, timeout=300, check=False, **pipes)
+    return subprocess.run(command, env=own, timeout=900, check=False, **pipes)
 
 
 def check_complete(folder):
@@ -66,7 +66,7 @@ def test_a_number_without_a_name_needs_no_home(tmp_path):
     out = tmp_path / "run"
     arguments = (*SHOWN, "tracking.loggers=[csv,tensorboard,wandb]", f"run_dir={out}")
     command = [sys.executable, "-c", NAMELESS, *arguments]
-    done = subprocess.run(command, capture_output=True, check=False, timeout=300)
+    done = subprocess.run(command, capture_output=True, check=False, timeout=900)
     assert (done.returncode, done.stderr) == (0, b"")
     check_complete(out)
 
@@ -88,12 +88,12 @@ def test_a_batch_systems_signal_saves_the_run(tmp_path, number):
     )
     try:
         metrics = out / "metrics.jsonl"
-        for _ in range(1200):
+        for _ in range(6000):
             if metrics.is_file() and metrics.stat().st_size:
                 break
             time.sleep(0.1)
         process.send_signal(number)
-        assert process.wait(60) == 130
+        assert process.wait(300) == 130
     finally:
         process.kill()
     assert (out / "checkpoints" / "latest").exists()

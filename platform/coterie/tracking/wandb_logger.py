@@ -3,12 +3,14 @@
 import logging
 import os
 import secrets
+import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 from lightning.pytorch.loggers import WandbLogger
 
+from coterie.config.given_path import home
 from coterie.config.schema import WandbConfig
 from coterie.errors import ConfigError
 from coterie.tracking.atomic import write_text_atomically
@@ -146,6 +148,8 @@ def build_wandb_logger(
     Raises:
         ConfigError: If W&B is to be online and no API key is known.
     """
+    if home() is None:  # as under a number without a name; W&B keeps its logs there
+        os.environ["HOME"] = tempfile.mkdtemp(prefix="coterie-home-")
     import wandb
 
     mode = resolve_mode(config)
