@@ -27,10 +27,10 @@ RAY_AUTH_TOKEN=$(python -c 'import secrets; print(secrets.token_hex(32))')
 export RAY_AUTH_TOKEN RAY_AUTH_MODE=token RAY_ADDRESS=$HEAD:$PORT
 
 start_node() {  # once on each node, by srun
-    folder=/tmp/ray-$SLURM_JOB_ID-$SLURM_PROCID over=""
+    folder=$(mktemp -d "${RAY_TMPDIR:-/tmp}/ray-$SLURM_JOB_ID-XXXXXX") over=""  # for this user alone
     trap 'over=yes' TERM  # which Ray gets too
     trap 'rm -rf "$folder"' EXIT
-    own=(--block --disable-usage-stats --temp-dir="$folder"
+    own=(--block --disable-usage-stats --temp-dir="$folder/ray"
         --num-cpus="$SLURM_CPUS_PER_TASK" --num-gpus="${SLURM_GPUS_ON_NODE:-0}"
         --dashboard-agent-listen-port=$((PORT + 1 + SLURM_PROCID)))
     if [ "$SLURM_PROCID" = 0 ]; then

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.functional import one_hot
 
-from coterie.config.component import Component
+from coterie.config.method import MethodConfig
 from coterie.contract import (
     Client,
     Form,
@@ -42,7 +42,7 @@ _INITIAL = 0.02
 """Standard deviation of initial weights; biases are zero (SDA-FC's code)."""
 
 
-class SynthesisConfig(Component):
+class SynthesisConfig(MethodConfig):
     """Options of SDA-FC and PPFC-GAN; the GAN's sizes are those of SDA-FC's code for MNIST."""
 
     absent: ClassVar[Mapping[str, str]] = {"micro_batch_size": "a GAN's batch norm needs it whole"}

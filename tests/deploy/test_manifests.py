@@ -172,6 +172,7 @@ def ray_starts():
     found = []
     for name in ("deploy/cluster.yaml", "deploy/slurm.sh", "deploy/local_cluster.sh"):
         text = re.sub(r"\\\n\s*", " ", (ROOT / name).read_text())
+        text = text.replace('python -c "$ray_start" start', "ray start")
         text = re.sub(r"(ray start[^\n]*)\n\s+(--[^\n]*)\n\s+(--[^\n]*)", r"\1 \2 \3", text)
         found += [(name, line) for line in re.findall(r"\bray start ([^\n;>&]*)", text)]
     return found

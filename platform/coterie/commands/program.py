@@ -10,7 +10,14 @@ from typing import NoReturn
 
 from rich.logging import RichHandler
 
-from coterie.errors import CoterieError, InterruptedRunError, RunError, described
+from coterie.errors import (
+    CoterieError,
+    InterruptedRunError,
+    RunError,
+    described,
+    out_of_memory,
+    reason,
+)
 from coterie.tracking.terminal import Terminal
 
 _HELP = {"-h", "--help"}
@@ -50,10 +57,8 @@ def run_command(
         if not error.reported:
             show(str(error))
         return error.exit_code
-    except OSError as error:  # before or after the run itself
-        reason = error.strerror or " ".join(str(error).split()) or type(error).__name__
-        where = f"{error.filename}: " if error.filename else ""
-        show(f"{where}the system refused it ({reason}); make room or mend access, and start again.")
+    except (OSError, MemoryError, RuntimeError) as error:  # before or after the run itself
+        show(_refusal(error))
         return RunError.exit_code
     except SystemExit as error:  # of code that the run loads: nothing of it has completed
         show(f"Code that was loaded called sys.exit ({described(error) or 'no code'}); mend it.")
@@ -61,6 +66,17 @@ def run_command(
     except KeyboardInterrupt:  # before or after `Interrupts`
         show("Interrupted.")
         return InterruptedRunError.exit_code
+
+
+def _refusal(error: OSError | MemoryError | RuntimeError) -> str:
+    """What the system refused, as a sentence; other errors are raised again."""
+    if out_of_memory(error):
+        return f"There is too little memory ({reason(error)}); make data or encoder smaller."
+    if not isinstance(error, OSError):
+        raise error
+    why = error.strerror or " ".join(str(error).split()) or type(error).__name__
+    where = f"{error.filename}: " if error.filename else ""
+    return f"{where}the system refused it ({why}); make room or mend access, and start again."
 
 
 def run_program(main: Callable[[Sequence[str]], int]) -> NoReturn:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.config.participation import are_rounds
-from coterie.config.regular_files import open_regular
+from coterie.config.regular_files import at_home, open_regular
 from coterie.errors import ConfigError
 
 _KEY = "participation.availability"
@@ -31,7 +31,7 @@ def read_availability(source: str | Sequence[Sequence[int]], clients: int) -> Ro
         ConfigError: If the file cannot be read, or names a round or client that does not exist.
     """
     shown = f"{_KEY}={source}" if isinstance(source, str) else _KEY
-    listed: Any = _read(Path(source).expanduser(), shown) if isinstance(source, str) else source
+    listed: Any = _read(at_home(source), shown) if isinstance(source, str) else source
     if not listed:
         raise ConfigError(f"{shown}: it lists no round; give each round its clients.")
     for number, present in enumerate(listed, start=1):

@@ -19,7 +19,9 @@ from pydantic import (
 
 from coterie.config.aggregation import AggregationConfig
 from coterie.config.component import Component
+from coterie.config.method import MethodConfig
 from coterie.config.participation import ParticipationConfig
+from coterie.config.partition import PartitionConfig
 from coterie.config.privacy import PrivacyConfig
 from coterie.config.target import LoggerChoice, Target
 from coterie.config.trust import Trust
@@ -275,6 +277,9 @@ class RunConfig(Component):
     resume: bool = False
     """Continue from the last checkpoint in `run_dir`; without one, start there. A submitted job
     does so where `run_dir` has a run."""
+    accept_changed_data: bool = False
+    """Resume although the data is not what the run began with. Clients keep their states by name;
+    the change is told and stands in the summary."""
     executor: Literal["lightning", "bare", "stacked"] = "lightning"
     """What trains a client's module: Lightning's Trainer, a bare loop without it, or `stacked`: the
     clients of a process as one model with a client axis, equal to `bare` but for rounding."""
@@ -289,11 +294,11 @@ class RunConfig(Component):
     """Use deterministic algorithms on the GPU, which are slower; without effect on the CPU."""
     accelerator: Literal["auto", "cpu", "cuda"] = "auto"
     """Device of local training; `auto` takes an actor's GPU if it was given one."""
-    method: SerializeAsAny[Component]
+    method: SerializeAsAny[MethodConfig]
     """The method: a class of `modules/`."""
     data: SerializeAsAny[Component]
     """The data set: a class of `datamodules/`."""
-    partition: SerializeAsAny[Component]
+    partition: SerializeAsAny[PartitionConfig]
     """How samples are divided among the clients."""
     labelled_pool: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
     """Share of each class that is held out from all clients; `coterie evaluate` then fine-tunes on

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from coterie.config.component import Component, NestedComponent, target_of, trust_of
 from coterie.config.file_digest import are_untouched
+from coterie.config.regular_files import at_home
 from coterie.contract.kinds import check_kind
 from coterie.errors import ConfigError, CoterieError, DataError
 from coterie.models.loading import read_section, self_contained
@@ -46,7 +47,7 @@ class Pretrained(ScalableConfig):
         """Fill in digest and network; a resolved config has both and may outlive the files."""
         if not isinstance(given, Mapping) or not isinstance(given.get("path"), str):
             return given
-        path = str(Path(given["path"]).expanduser().absolute())
+        path = str(at_home(given["path"]).absolute())
         resolved = given.get("digest") is not None and given.get("network") is not None
         if resolved and (are_untouched() or not _weights_file(path).is_file()):
             return {**given, "path": path}

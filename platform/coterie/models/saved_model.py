@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from typing_extensions import TypedDict
 
 from coterie.config.plain_files import read_json
+from coterie.config.regular_files import at_home
 from coterie.contract.clusterer import Clusterer, Prediction, parameter_dtype
 from coterie.contract.data import DataArrays
 from coterie.contract.phase import ServerState
@@ -137,7 +138,7 @@ def model_folder(path: str | Path) -> Path:
     Raises:
         DataError: If there is none.
     """
-    given = Path(path).expanduser()
+    given = at_home(path)
     folder = next((f for f in (given, given / "model") if (f / DESCRIPTION).is_file()), None)
     if folder is not None:
         return folder

@@ -4,7 +4,6 @@ import copy
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
-from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
 import torch
@@ -12,6 +11,7 @@ from pydantic import Field, PositiveFloat, PositiveInt, PrivateAttr, model_valid
 from torch import Tensor, nn
 
 from coterie.config.file_digest import are_untouched, with_digest
+from coterie.config.regular_files import at_home
 from coterie.errors import ConfigError, DataError, reason
 from coterie.networks.encoders import Encoder, EncoderConfig, ScalableConfig, image_shape
 from coterie.networks.frozen import frozen
@@ -82,7 +82,7 @@ class NamedModel(ScalableConfig):
         if values.get("pretrained") is True and values.get("weights") is None:
             values["weights"] = cls.own_weights(given["model"])
         if isinstance(values.get("weights"), str):
-            values["weights"] = str(Path(values["weights"]).expanduser().absolute())
+            values["weights"] = str(at_home(values["weights"]).absolute())
         return with_digest(values, file="weights", digest="digest", section="encoder")
 
     @model_validator(mode="after")

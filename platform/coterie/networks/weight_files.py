@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load
 from torch import Tensor, nn
 
-from coterie.config.regular_files import open_regular
+from coterie.config.regular_files import at_home, open_regular
 from coterie.errors import ConfigError, DataError, reason
 
 _INNER = ("state_dict", "model_state_dict", "model")
@@ -23,7 +23,7 @@ def read_file(key: str, path: str) -> bytes:
         ConfigError: If it cannot be read.
     """
     try:
-        with open_regular(Path(path).expanduser()) as file:
+        with open_regular(at_home(path)) as file:
             return file.read()
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else error

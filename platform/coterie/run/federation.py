@@ -2,13 +2,12 @@
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from coterie.config.about import about
@@ -27,6 +26,7 @@ from coterie.errors import (
     described,
     listed,
 )
+from coterie.evaluation.canvas import Figure, guarded
 from coterie.evaluation.label_distribution import (
     class_spread,
     class_table,
@@ -180,11 +180,11 @@ class Federation:
                 stored = directory.read_config()
                 session.extension = check_same_run(stored, self._config)
                 session.remeasured = measured_otherwise(stored, self._config)
-            self._introduce(directory)
+            self._introduce(directory, session.warn)
         except OSError as error:
             raise session.system_error(error, "nothing was trained") from error
 
-    def _introduce(self, directory: RunDirectory) -> None:
+    def _introduce(self, directory: RunDirectory, warn: Callable[[str], None]) -> None:
         """Show the run's facts and how classes are spread over clients, before training."""
         data, workload = self._assembly.data, self._assembly.workload
         facts = {
@@ -218,7 +218,8 @@ class Federation:
         if self._config.evaluation.figures:
             directory.figures.mkdir(parents=True, exist_ok=True)
             path = directory.figures / "partition.png"
-            label_distribution_figure(counts, names, path, clients, about([self._config]))
+            with guarded(path, warn):
+                label_distribution_figure(counts, names, path, clients, about([self._config]))
 
     @property
     def _name(self) -> str:

@@ -1,11 +1,13 @@
 """Builds a run's parts from its config: data, method, participation, backend and evaluators."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 import torch
 
+from coterie.aggregation.compose import compose_stages
+from coterie.aggregation.stage import Start
 from coterie.config.component import load_target, target_of
 from coterie.config.schema import RunConfig
 from coterie.contract.callback import RunCallback
@@ -24,13 +26,12 @@ from coterie.evaluation.unsupervised_evaluator import UnsupervisedEvaluator
 from coterie.execution.backend import Backend, Workload
 from coterie.execution.build import build_method
 from coterie.execution.device import check_device, client_device
-from coterie.execution.messages import check_sums_only
 from coterie.execution.serial import SerialBackend
 from coterie.rounds.participation import Participation
 from coterie.run.callbacks import AnyCallback, build_callbacks, local_callbacks, run_callbacks
-from coterie.run.checks import check_fit, check_shares, check_trim, cluster_number
+from coterie.run.checks import check_fit, check_shares, cluster_number
 from coterie.run.data import RunData, read_data, task_of
-from coterie.run.privacy_checks import check_privacy, phases_ahead
+from coterie.run.memory import within_memory
 from coterie.run.stacked_checks import check_stacked
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ class Assembly:
         server: The method's state before the first phase.
         participation: Draws each phase's clients.
         callbacks: Callbacks of the whole run.
+        fingerprint: What a resumed run compares of its data with its checkpoint's.
     """
 
     data: DataArrays
@@ -56,6 +58,7 @@ class Assembly:
     server: ServerState
     participation: Participation
     callbacks: tuple[RunCallback, ...] = ()
+    fingerprint: Mapping[str, Any] = field(default_factory=dict)
 
 
 def assemble(config: RunConfig, given: Sequence[AnyCallback] = ()) -> Assembly:
@@ -77,7 +80,8 @@ def assemble(config: RunConfig, given: Sequence[AnyCallback] = ()) -> Assembly:
     )
     torch.set_num_threads(config.cluster.threads_per_client)
     callbacks = build_callbacks(config, given)
-    read = read_data(config)
+    with within_memory("the data", "lower data.size or data.limit", counted=False):
+        read = read_data(config)
     participation = Participation(config, len(read.parts))
     workload = replace(_workload(config, read), callbacks=local_callbacks(callbacks))
     check_fit(config, workload.task, read.arrays)
@@ -85,17 +89,19 @@ def assemble(config: RunConfig, given: Sequence[AnyCallback] = ()) -> Assembly:
     method = build_method(workload)
     sizes = {client: len(rows) for client, rows in enumerate(read.parts)}
     # Builds the networks, which may not fit the data.
-    server = method.init(sizes, derive_seed(config.seed, "init"))
+    with within_memory("the network", "lower the sizes under method and encoder"):
+        server = method.init(sizes, derive_seed(config.seed, "init"))
     if (first := method.next(server)) is not None:
         participation.check(first)
-        if config.privacy.secure_aggregation:
-            for phase in phases_ahead(method, server):
-                check_sums_only(phase)
-                participation.check_masks(phase)
-        if config.aggregation.rule == "trimmed_mean":
-            ahead = (phase for phase in phases_ahead(method, server) if phase.up)
-            check_trim(config.aggregation.trim, map(participation.size, ahead))
-        check_privacy(config, method, server, first, sizes)
+        compose_stages(config, method).check(
+            Start(
+                config=config,
+                method=method,
+                server=server,
+                sizes=sizes,
+                cohort=participation.size,
+            )
+        )
     if config.evaluation.local_tests:
         _local_test_rows(config, read.arrays, read.parts)
         _check_classifies(method.model_for(server, None).classifies, config)
@@ -106,6 +112,7 @@ def assemble(config: RunConfig, given: Sequence[AnyCallback] = ()) -> Assembly:
         server=server,
         participation=participation,
         callbacks=run_callbacks(callbacks),
+        fingerprint=read.fingerprint,
     )
 
 

@@ -4,18 +4,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 from numpy.typing import NDArray
 
 from coterie.errors import DataError
-from coterie.evaluation.canvas import COLOURS, MARKERS, blank, save
+from coterie.evaluation.canvas import COLOURS, MARKERS, Axes, blank, drawn, save
 from coterie.tracking.formatting import format_bytes
 
 Line = tuple[NDArray[np.float64], NDArray[np.float64] | None]
 """A mean curve (2, n) of positions and values, and the edges (2, n) of its band, if any."""
 
 
+@drawn
 def comparison_figure(
     panels: Mapping[str, Mapping[str, Line]], axis: str, path: Path, note: str = "", about: str = ""
 ) -> Path:

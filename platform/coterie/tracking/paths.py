@@ -5,6 +5,7 @@ import tempfile
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from coterie.config.regular_files import at_home
 from coterie.errors import ConfigError
 
 ROOT_VARIABLE = "COTERIE_RUNS"
@@ -14,7 +15,10 @@ ROOT_VARIABLE = "COTERIE_RUNS"
 def local_path(key: str, given: str) -> Path:
     """Read a path or a file:// URI."""
     if "://" not in given:
-        return Path(given).expanduser()
+        path = at_home(given)
+        if given.startswith("~") and path == Path(given):
+            raise ConfigError(f"{key}={given}: there is no such user; give the whole path.")
+        return path
     parts = urlsplit(given)
     if parts.scheme != "file" or parts.netloc not in {"", "localhost"}:
         raise ConfigError(f"{key}={given}: give a path or a file:///… URI; mount remote storage.")

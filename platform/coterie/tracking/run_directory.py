@@ -73,8 +73,8 @@ class RunDirectory:
 
     @classmethod
     def exists(cls, run_dir: str) -> bool:
-        """Whether this folder has an earlier run."""
-        return cls(local_path("run_dir", run_dir).absolute()).config.is_file()
+        """Whether this folder is that of an earlier run."""
+        return cls(local_path("run_dir", run_dir).absolute()).is_run
 
     @classmethod
     def open(cls, run_dir: str, *, key: str = "run_dir") -> "RunDirectory":
@@ -88,12 +88,20 @@ class RunDirectory:
             ConfigError: If it has no run, or a part of it is a link to elsewhere.
         """
         directory = cls(local_path(key, run_dir).absolute())
-        if not directory.config.is_file():
-            found = directory.path.is_dir()
-            hint = "no config.yaml in it" if found else "there is no such folder"
+        if not directory.is_run:
+            hint = "there is no such folder"
+            if directory.path.is_dir():
+                hint = (
+                    "a model, not a run" if directory.config.is_file() else "no config.yaml in it"
+                )
             raise ConfigError(f"{key}={run_dir}: {hint}; give the folder of an earlier run.")
         check_contained(key, directory.path)
         return directory
+
+    @property
+    def is_run(self) -> bool:
+        """Whether a run has begun here; a folder `model/` has a config too, but is none."""
+        return self.config.is_file() and not (self.path / "model.json").is_file()
 
     def sweep(self) -> None:
         """Delete temporary files of killed processes; the caller must hold the lock."""

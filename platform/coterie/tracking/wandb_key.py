@@ -10,6 +10,8 @@ from configparser import Error as MalformedError
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from coterie.config.regular_files import at_home
+
 _SERVERS = ("https://api.forge.coreweave.com", "https://api.wandb.ai")
 """W&B's public server, by the name of new versions and that of old ones."""
 
@@ -46,7 +48,7 @@ def _in_netrc(machine: str) -> bool:
     """Whether the netrc file has a password for a server, by its name and port."""
     given = os.environ.get("NETRC")
     paths = [Path(given)] if given else [Path.home() / ".netrc", Path.home() / "_netrc"]
-    path = next((path.expanduser() for path in paths if path.expanduser().is_file()), None)
+    path = next((path for path in map(at_home, paths) if path.is_file()), None)
     if path is None:
         return False
     try:
