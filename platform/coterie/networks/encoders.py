@@ -156,7 +156,7 @@ class ConvNet3(ScalableConfig):
         features = flat if self.features is None else self.features
         if self.standardise:
             layers.append(nn.BatchNorm1d(features, affine=False))
-        network = nn.Sequential(*layers)
+        network: nn.Module = nn.Sequential(*layers)
         # On a CPU, group normalisation takes longer with channels last.
         network = network if self.norm == "group" else channels_last(network)
         return Encoder(network, features, unit_length=self.unit_length)
