@@ -100,9 +100,8 @@ def _equal_counts(
         wanted = np.exp(log)
         if np.abs(wanted.sum(axis=0) - sizes).max() < 0.5:
             break
-    counts: Indices = np.floor(wanted * np.minimum(1.0, sizes / wanted.sum(axis=0))).astype(
-        np.int64
-    )
+    fits = np.floor(wanted * np.minimum(1.0, sizes / wanted.sum(axis=0)))
+    counts: NDArray[np.int64] = fits.astype(np.int64)
     room, left = room - counts.sum(axis=1), sizes - counts.sum(axis=0)
     for place in np.argsort(-wanted, axis=None, kind="stable"):
         client, number = divmod(int(place), len(sizes))
