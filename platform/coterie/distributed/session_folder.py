@@ -22,6 +22,7 @@ from coterie.errors import RunError
 
 _PREFIX = "coterie-"
 _LOCK = "lock"
+_RAYS = "ray"
 SOCKET = "socket"
 """The file of a socket: the folder is in use as long as somebody listens on it."""
 _NEW_S = 10.0
@@ -46,7 +47,7 @@ class SessionFolder:
         for left in _left(_root()):
             discard(left)
         self.path = new_folder()
-        self.rays = self.path / "ray"
+        self.rays = self.path / _RAYS
         self._lock = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
 
@@ -99,6 +100,8 @@ def _free(path: Path) -> bool:
         with socket.socket(socket.AF_UNIX) as asking:
             asking.settimeout(1.0)
             return asking.connect_ex(str(path / SOCKET)) == errno.ECONNREFUSED
+    if {each.name for each in path.iterdir()} == {_RAYS}:  # made again by a Ray that was ending
+        return True
     lock = os.open(path / _LOCK, os.O_RDWR | os.O_NOFOLLOW)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
