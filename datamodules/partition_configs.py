@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field, model_validator
 
-from coterie.config.component import Component
 from coterie.config.file_digest import with_digest
+from coterie.config.partition import PartitionConfig
 from coterie.contract.data import DataArrays, Indices
 from coterie.datamodules import partitions
 from coterie.datamodules.dirichlet import dirichlet
@@ -21,7 +21,7 @@ Groups = Annotated[tuple[Group, ...], Field(strict=False, min_length=1)]
 Counts = Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(strict=False, min_length=1)]
 
 
-class _Clients(Component):
+class _Clients(PartitionConfig):
     clients: int = Field(ge=1)
     """Number of clients."""
 
@@ -145,7 +145,7 @@ class Grouped(_Clients):
         return partitions.client_groups(self.clients, len(self.groups))
 
 
-class ByClient(Component):
+class ByClient(PartitionConfig):
     """The clients that the data names: `client_folders`, `manifest`, `npz`."""
 
     def split(self, data: DataArrays, seed: int) -> list[Indices]:
@@ -170,7 +170,7 @@ class ByClient(Component):
         return parts
 
 
-class FromFile(Component):
+class FromFile(PartitionConfig):
     """A split that `coterie partition` wrote."""
 
     path: str = Field(min_length=1)

@@ -14,7 +14,7 @@ from lightning import LightningModule
 from pydantic import Field, PositiveInt
 from torch import nn
 
-from coterie.config.component import Component
+from coterie.config.method import MethodConfig
 from coterie.contract import (
     Client,
     Method,
@@ -32,7 +32,7 @@ from coterie.contract import (
 )
 
 
-class AveragingConfig(Component):
+class AveragingConfig(MethodConfig):
     """Participation, rounds, local epochs and batch size."""
 
     extensible: ClassVar[frozenset[str]] = frozenset({"rounds"})

@@ -113,7 +113,7 @@ _MESSAGES = {
 
 
 class Concord(OnViews):
-    """Projection, prototypes and their graph, by exact sums."""
+    """Clusters that are the same however the samples are split over clients."""
 
     class Config(ExactSumsConfig):
         """Concord's configuration."""

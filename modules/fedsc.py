@@ -84,7 +84,10 @@ class SharedSpectral(SharedViews):
 
 
 class FedSC(SharedStatistics["FedSC.Config", SharedSpectral]):
-    """FedSC. A client keeps the matrix that it sent until it has trained."""
+    """Spectral contrast against the other clients' correlation matrices, which are shared first.
+
+    A client keeps the matrix that it sent until it has trained.
+    """
 
     class Config(FedSCConfig):
         """FedSC's configuration."""

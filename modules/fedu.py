@@ -64,7 +64,7 @@ def decayed_rate(config: PaperConfig, round_: int) -> float:
 
 
 class FedU(PredictedPretraining["FedU.Config", Bootstrap]):
-    """FedBYOL with FedU's rule for the predictor, and the defaults of its paper.
+    """BYOL with local targets; a client's predictor follows its divergence.
 
     Clients keep their target network and, after a turn in which the encoder moved by
     `predictor_threshold` or more, their predictor; both are sent to nobody else in between.

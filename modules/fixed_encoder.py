@@ -13,7 +13,7 @@ from lightning import LightningModule
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
-from coterie.config.component import Component
+from coterie.config.method import MethodConfig
 from coterie.contract import (
     Client,
     Entry,
@@ -37,7 +37,7 @@ RULES = StateRules(Entry(pattern="encoder.*", rule=Rule.AVERAGE, slot=ENCODER))
 """The encoder is a slot because clients need it; no phase sends it back."""
 
 
-class FixedEncoderConfig(Component):
+class FixedEncoderConfig(MethodConfig):
     """Options of k-FED and FFCM."""
 
     absent: ClassVar[Mapping[str, str]] = {"micro_batch_size": "it trains nothing in batches"}

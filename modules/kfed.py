@@ -31,7 +31,7 @@ from coterie.modules.fixed_encoder import CENTROIDS, ENCODER, FixedEncoderConfig
 
 
 class KFED(OnFixedEncoder):
-    """One-shot federated clustering, algorithms 1 and 2."""
+    """One-shot federated clustering: each client sends its centroids once. Algorithms 1 and 2."""
 
     rounds = 1
 

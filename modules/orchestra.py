@@ -60,7 +60,7 @@ RULES = StateRules(
 
 
 class Orchestra(Method):
-    """Unsupervised federated learning by globally consistent clustering."""
+    """Globally consistent clusters: clients cluster locally, the server their centroids."""
 
     class Config(OrchestraConfig):
         """Orchestra's configuration."""

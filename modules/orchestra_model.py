@@ -12,7 +12,7 @@ from lightning import LightningModule
 from pydantic import Field, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
-from coterie.config.component import Component
+from coterie.config.method import MethodConfig
 from coterie.contract import Task
 from coterie.contract.clusterer import Prediction, parameter_dtype, to_unit
 from coterie.gradcache import UNCOUPLED
@@ -22,7 +22,7 @@ from coterie.networks.views import two_views
 from coterie.precision import cross_entropy, in_float32, unit_rows
 
 
-class OrchestraConfig(Component):
+class OrchestraConfig(MethodConfig):
     """Options of a client's training; defaults are the paper's for 100 devices (appendix C)."""
 
     absent: ClassVar[Mapping[str, str]] = {"micro_batch_size": UNCOUPLED}

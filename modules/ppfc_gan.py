@@ -32,7 +32,10 @@ from coterie.networks.encoders import Width, dense
 
 
 class PPFCGAN(OnSynthesis):
-    """Federated deep clustering by GANs. The encoder is trained at the server."""
+    """Deep clusters of synthetic samples: each client trains a GAN and sends what it makes, once.
+
+    The encoder is trained at the server.
+    """
 
     class Config(SynthesisConfig):
         """PPFC-GAN's configuration; the network's is DCN's for MNIST."""

@@ -13,7 +13,7 @@ import torch
 from pydantic import Field, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
-from coterie.config.component import Component
+from coterie.config.method import MethodConfig
 from coterie.contract import Entry, Rule, ServerState, Slots, Task, Tensors, load_tensors
 from coterie.contract.clusterer import Clusterer, UnitProjection
 from coterie.gradcache import MicroBatched, Rows
@@ -50,7 +50,7 @@ class PretrainingConfig(AveragingConfig, MicroBatched):
     """Samples a batch, n."""
 
 
-class CrossSilo(Component):
+class CrossSilo(MethodConfig):
     """Defaults of the federated pretrainers: the cross-silo setting of Orchestra's baselines."""
 
     optimizer: Literal["adam", "sgd"] = "sgd"

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.func import functional_call
 from torch.nn.functional import one_hot
 
-from coterie.config.component import Component
+from coterie.config.method import MethodConfig
 from coterie.contract import (
     Client,
     Form,
@@ -40,7 +40,7 @@ from coterie.networks.gan import build_discriminator, build_generator
 SYNTHETIC = "synthetic"
 
 
-class SynthesisConfig(Component):
+class SynthesisConfig(MethodConfig):
     """Options of SDA-FC and PPFC-GAN; the GAN's sizes are those of SDA-FC's code for MNIST."""
 
     absent: ClassVar[Mapping[str, str]] = {"micro_batch_size": "a GAN's batch norm needs it whole"}

@@ -1,40 +1,6 @@
 """Coterie learns representations and clusters from unlabelled data spread over many clients."""
 
-from typing import TYPE_CHECKING, Any
+import lazy_loader
 
-from coterie.version import __version__
-
-if TYPE_CHECKING:
-    from coterie.commands.compose import compose
-    from coterie.config.schema import RunConfig
-    from coterie.contract.callback import RunCallback
-    from coterie.models.loading import load_model
-    from coterie.run.federation import Federation, RunResult
-
-__all__ = [
-    "Federation",
-    "RunCallback",
-    "RunConfig",
-    "RunResult",
-    "__version__",
-    "compose",
-    "load_model",
-]
-
-_HOMES = {
-    "Federation": "coterie.run.federation",
-    "RunResult": "coterie.run.federation",
-    "RunCallback": "coterie.contract.callback",
-    "RunConfig": "coterie.config.schema",
-    "compose": "coterie.commands.compose",
-    "load_model": "coterie.models.loading",
-}
-
-
-def __getattr__(name: str) -> Any:
-    # Imported on first use: `--help` and the refusal of a config need no PyTorch.
-    if name not in _HOMES:
-        raise AttributeError(f"module 'coterie' has no attribute {name!r}")
-    from importlib import import_module
-
-    return getattr(import_module(_HOMES[name]), name)
+# Imported on first use, as `__init__.pyi` lists it: the refusal of a config needs no PyTorch.
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -22,19 +22,17 @@ from coterie.checkpoints.record import (
 from coterie.checkpoints.retention import checkpoint_name, checkpoints_in, pointed_to, superseded
 from coterie.checkpoints.state_files import StateFiles
 from coterie.config.schema import CheckpointConfig
-from coterie.config.stored import up_to_date
 from coterie.errors import DataError
 from coterie.execution.backend import Backend
 from coterie.rounds.state import RunState
 from coterie.tracking.atomic import write_text_atomically
 from coterie.tracking.paths import make_private
 
-FORMAT = 4
-_READS = (2, 3, FORMAT)
+FORMAT = 1
 STATES = "states"
 _MALFORMED = (AttributeError, LookupError, OverflowError, TypeError, ValueError)
 """What a record with a right checksum and other content raises."""
-_FILES = ("server.safetensors", "optimizer.safetensors", "mail.safetensors")
+_FILES = ("server.safetensors", "stages.safetensors", "mail.safetensors")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +100,6 @@ def save_checkpoint(
         **state_record(state, inline),
         "rows": files,
         "packs": states.packs(digests.values()),
-        "alone": states.alone(digests.values()),
         "tracking": dict(tracking),
         "config": dict(config),
         "files": {file: file_digest(partial / file) for file in _FILES},
@@ -165,7 +162,7 @@ def _read(folder: Path, name: str, backend: Backend) -> Loaded:
 
 
 def _restored(folder: Path, path: Path, record: dict[str, Any], backend: Backend) -> Loaded:
-    if record["format"] not in _READS:
+    if record["format"] != FORMAT:
         raise DataError(
             f"{path}: format {record['format']}, this version reads {FORMAT}; resume it with the "
             "version of Coterie that wrote it, or start afresh in a new run_dir."
@@ -183,12 +180,11 @@ def _restored(folder: Path, path: Path, record: dict[str, Any], backend: Backend
         holders.setdefault(found, []).append(int(client))
     kept = {
         client: backend.store(packed)
-        for found, packed in states.read(holders, record.get("packs", ()))
+        for found, packed in states.read(holders, record["packs"])
         for client in holders[found]
     }
     state = restore(record, tensors, dict(sorted(kept.items())), backend)
-    config = up_to_date(record["config"], path / "run.json")
-    return Loaded(state=state, tracking=record["tracking"], config=config, path=path)
+    return Loaded(state=state, tracking=record["tracking"], config=record["config"], path=path)
 
 
 def _named(folder: Path, which: str | int) -> str:
@@ -242,12 +238,7 @@ def _prune(folder: Path, written: str, policy: CheckpointConfig, states: StateFi
         records = [unseal(folder / name / "run.json") for name in checkpoints_in(folder)]
     except DamagedError:
         return  # keep every state, because a damaged record does not say which it needs
-    parts = ("packs", "alone", "rows")
-    needed = [
-        {*record["clients"].values(), *(name for part in parts for name in record.get(part, ()))}
-        for record in records
-    ]
-    states.collect(set().union(*needed))
+    states.collect({name for record in records for name in (*record["packs"], *record["rows"])})
 
 
 def _former(name: str) -> str:

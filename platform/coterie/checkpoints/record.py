@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any, NotRequired
+from typing import Annotated, Any
 
 import torch
 from annotated_types import Len
@@ -40,18 +40,18 @@ Key = tuple[str | int, ...]
 
 
 class _Ledger(TypedDict):
-    """The kinds of what a record holds of the ledger; earlier versions have less."""
+    """The kinds of what a record holds of the ledger."""
 
     versions: dict[str, dict[str, str]]
-    received: NotRequired[dict[str, NonNegativeInt]]
+    received: dict[str, NonNegativeInt]
     down: NonNegativeInt
     up: NonNegativeInt
     peer: NonNegativeInt
-    evaluation: NotRequired[NonNegativeInt]
-    items: NotRequired[dict[str, NonNegativeInt]]
+    evaluation: NonNegativeInt
+    items: dict[str, NonNegativeInt]
 
 
-class _Account(TypedDict, total=False):
+class _Account(TypedDict):
     """The kinds of what a record holds of a client's account."""
 
     turns: NonNegativeInt
@@ -80,16 +80,16 @@ class _Record(TypedDict):
     dropped: NonNegativeInt
     facts: dict[str, Any]
     slots: list[str]
-    optimizer: list[str]
+    stages: list[str]
     clients: dict[str, str]
-    packs: NotRequired[list[str]]
-    rows: NotRequired[list[str]]
+    packs: list[str]
+    rows: list[str]
     mail: list[Annotated[list[int], Len(2, 2)]]
     failures: list[str]
     simulated: dict[str, NonNegativeInt]
     best: float | None
-    accounts: NotRequired[dict[str, _Account]]
-    released: NotRequired[NonNegativeInt]
+    accounts: dict[str, _Account]
+    counts: dict[str, NonNegativeInt]
     ledger: _Ledger
     tracking: _Tracking
     config: dict[str, Any]
@@ -124,10 +124,10 @@ def state_record(state: RunState, rows: Mapping[int, Row]) -> dict[str, Any]:
         "phases": state.phases,
         "failures": list(state.failures),
         "dropped": state.dropped,
-        "optimizer": sorted(state.optimizer),
+        "stages": sorted(state.stages),
         "simulated": dict(state.simulated),
         "best": state.best,
-        "released": state.released,
+        "counts": dict(state.counts),
         "ledger": {**totals, **by_client},
     }
 
@@ -138,8 +138,6 @@ def with_rows(record: dict[str, Any], folder: Path) -> dict[str, Any]:
     Raises:
         DamagedError: If one of the files is missing, or its content has another digest.
     """
-    if not record.get("rows"):
-        return record
     ledger = record["ledger"]
     own = {name: (ledger if name in _LEDGER else record)[name] for name in COLUMNS}
     rows = joined(read_rows(folder, record["rows"]), own)
@@ -148,8 +146,8 @@ def with_rows(record: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def state_tensors(state: RunState, backend: Backend) -> tuple[dict[Key, Tensor], ...]:
-    """The tensors of the server's slots, its optimiser, and the mail in flight."""
-    return _by_slot(state.server.slots), _by_slot(state.optimizer), _by_route(state, backend)
+    """The tensors of the server's slots, the stages of the aggregation, and the mail in flight."""
+    return _by_slot(state.server.slots), _by_slot(state.stages), _by_route(state, backend)
 
 
 def restore(
@@ -159,7 +157,7 @@ def restore(
     backend: Backend,
 ) -> RunState:
     """Build the run's state from its `state_record` and its `state_tensors`."""
-    server, optimizer, mail = tensors
+    server, stages, mail = tensors
     state = RunState(
         server=ServerState(
             round=record["round"],
@@ -173,12 +171,10 @@ def restore(
         failures=record["failures"],
         dropped=record["dropped"],
         best=record["best"],
-        released=record.get("released", 0),  # as in checkpoints of earlier versions
-        optimizer=_group_slots(optimizer, record["optimizer"]),
+        counts=record["counts"],
+        stages=dict(_group_slots(stages, record["stages"])),
         simulated=Counter(record["simulated"]),
-        accounts={  # checkpoints of earlier versions have none
-            int(client): ClientAccount(**own) for client, own in record.get("accounts", {}).items()
-        },
+        accounts={int(c): ClientAccount(**own) for c, own in record["accounts"].items()},
     )
     for (recipient, sender), letter in _group_mail(mail, record["mail"]).items():
         state.mail.setdefault(recipient, {})[sender] = backend.store(pack(letter))
@@ -223,7 +219,7 @@ def _by_route(state: RunState, backend: Backend) -> dict[Key, Tensor]:
 
 def _ledger(record: dict[str, Any]) -> Ledger:
     versions = {int(client): known for client, known in record.pop("versions").items()}
-    received = {int(client): size for client, size in record.pop("received", {}).items()}
+    received = {int(client): size for client, size in record.pop("received").items()}
     return Ledger(versions=versions, received=received, **record)
 
 

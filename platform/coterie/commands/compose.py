@@ -15,10 +15,11 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, Quote, QuotedString
 from hydra.errors import HydraException
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
+from coterie.commands.method_choices import METHOD, methods_in_hydra, shipped_methods
 from coterie.commands.recipes import (
     RECIPES,
     find_recipe,
@@ -158,13 +159,19 @@ def groups() -> dict[str, list[str]]:
 
 def _group_names() -> list[str]:
     folders = (path for path in config_dir().iterdir() if path.is_dir())
-    return sorted(folder.name for folder in folders if folder.name != STUDIES)
+    return sorted({METHOD, *(folder.name for folder in folders)} - {STUDIES})
 
 
 def _choices_of(group: str) -> list[str]:
     if group == "experiment":
         return list(experiments())
-    return sorted(path.stem for path in (config_dir() / group).glob("*.yaml"))
+    shipped = shipped_methods() if group == METHOD else ()
+    return sorted({*shipped, *_yaml_names(group)})
+
+
+def _yaml_names(group: str) -> set[str]:
+    """The choices of a group that have YAML."""
+    return {path.stem for path in (config_dir() / group).glob("*.yaml")}
 
 
 def experiments() -> dict[str, str]:
@@ -173,22 +180,33 @@ def experiments() -> dict[str, str]:
 
 
 def describe_choice(group: str, choice: str) -> str:
-    """The first comment of a choice's YAML that is not Hydra's, or "" without any."""
+    """The first comment of a choice's YAML that is not Hydra's, or what its class says; or ""."""
     if group == "experiment":
         return experiments()[choice]
-    return first_comment(_yaml(group, choice).read_text(encoding="utf-8"))
+    path = _yaml(group, choice)
+    if not path.is_file():
+        return shipped_methods()[choice].about
+    return first_comment(path.read_text(encoding="utf-8"))
 
 
 def read_choice(group: str, choice: str) -> dict[str, Any]:
-    """Read the keys that a choice's own YAML sets, such as `target`.
+    """Read the keys that a choice itself sets, such as `target`.
 
     Raises:
         ConfigError: If the group has no such choice.
     """
     choice, model = split_choice(group, choice)
     _check_choice(group, choice)
-    content: Any = OmegaConf.to_container(OmegaConf.load(_yaml(group, choice)))
+    content: Any = OmegaConf.to_container(_content(group, choice))
     return {**content, **model}
+
+
+def _content(group: str, choice: str) -> DictConfig | ListConfig:
+    """A choice's YAML; that of a method without one names its class."""
+    path = _yaml(group, choice)
+    if path.is_file():
+        return OmegaConf.load(path)
+    return OmegaConf.create({"target": shipped_methods()[choice].target})
 
 
 def _yaml(group: str, choice: str) -> Path:
@@ -306,7 +324,7 @@ def _choose(config: DictConfig, chosen: dict[str, Any], choices: Mapping[str, st
     for group, choice in choices.items():
         if chosen.get(group) == choice:
             continue
-        own = OmegaConf.load(_yaml(group, choice))
+        own = _content(group, choice)
         same = _target(config, group) == OmegaConf.select(own, "target")
         config[group] = OmegaConf.merge(config[group], own) if same else own
         chosen[group] = choice
@@ -317,7 +335,10 @@ def _experiment(stem: str) -> DictConfig:
     world = GlobalHydra.instance()
     surrounding, world.hydra = world.hydra, None  # a notebook may use Hydra itself
     try:
-        with initialize_config_dir(str(config_dir()), version_base="1.3"):
+        with (
+            methods_in_hydra(besides=_yaml_names(METHOD)),
+            initialize_config_dir(str(config_dir()), version_base="1.3"),
+        ):
             config = hydra_compose("config", [f"experiment={stem}"], return_hydra_config=True)
     finally:
         GlobalHydra.instance().hydra = surrounding

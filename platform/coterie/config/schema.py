@@ -19,7 +19,9 @@ from pydantic import (
 
 from coterie.config.aggregation import AggregationConfig
 from coterie.config.component import Component
+from coterie.config.method import MethodConfig
 from coterie.config.participation import ParticipationConfig
+from coterie.config.partition import PartitionConfig
 from coterie.config.privacy import PrivacyConfig
 from coterie.config.target import LoggerChoice, Target
 from coterie.config.trust import Trust
@@ -285,11 +287,11 @@ class RunConfig(Component):
     """Use deterministic algorithms on the GPU, which are slower; without effect on the CPU."""
     accelerator: Literal["auto", "cpu", "cuda"] = "auto"
     """Device of local training; `auto` takes an actor's GPU if it was given one."""
-    method: SerializeAsAny[Component]
+    method: SerializeAsAny[MethodConfig]
     """The method: a class of `modules/`."""
     data: SerializeAsAny[Component]
     """The data set: a class of `datamodules/`."""
-    partition: SerializeAsAny[Component]
+    partition: SerializeAsAny[PartitionConfig]
     """How samples are divided among the clients."""
     labelled_pool: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
     """Share of each class that is held out from all clients; `coterie evaluate` then fine-tunes on

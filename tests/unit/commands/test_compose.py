@@ -18,14 +18,21 @@ from coterie.commands.compose import (
     groups,
     read_choice,
 )
-from coterie.config import Component, dump_config, load_config, target_of
+from coterie.config import (
+    Component,
+    MethodConfig,
+    PartitionConfig,
+    dump_config,
+    load_config,
+    target_of,
+)
 from coterie.errors import ConfigError
 
 HERE = __name__
 SECTIONS = ("method", "data", "partition", "encoder", "augmentation")
 
 
-class Toy(Component):
+class Toy(MethodConfig, PartitionConfig):
     size: int = 1
     depth: int = 2
     lr: float = 0.1

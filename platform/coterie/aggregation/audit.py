@@ -1,0 +1,40 @@
+"""How few samples stand behind a vector that leaves a client, for the audit of a run."""
+
+from dataclasses import replace
+from typing import ClassVar
+
+from coterie.aggregation.stage import Contribution, Stage, StageTask
+from coterie.contract.method import Method, SumsGroups
+from coterie.contract.phase import Outcome, Slots, fewest
+
+
+class Audit(Stage):
+    """Notes the smallest group of samples in each slot of a client's contribution.
+
+    Args:
+        method: Says which of its slots are sums over groups.
+    """
+
+    name: ClassVar[str] = "audit"
+
+    def __init__(self, method: Method) -> None:
+        self._method = method
+
+    def contribute(self, sent: Contribution, task: StageTask) -> Contribution:
+        """Note what the client's own sums say; later stages hide it where they hide the sums."""
+        tensors = {slot: mean.tensors for slot, mean in sent.outcome.up.items()}
+        return replace(sent, smallest={**sent.smallest, **smallest_groups(self._method, tensors)})
+
+
+def smallest_groups(method: Method, sums: Slots) -> dict[str, int]:
+    """Slot to its smallest group of samples, for slots whose numbers are sums over groups."""
+    if not isinstance(method, SumsGroups):
+        return {}
+    return {slot: fewest(counts) for slot, counts in method.group_sizes(sums).items()}
+
+
+def smallest_sent(outcome: Outcome) -> dict[str, int]:
+    """What a client says of its records and mail, 1 where it says nothing, by their full names."""
+    mailed = {key for message in outcome.mail.values() for key in message}
+    kinds = (("records", sorted(outcome.records)), ("mail", sorted(mailed)))
+    return {f"{kind}/{key}": outcome.smallest.get(key, 1) for kind, keys in kinds for key in keys}

@@ -1,0 +1,138 @@
+"""Sums of masked contributions, which a process adds up, and the exact sums behind them.
+
+All slots' lanes, weights and bounds are one vector of 64-bit integers modulo 2⁶⁴. Under a mask each
+is uniform, whatever the contribution; unmasked sums are within the exact range and do not wrap.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+
+from coterie.aggregation.exact import ExactMeans, Lanes, Layout
+from coterie.aggregation.masks import Vector, add_mask
+from coterie.aggregation.secure_party import Party, PublicKeys
+from coterie.contract.phase import Mean
+from coterie.errors import ContractError, RunError
+
+SecureStep = Literal["advertise", "share", "mask", "reveal"]
+"""A step of secure aggregation that the server asks clients to take."""
+
+
+def encode(lanes: Mapping[str, Lanes], layouts: Mapping[str, Layout]) -> Vector:
+    """One vector of the sums of all slots; a slot without contributions is zeros."""
+    parts = []
+    for slot in sorted(layouts):
+        found = lanes.get(slot) or layouts[slot].zeros()
+        parts += [found.high.long(), found.low.long(), torch.tensor([found.weight, found.bound])]
+    return torch.cat(parts).numpy().view(np.uint64)
+
+
+def decode(vector: Vector, layouts: Mapping[str, Layout]) -> dict[str, Lanes]:
+    """Slot to exact sum, without slots that nobody contributed to.
+
+    Raises:
+        RunError: If the vector is no sum in the exact range.
+    """
+    found, rest = {}, torch.from_numpy(vector.view(np.int64))
+    for slot in sorted(layouts):
+        total, size = layouts[slot].zeros(), layouts[slot].elements
+        high, low, counts, rest = torch.split(rest, [size, size, 2, len(rest) - 2 * size - 2])
+        weight, bound = counts.tolist()
+        if weight < 0 or bound < 0:
+            raise RunError("Masks did not cancel: a client sent other numbers than agreed.")
+        total.merge(Lanes(high, low, weight, bound))
+        if weight:
+            found[slot] = total
+    return found
+
+
+def masked_bytes(layout: Layout) -> int:
+    """Bytes of a masked contribution to a slot."""
+    return 8 * (2 * layout.elements + 2)
+
+
+class MaskedSum:
+    """The sum of one call's clients, and their secrets.
+
+    Args:
+        layouts: Slot to layout.
+
+    Attributes:
+        vector: The sum, under the clients' own masks.
+        parties: Client to its part.
+        lanes: Nothing: the sum stays here until it is opened.
+    """
+
+    def __init__(self, layouts: Mapping[str, Layout]) -> None:
+        self._layouts = layouts
+        self.vector = encode({}, layouts)
+        self.parties: dict[int, Party] = {}
+        self.lanes: Mapping[str, Lanes] = {}
+        self._is_fresh = True
+
+    def add(self, client: int, contributions: Mapping[str, Mean]) -> None:
+        """Mask a client's contributions, then add them: all or, if one is refused, none.
+
+        Raises:
+            ContractError: As `ExactMeans.add`.
+            RunError: Likewise.
+        """
+        own = ExactMeans(dict(self._layouts))
+        own.add(contributions)
+        vector, party = encode(own.lanes, self._layouts), Party(client)
+        add_mask(vector, party.seed)
+        self.vector += vector
+        self.parties[client] = party
+
+    def advertise(self, _: None) -> dict[int, PublicKeys]:
+        """Each client's keys; in a further attempt the clients' own masks are replaced too."""
+        if not self._is_fresh:
+            for party in self.parties.values():
+                party.renew(self.vector)
+        self._is_fresh = False
+        return {client: party.advertise() for client, party in self.parties.items()}
+
+    def share(self, directory: Mapping[int, PublicKeys]) -> dict[int, dict[int, bytes]]:
+        """Sender to recipient to sealed shares."""
+        return {client: party.share(directory) for client, party in self.parties.items()}
+
+    def mask(self, inboxes: Mapping[int, Mapping[int, bytes]]) -> Vector:
+        """The sum under all masks, for the server."""
+        masked = self.vector.copy()
+        for client, party in self.parties.items():
+            party.mask(masked, inboxes[client])
+        return masked
+
+    def reveal(self, survivors: frozenset[int]) -> dict[int, dict[int, bytes]]:
+        """Each client's shares for the server; the sum is forgotten."""
+        self.vector = self.vector[:0]
+        return {client: party.reveal(survivors) for client, party in self.parties.items()}
+
+
+@dataclass
+class MaskedSums:
+    """The masked sums that a process holds until their phase has ended.
+
+    Attributes:
+        key: The key of the phase's run.
+        calls: Call to its sum.
+    """
+
+    key: str = ""
+    calls: dict[int, MaskedSum] = field(default_factory=dict)
+
+    def begin(self, key: str, call: int, layouts: Mapping[str, Layout]) -> MaskedSum:
+        """Start a call's sum; those of other phases are forgotten."""
+        if key != self.key:
+            self.key, self.calls = key, {}
+        self.calls[call] = MaskedSum(layouts)
+        return self.calls[call]
+
+    def take(self, call: int, step: str, message: Any) -> Any:
+        """Take a step for all clients of a call and return their answer."""
+        if step not in get_args(SecureStep):
+            raise ContractError(f"{step!r} is no step of secure aggregation.")
+        return getattr(self.calls[call], step)(message)

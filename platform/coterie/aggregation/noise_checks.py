@@ -1,0 +1,123 @@
+"""What differential privacy can bound, and what it refuses before the run."""
+
+import math
+from fractions import Fraction
+
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from coterie.aggregation.clipping import STEPS, Sensitivity
+from coterie.aggregation.record_noise import check_unmixed
+from coterie.aggregation.stage import Start
+from coterie.config.method import MethodConfig
+from coterie.config.privacy import DPConfig
+from coterie.config.schema import RunConfig
+from coterie.contract.accounting import check_installed, epsilon
+from coterie.contract.method import GroupsClients, Method
+from coterie.contract.phase import Phase, ServerState
+from coterie.errors import ConfigError
+
+_OTHERS = "choose a method whose clients send model updates only, such as fedavg, or concord."
+
+
+def check_noise(start: Start) -> None:
+    """Check that the run's sums can be made private, and that the budget pays for one.
+
+    Raises:
+        ConfigError: Naming the key.
+    """
+    config, method, dp = start.config, start.method, start.config.privacy.dp
+    check_installed(f"privacy.dp.clip={dp.clip:g}")
+    if config.compile and dp.unit == "record":
+        raise ConfigError(
+            f"compile={config.compile}: under privacy.dp.unit=record each sample's gradient comes "
+            "from hooks, which compiled encoders may pass by; leave one of the two out."
+        )
+    rule = config.aggregation.rule
+    if rule not in ("weighted", "equal"):
+        raise ConfigError(
+            f"aggregation.rule={rule}: noise under privacy.dp is for sums; leave one of the two "
+            "out."
+        )
+    if isinstance(method, GroupsClients):
+        raise ConfigError(
+            f"privacy.dp.clip={dp.clip:g}: the groups of the method's clients tell about each "
+            "client; choose a method without groups, such as fedavg."
+        )
+    bounds = [sensitivity(dp, phase, type(config.method)) for phase in start.phases()]
+    bound = bounds[0]
+    if bound is None:
+        check_unmixed(method.model_for(start.server, None))
+    if bound is not None and bound.clips:
+        _check_statistics(method, start.server)
+        _check_numbers(dp, len(start.sizes), "clients", 1)
+    else:
+        _check_numbers(dp, sum(start.sizes.values()), "samples", sums_a_phase(config))
+
+
+def sensitivity(config: DPConfig, phase: Phase, method: type[MethodConfig]) -> Sensitivity | None:
+    """What one client, or one sample, adds to a phase's sums at most.
+
+    Returns:
+        The bound; None where clients train with noise.
+
+    Raises:
+        ConfigError: If clients send what cannot be bounded.
+    """
+    assert config.clip is not None
+    key = f"privacy.dp.clip={config.clip:g}"
+    for kind, keys in (("record", phase.records), ("mail", phase.mail)):
+        if keys:
+            raise ConfigError(
+                f"{key}: clients send the {kind} {sorted(keys)[0]!r} in phase {phase.name!r}, "
+                f"which no noise protects; {_OTHERS}"
+            )
+    if phase.sensitivity is not None:
+        return Sensitivity(math.ceil(Fraction(phase.sensitivity) * STEPS), clips=False)
+    if config.unit == "record":
+        if method.uncoupled:
+            return None
+        raise ConfigError(
+            "privacy.dp.unit=record: in the loss of the method no sample has a gradient of its "
+            "own, as it compares samples or keeps to sums; choose fedavg or moon, or "
+            "privacy.dp.unit=client."
+        )
+    if method.sums or (phase.up - phase.down):
+        slot = sorted(phase.up - phase.down or phase.up)[0]
+        raise ConfigError(
+            f"{key}: what clients send in slot {slot!r} of phase {phase.name!r} is no update of "
+            f"what they received, and cannot be clipped; {_OTHERS}"
+        )
+    return Sensitivity(math.floor(Fraction(config.clip) * STEPS), clips=True)
+
+
+def sums_a_phase(config: RunConfig) -> int:
+    """In how many noisy sums of a phase one client, or one sample, is."""
+    method = config.method
+    by_step = config.privacy.dp.unit == "record" and method.uncoupled
+    return int(method.model_dump()["epochs"]) if by_step else 1
+
+
+def _check_statistics(method: Method, server: ServerState) -> None:
+    model = method.model_for(server, None)
+    used = [*model.encoder.modules(), *(model.head.modules() if model.head is not None else ())]
+    if any(isinstance(part, _BatchNorm) and part.track_running_stats for part in used):
+        raise ConfigError(
+            "encoder: a batch norm's running statistics are not sent under privacy.dp, and the "
+            "model needs them; choose a network without, such as one with encoder.norm=group."
+        )
+
+
+def _check_numbers(dp: DPConfig, units: int, of: str, sums: int) -> None:
+    if dp.delta * units >= 1:
+        raise ConfigError(
+            f"privacy.dp.delta={dp.delta:g}: with {units:,} {of} that lets one be published whole; "
+            f"give less than {1 / units:.1g}."
+        )
+    assert dp.noise_multiplier is not None  # there is a clip
+    once = epsilon(sums, dp.noise_multiplier, dp.delta)
+    if dp.budget is not None and once > dp.budget:
+        one = "sum" if sums == 1 else "round"
+        raise ConfigError(
+            f"privacy.dp.budget={dp.budget:g}: a single {one} spends {once:.3g}; raise it, or "
+            "privacy.dp.noise_multiplier."
+        )

@@ -1,0 +1,105 @@
+"""The server's optimiser: takes a step towards the clients' mean instead of the mean itself.
+
+The difference Δ = mean − slot is the pseudo-gradient. FedAvgM: Hsu et
+al., "Measuring the Effects of Non-Identical Data Distribution for Federated Visual Classification"
+(2019). FedAdam: Reddi et al., "Adaptive Federated Optimization" (ICLR 2021), algorithm 2.
+
+Running statistics of BatchNorm are averaged and never stepped. They are estimates, and a step could
+carry them past every client's value, a variance even below 0.
+"""
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from coterie.aggregation.stage import Kept, PhaseRun, Stage
+from coterie.config.aggregation import AggregationConfig
+from coterie.contract.phase import Mean, Slots, Tensors
+from coterie.contract.rules import is_statistic
+
+Moments = dict[str, dict[str, Tensor]]
+"""Slot to float64 tensors by name: "m/<name>", and for FedAdam "v/<name>"."""
+
+
+class ServerOptimizer(Stage):
+    """Takes the server's step from the clients' mean."""
+
+    name: ClassVar[str] = "optimizer"
+
+    def __init__(self, config: AggregationConfig) -> None:
+        self._config = config
+
+    def step(
+        self, run: PhaseRun, means: Mapping[str, Mean], kept: Kept
+    ) -> tuple[Mapping[str, Mean], Kept]:
+        """Step every slot that clients contributed to."""
+        return server_step(run.server, means, kept, self._config)
+
+
+def server_step(
+    slots: Slots,
+    means: Mapping[str, Mean],
+    moments: Mapping[str, Tensors],
+    config: AggregationConfig,
+) -> tuple[dict[str, Mean], Moments]:
+    """Step every slot that clients contributed to.
+
+    Computed in float64, then rounded to the slot's dtype. FedAvgM with learning rate 1 and no
+    momentum gives the mean itself: bit for bit where mean and slot are float32 values whose
+    magnitudes differ by a factor below 2^27, else to rounding.
+
+    Args:
+        slots: The server's slots before the phase.
+        means: Slot to mean over the clients.
+        moments: The optimiser's state; a missing slot starts with its initial state.
+        config: The optimiser and its constants.
+
+    Returns:
+        The stepped means, which the method's server half receives, and the optimiser's new state.
+        Slots without contributions keep their state.
+    """
+    stepped, after = {}, {slot: dict(kept) for slot, kept in moments.items()}
+    for slot, mean in means.items():
+        kept = after.setdefault(slot, {})
+        tensors = {
+            name: value
+            if is_statistic(name)
+            else _step(name, slots[slot][name], value, kept, config)
+            for name, value in mean.tensors.items()
+        }
+        stepped[slot] = Mean(weight=mean.weight, tensors=tensors)
+    return stepped, after
+
+
+def fedavgm(delta: Tensor, velocity: Tensor, momentum: float) -> Tensor:
+    """FedAvgM's velocity v ← β v + Δ; the server moves by the learning rate times v."""
+    return momentum * velocity + delta
+
+
+def fedadam(
+    delta: Tensor, m: Tensor, v: Tensor, config: AggregationConfig
+) -> tuple[Tensor, Tensor, Tensor]:
+    """FedAdam's direction m/(√v + τ), without bias correction, and its new moments.
+
+    m ← β₁ m + (1 − β₁) Δ and v ← β₂ v + (1 − β₂) Δ²; initially m = 0 and v = τ².
+    """
+    m = config.beta_1 * m + (1 - config.beta_1) * delta
+    v = config.beta_2 * v + (1 - config.beta_2) * delta.square()
+    return m / (v.sqrt() + config.tau), m, v
+
+
+def _step(
+    name: str, value: Tensor, mean: Tensor, kept: dict[str, Tensor], config: AggregationConfig
+) -> Tensor:
+    """The tensor's new value; its new moments are written to `kept`."""
+    before = value.double()
+    delta = mean.double() - before
+    m = kept.get(f"m/{name}", torch.zeros_like(delta))
+    if config.optimizer == "momentum":
+        direction = kept[f"m/{name}"] = fedavgm(delta, m, config.momentum)
+    else:
+        v = kept.get(f"v/{name}", torch.full_like(delta, config.tau**2))
+        direction, kept[f"m/{name}"], kept[f"v/{name}"] = fedadam(delta, m, v, config)
+    return (before + config.step_size * direction).to(value.dtype)

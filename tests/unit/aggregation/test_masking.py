@@ -1,0 +1,224 @@
+"""Failure policy where sums are masked: who runs again, who is dropped, what is refused."""
+
+from dataclasses import dataclass, field, replace
+
+import pytest
+import torch
+
+from coterie.aggregation.masking import Masking
+from coterie.aggregation.pipeline import Pipeline
+from coterie.aggregation.stage import Late, Sent
+from coterie.config.schema import FaultsConfig
+from coterie.contract.phase import Mean
+from coterie.errors import RunError
+from coterie.execution.events import CallDone, Turn, TurnDone
+from coterie.execution.packing import pack
+from coterie.rounds.gather import run_phase
+from tests.builders.masked import LAYOUTS, ORDER, contribution, phase_run, unmasked
+
+GIVEN = {client: contribution([client + 0.1] * 8, client + 1) for client in range(5)}
+
+
+def order(clients=5):
+    return replace(ORDER, turns=tuple(Turn(client=c, size=2, seed=c) for c in range(clients)))
+
+
+@dataclass
+class Backend:
+    """Runs each turn in a call of its own; `dies` lists (step, client), each of which dies once.
+
+    `hangs` lists those that are ended because they take too long. With `together` all turns of an
+    order are one call, which goes by its first client.
+    """
+
+    dies: list = field(default_factory=list)
+    hangs: list = field(default_factory=list)
+    orders: list = field(default_factory=list)
+    stage: Masking = field(default_factory=lambda: Masking(object()))
+    clients: dict = field(default_factory=dict)
+    together: bool = False
+
+    def execute(self, order):
+        self.orders.append(tuple(turn.client for turn in order.turns))
+        for turns in [order.turns] if self.together else [(turn,) for turn in order.turns]:
+            call = len(self.clients)
+            self.clients[call] = turns[0].client
+            masked = self.stage.sums(order.key, call, order.layouts, True)
+            for turn in turns:
+                masked.add(turn.client, GIVEN[turn.client])
+                yield TurnDone(
+                    call=call,
+                    client=turn.client,
+                    records=pack({}),
+                    metrics={},
+                    bytes_up={},
+                    bytes_peer={},
+                    seconds=0.0,
+                )
+            yield CallDone(call=call, lanes={})
+
+    def exchange(self, stage, step, messages):
+        answers = {}
+        for call, message in messages.items():
+            if (step, self.clients[call]) in self.dies:
+                self.dies.remove((step, self.clients[call]))
+            elif (step, self.clients[call]) in self.hangs:
+                self.hangs.remove((step, self.clients[call]))
+                answers[call] = Late("took too long")
+            else:
+                answers[call] = self.stage.answer(call, step, message)
+        return answers
+
+
+def gather(*dies, clients=5, hangs=(), together=False, **faults):
+    backend = Backend(list(dies), list(hangs), together=together)
+    return masked(backend, clients, FaultsConfig(**faults)), backend
+
+
+def masked(backend, clients, faults):
+    """Run a phase of these clients under masks."""
+    run, pipeline = phase_run(clients=range(clients)), Pipeline((backend.stage,))
+    asked = backend.stage.request(run)
+    assert asked is True
+    return run_phase(backend, order(clients), run, pipeline, faults, watch=lambda event: None)
+
+
+def found(result):
+    flat = {slot: LAYOUTS[slot].flatten(mean.tensors) for slot, mean in result.means.items()}
+    return {slot: (mean.weight, flat[slot].tolist()) for slot, mean in result.means.items()}
+
+
+def means(*clients):
+    """The expected means, as the slots' dtypes hold them."""
+    lanes = unmasked(GIVEN[client] for client in clients)
+    restored = {slot: LAYOUTS[slot].restore(lanes[slot].mean()) for slot in lanes}
+    return {
+        slot: (lanes[slot].weight, LAYOUTS[slot].flatten(restored[slot]).tolist()) for slot in lanes
+    }
+
+
+def test_all_is_well():
+    result, backend = gather()
+    assert found(result) == means(*range(5))
+    assert backend.orders == [(0, 1, 2, 3, 4)]
+    assert (result.failures, result.dropped) == ((), ())
+
+
+@pytest.mark.parametrize("step", ["advertise", "share", "mask"])
+@pytest.mark.parametrize("policy", ["retry", "drop", "fail"])
+def test_a_client_whose_masked_sum_is_lost_runs_again(step, policy):
+    result, backend = gather((step, 3), on_client_failure=policy)
+    assert found(result) == means(*range(5))
+    assert backend.orders == [(0, 1, 2, 3, 4), (3,)]
+    assert [str(failure) for failure in result.failures] == [
+        "round 3, train: an actor failed (its process was lost with its masked sum); replaced, "
+        "its clients run again"
+    ]
+
+
+def test_a_client_that_is_lost_after_its_masked_sum_arrived_counts():
+    result, backend = gather(("reveal", 3), ("reveal", 0))
+    assert found(result) == means(*range(5))
+    assert backend.orders == [(0, 1, 2, 3, 4)]
+    assert result.dropped == ()
+
+
+@pytest.mark.parametrize("step", ["advertise", "share", "mask"])
+def test_a_client_that_is_lost_three_times_is_dropped_and_the_masks_of_the_others_cancel(step):
+    result, backend = gather(("share", 3), ("mask", 3), (step, 3))
+    assert found(result) == means(0, 1, 2, 4)
+    assert result.dropped == (3,)
+    assert backend.orders == [(0, 1, 2, 3, 4), (3,), (3,)]
+    assert [turn.client for turn in result.turns] == [0, 1, 2, 4]
+    assert str(result.failures[-1]) == (
+        "round 3, train: client 3 failed (its process was lost with its masked sum); dropped from "
+        "the phase"
+    )
+
+
+def test_fail_ends_the_run_with_a_client_that_is_lost_three_times():
+    with pytest.raises(RunError, match=r"Client 3 failed in round 3 \(its process was lost"):
+        gather(*[("mask", 3)] * 3, on_client_failure="fail")
+
+
+def test_fewer_than_it_takes_to_unmask_are_refused():
+    with pytest.raises(RunError) as caught:
+        gather(*(("reveal", client) for client in range(3)))
+    assert str(caught.value) == (
+        "Round 3: 2 of 5 clients are left, and privacy.secure_aggregation takes 3 to unmask their "
+        "sum; mend what fails, or let more clients take part, and go on with resume=true."
+    )
+
+
+def test_one_client_alone_is_refused_before_it_runs():
+    backend = Backend()
+    with pytest.raises(RunError, match="1 of 1 clients are left"):
+        masked(backend, 1, FaultsConfig())
+    assert backend.orders == []
+
+
+def test_keys_and_shares_are_counted():
+    result, _ = gather()
+    for turn in result.turns:  # 64 of keys, 4 sealed pairs of shares with tags, 5 shares
+        assert turn.bytes_up == {"secure_aggregation": 64 + 4 * (132 + 16) + 5 * 66}
+        assert turn.bytes_down == {"secure_aggregation": 5 * 64 + 4 * (132 + 16)}
+
+
+@pytest.mark.parametrize("step", ["advertise", "share", "mask"])
+def test_a_client_that_hangs_in_a_step_is_retried_then_dropped(step):
+    result, backend = gather(hangs=[(step, 3)] * 3)
+    assert found(result) == means(0, 1, 2, 4)
+    assert (result.dropped, backend.hangs) == ((3,), [(step, 3)])
+    assert backend.orders == [(0, 1, 2, 3, 4), (3,)]
+    assert [str(failure) for failure in result.failures] == [
+        "round 3, train: client 3 failed (took too long); retried",
+        "round 3, train: client 3 failed (took too long); dropped from the phase",
+    ]
+    result, _ = gather(hangs=[(step, 3)])
+    assert found(result) == means(*range(5))
+    assert result.dropped == ()
+
+
+def test_nobody_is_blamed_for_a_call_of_several_clients_that_hangs():
+    result, _ = gather(hangs=[("share", 0)], together=True, clients=3)
+    assert found(result) == means(0, 1, 2)
+    assert [str(failure) for failure in result.failures] == [
+        "round 3, train: an actor failed (its process was lost with its masked sum); replaced, its "
+        "clients run again"
+    ]
+
+
+def test_without_a_retry_a_client_that_hangs_in_a_step_is_dropped_at_once_or_ends_the_run():
+    result, backend = gather(hangs=[("share", 3)], on_client_failure="drop")
+    assert found(result) == means(0, 1, 2, 4)
+    assert (result.dropped, backend.orders) == ((3,), [(0, 1, 2, 3, 4)])
+    with pytest.raises(RunError, match=r"Client 3 failed in round 3 \(took too long\)"):
+        gather(hangs=[("share", 3)], on_client_failure="fail")
+
+
+def test_a_client_that_hangs_after_its_masked_sum_arrived_counts():
+    result, _ = gather(hangs=[("reveal", 3)])
+    assert found(result) == means(*range(5))
+    assert (result.failures, result.dropped) == ((), ())
+
+
+class GroupSums:
+    """A method whose slot "a" counts samples in groups."""
+
+    def group_sizes(self, sums):
+        return {"a": sums["a"]["x"]}
+
+
+def row(kind, **more):
+    given = {"key": "a", "form": "", "clients": 3, "bytes": 9, "samples": 4, "total": 40}
+    return Sent(kind=kind, **{**given, **more})
+
+
+def test_the_audit_says_that_the_server_has_read_the_sum_alone():
+    means = {"a": Mean(weight=3, tensors={"x": torch.tensor([5.0, 2.0, 0.0])})}
+    rows = [row("slot"), row("slot", key="b"), row("keys"), row("slot", samples=None)]
+    stage = Masking(GroupSums())
+    found = stage.audit(rows, phase_run(), means)
+    assert [(each.samples, each.summed) for each in found] == [(6, 3), (40, 3), (4, 0), (None, 3)]
+    assert found[2].form == "public keys, sealed shares"
+    assert stage.audit(rows, replace(phase_run(), data={}), means) == rows
