@@ -6,10 +6,11 @@ from coterie.version import __version__
 
 if TYPE_CHECKING:
     from coterie.commands.compose import compose
+    from coterie.commands.own_module import Federation
     from coterie.config.schema import RunConfig
     from coterie.contract.callback import RunCallback
     from coterie.models.loading import load_model
-    from coterie.run.federation import Federation, RunResult
+    from coterie.run.federation import RunResult
 
 __all__ = [
     "Federation",
@@ -22,7 +23,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Federation": "coterie.run.federation",
+    "Federation": "coterie.commands.own_module",
     "RunResult": "coterie.run.federation",
     "RunCallback": "coterie.contract.callback",
     "RunConfig": "coterie.config.schema",

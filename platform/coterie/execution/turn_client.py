@@ -3,6 +3,7 @@
 import hmac
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,13 +13,16 @@ from torch import Tensor, nn
 
 from coterie.contract.client import ClientData, Fit, LocalTrainer, ModuleT, Plan
 from coterie.contract.clusterer import parameter_dtype, to_unit
+from coterie.contract.own_module import Trained, Training
 from coterie.contract.phase import Tensors
 from coterie.contract.seeds import derive_seed
-from coterie.errors import ContractError
+from coterie.errors import ConfigError, ContractError
+from coterie.execution import own_trainer
 from coterie.execution.batches import SeededBatches
 from coterie.execution.discrete_gaussian import Stream, discrete_gaussian
 from coterie.execution.module_pool import ModulePool
 from coterie.execution.record_noise import RecordNoise, noisy_training
+from coterie.execution.trainer import LightningTrainer
 
 _EMBED_ROWS = 256
 """Samples in a forward pass of `embed`."""
@@ -71,6 +75,22 @@ class TurnClient:
             return self.trainer.fit(module, batches, own)
         with noisy_training(module, plan, self.noise):
             return self.trainer.fit(module, batches, own)
+
+    def train(self, module: Any, training: Training) -> Trained:
+        """Train a user's module in place by a plain Trainer and the user's own loaders."""
+        return own_trainer.train(self._lightning, module, training, self.seed, self.work)
+
+    def score(self, module: Any, training: Training) -> dict[str, float]:
+        """What a user's module logs in its validation steps on the client's held-out samples."""
+        return own_trainer.score(self._lightning, module, training, self.seed)
+
+    @property
+    def _lightning(self) -> LightningTrainer:
+        if not isinstance(self.trainer, LightningTrainer):
+            raise ConfigError(
+                "executor: a module of your own is trained by a Trainer; use executor=lightning."
+            )
+        return self.trainer
 
     def noisy(self, sums: NDArray[np.int64], sigma: int, purpose: str) -> NDArray[np.int64]:
         """The integers with noise from the turn's secret."""

@@ -1,0 +1,293 @@
+"""A user's own LightningModule, federated as it is.
+
+McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data"
+(arXiv:1602.05629), Algorithm 1, for any module: in each round a plain Trainer trains it on each
+client, by the user's own loaders, and the server averages. Layers named as personal stay with their
+client: normalisation in Li et al., "FedBN" (arXiv:2102.07623), heads in Arivazhagan et al.,
+"Federated Learning with Personalization Layers" (FedPer, arXiv:1912.00818).
+"""
+
+import copy
+import inspect
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Annotated, Any
+
+from pydantic import Field, NonNegativeInt, PositiveInt, PrivateAttr
+from torch import Tensor
+
+from coterie.config.component import Component, load_target
+from coterie.contract import (
+    Client,
+    Entry,
+    Mean,
+    Method,
+    Outcome,
+    Phase,
+    Rule,
+    ServerState,
+    Slots,
+    StateRules,
+    Task,
+    Tensors,
+    derive_seed,
+    load_slots,
+    load_tensors,
+)
+from coterie.contract.clusterer import Clusterer
+from coterie.contract.loaders import LoaderSamples, loader_of, split_held_out
+from coterie.contract.own_module import Training
+from coterie.contract.seeds import seeded_everywhere
+from coterie.errors import ConfigError, ContractError, reason
+
+SHARED, PERSONAL = "module", "personal"
+"""The slot that is averaged, and that of the personal layers' first values."""
+_TRAINER_STATE = "trainer state"
+_OURS = frozenset(
+    {
+        "max_epochs",
+        "min_epochs",
+        "max_steps",
+        "min_steps",
+        "fast_dev_run",
+        "callbacks",
+        "logger",
+        "enable_checkpointing",
+        "enable_progress_bar",
+        "enable_model_summary",
+    }
+)
+"""Arguments of the Trainer that the run decides."""
+
+
+class FederatedModule(Method):
+    """Federated averaging of a user's LightningModule."""
+
+    class Config(Component):
+        """The module, how long it trains, and what stays with each client."""
+
+        module: str | None = None
+        """The module's class, package.module:Class."""
+        arguments: Mapping[str, Any] = {}
+        """Arguments of the class."""
+        is_object: bool = False
+        """Whether the module was given as an object, in a Python program."""
+        participation: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
+        """Share of the clients in each round."""
+        rounds: PositiveInt = 10
+        """Rounds."""
+        epochs: PositiveInt = 1
+        """Local epochs a round; the Trainer counts its epochs on over the rounds."""
+        keep_optimizer: bool = False
+        """Whether optimisers, schedulers and callbacks go on from round to round; by default they
+        start afresh in each."""
+        personal: Annotated[tuple[str, ...], Field(strict=False)] = ()
+        """Names of the layers that stay with each client, with * for any text: [head.*] is FedPer,
+        ["*.bn*"] FedBN."""
+        holdout: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
+        """Share of each client's samples that it holds out, for `validation_step`."""
+        validation_every: NonNegativeInt = 1
+        """Rounds between validations on the clients' held-out samples; 0: only after the last."""
+        own_validation: bool = False
+        """Whether each client's data has a validation loader of its own."""
+        trainer: Mapping[str, Any] = {}
+        """Arguments of the Trainer, such as {gradient_clip_val: 1.0}."""
+
+        _object: Any = PrivateAttr(default=None)
+        _callbacks: tuple[Any, ...] = PrivateAttr(default=())
+        _trainer: dict[str, Any] = PrivateAttr(default_factory=dict)
+
+        def attach(
+            self, module: Any, callbacks: tuple[Any, ...] = (), trainer: Mapping[str, Any] = {}
+        ) -> None:
+            """Attach the objects that a Python program gave, which no YAML can hold.
+
+            Args:
+                module: The module.
+                callbacks: Lightning callbacks for each client's Trainer.
+                trainer: Arguments of the Trainer that are objects.
+            """
+            self._object, self._callbacks, self._trainer = module, callbacks, dict(trainer)
+
+    def __init__(self, config: Config, task: Task) -> None:
+        self._config, self.rounds = config, config.rounds
+        self._built: Any = None
+        entries = [Entry(pattern=name, rule=Rule.KEEP) for name in config.personal]
+        self._rules = StateRules(
+            Entry(pattern="*_extra_state", rule=Rule.RESET),
+            *entries,
+            Entry(pattern="*", rule=Rule.AVERAGE, slot=SHARED),
+        )
+
+    @property
+    def trainer_arguments(self) -> Mapping[str, Any]:
+        """The user's arguments for the Trainer."""
+        return {**self._config.trainer, **self._config._trainer}
+
+    def init(self, sizes: Mapping[int, int], seed: int) -> ServerState:
+        """The values of the given object, or those of a module built from the run's seed."""
+        with seeded_everywhere(seed):
+            module = self._fresh()
+        _check_module(module, self.trainer_arguments)
+        self._check_personal(module)
+        slots: dict[str, Tensors] = {SHARED: self._rules.slot(module, SHARED)}
+        if not slots[SHARED]:
+            raise ConfigError(
+                "method.personal: every parameter of the module is personal, so there is nothing "
+                "to average; name fewer layers."
+            )
+        if self._config.personal:
+            slots[PERSONAL] = self._rules.kept(module)
+        return ServerState(slots=slots)
+
+    def next(self, server: ServerState) -> Phase | None:
+        """The next round's training, or the validation that follows it."""
+        if server.round >= self.rounds:
+            return None
+        number = server.round + 1
+        training = Phase(
+            name="training",
+            stage="training",
+            round=number,
+            step=server.step,
+            cohort=self._config.participation,
+            down=frozenset(server.slots),
+            up=frozenset({SHARED}),
+            metrics=frozenset({"loss"}),
+            open_metrics=True,
+            ends_round=not self._validates(number),
+        )
+        if server.step == 0:
+            return training
+        return replace(training, name="validation", up=frozenset(), ends_round=True)
+
+    def client(self, client: Client, phase: Phase, slots: Slots) -> Outcome:
+        """Train the module on the client's samples, or validate it on those held out."""
+        samples, config = client.data.samples, self._config
+        if not isinstance(samples, LoaderSamples):
+            raise ConfigError("data: a module of your own takes its own data; use data=lightning.")
+        state = dict(client.state or {})
+        kept = state.pop(_TRAINER_STATE, None)
+        module = self._loaded(slots, state)
+        source, rows = samples.place(client.data.rows)
+        seed = derive_seed(0, "held out", client.id)
+        own, held = split_held_out(rows, config.holdout, seed)
+        validation = source.validation if config.own_validation else None
+        if len(held):
+            validation = loader_of(source, held, client.seed, ordered=True)
+        training = Training(
+            source=source,
+            loader=loader_of(source, own, client.seed) if phase.up else None,
+            validation=validation,
+            first_epoch=(phase.round - bool(phase.up)) * config.epochs,
+            epochs=config.epochs,
+            max_epochs=self.rounds * config.epochs,
+            arguments=self.trainer_arguments,
+            callbacks=config._callbacks,
+            kept=kept,
+            keep=config.keep_optimizer,
+        )
+        if not phase.up:
+            return Outcome(state=client.state, metrics=client.score(module, training))
+        done = client.train(module, training)
+        found: dict[str, Tensor] = dict(self._rules.kept(module))
+        if done.kept is not None:
+            found[_TRAINER_STATE] = done.kept
+        return Outcome(
+            up={SHARED: self._update(module, slots[SHARED], len(own))},
+            state=found or None,
+            metrics=done.metrics,
+        )
+
+    def model_for(self, server: ServerState, client: int | None) -> Clusterer:
+        """The module itself, in the place of an encoder."""
+        return Clusterer(self.module_for(server, None))
+
+    def module_for(self, server: ServerState, state: Tensors | None) -> Any:
+        """The module with the server's values, and with a client's personal layers if given."""
+        kept = {name: value for name, value in (state or {}).items() if name != _TRAINER_STATE}
+        return self._loaded(server.slots, kept)
+
+    def _loaded(self, slots: Slots, kept: Tensors) -> Any:
+        module = self._fresh()
+        load_slots(module, slots)
+        load_tensors(module, kept)
+        return module
+
+    def _update(self, module: Any, before: Tensors, weight: int) -> Mean:
+        """What the client sends, in the types that it received."""
+        tensors = self._rules.slot(module, SHARED)
+        return Mean(
+            weight=weight,
+            tensors={k: v.to(before[k].dtype) if k in before else v for k, v in tensors.items()},
+        )
+
+    def _validates(self, round_: int) -> bool:
+        config = self._config
+        if not (config.holdout or config.own_validation):
+            return False
+        every = config.validation_every
+        return round_ == self.rounds or bool(every and round_ % every == 0)
+
+    def _fresh(self) -> Any:
+        """The module as it was given; its attributes are those that no client has changed."""
+        config = self._config
+        if config._object is not None:
+            return copy.deepcopy(config._object)
+        if config.is_object or config.module is None:
+            raise ConfigError(
+                "method.module: it was an object of a Python program; go on from that program, "
+                "with resume=True."
+                if config.is_object
+                else "module: none is given; set module=package.module:Class."
+            )
+        if self._built is None:
+            self._built = _build(config.module, config.arguments)
+        return copy.deepcopy(self._built)
+
+    def _check_personal(self, module: Any) -> None:
+        for pattern in self._config.personal:
+            alone = StateRules(
+                Entry(pattern=pattern, rule=Rule.KEEP), Entry(pattern="*", rule=Rule.RESET)
+            )
+            if not alone.kept(module):
+                first = ", ".join(list(module.state_dict())[:3])
+                raise ConfigError(
+                    f"method.personal: no layer is called {pattern}; those of the module begin "
+                    f"with {first}."
+                )
+
+
+def _build(target: str, arguments: Mapping[str, Any]) -> Any:
+    """Build a module by its path."""
+    try:
+        return load_target(target)(**arguments)
+    except ConfigError as error:
+        raise ConfigError(f"module: {error}") from error
+    except Exception as error:
+        raise ConfigError(f"module={target}: it cannot be built ({reason(error)}).") from error
+
+
+def _check_module(module: Any, trainer: Mapping[str, Any]) -> None:
+    """Refuse what no Trainer can train, and arguments of the Trainer that the run decides."""
+    kind = type(module).__name__
+    bases = [b for b in type(module).__mro__ if b.__name__ == "LightningModule"]
+    if not bases:
+        raise ConfigError(f"module: {kind} is no LightningModule; inherit from one.")
+    for hook in ("training_step", "configure_optimizers"):
+        if getattr(type(module), hook) is getattr(bases[-1], hook):
+            raise ConfigError(f"module: {kind} has no {hook}; write one.")
+    for key in trainer:
+        if key in _OURS:
+            raise ConfigError(f"trainer: the run decides {key}; leave it out.")
+        if key not in _trainer_keys():
+            raise ConfigError(f"trainer: Lightning's Trainer has no argument {key}; leave it out.")
+    for name, value in module.state_dict().items():
+        if isinstance(value, Tensor) and value.is_complex():
+            raise ContractError(f"module: {name} is complex, and only real numbers are averaged.")
+
+
+def _trainer_keys() -> frozenset[str]:
+    from lightning import Trainer
+
+    return frozenset(inspect.signature(Trainer.__init__).parameters)

@@ -1,0 +1,72 @@
+"""What the engine needs of a method that trains a user's own LightningModule by its own loaders."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+from torch import Tensor
+
+from coterie.contract.loaders import Source
+from coterie.contract.phase import ServerState, Tensors
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """One client's local training, or validation, of a user's module.
+
+    Attributes:
+        source: The data set, with the user's data module.
+        loader: The loader of what is trained on; None to validate only.
+        validation: The loader of the client's held-out samples; None without.
+        first_epoch: The epoch at which this training begins, counted over the run's rounds.
+        epochs: Epochs to train.
+        max_epochs: Epochs of the whole run, the Trainer's `max_epochs`.
+        arguments: Of the user, for the Trainer.
+        callbacks: Of the user, for the Trainer; each training has fresh copies.
+        kept: The state of optimisers, schedulers and callbacks of the last round; None to restart.
+        keep: Whether to return that state.
+        hooks: Strategies' callbacks, which are not copied.
+    """
+
+    source: Source
+    loader: Any = None
+    validation: Any = None
+    first_epoch: int = 0
+    epochs: int = 1
+    max_epochs: int = 1
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    callbacks: tuple[Any, ...] = ()
+    kept: Tensor | None = None
+    keep: bool = False
+    hooks: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trained:
+    """Report of a training.
+
+    Attributes:
+        steps: Batches trained on.
+        metrics: What the module logged, as the Trainer has it at the end, and "loss", the mean of
+            what `training_step` returned.
+        kept: The state of optimisers, schedulers and callbacks, uint8 (bytes,); None unless asked
+            for.
+    """
+
+    steps: int
+    metrics: Mapping[str, float]
+    kept: Tensor | None = None
+
+
+@runtime_checkable
+class FederatesModule(Protocol):
+    """A method whose model is a user's own LightningModule, evaluated by its own steps."""
+
+    def module_for(self, server: ServerState, state: Tensors | None) -> Any:
+        """The module with the server's values, and with what a client keeps, if given."""
+        ...
+
+    @property
+    def trainer_arguments(self) -> Mapping[str, Any]:
+        """The user's arguments for the Trainer."""
+        ...
