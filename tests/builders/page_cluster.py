@@ -109,7 +109,7 @@ class PageCluster:
     def submit(self, *entrypoint, options=""):
         """Submit a job as the page does, but with another command."""
         lines, command = blocks("Submit")[0].split("-- \\\n")
-        assert command.strip().startswith("coterie train ")
+        assert command.strip().startswith("python -m ray_jobs.train ")
         return self.shell(f"{lines} {options} -- {shlex.join(entrypoint)}")
 
     def end(self):

@@ -107,7 +107,7 @@ def test_the_cluster_has_a_token_an_idle_head_spot_workers_and_a_volume(spec):
 def test_the_jobs_entrypoint_is_a_run_that_goes_on_where_it_was():
     spec = manifest("kuberay/rayjob.yaml")["spec"]
     command = shlex.split(spec["entrypoint"].removesuffix(" || [ $? -eq 3 ]"))
-    assert command[:3] == ["python", "-m", "coterie.jobs.train"]
+    assert command[:3] == ["python", "-m", "ray_jobs.train"]
     config = compose(*command[3:])
     assert config.resume
     assert str(config.run_dir).startswith("/runs/")

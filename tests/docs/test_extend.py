@@ -24,7 +24,7 @@ def test_encoder_augmentation_partition_and_metric_of_ones_own(tmp_path: Path) -
     (tmp_path / "mine.py").write_text(block("python"), encoding="utf-8")
     words = shlex.split(block("bash").replace("\\\n", " "))
     done = subprocess.run(
-        [sys.executable, *words[1:], *CHEAP],
+        [sys.executable, "-m", "coterie.jobs", *words[1:], *CHEAP],
         cwd=tmp_path,
         env=os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / "platform"), str(ROOT)])},
         capture_output=True,

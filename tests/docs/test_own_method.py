@@ -37,7 +37,8 @@ def folder(tmp_path_factory):
 
 def shell(command, folder, *more):
     """A command of the page, with keys that make it cheap at its end."""
-    words = [sys.executable, *shlex.split(command.replace("\\\n", " "))[1:], *more]
+    given = shlex.split(command.replace("\\\n", " "))[1:]
+    words = [sys.executable, "-m", "coterie.jobs", *given, *more]
     paths = os.pathsep.join([str(ROOT / "platform"), str(ROOT)])
     return subprocess.run(
         words,
