@@ -17,6 +17,7 @@ from torch.utils.data import ConcatDataset, DataLoader, Subset, SubsetRandomSamp
 from coterie.config.component import Component, load_target
 from coterie.contract.data import DataArrays
 from coterie.contract.loaders import LoaderSamples, Source, has_length
+from coterie.contract.own_module import own_base
 from coterie.contract.seeds import seeded_everywhere
 from coterie.errors import ConfigError, DataError, reason
 
@@ -113,8 +114,7 @@ def _open_path(target: str, arguments: dict[str, Any], size: int | None) -> tupl
 
 
 def _open(data: Any, batch_size: int | None) -> Source:
-    kinds = {kind.__name__ for kind in type(data).__mro__}
-    if "LightningDataModule" in kinds:
+    if own_base(data, "LightningDataModule") is not None:
         return _open_module(data)
     if isinstance(data, DataLoader):
         return Source(loader=_checked(data))
@@ -146,7 +146,7 @@ def _open_module(data: Any) -> Source:
 
 def _held_out(data: Any, hook: str, stage: str | None = None) -> Any:
     """The loaders of a hook, after `setup(stage)`; None where the data module has none."""
-    base = next(k for k in type(data).__mro__ if k.__name__ == "LightningDataModule")
+    base = own_base(data, "LightningDataModule")
     if getattr(type(data), hook) is getattr(base, hook) and hook not in vars(data):
         return None
     if stage is not None:

@@ -8,7 +8,6 @@ client: normalisation in Li et al., "FedBN" (arXiv:2102.07623), heads in Arivazh
 """
 
 import copy
-import inspect
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any
@@ -36,28 +35,13 @@ from coterie.contract import (
 )
 from coterie.contract.clusterer import Clusterer
 from coterie.contract.loaders import LoaderSamples, loader_of, split_held_out
-from coterie.contract.own_module import Training
+from coterie.contract.own_module import Training, check_module
 from coterie.contract.seeds import seeded_everywhere
-from coterie.errors import ConfigError, ContractError, reason
+from coterie.errors import ConfigError, reason
 
 SHARED, PERSONAL = "module", "personal"
 """The slot that is averaged, and that of the personal layers' first values."""
 _TRAINER_STATE = "trainer state"
-_OURS = frozenset(
-    {
-        "max_epochs",
-        "min_epochs",
-        "max_steps",
-        "min_steps",
-        "fast_dev_run",
-        "callbacks",
-        "logger",
-        "enable_checkpointing",
-        "enable_progress_bar",
-        "enable_model_summary",
-    }
-)
-"""Arguments of the Trainer that the run decides."""
 
 
 class FederatedModule(Method):
@@ -128,7 +112,7 @@ class FederatedModule(Method):
         """The values of the given object, or those of a module built from the run's seed."""
         with seeded_everywhere(seed):
             module = self._fresh()
-        _check_module(module, self.trainer_arguments)
+        check_module(module, self.trainer_arguments)
         self._check_personal(module)
         slots: dict[str, Tensors] = {SHARED: self._rules.slot(module, SHARED)}
         if not slots[SHARED]:
@@ -266,28 +250,3 @@ def _build(target: str, arguments: Mapping[str, Any]) -> Any:
         raise ConfigError(f"module: {error}") from error
     except Exception as error:
         raise ConfigError(f"module={target}: it cannot be built ({reason(error)}).") from error
-
-
-def _check_module(module: Any, trainer: Mapping[str, Any]) -> None:
-    """Refuse what no Trainer can train, and arguments of the Trainer that the run decides."""
-    kind = type(module).__name__
-    bases = [b for b in type(module).__mro__ if b.__name__ == "LightningModule"]
-    if not bases:
-        raise ConfigError(f"module: {kind} is no LightningModule; inherit from one.")
-    for hook in ("training_step", "configure_optimizers"):
-        if getattr(type(module), hook) is getattr(bases[-1], hook):
-            raise ConfigError(f"module: {kind} has no {hook}; write one.")
-    for key in trainer:
-        if key in _OURS:
-            raise ConfigError(f"trainer: the run decides {key}; leave it out.")
-        if key not in _trainer_keys():
-            raise ConfigError(f"trainer: Lightning's Trainer has no argument {key}; leave it out.")
-    for name, value in module.state_dict().items():
-        if isinstance(value, Tensor) and value.is_complex():
-            raise ContractError(f"module: {name} is complex, and only real numbers are averaged.")
-
-
-def _trainer_keys() -> frozenset[str]:
-    from lightning import Trainer
-
-    return frozenset(inspect.signature(Trainer.__init__).parameters)

@@ -11,6 +11,7 @@ from coterie.config.schema import RunConfig
 from coterie.contract.callback import RunCallback
 from coterie.contract.loaders import Source, data_with
 from coterie.contract.observer import Observer
+from coterie.contract.own_module import check_module, own_base
 from coterie.errors import ConfigError
 from coterie.execution.own_trainer import materialised
 from coterie.run import federation
@@ -44,7 +45,7 @@ class Federation(federation.Federation):
         logger: A Lightning logger, or several.
         trainer: Arguments of the Trainer on each client.
         cluster: Keys of the cluster, such as {"backend": "serial"} or {"num_actors": 4}.
-        batch_size: Samples a batch of a Dataset without a loader.
+        loader_batch_size: Samples a batch of a Dataset without a loader.
         run_dir: Folder to write to.
         resume: Whether to go on from the last checkpoint in `run_dir`.
         overrides: Any other keys, as on the command line:
@@ -77,7 +78,7 @@ class Federation(federation.Federation):
         logger: Any = None,
         trainer: Mapping[str, Any] | None = None,
         cluster: Mapping[str, Any] | None = None,
-        batch_size: int | None = None,
+        loader_batch_size: int | None = None,
         run_dir: str | Path | None = None,
         resume: bool = False,
         overrides: Sequence[str] = (),
@@ -104,7 +105,7 @@ class Federation(federation.Federation):
             **_class_of(module),
         }
         own = {
-            "loader_batch_size": batch_size,
+            "loader_batch_size": loader_batch_size,
             "read_labels": choice not in _NEED_NO_LABELS,
             **_class_of(data),
         }
@@ -130,6 +131,7 @@ class Federation(federation.Federation):
         if not isinstance(data, str):
             given.attach(data)  # type: ignore[attr-defined]  # LightningData's
         if not isinstance(module, str):
+            check_module(module, trainer or {})
             whole = materialised(module, lambda: _first_loader(built))
             built.method.attach(whole, followers, objects)  # type: ignore[attr-defined]
         else:
@@ -159,8 +161,8 @@ def _is_plain(value: Any) -> bool:
 
 def _validates(data: Any) -> bool:
     """Whether a client's own data has a validation loader."""
-    base = [k for k in type(data).__mro__ if k.__name__ == "LightningDataModule"]
-    return bool(base) and type(data).val_dataloader is not base[-1].val_dataloader
+    base: Any = own_base(data, "LightningDataModule")
+    return base is not None and type(data).val_dataloader is not base.val_dataloader
 
 
 def _check_callbacks(callbacks: Sequence[Any]) -> None:

@@ -1,13 +1,33 @@
 """What the engine needs of a method that trains a user's own LightningModule by its own loaders."""
 
+import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
+from lightning import Trainer
 from torch import Tensor
+from torch.nn.parameter import is_lazy
 
 from coterie.contract.loaders import Source
 from coterie.contract.phase import ServerState, Tensors
+from coterie.errors import ConfigError
+
+_OURS = frozenset(
+    {
+        "max_epochs",
+        "min_epochs",
+        "max_steps",
+        "min_steps",
+        "fast_dev_run",
+        "callbacks",
+        "logger",
+        "enable_checkpointing",
+        "enable_progress_bar",
+        "enable_model_summary",
+    }
+)
+"""Arguments of the Trainer that the run decides."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,3 +90,32 @@ class FederatesModule(Protocol):
     def trainer_arguments(self) -> Mapping[str, Any]:
         """The user's arguments for the Trainer."""
         ...
+
+
+def own_base(value: object, name: str = "LightningModule") -> type | None:
+    """The class of this name, of either Lightning package, that an object inherits from."""
+    found = [kind for kind in type(value).__mro__ if kind.__name__ == name]
+    return found[-1] if found else None
+
+
+def check_module(module: Any, arguments: Mapping[str, Any]) -> None:
+    """Refuse what no Trainer can train, and arguments of the Trainer that the run decides.
+
+    Raises:
+        ConfigError: In one sentence.
+    """
+    kind, base = type(module).__name__, own_base(module)
+    if base is None:
+        raise ConfigError(f"module: {kind} is no LightningModule; inherit from one.")
+    for hook in ("training_step", "configure_optimizers"):
+        if getattr(type(module), hook) is getattr(base, hook):
+            raise ConfigError(f"module: {kind} has no {hook}; write one.")
+    known = inspect.signature(Trainer.__init__).parameters
+    for key in arguments:
+        if key in _OURS:
+            raise ConfigError(f"trainer: the run decides {key}; leave it out.")
+        if key not in known:
+            raise ConfigError(f"trainer: Lightning's Trainer has no argument {key}; leave it out.")
+    for name, value in module.state_dict().items():
+        if isinstance(value, Tensor) and not is_lazy(value) and value.is_complex():
+            raise ConfigError(f"module: {name} is complex, and only real numbers are averaged.")

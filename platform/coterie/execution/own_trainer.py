@@ -9,39 +9,28 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
 from importlib import import_module
-from types import ModuleType
 from typing import Any, Literal
 
 import torch
 from lightning import Callback
 from torch import Tensor
-from torch.nn.parameter import UninitializedParameter
+from torch.nn.parameter import is_lazy
 
 from coterie.contract.loaders import data_with
-from coterie.contract.own_module import Trained, Training
+from coterie.contract.own_module import Trained, Training, own_base
 from coterie.contract.seeds import seeded_everywhere
 from coterie.errors import ContractError
 from coterie.execution.trainer import LightningTrainer
 
-_PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 _RENAMED = frozenset({"round", "stage", "phase", "step", "scope", "client", "failure", "status"})
 """Names that the tracker keeps for itself; a metric called so gets the prefix "logged/"."""
 
 
-def package_of(module: object) -> ModuleType:
-    """The package whose LightningModule it is.
-
-    Raises:
-        ContractError: If it is a LightningModule of neither package.
-    """
-    for kind in type(module).__mro__:
-        for name in _PACKAGES:
-            if kind.__name__ == "LightningModule" and kind.__module__.startswith(name):
-                return import_module(name)
-    raise ContractError(
-        f"module: {type(module).__name__} is no LightningModule; inherit from "
-        "lightning.LightningModule or pytorch_lightning.LightningModule."
-    )
+def package_of(module: object) -> str:
+    """The package whose Trainer trains a module: lightning.pytorch or pytorch_lightning."""
+    home = own_base(module)
+    ours = home is None or home.__module__.startswith("lightning.")
+    return "lightning.pytorch" if ours else "pytorch_lightning"
 
 
 def train(engine: LightningTrainer, module: Any, plan: Training, seed: int, work: float) -> Trained:
@@ -107,7 +96,7 @@ def _build(
     callbacks: list[Any],
 ) -> Any:
     """A Trainer with the user's arguments: no checkpoints, bars, summary or sanity check."""
-    package = package_of(module).__name__
+    package = package_of(module)
     logger = import_module(f"{package}.loggers.logger").DummyLogger()
     plugins: list[Any] = []
     if "strategy" not in arguments:  # else SLURM's variables crash it
@@ -178,17 +167,17 @@ def materialised(module: Any, loader: Any) -> Any:
     Returns:
         The module itself if nothing is missing, else a copy after one forward pass.
     """
-    missing = [p for p in module.parameters() if isinstance(p, UninitializedParameter)]
-    if not missing and any(True for _ in module.parameters()):
+    found = [*module.parameters()]
+    if found and not any(map(is_lazy, found)):
         return module
-    found = deepcopy(module)
+    whole = deepcopy(module)
     engine = LightningTrainer(accelerator="cpu")
     with seeded_everywhere(0), _quiet(), contextlib.suppress(_EnoughError):
-        trainer = _build(engine, found, {"limit_val_batches": 0}, 1, [_BeforeTheFirstStep()])
-        trainer.fit(found, **loader())
-    found.zero_grad(set_to_none=True)
-    found._trainer = None
-    return found
+        trainer = _build(engine, whole, {"limit_val_batches": 0}, 1, [_BeforeTheFirstStep()])
+        trainer.fit(whole, **loader())
+    whole.zero_grad(set_to_none=True)
+    whole._trainer = None
+    return whole
 
 
 class _Follow(Callback):
@@ -254,12 +243,11 @@ class _Follow(Callback):
 
 def _state(trainer: Any) -> Tensor:
     """The state of optimisers, schedulers, precision and callbacks, as bytes."""
-    followers = [c for c in trainer.callbacks if not isinstance(c, _Follow)]
     content = {
         "optimizers": [each.state_dict() for each in trainer.optimizers],
         "schedulers": [each.scheduler.state_dict() for each in trainer.lr_scheduler_configs],
         "precision": trainer.precision_plugin.state_dict(),
-        "callbacks": [each.state_dict() for each in followers],
+        "callbacks": {each.state_key: each.state_dict() for each in trainer.callbacks},
     }
     file = io.BytesIO()
     torch.save(content, file)
@@ -285,9 +273,9 @@ def _restore(trainer: Any, kept: Tensor) -> None:
     for config, state in zip(trainer.lr_scheduler_configs, content["schedulers"], strict=True):
         config.scheduler.load_state_dict(state)
     trainer.precision_plugin.load_state_dict(content["precision"])
-    followers = [c for c in trainer.callbacks if not isinstance(c, _Follow)]
-    for callback, state in zip(followers, content["callbacks"], strict=True):
-        callback.load_state_dict(deepcopy(state))
+    for callback in trainer.callbacks:
+        if state := content["callbacks"].get(callback.state_key):
+            callback.load_state_dict(deepcopy(state))
 
 
 @contextmanager

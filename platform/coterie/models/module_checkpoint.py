@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from coterie.contract.own_module import own_base
 from coterie.tracking.atomic import replacing
 
 CHECKPOINT = "model.ckpt"
@@ -21,17 +22,12 @@ def write_module(path: Path, module: Any, *, round_: int, epochs: int = 0) -> No
         round_: Rounds that it was trained for.
         epochs: Epochs that it was trained for, the checkpoint's `epoch`.
     """
-    package = next(
-        name
-        for kind in type(module).__mro__
-        for name in ("lightning.pytorch", "pytorch_lightning")
-        if kind.__module__.startswith(name)
-    )
+    package = own_base(module).__module__.partition(".")[0]  # type: ignore[union-attr]
     content: dict[str, Any] = {
         "epoch": epochs,
         "global_step": 0,
         "round": round_,
-        "pytorch-lightning_version": import_module(package.partition(".")[0]).__version__,
+        "pytorch-lightning_version": import_module(package).__version__,
         "state_dict": module.state_dict(),
     }
     hparams: Mapping[str, Any] = module.hparams
