@@ -1,7 +1,7 @@
 """Each module of lightly's examples federates as it is.
 
-`LIGHTLY_EXAMPLES` names the folder examples/pytorch_lightning of a clone of lightly; docs/lightning.md
-has the table of what runs.
+`LIGHTLY_EXAMPLES` names the folder examples/pytorch_lightning of a clone of lightly;
+docs/lightning.md has the table of what runs.
 """
 
 import pytest
