@@ -7,7 +7,6 @@ client: normalisation in Li et al., "FedBN" (arXiv:2102.07623), heads in Arivazh
 "Federated Learning with Personalization Layers" (FedPer, arXiv:1912.00818).
 """
 
-import copy
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any
@@ -15,7 +14,7 @@ from typing import Annotated, Any
 from pydantic import Field, NonNegativeInt, PositiveInt, PrivateAttr
 from torch import Tensor
 
-from coterie.config.component import Component, load_target
+from coterie.config.component import Component, NestedComponent, load_target, target_of
 from coterie.contract import (
     Client,
     Entry,
@@ -29,19 +28,24 @@ from coterie.contract import (
     StateRules,
     Task,
     Tensors,
+    averaged,
     derive_seed,
     load_slots,
     load_tensors,
 )
 from coterie.contract.clusterer import Clusterer
 from coterie.contract.loaders import LoaderSamples, loader_of, split_held_out
-from coterie.contract.own_module import Training, check_module
+from coterie.contract.own_module import Training, check_module, copy_of
 from coterie.contract.seeds import seeded_everywhere
 from coterie.errors import ConfigError, reason
+from coterie.modules.strategies.strategy import Local, Sent, Strategy, corrected
 
 SHARED, PERSONAL = "module", "personal"
 """The slot that is averaged, and that of the personal layers' first values."""
-_TRAINER_STATE = "trainer state"
+STRATEGY = "strategy"
+"""The slot of what a strategy knows on the server."""
+_TRAINER_STATE, _KEPT = "trainer state", "strategy of "
+_NOT_IN_MODULE = (_TRAINER_STATE, _KEPT)
 
 
 class FederatedModule(Method):
@@ -74,6 +78,9 @@ class FederatedModule(Method):
         """Rounds between validations on the clients' held-out samples; 0: only after the last."""
         own_validation: bool = False
         """Whether each client's data has a validation loader of its own."""
+        strategy: NestedComponent = None
+        """How clients train and the server joins, {target: package.module:Class, …} of
+        `coterie.modules.strategies`; by default federated averaging."""
         trainer: Mapping[str, Any] = {}
         """Arguments of the Trainer, such as {gradient_clip_val: 1.0}."""
 
@@ -96,6 +103,12 @@ class FederatedModule(Method):
     def __init__(self, config: Config, task: Task) -> None:
         self._config, self.rounds = config, config.rounds
         self._built: Any = None
+        if not isinstance(config.strategy, Strategy | None):
+            raise ConfigError(
+                f"method.strategy={target_of(config.strategy)}: it is no strategy; name one of "
+                "coterie.modules.strategies."
+            )
+        self._strategy: Strategy | None = config.strategy
         entries = [Entry(pattern=name, rule=Rule.KEEP) for name in config.personal]
         self._rules = StateRules(
             Entry(pattern="*_extra_state", rule=Rule.RESET),
@@ -122,7 +135,11 @@ class FederatedModule(Method):
             )
         if self._config.personal:
             slots[PERSONAL] = self._rules.kept(module)
-        return ServerState(slots=slots)
+        names = _trained(module, slots[SHARED])
+        if self._strategy is not None:
+            slots[STRATEGY] = self._strategy.initial({n: slots[SHARED][n] for n in names})
+        facts: dict[str, Any] = {"clients": len(sizes), "trained": [*names]}
+        return ServerState(slots=slots, facts={**facts, "tied": _tied(module)})
 
     def next(self, server: ServerState) -> Phase | None:
         """The next round's training, or the validation that follows it."""
@@ -135,8 +152,8 @@ class FederatedModule(Method):
             round=number,
             step=server.step,
             cohort=self._config.participation,
-            down=frozenset(server.slots),
-            up=frozenset({SHARED}),
+            down=frozenset(server.slots) - (frozenset() if self._tells else {STRATEGY}),
+            up=frozenset({SHARED, STRATEGY} if self._hears else {SHARED}),
             metrics=frozenset({"loss"}),
             open_metrics=True,
             ends_round=not self._validates(number),
@@ -150,8 +167,8 @@ class FederatedModule(Method):
         samples, config = client.data.samples, self._config
         if not isinstance(samples, LoaderSamples):
             raise ConfigError("data: a module of your own takes its own data; use data=lightning.")
-        state = dict(client.state or {})
-        kept = state.pop(_TRAINER_STATE, None)
+        state = client.state or {}
+        kept = state.get(_TRAINER_STATE)
         module = self._loaded(slots, state)
         source, rows = samples.place(client.data.rows)
         seed = derive_seed(0, "held out", client.id)
@@ -173,15 +190,37 @@ class FederatedModule(Method):
         )
         if not phase.up:
             return Outcome(state=client.state, metrics=client.score(module, training))
-        done = client.train(module, training)
-        found: dict[str, Tensor] = dict(self._rules.kept(module))
+        local = self._local(module, slots, state)
+        correction = None if self._strategy is None else self._strategy.correction(local)
+        with corrected(module, local, correction):
+            done = client.train(module, training)
+        up, kept_by_strategy = self._update(module, slots[SHARED], len(own), local)
+        found = {**self._rules.kept(module), **kept_by_strategy}
         if done.kept is not None:
             found[_TRAINER_STATE] = done.kept
-        return Outcome(
-            up={SHARED: self._update(module, slots[SHARED], len(own))},
-            state=found or None,
-            metrics=done.metrics,
-        )
+        return Outcome(up=up, state=found or None, metrics=done.metrics)
+
+    def server(
+        self,
+        server: ServerState,
+        phase: Phase,
+        means: Mapping[str, Mean],
+        records: Mapping[int, Tensors],
+    ) -> ServerState:
+        """The means, or what the strategy makes of them."""
+        slots = averaged(means)
+        if self._strategy is None or SHARED not in means:
+            return server.advance(phase, slots)
+        names: Any = server.facts["trained"]
+        before, mean = ({n: s[n] for n in names} for s in (server.slots[SHARED], slots[SHARED]))
+        equal = self._strategy.equal
+        share = means[SHARED].weight / server.whole("clients") if equal else 1.0
+        received = slots.get(STRATEGY, {})
+        values, own = self._strategy.join(before, mean, server.slots[STRATEGY], received, share)
+        shared = {**slots[SHARED], **values}
+        tied: Any = server.facts["tied"]
+        shared |= {name: shared[first] for name, first in tied.items() if first in values}
+        return server.advance(phase, {SHARED: shared, STRATEGY: own})
 
     def model_for(self, server: ServerState, client: int | None) -> Clusterer:
         """The module itself, in the place of an encoder."""
@@ -189,22 +228,47 @@ class FederatedModule(Method):
 
     def module_for(self, server: ServerState, state: Tensors | None) -> Any:
         """The module with the server's values, and with a client's personal layers if given."""
-        kept = {name: value for name, value in (state or {}).items() if name != _TRAINER_STATE}
-        return self._loaded(server.slots, kept)
+        return self._loaded(server.slots, state or {})
 
     def _loaded(self, slots: Slots, kept: Tensors) -> Any:
         module = self._fresh()
-        load_slots(module, slots)
-        load_tensors(module, kept)
+        load_slots(module, {name: slots[name] for name in (SHARED, PERSONAL) if name in slots})
+        own = {name: value for name, value in kept.items() if not name.startswith(_NOT_IN_MODULE)}
+        load_tensors(module, own)
         return module
 
-    def _update(self, module: Any, before: Tensors, weight: int) -> Mean:
-        """What the client sends, in the types that it received."""
-        tensors = self._rules.slot(module, SHARED)
-        return Mean(
-            weight=weight,
-            tensors={k: v.to(before[k].dtype) if k in before else v for k, v in tensors.items()},
-        )
+    def _local(self, module: Any, slots: Slots, state: Tensors) -> Local:
+        """What a strategy knows at the start of a client's training."""
+        start = {name: slots[SHARED][name] for name in _trained(module, slots[SHARED])}
+        kept = {
+            name.removeprefix(_KEPT): value
+            for name, value in state.items()
+            if name.startswith(_KEPT)
+        }
+        return Local(start=start, server=slots.get(STRATEGY, {}), kept=kept)
+
+    def _update(
+        self, module: Any, before: Tensors, samples: int, local: Local
+    ) -> tuple[dict[str, Mean], dict[str, Tensor]]:
+        """What the client sends, in the types that it received, and what its strategy keeps."""
+        strategy = self._strategy
+        values = dict(self._rules.slot(module, SHARED))
+        found = Sent() if strategy is None else strategy.finish(local, values)
+        values |= found.values
+        shared = {name: value.to(before[name].dtype) for name, value in values.items()}
+        weight = 1 if strategy is not None and strategy.equal else samples
+        up = {SHARED: Mean(weight=weight, tensors=shared)}
+        if self._hears:
+            up[STRATEGY] = Mean(weight=weight, tensors=found.own)
+        return up, {_KEPT + name: value for name, value in found.kept.items()}
+
+    @property
+    def _tells(self) -> bool:
+        return self._strategy is not None and self._strategy.tells
+
+    @property
+    def _hears(self) -> bool:
+        return self._strategy is not None and self._strategy.hears
 
     def _validates(self, round_: int) -> bool:
         config = self._config
@@ -217,7 +281,7 @@ class FederatedModule(Method):
         """The module as it was given; its attributes are those that no client has changed."""
         config = self._config
         if config._object is not None:
-            return copy.deepcopy(config._object)
+            return copy_of(config._object)
         if config.is_object or config.module is None:
             raise ConfigError(
                 "method.module: it was an object of a Python program; go on from that program, "
@@ -227,7 +291,7 @@ class FederatedModule(Method):
             )
         if self._built is None:
             self._built = _build(config.module, config.arguments)
-        return copy.deepcopy(self._built)
+        return copy_of(self._built)
 
     def _check_personal(self, module: Any) -> None:
         for pattern in self._config.personal:
@@ -250,3 +314,16 @@ def _build(target: str, arguments: Mapping[str, Any]) -> Any:
         raise ConfigError(f"module: {error}") from error
     except Exception as error:
         raise ConfigError(f"module={target}: it cannot be built ({reason(error)}).") from error
+
+
+def _trained(module: Any, shared: Tensors) -> tuple[str, ...]:
+    """The averaged parameters that are trained, each once."""
+    named = module.named_parameters()
+    return tuple(name for name, value in named if value.requires_grad and name in shared)
+
+
+def _tied(module: Any) -> dict[str, str]:
+    """Further names of shared parameters, to the first."""
+    first = {value: name for name, value in module.named_parameters()}
+    every = module.named_parameters(remove_duplicate=False)
+    return {name: first[value] for name, value in every if first[value] != name}

@@ -158,7 +158,7 @@ def test_another_module_does_not_resume(tmp_path):
         ["privacy.secure_aggregation=true"],
         ["aggregation.rule=median"],
         ["aggregation.optimizer=adam"],
-        ["participation.straggler_rate=1.0", "participation.straggler_work=0.5"],
+        ["participation.straggler_rate=0.9", "participation.straggler_work=0.5"],
     ],
     ids=lambda keys: keys[0].partition("=")[0],
 )
@@ -207,7 +207,15 @@ class LateLayers(OfTheOtherPackage):
             self.layer = nn.Linear(4, 3)
 
 
-@pytest.mark.parametrize("kind", [OfTheOtherPackage, Lazy, LateLayers])
+class WeightNorm(OfTheOtherPackage):
+    """One with a weight that is computed from others."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.utils.weight_norm(nn.Linear(4, 3))
+
+
+@pytest.mark.parametrize("kind", [OfTheOtherPackage, Lazy, LateLayers, WeightNorm])
 def test_modules_of_either_package_and_late_layers(tmp_path, kind):
     run = federated(tmp_path, kind(), TensorDataset(*tensors()))
     assert rows(run)[1]["mean"] < rows(run)[0]["mean"]

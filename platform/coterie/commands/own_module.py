@@ -6,6 +6,7 @@ from typing import Any
 
 from coterie.commands.compose import compose_plain
 from coterie.config.component import load_target, target_of
+from coterie.config.explain import one_of
 from coterie.config.loading import load_config
 from coterie.config.schema import RunConfig
 from coterie.contract.callback import RunCallback
@@ -16,6 +17,14 @@ from coterie.errors import ConfigError
 from coterie.execution.own_trainer import materialised
 from coterie.run import federation
 
+_FOLDER = "coterie.modules.strategies."
+_STRATEGIES = {
+    "fedprox": "fedprox:FedProx",
+    "scaffold": "scaffold:Scaffold",
+    "fednova": "fednova:FedNova",
+    "feddyn": "feddyn:FedDyn",
+}
+_OPTIMIZERS = {"fedavgm": "momentum", "fedadam": "adam"}
 _NEED_NO_LABELS = ("iid", "by_client", "file", "rest")
 
 
@@ -40,6 +49,9 @@ class Federation(federation.Federation):
         participation: Share of the clients in each round.
         personal: Names of layers that stay with each client, with * for any text.
         holdout: Share of each client's rows that it holds out for `validation_step`.
+        strategy: "fedavg", "fedprox", "scaffold", "fednova" or "feddyn"; or a server's optimiser,
+            "fedavgm" or "fedadam".
+        mu: Weight of FedProx's term.
         keep_optimizer: Whether optimisers and schedulers go on over rounds.
         every: Rounds between evaluations.
         logger: A Lightning logger, or several.
@@ -73,6 +85,8 @@ class Federation(federation.Federation):
         participation: float = 1.0,
         personal: Sequence[str] = (),
         holdout: float = 0.0,
+        strategy: str = "fedavg",
+        mu: float | None = None,
         keep_optimizer: bool = False,
         every: int = 1,
         logger: Any = None,
@@ -114,6 +128,7 @@ class Federation(federation.Federation):
         )
         plain["method"] |= method
         plain["data"] |= own
+        _choose_strategy(plain, strategy, mu)
         plain["partition"] |= {} if clients is None or several else {"clients": clients}
         plain["partition"] |= {} if alpha is None else {"alpha": float(alpha)}
         plain["cluster"] = {**(plain.get("cluster") or {}), **(cluster or {})}
@@ -138,6 +153,19 @@ class Federation(federation.Federation):
             built.method.attach(None, followers, objects)  # type: ignore[attr-defined]
         runners = [c for c in callbacks if isinstance(c, RunCallback)]
         super().__init__(built, view, runners, loggers)
+
+
+def _choose_strategy(plain: dict[str, Any], strategy: str, mu: float | None) -> None:
+    """Set the keys of a strategy by its name."""
+    own = {} if mu is None else {"mu": float(mu)}
+    if strategy in _STRATEGIES:
+        plain["method"]["strategy"] = {"target": _FOLDER + _STRATEGIES[strategy], **own}
+    elif strategy in _OPTIMIZERS:
+        given = plain.get("aggregation") or {}
+        plain["aggregation"] = {**given, "optimizer": _OPTIMIZERS[strategy]}
+    elif strategy != "fedavg":
+        known = ("fedavg", *_STRATEGIES, *_OPTIMIZERS)
+        raise ConfigError(f"strategy={strategy}: {one_of(strategy, known)}")
 
 
 def _first_loader(config: RunConfig) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """What the engine needs of a method that trains a user's own LightningModule by its own loaders."""
 
+import copy
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -90,6 +91,21 @@ class FederatesModule(Protocol):
     def trainer_arguments(self) -> Mapping[str, Any]:
         """The user's arguments for the Trainer."""
         ...
+
+
+def copy_of(module: Any) -> Any:
+    """A copy of a module that shares nothing with it.
+
+    A tensor that is computed from parameters, such as the weight under `weight_norm`, has its
+    values in the copy: `deepcopy` alone refuses it, and the next forward pass computes it again.
+    """
+    computed = {
+        id(value): value.detach().clone()
+        for part in module.modules()
+        for value in vars(part).values()
+        if isinstance(value, Tensor) and not value.is_leaf
+    }
+    return copy.deepcopy(module, computed)
 
 
 def own_base(value: object, name: str = "LightningModule") -> type | None:

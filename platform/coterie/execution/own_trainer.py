@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.parameter import is_lazy
 
 from coterie.contract.loaders import data_with
-from coterie.contract.own_module import Trained, Training, own_base
+from coterie.contract.own_module import Trained, Training, copy_of, own_base
 from coterie.contract.seeds import seeded_everywhere
 from coterie.errors import ContractError
 from coterie.execution.trainer import LightningTrainer
@@ -170,7 +170,7 @@ def materialised(module: Any, loader: Any) -> Any:
     found = [*module.parameters()]
     if found and not any(map(is_lazy, found)):
         return module
-    whole = deepcopy(module)
+    whole = copy_of(module)
     engine = LightningTrainer(accelerator="cpu")
     with seeded_everywhere(0), _quiet(), contextlib.suppress(_EnoughError):
         trainer = _build(engine, whole, {"limit_val_batches": 0}, 1, [_BeforeTheFirstStep()])

@@ -36,6 +36,12 @@ def check_own_module(config: RunConfig, method: Method, data: DataArrays) -> Non
         )
     if config.compile is not None:
         raise ConfigError("compile: compile parts in the module itself, by torch.compile.")
+    strategy = getattr(config.method, "strategy", None)
+    if config.privacy.dp.clip is not None and strategy is not None:
+        raise ConfigError(
+            "privacy.dp.clip: it clips what clients send as a plain update, and method.strategy "
+            "sends more, or keeps more at its clients; leave one of the two out."
+        )
     for key in _UNSCORED:
         if getattr(config.evaluation, key):
             raise ConfigError(
