@@ -4,12 +4,11 @@ import time
 
 import torch
 
+from coterie.aggregation.exact import ExactMeans, Layout
+from coterie.aggregation.masked_sums import masked_bytes
+from coterie.aggregation.masking import open_sums
 from coterie.contract.phase import Mean
-from coterie.execution.events import Order
-from coterie.execution.exact import ExactMeans, Layout
-from coterie.execution.masked_sums import masked_bytes
-from coterie.rounds.secure_aggregation import open_sums
-from tests.builders.masked import PHASE, Processes
+from tests.builders.masked import Processes, phase_run
 
 TITLE = "Secure aggregation: milliseconds and bytes of a phase, by clients and float32 numbers"
 CASES = ((2, 10_000), (10, 10_000), (50, 10_000), (2, 1_000_000), (10, 1_000_000), (50, 1_000_000))
@@ -46,8 +45,8 @@ def measure(clients, numbers):
         return answers
 
     processes.exchange, started = timed, time.perf_counter()
-    order = Order(phase=PHASE, slots={}, layouts={"w": layout}, turns=())
-    opened = open_sums(processes, order, processes.clients, last=True)
+    run = phase_run({"w": layout})
+    opened = open_sums(processes.exchange, run, processes.clients, last=True)
     server = time.perf_counter() - started - sum(masked[1:])
     sizes = 4 * numbers + 8, masked_bytes(layout), max(opened.up.values())
     return (plain / clients, sum(masked) / clients, server), (*sizes, max(opened.down.values()))

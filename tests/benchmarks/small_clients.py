@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
+from coterie.aggregation.exact import Layout
 from coterie.contract.client import ClientData, Plan
 from coterie.contract.method import Task
 from coterie.datamodules.augmentations import NoAugmentation
@@ -22,7 +23,6 @@ from coterie.execution.backend import Workload
 from coterie.execution.batches import SeededBatches
 from coterie.execution.build import build_worker
 from coterie.execution.events import Order, Turn, TurnFailed
-from coterie.execution.exact import Layout
 from coterie.execution.packing import pack
 from coterie.modules.fedavg import Classification, FedAvg
 from coterie.networks.encoders import ConvNet2

@@ -4,17 +4,30 @@ from dataclasses import dataclass, field
 
 import torch
 
+from coterie.aggregation.exact import ExactMeans, Layout
+from coterie.aggregation.masked_sums import MaskedSums, encode
+from coterie.aggregation.stage import PhaseRun
 from coterie.contract.phase import Mean, Phase
 from coterie.execution.events import Order
-from coterie.execution.exact import ExactMeans, Layout
-from coterie.execution.masked_sums import MaskedSums, encode
 
 PHASE = Phase(name="train", stage="s", round=3, up=frozenset({"a", "b"}))
 LAYOUTS = {
     "a": Layout.of({"x": torch.zeros(3), "y": torch.zeros(2, 2)}),
     "b": Layout.of({"z": torch.zeros(1, dtype=torch.float64)}),
 }
-ORDER = Order(phase=PHASE, slots={}, layouts=LAYOUTS, turns=(), session="one")
+ORDER = Order(phase=PHASE, slots={}, layouts=LAYOUTS, turns=(), key="one")
+
+
+def phase_run(layouts=LAYOUTS, clients=()):
+    """The phase as the stages see it."""
+    return PhaseRun(
+        phase=PHASE,
+        sizes=dict.fromkeys(clients, 2),
+        offered={},
+        server={},
+        layouts=layouts,
+        data={"masking": True},
+    )
 
 
 def contribution(values, weight, *, both=True):

@@ -2,8 +2,8 @@
 
 import torch
 
+from coterie.aggregation.exact import ExactMeans, Layout
 from coterie.contract.phase import Mean
-from coterie.execution.exact import ExactMeans, Layout
 
 
 def means_of(tensors, slot="s"):

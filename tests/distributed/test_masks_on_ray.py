@@ -29,11 +29,11 @@ def test_actors_that_die_under_masks_change_no_bit(cluster, tmp_path, monkeypatc
     Federation(compose(*KEYS, "cluster=serial", f"run_dir={tmp_path / 'plain'}")).run()
     exchange, left = RayBackend.exchange, dict(KILLS)
 
-    def deadly(self, step, messages):
+    def deadly(self, stage, step, messages):
         if left and left[min(left)] == step:
             del left[min(left)]
             ray.kill(self._hosts[min(messages)])
-        return exchange(self, step, messages)
+        return exchange(self, stage, step, messages)
 
     monkeypatch.setattr(RayBackend, "exchange", deadly)
     masked = ("cluster.num_actors=4", "privacy.secure_aggregation=true")

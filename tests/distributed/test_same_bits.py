@@ -53,6 +53,13 @@ def test_updates_that_the_driver_sees_one_by_one_give_the_serial_backends_bits(c
     assert_same(run("cluster.num_actors=2", *keys), run("cluster=serial", *keys))
 
 
+def test_compressed_updates_and_what_clients_keep_of_them_are_the_serial_backends(cluster):
+    keys = ("aggregation.compression=topk", "aggregation.keep=0.05")
+    on_actors, alone = run("cluster.num_actors=2", *keys), run("cluster=serial", *keys)
+    assert_same(on_actors, alone)
+    assert any(name.startswith("aggregation/compression/") for name in alone.states[0])
+
+
 @pytest.mark.slow
 def test_k_means_on_clients_and_server_gives_the_serial_backends_bits(cluster):
     on_actors = run("cluster.num_actors=2", base=CCFC)

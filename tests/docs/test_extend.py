@@ -37,6 +37,11 @@ def test_encoder_augmentation_partition_and_metric_of_ones_own(tmp_path: Path) -
     config = yaml.safe_load((run / "config.yaml").read_text())
     assert config["encoder"] == {"target": "mine:Tiny", "width": 8}
     assert config["augmentation"] == {"target": "mine:Noise", "strength": 0.2}
+    assert config["aggregation"]["stages"] == [{"target": "mine:Half", "elements": 64}]
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").open()]
+    (sent,) = {row["bytes/up/encoder"] for row in rows if "bytes/up/encoder" in row}
+    down = max(row["bytes/down/encoder"] for row in rows if "bytes/down/encoder" in row)
+    assert sent < 0.6 * down  # three clients each way
     summary = json.loads((run / "summary.json").read_text())
     assert summary["clients"] == 3
     assert 0 < summary["metrics"]["own"]["largest_share"] <= 1

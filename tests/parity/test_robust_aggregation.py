@@ -7,18 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import trim_mean
 
-from coterie.config.aggregation import AggregationConfig
-from coterie.contract.phase import Mean
-from coterie.execution.events import TurnDone
-from coterie.execution.exact import Layout
-from coterie.execution.packing import pack
-from coterie.execution.robust import (
+from coterie.aggregation.exact import Layout
+from coterie.aggregation.robust import (
     coordinate_median,
-    robust_means,
-    sent_whole,
-    summed,
     trimmed_mean,
 )
+from coterie.aggregation.rule import Rule
+from coterie.aggregation.stage import Contribution, PhaseRun
+from coterie.config.aggregation import AggregationConfig
+from coterie.contract.phase import Mean, Outcome, Phase
 from tests.builders.sums import fold, mean_of
 
 
@@ -82,56 +79,53 @@ def test_trimming_almost_half_leaves_the_middle():
         assert torch.equal(trimmed_mean(stacked, 0.4999999999), coordinate_median(stacked))
 
 
-def turn(client, **slots):
-    """A turn whose updates are these slots, each a tensor "w"."""
-    return TurnDone(
-        call=1,
-        client=client,
-        records=pack({}),
-        metrics={},
-        bytes_up={},
-        bytes_peer={},
-        seconds=0.0,
-        updates={slot: pack({"w": value}) for slot, value in slots.items()},
+def joined(config, **slots):
+    """What the rule makes of slots that clients sent whole: slot to a tensor "w" of each."""
+    zeros = {slot: {"w": torch.zeros_like(tensors[0])} for slot, tensors in slots.items()}
+    run = PhaseRun(
+        phase=Phase(name="p", stage="s", round=1),
+        sizes={},
+        offered={},
+        server={},
+        layouts={slot: Layout.of(zero) for slot, zero in zeros.items()},
     )
+    whole = {slot: lambda given=given: [{"w": w} for w in given] for slot, given in slots.items()}
+    return Rule(config).join(run, whole)
 
 
 def test_each_slot_is_joined_over_the_clients_that_sent_it_in_the_servers_type():
-    half = torch.tensor([0.5], dtype=torch.float64)
-    turns = [turn(0, a=1 * half), turn(1, a=9 * half, b=half), turn(2, a=5 * half), turn(3)]
-    layouts = {slot: Layout.of({"w": torch.zeros(1)}) for slot in "ab"}
+    half = torch.tensor([0.5])
     config = AggregationConfig(rule="median")
-    means = robust_means(turns, layouts, lambda handle: handle, config)
+    means = joined(config, a=[1 * half, 9 * half, 5 * half], b=[half])
     assert {slot: mean.weight for slot, mean in means.items()} == {"a": 3, "b": 1}
     assert {slot: mean.tensors["w"].tolist() for slot, mean in means.items()} == {
         "a": [2.5],
         "b": [0.5],
     }
     assert means["a"].tensors["w"].dtype == torch.float32
-    assert robust_means([turn(3)], layouts, lambda handle: handle, config) == {}
+    assert joined(config) == {}
 
 
 def test_a_trimmed_mean_in_sixteen_bits_is_rounded_once():
     """It is just above 1.01953125, the middle of its neighbours, by less than float32 has."""
     values = (1.03125, 1.03125, 1.09375, 1.96875, 1.015625, 1.0078125, 1.0078125, 3 * 2.0**-24)
     sent = [torch.tensor([value], dtype=torch.bfloat16) for value in values]
-    turns = [turn(client, a=tensor) for client, tensor in enumerate(sent)]
-    layouts = {"a": Layout.of({"w": sent[0]})}
-    config = AggregationConfig(rule="trimmed_mean", trim=0.0)
-    means = robust_means(turns, layouts, lambda handle: handle, config)
+    means = joined(AggregationConfig(rule="trimmed_mean", trim=0.0), a=sent)
     assert means["a"].tensors["w"].item() == 1.0234375
 
 
 def test_a_contribution_goes_into_the_sums_or_whole_to_the_server_never_both():
     up = {"s": Mean(weight=7, tensors={"w": torch.ones(2)})}
-    found = {
-        rule: ({s: m.weight for s, m in summed(rule, up).items()}, list(sent_whole(rule, up)))
+    given = Contribution(outcome=Outcome(up=up), up=up)
+    sent = {
+        rule: Rule(AggregationConfig(rule=rule)).contribute(given, None)
         for rule in ("weighted", "equal", "median", "trimmed_mean")
     }
+    found = {r: ({s: m.weight for s, m in c.up.items()}, list(c.whole)) for r, c in sent.items()}
     assert found == {
         "weighted": ({"s": 7}, []),
         "equal": ({"s": 1}, []),
         "median": ({}, ["s"]),
         "trimmed_mean": ({}, ["s"]),
     }
-    assert summed("weighted", up) is up
+    assert sent["weighted"] is given

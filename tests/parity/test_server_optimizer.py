@@ -5,9 +5,9 @@ import math
 import pytest
 import torch
 
+from coterie.aggregation.server_optimizer import server_step
 from coterie.config.aggregation import AggregationConfig
 from coterie.contract.phase import Mean
-from coterie.rounds.server_optimizer import server_step
 
 ROUNDS = 6
 
@@ -93,13 +93,6 @@ def test_momentum_with_rate_1_and_no_memory_is_plain_averaging(dtype):
                 assert torch.equal(found[name], mean[name])  # to the bit
             else:
                 torch.testing.assert_close(found[name], mean[name], rtol=1e-12, atol=1e-15)
-
-
-def test_without_an_optimiser_the_means_pass_as_they_are():
-    given = {"s": Mean(weight=2, tensors={"w": torch.tensor([0.1])})}
-    stepped, moments = server_step({"s": {"w": torch.zeros(1)}}, given, {}, AggregationConfig())
-    assert stepped["s"] is given["s"]
-    assert moments == {}
 
 
 @pytest.mark.parametrize("optimizer", ["momentum", "adam"])

@@ -7,9 +7,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from coterie.aggregation.clipping import STEPS, clipped
+from coterie.aggregation.exact import ExactMeans, Layout
 from coterie.contract.phase import Mean
-from coterie.execution.clipping import STEPS, clipped
-from coterie.execution.exact import ExactMeans, Layout
 
 SERVER = {
     "encoder": {"weight": torch.tensor([[0.5, -2.0], [1e-3, 7.0]]), "bias": torch.tensor([1.0])},

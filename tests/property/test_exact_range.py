@@ -7,9 +7,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from coterie.aggregation.exact import ExactMeans, Layout
 from coterie.contract.phase import Mean
 from coterie.errors import ContractError, RunError
-from coterie.execution.exact import ExactMeans, Layout
 from tests.builders.sums import fold, mean_of
 
 LARGEST = 2.0**24

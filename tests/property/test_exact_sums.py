@@ -10,8 +10,8 @@ import torch
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
+from coterie.aggregation.exact import ExactMeans, Layout, narrowed
 from coterie.contract.phase import Mean
-from coterie.execution.exact import ExactMeans, Layout, narrowed
 from tests.builders.sums import bits, fold, mean_of, means_of
 
 LARGEST = 2.0**24

@@ -7,21 +7,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chi2
 
+from coterie.aggregation.exact import Layout
+from coterie.aggregation.masked_sums import encode
+from coterie.aggregation.masking import open_sums
+from coterie.aggregation.masks import KEY_BYTES, add_mask
+from coterie.aggregation.secure_party import threshold
+from coterie.aggregation.shamir import combine, factors, split
 from coterie.contract.phase import Mean
 from coterie.errors import RunError
-from coterie.execution.events import Order
-from coterie.execution.exact import Layout
-from coterie.execution.masked_sums import encode
-from coterie.execution.masks import KEY_BYTES, add_mask
-from coterie.execution.secure_party import threshold
-from coterie.execution.shamir import combine, factors, split
-from coterie.rounds.secure_aggregation import open_sums
 from tests.builders.masked import (
     LAYOUTS,
-    ORDER,
-    PHASE,
     Processes,
     contribution,
+    phase_run,
     same_lanes,
     unmasked,
 )
@@ -61,9 +59,9 @@ def test_dropouts_up_to_the_threshold_leave_the_bits_of_the_sum_and_more_are_ref
     enough = len(everyone) >= 2 and len(left(processes, *STEPS)) >= needed
     if not enough:
         with pytest.raises(RunError, match=r"Round 3: \d+ of \d+ clients are left, and privacy"):
-            open_sums(processes, ORDER, processes.clients, last=True)
+            open_sums(processes.exchange, phase_run(), processes.clients, last=True)
         return
-    opened = open_sums(processes, ORDER, processes.clients, last=True)
+    opened = open_sums(processes.exchange, phase_run(), processes.clients, last=True)
     counted = left(processes, *STEPS[:3])
     expected = [g for each in processes.calls.values() for c, g in each.items() if c in counted]
     assert same_lanes(opened.lanes, unmasked(expected))
@@ -79,12 +77,12 @@ def test_an_attempt_that_is_made_again_has_unmasked_nothing_and_gives_the_same_b
     living = {c: who for c, who in processes.clients.items() if c not in processes.dies}
     if not processes.dies or sum(map(len, living.values())) < 2:
         return
-    opened = open_sums(processes, ORDER, processes.clients, last=False)
+    opened = open_sums(processes.exchange, phase_run(), processes.clients, last=False)
     assert opened.lanes is None
     assert all(step != "reveal" for step, *_ in processes.seen)
     first = sent(processes, "mask")
     processes.seen.clear()
-    again = open_sums(processes, ORDER, living, last=True)
+    again = open_sums(processes.exchange, phase_run(), living, last=True)
     expected = [given for call in living for given in processes.calls[call].values()]
     assert same_lanes(again.lanes, unmasked(expected))
     second = sent(processes, "mask")
@@ -108,13 +106,13 @@ def large(clients, size=20_000):
     layouts = {"w": Layout.of({"w": torch.zeros(size)})}
     given = {"w": Mean(weight=7, tensors={"w": torch.full((size,), 0.25)})}
     processes = Processes({call: {call: given} for call in range(clients)}, layouts=layouts)
-    return processes, Order(phase=PHASE, slots={}, layouts=layouts, turns=()), given
+    return processes, phase_run(layouts), given
 
 
 def test_what_a_process_holds_and_what_the_driver_gets_is_uniform():
     processes, order, given = large(3)
     held = [masked.vector.copy() for masked in processes.held.calls.values()]
-    open_sums(processes, order, processes.clients, last=True)
+    open_sums(processes.exchange, order, processes.clients, last=True)
     masked = sent(processes, "mask")
     assert len(masked) == 3
     plain = encode(unmasked([given], order.layouts), order.layouts)
@@ -161,7 +159,7 @@ def test_one_client_cannot_be_read_from_all_that_the_driver_saw_and_one_share_to
     clients, victim = 5, 2
     processes, order, given = large(clients, size=500)
     seeds = {c: masked.parties[c].seed for c, masked in processes.held.calls.items()}
-    open_sums(processes, order, processes.clients, last=True)
+    open_sums(processes.exchange, order, processes.clients, last=True)
     revealed = {c: shares[c] for c, shares in sent(processes, "reveal").items()}
     masked = sent(processes, "mask")[victim]
     plain = encode(unmasked([given], order.layouts), order.layouts)
@@ -181,5 +179,7 @@ def test_one_client_cannot_be_read_from_all_that_the_driver_saw_and_one_share_to
 def test_two_slots_of_which_nobody_sends_one_give_one_sum():
     given = contribution([1.0] * 8, 5, both=False)
     processes = Processes({1: {0: given}, 2: {1: given}})
-    assert open_sums(processes, ORDER, processes.clients, last=True).lanes.keys() == {"a"}
+    assert open_sums(
+        processes.exchange, phase_run(), processes.clients, last=True
+    ).lanes.keys() == {"a"}
     assert LAYOUTS.keys() == {"a", "b"}

@@ -71,13 +71,13 @@ def test_weighted_without_optimiser_is_the_default_to_the_bit():
     for slot, tensors in default.state.server.slots.items():
         assert same_bits(ran.state.server.slots[slot], tensors)
     assert default.spy.served[1][2]["encoder"].weight == 44
-    assert default.state.optimizer == {}
+    assert default.state.stages == {}
 
 
 @pytest.mark.parametrize("optimizer", ["momentum", "adam"])
 def test_an_optimiser_moves_the_server_towards_the_mean_but_for_running_statistics(optimizer):
     ran = federated(rule="equal", optimizer=optimizer, learning_rate=0.3, momentum=0.5)
-    moments = ran.state.optimizer["encoder"]
+    moments = ran.state.stages["optimizer/encoder"]
     before, after, sent = last_round(ran)
     for name, values in sent.items():
         mean = torch.from_numpy(values.mean(axis=0))
@@ -90,7 +90,9 @@ def test_an_optimiser_moves_the_server_towards_the_mean_but_for_running_statisti
         expected = before[name] + 0.3 * direction
         assert torch.allclose(after[name], expected, rtol=1e-12, atol=1e-15)
         assert not torch.allclose(after[name], mean, rtol=1e-3, atol=1e-3)
-    assert {"encoder", "instance", "cluster"} == set(ran.state.optimizer)
+    assert {f"optimizer/{slot}" for slot in ("encoder", "instance", "cluster")} == set(
+        ran.state.stages
+    )
     assert not any("running" in name for name in moments)
 
 
@@ -126,7 +128,7 @@ def test_models_of_a_pool_that_nobody_sent_keep_bits_and_moments():
         "model/3": 1,
     }
     assert torch.equal(state.server.slots["model/1"]["w"], torch.full((2,), 1 / 3))
-    assert sorted(state.optimizer) == ["model/0", "model/2", "model/3"]
+    assert sorted(state.stages) == [f"optimizer/model/{number}" for number in (0, 2, 3)]
 
 
 @pytest.mark.parametrize("phases", [1, 2])
@@ -151,12 +153,12 @@ def test_a_resumed_fedadam_run_has_the_bits_of_an_undisturbed_one(tmp_path, phas
         loop.run(start(loop))
     again = make_loop(workload)
     state = load_checkpoint(tmp_path, again.backend).state
-    assert {name[:2] for name in state.optimizer["encoder"]} == {"m/", "v/"}
+    assert {name[:2] for name in state.stages["optimizer/encoder"]} == {"m/", "v/"}
     again.run(state)
     assert plain(state) == plain(undisturbed)
     assert state.simulated == undisturbed.simulated
-    for slot, moments in undisturbed.optimizer.items():
-        assert same_bits(state.optimizer[slot], moments)
+    for slot, moments in undisturbed.stages.items():
+        assert same_bits(state.stages[slot], moments)
 
 
 def test_a_run_says_what_was_simulated_and_ends_with_0(tmp_path):

@@ -39,9 +39,9 @@ def test_a_run_under_masks_leaves_the_same_model(choice, tmp_path, monkeypatch):
             seen.append(event)
             yield event
 
-    def noted(self, step, messages):
+    def noted(self, stage, step, messages):
         steps.append(step)
-        return exchange(self, step, messages)
+        return exchange(self, stage, step, messages)
 
     monkeypatch.setattr(SerialBackend, "execute", watched)
     monkeypatch.setattr(SerialBackend, "exchange", noted)

@@ -34,7 +34,7 @@ _READS = (2, 3, FORMAT)
 STATES = "states"
 _MALFORMED = (AttributeError, LookupError, OverflowError, TypeError, ValueError)
 """What a record with a right checksum and other content raises."""
-_FILES = ("server.safetensors", "optimizer.safetensors", "mail.safetensors")
+_FILES = ("server.safetensors", "stages.safetensors", "mail.safetensors")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -80,7 +80,7 @@ class _Record(TypedDict):
     dropped: NonNegativeInt
     facts: dict[str, Any]
     slots: list[str]
-    optimizer: list[str]
+    stages: list[str]
     clients: dict[str, str]
     packs: NotRequired[list[str]]
     rows: NotRequired[list[str]]
@@ -89,7 +89,7 @@ class _Record(TypedDict):
     simulated: dict[str, NonNegativeInt]
     best: float | None
     accounts: NotRequired[dict[str, _Account]]
-    released: NotRequired[NonNegativeInt]
+    counts: dict[str, NonNegativeInt]
     ledger: _Ledger
     tracking: _Tracking
     config: dict[str, Any]
@@ -124,10 +124,10 @@ def state_record(state: RunState, rows: Mapping[int, Row]) -> dict[str, Any]:
         "phases": state.phases,
         "failures": list(state.failures),
         "dropped": state.dropped,
-        "optimizer": sorted(state.optimizer),
+        "stages": sorted(state.stages),
         "simulated": dict(state.simulated),
         "best": state.best,
-        "released": state.released,
+        "counts": dict(state.counts),
         "ledger": {**totals, **by_client},
     }
 
@@ -148,8 +148,8 @@ def with_rows(record: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def state_tensors(state: RunState, backend: Backend) -> tuple[dict[Key, Tensor], ...]:
-    """The tensors of the server's slots, its optimiser, and the mail in flight."""
-    return _by_slot(state.server.slots), _by_slot(state.optimizer), _by_route(state, backend)
+    """The tensors of the server's slots, the stages of the aggregation, and the mail in flight."""
+    return _by_slot(state.server.slots), _by_slot(state.stages), _by_route(state, backend)
 
 
 def restore(
@@ -159,7 +159,7 @@ def restore(
     backend: Backend,
 ) -> RunState:
     """Build the run's state from its `state_record` and its `state_tensors`."""
-    server, optimizer, mail = tensors
+    server, stages, mail = tensors
     state = RunState(
         server=ServerState(
             round=record["round"],
@@ -173,8 +173,8 @@ def restore(
         failures=record["failures"],
         dropped=record["dropped"],
         best=record["best"],
-        released=record.get("released", 0),  # as in checkpoints of earlier versions
-        optimizer=_group_slots(optimizer, record["optimizer"]),
+        counts=record["counts"],
+        stages=dict(_group_slots(stages, record["stages"])),
         simulated=Counter(record["simulated"]),
         accounts={  # checkpoints of earlier versions have none
             int(client): ClientAccount(**own) for client, own in record.get("accounts", {}).items()

@@ -4,8 +4,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PositiveFloat, ValidationInfo, field_validator
 
-from coterie.config.component import Component
+from coterie.config.component import Component, NestedComponent
 
+Compression = Literal["none", "int8", "topk"]
 AggregationRule = Literal["weighted", "equal", "median", "trimmed_mean"]
 Decay = Annotated[float, Field(ge=0.0, lt=1.0)]
 
@@ -19,6 +20,14 @@ class AggregationConfig(Component):
     trim: Annotated[float, Field(ge=0.0, lt=0.5)] = 0.1
     """Share of the clients that `trimmed_mean` leaves out at each end, rounded down to one or
     more."""
+    compression: Compression = "none"
+    """How clients compress their updates: `int8` rounds them at random to 255 levels a tensor,
+    `topk` sends the largest entries and adds the rest to the client's next update."""
+    keep: Annotated[float, Field(gt=0.0, le=1.0)] = 0.01
+    """Share of a client's entries that `topk` sends."""
+    stages: tuple[NestedComponent, ...] = ()
+    """Further stages of a user's own, as {target: package.module:Class, key: value}; see
+    docs/extend.md."""
     optimizer: Literal["none", "momentum", "adam"] = "none"
     """`none`: the server takes the mean; `momentum`: FedAvgM; `adam`: FedAdam."""
     learning_rate: PositiveFloat | None = None

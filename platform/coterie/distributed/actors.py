@@ -18,7 +18,6 @@ from coterie.execution.backend import Workload
 from coterie.execution.build import build_method, build_predictor, build_worker, warm_up
 from coterie.execution.device import check_device
 from coterie.execution.events import CallDone, Event, Handle, Order, TurnDone, TurnStarted
-from coterie.execution.masked_sums import SecureStep
 from coterie.execution.packing import Packed, PackedServer, pack_server, unpack, unpack_server
 from coterie.execution.predictor import Chunk
 from coterie.execution.silo_data import SiloData, Tally
@@ -124,9 +123,9 @@ class ClientActor:
             if last:
                 yield Report((event,), ())
 
-    def exchange(self, call: int, step: SecureStep, message: Any) -> Any:
-        """Take a step of secure aggregation for a call's clients, whose secrets are here."""
-        return self.worker.masked.take(call, step, message)
+    def exchange(self, stage: str, call: int, question: str, message: Any) -> Any:
+        """Ask a stage of the aggregation about a call that ran here."""
+        return self.worker.pipeline.answer(stage, call, question, message)
 
     def predict(self, server: PackedServer, key: str, chunk: Chunk) -> Prediction:
         """Predict a chunk's embeddings and probabilities."""

@@ -9,6 +9,7 @@ from typing import Any
 import ray
 from ray.exceptions import ObjectLostError, RayActorError
 
+from coterie.aggregation.stage import Late
 from coterie.contract.clusterer import Prediction
 from coterie.contract.phase import Mean, Phase, ServerState, Tensors
 from coterie.distributed.calls import (
@@ -30,7 +31,6 @@ from coterie.errors import RunError, StateLostError
 from coterie.execution.backend import Workload
 from coterie.execution.build import build_method
 from coterie.execution.events import CallDone, CallLost, Event, Handle, Order, Turn, TurnFailed
-from coterie.execution.masked_sums import Late, SecureStep
 from coterie.execution.packing import Packed, pack, pack_server, unpack_server
 from coterie.execution.predictor import Chunk
 from coterie.execution.silo_data import Tally
@@ -78,8 +78,8 @@ class RayBackend:
         self.devices: set[str] = set()
         self._calls = 0
         self._lost: list[str] = []
-        self._session = ""
-        self._hosts: dict[int, Any] = {}  # calls of the session to their actors
+        self._key = ""
+        self._hosts: dict[int, Any] = {}  # calls of the phase to their actors
         self._sizes: dict[int, int] = {}  # and to their numbers of turns
 
     @property
@@ -93,8 +93,8 @@ class RayBackend:
             yield from self._execute(order)
 
     def _execute(self, order: Order) -> Iterator[Event]:
-        if order.session != self._session:
-            self._session, self._hosts, self._sizes = order.session, {}, {}
+        if order.key != self._key:
+            self._key, self._hosts, self._sizes = order.key, {}, {}
         self._fit(order)
         placed, unplaced = self.fleet.assign(order.turns)
         yield from self._fail_unplaced(unplaced)
@@ -164,12 +164,12 @@ class RayBackend:
                 f"{moved} client states moved to the driver's node, as the run leaves theirs."
             )
 
-    def exchange(self, step: SecureStep, messages: Mapping[int, Any]) -> dict[int, Any]:
-        """Take a step of secure aggregation on the actors; one that died or hangs is replaced."""
+    def exchange(self, stage: str, question: str, messages: Mapping[int, Any]) -> dict[int, Any]:
+        """Ask a stage of the aggregation on the actors; one that died or hangs is replaced."""
         answers: dict[int, Any] = {}
         with as_run_error():
             asked = {
-                call: self._hosts[call].exchange.remote(call, step, message)
+                call: self._hosts[call].exchange.remote(stage, call, question, message)
                 for call, message in messages.items()
             }
             until = {call: self._until(call, messages) for call in messages}
@@ -185,7 +185,7 @@ class RayBackend:
         return answers
 
     def _until(self, call: int, calls: Collection[int]) -> float:
-        """When a step's answer is late: each client of the actor has the time of a turn."""
+        """When an answer is late: each client of the actor has the time of a turn."""
         limit = self._config.faults.client_timeout_s
         if limit is None:
             return math.inf
@@ -335,8 +335,7 @@ class RayBackend:
             now, rest = (turns[:1], turns[1:]) if alone else (turns, ())
             share = replace(order, turns=now)
             stream = actor.execute.options(num_returns="streaming").remote(share, self._calls)
-            if order.session:
-                self._hosts[self._calls], self._sizes[self._calls] = actor, len(now)
+            self._hosts[self._calls], self._sizes[self._calls] = actor, len(now)
             calls[stream] = Call(self._calls, actor, share, alone=alone, rest=rest)
         return calls
 

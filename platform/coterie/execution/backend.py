@@ -14,7 +14,6 @@ from coterie.contract.data import Indices, Samples
 from coterie.contract.method import Task
 from coterie.contract.phase import Mean, Phase, ServerState, Tensors
 from coterie.execution.events import Event, Handle, Order
-from coterie.execution.masked_sums import SecureStep
 from coterie.execution.packing import Packed
 from coterie.execution.predictor import Chunk
 from coterie.execution.silo_data import Tally
@@ -65,15 +64,16 @@ class Backend(Protocol):
             InterruptedRunError: If the run was asked to stop.
         """
 
-    def exchange(self, step: SecureStep, messages: Mapping[int, Any]) -> dict[int, Any]:
-        """Take a step of secure aggregation where calls of the last orders ran.
+    def exchange(self, stage: str, question: str, messages: Mapping[int, Any]) -> dict[int, Any]:
+        """Ask a stage of the aggregation where calls of the last orders ran.
 
         Args:
-            step: The step.
-            messages: Call to what its clients need for the step.
+            stage: The stage.
+            question: What it is asked, by `Stage.answer`.
+            messages: Call to the question's message.
 
         Returns:
-            Call to its clients' answer, or `Late` if its process was ended because it took too
+            Call to answer, or `Late` if its process was ended because it took too
             long; calls whose process is lost are absent.
         """
 

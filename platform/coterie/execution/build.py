@@ -5,6 +5,7 @@ from functools import partial
 
 import torch
 
+from coterie.aggregation.compose import compose_stages
 from coterie.config.component import load_target, target_of
 from coterie.contract.method import Method
 from coterie.contract.seeds import derive_seed
@@ -52,8 +53,10 @@ def build_worker(
     stacked = None
     if isinstance(trainer, StackedTrainer):
         stacked = StackedTurns(trainer=trainer, size=size, pool=pool)
+    method = build_method(workload)
     return Worker(
-        method=build_method(workload),
+        method=method,
+        pipeline=compose_stages(config, method),
         samples=workload.samples,
         parts=workload.parts,
         labels=workload.labels,

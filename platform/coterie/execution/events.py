@@ -4,12 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from coterie.config.aggregation import AggregationRule
+from coterie.aggregation.exact import Lanes, Layout
 from coterie.contract.phase import Phase
-from coterie.execution.clipping import Sensitivity
-from coterie.execution.exact import Lanes, Layout
 from coterie.execution.packing import Packed
-from coterie.execution.record_noise import RecordNoise
 
 Handle = Any
 """A `Packed`, or a backend's reference to one."""
@@ -26,9 +23,7 @@ class Turn:
         state: What it kept from its last turn, or None.
         mail: Sender to message.
         work: Share of its local steps to do; under 1 for a straggler.
-        heaviest: The largest weight of its contributions; None where weights do not count.
-        noise: What makes its training private for single samples, or None.
-        secret: The key of noise that the client adds to its own records; empty if it adds none.
+        stages: Stage of the aggregation to what it gives this client.
     """
 
     client: int
@@ -37,9 +32,7 @@ class Turn:
     state: Handle | None = None
     mail: Mapping[int, Handle] = field(default_factory=dict)
     work: float = 1.0
-    heaviest: int | None = None
-    noise: RecordNoise | None = None
-    secret: bytes = b""
+    stages: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,18 +44,16 @@ class Order:
         slots: Slot to the tensors offered to every client.
         layouts: Slot to the layout of its contributions.
         turns: The clients' turns.
-        rule: How contributions are aggregated.
-        session: Where sums are masked, a word that no other run of a phase has; else "".
-        sensitivity: What bounds the sums under differential privacy; None without.
+        key: A word that no other run of a phase has.
+        stages: Stage of the aggregation to what it gives every client.
     """
 
     phase: Phase
     slots: Mapping[str, Handle]
     layouts: Mapping[str, Layout]
     turns: tuple[Turn, ...]
-    rule: AggregationRule = "weighted"
-    session: str = ""
-    sensitivity: Sensitivity | None = None
+    key: str = ""
+    stages: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +71,7 @@ class TurnDone:
         seconds: Wall-clock time of the turn.
         state: What it keeps for its next turn, or None.
         mail: Recipient to message.
-        updates: Slot to its contribution, where the rule needs each client's.
+        updates: Slot to its contribution, where the server receives them one by one.
         note: What people should know of the turn, in one printable line; "" if nothing.
         bytes_down: Key to bytes that it received besides the slots.
         smallest: Slot, "records/<key>" or "mail/<key>" to the fewest samples that a vector of it
@@ -126,11 +117,11 @@ class TurnFailed:
 class CallDone:
     """A call succeeded; its turns count from now on.
 
-    Under secure aggregation its sums stay, masked, in its process until `Backend.exchange`.
+    A stage may keep its sums in its process until `Backend.exchange`.
 
     Attributes:
         call: The call.
-        lanes: Slot to its sums.
+        lanes: Slot to its sums; empty if a stage keeps them.
         device: The name of what the turns were computed on; "" if there were none.
     """
 

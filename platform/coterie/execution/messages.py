@@ -9,17 +9,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coterie.contract.form import ANY, LARGEST, Bounds, Form, Length
-from coterie.contract.phase import Mean, Outcome, Phase, ServerState, Slots, Tensors
-from coterie.contract.rules import is_variance
-from coterie.errors import ConfigError, ContractError, printable
-from coterie.execution.exact import (
+from coterie.aggregation.exact import (
     Layout,
     check_positive,
     check_value,
-    check_weight,
     magnitude,
 )
+from coterie.contract.form import ANY, LARGEST, Bounds, Form, Length
+from coterie.contract.phase import Mean, Outcome, Phase, ServerState, Slots, Tensors
+from coterie.contract.rules import is_variance
+from coterie.errors import ContractError, printable
 
 WEIGHT_BYTES = 8
 """Each contribution carries its weight, one int64."""
@@ -48,17 +47,6 @@ def check_offer(phase: Phase, slots: Slots, server: ServerState) -> None:
         )
 
 
-def check_sums_only(phase: Phase) -> None:
-    """Raise a ConfigError if clients send the server, or each other, anything but sums."""
-    for kind, keys in (("record", phase.records), ("mail", phase.mail)):
-        if keys:
-            raise ConfigError(
-                f"privacy.secure_aggregation=true: clients send the {kind} {sorted(keys)[0]!r} in "
-                f"phase {phase.name!r}, which is no sum; leave it out, or choose a method whose "
-                "clients send sums only, such as fedavg or concord."
-            )
-
-
 def check_outcome(
     phase: Phase,
     outcome: Outcome,
@@ -66,7 +54,6 @@ def check_outcome(
     clients: Collection[int] | None,
     *,
     samples: int = 1,
-    heaviest: int | None = None,
 ) -> Outcome:
     """Check an outcome against the phase, before anything of it is sent.
 
@@ -76,7 +63,6 @@ def check_outcome(
         layouts: Slot to the layout that contributions must have.
         clients: The clients that it may send mail to, or None if they are not known here.
         samples: The client's number of samples.
-        heaviest: The largest weight that its contributions may have; None where none counts.
 
     Returns:
         The outcome, its metrics as plain floats.
@@ -97,7 +83,7 @@ def check_outcome(
         if extra := keys - declared:
             raise ContractError(_undeclared(verb, extra, declared_as, phase))
     for slot, contribution in outcome.up.items():
-        _check_contribution(slot, contribution, layouts[slot], heaviest)
+        _check_contribution(slot, contribution, layouts[slot])
         _check_bounds(slot, contribution, phase.bounds.get(slot, {}), samples)
     if missing := (phase.records & set(phase.forms)) - set(outcome.records):
         raise ContractError(
@@ -215,13 +201,10 @@ def _check_layout(slot: str, tensors: Tensors, layout: Layout) -> None:
             raise ContractError(f"slot {slot!r}: {name!r} is {tensors[name].dtype}; send {dtype}.")
 
 
-def _check_contribution(
-    slot: str, contribution: Mean, layout: Layout, heaviest: int | None
-) -> None:
+def _check_contribution(slot: str, contribution: Mean, layout: Layout) -> None:
     check_positive(slot, contribution.weight)
     _check_layout(slot, contribution.tensors, layout)
-    largest, open_ended = 0.0, [math.inf] * len(layout.names)
-    for name, limit in zip(layout.names, layout.limits or open_ended, strict=True):
+    for name in layout.names:
         # One pass and no mask in memory; both bounds of a tensor with a NaN are NaN.
         found = magnitude(contribution.tensors[name])
         if not math.isfinite(found):
@@ -231,14 +214,6 @@ def _check_contribution(
             raise ContractError(
                 f"Slot {slot!r}: {name!r} has a value below 0; send a variance as it is measured."
             )
-        if found > limit:
-            raise ContractError(
-                f"Slot {slot!r}: {name!r} has a value of {found:.3g}, over {limit:.3g}, which the "
-                "server's own value and faults.max_growth allow; lower the learning rate."
-            )
-        largest = max(largest, found)
-    if heaviest is not None:
-        check_weight(slot, layout, contribution.weight, largest, heaviest)
 
 
 def _check_bounds(

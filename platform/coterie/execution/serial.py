@@ -10,7 +10,6 @@ from coterie.execution.backend import Workload
 from coterie.execution.build import build_predictor, build_worker
 from coterie.execution.device import device_name
 from coterie.execution.events import Event, Handle, Order
-from coterie.execution.masked_sums import SecureStep
 from coterie.execution.packing import Packed
 from coterie.execution.predictor import Chunk
 from coterie.execution.silo_data import Tally
@@ -42,10 +41,10 @@ class SerialBackend:
         self._calls += 1
         yield from self.worker.run(order, self._calls)
 
-    def exchange(self, step: SecureStep, messages: Mapping[int, Any]) -> dict[int, Any]:
-        """Take a step of secure aggregation for each call."""
-        sums = self.worker.masked
-        return {call: sums.take(call, step, message) for call, message in messages.items()}
+    def exchange(self, stage: str, question: str, messages: Mapping[int, Any]) -> dict[int, Any]:
+        """Ask a stage of the aggregation for each call."""
+        answer = self.worker.pipeline.answer
+        return {call: answer(stage, call, question, given) for call, given in messages.items()}
 
     def serve(
         self,

@@ -1,8 +1,7 @@
 """The client that a method's client half is given: the contract's `Client` for one turn."""
 
-import hmac
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -11,17 +10,16 @@ from lightning import LightningModule
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from coterie.aggregation.pipeline import ClientStages
 from coterie.contract.client import ClientData, Fit, LocalTrainer, ModuleT, Plan
 from coterie.contract.clusterer import parameter_dtype, to_unit
 from coterie.contract.own_module import Trained, Training
 from coterie.contract.phase import Tensors
 from coterie.contract.seeds import derive_seed
-from coterie.errors import ConfigError, ContractError
+from coterie.errors import ConfigError
 from coterie.execution import own_trainer
 from coterie.execution.batches import SeededBatches
-from coterie.execution.discrete_gaussian import Stream, discrete_gaussian
 from coterie.execution.module_pool import ModulePool
-from coterie.execution.record_noise import RecordNoise, noisy_training
 from coterie.execution.trainer import LightningTrainer
 
 _EMBED_ROWS = 256
@@ -43,8 +41,7 @@ class TurnClient:
         pool: Modules kept between turns.
         device: Where to embed.
         work: Share of the local steps to do; under 1 for a straggler.
-        noise: What makes training private for single samples, or None.
-        secret: The key of noise in the client's own records; empty if the phase has no ε.
+        stages: The stages of the aggregation, for this task.
     """
 
     id: int
@@ -57,8 +54,7 @@ class TurnClient:
     pool: ModulePool
     device: torch.device
     work: float = 1.0
-    noise: RecordNoise | None = None
-    secret: bytes = b""
+    stages: ClientStages = field(default_factory=ClientStages)
 
     def module(self, kind: str, build: Callable[[], ModuleT]) -> ModuleT:
         """The module in its initial state."""
@@ -71,9 +67,7 @@ class TurnClient:
         batches = SeededBatches(data, plan, seed, with_labels=self.needs_labels, work=self.work)
         # With a seed that outlives the turn, a network's own draws must not repeat in the next one.
         own = seed if plan.seed is None else derive_seed(seed, "turn", plan.first_step)
-        if self.noise is None:
-            return self.trainer.fit(module, batches, own)
-        with noisy_training(module, plan, self.noise):
+        with self.stages.training(module, plan):
             return self.trainer.fit(module, batches, own)
 
     def train(self, module: Any, training: Training) -> Trained:
@@ -93,11 +87,8 @@ class TurnClient:
         return self.trainer
 
     def noisy(self, sums: NDArray[np.int64], sigma: int, purpose: str) -> NDArray[np.int64]:
-        """The integers with noise from the turn's secret."""
-        if not self.secret:
-            raise ContractError(f"{purpose}: give the phase an epsilon, for noise on the clients.")
-        key = hmac.digest(self.secret, f"{purpose} {sigma} ".encode() + sums.tobytes(), "sha256")
-        return sums + discrete_gaussian(Stream(key), sigma, len(sums))
+        """The integers with noise of the client's own."""
+        return self.stages.noisy(sums, sigma, purpose)
 
     def embed(self, network: nn.Module, samples: Tensor | None = None) -> Tensor:
         """The network's outputs for samples, by default the client's own, on the CPU, in order."""

@@ -4,7 +4,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
@@ -12,12 +12,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from coterie.aggregation.audit import smallest_sent
+from coterie.aggregation.exact import SumsExceededError
+from coterie.aggregation.pipeline import ClientStages, Pipeline
+from coterie.aggregation.stage import Contribution, Sums, Task
 from coterie.contract.client import ClientData, LocalTrainer
 from coterie.contract.data import Indices, Samples
 from coterie.contract.method import Method
-from coterie.contract.phase import Mean, Outcome, Slots, Tensors
+from coterie.contract.phase import Slots, Tensors
 from coterie.errors import ConfigError, StateLostError, described, printable
-from coterie.execution.clipping import clipped
 from coterie.execution.device import device_name
 from coterie.execution.events import (
     CallDone,
@@ -29,14 +32,10 @@ from coterie.execution.events import (
     TurnFailed,
     TurnStarted,
 )
-from coterie.execution.exact import ExactMeans, Layout, SumsExceededError
 from coterie.execution.failure_trace import trace_of
-from coterie.execution.group_sizes import smallest_groups, smallest_sent
-from coterie.execution.masked_sums import MaskedSum, MaskedSums, masked_bytes
 from coterie.execution.messages import bytes_peer, bytes_up, check_outcome, items_peer
 from coterie.execution.module_pool import ModulePool
 from coterie.execution.packing import Packed, pack, unpack
-from coterie.execution.robust import sent_whole, summed
 from coterie.execution.silo_data import SiloData
 from coterie.execution.stacked_turns import StackedTurns
 from coterie.execution.turn_client import TurnClient
@@ -86,7 +85,7 @@ class _Call(NamedTuple):
     number: int
     order: Order
     slots: Slots
-    sums: ExactMeans | MaskedSum
+    sums: Sums
 
 
 @dataclass(kw_only=True)
@@ -95,6 +94,7 @@ class Worker:
 
     Attributes:
         method: The method; its client half runs here.
+        pipeline: The aggregation, of which a part happens here.
         samples: "train" and, where there are any, "test" samples; empty where data is siloed.
         parts: Client to its rows of the training samples.
         labels: The training samples' classes; None unless the method is supervised.
@@ -104,11 +104,11 @@ class Worker:
         deadline: The time limit of a turn; the trainer checks it too.
         resolve: Reads the tensors behind a handle.
         silo_data: The data of siloed clients, or None.
-        masked: The sums and secrets of secure aggregation.
         stacked: Runs turns whose clients are trained together; None for one after the other.
     """
 
     method: Method
+    pipeline: Pipeline
     samples: Mapping[str, Samples]
     parts: Sequence[Indices]
     labels: NDArray[np.int64] | None
@@ -118,16 +118,13 @@ class Worker:
     deadline: Deadline
     resolve: Resolve = field(default=lambda handle: handle)
     silo_data: SiloData | None = None
-    masked: MaskedSums = field(default_factory=MaskedSums)
     stacked: StackedTurns | None = None
 
     def run(self, order: Order, call: int) -> Iterator[Event]:
         """Run the order's turns one after the other; the last event carries their sums."""
         slots = {name: unpack(self.resolve(handle)) for name, handle in order.slots.items()}
-        means = ExactMeans(dict(order.layouts))
-        begin, session = self.masked.begin, order.session
-        masked = begin(session, call, order.layouts) if session else None
-        take = partial(self._turn, _Call(call, order, slots, masked or means))
+        sums = self.pipeline.open(order.key, call, order.layouts, order.stages)
+        take = partial(self._turn, _Call(call, order, slots, sums))
         if self.stacked is None:
             for turn in order.turns:
                 if self.deadline.limit is not None:
@@ -135,39 +132,28 @@ class Worker:
                 yield take(turn, self.trainer, self.pool)
         else:
             yield from self.stacked.run(order.turns, take)
-        yield CallDone(call=call, lanes=means.lanes, device=device_name(self.device))
+        yield CallDone(call=call, lanes=sums.lanes, device=device_name(self.device))
 
     def _turn(self, of: _Call, turn: Turn, trainer: LocalTrainer, pool: ModulePool) -> Event:
-        order, slots, sums, call = of.order, of.slots, of.sums, of.number
         started = time.perf_counter()
+        stages = ClientStages()
         self.deadline.begin()
         try:
-            client = self._client(turn, trainer, pool)
-            outcome = self.method.client(client, order.phase, slots)
+            stages = self._stages(of, turn)
+            client = self._client(turn, stages, trainer, pool)
+            offered = {slot: of.slots[slot] for slot in of.order.phase.down}
+            outcome = self.method.client(client, of.order.phase, offered)
             self.deadline.check()
             outcome = check_outcome(
-                order.phase,
+                of.order.phase,
                 outcome,
-                order.layouts,
-                self._recipients(order, turn),
+                of.order.layouts,
+                self._recipients(of.order, turn),
                 samples=turn.size,
-                heaviest=turn.heaviest,
             )
-            # Under differential privacy nothing leaves the client but what is noised.
-            noisy = order.sensitivity is not None or turn.noise is not None
-            if noisy:
-                outcome = replace(outcome, metrics={}, note="")
-            done = _turn_done(call, turn.client, outcome, time.perf_counter() - started)
-            done = replace(done, updates=sent_whole(order.rule, outcome.up))
-            up = summed(order.rule, _bounded(order, outcome.up, slots))
-            if isinstance(sums, ExactMeans):
-                sent = {slot: mean.tensors for slot, mean in outcome.up.items()}
-                groups = {} if noisy else smallest_groups(self.method, sent)
-                done = replace(done, smallest={**done.smallest, **groups})
-                sums.add(up)  # last, so that a client that fails adds nothing
-            else:
-                done = replace(done, bytes_up=_masked(done.bytes_up, order.layouts))
-                sums.add(turn.client, up)
+            sent = stages.contribute(outcome)
+            done = _turn_done(of.number, turn.client, sent, time.perf_counter() - started)
+            of.sums.add(turn.client, sent.up)  # last, so that a client that fails adds nothing
         except (StateLostError, SumsExceededError):
             raise
         except BaseException as error:  # one client stops no other, also not by sys.exit
@@ -175,20 +161,37 @@ class Worker:
             _logger.debug("Client %d failed", turn.client, exc_info=True)
             refused = isinstance(error, ConfigError)
             message = described(error) if refused else _failure_message(error)
-            failed = TurnFailed(call=call, client=turn.client, message=message, refused=refused)
-            return failed if refused else replace(failed, trace=_trace(error, order, turn))
+            trace = "" if refused else trace_of(error, private=stages.hides)
+            return TurnFailed(
+                call=of.number, client=turn.client, message=message, refused=refused, trace=trace
+            )
         return done
+
+    def _stages(self, of: _Call, turn: Turn) -> ClientStages:
+        """The aggregation's stages for a turn, and what the client has kept."""
+        task = Task(
+            phase=of.order.phase,
+            client=turn.client,
+            samples=turn.size,
+            seed=turn.seed,
+            received=of.slots,
+            layouts=of.order.layouts,
+        )
+        state = None if turn.state is None else self._read(turn, turn.state)
+        return self.pipeline.for_client(task, of.order.stages, turn.stages, state)
 
     def _recipients(self, order: Order, turn: Turn) -> Collection[int]:
         """The clients that a client may send mail to."""
         named = order.phase.recipients
         return range(len(self.parts)) if named is None else named.get(turn.client, frozenset())
 
-    def _client(self, turn: Turn, trainer: LocalTrainer, pool: ModulePool) -> TurnClient:
+    def _client(
+        self, turn: Turn, stages: ClientStages, trainer: LocalTrainer, pool: ModulePool
+    ) -> TurnClient:
         return TurnClient(
             id=turn.client,
             data=self._data(turn.client),
-            state=None if turn.state is None else self._read(turn, turn.state),
+            state=stages.state,
             mail={sender: self._read(turn, turn.mail[sender]) for sender in sorted(turn.mail)},
             seed=turn.seed,
             needs_labels=self.method.needs_labels,
@@ -196,8 +199,7 @@ class Worker:
             pool=pool,
             device=self.device,
             work=turn.work,
-            noise=turn.noise,
-            secret=turn.secret,
+            stages=stages,
         )
 
     def _data(self, client: int) -> ClientData:
@@ -213,39 +215,23 @@ class Worker:
             raise StateLostError(turn.client) from error
 
 
-def _trace(error: BaseException, order: Order, turn: Turn) -> str:
-    noised = order.sensitivity is not None or turn.noise is not None or turn.secret
-    return trace_of(error, private=bool(noised or order.session))
-
-
-def _turn_done(call: int, client: int, outcome: Outcome, seconds: float) -> TurnDone:
+def _turn_done(call: int, client: int, sent: Contribution, seconds: float) -> TurnDone:
+    outcome = sent.outcome
     return TurnDone(
         call=call,
         client=client,
         records=pack(outcome.records),
         metrics=outcome.metrics,
-        bytes_up=bytes_up(outcome),
+        bytes_up={**bytes_up(outcome), **sent.bytes_up},
         bytes_peer=bytes_peer(outcome),
         items_peer=items_peer(outcome),
         seconds=seconds,
         state=None if outcome.state is None else pack(outcome.state),
         mail={recipient: pack(message) for recipient, message in outcome.mail.items()},
         note=printable(outcome.note),
-        smallest=smallest_sent(outcome),
+        smallest={**smallest_sent(outcome), **sent.smallest},
+        updates={slot: pack(sent.whole[slot]) for slot in sorted(sent.whole)},
     )
-
-
-def _bounded(order: Order, up: Mapping[str, Mean], slots: Slots) -> Mapping[str, Mean]:
-    """The contributions; under differential privacy the clipped update from these slots."""
-    bound = order.sensitivity
-    if bound is None or not bound.clips:
-        return up
-    return clipped(up, slots, order.layouts, bound.steps)
-
-
-def _masked(sizes: Mapping[str, int], layouts: Mapping[str, Layout]) -> dict[str, int]:
-    """The bytes sent where contributions are masked: one to every slot, larger than without."""
-    return {**sizes, **{slot: masked_bytes(layout) for slot, layout in layouts.items()}}
 
 
 def _failure_message(error: BaseException) -> str:

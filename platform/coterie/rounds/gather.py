@@ -1,27 +1,29 @@
 """Collects a phase's events and applies the failure policy: policy is apart from execution."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
+from coterie.aggregation.exact import ExactMeans
+from coterie.aggregation.pipeline import Pipeline
+from coterie.aggregation.stage import PhaseRun
 from coterie.config.schema import FaultsConfig
-from coterie.contract.phase import Mean, Phase, Tensors
+from coterie.contract.phase import Mean, Tensors
 from coterie.errors import ConfigError, CoterieError, InterruptedRunError, RunError
 from coterie.execution.backend import Backend
-from coterie.execution.events import CallDone, CallLost, Event, Handle, Order, TurnDone, TurnFailed
-from coterie.execution.exact import ExactMeans
+from coterie.execution.events import (
+    CallDone,
+    CallLost,
+    Event,
+    Handle,
+    Order,
+    Turn,
+    TurnDone,
+    TurnFailed,
+)
 from coterie.execution.packing import unpack
-from coterie.execution.secure_party import FEWEST
 from coterie.rounds.failure_log import FAILURES
-from coterie.rounds.secure_aggregation import Opened, open_sums, require
-
-Join = Callable[[ExactMeans], Mapping[str, Mean]]
-
-KEYS = "secure_aggregation"
-"""Keys and shares in the counts of bytes."""
-_LOST = "its process was lost with its masked sum"
-_ATTEMPTS = 3
-"""Attempts at opening masked sums; the last one goes on without clients that are lost."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,30 +72,33 @@ class PhaseResult:
 def run_phase(
     backend: Backend,
     order: Order,
+    run: PhaseRun,
+    pipeline: Pipeline,
     faults: FaultsConfig,
-    watch: Callable[[Event], None],
-    join: Join = ExactMeans.result,
     *,
+    watch: Callable[[Event], None],
     abandoned: Callable[[Sequence[Failure]], None] = lambda failures: None,
 ) -> PhaseResult:
-    """Run every turn of a phase, and failed ones again where the policy says so.
+    """Run every turn of a phase, failed ones again where the policy says so, and aggregate.
 
     Args:
         backend: Runs the turns.
         order: The phase, its slots and turns.
+        run: The same phase, as the stages of the aggregation see it.
+        pipeline: The aggregation.
         faults: What to do about clients that fail.
         watch: Called with every event, for progress.
-        join: Makes slots' means of the sums over all clients; under differential privacy with
-            noise.
         abandoned: Told of all failures if the phase cannot be completed.
 
     Raises:
         ConfigError: If every client refuses the config.
         RunError: If a client fails under `fail`, or fewer than `min_participation` succeed.
     """
-    gather = _Gather(order.phase, ExactMeans(dict(order.layouts)))
+    gather = _Gather(backend, order, faults, watch, ExactMeans(dict(order.layouts)))
     try:
-        _complete(backend, gather, order, faults, watch)
+        gather.run(order.turns)
+        pipeline.collect(run, gather)
+        gather.check_policy()
     except InterruptedRunError:
         raise  # the phase runs again, and so do those that failed
     except CoterieError:
@@ -101,143 +106,104 @@ def run_phase(
         abandoned(gather.failures)
         raise
     gather.note_failed("dropped from the phase")
+    turns = tuple(gather.done[client] for client in sorted(gather.done))
+    means = {**pipeline.total(run, gather.sums), **pipeline.join(run, _whole(turns, backend))}
     return PhaseResult(
-        means=join(gather.means),
-        turns=tuple(gather.done[client] for client in sorted(gather.done)),
+        means=means,
+        # Without their updates, which the object store would then hold for another phase.
+        turns=tuple(replace(turn, updates={}) for turn in turns),
         failures=tuple(gather.failures),
         dropped=tuple(sorted(gather.failed)),
     )
 
 
-def _complete(
-    backend: Backend,
-    gather: "_Gather",
-    order: Order,
-    faults: FaultsConfig,
-    watch: Callable[[Event], None],
-) -> None:
-    """Run every turn, and open the sums if they are masked."""
-    run = partial(_run_turns, backend, gather, faults, watch)
-    if order.session:
-        require(order, FEWEST, len(order.turns), len(order.turns))
-    run(order)
-    _check_policy(gather, order, faults)
-    if order.session and gather.done:
-        _open(backend, gather, order, faults, run)
-        _check_policy(gather, order, faults)
+def _whole(
+    turns: Sequence[TurnDone], backend: Backend
+) -> dict[str, Callable[[], Sequence[Tensors]]]:
+    """Slot to what reads the updates that came one by one, for one slot at a time."""
+    handles: dict[str, list[Handle]] = {}
+    for turn in turns:
+        for slot, handle in turn.updates.items():
+            handles.setdefault(slot, []).append(handle)
 
+    def read(given: Sequence[Handle]) -> list[Tensors]:
+        return [unpack(backend.fetch(handle)) for handle in given]
 
-def _run_turns(
-    backend: Backend,
-    gather: "_Gather",
-    faults: FaultsConfig,
-    watch: Callable[[Event], None],
-    order: Order,
-) -> None:
-    """Run the order's turns, and failed ones once more where the policy says so."""
-    pending = order.turns
-    for attempt in range(2 if faults.on_client_failure == "retry" else 1):
-        if attempt:
-            for turn in sorted(pending, key=lambda turn: turn.client):
-                gather.note(turn.client, gather.failed[turn.client], "retried")
-        for event in backend.execute(replace(order, turns=pending)):
-            gather.take(event)
-            watch(event)
-        pending = tuple(turn for turn in order.turns if turn.client not in gather.done)
-        if not pending:
-            break
-        for turn in pending:  # a turn without any event is a failure too
-            gather.failed.setdefault(turn.client, "its call ended without an answer")
-
-
-def _open(
-    backend: Backend,
-    gather: "_Gather",
-    order: Order,
-    faults: FaultsConfig,
-    run: Callable[[Order], None],
-) -> None:
-    """Open the masked sums; clients of a process that is lost before run again.
-
-    A client that has a process to itself and takes too long has failed, and the policy decides.
-    """
-    retried: set[int] = set()
-    for attempt in range(1, _ATTEMPTS + 1):
-        opened = open_sums(backend, order, gather.calls, last=attempt == _ATTEMPTS)
-        lost = gather.lose(opened.lost)
-        if opened.lanes is not None:
-            gather.means.merge(opened.lanes)
-            gather.count_keys(opened)
-            return
-        late = {client: why for client, why in lost.items() if why != _LOST}
-        again = set(late) - retried if faults.on_client_failure == "retry" else set[int]()
-        for client in sorted(again):
-            gather.note(client, late[client], "retried")
-        retried |= again
-        if gone := lost.keys() - late.keys():
-            gather.note(None, _LOST, "replaced, its clients run again")
-        if turns := tuple(turn for turn in order.turns if turn.client in again | gone):
-            run(replace(order, turns=turns))
-        _check_policy(gather, order, faults)
+    return {slot: partial(read, given) for slot, given in handles.items()}
 
 
 @dataclass
 class _Gather:
-    """Holds a call's turns back until its sums arrive, so that a lost call leaves no trace."""
+    """Holds a call's turns back until its sums arrive, so that a lost call leaves no trace.
 
-    phase: Phase
-    means: ExactMeans
+    It is the `Gathering` of the aggregation's stages.
+    """
+
+    backend: Backend
+    order: Order
+    faults: FaultsConfig
+    watch: Callable[[Event], None]
+    sums: ExactMeans
     done: dict[int, TurnDone] = field(default_factory=dict)
     failed: dict[int, str] = field(default_factory=dict)
     refused: set[int] = field(default_factory=set)
     failures: list[Failure] = field(default_factory=list)
     traced: bool = False  # whether a failed turn has a traceback, for the log
-    calls: dict[int, frozenset[int]] = field(default_factory=dict)  # clients of masked sums
+    calls: dict[int, frozenset[int]] = field(default_factory=dict)
     _staged: dict[int, list[TurnDone | TurnFailed]] = field(default_factory=dict)
 
-    def take(self, event: Event) -> None:
-        """Process one event."""
-        if isinstance(event, TurnDone | TurnFailed):
-            self._staged.setdefault(event.call, []).append(event)
-        elif isinstance(event, CallLost):
-            self._staged.pop(event.call, None)
-            if event.client is None:
-                self.note(None, event.message, "replaced, its clients run again")
-            else:
-                self.failed[event.client] = event.message
-        elif isinstance(event, CallDone):
-            self.means.merge(event.lanes)
-            turns = self._staged.pop(event.call, [])
-            if done := frozenset(turn.client for turn in turns if isinstance(turn, TurnDone)):
-                self.calls[event.call] = done
-            for turn in turns:
-                self._count(turn)
+    @property
+    def retries(self) -> bool:
+        """Whether a client that has failed has a second try."""
+        return self.faults.on_client_failure == "retry"
 
-    def lose(self, calls: Mapping[int, str]) -> dict[int, str]:
-        """Forget the turns of calls whose masked sums are lost.
+    def run(self, turns: Sequence[Turn]) -> None:
+        """Run turns, and failed ones once more where the policy says so; then apply the policy."""
+        pending = tuple(turns)
+        for attempt in range(2 if self.retries else 1):
+            if attempt:
+                for turn in sorted(pending, key=lambda turn: turn.client):
+                    self.note(turn.client, self.failed[turn.client], "retried")
+            for event in self.backend.execute(replace(self.order, turns=pending)):
+                self._take(event)
+                self.watch(event)
+            pending = tuple(turn for turn in turns if turn.client not in self.done)
+            if not pending:
+                break
+            for turn in pending:  # a turn without any event is a failure too
+                self.failed.setdefault(turn.client, "its call ended without an answer")
+        self.check_policy()
 
-        Args:
-            calls: Call to why it was ended, "" if its process is lost.
+    def run_again(self, clients: Collection[int]) -> None:
+        """Run these clients' turns again, if there are any; then apply the policy."""
+        if turns := [turn for turn in self.order.turns if turn.client in clients]:
+            self.run(turns)
+        else:
+            self.check_policy()
 
-        Returns:
-            Client to why it has failed.
-        """
-        lost: dict[int, str] = {}
+    def exchange(self, stage: str, question: str, messages: Mapping[int, Any]) -> dict[int, Any]:
+        """Ask a stage in the processes of these calls."""
+        return self.backend.exchange(stage, question, messages)
+
+    def lose(self, calls: Mapping[int, str], lost: str) -> dict[int, str]:
+        """Forget the turns of calls; return each of their clients with why it has failed."""
+        found: dict[int, str] = {}
         for call, why in calls.items():
             clients = self.calls.pop(call)
             # Of several clients, nobody knows which one hangs.
-            lost |= dict.fromkeys(clients, why if why and len(clients) == 1 else _LOST)
-        for client in lost:
+            found |= dict.fromkeys(clients, why if why and len(clients) == 1 else lost)
+        for client in found:
             del self.done[client]
-        self.failed |= lost
-        return lost
+        self.failed |= found
+        return found
 
-    def count_keys(self, opened: Opened) -> None:
-        """Count the bytes of keys and shares with their clients' turns."""
+    def count(self, key: str, up: Mapping[int, int], down: Mapping[int, int]) -> None:
+        """Count bytes under a key with the clients' turns."""
         for client, turn in self.done.items():
-            up = {**turn.bytes_up, KEYS: opened.up.get(client, 0)}
             self.done[client] = replace(
-                turn, bytes_up=up, bytes_down={KEYS: opened.down.get(client, 0)}
+                turn,
+                bytes_up={**turn.bytes_up, key: up.get(client, 0)},
+                bytes_down={**turn.bytes_down, key: down.get(client, 0)},
             )
 
     def note_failed(self, remedy: str) -> None:
@@ -249,13 +215,30 @@ class _Gather:
         """Record a failure."""
         self.failures.append(
             Failure(
-                round=self.phase.round,
-                phase=self.phase.name,
+                round=self.order.phase.round,
+                phase=self.order.phase.name,
                 client=client,
                 message=message,
                 remedy=remedy,
             )
         )
+
+    def _take(self, event: Event) -> None:
+        if isinstance(event, TurnDone | TurnFailed):
+            self._staged.setdefault(event.call, []).append(event)
+        elif isinstance(event, CallLost):
+            self._staged.pop(event.call, None)
+            if event.client is None:
+                self.note(None, event.message, "replaced, its clients run again")
+            else:
+                self.failed[event.client] = event.message
+        elif isinstance(event, CallDone):
+            self.sums.merge(event.lanes)
+            turns = self._staged.pop(event.call, [])
+            if done := frozenset(turn.client for turn in turns if isinstance(turn, TurnDone)):
+                self.calls[event.call] = done
+            for turn in turns:
+                self._count(turn)
 
     def _count(self, turn: TurnDone | TurnFailed) -> None:
         self.refused.discard(turn.client)
@@ -268,23 +251,24 @@ class _Gather:
         if turn.refused:
             self.refused.add(turn.client)
 
-
-def _check_policy(gather: _Gather, order: Order, faults: FaultsConfig) -> None:
-    if gather.failed and not gather.done and gather.refused == gather.failed.keys():
-        raise ConfigError(gather.failed[min(gather.refused)])
-    see = f" see {FAILURES} in the run's folder," if gather.traced else ""
-    for client, message in sorted(gather.failed.items()):
-        if faults.on_client_failure == "fail":
+    def check_policy(self) -> None:
+        """Raise if a client must not fail, or if too few have succeeded."""
+        faults, number = self.faults, self.order.phase.round
+        if self.failed and not self.done and self.refused == self.failed.keys():
+            raise ConfigError(self.failed[min(self.refused)])
+        see = f" see {FAILURES} in the run's folder," if self.traced else ""
+        for client, message in sorted(self.failed.items()):
+            if faults.on_client_failure == "fail":
+                raise RunError(
+                    f"Client {client} failed in round {number} ({message});{see} "
+                    "mend its data, or set faults.on_client_failure=drop."
+                )
+        asked = len(self.order.turns)
+        if len(self.done) / max(1, asked) < faults.min_participation:
+            first = next(iter(self.failed.values()), "no reason known")
             raise RunError(
-                f"Client {client} failed in round {order.phase.round} ({message});{see} "
-                "mend its data, or set faults.on_client_failure=drop."
+                f"Round {number}: {len(self.done)} of {asked} clients "
+                f"succeeded, under faults.min_participation={faults.min_participation} "
+                f"(first failure: {first});{see} mend what fails, or lower it, and go on with "
+                "resume=true."
             )
-    share = len(gather.done) / max(1, len(order.turns))
-    if share < faults.min_participation:
-        first = next(iter(gather.failed.values()), "no reason known")
-        raise RunError(
-            f"Round {order.phase.round}: {len(gather.done)} of {len(order.turns)} clients "
-            f"succeeded, under faults.min_participation={faults.min_participation} "
-            f"(first failure: {first});{see} mend what fails, or lower it, and go on with "
-            "resume=true."
-        )

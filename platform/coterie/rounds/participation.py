@@ -11,7 +11,6 @@ from coterie.config.schema import RunConfig
 from coterie.contract.phase import Phase
 from coterie.contract.seeds import derive_seed
 from coterie.errors import ConfigError, ContractError
-from coterie.execution.secure_party import FEWEST
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,19 +84,6 @@ class Participation:
         if isinstance(cohort, tuple):
             return len(set(cohort).intersection(here))
         return min(_count(cohort, len(here)), len(here))
-
-    def check_masks(self, phase: Phase) -> None:
-        """Check that what a phase masks is a sum over clients, if none drops out.
-
-        Raises:
-            ConfigError: If fewer clients take part than a masked sum needs.
-        """
-        there = self.size(phase)
-        if phase.up and 0 < there < FEWEST:
-            raise ConfigError(
-                f"privacy.secure_aggregation=true: {there} client takes part in round "
-                f"{phase.round}, and a sum hides it among {FEWEST} or more; let more take part."
-            )
 
     def turnout(self, phase: Phase) -> Turnout:
         """Draw the clients of a phase; none, if none is present or all drop out.

@@ -1,82 +1,39 @@
 """What left clients in a phase, key by key: its form, bytes, and how few samples it tells of."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
+from coterie.aggregation.exact import Layout
+from coterie.aggregation.stage import Sent
 from coterie.contract.form import ANY, Form, Length
-from coterie.contract.method import Method
-from coterie.contract.phase import summed
 from coterie.execution.events import Order, TurnDone
-from coterie.execution.exact import Layout
-from coterie.execution.group_sizes import smallest_groups
-from coterie.rounds.gather import KEYS, PhaseResult
-
-Kind = Literal["slot", "record", "mail", "metric", "note", "keys", "state"]
+from coterie.rounds.gather import PhaseResult
 
 
-@dataclass(frozen=True, kw_only=True)
-class Sent:
-    """What clients sent under one key in one phase.
-
-    Attributes:
-        kind: A slot to be averaged, a record for the server, mail to other clients, a metric, a
-            note for people, keys and shares of secure aggregation, or a state that the client keeps
-            and the run's checkpoints hold.
-        key: Its name.
-        form: Its dtypes and shapes, as text; ranges of lengths where they differ.
-        clients: The clients that sent it.
-        bytes: Their bytes; 0 of a state, which is not sent.
-        samples: The fewest samples that a vector of it stands for; None where that is unknown.
-        summed: Where the server reads the sum alone, the number of clients in it; else 0.
-    """
-
-    kind: Kind
-    key: str
-    form: str
-    clients: int
-    bytes: int
-    samples: int | None
-    summed: int = 0
-
-    def row(self) -> dict[str, Any]:
-        """The values for `metrics.jsonl`."""
-        return asdict(self)
-
-
-def sent_in(order: Order, result: PhaseResult, method: Method) -> tuple[Sent, ...]:
+def sent_in(order: Order, result: PhaseResult) -> tuple[Sent, ...]:
     """What the clients of a phase sent, of the turns that count."""
     sizes = {turn.client: turn.size for turn in order.turns}
     found = (
-        *_slots(order, result, sizes, method),
+        *_slots(order, result.turns, sizes),
         *_records(result.turns),
         *_mail(result.turns, order.phase.forms),
         *_metrics(result.turns, sizes),
+        *_keys(result.turns, order.layouts),
         *_rest(result.turns),
     )
     return tuple(sent for sent in found if sent.clients)
 
 
-def _slots(
-    order: Order, result: PhaseResult, sizes: Mapping[int, int], method: Method
-) -> Iterable[Sent]:
-    totals = {slot: summed(mean) for slot, mean in result.means.items()} if order.session else {}
-    groups = smallest_groups(method, totals)
-    # Under differential privacy clients do not tell how large the groups of their sums are.
-    secret = order.sensitivity is not None and not order.sensitivity.clips
+def _slots(order: Order, turns: Sequence[TurnDone], sizes: Mapping[int, int]) -> Iterable[Sent]:
     for slot, layout in order.layouts.items():
-        turns = [turn for turn in result.turns if slot in turn.bytes_up]
-        own = [turn.smallest.get(slot, sizes[turn.client]) for turn in turns]
-        if order.session:
-            own = [groups.get(slot, sum(sizes[turn.client] for turn in turns))]
+        own = [turn for turn in turns if slot in turn.bytes_up]
         yield Sent(
             kind="slot",
             key=slot,
             form=_layout_text(layout),
-            clients=len(turns),
-            bytes=sum(turn.bytes_up[slot] for turn in turns),
-            samples=None if secret else _least(own),
-            summed=len(turns) if order.session else 0,
+            clients=len(own),
+            bytes=sum(turn.bytes_up[slot] for turn in own),
+            samples=_least(turn.smallest.get(slot, sizes[turn.client]) for turn in own),
+            total=sum(sizes[turn.client] for turn in own),
         )
 
 
@@ -117,21 +74,21 @@ def _metrics(turns: Sequence[TurnDone], sizes: Mapping[int, int]) -> Iterable[Se
         yield Sent(kind="metric", key=key, form=number, clients=len(own), bytes=size, samples=least)
 
 
+def _keys(turns: Sequence[TurnDone], slots: Collection[str]) -> Iterable[Sent]:
+    """What stages of the aggregation have sent besides slots."""
+    of_outcomes = {"metrics", *(f"records/{f.name}" for turn in turns for f in turn.records.fields)}
+    for key in sorted({key for turn in turns for key in turn.bytes_up} - of_outcomes - {*slots}):
+        own = [turn.bytes_up[key] for turn in turns if key in turn.bytes_up]
+        size = sum(own)
+        yield Sent(kind="keys", key=key, form="", clients=len(own), bytes=size, samples=None)
+
+
 def _rest(turns: Sequence[TurnDone]) -> Iterable[Sent]:
-    """Notes, keys of secure aggregation, and what clients keep."""
+    """Notes, and what clients keep."""
     notes = [len(turn.note.encode()) for turn in turns if turn.note]
-    keys = [turn.bytes_up[KEYS] for turn in turns if KEYS in turn.bytes_up]
     kept = [turn for turn in turns if turn.state is not None]
     yield Sent(
         kind="note", key="note", form="text", clients=len(notes), bytes=sum(notes), samples=None
-    )
-    yield Sent(
-        kind="keys",
-        key=KEYS,
-        form="public keys, sealed shares",
-        clients=len(keys),
-        bytes=sum(keys),
-        samples=None,
     )
     yield Sent(
         kind="state", key="state", form="in checkpoints", clients=len(kept), bytes=0, samples=None

@@ -4,11 +4,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from coterie.contract.phase import ServerState
+from coterie.contract.phase import ServerState, Tensors
 from coterie.execution.events import Handle, TurnDone
 from coterie.rounds.accounts import ClientAccount, changed_accounts
 from coterie.rounds.gather import PhaseResult
-from coterie.rounds.server_optimizer import Moments
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,11 +134,11 @@ class RunState:
         phases: Number of completed phases.
         failures: All failures, one sentence each.
         dropped: Number of dropped turns.
-        optimizer: Slot to the server optimiser's tensors.
+        stages: Stage and slot, as "optimizer/encoder", to what a stage of the aggregation keeps.
         simulated: Number of simulated dropouts and stragglers.
         best: The best value of the metric that `checkpoint.best` names.
         accounts: Client to what it has done so far.
-        released: Number of noisy sums that were released, under `privacy.dp`.
+        counts: Stage of the aggregation to the number that it checks a resumed run with.
     """
 
     server: ServerState
@@ -149,11 +148,11 @@ class RunState:
     phases: int = 0
     failures: list[str] = field(default_factory=list)
     dropped: int = 0
-    optimizer: Moments = field(default_factory=dict)
+    stages: dict[str, Tensors] = field(default_factory=dict)
     simulated: Counter[str] = field(default_factory=Counter)
     best: float | None = None
     accounts: dict[int, ClientAccount] = field(default_factory=dict)
-    released: int = 0
+    counts: dict[str, int] = field(default_factory=dict)
 
     def keep(self, result: PhaseResult, simulated: Mapping[str, int]) -> None:
         """Take over what a phase leaves besides the server's state: states, mail and counts."""

@@ -13,7 +13,6 @@ from coterie.contract.method import Task
 from coterie.contract.seeds import seeded
 from coterie.errors import ConfigError, reason
 from coterie.evaluation.own_metrics import build_metrics
-from coterie.execution.robust import trimmed
 from coterie.execution.silo_data import is_siloed
 from coterie.run.precision_checks import check_precision
 
@@ -24,9 +23,9 @@ def check_fit(config: RunConfig, task: Task, data: DataArrays) -> None:
     Raises:
         ConfigError: If there are more clusters than samples, in all or to evaluate on; if two keys
             give the number of clusters; if `checkpoint.best` needs labels and there are none; if
-            the precision does not suit the method; if the rule of aggregation needs what secure
-            aggregation hides; if the encoder's output does not have its declared width; if its
-            group norm has one value a group; or if its batch norm would see single samples.
+            the precision does not suit the method; if the encoder's output does not have its
+            declared width; if its group norm has one value a group; or if its batch norm would see
+            single samples.
     """
     if config.accelerator == "cuda" and config.cluster.backend == "ray":
         _check_slice(config)
@@ -40,7 +39,6 @@ def check_fit(config: RunConfig, task: Task, data: DataArrays) -> None:
     if build_metrics(config.evaluation) and is_siloed(config):
         raise ConfigError("evaluation.metrics: siloed data stays with its clients; leave it out.")
     check_precision(config)
-    _check_rule(config)
     _check_encoder(task, config.method)
 
 
@@ -108,33 +106,6 @@ def _check_slice(config: RunConfig) -> None:
         raise ConfigError(
             "accelerator=cuda: cluster.gpus_per_client=0 gives no actor a GPU; set it, for example "
             "to 0.25, or use accelerator=cpu."
-        )
-
-
-def _check_rule(config: RunConfig) -> None:
-    rule = config.aggregation.rule
-    if config.privacy.secure_aggregation and rule not in ("weighted", "equal"):
-        raise ConfigError(
-            f"aggregation.rule={rule}: it needs each client's update, and "
-            "privacy.secure_aggregation=true shows their sum only; leave one of the two out."
-        )
-
-
-def check_trim(trim: float, clients: Iterable[int]) -> None:
-    """Check that a trimmed mean leaves somebody out: else one client moves it as far as it likes.
-
-    Args:
-        trim: `aggregation.trim`.
-        clients: The numbers of clients of the phases.
-
-    Raises:
-        ConfigError: If it leaves nobody out of one of them.
-    """
-    fewest = min(clients, default=None)
-    if fewest is not None and not trimmed(fewest, trim):
-        raise ConfigError(
-            f"aggregation.trim={trim:g}: of {fewest} clients that leaves nobody out; raise it, let "
-            "more clients take part, or choose aggregation.rule=median."
         )
 
 

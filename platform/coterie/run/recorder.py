@@ -109,7 +109,7 @@ class Recorder:
                 client_seconds=tuple(turn.seconds for turn in turns),
                 simulated=committed.simulated,
                 evaluation=evaluation,
-                epsilon=committed.epsilon,
+                epsilon=committed.metrics.get("epsilon"),
             )
         )
         every = self.config.checkpoint.every
@@ -238,7 +238,7 @@ class Recorder:
             **{f"modelled_seconds/{way}": value for way, value in modelled.items()},
             **{name: count for name, count in simulated.items() if name != "dropped"},
             **({"dropped/simulated": simulated["dropped"]} if "dropped" in simulated else {}),
-            **({} if committed.epsilon is None else {"epsilon": committed.epsilon}),
+            **committed.metrics,
             "participants": len(result.turns),
             "failures": len(result.failures),
             "dropped": len(result.dropped) + simulated.get("dropped", 0),

@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING
 
 from lightning.pytorch.loggers import Logger
 
+from coterie.aggregation.compose import compose_stages
+from coterie.aggregation.noise import Noise, NoiseLedger
+from coterie.aggregation.pipeline import Pipeline
 from coterie.checkpoints.writer import CheckpointWriter
 from coterie.config.about import about
 from coterie.config.loading import dump_config
@@ -22,7 +25,6 @@ from coterie.execution.backend import Backend
 from coterie.models.saved_model import with_head
 from coterie.rounds.failure_log import FAILURES, FailureLog
 from coterie.rounds.loop import Loop
-from coterie.rounds.privacy import Privacy, Spent
 from coterie.rounds.state import RunState
 from coterie.run.client_groups import ClientGroups
 from coterie.run.client_table import ClientRow, client_rows, write_clients
@@ -30,7 +32,6 @@ from coterie.run.fine_tuning import FineTuning
 from coterie.run.interrupts import Interrupts
 from coterie.run.lineage import pretrained_artifact
 from coterie.run.outputs import draw_figures, summary_of, write_assignments, write_models
-from coterie.run.privacy_checks import sums_a_phase
 from coterie.run.recorder import Recorder
 from coterie.run.recovery import Recovery
 from coterie.run.setup import Assembly, make_backend, make_metrics, make_scorer
@@ -44,9 +45,6 @@ from coterie.tracking.summary import Summary
 
 if TYPE_CHECKING:
     from coterie.distributed.metrics import RunMetrics
-
-Noise = tuple[bytes, list[Spent], Callable[[Spent], None]]
-"""A run's key, the sums that it has released, and what writes one down."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +85,7 @@ class Session:
     _recorder: Recorder | None = None
     _tracker: Tracker | None = None
     _loop: Loop | None = None
-    _privacy: Privacy | None = None
+    _pipeline: Pipeline = field(default_factory=Pipeline)
     _metrics: "RunMetrics | None" = None
 
     def run(self, interrupts: Interrupts) -> Finished:
@@ -198,8 +196,7 @@ class Session:
         self.state = recovery.begin()
         if self.extension or self.remeasured:
             self._extend()
-        noise = self._open_noise(self.state)
-        self._privacy = self._make_privacy(noise)
+        self._pipeline = self._compose(self.state)
         self.seconds["start"] = time.perf_counter() - begun
         self._loop = Loop(
             method=self.assembly.method,
@@ -211,8 +208,7 @@ class Session:
             abandon=self._recorder.abandon,
             log_failure=FailureLog(self.directory.path / FAILURES, self.view.note).write,
             participation=self.assembly.participation,
-            privacy=self._privacy,
-            secret=b"" if noise is None else noise[0],
+            aggregation=self._pipeline,
         )
         self._loop.run(self.state)
         return self.state, self._recorder
@@ -269,22 +265,20 @@ class Session:
         self.seconds["outputs"] = time.perf_counter() - started - self.seconds["final_evaluation"]
         return Finished(evaluation=evaluation, model=model, figures=figures)
 
-    def _open_noise(self, state: RunState) -> Noise | None:
-        """The key of the run's noise, and what it has spent before a resume; None without noise."""
+    def _compose(self, state: RunState) -> Pipeline:
+        """The aggregation, with the key of the run's noise and what it has spent before."""
+        return compose_stages(self.config, self.assembly.method, self._open_ledger(state))
+
+    def _open_ledger(self, state: RunState) -> NoiseLedger | None:
+        """The key of the run's noise and its expenses; None without noise."""
         phase = self.assembly.method.next(state.server)
         by_clients = phase is not None and phase.epsilon is not None
         if self.config.privacy.dp.clip is None and not by_clients:
             return None
         file = NoiseFile(self.directory.noise)
-        secret, spent = file.open(begun=bool(state.phases), released=state.released)
-        return secret, spent, file.append
-
-    def _make_privacy(self, noise: Noise | None) -> Privacy | None:
-        """The noise on sums; None where there is none."""
-        config = self.config.privacy.dp
-        if noise is None or config.clip is None:
-            return None
-        return Privacy(config, *noise, sums_a_phase(self.config))
+        released = state.counts.get(Noise.name, 0)
+        secret, spent = file.open(begun=bool(state.phases), released=released)
+        return NoiseLedger(secret, spent, file.append)
 
     def _make_tracker(self) -> Tracker:
         config, path = self.config, self.directory.path
@@ -343,7 +337,7 @@ class Session:
             metrics=metrics,
             failures=self.failures,
             seconds=seconds,
-            privacy=self._privacy.spending() if self._privacy is not None else {},
+            privacy=self._pipeline.summary(),
             devices=self._backend.devices if self._backend is not None else (),
             error=error,
         )

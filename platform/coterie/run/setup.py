@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from coterie.aggregation.compose import compose_stages
+from coterie.aggregation.stage import Start
 from coterie.config.component import load_target, target_of
 from coterie.config.schema import RunConfig
 from coterie.contract.callback import RunCallback
@@ -27,15 +29,13 @@ from coterie.evaluation.unsupervised_evaluator import UnsupervisedEvaluator
 from coterie.execution.backend import Backend, Workload
 from coterie.execution.build import build_method
 from coterie.execution.device import check_device, client_device
-from coterie.execution.messages import check_sums_only
 from coterie.execution.serial import SerialBackend
 from coterie.execution.trainer import LightningTrainer, local_trainer
 from coterie.rounds.participation import Participation
 from coterie.run.callbacks import AnyCallback, build_callbacks, local_callbacks, run_callbacks
-from coterie.run.checks import check_fit, check_shares, check_trim, cluster_number
+from coterie.run.checks import check_fit, check_shares, cluster_number
 from coterie.run.data import RunData, read_data, task_of
 from coterie.run.own_module_checks import check_own_module
-from coterie.run.privacy_checks import check_privacy, phases_ahead
 from coterie.run.stacked_checks import check_stacked
 
 if TYPE_CHECKING:
@@ -94,14 +94,15 @@ def assemble(config: RunConfig, given: Sequence[AnyCallback] = ()) -> Assembly:
     server = method.init(sizes, derive_seed(config.seed, "init"))
     if (first := method.next(server)) is not None:
         participation.check(first)
-        if config.privacy.secure_aggregation:
-            for phase in phases_ahead(method, server):
-                check_sums_only(phase)
-                participation.check_masks(phase)
-        if config.aggregation.rule == "trimmed_mean":
-            ahead = (phase for phase in phases_ahead(method, server) if phase.up)
-            check_trim(config.aggregation.trim, map(participation.size, ahead))
-        check_privacy(config, method, server, first, sizes)
+        compose_stages(config, method).check(
+            Start(
+                config=config,
+                method=method,
+                server=server,
+                sizes=sizes,
+                cohort=participation.size,
+            )
+        )
     if config.evaluation.local_tests:
         _local_test_rows(config, read.arrays, read.parts)
         _check_classifies(method.model_for(server, None).classifies, config)

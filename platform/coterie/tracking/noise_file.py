@@ -12,8 +12,8 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
+from coterie.aggregation.noise import Spent
 from coterie.errors import ConfigError
-from coterie.rounds.privacy import Spent
 from coterie.tracking.atomic import replacing
 
 _KEY_BYTES = 32

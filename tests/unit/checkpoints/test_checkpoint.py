@@ -128,9 +128,9 @@ def test_names_latest_and_pruning(tmp_path, backend):
     assert has_checkpoint(folder)
     assert names(path) == [
         "mail.safetensors",
-        "optimizer.safetensors",
         "run.json",
         "server.safetensors",
+        "stages.safetensors",
     ]
 
 
@@ -173,7 +173,7 @@ def test_everything_comes_back_also_what_holds_no_tensor(tmp_path, backend):
     assert loaded.tracking == {"lines": 3}
 
 
-@pytest.mark.parametrize("moment", ["server", "optimizer", "mail", "run.json", "rename", "latest"])
+@pytest.mark.parametrize("moment", ["server", "stages", "mail", "run.json", "rename", "latest"])
 @pytest.mark.parametrize("number", [2, 1])
 def test_a_crash_while_writing_leaves_a_whole_one(tmp_path, backend, monkeypatch, moment, number):
     """Also when the same round is written again, as at the end of a run."""

@@ -234,8 +234,8 @@ def test_the_record_is_json_without_code(tmp_path, backend):
     record = json.loads((path / "run.json").read_text())
     assert sorted(record["files"]) == [
         "mail.safetensors",
-        "optimizer.safetensors",
         "server.safetensors",
+        "stages.safetensors",
     ]
     suffixes = {file.suffix for file in tmp_path.rglob("*") if file.is_file()}
     assert suffixes == {".json", ".safetensors", ""}  # and the pointer `latest`

@@ -10,13 +10,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from coterie.aggregation.exact import ExactMeans, Layout
 from coterie.checkpoints.checkpoint import load_checkpoint
 from coterie.clustering.kmeans import kmeans
 from coterie.config.participation import ParticipationConfig
 from coterie.contract import Mean
 from coterie.contract.client import ClientData
 from coterie.contract.seeds import derive_seed
-from coterie.execution.exact import ExactMeans, Layout
 from coterie.execution.serial import SerialBackend
 from coterie.modules.cfcl import CFCL, RULES, weight_unit
 from coterie.modules.cfcl_device import Device

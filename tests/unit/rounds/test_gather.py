@@ -5,11 +5,13 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 
+from coterie.aggregation.exact import ExactMeans, Layout
+from coterie.aggregation.pipeline import Pipeline
+from coterie.aggregation.stage import PhaseRun
 from coterie.config.schema import FaultsConfig
 from coterie.contract.phase import Mean, Phase
 from coterie.errors import InterruptedRunError, RunError
 from coterie.execution.events import CallDone, CallLost, Order, Turn, TurnDone, TurnFailed
-from coterie.execution.exact import ExactMeans, Layout
 from coterie.execution.packing import pack
 from coterie.rounds.gather import run_phase
 
@@ -21,6 +23,11 @@ ORDER = Order(
     layouts={"w": Layout.of(ZERO)},
     turns=tuple(Turn(client=c, size=2, seed=c) for c in range(4)),
 )
+
+RUN = PhaseRun(
+    phase=PHASE, sizes=dict.fromkeys(range(4), 2), offered={}, server={}, layouts=ORDER.layouts
+)
+PIPELINE = Pipeline()
 
 
 def done(call, client, records=True):
@@ -63,7 +70,7 @@ class Script:
 
 def gather(*plays, **faults):
     script, seen = Script(list(plays)), []
-    result = run_phase(script, ORDER, FaultsConfig(**faults), seen.append)
+    result = run_phase(script, ORDER, RUN, PIPELINE, FaultsConfig(**faults), watch=seen.append)
     return result, script, seen
 
 
@@ -158,7 +165,7 @@ def test_the_failures_of_a_phase_that_fails_are_told():
     told, script = [], Script([first, [done(2, 2), failed(2, 1, "again"), ended(2, 2)]])
     faults = FaultsConfig(min_participation=1.0)
     with pytest.raises(RunError, match="3 of 4 clients succeeded"):
-        run_phase(script, ORDER, faults, lambda event: None, abandoned=told.extend)
+        run_phase(script, ORDER, RUN, PIPELINE, faults, watch=[].append, abandoned=told.extend)
     assert [(f.client, f.message, f.remedy) for f in told] == [
         (1, "first", "retried"),
         (2, "ValueError: no", "retried"),
@@ -173,7 +180,7 @@ def test_an_interrupted_phase_tells_no_failures_because_it_runs_again():
 
     told, script = [], Script([[failed(1, 1), done(1, 0), ended(1, 0)]])
     with pytest.raises(InterruptedRunError):
-        run_phase(script, ORDER, FaultsConfig(), stop, abandoned=told.extend)
+        run_phase(script, ORDER, RUN, PIPELINE, FaultsConfig(), watch=stop, abandoned=told.extend)
     assert told == []
 
 

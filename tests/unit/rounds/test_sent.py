@@ -19,7 +19,7 @@ def done(client, smallest):
         client=client,
         records=pack({"points": torch.zeros(4, 2)}),
         metrics={},
-        bytes_up={"points": 32},
+        bytes_up={"records/points": 32},
         bytes_peer={},
         items_peer={},
         seconds=0.0,
@@ -41,5 +41,5 @@ def test_a_client_without_a_group_has_sent_no_vector(smallest, least):
     )
     turns = tuple(done(client, number) for client, number in zip(CLIENTS, smallest, strict=True))
     result = PhaseResult(means={}, turns=turns, failures=(), dropped=())
-    (found,) = sent_in(order, result, object())
+    (found,) = sent_in(order, result)
     assert (found.kind, found.key, found.samples) == ("record", "points", least)

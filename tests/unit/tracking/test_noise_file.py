@@ -5,8 +5,8 @@ import stat
 
 import pytest
 
+from coterie.aggregation.noise import Spent
 from coterie.errors import ConfigError
-from coterie.rounds.privacy import Spent
 from coterie.tracking.noise_file import NoiseFile
 
 KEY = json.dumps({"key": "0f" * 32}) + "\n"

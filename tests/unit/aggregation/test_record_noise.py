@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from lightning import LightningModule
 from torch import nn
 
+from coterie.aggregation.clipping import STEPS
+from coterie.aggregation.record_noise import RecordNoise, noisy_optimizer, noisy_training
 from coterie.contract.client import Plan
 from coterie.errors import ConfigError, ContractError
 from coterie.execution.bare_trainer import BareTrainer
-from coterie.execution.clipping import STEPS
-from coterie.execution.record_noise import RecordNoise, noisy_optimizer, noisy_training
 from coterie.execution.trainer import LightningTrainer
 from tests.builders.everything import batches, fresh
 

@@ -2,9 +2,9 @@
 
 import pytest
 
+from coterie.aggregation.masked_sums import encode
+from coterie.aggregation.secure_party import Party, PublicKeys, threshold
 from coterie.errors import RunError
-from coterie.execution.masked_sums import encode
-from coterie.execution.secure_party import Party, PublicKeys, threshold
 from tests.builders.masked import LAYOUTS
 
 

@@ -1,39 +1,31 @@
-"""Refuses, before the run, what differential privacy cannot protect."""
+"""What differential privacy can bound, and what it refuses before the run."""
 
-from collections.abc import Iterator, Mapping
+import math
+from fractions import Fraction
 
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from coterie.aggregation.clipping import STEPS, Sensitivity
+from coterie.aggregation.record_noise import check_unmixed
+from coterie.aggregation.stage import Start
+from coterie.config.component import Component
 from coterie.config.privacy import DPConfig
 from coterie.config.schema import RunConfig
 from coterie.contract.accounting import check_installed, epsilon
 from coterie.contract.method import GroupsClients, Method
 from coterie.contract.phase import Phase, ServerState
-from coterie.errors import ConfigError, ContractError
-from coterie.execution.record_noise import check_unmixed
-from coterie.rounds.privacy import sensitivity
+from coterie.errors import ConfigError
 
-_MOST_PHASES = 10_000
+_OTHERS = "choose a method whose clients send model updates only, such as fedavg, or concord."
 
 
-def check_privacy(
-    config: RunConfig, method: Method, server: ServerState, first: Phase, sizes: Mapping[int, int]
-) -> None:
+def check_noise(start: Start) -> None:
     """Check that the run's sums can be made private, and that the budget pays for one.
-
-    Args:
-        config: The run's config.
-        method: Its method.
-        server: The method's state before the first phase.
-        first: The first phase.
-        sizes: Client to its number of samples.
 
     Raises:
         ConfigError: Naming the key.
     """
-    dp = config.privacy.dp
-    if dp.clip is None:
-        return
+    config, method, dp = start.config, start.method, start.config.privacy.dp
     check_installed(f"privacy.dp.clip={dp.clip:g}")
     if config.compile and dp.unit == "record":
         raise ConfigError(
@@ -51,16 +43,51 @@ def check_privacy(
             f"privacy.dp.clip={dp.clip:g}: the groups of the method's clients tell about each "
             "client; choose a method without groups, such as fedavg."
         )
-    for phase in phases_ahead(method, server):
-        sensitivity(dp, phase, type(config.method))
-    bound = sensitivity(dp, first, type(config.method))
+    bounds = [sensitivity(dp, phase, type(config.method)) for phase in start.phases()]
+    bound = bounds[0]
     if bound is None:
-        check_unmixed(method.model_for(server, None))
+        check_unmixed(method.model_for(start.server, None))
     if bound is not None and bound.clips:
-        _check_statistics(method, server)
-        _check_numbers(dp, len(sizes), "clients", 1)
+        _check_statistics(method, start.server)
+        _check_numbers(dp, len(start.sizes), "clients", 1)
     else:
-        _check_numbers(dp, sum(sizes.values()), "samples", sums_a_phase(config))
+        _check_numbers(dp, sum(start.sizes.values()), "samples", sums_a_phase(config))
+
+
+def sensitivity(config: DPConfig, phase: Phase, method: type[Component]) -> Sensitivity | None:
+    """What one client, or one sample, adds to a phase's sums at most.
+
+    Returns:
+        The bound; None where clients train with noise.
+
+    Raises:
+        ConfigError: If clients send what cannot be bounded.
+    """
+    assert config.clip is not None
+    key = f"privacy.dp.clip={config.clip:g}"
+    for kind, keys in (("record", phase.records), ("mail", phase.mail)):
+        if keys:
+            raise ConfigError(
+                f"{key}: clients send the {kind} {sorted(keys)[0]!r} in phase {phase.name!r}, "
+                f"which no noise protects; {_OTHERS}"
+            )
+    if phase.sensitivity is not None:
+        return Sensitivity(math.ceil(Fraction(phase.sensitivity) * STEPS), clips=False)
+    if config.unit == "record":
+        if method.uncoupled:
+            return None
+        raise ConfigError(
+            "privacy.dp.unit=record: in the loss of the method no sample has a gradient of its "
+            "own, as it compares samples or keeps to sums; choose fedavg or moon, or "
+            "privacy.dp.unit=client."
+        )
+    if method.sums or (phase.up - phase.down):
+        slot = sorted(phase.up - phase.down or phase.up)[0]
+        raise ConfigError(
+            f"{key}: what clients send in slot {slot!r} of phase {phase.name!r} is no update of "
+            f"what they received, and cannot be clipped; {_OTHERS}"
+        )
+    return Sensitivity(math.floor(Fraction(config.clip) * STEPS), clips=True)
 
 
 def sums_a_phase(config: RunConfig) -> int:
@@ -68,19 +95,6 @@ def sums_a_phase(config: RunConfig) -> int:
     method = config.method
     by_step = config.privacy.dp.unit == "record" and method.uncoupled
     return int(method.model_dump()["epochs"]) if by_step else 1
-
-
-def phases_ahead(method: Method, server: ServerState) -> Iterator[Phase]:
-    """The phases to come, as far as they depend on no answer; the loop checks the others too."""
-    for _ in range(_MOST_PHASES):
-        try:
-            phase = method.next(server)
-        except (ContractError, KeyError):  # it needs a fact that only an answer sets
-            return
-        if phase is None:
-            return
-        yield phase
-        server = server.advance(phase, {})
 
 
 def _check_statistics(method: Method, server: ServerState) -> None:

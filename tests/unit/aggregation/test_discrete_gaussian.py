@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import chisquare
 
-from coterie.execution.discrete_gaussian import LARGEST, Stream, discrete_gaussian
+from coterie.aggregation.discrete_gaussian import LARGEST, Stream, discrete_gaussian
 
 KEY = bytes(range(32))
 

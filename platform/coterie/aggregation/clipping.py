@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from coterie.aggregation.exact import Layout
 from coterie.contract.phase import Mean, Slots, Tensors
 from coterie.contract.rules import is_statistic
-from coterie.execution.exact import Layout
 
 STEPS = 2**20
 """Steps of the lattice per unit: one is the unit of the high lane of an exact sum."""

@@ -9,9 +9,9 @@ start anew, with fresh keys, if clients are lost on the way.
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
+from coterie.aggregation.masks import KeyPair, Vector, add_mask, new_key, seal, unseal
+from coterie.aggregation.shamir import SHARE_BYTES, split
 from coterie.errors import RunError
-from coterie.execution.masks import KeyPair, Vector, add_mask, new_key, seal, unseal
-from coterie.execution.shamir import SHARE_BYTES, split
 
 FEWEST = 2
 """Clients that a sum has to stand for."""

@@ -1,7 +1,29 @@
 """How few samples stand behind a vector that leaves a client, for the audit of a run."""
 
+from dataclasses import replace
+from typing import ClassVar
+
+from coterie.aggregation.stage import Contribution, Stage, Task
 from coterie.contract.method import Method, SumsGroups
 from coterie.contract.phase import Outcome, Slots, fewest
+
+
+class Audit(Stage):
+    """Notes the smallest group of samples in each slot of a client's contribution.
+
+    Args:
+        method: Says which of its slots are sums over groups.
+    """
+
+    name: ClassVar[str] = "audit"
+
+    def __init__(self, method: Method) -> None:
+        self._method = method
+
+    def contribute(self, sent: Contribution, task: Task) -> Contribution:
+        """Note what the client's own sums say; later stages hide it where they hide the sums."""
+        tensors = {slot: mean.tensors for slot, mean in sent.outcome.up.items()}
+        return replace(sent, smallest={**sent.smallest, **smallest_groups(self._method, tensors)})
 
 
 def smallest_groups(method: Method, sums: Slots) -> dict[str, int]:

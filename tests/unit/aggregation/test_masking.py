@@ -3,14 +3,18 @@
 from dataclasses import dataclass, field, replace
 
 import pytest
+import torch
 
+from coterie.aggregation.masking import Masking
+from coterie.aggregation.pipeline import Pipeline
+from coterie.aggregation.stage import Late, Sent
 from coterie.config.schema import FaultsConfig
+from coterie.contract.phase import Mean
 from coterie.errors import RunError
 from coterie.execution.events import CallDone, Turn, TurnDone
-from coterie.execution.masked_sums import Late, MaskedSums
 from coterie.execution.packing import pack
 from coterie.rounds.gather import run_phase
-from tests.builders.masked import LAYOUTS, ORDER, contribution, unmasked
+from tests.builders.masked import LAYOUTS, ORDER, contribution, phase_run, unmasked
 
 GIVEN = {client: contribution([client + 0.1] * 8, client + 1) for client in range(5)}
 
@@ -30,7 +34,7 @@ class Backend:
     dies: list = field(default_factory=list)
     hangs: list = field(default_factory=list)
     orders: list = field(default_factory=list)
-    held: MaskedSums = field(default_factory=MaskedSums)
+    stage: Masking = field(default_factory=lambda: Masking(object()))
     clients: dict = field(default_factory=dict)
     together: bool = False
 
@@ -39,7 +43,7 @@ class Backend:
         for turns in [order.turns] if self.together else [(turn,) for turn in order.turns]:
             call = len(self.clients)
             self.clients[call] = turns[0].client
-            masked = self.held.begin(order.session, call, order.layouts)
+            masked = self.stage.sums(order.key, call, order.layouts, True)
             for turn in turns:
                 masked.add(turn.client, GIVEN[turn.client])
                 yield TurnDone(
@@ -53,7 +57,7 @@ class Backend:
                 )
             yield CallDone(call=call, lanes={})
 
-    def exchange(self, step, messages):
+    def exchange(self, stage, step, messages):
         answers = {}
         for call, message in messages.items():
             if (step, self.clients[call]) in self.dies:
@@ -62,13 +66,21 @@ class Backend:
                 self.hangs.remove((step, self.clients[call]))
                 answers[call] = Late("took too long")
             else:
-                answers[call] = self.held.take(call, step, message)
+                answers[call] = self.stage.answer(call, step, message)
         return answers
 
 
 def gather(*dies, clients=5, hangs=(), together=False, **faults):
     backend = Backend(list(dies), list(hangs), together=together)
-    return run_phase(backend, order(clients), FaultsConfig(**faults), lambda event: None), backend
+    return masked(backend, clients, FaultsConfig(**faults)), backend
+
+
+def masked(backend, clients, faults):
+    """Run a phase of these clients under masks."""
+    run, pipeline = phase_run(clients=range(clients)), Pipeline((backend.stage,))
+    asked = backend.stage.request(run)
+    assert asked is True
+    return run_phase(backend, order(clients), run, pipeline, faults, watch=lambda event: None)
 
 
 def found(result):
@@ -141,7 +153,7 @@ def test_fewer_than_it_takes_to_unmask_are_refused():
 def test_one_client_alone_is_refused_before_it_runs():
     backend = Backend()
     with pytest.raises(RunError, match="1 of 1 clients are left"):
-        run_phase(backend, order(1), FaultsConfig(), lambda event: None)
+        masked(backend, 1, FaultsConfig())
     assert backend.orders == []
 
 
@@ -188,3 +200,25 @@ def test_a_client_that_hangs_after_its_masked_sum_arrived_counts():
     result, _ = gather(hangs=[("reveal", 3)])
     assert found(result) == means(*range(5))
     assert (result.failures, result.dropped) == ((), ())
+
+
+class GroupSums:
+    """A method whose slot "a" counts samples in groups."""
+
+    def group_sizes(self, sums):
+        return {"a": sums["a"]["x"]}
+
+
+def row(kind, **more):
+    given = {"key": "a", "form": "", "clients": 3, "bytes": 9, "samples": 4, "total": 40}
+    return Sent(kind=kind, **{**given, **more})
+
+
+def test_the_audit_says_that_the_server_has_read_the_sum_alone():
+    means = {"a": Mean(weight=3, tensors={"x": torch.tensor([5.0, 2.0, 0.0])})}
+    rows = [row("slot"), row("slot", key="b"), row("keys"), row("slot", samples=None)]
+    stage = Masking(GroupSums())
+    found = stage.audit(rows, phase_run(), means)
+    assert [(each.samples, each.summed) for each in found] == [(6, 3), (40, 3), (4, 0), (None, 3)]
+    assert found[2].form == "public keys, sealed shares"
+    assert stage.audit(rows, replace(phase_run(), data={}), means) == rows

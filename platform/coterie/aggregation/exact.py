@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coterie.contract.phase import Mean, Phase, Tensors
-from coterie.contract.rules import is_variance
 from coterie.errors import ContractError, RunError
 
 _HIGH = 2.0**20
@@ -218,26 +217,20 @@ class Layout:
         names: The tensors' names, sorted.
         shapes: Their shapes.
         dtypes: Their dtypes.
-        limits: The largest magnitude that each may come back with; empty without limits.
         sum_limit: The largest magnitude of sums over samples; None of means.
     """
 
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
     dtypes: tuple[torch.dtype, ...]
-    limits: tuple[float, ...] = ()
     sum_limit: float | None = None
 
     @classmethod
-    def of(
-        cls, tensors: Tensors, growth: float | None = None, sum_limit: float | None = None
-    ) -> "Layout":
+    def of(cls, tensors: Tensors, sum_limit: float | None = None) -> "Layout":
         """The layout of a slot, its tensors sorted by name.
 
         Args:
             tensors: The slot's tensors.
-            growth: Limits contributions to so many times the slot's largest magnitude, at least
-                1. A variance counts by its root.
             sum_limit: Of sums over samples, their largest magnitude.
 
         Raises:
@@ -252,8 +245,7 @@ class Layout:
                 )
         shapes = tuple(tuple(tensors[name].shape) for name in names)
         dtypes = tuple(tensors[name].dtype for name in names)
-        limits = () if growth is None else _limits(tensors, names, growth)
-        return cls(names, shapes, dtypes, limits, sum_limit)
+        return cls(names, shapes, dtypes, sum_limit)
 
     def flatten(self, tensors: Tensors) -> Tensor:
         """Concatenate the tensors into one vector, float64 if any of them is, else float32."""
@@ -277,13 +269,6 @@ class Layout:
     def elements(self) -> int:
         """Length of the flat vector."""
         return sum(torch.Size(shape).numel() for shape in self.shapes)
-
-
-def _limits(tensors: Tensors, names: tuple[str, ...], growth: float) -> tuple[float, ...]:
-    powers = [2 if is_variance(name) else 1 for name in names]
-    pairs = zip(names, powers, strict=True)
-    scale = max([1.0, *(magnitude(tensors[name]) ** (1 / power) for name, power in pairs)])
-    return tuple((growth * scale) ** power for power in powers)
 
 
 def magnitude(values: Tensor) -> float:

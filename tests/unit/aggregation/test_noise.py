@@ -9,17 +9,20 @@ import torch
 from opacus.accountants import RDPAccountant
 from scipy.stats import norm
 
-from coterie.config.privacy import DPConfig
+from coterie.aggregation.client_noise import ClientNoise
+from coterie.aggregation.clipping import STEPS, Sensitivity
+from coterie.aggregation.exact import ExactMeans, Layout
+from coterie.aggregation.noise import Noise, NoiseLedger, Spent
+from coterie.aggregation.noise_checks import sensitivity
+from coterie.aggregation.stage import PhaseRun
+from coterie.config.privacy import DPConfig, PrivacyConfig
 from coterie.contract.accounting import epsilon
 from coterie.contract.phase import Mean, Phase
 from coterie.errors import ConfigError, ContractError, RunError
-from coterie.execution.clipping import STEPS, Sensitivity
-from coterie.execution.events import Order, Turn
-from coterie.execution.exact import ExactMeans, Layout
 from coterie.modules.concord import Concord
 from coterie.modules.fedavg import FedAvg
 from coterie.modules.simsiam import FedSimSiam
-from coterie.rounds.privacy import Privacy, Spent, sensitivity, turn_secret
+from tests.builders.loops import make_workload
 
 SLOTS = {"a": {"w": torch.full((2000,), 3.0)}, "b": {"w": torch.zeros(3, 2)}}
 LAYOUTS = {slot: Layout.of(tensors) for slot, tensors in SLOTS.items()}
@@ -27,14 +30,21 @@ CONFIG = DPConfig(clip=2.0, noise_multiplier=1.5)
 KEY = bytes(range(32))
 
 
-def order(clients=(0, 1, 2), round_=1, *, clips=True, layouts=LAYOUTS, steps=2 * STEPS):
-    return Order(
-        phase=Phase(name="p", stage="s", round=round_, up=frozenset(layouts)),
-        slots={},
-        layouts=layouts,
-        turns=tuple(Turn(client=client, size=1, seed=0) for client in clients),
-        sensitivity=Sensitivity(steps, clips=clips),
+def order(clients=(0, 1, 2), round_=1, *, clips=True, slots=SLOTS, steps=2 * STEPS):
+    return PhaseRun(
+        phase=Phase(name="p", stage="s", round=round_, up=frozenset(slots)),
+        sizes=dict.fromkeys(clients, 1),
+        offered=slots,
+        server=slots,
+        layouts={slot: Layout.of(tensors) for slot, tensors in slots.items()},
+        data={"noise": Sensitivity(steps, clips=clips)},
     )
+
+
+def stage(config=CONFIG, key=KEY, *, epochs=1, **ledger):
+    method = FedAvg.Config(rounds=1, epochs=epochs)
+    whole = make_workload(method, privacy=PrivacyConfig(dp=config)).config
+    return Noise(whole, NoiseLedger(key, **ledger))
 
 
 def sums(value=0.25, slots=("a",)):
@@ -45,18 +55,27 @@ def sums(value=0.25, slots=("a",)):
     return found
 
 
-def released(privacy, order_, sums_):
-    return {
-        slot: mean.tensors["w"] for slot, mean in privacy.release(order_, sums_, SLOTS.get).items()
-    }
+def released(noise, run, sums_):
+    return {slot: mean.tensors["w"] for slot, mean in noise.total(run, sums_).items()}
 
 
-def test_no_two_turns_have_noise_of_one_secret():
-    phases = [Phase(name="p", stage="s", round=r, step=step) for r in (1, 2, 11) for step in (0, 1)]
-    keys = (KEY, bytes(32))
-    secrets = [turn_secret(key, p, client) for key in keys for p in phases for client in (0, 1, 11)]
-    assert len(set(secrets)) == 2 * 6 * 3
-    assert turn_secret(KEY, phases[0], 1) == turn_secret(KEY, phases[0], 1)
+def test_no_two_tasks_have_noise_of_one_secret():
+    phases = [
+        replace(order((0, 1, 11), round_).phase, step=step, epsilon=1.0)
+        for round_ in (1, 2, 11)
+        for step in (0, 1)
+    ]
+    tasks = [
+        ClientNoise(NoiseLedger(key)).tasks(replace(order((0, 1, 11)), phase=phase))
+        for key in (KEY, bytes(32))
+        for phase in phases
+    ]
+    assert len({secret for each in tasks for secret in each.values()}) == 2 * 6 * 3
+    again = ClientNoise(NoiseLedger(KEY)).tasks(replace(order((0, 1, 11)), phase=phases[0]))
+    assert again == tasks[0]
+    assert ClientNoise().tasks(order()) == {}
+    with pytest.raises(ValueError, match="compose with a NoiseLedger"):
+        ClientNoise().tasks(replace(order(), phase=phases[0]))
 
 
 @pytest.mark.parametrize("releases", [1, 7, 300])
@@ -84,11 +103,11 @@ def test_epsilon_is_no_less_than_what_the_gaussian_needs(releases, noise):
 
 def test_nothing_released_costs_nothing():
     assert epsilon(0, 1.0, 1e-5) == 0.0
-    assert Privacy(CONFIG, KEY).epsilon() == 0.0
+    assert stage(CONFIG, KEY).epsilon() == 0.0
 
 
 def test_the_mean_is_the_slot_plus_the_noisy_sum_by_those_asked():
-    found = released(Privacy(CONFIG, KEY), order(), sums())
+    found = released(stage(CONFIG, KEY), order(), sums())
     assert {slot: value.shape for slot, value in found.items()} == {"a": (2000,), "b": (3, 2)}
     assert found["a"].dtype == torch.float32
     noise = (found["a"].double() - 3.0) * 3 - 0.25
@@ -103,7 +122,7 @@ def test_running_statistics_of_which_nobody_sends_an_update_get_no_noise():
     layouts = {"a": Layout.of(slot)}
     found, own = ExactMeans(layouts), {n: torch.zeros_like(t).double() for n, t in slot.items()}
     found.add({"a": Mean(weight=1, tensors=own)})
-    (noisy,) = Privacy(CONFIG, KEY).release(order(layouts=layouts), found, {"a": slot}.get).values()
+    (noisy,) = stage(CONFIG, KEY).total(order(slots={"a": slot}), found).values()
     for name in ("n.running_mean", "n.running_var"):
         assert torch.equal(noisy.tensors[name], slot[name])
     assert bool((noisy.tensors["n.weight"] != 1).all())
@@ -112,26 +131,26 @@ def test_running_statistics_of_which_nobody_sends_an_update_get_no_noise():
 
 
 def test_sums_over_samples_come_as_they_are():
-    layouts = {"a": Layout.of({"w": torch.zeros(2000, dtype=torch.float64)})}
-    one = order(clips=False, layouts=layouts, steps=2 * STEPS)
-    found = released(Privacy(CONFIG, KEY), one, sums(100.0))["a"]
+    slots = {"a": {"w": torch.zeros(2000, dtype=torch.float64)}}
+    one = order(clips=False, slots=slots)
+    found = released(stage(CONFIG, KEY), one, sums(100.0))["a"]
     assert abs((found - 100.0).std() / 3.0 - 1) < 0.07
     assert torch.equal((found * STEPS).round(), found * STEPS)
 
 
 def test_a_phase_that_runs_again_releases_the_same_and_spends_nothing():
     written = []
-    privacy = Privacy(CONFIG, KEY, record=written.append)
+    privacy = stage(CONFIG, KEY, record=written.append)
     first = released(privacy, order(), sums())
     assert torch.equal(first["a"], released(privacy, order(), sums())["a"])
-    resumed = Privacy(CONFIG, KEY, spent=[*written])
+    resumed = stage(CONFIG, KEY, spent=[*written])
     assert torch.equal(first["a"], released(resumed, order(), sums())["a"])
     assert len(written) == 1
     assert resumed.epsilon() == epsilon(1, 1.5, 1e-5)
 
 
 def test_another_sum_of_the_same_phase_has_other_noise_and_is_paid_for():
-    privacy = Privacy(CONFIG, KEY)
+    privacy = stage(CONFIG, KEY)
     first = released(privacy, order(), sums(0.25))["a"]
     second = released(privacy, order(), sums(0.25 + 2.0**-20))["a"]
     assert (first - second).abs().median() > 0.1
@@ -140,22 +159,22 @@ def test_another_sum_of_the_same_phase_has_other_noise_and_is_paid_for():
 
 @pytest.mark.parametrize("other", [order(round_=2), order(clients=(0, 1, 2), steps=STEPS)])
 def test_another_phase_has_other_noise(other):
-    first = released(Privacy(CONFIG, KEY), order(), sums())["a"]
-    second = released(Privacy(CONFIG, KEY), other, sums())["a"]
-    ratio = 1 if other.sensitivity.steps == 2 * STEPS else 2
+    first = released(stage(CONFIG, KEY), order(), sums())["a"]
+    second = released(stage(CONFIG, KEY), other, sums())["a"]
+    ratio = 1 if other.data["noise"].steps == 2 * STEPS else 2
     noise = (first.double() - 3) * 3 - 0.25, ((second.double() - 3) * 3 - 0.25) * ratio
     assert abs(np.corrcoef(*noise)[0, 1]) < 0.1
 
 
 def test_another_key_gives_other_noise():
-    found = [released(Privacy(CONFIG, key), order(), sums())["a"] for key in (KEY, bytes(32))]
+    found = [released(stage(CONFIG, key), order(), sums())["a"] for key in (KEY, bytes(32))]
     assert abs(np.corrcoef(*found)[0, 1]) < 0.1
 
 
 def test_it_costs_what_the_client_asked_most_often_pays():
-    privacy = Privacy(CONFIG, KEY)
+    privacy = stage(CONFIG, KEY)
     for round_, clients in enumerate([(0, 1), (1, 2), (3,), (1,)], start=1):
-        privacy.release(order(clients, round_), sums(), SLOTS.get)
+        privacy.total(order(clients, round_), sums())
     place = [Phase(name="p", stage="s", round=round_) for round_ in (1, 2, 3, 4)]
     counts = [epsilon(count, 1.5, 1e-5) for count in (1, 2, 2, 3)]
     assert [privacy.epsilon(phase) for phase in place] == counts
@@ -163,29 +182,28 @@ def test_it_costs_what_the_client_asked_most_often_pays():
 
 def test_the_budget_pays_for_whole_phases_only_and_once():
     config = CONFIG.model_copy(update={"budget": epsilon(2, 1.5, 1e-5)})
-    privacy, phases = Privacy(config, KEY), [order(round_=r).phase for r in (1, 2, 3)]
+    privacy, phases = stage(config, KEY), [order(round_=r).phase for r in (1, 2, 3)]
     for round_ in (1, 2):
         assert privacy.affords(phases[round_ - 1], (0, 1))
-        privacy.release(order((0, 1), round_), sums(), SLOTS.get)
+        privacy.total(order((0, 1), round_), sums())
     assert not privacy.affords(phases[2], (1, 4))
     assert privacy.affords(phases[2], (4, 5))  # others have spent nothing
     assert privacy.affords(phases[1], (0, 1))  # paid for
     assert privacy.affords(Phase(name="p", stage="s", round=3), (0, 1))  # sends nothing up
     with pytest.raises(RunError, match="Round 2 ran again with another sum, and"):
-        privacy.release(order((0, 1), 2), sums(0.5), SLOTS.get)
-    assert len(privacy.spent) == 2
+        privacy.total(order((0, 1), 2), sums(0.5))
+    assert privacy.count() == 2
 
 
 def test_sums_between_the_steps_are_refused():
-    layouts = {"a": Layout.of({"w": torch.zeros(2000, dtype=torch.float64)})}
+    slots = {"a": {"w": torch.zeros(2000, dtype=torch.float64)}}
     with pytest.raises(ContractError, match=r"multiples of 2\^-20"):
-        Privacy(CONFIG, KEY).release(order(clips=False, layouts=layouts), sums(2.0**-21), SLOTS.get)
+        stage().total(order(clips=False, slots=slots), sums(2.0**-21))
 
 
 def test_what_bounds_a_phase():
     up = frozenset({"a"})
     phase = Phase(name="p", stage="s", round=1, down=up, up=up, sensitivity=None)
-    assert sensitivity(DPConfig(), phase, FedAvg.Config) is None
     assert sensitivity(CONFIG, phase, FedAvg.Config) == Sensitivity(2 * STEPS, clips=True)
     bounded = Phase(name="p", stage="s", round=1, up=up, sensitivity=1.0000001)
     assert sensitivity(CONFIG, bounded, Concord.Config) == Sensitivity(STEPS + 1, clips=False)
@@ -207,32 +225,36 @@ def test_a_released_sum_is_written_before_it_is_released():
         raise OSError("no space")
 
     with pytest.raises(OSError, match="no space"):
-        Privacy(CONFIG, KEY, record=refuse).release(order(), sums(), SLOTS.get)
+        stage(CONFIG, KEY, record=refuse).total(order(), sums())
 
 
 RECORD = CONFIG.model_copy(update={"unit": "record"})
 
 
+def training(noise, phase, client):
+    return noise.tasks(replace(order((client,)), phase=phase))[client]
+
+
 def test_the_noise_of_training_has_a_key_for_each_turn():
-    privacy = Privacy(RECORD, KEY, epochs=3)
+    privacy = stage(RECORD, KEY, epochs=3)
     phases = [Phase(name="p", stage="s", round=r, step=s) for r, s in ((1, 0), (1, 1), (2, 0))]
-    noises = [privacy.training(phase, client) for phase in phases for client in (0, 1)]
+    noises = [training(privacy, phase, client) for phase in phases for client in (0, 1)]
     assert {(n.clip, n.sigma, n.epochs) for n in noises} == {(2.0, 3 * STEPS // 2, 3)}
     assert len({n.key for n in noises}) == len(noises)
-    assert privacy.training(phases[0], 0) == noises[0]
-    assert Privacy(RECORD, bytes(32)).training(phases[0], 0).key != noises[0].key
+    assert training(privacy, phases[0], 0) == noises[0]
+    assert training(stage(RECORD, bytes(32)), phases[0], 0).key != noises[0].key
 
 
 def test_noise_of_training_is_for_training_alone():
     phase = Phase(name="p", stage="s", round=1)
-    assert Privacy(CONFIG, KEY).training(phase, 0) is None
+    assert stage().tasks(replace(order(), phase=phase)) == {}
     summed = Phase(name="p", stage="s", round=1, sensitivity=1.0)
-    assert Privacy(RECORD, KEY).training(summed, 0) is None
+    assert stage(RECORD).tasks(replace(order(), phase=summed)) == {}
 
 
 def test_models_trained_with_noise_are_released_as_they_are_and_paid_by_the_epoch():
-    privacy = Privacy(RECORD, KEY, epochs=3)
-    one = replace(order(), sensitivity=None)
+    privacy = stage(RECORD, KEY, epochs=3)
+    one = replace(order(), data={})
     found = released(privacy, one, sums(0.1))
     assert found["a"].tolist() == pytest.approx([0.1] * 2000)
     assert torch.equal(found["a"], released(privacy, one, sums(0.1))["a"])

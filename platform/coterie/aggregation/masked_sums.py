@@ -6,26 +6,19 @@ is uniform, whatever the contribution; unmasked sums are within the exact range 
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
 
+from coterie.aggregation.exact import ExactMeans, Lanes, Layout
+from coterie.aggregation.masks import Vector, add_mask
+from coterie.aggregation.secure_party import Party, PublicKeys
 from coterie.contract.phase import Mean
-from coterie.errors import RunError
-from coterie.execution.exact import ExactMeans, Lanes, Layout
-from coterie.execution.masks import Vector, add_mask
-from coterie.execution.secure_party import Party, PublicKeys
+from coterie.errors import ContractError, RunError
 
 SecureStep = Literal["advertise", "share", "mask", "reveal"]
 """A step of secure aggregation that the server asks clients to take."""
-
-
-@dataclass(frozen=True)
-class Late:
-    """In place of a call's answer: why its process was ended, which did not answer in time."""
-
-    why: str
 
 
 def encode(lanes: Mapping[str, Lanes], layouts: Mapping[str, Layout]) -> Vector:
@@ -70,12 +63,14 @@ class MaskedSum:
     Attributes:
         vector: The sum, under the clients' own masks.
         parties: Client to its part.
+        lanes: Nothing: the sum stays here until it is opened.
     """
 
     def __init__(self, layouts: Mapping[str, Layout]) -> None:
         self._layouts = layouts
         self.vector = encode({}, layouts)
         self.parties: dict[int, Party] = {}
+        self.lanes: Mapping[str, Lanes] = {}
         self._is_fresh = True
 
     def add(self, client: int, contributions: Mapping[str, Mean]) -> None:
@@ -122,20 +117,22 @@ class MaskedSums:
     """The masked sums that a process holds until their phase has ended.
 
     Attributes:
-        session: The phase's session; see `Order`.
+        key: The key of the phase's run.
         calls: Call to its sum.
     """
 
-    session: str = ""
+    key: str = ""
     calls: dict[int, MaskedSum] = field(default_factory=dict)
 
-    def begin(self, session: str, call: int, layouts: Mapping[str, Layout]) -> MaskedSum:
-        """Start a call's sum; those of other sessions are forgotten."""
-        if session != self.session:
-            self.session, self.calls = session, {}
+    def begin(self, key: str, call: int, layouts: Mapping[str, Layout]) -> MaskedSum:
+        """Start a call's sum; those of other phases are forgotten."""
+        if key != self.key:
+            self.key, self.calls = key, {}
         self.calls[call] = MaskedSum(layouts)
         return self.calls[call]
 
-    def take(self, call: int, step: SecureStep, message: Any) -> Any:
+    def take(self, call: int, step: str, message: Any) -> Any:
         """Take a step for all clients of a call and return their answer."""
+        if step not in get_args(SecureStep):
+            raise ContractError(f"{step!r} is no step of secure aggregation.")
         return getattr(self.calls[call], step)(message)

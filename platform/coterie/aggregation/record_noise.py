@@ -19,10 +19,10 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.optim import Optimizer
 
+from coterie.aggregation.clipping import STEPS
+from coterie.aggregation.discrete_gaussian import Stream, discrete_gaussian
 from coterie.contract.client import Plan
 from coterie.errors import ConfigError, ContractError
-from coterie.execution.clipping import STEPS
-from coterie.execution.discrete_gaussian import Stream, discrete_gaussian
 from coterie.precision import widened
 
 _BELOW = 1 - 2.0**-16

@@ -9,16 +9,33 @@ carry them past every client's value, a variance even below 0.
 """
 
 from collections.abc import Mapping
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from coterie.aggregation.stage import Kept, PhaseRun, Stage
 from coterie.config.aggregation import AggregationConfig
 from coterie.contract.phase import Mean, Slots, Tensors
 from coterie.contract.rules import is_statistic
 
 Moments = dict[str, dict[str, Tensor]]
 """Slot to float64 tensors by name: "m/<name>", and for FedAdam "v/<name>"."""
+
+
+class ServerOptimizer(Stage):
+    """Takes the server's step from the clients' mean."""
+
+    name: ClassVar[str] = "optimizer"
+
+    def __init__(self, config: AggregationConfig) -> None:
+        self._config = config
+
+    def step(
+        self, run: PhaseRun, means: Mapping[str, Mean], kept: Kept
+    ) -> tuple[Mapping[str, Mean], Kept]:
+        """Step every slot that clients contributed to."""
+        return server_step(run.server, means, kept, self._config)
 
 
 def server_step(
@@ -43,8 +60,6 @@ def server_step(
         The stepped means, which the method's server half receives, and the optimiser's new state.
         Slots without contributions keep their state.
     """
-    if config.optimizer == "none":
-        return dict(means), {slot: dict(kept) for slot, kept in moments.items()}
     stepped, after = {}, {slot: dict(kept) for slot, kept in moments.items()}
     for slot, mean in means.items():
         kept = after.setdefault(slot, {})

@@ -1,0 +1,1 @@
+"""Aggregation: the stages between what a client sends and what the server receives."""

@@ -1,0 +1,42 @@
+"""Composes a run's aggregation from its config: the one list of all stages, in their order."""
+
+from coterie.aggregation.audit import Audit
+from coterie.aggregation.client_noise import ClientNoise
+from coterie.aggregation.compression import Compression
+from coterie.aggregation.limits import Limits
+from coterie.aggregation.masking import Masking
+from coterie.aggregation.noise import Noise, NoiseLedger
+from coterie.aggregation.pipeline import Pipeline
+from coterie.aggregation.rule import Rule
+from coterie.aggregation.server_optimizer import ServerOptimizer
+from coterie.aggregation.stage import Stage
+from coterie.config.component import load_target, target_of
+from coterie.config.schema import RunConfig
+from coterie.contract.method import Method
+
+
+def compose_stages(
+    config: RunConfig, method: Method, ledger: NoiseLedger | None = None
+) -> Pipeline:
+    """Compose the stages that a config asks for.
+
+    Args:
+        config: The run's config.
+        method: Its method.
+        ledger: The key of the run's noise and what it has released; the driver alone has it.
+    """
+    dp, aggregation = config.privacy.dp, config.aggregation
+    custom = [load_target(target_of(each))(each) for each in aggregation.stages if each is not None]
+    candidates: list[Stage | None] = [
+        Audit(method),
+        Limits(config),
+        Compression(aggregation) if aggregation.compression != "none" else None,
+        *custom,
+        Noise(config, ledger) if dp.clip is not None else None,
+        ClientNoise(ledger),
+        Rule(aggregation),
+        Masking(method) if config.privacy.secure_aggregation else None,
+        ServerOptimizer(aggregation) if aggregation.optimizer != "none" else None,
+    ]
+    stages = tuple(stage for stage in candidates if stage is not None)
+    return Pipeline(stages, sums=type(config.method).sums)

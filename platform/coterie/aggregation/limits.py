@@ -1,0 +1,81 @@
+"""Limits on a client's contribution: how far its values and its weight may go."""
+
+import math
+from collections.abc import Mapping
+from typing import ClassVar
+
+from coterie.aggregation.exact import Layout, check_weight, heaviest, magnitude
+from coterie.aggregation.stage import Contribution, PhaseRun, Stage, Task
+from coterie.config.schema import RunConfig
+from coterie.contract.phase import Mean, Tensors
+from coterie.contract.rules import is_variance
+from coterie.errors import ContractError
+
+
+class Limits(Stage):
+    """Refuses values that outgrow the server's own, and weights beyond a client's samples.
+
+    Sums over samples have no scale of their own, and a median outvotes what is out of scale, so
+    both are free of `faults.max_growth`. Weights count under `aggregation.rule=weighted` alone,
+    and not where updates are clipped, which then weigh alike.
+    """
+
+    name: ClassVar[str] = "limits"
+
+    def __init__(self, config: RunConfig) -> None:
+        rule, dp = config.aggregation.rule, config.privacy.dp
+        grows = type(config.method).sums or rule not in ("weighted", "equal")
+        clips = dp.clip is not None and dp.unit == "client"
+        self._growth = None if grows else config.faults.max_growth
+        self._weighted = rule == "weighted" and not clips
+
+    def request(self, run: PhaseRun) -> Mapping[str, tuple[float, ...]] | None:
+        """Slot to the largest magnitude of each of its tensors, in the layout's order."""
+        if self._growth is None:
+            return None
+        return {
+            slot: growth_limits(run.server[slot], layout.names, self._growth)
+            for slot, layout in run.layouts.items()
+        }
+
+    def tasks(self, run: PhaseRun) -> Mapping[int, int]:
+        """Client to the largest weight of its contributions."""
+        return heaviest(run.sizes, run.phase) if self._weighted else {}
+
+    def contribute(self, sent: Contribution, task: Task) -> Contribution:
+        """Refuse a contribution beyond its limits."""
+        for slot, mean in sent.up.items():
+            limits = None if task.phase_data is None else task.phase_data[slot]
+            largest = _check_values(slot, mean, task.layouts[slot], limits)
+            if task.data is not None:
+                check_weight(slot, task.layouts[slot], mean.weight, largest, task.data)
+        return sent
+
+
+def growth_limits(tensors: Tensors, names: tuple[str, ...], growth: float) -> tuple[float, ...]:
+    """The largest magnitude with which each tensor may come back.
+
+    Args:
+        tensors: The server's own.
+        names: Their order.
+        growth: By how much the largest magnitude of all, at least 1, may grow; a variance counts by
+            its root.
+    """
+    powers = [2 if is_variance(name) else 1 for name in names]
+    pairs = zip(names, powers, strict=True)
+    scale = max([1.0, *(magnitude(tensors[name]) ** (1 / power) for name, power in pairs)])
+    return tuple((growth * scale) ** power for power in powers)
+
+
+def _check_values(slot: str, mean: Mean, layout: Layout, limits: tuple[float, ...] | None) -> float:
+    """The largest magnitude, if no tensor exceeds its limit."""
+    largest = 0.0
+    for name, limit in zip(layout.names, limits or [math.inf] * len(layout.names), strict=True):
+        found = magnitude(mean.tensors[name])
+        if found > limit:
+            raise ContractError(
+                f"Slot {slot!r}: {name!r} has a value of {found:.3g}, over {limit:.3g}, which the "
+                "server's own value and faults.max_growth allow; lower the learning rate."
+            )
+        largest = max(largest, found)
+    return largest

@@ -1,0 +1,335 @@
+"""Secure aggregation as a stage: clients mask what they send, and the server unmasks its sum.
+
+See `secure_party` for the clients' part and the paper. The server learns which clients contributed
+and the sum of what they sent; all else that it carries is sealed or masked. The protocol starts
+when all tasks are done, among the clients that have contributed.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, ClassVar
+
+from coterie.aggregation.audit import smallest_groups
+from coterie.aggregation.exact import Lanes, Layout
+from coterie.aggregation.masked_sums import (
+    MaskedSum,
+    MaskedSums,
+    SecureStep,
+    decode,
+    encode,
+    masked_bytes,
+)
+from coterie.aggregation.masks import KEY_BYTES, KeyPair, Vector, add_mask
+from coterie.aggregation.secure_party import (
+    FEWEST,
+    PublicKeys,
+    agree_on_mask,
+    pair_mask,
+    points,
+    threshold,
+)
+from coterie.aggregation.shamir import SHARE_BYTES, combine, factors
+from coterie.aggregation.stage import (
+    Contribution,
+    Gathering,
+    Late,
+    PhaseRun,
+    Sent,
+    Stage,
+    Start,
+    Task,
+)
+from coterie.contract.method import Method
+from coterie.contract.phase import Mean, Phase, summed
+from coterie.errors import ConfigError, RunError
+
+KEYS = "secure_aggregation"
+"""Keys and shares in the counts of bytes."""
+_KEYS = 2 * KEY_BYTES
+_LOST = "its process was lost with its masked sum"
+_ATTEMPTS = 3
+"""Attempts at opening masked sums; the last one goes on without clients that are lost."""
+
+Exchange = Callable[[SecureStep, Mapping[int, Any]], dict[int, Any]]
+"""Has the calls' clients take a step, and returns the answers of those that are not lost."""
+
+
+class Masking(Stage):
+    """Masks contributions where they are made, and opens their sum with the clients.
+
+    Args:
+        method: Says which sums are over groups of samples, for the audit.
+
+    Attributes:
+        held: In a client's process, the masked sums with the clients' secrets.
+    """
+
+    name: ClassVar[str] = "masking"
+
+    def __init__(self, method: Method) -> None:
+        self._method = method
+        self.held = MaskedSums()
+
+    def check(self, start: Start) -> None:
+        """Refuse rules, records and cohorts that masks do not go with."""
+        rule = start.config.aggregation.rule
+        if rule not in ("weighted", "equal"):
+            raise ConfigError(
+                f"aggregation.rule={rule}: it needs each client's update, and "
+                "privacy.secure_aggregation=true shows their sum only; leave one of the two out."
+            )
+        for phase in start.phases():
+            check_sums_only(phase)
+            there = start.cohort(phase)
+            if phase.up and 0 < there < FEWEST:
+                raise ConfigError(
+                    f"privacy.secure_aggregation=true: {there} client takes part in round "
+                    f"{phase.round}, and a sum hides it among {FEWEST} or more; let more take part."
+                )
+
+    def request(self, run: PhaseRun) -> bool | None:
+        """Whether the phase's sums are masked.
+
+        Raises:
+            ConfigError: If clients send anything but sums.
+            RunError: If a client would be alone in the sum.
+        """
+        check_sums_only(run.phase)
+        if not run.layouts:
+            return None
+        if run.sizes:
+            _require(run.phase, FEWEST, len(run.sizes), len(run.sizes))
+        return True
+
+    def contribute(self, sent: Contribution, task: Task) -> Contribution:
+        """Count masked contributions: one to every slot, larger than without."""
+        if not task.phase_data:
+            return sent
+        masked = {slot: masked_bytes(layout) for slot, layout in task.layouts.items()}
+        smallest = {key: n for key, n in sent.smallest.items() if key not in task.layouts}
+        return replace(sent, bytes_up={**sent.bytes_up, **masked}, smallest=smallest)
+
+    def hides(self, task: Task) -> bool:
+        """A traceback could show what the mask hides."""
+        return bool(task.phase_data)
+
+    def sums(
+        self, key: str, call: int, layouts: Mapping[str, Layout], data: Any
+    ) -> MaskedSum | None:
+        """The sum under masks, which stays in the process with its clients' secrets."""
+        return self.held.begin(key, call, layouts) if data else None
+
+    def answer(self, call: int, question: str, message: Any) -> Any:
+        """Take a step for the clients of a call."""
+        return self.held.take(call, question, message)
+
+    def collect(self, run: PhaseRun, gathering: Gathering) -> None:
+        """Open the masked sums; clients of a process that is lost before run again.
+
+        A client that has a process to itself and takes too long has failed, and the policy decides.
+        """
+        if not run.data.get(self.name) or not gathering.calls:
+            return
+        exchange = partial(gathering.exchange, self.name)
+        retried: set[int] = set()
+        for attempt in range(1, _ATTEMPTS + 1):
+            opened = open_sums(exchange, run, gathering.calls, last=attempt == _ATTEMPTS)
+            lost = gathering.lose(opened.lost, _LOST)
+            if opened.lanes is not None:
+                gathering.sums.merge(opened.lanes)
+                gathering.count(KEYS, opened.up, opened.down)
+                return
+            late = {client: why for client, why in lost.items() if why != _LOST}
+            again = set(late) - retried if gathering.retries else set[int]()
+            for client in sorted(again):
+                gathering.note(client, late[client], "retried")
+            retried |= again
+            if gone := lost.keys() - late.keys():
+                gathering.note(None, _LOST, "replaced, its clients run again")
+            gathering.run_again(again | gone)
+
+    def audit(
+        self, rows: Sequence[Sent], run: PhaseRun, means: Mapping[str, Mean]
+    ) -> Sequence[Sent]:
+        """The server has read the sum over the clients alone."""
+        if not run.data.get(self.name):
+            return rows
+        groups = smallest_groups(self._method, {s: summed(mean) for s, mean in means.items()})
+        return [self._audited(row, groups) for row in rows]
+
+    def _audited(self, row: Sent, groups: Mapping[str, int]) -> Sent:
+        if row.kind == "keys":
+            return replace(row, form="public keys, sealed shares")
+        if row.kind != "slot":
+            return row
+        known = groups.get(row.key, row.total) or None
+        samples = None if row.samples is None else known  # other stages may hide it
+        return replace(row, samples=samples, summed=row.clients)
+
+
+def check_sums_only(phase: Phase) -> None:
+    """Raise a ConfigError if clients send the server, or each other, anything but sums."""
+    for kind, keys in (("record", phase.records), ("mail", phase.mail)):
+        if keys:
+            raise ConfigError(
+                f"privacy.secure_aggregation=true: clients send the {kind} {sorted(keys)[0]!r} in "
+                f"phase {phase.name!r}, which is no sum; leave it out, or choose a method whose "
+                "clients send sums only, such as fedavg or concord."
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Opened:
+    """What an attempt at opening a phase's masked sums gave.
+
+    Attributes:
+        lanes: Slot to exact sum; None if the attempt has to be made again.
+        lost: The calls whose contributions are lost, and why: "" for a process that is lost.
+        up: Client to bytes of keys and shares that it sent.
+        down: Client to bytes of keys and shares that it received.
+    """
+
+    lanes: Mapping[str, Lanes] | None
+    lost: Mapping[int, str]
+    up: Mapping[int, int] = field(default_factory=dict)
+    down: Mapping[int, int] = field(default_factory=dict)
+
+
+class _LostError(Exception):
+    """A process was lost while its clients can still run again."""
+
+
+def open_sums(
+    exchange: Exchange, run: PhaseRun, calls: Mapping[int, Collection[int]], *, last: bool
+) -> Opened:
+    """Have clients mask their sums with fresh keys, and unmask the sum over all of them.
+
+    Args:
+        exchange: Has clients take a step of the protocol.
+        run: The phase.
+        calls: Call to the clients whose tasks in it count.
+        last: Whether to go on without clients that are lost before their masked sum has arrived;
+            if not, the attempt ends, and nothing has been unmasked. Clients that are lost after
+            it still count.
+
+    Raises:
+        RunError: If fewer clients are left than it takes to unmask.
+    """
+    opening = _Opening(exchange, run, {c: frozenset(calls[c]) for c in sorted(calls)}, last=last)
+    try:
+        return opening.open()
+    except _LostError:
+        return Opened(lanes=None, lost=opening.lost)
+
+
+@dataclass
+class _Opening:
+    exchange: Exchange
+    run: PhaseRun
+    calls: dict[int, frozenset[int]]
+    last: bool
+    lost: dict[int, str] = field(default_factory=dict)
+    up: Counter[int] = field(default_factory=Counter)
+    down: Counter[int] = field(default_factory=Counter)
+    began: int = 0
+
+    @property
+    def clients(self) -> frozenset[int]:
+        return frozenset[int]().union(*self.calls.values())
+
+    def open(self) -> Opened:
+        self.began = len(self.clients)
+        self._require(FEWEST, self.began)
+        keys: dict[int, PublicKeys] = _joined(self._ask("advertise", dict.fromkeys(self.calls)))
+        sealed = self._share(keys)
+        total = self._masked_sum(sealed, threshold(len(keys)))
+        self._unmask(total, keys, frozenset(sealed))
+        lanes = decode(total, self.run.layouts)
+        return Opened(lanes=lanes, lost=self.lost, up=self.up, down=self.down)
+
+    def _share(self, keys: Mapping[int, PublicKeys]) -> dict[int, dict[int, bytes]]:
+        """Sender to recipient to sealed shares."""
+        needed = threshold(len(keys))
+        self._require(needed, len(keys))
+        sealed = _joined(self._ask("share", dict.fromkeys(self.calls, keys)))
+        self._require(needed, len(sealed))
+        for client, shares in sealed.items():
+            self.up[client] += _KEYS + sum(map(len, shares.values()))
+            self.down[client] += _KEYS * len(keys)
+        return sealed
+
+    def _masked_sum(self, sealed: Mapping[int, Mapping[int, bytes]], needed: int) -> Vector:
+        inboxes = {
+            call: {
+                client: {sender: sealed[sender][client] for sender in sealed if sender != client}
+                for client in members
+            }
+            for call, members in self.calls.items()
+        }
+        vectors = self._ask("mask", inboxes)
+        self._require(needed, len(self.clients))
+        for client in self.clients:
+            self.down[client] += sum(len(sealed[peer][client]) for peer in sealed.keys() - {client})
+        total = encode({}, self.run.layouts)
+        for vector in vectors.values():
+            total += vector
+        return total
+
+    def _unmask(self, total: Vector, keys: Mapping[int, PublicKeys], graph: frozenset[int]) -> None:
+        """Subtract the survivors' own masks, and those that they have in common with the lost."""
+        survivors, needed = self.clients, threshold(len(keys))
+        # A process that is lost from here on has its clients in the sum.
+        answers = self.exchange("reveal", dict.fromkeys(self.calls, survivors))
+        revealed = _joined(_in_time(answers))
+        self._require(needed, len(revealed))
+        places, speakers = points(keys), sorted(revealed)[:needed]
+        weights = factors([places[client] for client in speakers])
+        for client in sorted(graph):
+            shares = {places[by]: revealed[by][client] for by in speakers}
+            secret = combine(shares, weights, KEY_BYTES)
+            if client in survivors:
+                add_mask(total, secret, negative=True)
+                continue
+            for peer in sorted(survivors):
+                key = agree_on_mask(KeyPair(secret), keys[peer].masking)
+                pair_mask(total, peer, client, key, negative=True)
+        for client in revealed:
+            self.up[client] += SHARE_BYTES * len(graph)
+
+    def _ask(self, step: SecureStep, messages: Mapping[int, Any]) -> dict[int, Any]:
+        """The calls' answers; one that is lost now takes its contributions with it."""
+        given = self.exchange(step, messages)
+        answers = _in_time(given)
+        self.lost |= {
+            call: found.why if isinstance(found := given.get(call), Late) else ""
+            for call in messages
+            if call not in answers
+        }
+        self.calls = {call: self.calls[call] for call in answers}
+        if self.lost and not self.last:
+            raise _LostError
+        return answers
+
+    def _require(self, needed: int, there: int) -> None:
+        _require(self.run.phase, needed, there, self.began)
+
+
+def _require(phase: Phase, needed: int, there: int, began: int) -> None:
+    """Raise a RunError if fewer clients are there than are needed, of those that began."""
+    if there < needed:
+        raise RunError(
+            f"Round {phase.round}: {there} of {began} clients are left, and "
+            f"privacy.secure_aggregation takes {needed} to unmask their sum; mend what fails, or "
+            "let more clients take part, and go on with resume=true."
+        )
+
+
+def _in_time(answers: Mapping[int, Any]) -> dict[int, Any]:
+    return {call: answer for call, answer in answers.items() if not isinstance(answer, Late)}
+
+
+def _joined(answers: Mapping[int, Mapping[int, Any]]) -> dict[int, Any]:
+    """Client to answer, over all calls."""
+    return {client: answer for each in answers.values() for client, answer in each.items()}

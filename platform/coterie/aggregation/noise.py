@@ -1,0 +1,297 @@
+"""Differential privacy of a run: clipped updates, noise on the sums, and the ε spent on them.
+
+A phase's sum is an exact vector of integers; the noise is a discrete Gaussian of the same lattice.
+n sums of which one client (or sample) is part cost what n Gaussian mechanisms cost: the discrete
+one has the Rényi divergences of the continuous one at most (Canonne et al., 2020, theorem 4).
+
+Noise is a function of a secret key, the phase and the sum. So a phase that runs again releases
+the same numbers and spends nothing; if its sum is another one, its noise is fresh, and is paid for.
+"""
+
+import hmac
+import math
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from itertools import chain
+from typing import ClassVar
+
+import numpy as np
+import torch
+from lightning import LightningModule
+from numpy.typing import NDArray
+
+from coterie.aggregation.clipping import STEPS, Sensitivity, clipped
+from coterie.aggregation.discrete_gaussian import Stream, discrete_gaussian
+from coterie.aggregation.exact import ExactMeans
+from coterie.aggregation.noise_checks import check_noise, sensitivity, sums_a_phase
+from coterie.aggregation.record_noise import RecordNoise, noisy_training
+from coterie.aggregation.stage import Contribution, PhaseRun, Sent, Stage, Start, Task
+from coterie.config.privacy import DPConfig
+from coterie.config.schema import RunConfig
+from coterie.contract.accounting import epsilon
+from coterie.contract.client import Plan
+from coterie.contract.phase import Mean, Phase
+from coterie.contract.rules import is_statistic
+from coterie.errors import ContractError, RunError
+
+
+@dataclass(frozen=True)
+class Spent:
+    """A noisy sum that was released.
+
+    Attributes:
+        round: Its round.
+        step: Its step within the round.
+        tag: A keyed digest of the exact sum.
+        clients: The clients that were asked to take part.
+    """
+
+    round: int
+    step: int
+    tag: str
+    clients: tuple[int, ...]
+
+
+@dataclass
+class NoiseLedger:
+    """The key of a run's noise, and the sums that were released under it.
+
+    Attributes:
+        secret: The key, 32 bytes.
+        spent: Sums released so far, in order; a resumed run's have those before it.
+        record: Called with a sum before it is released, to write it down.
+    """
+
+    secret: bytes
+    spent: list[Spent] = field(default_factory=list)
+    record: Callable[[Spent], None] = lambda _: None
+
+
+class Noise(Stage):
+    """Clips what clients send and adds noise to the sum, or has them train with noise.
+
+    Args:
+        config: The run's config, with clip and noise multiplier.
+        ledger: Key and expenses of the run; the driver alone has them.
+    """
+
+    name: ClassVar[str] = "noise"
+
+    def __init__(self, config: RunConfig, ledger: NoiseLedger | None = None) -> None:
+        self._config = config
+        self._ledger = ledger
+        self._epochs = sums_a_phase(config)
+
+    @property
+    def _dp(self) -> DPConfig:
+        return self._config.privacy.dp
+
+    @property
+    def ledger(self) -> NoiseLedger:
+        """Key and expenses.
+
+        Raises:
+            ValueError: In a process that has none.
+        """
+        if self._ledger is None:
+            raise ValueError("privacy.dp asks for noise; compose the stages with a NoiseLedger")
+        return self._ledger
+
+    def check(self, start: Start) -> None:
+        """Refuse what cannot be made private, and a budget that does not pay for one sum."""
+        check_noise(start)
+
+    def ends(self, phase: Phase, clients: Sequence[int]) -> str:
+        """The budget ends the run before a phase that would exceed it."""
+        if self.affords(phase, clients):
+            return ""
+        return (
+            f"Ended before round {phase.round}: it would exceed "
+            f"privacy.dp.budget={self._dp.budget:g}, of which ε={self.epsilon():.3g} is spent."
+        )
+
+    def affords(self, phase: Phase, clients: Collection[int]) -> bool:
+        """Whether the budget allows the phase; one that has been paid for before, it does."""
+        if self._dp.budget is None or not phase.up or not clients:
+            return True
+        where = (phase.round, phase.step)
+        if any((known.round, known.step) == where for known in self.ledger.spent):
+            return True
+        next_ = Spent(*where, tag="", clients=tuple(clients))
+        return self._cost([*self.ledger.spent, next_]) <= self._dp.budget
+
+    def request(self, run: PhaseRun) -> Sensitivity | None:
+        """What bounds the sums; None where clients train with noise."""
+        assert self.ledger  # before anything is sent
+        return sensitivity(self._dp, run.phase, type(self._config.method))
+
+    def tasks(self, run: PhaseRun) -> Mapping[int, RecordNoise]:
+        """Client to the noise of its training; empty where sums are noised instead."""
+        if self._dp.unit == "client" or run.phase.sensitivity is not None:
+            return {}
+        return {client: self._training(run.phase, client) for client in run.sizes}
+
+    def training(
+        self, module: LightningModule, plan: Plan, task: Task
+    ) -> AbstractContextManager[None]:
+        """Have the module's optimiser step by noisy gradients, where the task says so."""
+        noise: RecordNoise | None = task.data
+        return nullcontext() if noise is None else noisy_training(module, plan, noise)
+
+    def contribute(self, sent: Contribution, task: Task) -> Contribution:
+        """Clip the update, and let nothing else leave the client but what is noised."""
+        bound: Sensitivity | None = task.phase_data
+        hidden = replace(
+            sent,
+            outcome=replace(sent.outcome, metrics={}, note=""),
+            smallest={key: n for key, n in sent.smallest.items() if key not in sent.outcome.up},
+        )
+        if bound is None or not bound.clips:
+            return hidden
+        return replace(hidden, up=clipped(sent.up, task.received, task.layouts, bound.steps))
+
+    def hides(self, task: Task) -> bool:
+        """A traceback could show what the noise hides."""
+        return True
+
+    def total(self, run: PhaseRun, sums: ExactMeans) -> Mapping[str, Mean]:
+        """Each slot's mean with noise, for all slots that clients may send.
+
+        Returns:
+            Slot to what it was plus the sum by the number of clients that were asked, whether or
+            not they answered; for sums over samples, the sum itself. Its weight is 1. Running
+            statistics, of which clients send no update, stay what they were, without noise.
+        """
+        bound: Sensitivity | None = run.data.get(self.name)
+        if not run.layouts:
+            return {}
+        if bound is None:  # clients have trained with noise
+            self._pay(run, self._tag(place(run.phase), _bytes(run, sums)).hex())
+            return sums.result()
+        whole = _whole(run, sums)
+        tag = self._tag(f"{place(run.phase)}{sigma(self._dp, bound)} ", whole.tobytes())
+        self._pay(run, tag.hex())
+        stream = Stream(hmac.digest(self.ledger.secret, b"noise " + tag, "sha256"))
+        noise = discrete_gaussian(stream, sigma(self._dp, bound), len(whole))
+        noisy = whole + np.where(_statistics(run), 0, noise)
+        count = len(run.sizes) if bound.clips else 1
+        means, start = {}, 0
+        for slot in sorted(run.layouts):
+            layout = run.layouts[slot]
+            flat = torch.from_numpy(noisy[start : start + layout.elements]).double()
+            start += layout.elements
+            if bound.clips:
+                flat = layout.flatten(run.offered[slot]).double() + flat / STEPS / count
+            else:
+                flat = flat / STEPS
+            means[slot] = Mean(weight=1, tensors=layout.restore(flat))
+        return means
+
+    def audit(
+        self, rows: Sequence[Sent], run: PhaseRun, means: Mapping[str, Mean]
+    ) -> Sequence[Sent]:
+        """Clients whose sums are noised do not tell how large the groups behind them are."""
+        bound: Sensitivity | None = run.data.get(self.name)
+        if bound is None or bound.clips:
+            return rows
+        return [replace(row, samples=None) if row.kind == "slot" else row for row in rows]
+
+    def metrics(self, phase: Phase) -> Mapping[str, float]:
+        """The ε up to a phase."""
+        return {"epsilon": self.epsilon(phase)}
+
+    def summary(self) -> Mapping[str, float]:
+        """The ε of all sums, and its δ."""
+        return {"epsilon": self.epsilon(), "delta": self._dp.delta}
+
+    def count(self) -> int:
+        """The number of sums released: the file of a resumed run must have as many."""
+        return 0 if self._ledger is None else len(self._ledger.spent)
+
+    def epsilon(self, phase: Phase | None = None) -> float:
+        """ε of all sums released up to a phase, by default of all."""
+        spent = self.ledger.spent
+        if phase is not None:
+            where = (phase.round, phase.step)
+            before = [n for n, known in enumerate(spent, 1) if (known.round, known.step) <= where]
+            spent = spent[: max(before, default=0)]
+        return self._cost(spent)
+
+    def _training(self, phase: Phase, client: int) -> RecordNoise:
+        assert self._dp.clip is not None
+        assert self._dp.noise_multiplier is not None
+        context = f"training {place(phase)}{client}".encode()
+        return RecordNoise(
+            clip=self._dp.clip,
+            sigma=math.ceil(Fraction(self._dp.noise_multiplier) * STEPS),
+            epochs=self._epochs,
+            key=hmac.digest(self.ledger.secret, context, "sha256"),
+        )
+
+    def _tag(self, context: str, whole: bytes) -> bytes:
+        return hmac.digest(self.ledger.secret, b"sum " + context.encode() + whole, "sha256")
+
+    def _pay(self, run: PhaseRun, tag: str) -> None:
+        entry = Spent(run.phase.round, run.phase.step, tag, tuple(run.sizes))
+        if entry in self.ledger.spent:
+            return
+        budget = self._dp.budget
+        # It can be too little only for a phase that runs again.
+        if budget is not None and self._cost([*self.ledger.spent, entry]) > budget:
+            raise RunError(
+                f"Round {entry.round} ran again with another sum, and privacy.dp.budget={budget} "
+                "does not pay for a second one; go on from where the run was with the same data, "
+                "clients and hardware."
+            )
+        self.ledger.record(entry)
+        self.ledger.spent.append(entry)
+
+    def _cost(self, spent: Collection[Spent]) -> float:
+        """The ε of the client that was asked most often: who is asked depends on no data."""
+        asked = Counter(chain.from_iterable(entry.clients for entry in spent))
+        assert self._dp.noise_multiplier is not None  # as there is a clip
+        releases = self._epochs * max(asked.values(), default=0)
+        return epsilon(releases, self._dp.noise_multiplier, self._dp.delta)
+
+
+def sigma(config: DPConfig, bound: Sensitivity) -> int:
+    """The noise's standard deviation in units of 2^-20, rounded up."""
+    assert config.noise_multiplier is not None
+    return math.ceil(Fraction(config.noise_multiplier) * bound.steps)
+
+
+def place(phase: Phase) -> str:
+    """A phase's place in the run, as keys of noise are derived from it."""
+    return f"{phase.round} {phase.step} "
+
+
+def _bytes(run: PhaseRun, sums: ExactMeans) -> bytes:
+    """All slots' sums, as they are."""
+    found = [sums.lanes.get(slot) or run.layouts[slot].zeros() for slot in sorted(run.layouts)]
+    lanes = [lane.long().numpy().tobytes() for each in found for lane in (each.high, each.low)]
+    return b"".join(lanes)
+
+
+def _statistics(run: PhaseRun) -> NDArray[np.bool_]:
+    """Which elements of all slots are running statistics: their update is zero for any data."""
+    layouts = [run.layouts[slot] for slot in sorted(run.layouts)]
+    fields = [pair for of in layouts for pair in zip(of.names, of.shapes, strict=True)]
+    sizes = [math.prod(shape) for _, shape in fields]
+    return np.repeat([is_statistic(name) for name, _ in fields], sizes)
+
+
+def _whole(run: PhaseRun, sums: ExactMeans) -> NDArray[np.int64]:
+    """All slots' sums as one vector of integers, in units of 2^-20; zeros where nobody sent any."""
+    parts = []
+    for slot in sorted(run.layouts):
+        lanes = sums.lanes.get(slot) or run.layouts[slot].zeros()
+        if lanes.low.any():
+            raise ContractError(
+                f"Slot {slot!r}: under privacy.dp sums over samples are multiples of 2^-20; round "
+                "what a client sends."
+            )
+        parts.append(lanes.high.long().numpy())
+    return np.concatenate(parts)

@@ -1,0 +1,63 @@
+"""How contributions are joined: `aggregation.rule`."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import ClassVar
+
+from coterie.aggregation.robust import joined, trimmed
+from coterie.aggregation.stage import Contribution, PhaseRun, Stage, Start, Task
+from coterie.config.aggregation import AggregationConfig
+from coterie.contract.phase import Mean, Tensors
+from coterie.errors import ConfigError
+
+
+class Rule(Stage):
+    """Weighs contributions as the rule says, or has the server receive them one by one."""
+
+    name: ClassVar[str] = "rule"
+
+    def __init__(self, config: AggregationConfig) -> None:
+        self._config = config
+
+    def check(self, start: Start) -> None:
+        """Refuse a trimmed mean that leaves nobody out."""
+        if self._config.rule == "trimmed_mean":
+            check_trim(self._config.trim, (start.cohort(p) for p in start.phases() if p.up))
+
+    def contribute(self, sent: Contribution, task: Task) -> Contribution:
+        """Give each client the weight 1, or take its tensors out of the sums."""
+        if self._config.rule == "weighted":
+            return sent
+        if self._config.rule == "equal":
+            up = {slot: Mean(weight=1, tensors=mean.tensors) for slot, mean in sent.up.items()}
+            return replace(sent, up=up)
+        return replace(sent, up={}, whole={slot: mean.tensors for slot, mean in sent.up.items()})
+
+    def join(
+        self, run: PhaseRun, whole: Mapping[str, Callable[[], Sequence[Tensors]]]
+    ) -> Mapping[str, Mean]:
+        """The median or trimmed mean of each slot; its weight is the number of contributions."""
+        means = {}
+        for slot in sorted(whole):
+            given = whole[slot]()
+            tensors = joined(given, run.layouts[slot], self._config)
+            means[slot] = Mean(weight=len(given), tensors=tensors)
+        return means
+
+
+def check_trim(trim: float, clients: Iterable[int]) -> None:
+    """Check that a trimmed mean leaves somebody out: else one client moves it as far as it likes.
+
+    Args:
+        trim: `aggregation.trim`.
+        clients: The numbers of clients of the phases.
+
+    Raises:
+        ConfigError: If it leaves nobody out of one of them.
+    """
+    fewest = min(clients, default=None)
+    if fewest is not None and not trimmed(fewest, trim):
+        raise ConfigError(
+            f"aggregation.trim={trim:g}: of {fewest} clients that leaves nobody out; raise it, let "
+            "more clients take part, or choose aggregation.rule=median."
+        )

@@ -1,0 +1,345 @@
+"""A stage of the aggregation: what happens to contributions between a client and the server.
+
+A run composes its stages once, from its config (`pipeline`). The loop, the workers and the backends
+call the hooks of this class and know no stage. All hooks do nothing here. A stage with a config of
+its own, which `aggregation.stages` names by its path, has a nested class `Config`.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass, field
+from typing import Any, ClassVar, Literal, Protocol
+
+import numpy as np
+from lightning import LightningModule
+from numpy.typing import NDArray
+
+from coterie.aggregation.exact import ExactMeans, Lanes, Layout
+from coterie.config.schema import RunConfig
+from coterie.contract.client import Plan
+from coterie.contract.method import Method
+from coterie.contract.phase import Mean, Outcome, Phase, ServerState, Slots, Tensors
+from coterie.errors import ContractError
+
+Kept = Mapping[str, Tensors]
+"""What a stage keeps at the server, by slot; the run's checkpoints hold it."""
+
+_MOST_PHASES = 10_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """A run before its first phase.
+
+    Attributes:
+        config: The run's config.
+        method: Its method.
+        server: The method's state.
+        sizes: Client to its number of samples.
+        cohort: Gives the number of clients that a phase takes, if none drops out.
+    """
+
+    config: RunConfig
+    method: Method
+    server: ServerState
+    sizes: Mapping[int, int]
+    cohort: Callable[[Phase], int]
+
+    def phases(self) -> Iterator[Phase]:
+        """The phases to come, as far as they depend on no client's answer."""
+        server = self.server
+        for _ in range(_MOST_PHASES):
+            try:
+                phase = self.method.next(server)
+            except (ContractError, KeyError):  # it needs a fact that only an answer sets
+                return
+            if phase is None:
+                return
+            yield phase
+            server = server.advance(phase, {})
+
+
+@dataclass(frozen=True, kw_only=True)
+class PhaseRun:
+    """A phase that is about to run, or has run, as the server sees it.
+
+    Attributes:
+        phase: The phase.
+        sizes: Client to its number of samples, for all clients that are asked.
+        offered: Slot to what clients receive.
+        server: Slot to what the server holds before the phase.
+        layouts: Slot to the layout of its contributions.
+        data: Stage to what its `request` returned.
+    """
+
+    phase: Phase
+    sizes: Mapping[int, int]
+    offered: Slots
+    server: Slots
+    layouts: Mapping[str, Layout]
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """A client's task in a phase, as one stage sees it in the client's process.
+
+    Attributes:
+        phase: The phase.
+        client: The client.
+        samples: Its number of samples.
+        seed: Its seed for this task.
+        received: Slot to what it has received.
+        layouts: Slot to the layout of its contributions.
+        phase_data: What the stage's `request` returned in the driver, or None.
+        data: What the stage's `tasks` gave for this client, or None.
+        state: What the stage kept for the client at its last task; empty at first.
+    """
+
+    phase: Phase
+    client: int
+    samples: int
+    seed: int
+    received: Slots
+    layouts: Mapping[str, Layout]
+    phase_data: Any = None
+    data: Any = None
+    state: Tensors = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contribution:
+    """What a client sends, on its way through the stages.
+
+    Attributes:
+        outcome: What the method's client half returned.
+        up: Slot to what is added to the sums.
+        whole: Slot to tensors that the server receives one by one, in place of a sum.
+        bytes_up: Slot or key to bytes sent, where a stage sends other than the outcome's own.
+        smallest: Slot to the fewest samples that a vector of it stands for, where known.
+        state: Stage to what it keeps for the client until its next task.
+    """
+
+    outcome: Outcome
+    up: Mapping[str, Mean]
+    whole: Slots = field(default_factory=dict)
+    bytes_up: Mapping[str, int] = field(default_factory=dict)
+    smallest: Mapping[str, int] = field(default_factory=dict)
+    state: Mapping[str, Tensors] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sent:
+    """What clients sent under one key in one phase, for the audit of a run.
+
+    Attributes:
+        kind: A slot to be averaged, a record for the server, mail to other clients, a metric, a
+            note for people, keys of a stage's protocol, or a state that the client keeps and the
+            run's checkpoints hold.
+        key: Its name.
+        form: Its dtypes and shapes, as text; ranges of lengths where they differ.
+        clients: The clients that sent it.
+        bytes: Their bytes; 0 of a state, which is not sent.
+        samples: The fewest samples that a vector of it stands for; None where that is unknown.
+        summed: Where the server reads the sum alone, the number of clients in it; else 0.
+        total: The samples of all clients that sent a slot.
+    """
+
+    kind: Literal["slot", "record", "mail", "metric", "note", "keys", "state"]
+    key: str
+    form: str
+    clients: int
+    bytes: int
+    samples: int | None
+    summed: int = 0
+    total: int = 0
+
+    def row(self) -> dict[str, Any]:
+        """Return the values for `metrics.jsonl`."""
+        return {name: value for name, value in asdict(self).items() if name != "total"}
+
+
+class Sums(Protocol):
+    """The sum over the clients of one call to a process."""
+
+    def add(self, client: int, contributions: Mapping[str, Mean]) -> None:
+        """Add a client's contributions: all, or none if one is refused."""
+
+    @property
+    def lanes(self) -> Mapping[str, Lanes]:
+        """Slot to its exact sum; empty if the driver must not have it yet."""
+
+
+@dataclass(frozen=True)
+class Late:
+    """In place of a call's answer: why its process was ended, which did not answer in time."""
+
+    why: str
+
+
+class Gathering(Protocol):
+    """A phase whose tasks are done, for stages that ask clients' processes once more.
+
+    Attributes:
+        sums: The exact sums over all clients so far.
+        calls: Call to the clients whose tasks in it count.
+        retries: Whether the policy gives a failed client a second try.
+    """
+
+    sums: ExactMeans
+    calls: dict[int, frozenset[int]]
+
+    @property
+    def retries(self) -> bool:
+        """Whether the policy gives a failed client a second try."""
+
+    def exchange(self, stage: str, question: str, messages: Mapping[int, Any]) -> dict[int, Any]:
+        """Ask a stage in the processes of these calls; calls that are lost are absent.
+
+        Returns:
+            Call to answer, or `Late`.
+        """
+
+    def lose(self, calls: Mapping[int, str], lost: str) -> dict[int, str]:
+        """Forget the tasks of calls; return each of their clients with why it has failed.
+
+        Args:
+            calls: Call to why it was ended, "" if its process is lost.
+            lost: Why clients have failed of whom nobody knows which one hangs.
+        """
+
+    def run_again(self, clients: Collection[int]) -> None:
+        """Run these clients' tasks again, then apply the policy."""
+
+    def note(self, client: int | None, message: str, remedy: str) -> None:
+        """Record a failure."""
+
+    def count(self, key: str, up: Mapping[int, int], down: Mapping[int, int]) -> None:
+        """Count bytes under a key with the clients' results."""
+
+
+class Stage:
+    """One stage; see the hooks, in the order of a run.
+
+    Attributes:
+        name: Its name, unique in a run; its data and states go by it.
+    """
+
+    name: ClassVar[str]
+
+    def check(self, start: Start) -> None:
+        """Refuse, before the run, what the stage cannot work with.
+
+        Raises:
+            ConfigError: Naming the key.
+        """
+
+    def ends(self, phase: Phase, clients: Sequence[int]) -> str:
+        """Say in a sentence why the run ends before this phase; "" if it goes on."""
+        return ""
+
+    def offers(self, phase: Phase, server: Slots, kept: Kept) -> Slots:
+        """Return further slots that clients receive, and may send back to be averaged."""
+        return {}
+
+    def request(self, run: PhaseRun) -> Any:
+        """Return what the clients' processes have to know of this phase; None if nothing.
+
+        Raises:
+            ConfigError: If the stage cannot work with the phase.
+        """
+        return None
+
+    def tasks(self, run: PhaseRun) -> Mapping[int, Any]:
+        """Return client to what its own task carries."""
+        return {}
+
+    def training(
+        self, module: LightningModule, plan: Plan, task: Task
+    ) -> AbstractContextManager[None]:
+        """Return a context in which the client trains."""
+        return nullcontext()
+
+    def noisy(
+        self, sums: NDArray[np.int64], sigma: int, purpose: str, task: Task
+    ) -> NDArray[np.int64] | None:
+        """Return the integers with noise of the client's own, see `Client.noisy`."""
+        return None
+
+    def contribute(self, sent: Contribution, task: Task) -> Contribution:
+        """Change what a client sends, where it is made.
+
+        Raises:
+            ContractError: If it is refused; the client's task has failed.
+        """
+        return sent
+
+    def hides(self, task: Task) -> bool:
+        """Whether a failure of the client must not show its values."""
+        return False
+
+    def sums(self, key: str, call: int, layouts: Mapping[str, Layout], data: Any) -> Sums | None:
+        """Return what a process adds a call's contributions to; None for plain exact sums.
+
+        Args:
+            key: The key of the phase's run, which no other has.
+            call: The call.
+            layouts: Slot to layout.
+            data: What `request` returned.
+        """
+        return None
+
+    def answer(self, call: int, question: str, message: Any) -> Any:
+        """Answer a question of `collect` in the process of a call."""
+        raise NotImplementedError(f"{self.name} asks nothing")
+
+    def collect(self, run: PhaseRun, gathering: Gathering) -> None:
+        """Complete the sums, when all tasks of the phase are done and before they are read."""
+
+    def total(self, run: PhaseRun, sums: ExactMeans) -> Mapping[str, Mean] | None:
+        """Return the slots' means of the sums over all clients; None for the plain means."""
+        return None
+
+    def join(
+        self, run: PhaseRun, whole: Mapping[str, Callable[[], Sequence[Tensors]]]
+    ) -> Mapping[str, Mean]:
+        """Return the results of slots that the server has received one by one.
+
+        Args:
+            run: The phase.
+            whole: Slot to a function that reads the clients' tensors, in client order.
+        """
+        return {}
+
+    def step(
+        self, run: PhaseRun, means: Mapping[str, Mean], kept: Kept
+    ) -> tuple[Mapping[str, Mean], Kept]:
+        """Change what the method's server half receives.
+
+        Args:
+            run: The phase.
+            means: Slot to mean.
+            kept: What the stage keeps at the server.
+
+        Returns:
+            The means, and what the stage keeps now.
+        """
+        return means, kept
+
+    def audit(
+        self, rows: Sequence[Sent], run: PhaseRun, means: Mapping[str, Mean]
+    ) -> Sequence[Sent]:
+        """Say what clients sent, as the server has read it."""
+        return rows
+
+    def metrics(self, phase: Phase) -> Mapping[str, float]:
+        """Return numbers about the run up to a phase."""
+        return {}
+
+    def summary(self) -> Mapping[str, float]:
+        """Return numbers about the whole run, for its summary."""
+        return {}
+
+    def count(self) -> int:
+        """Return a number that a checkpoint keeps, and with which a resumed run is checked."""
+        return 0
