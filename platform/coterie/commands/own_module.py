@@ -2,7 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
+
+from typing_extensions import Unpack
 
 from coterie.commands.compose import compose_plain
 from coterie.config.component import load_target, target_of
@@ -28,40 +30,67 @@ _OPTIMIZERS = {"fedavgm": "momentum", "fedadam": "adam"}
 _NEED_NO_LABELS = ("iid", "by_client", "file", "rest")
 
 
+class OwnRun(TypedDict, total=False):
+    """What a run of the user's own module takes; `module` and `data` are needed."""
+
+    module: Any
+    """A LightningModule, or its class as "package.module:Class"."""
+    data: Any
+    """A LightningDataModule, a DataLoader or a torch Dataset, a list with one of them for each
+    client, or a class as "package.module:Class"."""
+    clients: int
+    """Number of clients; 5 by default, or one for each in the list."""
+    partition: str
+    """How rows are split: "iid" by default, or the name of a partition."""
+    alpha: float
+    """Concentration of the partition "dirichlet", which it implies."""
+    rounds: int
+    """Rounds; 10 by default."""
+    epochs: int
+    """Local epochs a round; 1 by default."""
+    seed: int
+    """Of the whole run; 0 by default."""
+    participation: float
+    """Share of the clients in each round; all by default."""
+    personal: Sequence[str]
+    """Names of layers that stay with each client, with * for any text."""
+    holdout: float
+    """Share of each client's rows that it holds out for `validation_step`."""
+    strategy: str
+    """"fedavg", "fedprox", "scaffold", "fednova" or "feddyn"; or a server's optimiser, "fedavgm"
+    or "fedadam"."""
+    mu: float
+    """Weight of FedProx's term."""
+    keep_optimizer: bool
+    """Whether optimisers and schedulers go on over rounds."""
+    every: int
+    """Rounds between evaluations; 1 by default."""
+    logger: Any
+    """A Lightning logger, or several."""
+    trainer: Mapping[str, Any]
+    """Arguments of the Trainer on each client."""
+    cluster: Mapping[str, Any]
+    """Keys of the cluster, such as {"backend": "serial"} or {"num_actors": 4}."""
+    loader_batch_size: int
+    """Samples a batch of a Dataset without a loader; 32 by default."""
+    run_dir: str | Path
+    """Folder to write to."""
+    resume: bool
+    """Whether to go on from the last checkpoint in `run_dir`."""
+    overrides: Sequence[str]
+    """Any other keys, as on the command line: ["privacy.secure_aggregation=true"]."""
+
+
 class Federation(federation.Federation):
     """Runs one experiment: that of a config, or a module and data of the user's own.
 
     Args:
         config: The experiment, for example `coterie.compose("experiment=fedmcc_digits")`; or give
-            `module` and `data`, and any of the arguments behind them.
+            `module` and `data`, and any other keys of `OwnRun`.
         view: Shows progress; by default on the terminal or in the notebook.
         callbacks: `RunCallback`s, which follow the run in this process, and Lightning callbacks,
             which follow the Trainer on each client.
-        module: A LightningModule, or its class as "package.module:Class".
-        data: A LightningDataModule, a DataLoader or a torch Dataset, a list with one of them for
-            each client, or a class as "package.module:Class".
-        clients: Number of clients; 5 by default, or one for each in the list.
-        partition: How rows are split: "iid" by default, or the name of a partition.
-        alpha: Concentration of the partition "dirichlet", which it implies.
-        rounds: Rounds.
-        epochs: Local epochs a round.
-        seed: Of the whole run.
-        participation: Share of the clients in each round.
-        personal: Names of layers that stay with each client, with * for any text.
-        holdout: Share of each client's rows that it holds out for `validation_step`.
-        strategy: "fedavg", "fedprox", "scaffold", "fednova" or "feddyn"; or a server's optimiser,
-            "fedavgm" or "fedadam".
-        mu: Weight of FedProx's term.
-        keep_optimizer: Whether optimisers and schedulers go on over rounds.
-        every: Rounds between evaluations.
-        logger: A Lightning logger, or several.
-        trainer: Arguments of the Trainer on each client.
-        cluster: Keys of the cluster, such as {"backend": "serial"} or {"num_actors": 4}.
-        loader_batch_size: Samples a batch of a Dataset without a loader.
-        run_dir: Folder to write to.
-        resume: Whether to go on from the last checkpoint in `run_dir`.
-        overrides: Any other keys, as on the command line:
-            ["privacy.secure_aggregation=true"].
+        own: See `OwnRun`.
 
     Raises:
         ConfigError: If the parts do not fit each other or the machine.
@@ -73,86 +102,80 @@ class Federation(federation.Federation):
         config: RunConfig | None = None,
         view: Observer | None = None,
         callbacks: Sequence[Any] = (),
-        *,
-        module: Any = None,
-        data: Any = None,
-        clients: int | None = None,
-        partition: str | None = None,
-        alpha: float | None = None,
-        rounds: int = 10,
-        epochs: int = 1,
-        seed: int = 0,
-        participation: float = 1.0,
-        personal: Sequence[str] = (),
-        holdout: float = 0.0,
-        strategy: str = "fedavg",
-        mu: float | None = None,
-        keep_optimizer: bool = False,
-        every: int = 1,
-        logger: Any = None,
-        trainer: Mapping[str, Any] | None = None,
-        cluster: Mapping[str, Any] | None = None,
-        loader_batch_size: int | None = None,
-        run_dir: str | Path | None = None,
-        resume: bool = False,
-        overrides: Sequence[str] = (),
+        **own: Unpack[OwnRun],
     ) -> None:
+        logger = own.get("logger")
         loggers = logger if isinstance(logger, list | tuple) else [logger] if logger else []
-        if config is not None:
-            if module is not None or data is not None:
-                raise ConfigError("Federation: give either a config, or a module and data.")
-            super().__init__(config, view, callbacks, loggers)
-            return
-        if module is None or data is None:
-            raise ConfigError("Federation: give a module and data, or a config of compose().")
-        several = isinstance(data, list | tuple)
-        choice = partition or ("by_client" if several else "dirichlet" if alpha else "iid")
-        method = {
-            "rounds": rounds,
-            "epochs": epochs,
-            "participation": float(participation),
-            "personal": [*personal],
-            "holdout": float(holdout),
-            "keep_optimizer": keep_optimizer,
-            "validation_every": every,
-            "trainer": {k: v for k, v in (trainer or {}).items() if _is_plain(v)},
-            **_class_of(module),
-        }
-        own = {
-            "loader_batch_size": loader_batch_size,
-            "read_labels": choice not in _NEED_NO_LABELS,
-            **_class_of(data),
-        }
-        plain = compose_plain(
-            "experiment=lightning", "data=lightning", f"partition={choice}", *overrides
-        )
-        plain["method"] |= method
-        plain["data"] |= own
-        _choose_strategy(plain, strategy, mu)
-        plain["partition"] |= {} if clients is None or several else {"clients": clients}
-        plain["partition"] |= {} if alpha is None else {"alpha": float(alpha)}
-        plain["cluster"] = {**(plain.get("cluster") or {}), **(cluster or {})}
-        plain["evaluation"] = {"every": every, **(plain.get("evaluation") or {})}
-        plain |= {"seed": seed, "resume": resume}
-        plain |= {} if run_dir is None else {"run_dir": str(run_dir)}
-        if several:
-            plain["partition"] = {"target": plain["partition"]["target"]}
-            plain["method"]["own_validation"] = any(_validates(each) for each in data)
-        built = load_config(plain)
-        objects = {k: v for k, v in (trainer or {}).items() if not _is_plain(v)}
-        followers = tuple(c for c in callbacks if not isinstance(c, RunCallback))
-        _check_callbacks(followers)
-        given = built.data
-        if not isinstance(data, str):
-            given.attach(data)  # type: ignore[attr-defined]  # LightningData's
-        if not isinstance(module, str):
-            check_module(module, trainer or {})
-            whole = materialised(module, lambda: _first_loader(built))
-            built.method.attach(whole, followers, objects)  # type: ignore[attr-defined]
-        else:
-            built.method.attach(None, followers, objects)  # type: ignore[attr-defined]
-        runners = [c for c in callbacks if isinstance(c, RunCallback)]
-        super().__init__(built, view, runners, loggers)
+        unknown = sorted(own.keys() - OwnRun.__annotations__.keys())
+        if unknown:
+            raise ConfigError(
+                f"Federation: {unknown[0]}: {one_of(unknown[0], OwnRun.__annotations__)}"
+            )
+        if config is None:
+            config = _config_of(own)
+            _attach(config, own, callbacks)
+            callbacks = [c for c in callbacks if isinstance(c, RunCallback)]
+        elif own.keys() - {"logger"}:
+            raise ConfigError("Federation: give either a config, or a module and data.")
+        super().__init__(config, view, callbacks, loggers)
+
+
+def _config_of(own: OwnRun) -> RunConfig:
+    """The config of a run of the user's own module, without its objects."""
+    if own.get("module") is None or own.get("data") is None:
+        raise ConfigError("Federation: give a module and data, or a config of compose().")
+    several, alpha = isinstance(own["data"], list | tuple), own.get("alpha")
+    default = "by_client" if several else "iid" if alpha is None else "dirichlet"
+    choice, every = own.get("partition", default), own.get("every", 1)
+    words = ("experiment=lightning", "data=lightning", f"partition={choice}")
+    plain = compose_plain(*words, *own.get("overrides", ()))
+    plain["method"] |= {**_method_keys(own), "validation_every": every}
+    plain["data"] |= {"read_labels": choice not in _NEED_NO_LABELS, **_class_of(own["data"])}
+    plain["data"] |= _given(own, "loader_batch_size")
+    if several:
+        plain["partition"] = {"target": plain["partition"]["target"]}
+        plain["method"]["own_validation"] = any(map(_validates, own["data"]))
+    else:
+        plain["partition"] |= _given(own, "clients")
+    plain["partition"] |= {} if alpha is None else {"alpha": float(alpha)}
+    plain["cluster"] = {**(plain.get("cluster") or {}), **own.get("cluster", {})}
+    plain["evaluation"] = {"every": every, **(plain.get("evaluation") or {})}
+    plain |= _given(own, "seed", "resume")
+    plain |= {name: str(value) for name, value in _given(own, "run_dir").items()}
+    _choose_strategy(plain, own.get("strategy", "fedavg"), own.get("mu"))
+    return load_config(plain)
+
+
+def _method_keys(own: OwnRun) -> dict[str, Any]:
+    """The keys of the method."""
+    given = _given(own, "rounds", "epochs", "participation", "holdout", "keep_optimizer")
+    for name in given.keys() & {"participation", "holdout"}:
+        given[name] = float(given[name])
+    trainer = {k: v for k, v in own.get("trainer", {}).items() if _is_plain(v)}
+    personal = [*own.get("personal", ())]
+    return {**given, "personal": personal, "trainer": trainer, **_class_of(own["module"])}
+
+
+def _given(own: OwnRun, *names: str) -> dict[str, Any]:
+    """Those of these keys that are given."""
+    return {name: value for name, value in own.items() if name in names and value is not None}
+
+
+def _attach(config: RunConfig, own: OwnRun, callbacks: Sequence[Any]) -> None:
+    """Attach the objects that no config can hold."""
+    module, data, trainer = own["module"], own["data"], own.get("trainer", {})
+    followers = tuple(c for c in callbacks if not isinstance(c, RunCallback))
+    _check_callbacks(followers)
+    method: Any = config.method
+    given: Any = config.data
+    if not isinstance(data, str):
+        given.attach(data)
+    if isinstance(module, str):
+        module = None
+    else:
+        check_module(module, trainer)
+        module = materialised(module, lambda: _first_loader(config))
+    method.attach(module, followers, {k: v for k, v in trainer.items() if not _is_plain(v)})
 
 
 def _choose_strategy(plain: dict[str, Any], strategy: str, mu: float | None) -> None:

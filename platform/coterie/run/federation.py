@@ -236,6 +236,13 @@ class Federation:
         self._view.start(self._config.experiment, facts)
         labels = self._assembly.method.needs_labels
         own = isinstance(self._assembly.method, FederatesModule)
+        if own and any(
+            getattr(c, "is_object", False) for c in (self._config.method, self._config.data)
+        ):
+            self._view.note(
+                "Module or data is an object, so this run is gone on with by the program that made "
+                "it, with resume=True, and not from the command line."
+            )
         if not labels and not own and not cluster_number(self._config, len(data.classes)):
             self._view.note(
                 "There will be no clusters, since the data has no classes to tell their number; "
