@@ -3,6 +3,7 @@
 from .aggregation.stage import Stage as Stage
 from .clustering.kmeans import kmeans as kmeans
 from .commands.compose import compose as compose
+from .commands.own_module import Federation as Federation
 from .config.component import Component as Component
 from .config.method import MethodConfig as MethodConfig
 from .config.partition import PartitionConfig as PartitionConfig
@@ -58,6 +59,5 @@ from .networks.encoders import EncoderConfig as EncoderConfig
 from .networks.heads import Centroids as Centroids
 from .networks.views import batch_views as batch_views
 from .networks.views import two_views as two_views
-from .run.federation import Federation as Federation
 from .run.federation import RunResult as RunResult
 from .version import __version__ as __version__

@@ -44,10 +44,11 @@ def discover() -> list[type]:
     return found
 
 
-METHODS = discover()
+METHODS = [kind for kind in discover() if not hasattr(kind, "module_for")]
+"""Without that of a user's own module, which has tests of its own."""
 
 
-CHOICES = tuple(groups()["method"])
+CHOICES = tuple(name for name in groups()["method"] if name != "lightning")
 
 
 def base(choice: str) -> tuple[str, ...]:

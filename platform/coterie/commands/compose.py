@@ -20,6 +20,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from coterie.commands.method_choices import METHOD, methods_in_hydra, shipped_methods
+from coterie.commands.own_class_keys import with_own_classes
 from coterie.commands.recipes import (
     RECIPES,
     find_recipe,
@@ -66,7 +67,7 @@ def compose(*overrides: str) -> RunConfig:
 
 def compose_plain(*overrides: str) -> dict[str, Any]:
     """Compose the same config as unchecked plain values, without importing PyTorch."""
-    choices, values = _sort(overrides)
+    choices, values = _sort(with_own_classes(overrides))
     given = _given(values)
     directory = _resumed(choices, given)
     if "experiment" not in choices and directory is None:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from coterie.contract.data import Indices, Samples
+from coterie.contract.own_module import Trained, Training
 from coterie.contract.phase import Tensors
 from coterie.contract.samples import StreamedSamples
 from coterie.errors import ContractError
@@ -199,6 +200,12 @@ class Client(Protocol):
 
     def fit(self, module: LightningModule, plan: Plan, data: ClientData | None = None) -> Fit:
         """Train the module in place, by default on the client's own data."""
+
+    def train(self, module: Any, training: Training) -> Trained:
+        """Train a user's module in place by a plain Trainer and the user's own loaders."""
+
+    def score(self, module: Any, training: Training) -> dict[str, float]:
+        """What a user's module logs in its validation steps, by name."""
 
     def noisy(self, sums: NDArray[np.int64], sigma: int, purpose: str) -> NDArray[np.int64]:
         """Add noise to integers, where the phase has an ε.

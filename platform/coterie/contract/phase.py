@@ -45,6 +45,7 @@ class Phase:
         mail: Keys of the messages that one client may send to another.
         recipients: Client to the clients that it may send mail to; None for all.
         metrics: Scalars about the training that clients may send, for people to watch.
+        open_metrics: Whether clients may send metrics of other names too, as a user's module logs.
         minima: Those of `metrics` that are reported as the minimum over the clients; the others
             are reported as the mean, weighted by numbers of samples.
         forms: The form of each of `records`, `mail` and `metrics` by name. A client has to send
@@ -73,6 +74,7 @@ class Phase:
     mail: frozenset[str] = frozenset()
     recipients: Mapping[int, frozenset[int]] | None = None
     metrics: frozenset[str] = frozenset()
+    open_metrics: bool = False
     minima: frozenset[str] = frozenset()
     forms: Mapping[str, Form] = field(default_factory=dict)
     bounds: Mapping[str, Mapping[str, Bounds]] = field(default_factory=dict)

@@ -4,11 +4,13 @@ import contextlib
 import functools
 import hashlib
 import operator
+import random
 from collections.abc import Callable, Iterator
 from numbers import Integral
 from typing import TypeVar
 from urllib.parse import quote
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -48,6 +50,20 @@ def seeded(seed: int) -> Iterator[None]:
         else:  # torch.manual_seed would spend its time on a stack trace for CUDA's lazy start
             torch.default_generator.manual_seed(seed)
         yield
+
+
+@contextlib.contextmanager
+def seeded_everywhere(seed: int) -> Iterator[None]:
+    """Seed the generators of PyTorch, NumPy and Python for a user's code, and restore them."""
+    before, numpy_before = random.getstate(), np.random.get_state()  # noqa: NPY002 - a user's
+    try:
+        with seeded(seed):
+            random.seed(seed)
+            np.random.seed(seed % 2**32)  # noqa: NPY002
+            yield
+    finally:
+        random.setstate(before)
+        np.random.set_state(numpy_before)  # noqa: NPY002
 
 
 def blank(build: Callable[[], ModuleT]) -> ModuleT:

@@ -23,6 +23,7 @@ from coterie.errors import ContractError, printable
 WEIGHT_BYTES = 8
 """Each contribution carries its weight, one int64."""
 _LONGEST_NAME = 1000
+_MOST_METRICS = 1000
 _MOST_SAMPLES = 2**53
 _NOT_FINITE = "is not finite; lower the learning rate or drop the client."
 
@@ -76,7 +77,7 @@ def check_outcome(
         ("up", "sends up slot", set(outcome.up), phase.up),
         ("records", "sends record", set(outcome.records), phase.records),
         ("mail", "mails", mail_keys, phase.mail),
-        ("metrics", "reports metric", set(outcome.metrics), phase.metrics),
+        ("metrics", "reports metric", _closed_metrics(phase, outcome.metrics), phase.metrics),
     )
     for declared_as, verb, keys, declared in sent:
         if extra := keys - declared:
@@ -136,6 +137,21 @@ def items_peer(outcome: Outcome) -> dict[str, int]:
 def size_of(tensors: Tensors) -> int:
     """Bytes of named tensors."""
     return sum(value.nbytes for value in tensors.values())
+
+
+def _closed_metrics(phase: Phase, metrics: Mapping[str, object]) -> set[str]:
+    """The metrics that the phase has to declare; of those that it need not, the names are checked.
+
+    Raises:
+        ContractError: If there are too many, or a name cannot be written to a file.
+    """
+    if not phase.open_metrics:
+        return set(metrics)
+    if len(metrics) > _MOST_METRICS:
+        raise ContractError(f"It reports {len(metrics)} metrics; log at most {_MOST_METRICS}.")
+    for name in metrics:
+        _check_name("Outcome.metrics", name)
+    return set()
 
 
 def _check_recipient(recipient: object, clients: Collection[int] | None) -> None:

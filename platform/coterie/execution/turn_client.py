@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,10 +13,14 @@ from torch import Tensor, nn
 from coterie.aggregation.pipeline import ClientStages
 from coterie.contract.client import ClientData, Fit, LocalTrainer, ModuleT, Plan
 from coterie.contract.clusterer import parameter_dtype, to_unit
+from coterie.contract.own_module import Trained, Training
 from coterie.contract.phase import Tensors
 from coterie.contract.seeds import derive_seed
+from coterie.errors import ConfigError
+from coterie.execution import own_trainer
 from coterie.execution.batches import SeededBatches
 from coterie.execution.module_pool import ModulePool
+from coterie.execution.trainer import LightningTrainer
 
 _EMBED_ROWS = 256
 """Samples in a forward pass of `embed`."""
@@ -64,6 +69,22 @@ class TurnClient:
         own = seed if plan.seed is None else derive_seed(seed, "turn", plan.first_step)
         with self.stages.training(module, plan):
             return self.trainer.fit(module, batches, own)
+
+    def train(self, module: Any, training: Training) -> Trained:
+        """Train a user's module in place by a plain Trainer and the user's own loaders."""
+        return own_trainer.train(self._lightning, module, training, self.seed, self.work)
+
+    def score(self, module: Any, training: Training) -> dict[str, float]:
+        """What a user's module logs in its validation steps on the client's held-out samples."""
+        return own_trainer.score(self._lightning, module, training, self.seed)
+
+    @property
+    def _lightning(self) -> LightningTrainer:
+        if not isinstance(self.trainer, LightningTrainer):
+            raise ConfigError(
+                "executor: a module of your own is trained by a Trainer; use executor=lightning."
+            )
+        return self.trainer
 
     def noisy(self, sums: NDArray[np.int64], sigma: int, purpose: str) -> NDArray[np.int64]:
         """The integers with noise of the client's own."""

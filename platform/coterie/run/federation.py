@@ -5,9 +5,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from lightning.pytorch.loggers import Logger
 from numpy.typing import NDArray
 
 from coterie.config.about import about
@@ -17,6 +19,7 @@ from coterie.config.schema import RunConfig
 from coterie.contract.callback import Followed
 from coterie.contract.clusterer import Clusterer
 from coterie.contract.observer import Observer, Status
+from coterie.contract.own_module import FederatesModule
 from coterie.errors import (
     ConfigError,
     CoterieError,
@@ -38,6 +41,7 @@ from coterie.run.callbacks import AnyCallback
 from coterie.run.checks import cluster_key, cluster_number
 from coterie.run.history import plot_history, read_history
 from coterie.run.interrupts import Interrupts
+from coterie.run.own_modules import OwnModules
 from coterie.run.same_run import check_same_run, measured_otherwise
 from coterie.run.session import Finished, Session
 from coterie.run.setup import assemble
@@ -63,6 +67,7 @@ class RunResult:
         assignments: Each training sample's cluster, int64 (n,), or None.
         failures: All failures, one sentence each.
         exit_code: 0, or 3 if clients were dropped.
+        modules: The modules of a run of a LightningModule of the user's; None of other runs.
     """
 
     run_dir: Path
@@ -71,14 +76,40 @@ class RunResult:
     assignments: NDArray[np.int64] | None
     failures: tuple[str, ...]
     exit_code: int
+    modules: OwnModules | None = None
 
     @property
     def history(self) -> pa.Table:
         """The tracked numbers: a row per phase, and a last one with the final scores.
 
-        `.to_pylist()` gives dictionaries, and `.to_pandas()` a data frame where pandas is there.
+        Of a module of the user's, a row per client and phase too. `.to_pylist()` gives
+        dictionaries, and `.to_pandas()` a data frame where pandas is there.
         """
-        return read_history(RunDirectory(self.run_dir).metrics)
+        clients = self.modules is not None
+        return read_history(RunDirectory(self.run_dir).metrics, clients=clients)
+
+    @property
+    def module(self) -> Any:
+        """The user's module with the global values.
+
+        Raises:
+            ConfigError: If the run was of a method of Coterie's; `model` is then its model.
+        """
+        return self._own.module()
+
+    def client_module(self, client: int) -> Any:
+        """The user's module with the global values and the client's personal layers."""
+        return self._own.client_module(client)
+
+    def save(self, path: str | Path) -> None:
+        """Write the user's module as a checkpoint that its `load_from_checkpoint` reads."""
+        self._own.save(path)
+
+    @property
+    def _own(self) -> OwnModules:
+        if self.modules is None:
+            raise ConfigError("module: the run was of a method of Coterie's; use model.")
+        return self.modules
 
     def plot(self) -> Figure:
         """The loss of each stage and the scores over the rounds; notebooks show it."""
@@ -94,6 +125,7 @@ class Federation:
             `tracking.progress` says.
         callbacks: `RunCallback`s, which follow the run in this process, and Lightning callbacks,
             which follow the Trainer on each client; after those of the config.
+        loggers: Lightning loggers that receive the metrics; after those of the config.
 
     Raises:
         ConfigError: If the config's parts do not fit each other or the machine.
@@ -105,8 +137,10 @@ class Federation:
         config: RunConfig,
         view: Observer | None = None,
         callbacks: Sequence[AnyCallback] = (),
+        loggers: Sequence[Logger] = (),
     ) -> None:
         self._config = config = _as_submitted(config)
+        self._loggers = tuple(loggers)
         self._assembly = assemble(config, callbacks)
         shown = view or ConsoleView(config.tracking.progress)
         self._view: Observer = Followed(shown, self._assembly.callbacks)
@@ -127,7 +161,9 @@ class Federation:
     def _run(self, directory: RunDirectory) -> RunResult:
         started = time.perf_counter()
         is_new = not directory.config.exists()
-        session = Session(self._config, self._assembly, directory, self._view)
+        session = Session(
+            self._config, self._assembly, directory, self._view, loggers=self._loggers
+        )
         with Interrupts() as interrupts:
             try:
                 self._begin(session, is_new=is_new)
@@ -201,7 +237,15 @@ class Federation:
             facts["left out"] = f"{len(data.skipped):,} that cannot be read: {SKIPPED}"
         self._view.start(self._config.experiment, facts)
         labels = self._assembly.method.needs_labels
-        if not labels and not cluster_number(self._config, len(data.classes)):
+        own = isinstance(self._assembly.method, FederatesModule)
+        if own and any(
+            getattr(c, "is_object", False) for c in (self._config.method, self._config.data)
+        ):
+            self._view.note(
+                "Module or data is an object, so this run is gone on with by the program that made "
+                "it, with resume=True, and not from the command line."
+            )
+        if not labels and not own and not cluster_number(self._config, len(data.classes)):
             self._view.note(
                 "There will be no clusters, since the data has no classes to tell their number; "
                 f"set {cluster_key(self._config)} to have some."
@@ -234,6 +278,7 @@ class Federation:
             "clustering_test": f"{self._name}, test set",
             "kmeans_raw": "k-means on raw samples",
             "train": f"{self._name}, training set",
+            "val": f"{self._name}, validation set",
             "test": f"{self._name}, test set",
             LOCAL: f"{self._name}, own test sets",
         }
@@ -249,6 +294,18 @@ class Federation:
             assignments=finished.evaluation.assignments,
             failures=session.failures,
             exit_code=_DROPPED_EXIT_CODE if session.dropped else 0,
+            modules=self._own_modules(session, directory),
+        )
+
+    def _own_modules(self, session: Session, directory: RunDirectory) -> OwnModules | None:
+        method, state = self._assembly.method, session.state
+        if not isinstance(method, FederatesModule) or state is None:
+            return None
+        return OwnModules(
+            method=method,
+            server=state.server,
+            checkpoints=directory.checkpoints,
+            clients=len(self._assembly.workload.parts),
         )
 
 

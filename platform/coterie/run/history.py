@@ -13,14 +13,18 @@ _SCORES = ("acc", "nmi", "ari")
 _GROUPS = ("clustering", "test", "train", "local")
 
 
-def read_history(metrics: Path) -> pa.Table:
+def read_history(metrics: Path, *, clients: bool = False) -> pa.Table:
     """Read the rows of a run as a whole from `metrics.jsonl`.
+
+    Args:
+        metrics: The file.
+        clients: Whether to read the rows of single clients too, with a column "client".
 
     Returns:
         A row per phase, and a last one with the final numbers. Columns: round, stage, phase, step,
         scope ("server", for the last row "run") and every metric; what a row lacks is null.
     """
-    rows = read_rows(metrics, "server", "run")
+    rows = read_rows(metrics, "server", *(("client",) if clients else ()), "run")
     names = dict.fromkeys(name for row in rows for name in row)
     return pa.table({name: _column([row.get(name) for row in rows]) for name in names})
 

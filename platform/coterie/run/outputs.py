@@ -13,6 +13,7 @@ from coterie.config.component import target_of
 from coterie.contract.clusterer import Clusterer
 from coterie.contract.data import DataArrays, Indices
 from coterie.contract.observer import Status
+from coterie.contract.own_module import FederatesModule
 from coterie.contract.phase import ServerState
 from coterie.evaluation.canvas import guarded
 from coterie.evaluation.cluster_figure import Clustered, cluster_figure
@@ -20,6 +21,7 @@ from coterie.evaluation.figures import confusion_figure, curves_figure, embeddin
 from coterie.evaluation.label_distribution import client_names
 from coterie.evaluation.scorer import Evaluation
 from coterie.execution.device import client_device, device_name
+from coterie.models.module_checkpoint import CHECKPOINT, write_module
 from coterie.models.saved_model import blank_sample, write_model
 from coterie.models.saved_program import write_program
 from coterie.peers.links import modelled_seconds
@@ -51,6 +53,11 @@ def write_models(
         server: The method's final state.
         data: The training data.
     """
+    if isinstance(recorder.method, FederatesModule):
+        module = recorder.method.module_for(server, None)
+        directory.model.mkdir(parents=True, exist_ok=True)
+        write_module(directory.model / CHECKPOINT, module, round_=server.round)
+        return
     groups = directory.model / "groups"
     shutil.rmtree(groups, ignore_errors=True)  # of the same run before it was extended
     write_model(directory.model, model, directory.config, server, data)

@@ -1,10 +1,12 @@
 """A run under way: starts its backend and tracker, trains, evaluates, and writes its outputs."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from lightning.pytorch.loggers import Logger
 
 from coterie.aggregation.compose import compose_stages
 from coterie.aggregation.noise import Noise, NoiseLedger
@@ -65,6 +67,7 @@ class Session:
         view: Shows progress.
         extension: What extends the run that is in the directory, as a sentence; "" if nothing.
         remeasured: What its scores are measured otherwise by, as a sentence; "" if nothing.
+        loggers: Loggers beside those of the config.
         state: Everything that changes, once training has begun.
         seconds: Purpose to wall-clock seconds.
     """
@@ -75,6 +78,7 @@ class Session:
     view: Observer
     extension: str = ""
     remeasured: str = ""
+    loggers: Sequence[Logger] = ()
     state: RunState | None = None
     seconds: dict[str, float] = field(default_factory=dict)
     _backend: Backend | None = None
@@ -285,7 +289,7 @@ class Session:
         config, path = self.config, self.directory.path
         name = f"{config.experiment}-{path.name}"
         values = dump_config(config)
-        loggers = build_loggers(config.tracking, path, name, values)
+        loggers = [*build_loggers(config.tracking, path, name, values), *self.loggers]
         log = MetricsLog(self.directory.metrics)
         return Tracker(log, loggers, config.tracking.client_rows, values)
 

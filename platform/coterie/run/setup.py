@@ -13,12 +13,15 @@ from coterie.config.schema import RunConfig
 from coterie.contract.callback import RunCallback
 from coterie.contract.data import DataArrays, Indices
 from coterie.contract.kinds import check_kinds
+from coterie.contract.loaders import LoaderSamples
 from coterie.contract.method import Method
+from coterie.contract.own_module import FederatesModule
 from coterie.contract.phase import ServerState
 from coterie.contract.seeds import derive_seed
 from coterie.errors import ConfigError, DataError
 from coterie.evaluation.evaluator import Evaluator
 from coterie.evaluation.local_test_sets import LocalTestEvaluator, local_test_rows
+from coterie.evaluation.module_scorer import ModuleScorer
 from coterie.evaluation.own_metrics import build_metrics
 from coterie.evaluation.scorer import Scorer
 from coterie.evaluation.silo_evaluator import SiloEvaluator
@@ -27,11 +30,13 @@ from coterie.execution.backend import Backend, Workload
 from coterie.execution.build import build_method
 from coterie.execution.device import check_device, client_device
 from coterie.execution.serial import SerialBackend
+from coterie.execution.trainer import LightningTrainer, local_trainer
 from coterie.rounds.participation import Participation
 from coterie.run.callbacks import AnyCallback, build_callbacks, local_callbacks, run_callbacks
 from coterie.run.checks import check_fit, check_shares, cluster_number
 from coterie.run.data import RunData, read_data, task_of
 from coterie.run.memory import within_memory
+from coterie.run.own_module_checks import check_own_module
 from coterie.run.stacked_checks import check_stacked
 
 if TYPE_CHECKING:
@@ -87,6 +92,7 @@ def assemble(config: RunConfig, given: Sequence[AnyCallback] = ()) -> Assembly:
     check_fit(config, workload.task, read.arrays)
     check_stacked(config, workload.task)
     method = build_method(workload)
+    check_own_module(config, method, read.arrays)
     sizes = {client: len(rows) for client, rows in enumerate(read.parts)}
     # Builds the networks, which may not fit the data.
     with within_memory("the network", "lower the sizes under method and encoder"):
@@ -157,6 +163,12 @@ def make_metrics(backend: Backend, config: RunConfig, run: str) -> "RunMetrics |
 
 def make_scorer(config: RunConfig, assembly: Assembly, backend: Backend) -> Scorer:
     """Build the evaluator of a run's server states, siloed data or not."""
+    method, samples = assembly.method, assembly.data.samples
+    if isinstance(method, FederatesModule) and isinstance(samples, LoaderSamples):
+        device = client_device(config)
+        trainer = local_trainer(config, device)
+        assert isinstance(trainer, LightningTrainer)  # `assemble` has refused others
+        return ModuleScorer(config.evaluation, method, samples, trainer, config.seed)
     evaluator, workload = make_evaluator(config, assembly, backend), assembly.workload
     if workload.silo_classes is None:
         return evaluator

@@ -1,0 +1,330 @@
+"""A user's own LightningModule, federated as it is.
+
+McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data"
+(arXiv:1602.05629), Algorithm 1, for any module: in each round a plain Trainer trains it on each
+client, by the user's own loaders, and the server averages. Layers named as personal stay with their
+client: normalisation in Li et al., "FedBN" (arXiv:2102.07623), heads in Arivazhagan et al.,
+"Federated Learning with Personalization Layers" (FedPer, arXiv:1912.00818).
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Annotated, Any
+
+from pydantic import Field, NonNegativeInt, PositiveInt, PrivateAttr
+from torch import Tensor
+
+from coterie.config.component import Component, NestedComponent, load_target, target_of
+from coterie.contract import (
+    Client,
+    Entry,
+    Mean,
+    Method,
+    Outcome,
+    Phase,
+    Rule,
+    ServerState,
+    Slots,
+    StateRules,
+    Task,
+    Tensors,
+    averaged,
+    derive_seed,
+    load_slots,
+    load_tensors,
+)
+from coterie.contract.clusterer import Clusterer
+from coterie.contract.loaders import LoaderSamples, loader_of, split_held_out
+from coterie.contract.own_module import Training, check_module, copy_of
+from coterie.contract.seeds import seeded_everywhere
+from coterie.errors import ConfigError, reason
+from coterie.modules.strategies.strategy import Local, Sent, Strategy, corrected
+
+SHARED, PERSONAL = "module", "personal"
+"""The slot that is averaged, and that of the personal layers' first values."""
+STRATEGY = "strategy"
+"""The slot of what a strategy knows on the server."""
+_TRAINER_STATE, _KEPT = "trainer state", "strategy of "
+_NOT_IN_MODULE = (_TRAINER_STATE, _KEPT)
+
+
+class FederatedModule(Method):
+    """Federated averaging of a user's LightningModule."""
+
+    class Config(Component):
+        """The module, how long it trains, and what stays with each client."""
+
+        module: str | None = None
+        """The module's class, package.module:Class."""
+        arguments: Mapping[str, Any] = {}
+        """Arguments of the class."""
+        is_object: bool = False
+        """Whether the module was given as an object, in a Python program."""
+        participation: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
+        """Share of the clients in each round."""
+        rounds: PositiveInt = 10
+        """Rounds."""
+        epochs: PositiveInt = 1
+        """Local epochs a round; the Trainer counts its epochs on over the rounds."""
+        keep_optimizer: bool = False
+        """Whether optimisers, schedulers and callbacks go on from round to round; by default they
+        start afresh in each."""
+        personal: Annotated[tuple[str, ...], Field(strict=False)] = ()
+        """Names of the layers that stay with each client, with * for any text: [head.*] is FedPer,
+        ["*.bn*"] FedBN."""
+        holdout: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
+        """Share of each client's samples that it holds out, for `validation_step`."""
+        validation_every: NonNegativeInt = 1
+        """Rounds between validations on the clients' held-out samples; 0: only after the last."""
+        own_validation: bool = False
+        """Whether each client's data has a validation loader of its own."""
+        strategy: NestedComponent = None
+        """How clients train and the server joins, {target: package.module:Class, …} of
+        `coterie.modules.strategies`; by default federated averaging."""
+        trainer: Mapping[str, Any] = {}
+        """Arguments of the Trainer, such as {gradient_clip_val: 1.0}."""
+
+        _object: Any = PrivateAttr(default=None)
+        _callbacks: tuple[Any, ...] = PrivateAttr(default=())
+        _trainer: dict[str, Any] = PrivateAttr(default_factory=dict)
+
+        def attach(
+            self, module: Any, callbacks: tuple[Any, ...] = (), trainer: Mapping[str, Any] = {}
+        ) -> None:
+            """Attach the objects that a Python program gave, which no YAML can hold.
+
+            Args:
+                module: The module.
+                callbacks: Lightning callbacks for each client's Trainer.
+                trainer: Arguments of the Trainer that are objects.
+            """
+            self._object, self._callbacks, self._trainer = module, callbacks, dict(trainer)
+
+    def __init__(self, config: Config, task: Task) -> None:
+        self._config, self.rounds = config, config.rounds
+        self._built: Any = None
+        if not isinstance(config.strategy, Strategy | None):
+            raise ConfigError(
+                f"method.strategy={target_of(config.strategy)}: it is no strategy; name one of "
+                "coterie.modules.strategies."
+            )
+        self._strategy: Strategy | None = config.strategy
+        entries = [Entry(pattern=name, rule=Rule.KEEP) for name in config.personal]
+        self._rules = StateRules(
+            Entry(pattern="*_extra_state", rule=Rule.RESET),
+            *entries,
+            Entry(pattern="*", rule=Rule.AVERAGE, slot=SHARED),
+        )
+
+    @property
+    def trainer_arguments(self) -> Mapping[str, Any]:
+        """The user's arguments for the Trainer."""
+        return {**self._config.trainer, **self._config._trainer}
+
+    def init(self, sizes: Mapping[int, int], seed: int) -> ServerState:
+        """The values of the given object, or those of a module built from the run's seed."""
+        with seeded_everywhere(seed):
+            module = self._fresh()
+        check_module(module, self.trainer_arguments)
+        self._check_personal(module)
+        slots: dict[str, Tensors] = {SHARED: self._rules.slot(module, SHARED)}
+        if not slots[SHARED]:
+            raise ConfigError(
+                "method.personal: every parameter of the module is personal, so there is nothing "
+                "to average; name fewer layers."
+            )
+        if self._config.personal:
+            slots[PERSONAL] = self._rules.kept(module)
+        names = _trained(module, slots[SHARED])
+        if self._strategy is not None:
+            slots[STRATEGY] = self._strategy.initial({n: slots[SHARED][n] for n in names})
+        facts: dict[str, Any] = {"clients": len(sizes), "trained": [*names]}
+        facts["tied"] = _tied(module)
+        return ServerState(slots=slots, facts=facts)
+
+    def next(self, server: ServerState) -> Phase | None:
+        """The next round's training, or the validation that follows it."""
+        if server.round >= self.rounds:
+            return None
+        number = server.round + 1
+        training = Phase(
+            name="training",
+            stage="training",
+            round=number,
+            step=server.step,
+            cohort=self._config.participation,
+            down=frozenset(server.slots) - (frozenset() if self._tells else {STRATEGY}),
+            up=frozenset({SHARED, STRATEGY} if self._hears else {SHARED}),
+            metrics=frozenset({"loss"}),
+            open_metrics=True,
+            ends_round=not self._validates(number),
+        )
+        if server.step == 0:
+            return training
+        return replace(training, name="validation", up=frozenset(), ends_round=True)
+
+    def client(self, client: Client, phase: Phase, slots: Slots) -> Outcome:
+        """Train the module on the client's samples, or validate it on those held out."""
+        samples, config = client.data.samples, self._config
+        if not isinstance(samples, LoaderSamples):
+            raise ConfigError("data: a module of your own takes its own data; use data=lightning.")
+        state = client.state or {}
+        kept = state.get(_TRAINER_STATE)
+        module = self._loaded(slots, state)
+        source, rows = samples.place(client.data.rows)
+        seed = derive_seed(0, "held out", client.id)
+        own, held = split_held_out(rows, config.holdout, seed)
+        validation = source.validation if config.own_validation else None
+        if len(held):
+            validation = loader_of(source, held, client.seed, ordered=True)
+        training = Training(
+            source=source,
+            loader=loader_of(source, own, client.seed) if phase.up else None,
+            validation=validation,
+            first_epoch=(phase.round - bool(phase.up)) * config.epochs,
+            epochs=config.epochs,
+            max_epochs=self.rounds * config.epochs,
+            arguments=self.trainer_arguments,
+            callbacks=config._callbacks,
+            kept=kept,
+            keep=config.keep_optimizer,
+        )
+        if not phase.up:
+            return Outcome(state=client.state, metrics=client.score(module, training))
+        local = self._local(module, slots, state)
+        correction = None if self._strategy is None else self._strategy.correction(local)
+        with corrected(module, local, correction):
+            done = client.train(module, training)
+        up, kept_by_strategy = self._update(module, slots[SHARED], len(own), local)
+        found = {**self._rules.kept(module), **kept_by_strategy}
+        if done.kept is not None:
+            found[_TRAINER_STATE] = done.kept
+        return Outcome(up=up, state=found or None, metrics=done.metrics)
+
+    def server(
+        self,
+        server: ServerState,
+        phase: Phase,
+        means: Mapping[str, Mean],
+        records: Mapping[int, Tensors],
+    ) -> ServerState:
+        """The means, or what the strategy makes of them."""
+        slots = averaged(means)
+        if self._strategy is None or SHARED not in means:
+            return server.advance(phase, slots)
+        names: Any = server.facts["trained"]
+        before, mean = ({n: s[n] for n in names} for s in (server.slots[SHARED], slots[SHARED]))
+        equal = self._strategy.equal
+        share = means[SHARED].weight / server.whole("clients") if equal else 1.0
+        received = slots.get(STRATEGY, {})
+        values, own = self._strategy.join(before, mean, server.slots[STRATEGY], received, share)
+        shared = {**slots[SHARED], **values}
+        tied: Any = server.facts["tied"]
+        shared |= {name: shared[first] for name, first in tied.items() if first in values}
+        return server.advance(phase, {SHARED: shared, STRATEGY: own})
+
+    def model_for(self, server: ServerState, client: int | None) -> Clusterer:
+        """The module itself, in the place of an encoder."""
+        return Clusterer(self.module_for(server, None))
+
+    def module_for(self, server: ServerState, state: Tensors | None) -> Any:
+        """The module with the server's values, and with a client's personal layers if given."""
+        return self._loaded(server.slots, state or {})
+
+    def _loaded(self, slots: Slots, kept: Tensors) -> Any:
+        module = self._fresh()
+        load_slots(module, {name: slots[name] for name in (SHARED, PERSONAL) if name in slots})
+        own = {name: value for name, value in kept.items() if not name.startswith(_NOT_IN_MODULE)}
+        load_tensors(module, own)
+        return module
+
+    def _local(self, module: Any, slots: Slots, state: Tensors) -> Local:
+        """What a strategy knows at the start of a client's training."""
+        start = {name: slots[SHARED][name] for name in _trained(module, slots[SHARED])}
+        kept = {
+            name.removeprefix(_KEPT): value
+            for name, value in state.items()
+            if name.startswith(_KEPT)
+        }
+        return Local(start=start, server=slots.get(STRATEGY, {}), kept=kept)
+
+    def _update(
+        self, module: Any, before: Tensors, samples: int, local: Local
+    ) -> tuple[dict[str, Mean], dict[str, Tensor]]:
+        """What the client sends, in the types that it received, and what its strategy keeps."""
+        strategy = self._strategy
+        values = dict(self._rules.slot(module, SHARED))
+        found = Sent() if strategy is None else strategy.finish(local, values)
+        values |= found.values
+        shared = {name: value.to(before[name].dtype) for name, value in values.items()}
+        weight = 1 if strategy is not None and strategy.equal else samples
+        up = {SHARED: Mean(weight=weight, tensors=shared)}
+        if self._hears:
+            up[STRATEGY] = Mean(weight=weight, tensors=found.own)
+        return up, {_KEPT + name: value for name, value in found.kept.items()}
+
+    @property
+    def _tells(self) -> bool:
+        return self._strategy is not None and self._strategy.tells
+
+    @property
+    def _hears(self) -> bool:
+        return self._strategy is not None and self._strategy.hears
+
+    def _validates(self, round_: int) -> bool:
+        config = self._config
+        if not (config.holdout or config.own_validation):
+            return False
+        every = config.validation_every
+        return round_ == self.rounds or bool(every and round_ % every == 0)
+
+    def _fresh(self) -> Any:
+        """The module as it was given; its attributes are those that no client has changed."""
+        config = self._config
+        if config._object is not None:
+            return copy_of(config._object)
+        if config.is_object or config.module is None:
+            raise ConfigError(
+                "method.module: it was an object of a Python program; go on from that program, "
+                "with resume=True."
+                if config.is_object
+                else "module: none is given; set module=package.module:Class."
+            )
+        if self._built is None:
+            self._built = _build(config.module, config.arguments)
+        return copy_of(self._built)
+
+    def _check_personal(self, module: Any) -> None:
+        for pattern in self._config.personal:
+            alone = StateRules(
+                Entry(pattern=pattern, rule=Rule.KEEP), Entry(pattern="*", rule=Rule.RESET)
+            )
+            if not alone.kept(module):
+                first = ", ".join(list(module.state_dict())[:3])
+                raise ConfigError(
+                    f"method.personal: no layer is called {pattern}; those of the module begin "
+                    f"with {first}."
+                )
+
+
+def _build(target: str, arguments: Mapping[str, Any]) -> Any:
+    """Build a module by its path."""
+    try:
+        return load_target(target)(**arguments)
+    except ConfigError as error:
+        raise ConfigError(f"module: {error}") from error
+    except Exception as error:
+        raise ConfigError(f"module={target}: it cannot be built ({reason(error)}).") from error
+
+
+def _trained(module: Any, shared: Tensors) -> tuple[str, ...]:
+    """The averaged parameters that are trained, each once."""
+    named = module.named_parameters()
+    return tuple(name for name, value in named if value.requires_grad and name in shared)
+
+
+def _tied(module: Any) -> dict[str, str]:
+    """Further names of shared parameters, to the first."""
+    first = {value: name for name, value in module.named_parameters()}
+    every = module.named_parameters(remove_duplicate=False)
+    return {name: first[value] for name, value in every if first[value] != name}

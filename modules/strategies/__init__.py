@@ -1,0 +1,1 @@
+"""Strategies of federated optimisation, one file each, on the hooks of `strategy`."""

@@ -1,0 +1,47 @@
+"""The short keys of `experiment=lightning`: `module=my_file:Class module.lr=1e-3 data.target=…`.
+
+A class of the user's takes whatever arguments it takes, which no config model knows. So its keys
+become entries of `method.arguments` and `data.arguments`; a class may be written with a dot too, as
+LightningCLI does: `module=my_file.Class`.
+"""
+
+from collections.abc import Iterator, Sequence
+
+_DATA = ("loader_batch_size", "read_labels", "module", "arguments", "is_object")
+"""Keys of `data=lightning` itself."""
+
+
+def with_own_classes(overrides: Sequence[str]) -> list[str]:
+    """The overrides with these keys written out; others as they are."""
+    if not {"experiment=lightning", "data=lightning"} & set(overrides):
+        return list(overrides)
+    return [*_written_out(overrides)]
+
+
+def _written_out(overrides: Sequence[str]) -> Iterator[str]:
+    own_data = "data=lightning" in overrides
+    for override in overrides:
+        key, equals, value = override.partition("=")
+        if key == "module":
+            yield f"method.module={_path(value)}"
+        elif key.startswith("module."):
+            yield f"method.arguments.{_argument(key, 'module.')}{equals}{value}"
+        elif own_data and key == "data.target":
+            yield f"data.module={_path(value)}"
+        elif own_data and key.startswith("data.") and key.split(".")[1] not in _DATA:
+            yield f"data.arguments.{_argument(key, 'data.')}{equals}{value}"
+        else:
+            yield override
+
+
+def _argument(key: str, section: str) -> str:
+    """The argument's name; LightningCLI writes model.init_args.lr."""
+    return key.removeprefix(section).removeprefix("init_args.")
+
+
+def _path(value: str) -> str:
+    """A class as package.module:Class."""
+    if ":" in value or "." not in value:
+        return value
+    module, _, name = value.rpartition(".")
+    return f"{module}:{name}"

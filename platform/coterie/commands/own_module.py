@@ -1,0 +1,231 @@
+"""The Python API: a run of a config, or of a LightningModule and data as they are."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypedDict
+
+from typing_extensions import Unpack
+
+from coterie.commands.compose import compose_plain
+from coterie.config.component import load_target, target_of
+from coterie.config.explain import one_of
+from coterie.config.loading import load_config
+from coterie.config.schema import RunConfig
+from coterie.contract.callback import RunCallback
+from coterie.contract.loaders import Source, data_with
+from coterie.contract.observer import Observer
+from coterie.contract.own_module import check_module, own_base
+from coterie.errors import ConfigError
+from coterie.execution.own_trainer import materialised
+from coterie.run import federation
+
+_FOLDER = "coterie.modules.strategies."
+_STRATEGIES = {
+    "fedprox": "fedprox:FedProx",
+    "scaffold": "scaffold:Scaffold",
+    "fednova": "fednova:FedNova",
+    "feddyn": "feddyn:FedDyn",
+}
+_OPTIMIZERS = {"fedavgm": "momentum", "fedadam": "adam"}
+_NEED_NO_LABELS = ("iid", "by_client", "file", "rest")
+
+
+class OwnRun(TypedDict, total=False):
+    """What a run of the user's own module takes; `module` and `data` are needed."""
+
+    module: Any
+    """A LightningModule, or its class as "package.module:Class"."""
+    data: Any
+    """A LightningDataModule, a DataLoader or a torch Dataset, a list with one of them for each
+    client, or a class as "package.module:Class"."""
+    clients: int
+    """Number of clients; 5 by default, or one for each in the list."""
+    partition: str
+    """How rows are split: "iid" by default, or the name of a partition."""
+    alpha: float
+    """Concentration of the partition "dirichlet", which it implies."""
+    rounds: int
+    """Rounds; 10 by default."""
+    epochs: int
+    """Local epochs a round; 1 by default."""
+    seed: int
+    """Of the whole run; 0 by default."""
+    participation: float
+    """Share of the clients in each round; all by default."""
+    personal: Sequence[str]
+    """Names of layers that stay with each client, with * for any text."""
+    holdout: float
+    """Share of each client's rows that it holds out for `validation_step`."""
+    strategy: str
+    """"fedavg", "fedprox", "scaffold", "fednova" or "feddyn"; or a server's optimiser, "fedavgm"
+    or "fedadam"."""
+    mu: float
+    """Weight of FedProx's term."""
+    keep_optimizer: bool
+    """Whether optimisers and schedulers go on over rounds."""
+    every: int
+    """Rounds between evaluations; 1 by default."""
+    logger: Any
+    """A Lightning logger, or several."""
+    trainer: Mapping[str, Any]
+    """Arguments of the Trainer on each client."""
+    cluster: Mapping[str, Any]
+    """Keys of the cluster, such as {"backend": "serial"} or {"num_actors": 4}."""
+    loader_batch_size: int
+    """Samples a batch of a Dataset without a loader; 32 by default."""
+    run_dir: str | Path
+    """Folder to write to."""
+    resume: bool
+    """Whether to go on from the last checkpoint in `run_dir`."""
+    overrides: Sequence[str]
+    """Any other keys, as on the command line: ["privacy.secure_aggregation=true"]."""
+
+
+class Federation(federation.Federation):
+    """Runs one experiment: that of a config, or a module and data of the user's own.
+
+    Args:
+        config: The experiment, for example `coterie.compose("experiment=fedmcc_digits")`; or give
+            `module` and `data`, and any other keys of `OwnRun`.
+        view: Shows progress; by default on the terminal or in the notebook.
+        callbacks: `RunCallback`s, which follow the run in this process, and Lightning callbacks,
+            which follow the Trainer on each client.
+        own: See `OwnRun`.
+
+    Raises:
+        ConfigError: If the parts do not fit each other or the machine.
+        DataError: If the data is missing or does not fit.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig | None = None,
+        view: Observer | None = None,
+        callbacks: Sequence[Any] = (),
+        **own: Unpack[OwnRun],
+    ) -> None:
+        logger = own.get("logger")
+        loggers = logger if isinstance(logger, list | tuple) else [logger] if logger else []
+        unknown = sorted(own.keys() - OwnRun.__annotations__.keys())
+        if unknown:
+            raise ConfigError(
+                f"Federation: {unknown[0]}: {one_of(unknown[0], OwnRun.__annotations__)}"
+            )
+        if config is None:
+            config = _config_of(own)
+            _attach(config, own, callbacks)
+            callbacks = [c for c in callbacks if isinstance(c, RunCallback)]
+        elif own.keys() - {"logger"}:
+            raise ConfigError("Federation: give either a config, or a module and data.")
+        super().__init__(config, view, callbacks, loggers)
+
+
+def _config_of(own: OwnRun) -> RunConfig:
+    """The config of a run of the user's own module, without its objects."""
+    if own.get("module") is None or own.get("data") is None:
+        raise ConfigError("Federation: give a module and data, or a config of compose().")
+    several, alpha = isinstance(own["data"], list | tuple), own.get("alpha")
+    default = "by_client" if several else "iid" if alpha is None else "dirichlet"
+    choice, every = own.get("partition", default), own.get("every", 1)
+    words = ("experiment=lightning", "data=lightning", f"partition={choice}")
+    plain = compose_plain(*words, *own.get("overrides", ()))
+    plain["method"] |= {**_method_keys(own), "validation_every": every}
+    plain["data"] |= {"read_labels": choice not in _NEED_NO_LABELS, **_class_of(own["data"])}
+    plain["data"] |= _given(own, "loader_batch_size")
+    if several:
+        plain["partition"] = {"target": plain["partition"]["target"]}
+        plain["method"]["own_validation"] = any(map(_validates, own["data"]))
+    else:
+        plain["partition"] |= _given(own, "clients")
+    plain["partition"] |= {} if alpha is None else {"alpha": float(alpha)}
+    plain["cluster"] = {**(plain.get("cluster") or {}), **own.get("cluster", {})}
+    plain["evaluation"] = {"every": every, **(plain.get("evaluation") or {})}
+    plain |= _given(own, "seed", "resume")
+    plain |= {name: str(value) for name, value in _given(own, "run_dir").items()}
+    _choose_strategy(plain, own.get("strategy", "fedavg"), own.get("mu"))
+    return load_config(plain)
+
+
+def _method_keys(own: OwnRun) -> dict[str, Any]:
+    """The keys of the method."""
+    given = _given(own, "rounds", "epochs", "participation", "holdout", "keep_optimizer")
+    for name in given.keys() & {"participation", "holdout"}:
+        given[name] = float(given[name])
+    trainer = {k: v for k, v in own.get("trainer", {}).items() if _is_plain(v)}
+    personal = [*own.get("personal", ())]
+    return {**given, "personal": personal, "trainer": trainer, **_class_of(own["module"])}
+
+
+def _given(own: OwnRun, *names: str) -> dict[str, Any]:
+    """Those of these keys that are given."""
+    return {name: value for name, value in own.items() if name in names and value is not None}
+
+
+def _attach(config: RunConfig, own: OwnRun, callbacks: Sequence[Any]) -> None:
+    """Attach the objects that no config can hold."""
+    module, data, trainer = own["module"], own["data"], own.get("trainer", {})
+    followers = tuple(c for c in callbacks if not isinstance(c, RunCallback))
+    _check_callbacks(followers)
+    method: Any = config.method
+    given: Any = config.data
+    if not isinstance(data, str):
+        given.attach(data)
+    if isinstance(module, str):
+        module = None
+    else:
+        check_module(module, trainer)
+        module = materialised(module, lambda: _first_loader(config))
+    method.attach(module, followers, {k: v for k, v in trainer.items() if not _is_plain(v)})
+
+
+def _choose_strategy(plain: dict[str, Any], strategy: str, mu: float | None) -> None:
+    """Set the keys of a strategy by its name."""
+    own = {} if mu is None else {"mu": float(mu)}
+    if strategy in _STRATEGIES:
+        plain["method"]["strategy"] = {"target": _FOLDER + _STRATEGIES[strategy], **own}
+    elif strategy in _OPTIMIZERS:
+        given = plain.get("aggregation") or {}
+        plain["aggregation"] = {**given, "optimizer": _OPTIMIZERS[strategy]}
+    elif strategy != "fedavg":
+        known = ("fedavg", *_STRATEGIES, *_OPTIMIZERS)
+        raise ConfigError(f"strategy={strategy}: {one_of(strategy, known)}")
+
+
+def _first_loader(config: RunConfig) -> dict[str, Any]:
+    """The arguments of `Trainer.fit` for the data of a config."""
+    data = load_target(target_of(config.data))(config.data).arrays()
+    source: Source = data.samples.sources[0]
+    return data_with(source, source.loader, None)
+
+
+def _class_of(given: Any) -> dict[str, Any]:
+    """The keys that say what was given: a class by its path, or an object."""
+    if isinstance(given, str):
+        return {"module": given}
+    one = given[0] if isinstance(given, list | tuple) and given else given
+    return {"module": f"{type(one).__module__}:{type(one).__qualname__}", "is_object": True}
+
+
+def _is_plain(value: Any) -> bool:
+    return value is None or isinstance(value, bool | int | float | str)
+
+
+def _validates(data: Any) -> bool:
+    """Whether a client's own data has a validation loader."""
+    base: Any = own_base(data, "LightningDataModule")
+    return base is not None and type(data).val_dataloader is not base.val_dataloader
+
+
+def _check_callbacks(callbacks: Sequence[Any]) -> None:
+    for callback in callbacks:
+        kinds = {kind.__name__ for kind in type(callback).__mro__}
+        if "Callback" not in kinds:
+            raise ConfigError(
+                f"callbacks: {type(callback).__name__} is no callback; inherit from "
+                "coterie.RunCallback or lightning.Callback."
+            )
+        if "Checkpoint" in kinds:
+            raise ConfigError(
+                f"callbacks: {type(callback).__name__} would write files on every client; the run "
+                "writes checkpoints itself, see checkpoint.every."
+            )

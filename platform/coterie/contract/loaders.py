@@ -1,0 +1,255 @@
+"""A user's torch data as the engine's samples: rows to split, and loaders of a client's rows.
+
+The engine sees row numbers. The data sets travel with them to the processes that train, through
+the object store once per node; nothing is copied into arrays.
+"""
+
+import copy
+from collections.abc import Callable, Iterator, Sequence, Sized
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+    Subset,
+    WeightedRandomSampler,
+)
+
+from coterie.contract.data import Indices
+from coterie.contract.samples import StreamedSamples
+from coterie.errors import DataError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """One data set of a user: that of all clients, or of one.
+
+    Attributes:
+        loader: The user's loader of the training samples.
+        datamodule: The data module that it came from, whose hooks the Trainer calls; or None.
+        validation: What `Trainer.validate` takes; None without.
+        test: What `Trainer.test` takes; None without.
+    """
+
+    loader: DataLoader[Any]
+    datamodule: Any = None
+    validation: Any = None
+    test: Any = None
+
+    def __len__(self) -> int:
+        """Number of training samples."""
+        return len(self.loader.dataset)  # type: ignore[arg-type]  # checked when it was opened
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoaderSamples(StreamedSamples):
+    """Rows of a user's data sets, one behind the other; what is read of them are their numbers.
+
+    Attributes:
+        sources: The data sets.
+        rebuild: Opens the sources again in another process, so that they need not travel; or None.
+    """
+
+    sources: tuple[Source, ...]
+    rebuild: "Callable[[], tuple[Source, ...]] | None" = None
+
+    @classmethod
+    def of(
+        cls,
+        sources: Sequence[Source],
+        rebuild: "Callable[[], tuple[Source, ...]] | None" = None,
+    ) -> "LoaderSamples":
+        """The rows of these data sets."""
+        return cls(
+            shape=(sum(map(len, sources)), 1),
+            dtype=np.dtype(np.float32),
+            read=_numbers,
+            sources=tuple(sources),
+            rebuild=rebuild,
+        )
+
+    def __reduce__(self) -> Any:
+        """Travel as the way to open the sources where there is one, else with the sources."""
+        if self.rebuild is not None:
+            return _open_again, (self.rebuild,)
+        return _with_sources, (self.sources,)
+
+    def place(self, rows: Indices) -> tuple[Source, Indices]:
+        """The source of a client's rows, and the rows within it.
+
+        Raises:
+            DataError: If they are of several sources.
+        """
+        ends = np.cumsum([len(source) for source in self.sources])
+        first, last = (int(np.searchsorted(ends, row, "right")) for row in (rows[0], rows[-1]))
+        if first != last:
+            raise DataError(
+                "partition: a client has rows of several data sets; with one data set for each "
+                "client, leave the partition out."
+            )
+        return self.sources[first], rows - (ends[first] - len(self.sources[first]))
+
+
+def _numbers(rows: NDArray[np.int64]) -> NDArray[np.float32]:
+    return rows.astype(np.float32)[:, None]
+
+
+def _with_sources(sources: tuple[Source, ...]) -> LoaderSamples:
+    return LoaderSamples.of(sources)
+
+
+def _open_again(rebuild: Callable[[], tuple[Source, ...]]) -> LoaderSamples:
+    return LoaderSamples.of(rebuild(), rebuild)
+
+
+def loader_of(source: Source, rows: Indices, seed: int, *, ordered: bool = False) -> Any:
+    """A loader of some rows, with the arguments of the user's own: a function of rows and seed.
+
+    Args:
+        source: The data set.
+        rows: Its rows to load.
+        seed: Of the order, and of the loader's workers.
+        ordered: Whether to load all rows in order, for an evaluation.
+
+    Raises:
+        DataError: If the loader would give no batch.
+    """
+    given = source.loader
+    places = [int(row) for row in rows]
+    subset: Dataset[Any] = Subset(given.dataset, places)
+    generator = torch.Generator().manual_seed(seed)
+    common: dict[str, Any] = {
+        "collate_fn": given.collate_fn,
+        "num_workers": given.num_workers,
+        "pin_memory": given.pin_memory,
+        "timeout": given.timeout,
+        "worker_init_fn": given.worker_init_fn,
+        "multiprocessing_context": given.multiprocessing_context,
+        "generator": generator,
+    }
+    if given.num_workers:
+        common["prefetch_factor"] = given.prefetch_factor
+    if ordered:
+        size = _batch_size(given)
+        return DataLoader(subset, batch_size=size, **common)
+    batches = given.batch_sampler
+    if batches is not None and type(batches) is not BatchSampler:
+        return DataLoader(subset, batch_sampler=_RestrictedBatches(batches, places), **common)
+    if given.batch_size is not None and given.drop_last and len(places) < given.batch_size:
+        raise DataError(
+            f"data: a client has {len(places)} samples, fewer than its loader's batch_size="
+            f"{given.batch_size} with drop_last=True, so it has no batch; lower the batch size, "
+            "or take fewer clients."
+        )
+    return DataLoader(
+        subset,
+        batch_size=given.batch_size,
+        drop_last=given.drop_last if given.batch_size is not None else False,
+        sampler=_sampler(given.sampler, places, generator),
+        **common,
+    )
+
+
+def _batch_size(loader: DataLoader[Any]) -> int | None:
+    own = getattr(loader.batch_sampler, "batch_size", None)
+    return loader.batch_size if loader.batch_size is not None or own is None else int(own)
+
+
+def _sampler(given: Any, places: list[int], generator: torch.Generator) -> Any:
+    """The user's sampler, of a client's rows only; it gives positions among them."""
+    count = range(len(places))
+    if isinstance(given, SequentialSampler):
+        return SequentialSampler(count)
+    if isinstance(given, RandomSampler):
+        return RandomSampler(count, replacement=given.replacement, generator=generator)
+    if isinstance(given, WeightedRandomSampler):
+        weights = given.weights[places].tolist()
+        return WeightedRandomSampler(weights, len(places), given.replacement, generator)
+    return _Restricted(given, places)
+
+
+class _Restricted(Sampler[int]):
+    """A user's sampler of row numbers, without those of other clients."""
+
+    def __init__(self, given: Any, places: list[int]) -> None:
+        self._given, self._positions = given, {row: at for at, row in enumerate(places)}
+
+    def __iter__(self) -> Iterator[int]:
+        return (self._positions[row] for row in self._given if row in self._positions)
+
+    def __len__(self) -> int:
+        return len(self._positions)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Pass the epoch on to a sampler that shuffles by it."""
+        if hasattr(self._given, "set_epoch"):
+            self._given.set_epoch(epoch)
+
+
+class _RestrictedBatches(Sampler[list[int]]):
+    """A user's batches of row numbers, without the rows of other clients."""
+
+    def __init__(self, given: Any, places: list[int]) -> None:
+        self._given, self._positions = given, {row: at for at, row in enumerate(places)}
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for batch in self._given:
+            own = [self._positions[row] for row in batch if row in self._positions]
+            if own:
+                yield own
+
+
+def data_with(source: Source, training: Any, validation: Any) -> dict[str, Any]:
+    """The arguments of `Trainer.fit`: loaders, behind the user's data module if there is one.
+
+    The Trainer calls the data module's hooks, such as `on_after_batch_transfer`.
+
+    Args:
+        source: The data set.
+        training: The loader of the training samples; None for `Trainer.validate`.
+        validation: The loader of what is held out; None without.
+    """
+    if source.datamodule is None:
+        if training is None:
+            return {"dataloaders": validation}
+        return {"train_dataloaders": training, "val_dataloaders": validation}
+    found = copy.copy(source.datamodule)
+    found.prepare_data = lambda: None
+    found.setup = lambda stage=None: None
+    found.train_dataloader = lambda: training
+    found.val_dataloader = lambda: [] if validation is None else validation
+    found.test_dataloader = found.val_dataloader
+    return {"datamodule": found}
+
+
+def has_length(data: object) -> bool:
+    """Whether a data set knows its number of samples."""
+    if not isinstance(data, Sized):
+        return False
+    try:
+        return len(data) >= 0
+    except (TypeError, NotImplementedError):
+        return False
+
+
+def split_held_out(rows: Indices, share: float, seed: int) -> tuple[Indices, Indices]:
+    """Split a client's rows into those to train on and those held out, both sorted.
+
+    Args:
+        rows: Sorted rows (n,).
+        share: Of the rows to hold out; at least one if it is above 0, and never all.
+        seed: Of the draw.
+    """
+    if not share or len(rows) < 2:
+        return rows, rows[:0]
+    count = min(max(1, round(share * len(rows))), len(rows) - 1)
+    order = np.random.default_rng(seed).permutation(len(rows))
+    return np.sort(rows[order[count:]]), np.sort(rows[order[:count]])

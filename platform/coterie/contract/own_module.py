@@ -1,0 +1,137 @@
+"""What the engine needs of a method that trains a user's own LightningModule by its own loaders."""
+
+import copy
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+from lightning import Trainer
+from torch import Tensor
+from torch.nn.parameter import is_lazy
+
+from coterie.contract.loaders import Source
+from coterie.contract.phase import ServerState, Tensors
+from coterie.errors import ConfigError
+
+_OURS = frozenset(
+    {
+        "max_epochs",
+        "min_epochs",
+        "max_steps",
+        "min_steps",
+        "fast_dev_run",
+        "callbacks",
+        "logger",
+        "enable_checkpointing",
+        "enable_progress_bar",
+        "enable_model_summary",
+    }
+)
+"""Arguments of the Trainer that the run decides."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """One client's local training, or validation, of a user's module.
+
+    Attributes:
+        source: The data set, with the user's data module.
+        loader: The loader of what is trained on; None to validate only.
+        validation: The loader of the client's held-out samples; None without.
+        first_epoch: The epoch at which this training begins, counted over the run's rounds.
+        epochs: Epochs to train.
+        max_epochs: Epochs of the whole run, the Trainer's `max_epochs`.
+        arguments: Of the user, for the Trainer.
+        callbacks: Of the user, for the Trainer; each training has fresh copies.
+        kept: The state of optimisers, schedulers and callbacks of the last round; None to restart.
+        keep: Whether to return that state.
+        hooks: Strategies' callbacks, which are not copied.
+    """
+
+    source: Source
+    loader: Any = None
+    validation: Any = None
+    first_epoch: int = 0
+    epochs: int = 1
+    max_epochs: int = 1
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    callbacks: tuple[Any, ...] = ()
+    kept: Tensor | None = None
+    keep: bool = False
+    hooks: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trained:
+    """Report of a training.
+
+    Attributes:
+        steps: Batches trained on.
+        metrics: What the module logged, as the Trainer has it at the end, and "loss", the mean of
+            what `training_step` returned.
+        kept: The state of optimisers, schedulers and callbacks, uint8 (bytes,); None unless asked
+            for.
+    """
+
+    steps: int
+    metrics: Mapping[str, float]
+    kept: Tensor | None = None
+
+
+@runtime_checkable
+class FederatesModule(Protocol):
+    """A method whose model is a user's own LightningModule, evaluated by its own steps."""
+
+    def module_for(self, server: ServerState, state: Tensors | None) -> Any:
+        """The module with the server's values, and with what a client keeps, if given."""
+        ...
+
+    @property
+    def trainer_arguments(self) -> Mapping[str, Any]:
+        """The user's arguments for the Trainer."""
+        ...
+
+
+def copy_of(module: Any) -> Any:
+    """A copy of a module that shares nothing with it.
+
+    A tensor that is computed from parameters, such as the weight under `weight_norm`, has its
+    values in the copy: `deepcopy` alone refuses it, and the next forward pass computes it again.
+    """
+    computed = {
+        id(value): value.detach().clone()
+        for part in module.modules()
+        for value in vars(part).values()
+        if isinstance(value, Tensor) and not value.is_leaf
+    }
+    return copy.deepcopy(module, computed)
+
+
+def own_base(value: object, name: str = "LightningModule") -> type | None:
+    """The class of this name, of either Lightning package, that an object inherits from."""
+    found = [kind for kind in type(value).__mro__ if kind.__name__ == name]
+    return found[-1] if found else None
+
+
+def check_module(module: Any, arguments: Mapping[str, Any]) -> None:
+    """Refuse what no Trainer can train, and arguments of the Trainer that the run decides.
+
+    Raises:
+        ConfigError: In one sentence.
+    """
+    kind, base = type(module).__name__, own_base(module)
+    if base is None:
+        raise ConfigError(f"module: {kind} is no LightningModule; inherit from one.")
+    for hook in ("training_step", "configure_optimizers"):
+        if getattr(type(module), hook) is getattr(base, hook):
+            raise ConfigError(f"module: {kind} has no {hook}; write one.")
+    known = inspect.signature(Trainer.__init__).parameters
+    for key in arguments:
+        if key in _OURS:
+            raise ConfigError(f"trainer: the run decides {key}; leave it out.")
+        if key not in known:
+            raise ConfigError(f"trainer: Lightning's Trainer has no argument {key}; leave it out.")
+    for name, value in module.state_dict().items():
+        if isinstance(value, Tensor) and not is_lazy(value) and value.is_complex():
+            raise ConfigError(f"module: {name} is complex, and only real numbers are averaged.")

@@ -1,0 +1,74 @@
+"""Scores a user's module by its own validation and test steps, on data that the server has."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from coterie.config.schema import EvaluationConfig
+from coterie.contract.loaders import LoaderSamples, Source
+from coterie.contract.own_module import FederatesModule, Training, own_base
+from coterie.contract.phase import ServerState
+from coterie.contract.seeds import derive_seed
+from coterie.evaluation.scorer import Evaluation, Scorer
+from coterie.execution.own_trainer import score
+from coterie.execution.trainer import LightningTrainer
+
+_HOOKS = {"validate": "validation_step", "test": "test_step"}
+
+
+@dataclass
+class ModuleScorer(Scorer):
+    """Runs `validation_step` between rounds, and `test_step` at the end too.
+
+    Attributes:
+        config: When to evaluate.
+        method: Gives the module.
+        samples: The data, with its validation and test loaders.
+        trainer: Device and precision.
+        seed: The run's seed.
+    """
+
+    config: EvaluationConfig
+    method: FederatesModule
+    samples: LoaderSamples
+    trainer: LightningTrainer
+    seed: int
+    sent: int = 0  # the driver has this data
+    missed: tuple[int, ...] = ()
+
+    @property
+    def group(self) -> str:
+        """The group of the metrics of `quick`."""
+        return "val"
+
+    def quick(self, server: ServerState) -> dict[str, float]:
+        """What `validation_step` logs of the global module; nothing without validation data."""
+        return self._score(server, "validate")
+
+    def final(self, server: ServerState) -> Evaluation:
+        """What validation and test steps log of the global module."""
+        found = {"val": self._score(server, "validate"), "test": self._score(server, "test")}
+        return Evaluation(
+            metrics={group: metrics for group, metrics in found.items() if metrics},
+            embedding=torch.empty(0, 1),
+            assignments=None,
+            confidence=None,
+            table=None,
+        )
+
+    def _score(self, server: ServerState, stage: Literal["validate", "test"]) -> dict[str, float]:
+        found = [(each, _loader(each, stage)) for each in self.samples.sources]
+        source, loader = found[0]
+        if loader is None or len(found) > 1:  # with data of each client, clients validate
+            return {}
+        module = self.method.module_for(server, None)
+        hook = _HOOKS[stage]
+        if getattr(type(module), hook) is getattr(own_base(module), hook):
+            return {}
+        plan = Training(source=source, validation=loader, arguments=self.method.trainer_arguments)
+        return score(self.trainer, module, plan, derive_seed(self.seed, stage), stage)
+
+
+def _loader(source: Source, stage: str) -> object:
+    return source.validation if stage == "validate" else source.test

@@ -1,0 +1,289 @@
+"""Trains and scores a user's module by a plain Trainer, of `lightning` or `pytorch_lightning`."""
+
+import contextlib
+import io
+import logging
+import math
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from copy import deepcopy
+from importlib import import_module
+from typing import Any, Literal
+
+import torch
+from lightning import Callback
+from torch import Tensor
+from torch.nn.parameter import is_lazy
+
+from coterie.contract.loaders import data_with
+from coterie.contract.own_module import Trained, Training, copy_of, own_base
+from coterie.contract.seeds import seeded_everywhere
+from coterie.errors import ContractError
+from coterie.execution.trainer import LightningTrainer
+
+_RENAMED = frozenset({"round", "stage", "phase", "step", "scope", "client", "failure", "status"})
+"""Names that the tracker keeps for itself; a metric called so gets the prefix "logged/"."""
+
+
+def package_of(module: object) -> str:
+    """The package whose Trainer trains a module: lightning.pytorch or pytorch_lightning."""
+    home = own_base(module)
+    ours = home is None or home.__module__.startswith("lightning.")
+    return "lightning.pytorch" if ours else "pytorch_lightning"
+
+
+def train(engine: LightningTrainer, module: Any, plan: Training, seed: int, work: float) -> Trained:
+    """Train a module in place, from the plan's first epoch on.
+
+    Args:
+        engine: Device, precision and what to call after each step.
+        module: The module; it ends on the CPU.
+        plan: Loaders and epochs.
+        seed: Of all global generators during the training.
+        work: Share of the batches to train on; under 1 for a straggler.
+    """
+    follow = _Follow(engine, plan, work)
+    callbacks = [*deepcopy(engine.callbacks), *deepcopy(plan.callbacks), *plan.hooks, follow]
+    with seeded_everywhere(seed), _quiet():
+        limits: dict[str, Any] = {} if plan.validation is not None else {"limit_val_batches": 0}
+        trainer = _build(engine, module, {**limits, **plan.arguments}, plan.max_epochs, callbacks)
+        _go_on(trainer, module, plan)
+        trainer.fit(module, **data_with(plan.source, plan.loader, plan.validation))
+        module.cpu()
+    return Trained(
+        steps=follow.steps,
+        metrics=follow.mean_loss() | numbers(trainer.callback_metrics),
+        kept=follow.kept,
+    )
+
+
+def score(
+    engine: LightningTrainer,
+    module: Any,
+    plan: Training,
+    seed: int,
+    stage: Literal["validate", "test"] = "validate",
+) -> dict[str, float]:
+    """What a module logs in its validation or test steps; see `Training.validation`."""
+    callbacks = deepcopy([*engine.callbacks, *plan.callbacks])
+    with seeded_everywhere(seed), _quiet():
+        trainer = _build(engine, module, plan.arguments, plan.max_epochs, callbacks)
+        _go_on(trainer, module, plan)
+        run = trainer.validate if stage == "validate" else trainer.test
+        run(module, verbose=False, **data_with(plan.source, None, plan.validation))
+        module.cpu()
+    return numbers(trainer.callback_metrics)
+
+
+def numbers(logged: Mapping[str, Any]) -> dict[str, float]:
+    """The finite scalars among logged metrics, under names that the tracker takes."""
+    found: dict[str, float] = {}
+    for name, value in logged.items():
+        if isinstance(value, Tensor) and value.numel() != 1:
+            continue
+        number = float(value)
+        if math.isfinite(number):
+            found[f"logged/{name}" if name in _RENAMED else name] = number
+    return found
+
+
+def _build(
+    engine: LightningTrainer,
+    module: Any,
+    arguments: Mapping[str, Any],
+    max_epochs: int,
+    callbacks: list[Any],
+) -> Any:
+    """A Trainer with the user's arguments: no checkpoints, bars, summary or sanity check."""
+    package = package_of(module)
+    logger = import_module(f"{package}.loggers.logger").DummyLogger()
+    plugins: list[Any] = []
+    if "strategy" not in arguments:  # else SLURM's variables crash it
+        plugins.append(import_module(f"{package}.plugins.environments").LightningEnvironment())
+    keys: dict[str, Any] = {
+        "accelerator": engine.accelerator,
+        "devices": 1,
+        "precision": engine.precision,
+        "deterministic": "warn" if engine.deterministic else None,
+        "num_sanity_val_steps": 0,
+        "use_distributed_sampler": False,
+        **arguments,
+    }
+    keys["plugins"] = [*plugins, *(arguments.get("plugins") or [])]
+    return import_module(package).Trainer(
+        max_epochs=max_epochs,
+        callbacks=callbacks,
+        logger=logger,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        **keys,
+    )
+
+
+def _go_on(trainer: Any, module: Any, plan: Training) -> None:
+    """Let the Trainer count its epochs and steps on from those of the rounds before.
+
+    Of a module that optimises by hand, each of its optimisers counts a step for each batch.
+    """
+    loop = trainer.fit_loop
+    for counts in (loop.epoch_progress.current, loop.epoch_progress.total):
+        counts.ready = counts.started = counts.processed = counts.completed = plan.first_epoch
+    if plan.loader is None:
+        return
+    try:
+        batches = len(plan.loader) * plan.first_epoch
+    except TypeError:
+        return
+    every = int(getattr(trainer, "accumulate_grad_batches", 1) or 1)
+    steps = math.ceil(len(plan.loader) / every) * plan.first_epoch
+    progress = loop.epoch_loop.automatic_optimization.optim_progress.optimizer.step.total
+    progress.ready = progress.completed = steps
+    hand = loop.epoch_loop.manual_optimization.optim_step_progress.total
+    hand.ready = hand.completed = batches
+    loop.epoch_loop._batches_that_stepped = batches
+
+
+class _EnoughError(Exception):
+    """Ends a training before its first step."""
+
+
+class _BeforeTheFirstStep(Callback):
+    """Ends the training as soon as every parameter has a shape and a gradient."""
+
+    def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
+        """End it."""
+        raise _EnoughError
+
+
+def materialised(module: Any, loader: Any) -> Any:
+    """A module whose lazy parameters, and layers that are built in `setup`, are there.
+
+    Args:
+        module: A module, which is left as it is.
+        loader: Opens a loader of training samples.
+
+    Returns:
+        The module itself if nothing is missing, else a copy after one forward pass.
+    """
+    found = [*module.parameters()]
+    if found and not any(map(is_lazy, found)):
+        return module
+    whole = copy_of(module)
+    engine = LightningTrainer(accelerator="cpu")
+    with seeded_everywhere(0), _quiet(), contextlib.suppress(_EnoughError):
+        trainer = _build(engine, whole, {"limit_val_batches": 0}, 1, [_BeforeTheFirstStep()])
+        trainer.fit(whole, **loader())
+    whole.zero_grad(set_to_none=True)
+    whole._trainer = None
+    return whole
+
+
+class _Follow(Callback):
+    """Counts steps and epochs, ends the round's training, and carries optimisers' state over."""
+
+    def __init__(self, engine: LightningTrainer, plan: Training, work: float) -> None:
+        self._stop, self._plan, self._work = engine.stop, plan, work
+        self._epochs, self._most = 0, math.inf
+        self._losses: list[Tensor] = []
+        self._sum = 0.0
+        self._counted = 0
+        self.steps = 0
+        self.kept: Tensor | None = None
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """Load what the client kept of its optimisers, and limit a straggler's batches."""
+        if not pl_module.automatic_optimization and self._plan.first_epoch:
+            count = trainer.fit_loop.epoch_loop.manual_optimization.optim_step_progress.total
+            count.ready = count.completed = count.completed * len(trainer.optimizers)
+        if self._work < 1:
+            per_epoch = trainer.num_training_batches
+            whole = self._plan.epochs * per_epoch
+            self._most = max(1, math.floor(round(self._work * whole, 9)))
+        if self._plan.kept is not None:
+            _restore(trainer, self._plan.kept)
+
+    def on_train_batch_end(
+        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Note the loss; stop where the run stops or the straggler's work is done."""
+        loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
+        if isinstance(loss, Tensor) and loss.numel() == 1:
+            self._losses.append(loss.detach().reshape(()))
+            if len(self._losses) == 256:
+                self._add_up()
+        self.steps += 1
+        if self.steps >= self._most:
+            trainer.should_stop = True
+        self._stop()
+
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        """End the training after the round's epochs."""
+        self._epochs += 1
+        if self._epochs >= self._plan.epochs:
+            trainer.should_stop = True
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        """Take down the state of what goes on in the next round."""
+        if self._plan.keep:
+            self.kept = _state(trainer)
+
+    def mean_loss(self) -> dict[str, float]:
+        """The mean of what `training_step` returned; nothing if it returned no loss."""
+        self._add_up()
+        return numbers({"loss": self._sum / self._counted}) if self._counted else {}
+
+    def _add_up(self) -> None:
+        if self._losses:
+            self._sum += float(torch.stack(self._losses).double().sum())
+            self._counted += len(self._losses)
+            self._losses.clear()
+
+
+def _state(trainer: Any) -> Tensor:
+    """The state of optimisers, schedulers, precision and callbacks, as bytes."""
+    content = {
+        "optimizers": [each.state_dict() for each in trainer.optimizers],
+        "schedulers": [each.scheduler.state_dict() for each in trainer.lr_scheduler_configs],
+        "precision": trainer.precision_plugin.state_dict(),
+        "callbacks": {each.state_key: each.state_dict() for each in trainer.callbacks},
+    }
+    file = io.BytesIO()
+    torch.save(content, file)
+    return torch.frombuffer(bytearray(file.getvalue()), dtype=torch.uint8)
+
+
+def _restore(trainer: Any, kept: Tensor) -> None:
+    """Load what `_state` gave.
+
+    Raises:
+        ContractError: If an optimiser, a scheduler or a callback keeps more than tensors and plain
+            values.
+    """
+    try:
+        content = torch.load(io.BytesIO(kept.numpy().tobytes()), weights_only=True)
+    except Exception as error:
+        raise ContractError(
+            "keep_optimizer=true: an optimiser, scheduler or callback keeps objects that are "
+            "neither tensors nor plain values; leave keep_optimizer out."
+        ) from error
+    for optimizer, state in zip(trainer.optimizers, content["optimizers"], strict=True):
+        optimizer.load_state_dict(state)
+    for config, state in zip(trainer.lr_scheduler_configs, content["schedulers"], strict=True):
+        config.scheduler.load_state_dict(state)
+    trainer.precision_plugin.load_state_dict(content["precision"])
+    for callback in trainer.callbacks:
+        if state := content["callbacks"].get(callback.state_key):
+            callback.load_state_dict(deepcopy(state))
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the Trainer's messages and hints; a run has its own."""
+    for name in ("lightning.pytorch", "pytorch_lightning"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    with warnings.catch_warnings():
+        for name in ("lightning", "pytorch_lightning"):
+            warnings.filterwarnings("ignore", module=name)
+        yield

@@ -1,0 +1,39 @@
+"""A user's module as a Lightning checkpoint, which `load_from_checkpoint` reads."""
+
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from coterie.contract.own_module import own_base
+from coterie.tracking.atomic import replacing
+
+CHECKPOINT = "model.ckpt"
+
+
+def write_module(path: Path, module: Any, *, round_: int, epochs: int = 0) -> None:
+    """Write a module's values and hyperparameters as Lightning does.
+
+    Args:
+        path: The file.
+        module: The module.
+        round_: Rounds that it was trained for.
+        epochs: Epochs that it was trained for, the checkpoint's `epoch`.
+    """
+    package = own_base(module).__module__.partition(".")[0]
+    content: dict[str, Any] = {
+        "epoch": epochs,
+        "global_step": 0,
+        "round": round_,
+        "pytorch-lightning_version": import_module(package).__version__,
+        "state_dict": module.state_dict(),
+    }
+    hparams: Mapping[str, Any] = module.hparams
+    if hparams:
+        content["hparams_name"] = module._hparams_name
+        content["hyper_parameters"] = dict(hparams)
+    module.on_save_checkpoint(content)
+    with replacing(path) as temporary:
+        torch.save(content, temporary)

@@ -1,0 +1,39 @@
+"""docs/lightning.md, run as it is written: its program, and its command."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "lightning.md").read_text(encoding="utf-8")
+
+
+def _run(words: list[str], folder: Path) -> str:
+    path = os.pathsep.join([str(ROOT / "platform"), str(ROOT)])
+    done = subprocess.run(
+        [sys.executable, *words],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=250,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_module_of_ones_own(tmp_path: Path) -> None:
+    code = re.findall(r"^```python\n(.*?)^```$", PAGE, flags=re.DOTALL | re.MULTILINE)[0]
+    serial = code.replace("rounds=5,", 'rounds=5, cluster={"backend": "serial"},')
+    assert serial != code
+    (tmp_path / "my_file.py").write_text(serial, encoding="utf-8")
+    shown = _run(["my_file.py"], tmp_path).splitlines()
+    assert float(next(line for line in shown if re.fullmatch(r"0\.\d+", line))) > 0.6
+    assert (tmp_path / "model.ckpt").is_file()
+    (command,) = re.findall(r"^```bash\n(.*?)^```$", PAGE, flags=re.DOTALL | re.MULTILINE)
+    words = shlex.split(command.replace("\\\n", " "))[1:]
+    _run(["-m", "coterie.jobs", *words, "method.rounds=1", "cluster=serial"], tmp_path)

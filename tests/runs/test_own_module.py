@@ -1,0 +1,350 @@
+"""A LightningModule and data of the user's own, federated as they are."""
+
+import copy
+import warnings
+
+import lightning
+import pytest
+import pytorch_lightning
+import torch
+from lightning.pytorch.demos.boring_classes import (
+    BoringModel,
+    ManualOptimBoringModel,
+    RandomDataset,
+)
+from torch import nn
+from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
+
+from coterie import Federation, compose
+from coterie.errors import ConfigError, DataError, InterruptedRunError, RunError
+from coterie.jobs.train import main
+from tests.builders.own_module import Data, Lit, federated, rows, tensors
+
+QUIET = {
+    "logger": False,
+    "enable_checkpointing": False,
+    "enable_progress_bar": False,
+    "enable_model_summary": False,
+    "accelerator": "cpu",
+}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return federated(tmp_path_factory.mktemp("run"), epochs=2, holdout=0.2)
+
+
+def test_one_client_that_keeps_its_optimizer_is_one_plain_trainer(tmp_path):
+    torch.manual_seed(0)
+    module = Lit()
+    plain = copy.deepcopy(module)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        trainer = lightning.Trainer(max_epochs=6, limit_val_batches=0, **QUIET)
+        trainer.fit(plain, datamodule=Data(shuffle=False))
+    keys = {"clients": 1, "rounds": 3, "epochs": 2, "keep_optimizer": True}
+    found = federated(tmp_path, module, Data(shuffle=False), **keys).module
+    for name, value in plain.state_dict().items():
+        if not name.endswith("num_batches_tracked"):
+            assert torch.equal(found.state_dict()[name], value), name
+
+
+def test_the_server_has_the_mean_of_what_plain_trainers_give(tmp_path):
+    torch.manual_seed(0)
+    module, data = Lit(), TensorDataset(*tensors())
+    parts = [DataLoader(Subset(data, range(*ends)), 8) for ends in ((0, 32), (32, 48))]
+    trained = []
+    for part in parts:
+        each = copy.deepcopy(module)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            lightning.Trainer(max_epochs=1, **QUIET).fit(each, part)
+        trained.append(each.state_dict())
+    found = federated(tmp_path, module, parts, rounds=1).module.state_dict()
+    for name in ("head.weight", "body.0.bias", "body.1.running_var"):
+        mean = (32 * trained[0][name].double() + 16 * trained[1][name].double()) / 48
+        torch.testing.assert_close(found[name].double(), mean, rtol=1e-6, atol=1e-7)
+
+
+def test_epochs_and_steps_go_on_over_rounds_and_schedulers_restart(run):
+    found = rows(run)
+    assert [row["at_epoch"] for row in found] == [1.0, 3.0]
+    steps = [row["at_step"] for row in rows(run, scope="client") if row["client"] == 0]
+    assert steps == [5.0, 11.0]  # 19 samples by 8: 3 steps an epoch; before the last step
+    assert [row["rate"] for row in found] == pytest.approx([0.025, 0.025])
+
+
+def test_schedulers_go_on_with_keep_optimizer(tmp_path):
+    found = rows(federated(tmp_path, keep_optimizer=True))
+    assert [row["rate"] for row in found] == pytest.approx([0.05, 0.025])
+
+
+def test_clients_validate_the_global_module_on_what_they_hold_out(run):
+    clients = rows(run, "validation", "client")
+    assert [(row["round"], row["client"]) for row in clients] == [(1, 0), (1, 1), (2, 0), (2, 1)]
+    assert all(0 <= row["val_acc"] <= 1 for row in clients)
+
+
+def test_the_validation_loader_is_the_servers(run):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        trainer = lightning.Trainer(**QUIET)
+        found = trainer.validate(run.module, datamodule=Data(), verbose=False)[0]
+    assert run.metrics["val"] == pytest.approx(found)
+    assert set(run.metrics["test"]) == {"test_loss"}
+    assert rows(run, "validation")[0]["val/val_loss"] > 0
+
+
+def test_a_checkpoint_of_it_is_lightnings(run, tmp_path):
+    run.save(tmp_path / "model.ckpt")
+    found = Lit.load_from_checkpoint(tmp_path / "model.ckpt")
+    assert found.hparams.lr == 0.05
+    assert torch.equal(found.head.weight, run.module.head.weight)
+    assert Lit.load_from_checkpoint(run.run_dir / "model" / "model.ckpt").hparams.gamma == 0.5
+
+
+def test_personal_layers_stay_with_their_client(tmp_path):
+    run = federated(tmp_path, personal=["head.*", "*.1.*"])
+    first, second = (run.client_module(client) for client in range(2))
+    assert not torch.equal(first.head.weight, second.head.weight)
+    assert not torch.equal(first.body[1].running_mean, second.body[1].running_mean)
+    assert torch.equal(first.body[0].weight, run.module.body[0].weight)
+    sent = 4 * (4 * 8 + 8) + 8  # the first layer, and a weight
+    assert rows(run)[0]["bytes/up/module"] == 2 * sent
+
+
+def test_a_personal_layer_that_is_not_there_is_refused(tmp_path):
+    with pytest.raises(
+        ConfigError, match=r"no layer is called hat\.\*.*begin with body\.0\.weight"
+    ):
+        federated(tmp_path, personal=["hat.*"])
+
+
+def test_the_same_seed_gives_the_same_bits_and_a_killed_run_too(tmp_path):
+    class Halt(lightning.Callback):
+        def on_train_epoch_start(self, trainer, pl_module):
+            if trainer.current_epoch == 2:
+                raise KeyboardInterrupt
+
+    keys = {"rounds": 3, "keep_optimizer": True, "personal": ["head.*"]}
+    whole = federated(tmp_path / "a", **keys)
+    checkpoints = ["checkpoint.every=1"]
+    with pytest.raises((RunError, InterruptedRunError)):
+        federated(
+            tmp_path / "b",
+            callbacks=[Halt()],
+            overrides=[*checkpoints, "faults.on_client_failure=fail"],
+            **keys,
+        )
+    again = federated(tmp_path / "b", resume=True, overrides=checkpoints, **keys)
+    for one, other in ((whole.module, again.module), *_clients(whole, again)):
+        for name, value in one.state_dict().items():
+            assert torch.equal(other.state_dict()[name], value), name
+
+
+def _clients(one, other):
+    return [(one.client_module(n), other.client_module(n)) for n in range(2)]
+
+
+def test_another_module_does_not_resume(tmp_path):
+    federated(tmp_path, rounds=1)
+    with pytest.raises(ConfigError, match=r"method\.module=.*Lit.*BoringModel"):
+        federated(tmp_path, BoringModel(), rounds=1, resume=True)
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        ["privacy.secure_aggregation=true"],
+        ["aggregation.rule=median"],
+        ["aggregation.optimizer=adam"],
+        ["participation.straggler_rate=0.9", "participation.straggler_work=0.5"],
+    ],
+    ids=lambda keys: keys[0].partition("=")[0],
+)
+def test_what_holds_for_averaging_holds_for_it(tmp_path, keys):
+    run = federated(tmp_path, clients=3, rounds=1, overrides=keys)
+    assert run.exit_code == 0
+    assert torch.isfinite(run.module.head.weight).all()
+
+
+class OfTheOtherPackage(pytorch_lightning.LightningModule):
+    """A module of pytorch_lightning, with a callback of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def configure_callbacks(self):
+        return pytorch_lightning.callbacks.EarlyStopping("mean")
+
+    def training_step(self, batch, batch_idx):
+        loss = nn.functional.cross_entropy(self.layer(batch[0]), batch[1])
+        self.log("mean", loss, on_epoch=True)
+        return loss
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+class Lazy(OfTheOtherPackage):
+    """One whose shapes the first batch gives."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.LazyLinear(3)
+
+
+class LateLayers(OfTheOtherPackage):
+    """One that builds its layers in `configure_model`."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = None
+
+    def configure_model(self):
+        if self.layer is None:
+            self.layer = nn.Linear(4, 3)
+
+
+class WeightNorm(OfTheOtherPackage):
+    """One with a weight that is computed from others."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.utils.weight_norm(nn.Linear(4, 3))
+
+
+@pytest.mark.parametrize("kind", [OfTheOtherPackage, Lazy, LateLayers, WeightNorm])
+def test_modules_of_either_package_and_late_layers(tmp_path, kind):
+    run = federated(tmp_path, kind(), TensorDataset(*tensors()))
+    assert rows(run)[1]["mean"] < rows(run)[0]["mean"]
+    assert run.module.layer.weight.shape == (3, 4)
+
+
+@pytest.mark.parametrize("kind", [BoringModel, ManualOptimBoringModel])
+def test_lightnings_demos(tmp_path, kind):
+    run = federated(tmp_path, kind(), RandomDataset(32, 64), loader_batch_size=8)
+    assert run.exit_code == 0
+    assert not torch.equal(run.module.layer.weight, kind().layer.weight)
+
+
+class NoStep(lightning.LightningModule):
+    def configure_optimizers(self):
+        return torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1)
+
+
+class NoParameters(Lit):
+    def configure_optimizers(self):
+        return torch.optim.SGD([], lr=0.1)
+
+
+class Diverges(Lit):
+    def training_step(self, batch, batch_idx):
+        return super().training_step(batch, batch_idx) * float("nan")
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter(zip(*tensors(), strict=True))
+
+
+class Raises(Lit):
+    def training_step(self, batch, batch_idx):
+        raise LookupError("no such thing")
+
+
+FAIL = ["faults.on_client_failure=fail"]
+
+
+@pytest.mark.parametrize(
+    ("module", "data", "error", "sentence"),
+    [
+        (NoStep, Data, ConfigError, "NoStep has no training_step; write one."),
+        (nn.Identity, Data, ConfigError, "Identity is no LightningModule; inherit from one."),
+        (Lit, Stream, DataError, "Stream has no rows that could be split over clients"),
+        (Lit, lambda: TensorDataset(*tensors(0)), DataError, "has no samples; add some."),
+        (Lit, lambda: TensorDataset(*tensors(3)), DataError, "each needs 2"),
+        (NoParameters, Data, RunError, "optimizer got an empty parameter list"),
+        (Diverges, Data, RunError, "is not finite; lower the learning rate"),
+        (Raises, Data, RunError, "LookupError: .*no such thing"),
+    ],
+)
+def test_bad_input_is_one_sentence(tmp_path, module, data, error, sentence):
+    with pytest.raises(error, match=sentence) as raised:
+        federated(tmp_path / "run", module(), data(), overrides=FAIL)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_failing_step_leaves_its_traceback(tmp_path):
+    with pytest.raises(RunError):
+        federated(tmp_path, Raises(), overrides=FAIL)
+    log = (tmp_path / "failures.log").read_text()
+    assert "test_own_module.py" in log
+    assert "in training_step" in log
+
+
+def test_a_loader_that_drops_all_that_a_client_has_is_refused(tmp_path):
+    loader = DataLoader(TensorDataset(*tensors()), 32, drop_last=True)
+    with pytest.raises(RunError, match="24 samples, fewer than its loader's batch_size=32"):
+        federated(tmp_path, Lit(), loader, overrides=FAIL)
+
+
+def test_updates_are_clipped_for_differential_privacy(tmp_path):
+    keys = ["privacy.dp.clip=0.5", "privacy.dp.noise_multiplier=0.01"]
+    module = BoringModel()
+    run = federated(tmp_path, module, RandomDataset(32, 64), rounds=1, overrides=keys)
+    moved = [
+        run.module.state_dict()[k].double() - v.double() for k, v in module.state_dict().items()
+    ]
+    assert 0 < sum(float((m**2).sum()) for m in moved) ** 0.5 < 0.6
+    assert set(rows(run, scope="client")[0]) & {"loss"} == set() or not rows(run)[0].get("loss")
+
+
+def test_batch_norm_is_refused_under_differential_privacy(tmp_path):
+    keys = ["privacy.dp.clip=0.5", "privacy.dp.noise_multiplier=0.5"]
+    with pytest.raises(ConfigError, match="batch norm's running statistics are not sent"):
+        federated(tmp_path, overrides=keys)
+
+
+@pytest.mark.parametrize("key", ["max_epochs", "hats"])
+def test_arguments_of_the_trainer_are_checked(tmp_path, key):
+    with pytest.raises(ConfigError, match=f"trainer: .*{key}.*leave it out"):
+        federated(tmp_path, trainer={key: 1})
+
+
+def test_arguments_of_the_trainer_count(tmp_path):
+    run = federated(tmp_path, rounds=1, trainer={"limit_train_batches": 1})
+    assert rows(run)[0]["at_step"] == 0.0
+
+
+def test_an_object_is_not_gone_on_with_from_the_command_line(tmp_path, capsys):
+    federated(tmp_path, rounds=1)
+    assert main(["resume=true", f"run_dir={tmp_path}"]) == 2
+    assert "an object of a Python program" in capsys.readouterr().err
+
+
+def test_the_command_line_takes_a_class(tmp_path, capsys):
+    code = main(
+        [
+            "experiment=lightning",
+            "module=tests.builders.own_module:Lit",
+            "module.lr=0.01",
+            "data=lightning",
+            "data.target=tests.builders.own_module.Data",
+            "data.batch_size=4",
+            "partition.clients=2",
+            "method.rounds=1",
+            "cluster=serial",
+            f"run_dir={tmp_path}",
+        ]
+    )
+    assert code == 0, capsys.readouterr().err
+    found = Lit.load_from_checkpoint(tmp_path / "model" / "model.ckpt")
+    assert found.hparams.lr == 0.01
+
+
+def test_other_methods_refuse_such_data():
+    words = ["experiment=fedavg", "data=lightning", "data.target=tests.builders.own_module:Data"]
+    with pytest.raises(ConfigError, match="it is for a module of your own"):
+        Federation(compose(*words, "cluster=serial", "encoder=mlp"))
