@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from coterie.aggregation.compose import compose_stages
 from coterie.aggregation.noise import NoiseLedger
 from coterie.config.component import Component
+from coterie.config.partition import PartitionConfig
 from coterie.config.schema import ClusterConfig, RunConfig
 from coterie.contract import Mean, Phase, Task
 from coterie.contract.seeds import derive_seed
@@ -58,7 +59,7 @@ def tiny_workload(method: Component, *, needs_labels: bool = False, **run: Any) 
     config = RunConfig(
         method=method,
         data=ClusterConfig(),  # any component: the samples are given
-        partition=ClusterConfig(),
+        partition=PartitionConfig(),
         encoder=TinyEncoder(),
         augmentation=DigitsAugmentation(),
         **keys,

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from coterie.config.component import Component
+from coterie.config.partition import PartitionConfig
 from coterie.config.schema import ClusterConfig, RunConfig
 from coterie.contract.method import Task
 from coterie.execution.backend import Workload
@@ -25,7 +26,7 @@ def make_workload(method: Component, sizes: Sequence[int] = (2, 3, 4), **config:
         config=RunConfig(
             method=method,
             data=anything,
-            partition=anything,
+            partition=PartitionConfig(),
             encoder=anything,
             augmentation=anything,
             cluster=ClusterConfig(backend="serial"),

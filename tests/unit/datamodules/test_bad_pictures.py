@@ -81,8 +81,8 @@ def test_all_are_named_in_one_pass(folders, stream):
         arrays(Manifest, path, size=5, stream=stream)
     assert str(refusal.value).replace(str(path.parent), "P") == (
         "3 of 30 pictures cannot be read (P/a/03.png is empty (0 bytes); P/a/07.png is no picture "
-        "that can be read; P/b/04.png: there is no such file); mend them or take them out (python "
-        "-m coterie check_data lists all), or set data.on_error=skip."
+        "that can be read; P/b/04.png: there is no such file); mend them or take them out "
+        "(coterie check_data lists all), or set data.on_error=skip."
     )
 
 

@@ -102,12 +102,10 @@ def test_of_shards_and_of_those_that_were_numbered_apart(tmp_path):
     check(Shards(Shards.Config(path=str(out), size=4)))
     path = out / "test" / INDEX
     index = json.loads(path.read_text())
-    path.write_text(json.dumps({**index, "classes": ["cat", "ant", "bee"]}))
-    apart = Shards(Shards.Config(path=str(out), size=4)).arrays()
-    assert apart.test_labels.tolist() == [1, 0, 1]  # bee, ant, bee
-    path.write_text(json.dumps({**index, "classes": ["ant", "bee", "dog"]}))
-    with pytest.raises(DataError, match="the test shards have the class dog"):
-        Shards(Shards.Config(path=str(out), size=4)).arrays()
+    for other in (["cat", "ant", "bee"], ["ant", "bee", "dog"]):
+        path.write_text(json.dumps({**index, "classes": other}))
+        with pytest.raises(DataError, match="test shards have other classes than its training"):
+            Shards(Shards.Config(path=str(out), size=4)).arrays()
 
 
 def test_other_pictures_make_another_index(tmp_path):

@@ -136,7 +136,7 @@ def test_each_stage_has_its_own_axis_of_losses_and_a_mark_in_the_scores(tmp_path
     np.testing.assert_array_equal(second.lines[0].get_xydata(), [(3, -1), (4, -2)])
     assert first.get_ylim()[0] > second.get_ylim()[1]
     np.testing.assert_array_equal(score.lines[0].get_xydata(), SERIES["clustering/acc"])
-    assert [line.get_xdata()[0] for line in score.lines[2:]] == [0.5, 2.5]
+    assert [line.get_xdata()[0] for line in score.lines[2:]] == [2.5]  # none before the first
     places = {text.get_text(): text.get_position()[0] for text in score.texts}
     assert places == {"representation": 0.5, "clustering": 2.5}
 
