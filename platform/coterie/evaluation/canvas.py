@@ -12,23 +12,24 @@ import textwrap
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from coterie.errors import InterruptedRunError, printable, reason
 
 _BACKEND = "MPLBACKEND"
-try:
-    import matplotlib as mpl
-except ValueError:  # a backend that this matplotlib does not have; figures need none
-    os.environ.pop(_BACKEND, None)
-    import matplotlib as mpl
-finally:
-    from matplotlib.axes import Axes
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-    from matplotlib.font_manager import fontManager
+_given = os.environ.pop(_BACKEND, None)  # one that this matplotlib lacks would end the import
+import matplotlib as mpl  # noqa: E402
+from matplotlib.axes import Axes  # noqa: E402
+from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: E402
+from matplotlib.figure import Figure  # noqa: E402
+from matplotlib.font_manager import fontManager  # noqa: E402
+
+if _given is not None:
+    os.environ[_BACKEND] = _given
+    with suppress(ValueError):
+        mpl.rcParams["backend"] = _given
 
 __all__ = [
     "COLOURS",

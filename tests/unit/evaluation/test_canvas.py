@@ -88,6 +88,7 @@ def test_the_users_settings_bend_no_figure_and_stay(tmp_path, settings):
 
 def test_a_figure_is_shown_in_a_notebook_as_it_was_drawn():
     figure = draw_curves({"$x_": [(1, 2.0), (2, 1.0)]})
+    figure._repr_png_()  # its layout settles with the first drawing
     plain = figure._repr_png_()
     with mpl.rc_context({"text.usetex": True}):
         assert figure._repr_png_() == plain
