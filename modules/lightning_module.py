@@ -49,7 +49,7 @@ _TRAINER_STATE, _KEPT = "trainer state", "strategy of "
 _NOT_IN_MODULE = (_TRAINER_STATE, _KEPT)
 
 
-class FederatedModule(Method):
+class Lightning(Method):
     """Federated averaging of a user's LightningModule."""
 
     class Config(MethodConfig):

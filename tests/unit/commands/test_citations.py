@@ -6,7 +6,7 @@ from coterie.commands.citations import citations, papers
 from coterie.commands.compose import groups, read_choice
 from coterie.jobs.cite import main
 
-OWN = {"Concord", "Prototypes", "KMeans"}
+OWN = {"Concord", "Prototypes", "KMeans", "Lightning"}
 """Of Coterie itself, or without a paper."""
 
 
