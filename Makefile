@@ -16,7 +16,7 @@ SIZE := \(([0-9]{2,}\.[0-9] MB|[0-9.]+ GB)\)
 FILE := ^ *(Downloading|Using cached) (.*/)?([^/-]+-[^/-]+)-[^/]* ($(SIZE))
 STEP := ^Installing collected packages.*
 
-.PHONY: help install demo cluster check test test-all lowest newest lint format docs bench profile study results gpu clean
+.PHONY: help install demo cluster check test test-all lowest newest lint format docs bench profile study results gpu chaos clean
 
 help:  ## This list.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 12
@@ -27,7 +27,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Python 3.11 or newer is needed; name one with make PYTHON=python3.12."; exit 1; }
 	@echo "Installing Coterie with PyTorch, Ray and 150 other packages into $(VENV)."
-	@echo "On Linux it takes 6.6 GB, 4 GB of it PyTorch's CUDA libraries, and some minutes."
+	@echo "On Linux it takes 7.1 GB, 4 GB of it PyTorch's CUDA libraries, and some minutes."
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@rm -f $(VENV)/.installed-*  # FAISS for CPUs and for GPUs share their files: one at a time
 	@$(BIN)/python -m pip uninstall --quiet --yes faiss-cpu faiss-gpu-cu12 2> /dev/null
@@ -83,7 +83,8 @@ profile: install  ## Where local training's time goes, by method, network and pr
 	$(BIN)/python -m tests.benchmarks.profile_steps
 
 study: install  ## A paper's table: make study STUDY=ccfc_1 SCALE=cpu; without STUDY, all of them.
-	nice -n 5 $(BIN)/coterie study $(if $(STUDY),study=$(STUDY) scale=$(SCALE) results=docs/results/data)
+	nice -n 5 $(BIN)/coterie study $(if $(STUDY),study=$(STUDY) scale=$(SCALE) \
+		$(if $(filter smoke,$(SCALE)),,results=docs/results/data))
 
 results: install  ## The tables of docs/results, from the files in docs/results/data.
 	$(BIN)/coterie results
@@ -91,6 +92,9 @@ results: install  ## The tables of docs/results, from the files in docs/results/
 gpu:  ## On a machine with GPUs, 40 minutes: tests, throughput, the papers' cells (DEVICE=cpu SCALE=smoke tries it).
 	PYTHONPATH=platform:. $(or $(wildcard $(BIN)/python),$(PYTHON)) -m tests.gpu device=$(DEVICE) \
 		scale=$(if $(filter smoke,$(SCALE)),smoke,paper) minutes=$(MINUTES)
+
+chaos: install  ## Kill processes and damage files at random, an hour; the table is in docs/reliability.md.
+	$(BIN)/python -m tests.chaos minutes=60
 
 clean:  ## Remove .venv and caches.
 	rm -rf $(VENV) build/lowest build/newest .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

@@ -113,7 +113,9 @@ class NaturalAugmentation(AugmentationConfig):
     flip_probability: Probability = 0.5
     """Share of the views that are mirrored horizontally."""
     jitter_strength: Annotated[float, Field(ge=0.0, le=2.0)] = 0.5
-    """Factor of 0.8 for brightness, contrast and saturation, 0.2 for hue; 1 for larger images."""
+    """Factor of 0.8 for brightness and contrast, 0.2 for hue; 1 for larger images."""
+    saturation: Annotated[float, Field(ge=0.0, le=1.0)] = 0.8
+    """What that is a factor of for saturation; 0.4 in BYOL."""
     jitter_probability: Probability = 0.8
     """Share of the views whose colours are jittered."""
     grey_probability: Probability = 0.2
@@ -138,7 +140,8 @@ class NaturalAugmentation(AugmentationConfig):
         # kornia computes a step even at probability 0, hence the conditions.
         if shape[0] == 3 and self.jitter_probability > 0.0:
             level, hue = 0.8 * self.jitter_strength, 0.2 * self.jitter_strength
-            steps.append(ColourJitter(level, level, level, hue, p=self.jitter_probability))
+            grey = self.saturation * self.jitter_strength
+            steps.append(ColourJitter(level, level, grey, hue, p=self.jitter_probability))
         if shape[0] == 3 and self.grey_probability > 0.0:
             steps.append(kornia.RandomGrayscale(p=self.grey_probability))
         kernel = max(3, min(size) // 10 | 1)

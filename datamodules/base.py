@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from coterie.config.component import Component
+from coterie.config.given_path import given_path
 from coterie.contract.data import DataArrays
 from coterie.contract.samples import StreamedSamples
 from coterie.datamodules.resize import resize_images
@@ -28,7 +29,7 @@ Half = Literal["train", "test"]
 HALVES: tuple[Half, Half] = ("train", "test")
 Pixels = Annotated[int, Field(ge=1)]
 ROOT_VARIABLE = "COTERIE_DATA"
-_SUBSET_SEED = 0
+SUBSET_SEED = 0
 
 
 class DataConfig(Component):
@@ -166,7 +167,7 @@ class DataSet(LightningDataModule, Generic[ConfigT]):
         return self._loader(data.test_samples, data.test_labels, shuffle=False)
 
     def _take(self, source: Source, limit: int | None) -> tuple[Samples | StreamedSamples, Source]:
-        chosen = source.subset(limit, _SUBSET_SEED)
+        chosen = source.subset(limit, SUBSET_SEED)
         if self.streams:
             chosen = chosen.look_through(self.on_error)
             return chosen.stream(), chosen
@@ -225,7 +226,7 @@ class ImageDataModule(DataSet[ImageConfigT]):
                 f"{self.title}: no folder to read from; set data.root or the environment variable "
                 f"{ROOT_VARIABLE} to the folder that holds the data sets."
             )
-        return Path(root).expanduser()
+        return given_path("data.root" if self.config.root else ROOT_VARIABLE, root)
 
     def _take(self, source: Source, limit: int | None) -> tuple[Samples | StreamedSamples, Source]:
         samples, taken = super()._take(source, limit)

@@ -1,16 +1,12 @@
 """One picture, as a file or as bytes, decoded into 8-bit channels.
 
-Pictures of another mode are converted. Transparent pixels are composited on black. Grey levels of
-more than 8 bits are scaled by the number of bits that the file states, v·255/(2^bits - 1), where
-Pillow would clip them at 255, or as `Form.levels` says. Orientation tags are ignored, as in
-torchvision.
+Pictures of another mode are converted, and stand as their EXIF orientation says. Transparent pixels
+get a ground. Levels of more than 8 bits are scaled, as `coterie.datamodules.grey_levels` says.
+Pictures of two, or of five and more channels keep them.
 """
 
-import re
-import struct
-from collections.abc import Iterator
-from dataclasses import dataclass
-from io import BytesIO, UnsupportedOperation
+from dataclasses import dataclass, replace
+from io import UnsupportedOperation
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -19,11 +15,22 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
 from coterie.config.regular_files import open_regular
-from coterie.datamodules.dicom import Levels, is_dicom, read_dicom, stretch
+from coterie.datamodules.dicom import Levels, is_dicom, read_dicom
+from coterie.datamodules.grey_levels import deep_levels, eight_bits, tiff_bits, white_is_zero
+from coterie.datamodules.many_channels import is_tiff, read_tiff
+from coterie.datamodules.picture_files import (
+    MAX_PIXELS,
+    UnfitPictureError,
+    choose_frame,
+    open_picture,
+    orientation,
+    turned,
+)
 from coterie.datamodules.resize import Fit, Size, fit_images
-from coterie.errors import DataError
+from coterie.errors import DataError, reason
 
-Mode = Literal["L", "RGB"]
+Mode = Literal["L", "RGB", "all"]
+Ground = Literal["black", "white"]
 
 
 class StoredPicture(Protocol):
@@ -33,24 +40,36 @@ class StoredPicture(Protocol):
         """Its bytes."""
 
 
+@dataclass(frozen=True)
+class Levelled:
+    """A picture with levels of its own, which go before those of the form.
+
+    Attributes:
+        picture: The picture.
+        levels: Its levels; None for what the file states.
+    """
+
+    picture: "Path | bytes | StoredPicture"
+    levels: Levels | None
+
+    def read_bytes(self) -> bytes:
+        """Its bytes."""
+        picture = self.picture
+        return picture if isinstance(picture, bytes) else picture.read_bytes()
+
+
 Picture = Path | bytes | StoredPicture
 
 ALPHA = frozenset({"RGBA", "RGBa", "LA", "La", "PA"})
 TRANSPARENT = " with a transparent colour"
-_TWELVE_BITS = 4095
-_GAP = rb"(?:\s|#[^\n]*\n)+"
-_PGM = re.compile(rb"P[25]" + _GAP + rb"\d+" + _GAP + rb"\d+" + _GAP + rb"(\d+)")
-"""The start of a PGM: width, height and largest level, between comments."""
-_TIFF_BITS, _TIFF_PHOTOMETRIC, _WHITE_IS_ZERO = 258, 262, 0
-_BROKEN = (
-    OSError,
-    EOFError,
-    SyntaxError,
-    ValueError,
-    struct.error,
-    Image.DecompressionBombError,
-)
-"""Pillow's errors for corrupt, truncated or far too large pictures."""
+_CHANNELS = {"L": 1, "RGB": 3}
+_KEPT = frozenset({"L", "LA", "RGB", "RGBA", "RGBX", "CMYK"})
+"""Modes that `mode=all` keeps; others become RGB."""
+_CLEAR = 16
+"""An alpha below counts as transparent."""
+_LEVELS = {"black": 0, "white": 255}
+REMEDY = "fetch it again, or take it out"
+_SMALLER = "make it smaller, or take it out"
 
 
 @dataclass(frozen=True)
@@ -58,18 +77,28 @@ class Form:
     """What pictures are brought to.
 
     Attributes:
-        mode: "L" for one channel, "RGB" for three; other pictures are converted.
+        mode: "L" for one channel, "RGB" for three, to which other pictures are converted; "all"
+            keeps every channel.
         size: The side, or (height, width), that each picture is resized to, bilinearly and with
             antialiasing; None leaves them as they are.
         fit: How a picture of another shape comes to `size`; None squashes it, as a default.
-        levels: Grey levels of more than 8 bits, or of DICOM, that become black and white; by
-            default those that the file states.
+        levels: Levels of more than 8 bits, or of DICOM, that become black and white; by default
+            those that the file states.
+        background: What transparent pixels become; by default white in pictures that are
+            transparent for the most part, as icons are, and black in others.
+        exif: Whether pictures stand as their EXIF orientation says.
+        frame: Which frame to take of pictures of several, from 0; None refuses these.
+        max_pixels: Pixels of a picture, at most.
     """
 
     mode: Mode = "RGB"
     size: Size | None = None
     fit: Fit | None = None
     levels: Levels | None = None
+    background: Ground | None = None
+    exif: bool = True
+    frame: int | None = None
+    max_pixels: int = MAX_PIXELS
 
 
 class UnreadablePictureError(DataError):
@@ -79,14 +108,13 @@ class UnreadablePictureError(DataError):
         name: The picture.
         reason: What is wrong with it, such as "is empty (0 bytes)".
         told: Both, as a sentence goes.
+        remedy: What to do about it.
     """
 
-    def __init__(
-        self, name: str, reason: str, remedy: str = "fetch it again, or take it out"
-    ) -> None:
+    def __init__(self, name: str, reason: str, remedy: str = REMEDY) -> None:
         self.told = f"{name}{'' if reason.startswith(':') else ' '}{reason}"
         super().__init__(f"{self.told}; {remedy}.")
-        self.name, self.reason = name, reason.removeprefix(": ")
+        self.name, self.reason, self.remedy = name, reason.removeprefix(": "), remedy
 
 
 class Decoded(NamedTuple):
@@ -97,12 +125,16 @@ class Decoded(NamedTuple):
         found: The mode it had.
         shape: The height and width it had.
         dark: Whether it is of 16 bits, without a statement that they are fewer, and uses 12.
+        held: Its EXIF orientation, if it was turned by it; else 1.
+        ground: What its transparent pixels have become; "" without.
     """
 
     pixels: NDArray[np.uint8]
     found: str
     shape: tuple[int, int]
-    dark: bool
+    dark: bool = False
+    held: int = 1
+    ground: str = ""
 
 
 def read_content(picture: Picture, name: str) -> bytes:
@@ -141,109 +173,148 @@ def decode(picture: Picture, name: str, form: Form) -> Decoded:
     Raises:
         UnreadablePictureError: If it is missing, empty or corrupt.
     """
+    if isinstance(picture, Levelled):
+        form, picture = replace(form, levels=picture.levels), picture.picture
     content = read_content(picture, name)
+    found = _guarded(content, name, form)
+    if not found.pixels.size:
+        raise UnreadablePictureError(name, "is a picture without pixels")
+    if form.size is None:
+        return found._replace(pixels=np.ascontiguousarray(found.pixels))
+    fitted = fit_images(found.pixels[None], form.size, form.fit or "squash")[0]
+    return found._replace(pixels=fitted)
+
+
+def level_range(picture: Picture, name: str, form: Form) -> tuple[float, float, bool] | None:
+    """The lowest and highest level of a picture of more than 8 bits, and whether they are whole.
+
+    None for DICOM, and for pictures of 8 bits.
+
+    Raises:
+        UnreadablePictureError: If it is missing, empty or corrupt.
+    """
+    content = read_content(picture, name)
+    if is_dicom(content) or name.lower().endswith((".dcm", ".dicom")):
+        return None
     try:
-        image, found, dark = _open(content, name, form.levels)
-        pixels = np.array(_convert(image, form.mode))
+        values = _stored_levels(content, form)
+    except Exception as error:  # as in `_guarded`
+        raise UnreadablePictureError(name, f"cannot be read ({reason(error)})") from error
+    if values is None or not values.size:
+        return None
+    return float(values.min()), float(values.max()), values.dtype.kind in "iu"
+
+
+def _stored_levels(content: bytes, form: Form) -> NDArray[Any] | None:
+    """The numbers of a picture as they are stored; None if they have 8 bits."""
+    try:
+        image = open_picture(content, max_pixels=form.max_pixels)
+    except UnidentifiedImageError:
+        return read_tiff(content, form.frame, form.max_pixels) if is_tiff(content) else None
+    if is_tiff(content) and len(image.getbands()) > 1 and tiff_bits(image) > 8:
+        return read_tiff(content, form.frame, form.max_pixels)
+    if not image.mode.startswith(("I", "F")):
+        return None
+    image.seek(choose_frame(getattr(image, "n_frames", 1), form.frame, image.format))
+    image.load()
+    return np.asarray(deep_levels(image, content, (0, 1))[0])
+
+
+def _guarded(content: bytes, name: str, form: Form) -> Decoded:
+    """Decode, and name the picture in whatever goes wrong."""
+    try:
+        return _decoded(content, name, form)
+    except DataError:  # a package is not installed
+        raise
     except UnidentifiedImageError as error:
         raise UnreadablePictureError(name, "is no picture that can be read") from error
-    except _BROKEN as error:
-        reason = f"is a picture that cannot be read ({error})"
-        raise UnreadablePictureError(name, reason) from error
-    if not pixels.size:
-        raise UnreadablePictureError(name, "is a picture without pixels")
-    pixels = pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
-    shape = (pixels.shape[1], pixels.shape[2])
-    if form.size is not None:
-        pixels = fit_images(pixels[None], form.size, form.fit or "squash")[0]
-    return Decoded(pixels, found, shape, dark)
+    except UnfitPictureError as error:
+        raise UnreadablePictureError(name, error.what, error.remedy) from error
+    except MemoryError as error:
+        raise UnreadablePictureError(name, "needs more memory than there is", _SMALLER) from error
+    except Exception as error:  # Pillow's and other decoders raise of all kinds
+        why = f"is a picture that cannot be read ({reason(error)})"
+        raise UnreadablePictureError(name, why) from error
 
 
-def _open(content: bytes, name: str, levels: Levels | None) -> tuple[Image.Image, str, bool]:
-    """Return a picture of 8 bits, the mode it had, and whether it is dark."""
+def _decoded(content: bytes, name: str, form: Form) -> Decoded:
+    """Decode to channels, without a size."""
     if is_dicom(content) or name.lower().endswith((".dcm", ".dicom")):
-        shown = Image.fromarray(read_dicom(content, levels))
-        return shown, shown.mode, False
-    image: Image.Image = Image.open(BytesIO(content))
+        shown = Image.fromarray(read_dicom(content, form.levels, form.frame))
+        return _as_mode(shown, form, shown.mode)
+    try:
+        image = open_picture(content, max_pixels=form.max_pixels)
+    except UnidentifiedImageError:
+        if not is_tiff(content):
+            raise
+        return _many(content, form)
+    if is_tiff(content) and len(image.getbands()) > 1 and tiff_bits(image) > 8:
+        return _many(content, form)
+    image.seek(choose_frame(getattr(image, "n_frames", 1), form.frame, image.format))
+    held = orientation(image) if form.exif else 1
     image.load()
+    if held == 1 and form.exif:
+        held = orientation(image)  # a PNG's may stand behind its pixels
     found = image.mode + (TRANSPARENT if "transparency" in image.info else "")
-    if not image.mode.startswith(("I", "F")):
-        return image, found, False
-    values = np.asarray(image)
-    # To native order: NumPy below 2.3 crashes where it compares other levels with -1.
-    values = values.astype(values.dtype.newbyteorder("="), copy=False)
-    bits = _stated_bits(image, content)
-    if values.max(initial=0) >= 2**bits:
-        bits = 16  # the samples are scaled to 16 bits, as PNG wants it
-    if levels is not None and image.format == "PPM":
-        values = _unscaled(values, content)
-    dark = levels is None and bits == 16 and 0 < values.max(initial=0) <= _TWELVE_BITS
+    decoded = (
+        _deep(image, content, form, found)
+        if image.mode.startswith(("I", "F"))
+        else _as_mode(image, form, found)
+    )
+    if held == 1 or image.format == "TIFF":  # which Pillow turns itself
+        return decoded._replace(held=held)
+    upright = turned(decoded.pixels.transpose(1, 2, 0), held).transpose(2, 0, 1)
+    return decoded._replace(pixels=upright, shape=upright.shape[1:], held=held)
+
+
+def _many(content: bytes, form: Form) -> Decoded:
+    """A TIFF of many channels, or of several deep ones."""
+    values = read_tiff(content, form.frame, form.max_pixels)
+    bits = 8 * values.dtype.itemsize
+    pixels, dark = eight_bits(values, bits, form.levels)
+    channels = pixels.shape[2]
+    if channels in (1, 3) or (channels == 4 and form.mode != "all"):
+        shown = Image.fromarray(pixels[..., 0] if channels == 1 else pixels[..., :3])
+        return _as_mode(shown, form, f"{channels} channels of {bits} bits")._replace(dark=dark)
+    found, shape = f"{channels} channels", (pixels.shape[0], pixels.shape[1])
+    return Decoded(pixels.transpose(2, 0, 1), found, shape, dark)
+
+
+def _deep(image: Image.Image, content: bytes, form: Form, found: str) -> Decoded:
+    """A grey picture of more than 8 bits."""
+    values, bits = deep_levels(image, content, form.levels)
     # Compare before scaling: levels that differ in 16 bits may be equal in 8.
-    seen = values != image.info.get("transparency", -1)
-    grey = _eight_bits(values, bits) if levels is None else stretch(values, *levels)
-    if _white_is_zero(image):
+    clear = values == image.info.get("transparency", -1)
+    grey, dark = eight_bits(values, bits, form.levels)
+    if white_is_zero(image):
         grey = 255 - grey
-    return Image.fromarray(grey * seen), found, bool(dark)
+    ground = _ground(float(clear.mean()), form) if "transparency" in image.info else ""
+    grey = np.where(clear, np.uint8(_LEVELS.get(ground, 0)), grey)
+    return _as_mode(Image.fromarray(grey), form, found)._replace(dark=dark, ground=ground)
 
 
-def _convert(image: Image.Image, mode: Mode) -> Image.Image:
+def _as_mode(image: Image.Image, form: Form, found: str) -> Decoded:
     """Convert to a mode; Pillow's `convert` alone would drop alpha."""
-    if image.mode == mode and "transparency" not in image.info:
-        return image
-    if image.mode in ALPHA or "transparency" in image.info:
-        opaque = Image.new("RGBA", image.size, (0, 0, 0, 255))
-        opaque.alpha_composite(image.convert("RGBA"))
+    ground, clear = "", image.mode in ALPHA or "transparency" in image.info
+    if form.mode == "all":
+        if clear:
+            image = image.convert("RGBA")
+        elif image.mode not in _KEPT:
+            image = image.convert("RGB")
+    elif clear:
+        whole = image.convert("RGBA")
+        ground = _ground(float((np.asarray(whole.getchannel("A")) < _CLEAR).mean()), form)
+        level = _LEVELS[ground]
+        opaque = Image.new("RGBA", image.size, (level, level, level, 255))
+        opaque.alpha_composite(whole)
         image = opaque.convert("RGB")
-    return image.convert(mode)
+    if form.mode not in ("all", image.mode):
+        image = image.convert(form.mode)
+    pixels = np.array(image)
+    pixels = pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
+    return Decoded(pixels, found, (pixels.shape[1], pixels.shape[2]), ground=ground)
 
 
-def _eight_bits(levels: NDArray[np.integer], bits: int) -> NDArray[np.uint8]:
-    """Scale grey levels from 0..2^bits - 1 to 0..255, rounded."""
-    if levels.dtype.kind == "f":
-        raise ValueError("it holds decimal numbers; set data.levels, or save it with 8 or 16 bits")
-    if levels.min() < 0 or levels.max() > 65535:
-        raise ValueError(
-            "it holds numbers beyond 16 bits; set data.levels, or save it with 8 or 16 bits"
-        )
-    if bits == 16:  # 65535 = 257·255, so this is v/257 rounded, without floats
-        return ((levels.astype(np.int64) + 128) // 257).astype(np.uint8)
-    return stretch(levels, 0, 2**bits - 1)
-
-
-def _stated_bits(image: Image.Image, content: bytes) -> int:
-    """The number of bits of a grey level, as the file states it: 9 to 16."""
-    stated = 16
-    if image.format == "TIFF":
-        stated = int(_tiff_tag(image, _TIFF_BITS, 16))
-    elif image.format == "PNG":
-        stated = next((chunk[0] for kind, chunk in _png_chunks(content) if kind == b"sBIT"), 16)
-    return stated if 8 < stated < 16 else 16
-
-
-def _unscaled(values: NDArray[np.integer], content: bytes) -> NDArray[np.integer]:
-    """A PGM's levels as they are in the file, which Pillow scales to 16 bits."""
-    header = _PGM.match(content)
-    largest = 65535 if header is None else int(header[1])
-    found: NDArray[np.integer] = np.rint(values * (largest / 65535)).astype(np.int64)
-    return found
-
-
-def _white_is_zero(image: Image.Image) -> bool:
-    """Whether a TIFF's levels count from white, which Pillow minds up to 8 bits only."""
-    return image.format == "TIFF" and _tiff_tag(image, _TIFF_PHOTOMETRIC, 1) == _WHITE_IS_ZERO
-
-
-def _tiff_tag(image: Any, tag: int, default: int) -> int:
-    value = image.tag_v2.get(tag, default)
-    return int(value[0] if isinstance(value, tuple) else value)
-
-
-def _png_chunks(content: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """The chunks of a PNG before its pixels."""
-    place = 8
-    while place + 8 <= len(content):
-        length, kind = struct.unpack_from(">I4s", content, place)
-        if kind == b"IDAT":
-            return
-        yield kind, content[place + 8 : place + 8 + length]
-        place += length + 12
+def _ground(share: float, form: Form) -> Ground:
+    """What transparent pixels become in a picture that is transparent for this share."""
+    return form.background or ("white" if share > 0.5 else "black")

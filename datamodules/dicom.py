@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from coterie.datamodules.picture_files import UnfitPictureError, choose_frame
 from coterie.errors import DataError
 
 Levels = tuple[float, float]
@@ -34,20 +35,24 @@ def is_dicom_file(path: Path) -> bool:
         return False
 
 
-def read_dicom(content: bytes, levels: Levels | None) -> NDArray[np.uint8]:
+def read_dicom(
+    content: bytes, levels: Levels | None, frame: int | None = None
+) -> NDArray[np.uint8]:
     """Decode a DICOM file.
 
     Args:
         content: The file.
         levels: Rescaled levels, such as Hounsfield units, that become black and white, in place of
             the file's window.
+        frame: Which frame to take of several; None refuses these.
 
     Returns:
         uint8 (height, width), or (height, width, 3) in RGB.
 
     Raises:
         DataError: If pydicom is not installed.
-        ValueError: If the file holds no single picture that can be decoded.
+        UnfitPictureError: If the file holds several frames, and none is chosen.
+        ValueError: If the file holds no picture that can be decoded.
     """
     try:
         import pydicom
@@ -60,26 +65,27 @@ def read_dicom(content: bytes, levels: Levels | None) -> NDArray[np.uint8]:
         ) from error
     try:
         file = pydicom.dcmread(BytesIO(content), force=True)
-        _check_single(file)
+        frames = _count_frames(file)
+        chosen = choose_frame(frames, frame)
         if "TransferSyntaxUID" not in file.file_meta:  # a file from before part 10
             file.file_meta.TransferSyntaxUID = ImplicitVRLittleEndian
-        pixels = file.pixel_array
+        pixels = file.pixel_array if frames == 1 else file.pixel_array[chosen]
         if file.PhotometricInterpretation == "PALETTE COLOR":
             coloured = apply_color_lut(pixels, file)
             return _eight_bits(coloured, 8 * coloured.dtype.itemsize)
         if pixels.ndim == 3:  # pydicom has converted YCbCr
             return _eight_bits(pixels, int(file.BitsStored))
         return _grey(file, pixels, levels)
+    except UnfitPictureError:
+        raise
     except Exception as error:  # pydicom and its decoders raise of all kinds
         raise ValueError(" ".join(str(error).split()) or type(error).__name__) from error
 
 
-def _check_single(file: Any) -> None:
+def _count_frames(file: Any) -> int:
     if "PixelData" not in file:
         raise ValueError("it is a DICOM file without a picture")
-    frames = int(file.get("NumberOfFrames") or 1)
-    if frames != 1:
-        raise ValueError(f"it holds {frames} frames; export each as a file of its own")
+    return int(file.get("NumberOfFrames") or 1)
 
 
 def stretch(values: NDArray[Any], low: float, high: float) -> NDArray[np.uint8]:

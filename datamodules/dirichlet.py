@@ -1,7 +1,7 @@
 """Dirichlet partitions: label skew of adjustable strength, from IID (large α) to one class (small).
 
-There are two kinds: proportions over clients for each class, with clients of different sizes, and
-proportions over classes for each client, with clients of equal size.
+Each class has Dirichlet proportions over the clients. Clients then have different sizes, or the
+proportions are balanced until they have the same.
 """
 
 import numpy as np
@@ -12,6 +12,9 @@ from coterie.datamodules.partitions import Labels
 from coterie.errors import DataError
 
 _MAX_DRAWS = 100
+_MOST_BALANCING = 1000
+"""How often clients and classes are scaled in turn at most. Orchestra's code does it 100 times,
+after which clients of α = 1e-3 still have unequal sizes."""
 
 
 def dirichlet(
@@ -30,9 +33,8 @@ def dirichlet(
         clients: Number of clients.
         alpha: Concentration: 1e5 is close to IID, 1e-3 close to one class per client.
         seed: Seed of the proportions and the samples.
-        equal_sizes: Whether to draw each client's class proportions around the data set's and fill
-            all clients to equal sizes (±1), instead of drawing each class's shares of the clients.
-            An exhausted class is replaced by the client's other classes, in proportion.
+        equal_sizes: Whether to scale classes and clients in turn, as Orchestra's code does, until
+            clients have equal sizes (±1).
         min_samples: Redraw, up to 100 times, until each client has this many samples.
 
     Returns:
@@ -81,26 +83,47 @@ def _free_counts(
 def _equal_counts(
     sizes: NDArray[np.int64], clients: int, alpha: float, rng: np.random.Generator
 ) -> NDArray[np.int64]:
-    """Counts (clients, classes) with equal sums over classes, filled client by client.
+    """Counts (clients, classes) with equal sums over classes (±1).
 
-    The concentration is proportional to class size (α·C·n_c/n, which is α for balanced classes):
-    with equal concentrations, large α would leave the frequent classes to the last clients.
+    Each class's Dirichlet shares of the clients are scaled to equal clients and whole classes in
+    turn, as in Orchestra's code. What rounding leaves goes to the largest counts, so that few
+    clients get a class by it.
     """
-    concentration = alpha * len(sizes) * sizes / sizes.sum()
-    counts = np.zeros((clients, len(sizes)), dtype=np.int64)
-    left = sizes.copy()
-    base, extra = divmod(int(sizes.sum()), clients)
-    # The last clients get the remaining classes, so the order is random.
-    for turn, client in enumerate(rng.permutation(clients)):
-        mix = rng.dirichlet(concentration)
-        need = base + (turn < extra)
-        while need:
-            mix = np.where(left > 0, mix, 0.0)
-            if mix.sum() == 0:
-                mix = np.zeros(len(sizes))
-                mix[left > 0] = rng.dirichlet(concentration[left > 0])
-            drawn = np.minimum(rng.multinomial(need, mix / mix.sum()), left)
-            counts[client] += drawn
-            left -= drawn
-            need -= int(drawn.sum())
+    total = int(sizes.sum())
+    base, extra = divmod(total, clients)
+    room = np.full(clients, base)
+    room[rng.permutation(clients)[:extra]] += 1
+    log = _log_gamma_draws((clients, len(sizes)), alpha, rng)
+    for _ in range(_MOST_BALANCING):
+        log += np.log(sizes) - _log_sum(log, axis=0)
+        log += np.log(np.maximum(room, 1))[:, None] - _log_sum(log, axis=1)
+        wanted = np.exp(log)
+        if np.abs(wanted.sum(axis=0) - sizes).max() < 0.5:
+            break
+    fits = np.floor(wanted * np.minimum(1.0, sizes / wanted.sum(axis=0)))
+    counts: NDArray[np.int64] = fits.astype(np.int64)
+    room, left = room - counts.sum(axis=1), sizes - counts.sum(axis=0)
+    for place in np.argsort(-wanted, axis=None, kind="stable"):
+        client, number = divmod(int(place), len(sizes))
+        more = min(room[client], left[number])
+        counts[client, number] += more
+        room[client] -= more
+        left[number] -= more
     return counts
+
+
+def _log_gamma_draws(
+    shape: tuple[int, int], alpha: float, rng: np.random.Generator
+) -> NDArray[np.float64]:
+    """Logarithms of Gamma(α) draws, whose normalised columns are Dirichlet(α).
+
+    For small α the draws themselves would be 0: Gamma(α) is Gamma(α + 1) · U^(1/α).
+    """
+    drawn = np.log(rng.gamma(alpha + 1.0, size=shape))
+    return np.asarray(drawn + np.log1p(-rng.random(shape)) / alpha)
+
+
+def _log_sum(log: NDArray[np.float64], axis: int) -> NDArray[np.float64]:
+    """The log of Σ exp along an axis, which stays."""
+    most = log.max(axis=axis, keepdims=True)
+    return np.asarray(most + np.log(np.exp(log - most).sum(axis=axis, keepdims=True)))

@@ -2,21 +2,24 @@
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coterie.datamodules.decoding import Form, Picture
-from coterie.datamodules.dicom import Levels
 from coterie.datamodules.image_files import DecodedPictures, Tally, decode_images, refuse
 from coterie.datamodules.npz import as_samples
-from coterie.datamodules.resize import Fit, resize_images
+from coterie.datamodules.resize import resize_images
+from coterie.datamodules.site_levels import measured_levels
 from coterie.errors import DataError
 
 _LUMA = np.array([19595, 38470, 7471], dtype=np.uint32)
 """ITU-R 601 weights of red, green and blue in 1/65536, as in Pillow's conversion to "L"."""
+
+_AS_TRAINED = ("fit", "levels", "background", "exif", "frame", "max_pixels")
+"""Keys of a run's data that say how pictures come into form."""
 
 _logger = logging.getLogger(__name__)
 
@@ -29,16 +32,22 @@ class Fitting:
         shape: Shape of a sample: (channels, height, width) or (features,).
         images: Whether samples are uint8 images rather than float vectors.
         mode: Mode of the images; None unless they have one or three channels.
-        fit: How a picture of another shape comes to the size.
-        levels: Grey levels that become black and white, as in `coterie.datamodules.decoding`.
+        form: How the run brought its pictures into form; size and mode are the model's.
+        measures: Whether it had levels for each site, so that those of a new one are measured.
     """
 
     shape: tuple[int, ...]
     images: bool
     mode: Literal["L", "RGB"] | None
-    fit: Fit = "squash"
-    levels: Levels | None = None
+    form: Form = field(default_factory=Form)
+    measures: bool = False
     _tally: Tally = field(default_factory=Tally, repr=False)
+
+    def measure(self, pictures: Sequence[Picture], names: Sequence[str]) -> None:
+        """Take pictures for those of a site, and find its levels, if the run had such."""
+        if self.measures:
+            levels = measured_levels(pictures, names, self.form)
+            self.form, self.measures = replace(self.form, levels=levels), False
 
     def pictures(self, pictures: Sequence[Picture], names: Sequence[str]) -> NDArray[np.uint8]:
         """Decode pictures to the model's size and mode.
@@ -56,12 +65,21 @@ class Fitting:
         Raises:
             DataError: If the model takes no pictures.
         """
-        if not self.images or self.mode is None:
+        if not self.images:
             raise DataError(f"{names[0]}: a picture, but {self._wanted}; give it such an array.")
+        if self.measures:
+            raise DataError(
+                f"{names[0]}: the run had levels for each site (data.levels), which are measured "
+                "in a folder of pictures; give one."
+            )
         wanted = self.shape[1:]
-        size = (wanted[0], wanted[1])
-        form = Form(mode=self.mode, size=size, fit=self.fit, levels=self.levels)
+        form = replace(self._form, size=(wanted[0], wanted[1]))
         decoded = decode_images(pictures, names, form)
+        if len(decoded.images) and decoded.images.shape[1:] != self.shape:
+            raise DataError(
+                f"{names[0]}: it has {decoded.images.shape[1]} channels, but {self._wanted}; give "
+                "such pictures."
+            )
         self._tally.merge(decoded.tally)
         return decoded
 
@@ -86,8 +104,12 @@ class Fitting:
         if tally.resized:
             size = "×".join(map(str, self.shape[1:]))
             _logger.warning("%d of %d images were resized to %s.", tally.resized, tally.count, size)
-        if self.mode is not None:
-            tally.warn(Form(mode=self.mode, fit=self.fit, levels=self.levels))
+        tally.warn(self._form)
+
+    @property
+    def _form(self) -> Form:
+        """How pictures come to the model's mode; a default fit is no fault of theirs."""
+        return replace(self.form, mode=self.mode or "all", fit=self.form.fit or "squash")
 
     @property
     def _wanted(self) -> str:
@@ -110,15 +132,17 @@ class Fitting:
 
     def _images(self, array: NDArray[Any], name: str) -> NDArray[np.uint8]:
         channels, height, width = self.shape
-        fits = array.shape[1:] == self.shape
-        takes = array.dtype == np.uint8 and (fits or (self.mode and array.ndim in {3, 4}))
-        if not takes or 0 in array.shape:
-            raise DataError(
-                f"{name}: it has shape {array.shape} and type {array.dtype}, but {self._wanted}; "
-                "give (n, height, width) or (n, channels, height, width) in 0..255."
-            )
-        images: NDArray[Any] = array if fits else as_samples(array, name)
+        unfit = DataError(
+            f"{name}: it has shape {array.shape} and type {array.dtype}, but {self._wanted}; give "
+            "(n, height, width) or (n, channels, height, width) in 0..255."
+        )
+        if array.dtype.kind not in "fiub" or array.ndim not in {3, 4} or 0 in array.shape:
+            raise unfit
+        whole = array.shape[1:] == self.shape and array.dtype == np.uint8
+        images: NDArray[Any] = array if whole else as_samples(array, name, self.form.levels)
         given = images.shape[1]
+        if given != channels and {given, channels} != {1, 3}:
+            raise unfit
         if images.shape[2:] != (height, width):
             images = resize_images(images, (height, width))
             self._tally.resized += len(images)
@@ -135,9 +159,12 @@ def as_trained(data: Mapping[str, Any]) -> dict[str, Any]:
     Args:
         data: The section `data` of its stored config; of silos the section of their source.
     """
-    keys = data.get("source", data)
-    fit, levels = keys.get("fit") or "squash", keys.get("levels")
-    return {"fit": fit, "levels": None if levels is None else (levels[0], levels[1])}
+    keys, form = data.get("source", data), Form()
+    own = {key: keys[key] for key in _AS_TRAINED if keys.get(key) is not None}
+    levels = own.pop("levels", None)
+    if isinstance(levels, list | tuple):
+        own["levels"] = tuple(levels)
+    return {"form": replace(form, **own), "measures": isinstance(levels, str | Mapping)}
 
 
 def _grey(images: NDArray[np.uint8]) -> NDArray[np.uint8]:

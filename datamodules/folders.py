@@ -1,16 +1,28 @@
 """Pictures in folders: a folder per class, a folder per client, or one folder."""
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
 from coterie.datamodules.base import Half
 from coterie.datamodules.own_data import OwnData, PicturesConfig
-from coterie.datamodules.picture_search import PictureSearch
+from coterie.datamodules.picture_search import PictureSearch, is_litter
 from coterie.datamodules.source import Source, source_from_pictures
+from coterie.datamodules.spelling import spelled, tell_if_merged
 from coterie.errors import DataError
+
+_TRAIN = ("train", "training")
+_TEST = ("test", "testing", "val", "valid", "validation")
+"""Names of folders that hold a half of a data set; of several test halves the first counts."""
+
+_logger = logging.getLogger(__name__)
+
+Folders = Mapping[str, Sequence[Path]]
+"""A name, as it is spelled, to the folders that have it."""
 
 
 class ImageFolder(OwnData[PicturesConfig]):
@@ -30,16 +42,16 @@ class ImageFolder(OwnData[PicturesConfig]):
 class ClassFolders(OwnData[PicturesConfig]):
     """Pictures in a folder per class, as torchvision's ImageFolder reads them.
 
-    Reads <path>/<class>/…; if <path>/train and <path>/test both exist, <path>/train/<class>/… and
-    <path>/test/<class>/…
+    Reads <path>/<class>/…; or, where `train` lies beside `test` or `val`, <path>/train/<class>/…
+    and the other as the test set.
     """
 
     class Config(PicturesConfig):
         """Config of a folder per class."""
 
     def has_test(self) -> bool:
-        """Whether both `train` and `test` exist."""
-        return (self.path / "train").is_dir() and (self.path / "test").is_dir()
+        """Whether there are folders of both halves."""
+        return "test" in self._halves
 
     def open_half(self, half: Half) -> Source:
         """Find the pictures of a half, class by class."""
@@ -48,18 +60,41 @@ class ClassFolders(OwnData[PicturesConfig]):
         new = [name for name in found if name not in classes]
         if new:
             raise DataError(
-                f"{found[new[0]]}: there is no such class in {self._folder('train')}; take it out."
+                f"{found[new[0]][0]}: there is no such class in {self._folder('train')}; take it "
+                "out."
             )
         search = PictureSearch()
         search.pass_over(self._folder(half))
-        pictures = {classes.index(name): search.find(folder) for name, folder in found.items()}
+        pictures = {classes.index(name): _find(search, own) for name, own in found.items()}
         search.tell(self._folder(half))
         labels = np.repeat(list(pictures), [len(paths) for paths in pictures.values()])
         source = open_pictures([path for paths in pictures.values() for path in paths], self.config)
         return replace(source, labels=labels.astype(np.int64), classes=tuple(classes))
 
     def _folder(self, half: Half) -> Path:
-        return self.path / half if self.has_test() else self.path
+        return self._halves.get(half, self.path)
+
+    @cached_property
+    def _halves(self) -> Mapping[Half, Path]:
+        """The folders of the halves; empty if the folders are classes."""
+        if not self.path.is_dir():
+            return {}
+        folders = {path.name.lower(): path for path in _visible(self.path)}
+        train = next((folders[name] for name in _TRAIN if name in folders), None)
+        test = next((folders[name] for name in _TEST if name in folders), None)
+        if train is None or (test is None and (len(folders) > 1 or not any(_visible(train)))):
+            return {}
+        left = [path.name for path in folders.values() if path not in (train, test)]
+        if left:
+            _logger.warning(
+                "%s: %s holds the classes, and %s beside it are left out.",
+                *(self.path, train.name, ", ".join(map(spelled, left[:5]))),
+            )
+        if test is None:
+            return {"train": train}
+        if test.name != "test":
+            _logger.warning("%s: %s is taken as the test set.", self.path, test.name)
+        return {"train": train, "test": test}
 
 
 class ClientFolders(OwnData[PicturesConfig]):
@@ -74,19 +109,20 @@ class ClientFolders(OwnData[PicturesConfig]):
     def open_half(self, half: Half) -> Source:
         """Find the pictures, client by client."""
         clients = subfolders(self.path, "clients")
+        _refuse_halves(clients, str(self.path), "clients", "give data.path as one of them")
         search = PictureSearch()
         search.pass_over(self.path)
-        pictures = {name: search.find(folder) for name, folder in clients.items()}
+        pictures = {name: _find(search, folders) for name, folders in clients.items()}
         search.tell(self.path)
         paths = [path for own in pictures.values() for path in own]
-        inside = [path.relative_to(clients[name]) for name, own in pictures.items() for path in own]
+        inside = [path.relative_to(self.path) for path in paths]
         owners = np.repeat(np.arange(len(pictures)), [len(own) for own in pictures.values()])
         source = replace(
             open_pictures(paths, self.config),
             owners=owners.astype(np.int64),
             owner_names=tuple(pictures),
         )
-        loose = [len(path.parts) == 1 for path in inside]
+        loose = [len(path.parts) == 2 for path in inside]
         if all(loose):
             return source
         if any(loose):
@@ -95,20 +131,25 @@ class ClientFolders(OwnData[PicturesConfig]):
                 f"{paths[loose.index(False)]} does; put all pictures in class folders, or none."
             )
         # Every folder is a class, even one called -1.
-        names = [path.parts[0] for path in inside]
+        found = [path.parts[1] for path in inside]
+        names = [spelled(name) for name in found]
+        tell_if_merged(found, names, f"{self.path}: classes")
         numbers = {name: number for number, name in enumerate(sorted(set(names)))}
+        _refuse_halves(
+            numbers, f"{self.path}: its clients' folders", "classes", "put classes right below"
+        )
         labels = np.array([numbers[name] for name in names], dtype=np.int64)
         return replace(source, labels=labels, classes=tuple(numbers))
 
 
 def open_pictures(paths: Sequence[Path], config: PicturesConfig) -> Source:
     """Source of picture files, without labels."""
-    names = [str(path) for path in paths]
+    names = [spelled(str(path)) for path in paths]
     return source_from_pictures(paths, names, config.form)
 
 
-def subfolders(folder: Path, what: str) -> dict[str, Path]:
-    """List the visible folders in a folder, by name and sorted.
+def subfolders(folder: Path, what: str) -> dict[str, list[Path]]:
+    """List the visible folders in a folder, by name and sorted, without those of the system.
 
     Args:
         folder: The parent folder.
@@ -119,14 +160,42 @@ def subfolders(folder: Path, what: str) -> dict[str, Path]:
     """
     if not folder.is_dir():
         raise DataError(f"{folder}: there is no such folder; set data.path to one with {what}.")
-    found = {
-        path.name: path
-        for path in sorted(folder.iterdir())
-        if path.is_dir() and not path.name.startswith(".")
-    }
-    if not found:
+    paths = _visible(folder)
+    if not paths:
         raise DataError(
             f"{folder}: there are no folders of {what} in it; make one for each, or choose "
             "data=image_folder for pictures without."
         )
+    names = [spelled(path.name) for path in paths]
+    tell_if_merged([path.name for path in paths], names, f"{spelled(str(folder))}: {what}")
+    found: dict[str, list[Path]] = {}
+    for name, path in sorted(zip(names, paths, strict=True)):
+        found.setdefault(name, []).append(path)
     return found
+
+
+def _find(search: PictureSearch, folders: Iterable[Path]) -> list[Path]:
+    return [path for folder in folders for path in search.find(folder)]
+
+
+def _visible(folder: Path) -> list[Path]:
+    """The folders in a folder, but hidden ones and those of the system, sorted."""
+    return [
+        path
+        for path in sorted(folder.iterdir())
+        if path.is_dir() and not path.name.startswith(".") and not is_litter(path.name)
+    ]
+
+
+def _refuse_halves(names: Iterable[str], where: str, what: str, remedy: str) -> None:
+    """Refuse folders that are halves of a data set where other things are expected.
+
+    Raises:
+        DataError: If all are, and a training half is among them.
+    """
+    given = {name.lower() for name in names}
+    if given & set(_TRAIN) and given & set(_TEST) and given <= {*_TRAIN, *_TEST}:
+        raise DataError(
+            f"{where} hold {' and '.join(sorted(given))}, which are halves of a data set and no "
+            f"{what}; {remedy}."
+        )

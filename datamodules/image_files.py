@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from coterie.datamodules.decoding import (
     ALPHA,
+    REMEDY,
     TRANSPARENT,
     Decoded,
     Form,
@@ -20,7 +21,9 @@ from coterie.datamodules.decoding import (
     UnreadablePictureError,
     decode,
 )
+from coterie.datamodules.free_memory import free_memory
 from coterie.errors import DataError
+from coterie.tracking.formatting import format_bytes
 
 _CHUNK = 64
 """Pictures that a thread decodes at a time."""
@@ -42,6 +45,9 @@ class Tally:
         resized: Number of pictures of another size.
         reshaped: Number of pictures of another shape, such as oblong ones for a square size.
         dark: Number of 16-bit pictures that seem to have 12 bits.
+        turned: Number of pictures that were turned by their EXIF orientation.
+        grounds: Number of pictures with transparent pixels, by what these have become.
+        plain: Number of pictures of a single colour, where that was looked for.
     """
 
     count: int = 0
@@ -49,16 +55,24 @@ class Tally:
     resized: int = 0
     reshaped: int = 0
     dark: int = 0
+    turned: int = 0
+    grounds: Counter[str] = field(default_factory=Counter)
+    plain: int = 0
 
     def add(self, picture: Decoded, form: Form) -> None:
         """Count one picture."""
         self.count += 1
-        self.converted[picture.found] += picture.found != form.mode
+        wanted = {"L": 1, "RGB": 3}.get(form.mode, len(picture.pixels))
+        if len(picture.pixels) == wanted:  # pictures of other channels have kept them
+            self.converted[picture.found] += form.mode not in ("all", picture.found)
         self.dark += picture.dark
+        self.turned += picture.held != 1
+        if picture.ground:
+            self.grounds[picture.ground] += 1
         if form.size is not None:
-            wanted = (form.size, form.size) if isinstance(form.size, int) else form.size
-            self.resized += picture.shape != wanted
-            ratio = picture.shape[0] * wanted[1] / (picture.shape[1] * wanted[0])
+            size = (form.size, form.size) if isinstance(form.size, int) else form.size
+            self.resized += picture.shape != size
+            ratio = picture.shape[0] * size[1] / (picture.shape[1] * size[0])
             self.reshaped += max(ratio, 1 / ratio) >= _OTHER_SHAPE
 
     def merge(self, other: "Tally") -> None:
@@ -68,16 +82,17 @@ class Tally:
         self.resized += other.resized
         self.reshaped += other.reshaped
         self.dark += other.dark
+        self.turned += other.turned
+        self.grounds += other.grounds
+        self.plain += other.plain
 
     def warn(self, form: Form) -> None:
         """Warn once of each kind of change that the user may not expect."""
         if self.converted.total():
             modes = ", ".join(f"{n} from {name}" for name, n in self.converted.most_common())
-            alpha = any(name in ALPHA or name.endswith(TRANSPARENT) for name in self.converted)
-            black = "; transparent pixels become black" if alpha else ""
             _logger.warning(
                 "%d of %d pictures were converted to %s (%s)%s.",
-                *(self.converted.total(), self.count, form.mode, modes, black),
+                *(self.converted.total(), self.count, form.mode, modes, self._ground(form)),
             )
         if self.reshaped and form.fit is None:
             _logger.warning(
@@ -91,6 +106,19 @@ class Tally:
                 "they have 12 bits, set data.levels=[0,4095].",
                 *(self.dark, self.count),
             )
+
+    def _ground(self, form: Form) -> str:
+        """What transparent pixels have become, as the end of a sentence."""
+        alpha = any(name in ALPHA or name.endswith(TRANSPARENT) for name in self.converted)
+        if not (self.grounds or alpha):
+            return ""
+        if len(self.grounds) < 2:
+            return f"; transparent pixels become {next(iter(self.grounds), 'black')}"
+        return (
+            f"; transparent pixels become white in the {self.grounds['white']} that are "
+            "transparent for the most part, and black in others: data.background=white or black "
+            "makes them alike"
+        )
 
 
 Keep = Callable[[int, Decoded], None]
@@ -123,14 +151,11 @@ def decode_images(pictures: Sequence[Picture], names: Sequence[str], form: Form)
         DataError: If sizes differ without `form.size`.
     """
     first, like = _first_readable(pictures, names, form)
-    images = np.empty((len(pictures), *like.shape), dtype=np.uint8)
+    images = _room(len(pictures), like, form)
 
     def keep(row: int, picture: Decoded) -> None:
         if picture.pixels.shape != like.shape:
-            raise DataError(
-                f"{names[first]} has {_extent(like)} pixels, but {names[row]} has "
-                f"{_extent(picture.pixels)}; set data.size to resize all pictures to one size."
-            )
+            raise DataError(_unlike(names[first], like, names[row], picture.pixels))
         images[row] = picture.pixels
 
     bad, tally = _decode_all(pictures, names, form, keep)
@@ -140,6 +165,35 @@ def decode_images(pictures: Sequence[Picture], names: Sequence[str], form: Form)
             images[place] = images[row]
         images = images[: len(good)]
     return DecodedPictures(images, bad, tally)
+
+
+def _room(count: int, like: NDArray[np.uint8], form: Form) -> NDArray[np.uint8]:
+    """Room for pictures of one form.
+
+    Raises:
+        DataError: If they take more memory than this machine has free.
+    """
+    needed, free = count * like.nbytes, free_memory()
+    if needed <= free:
+        return np.empty((count, *like.shape), dtype=np.uint8)
+    size = "a smaller data.size" if form.size is not None else "data.size to make them smaller"
+    raise DataError(
+        f"{count:,} pictures of {_extent(like)} pixels and {len(like)} channels take "
+        f"{format_bytes(needed)}, but this machine has {format_bytes(free)} free; set {size}, or "
+        "data.stream=true to keep none in memory."
+    )
+
+
+def _unlike(first: str, like: NDArray[np.uint8], other: str, pixels: NDArray[np.uint8]) -> str:
+    if len(like) != len(pixels):
+        return (
+            f"{first} has {len(like)} channels, but {other} has {len(pixels)}; make them alike, or "
+            "take one kind out."
+        )
+    return (
+        f"{first} has {_extent(like)} pixels, but {other} has {_extent(pixels)}; set data.size to "
+        "resize all pictures to one size."
+    )
 
 
 def look_through(
@@ -182,6 +236,8 @@ def refuse(
     if len(bad) == 1:
         raise DataError(f"{str(bad[0]).removesuffix('.')}{skip}.") from bad[0]
     if bad:
+        own = {one.remedy for one in bad}
+        remedy = own.pop() if len(own) == 1 and REMEDY not in own else remedy
         shown = "; ".join(one.told for one in bad[:_NAMED])
         more = f"; and {len(bad) - _NAMED} more" if len(bad) > _NAMED else ""
         raise DataError(
@@ -207,7 +263,7 @@ def _first_readable(
             return row, decode(picture, name, form).pixels
         except UnreadablePictureError:  # it is named with all others, later
             continue
-    return 0, np.empty((len(form.mode), 0, 0), np.uint8)
+    return 0, np.empty((1 if form.mode == "L" else 3, 0, 0), np.uint8)
 
 
 def _decode_all(

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from hashlib import sha256
 from typing import Any, NamedTuple
 
@@ -72,11 +73,12 @@ def look_at(source: Source) -> Iterator[Looked]:
 def _look(row: int, picture: Picture, name: str, form: Form) -> Looked:
     try:
         content = read_content(picture, name)
-        decoded = decode(content, name, Form(levels=form.levels))
+        decoded = decode(content, name, replace(form, mode="RGB", size=None, fit=None))
     except UnreadablePictureError as error:
         return Looked(row, name, b"", (), "", Tally(), error)
     tally = Tally()
     tally.add(decoded, SQUARE)
+    tally.plain = int(decoded.pixels.min() == decoded.pixels.max())
     return Looked(row, name, content, decoded.shape, decoded.found, tally)
 
 
@@ -88,7 +90,7 @@ def _arrays(source: Source) -> Iterator[Looked]:
             if sample.ndim == 1:
                 yield Looked(row, name, sample, sample.shape, "", Tally(count=1))
                 continue
-            mode = "L" if len(sample) == 1 else "RGB"
+            mode = {1: "L", 3: "RGB"}.get(len(sample), f"{len(sample)} channels")
             tally = Tally()
-            tally.add(Decoded(sample, mode, sample.shape[1:], dark=False), SQUARE)
+            tally.add(Decoded(sample, mode, sample.shape[1:]), SQUARE)
             yield Looked(row, name, sample, sample.shape[1:], mode, tally)

@@ -1,5 +1,7 @@
 """Samples listed in a table: pictures by path or bytes, or vectors, with labels and clients."""
 
+import re
+import unicodedata
 from dataclasses import replace
 from pathlib import Path, PurePath
 from typing import Any
@@ -12,13 +14,18 @@ from typing_extensions import TypedDict
 from coterie.config.regular_files import open_regular
 from coterie.contract.data import Indices
 from coterie.datamodules.base import Half
+from coterie.datamodules.csv_files import is_csv
 from coterie.datamodules.own_data import OwnData, PicturesConfig, number_classes, number_owners
 from coterie.datamodules.source import Samples, Source, source_from_pictures
+from coterie.datamodules.spelling import spelled
 from coterie.datamodules.stored import CellPictures, Names, StoredTable
 from coterie.errors import DataError
 
 _STATE, _SPLITS, _FEATURES = "state.json", "dataset_dict.json", "dataset_info.json"
 """Files of a folder that Hugging Face `datasets` saved."""
+_WHOLE = re.compile(r"-?(0|[1-9]\d*)(\.0*)?")
+"""A whole number without zeros in front."""
+_DECIMAL = re.compile(r"-?(0|[1-9]\d*)(\.\d*)?([eE][-+]?\d+)?")
 _LONGEST = 1 << 24
 """Bytes of such a file that are read."""
 
@@ -70,6 +77,7 @@ class Manifest(OwnData["Manifest.Config"]):
         source = self._samples(table)
         if config.label_column is not None:
             values = table.column(config.label_column).to_pylist()
+            values = _as_numbers(values) if is_csv(path) else values
             name, known = self._name(config.label_column), _class_names(path, config.label_column)
             labels, classes = number_classes(values, name)
             if known and all(rank.isdecimal() and int(rank) < len(known) for rank in classes):
@@ -91,8 +99,9 @@ class Manifest(OwnData["Manifest.Config"]):
             "label_column": config.label_column,
             "client_column": config.client_column,
         }
-        # Clients and files are text, so that 007 keeps its zeros.
-        text = tuple(name for name in (config.picture_column, config.client_column) if name)
+        # All of them are text, so that 007 keeps its zeros.
+        asked = (config.picture_column, config.label_column, config.client_column)
+        text = tuple(name for name in asked if name)
         try:
             table = StoredTable(_files(path), text)
             columns, rows = table.schema.names, len(table)
@@ -136,13 +145,38 @@ class Manifest(OwnData["Manifest.Config"]):
             )
         folder = self.path.parent
         try:
-            paths = [folder / value for value in values]
+            paths = [_beside(folder, value) for value in values]
         except ValueError as error:  # a URL in a table at a URL
             raise DataError(f"{self._name(column)} names a URL; give paths beside it.") from error
-        return source_from_pictures(paths, [str(path) for path in paths], config.form)
+        shown = [spelled(str(path)) for path in paths]
+        return source_from_pictures(paths, shown, config.form)
 
     def _name(self, column: str) -> str:
         return f"{self.path}, column {column},"
+
+
+def _as_numbers(values: list[Any]) -> list[Any]:
+    """Cells of CSV as integers, where all are such, with .0 as pandas writes them beside a gap.
+
+    Text stays text where one of them has zeros in front, which are a name's.
+    """
+    cells = [value.strip() if value else "" for value in values]
+    given = [cell for cell in cells if cell]
+    if all(map(_WHOLE.fullmatch, given)):
+        return [int(cell.partition(".")[0]) if cell else None for cell in cells]
+    if all(map(_DECIMAL.fullmatch, given)):  # measurements, which no class is
+        return [float(cell) if cell else None for cell in cells]
+    return values
+
+
+def _beside(folder: Any, value: str) -> Any:
+    """The file that a table names, also with a Windows path or accents of another form."""
+    path = folder / value
+    if not isinstance(path, Path) or (value.isascii() and "\\" not in value) or path.exists():
+        return path
+    forward = value.replace("\\", "/")
+    tried = (forward, *(unicodedata.normalize(form, forward) for form in ("NFC", "NFD")))
+    return next((folder / name for name in tried if (folder / name).exists()), path)
 
 
 def _files(path: Path) -> tuple[Path, ...]:

@@ -14,11 +14,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.datamodules.base import Half
+from coterie.datamodules.dicom import Levels
+from coterie.datamodules.grey_levels import eight_bits
 from coterie.datamodules.growth import check_growth
-from coterie.datamodules.own_data import OwnData, PathConfig, number_classes, number_owners
+from coterie.datamodules.own_data import (
+    BlackAndWhite,
+    OwnData,
+    PathConfig,
+    number_classes,
+    number_owners,
+)
+from coterie.datamodules.picture_files import UnfitPictureError
 from coterie.datamodules.source import Samples, Source
 from coterie.errors import DataError, reason
 
+_USUAL_CHANNELS = (1, 3)
 _ONE = "samples"
 """What the array of an .npy file is called."""
 _BLOCK = 2**20
@@ -46,9 +56,11 @@ _USUAL = {"samples": ("samples", "x"), "labels": ("labels", "y"), "clients": ("c
 class NPZ(OwnData["NPZ.Config"]):
     """Samples in an .npz file, with optional labels and clients, or in an .npy file.
 
-    Images are uint8 (n, height, width), (n, height, width, channels) or (n, channels, height,
-    width) with 1 or 3 channels, on the last axis if both axes qualify; feature vectors are numbers
-    (n, features). Labels and clients are integers or text (n,); the label -1 is unknown.
+    Images are (n, height, width), (n, height, width, channels) or (n, channels, height, width); the
+    axis of channels has 1 or 3, and the last one if both qualify, or else is the shortest. They are
+    uint8, booleans, or decimal numbers in 0..1; of other numbers `levels` says what is black and
+    white. Feature vectors are numbers (n, features). Labels and clients are integers or text (n,);
+    the label -1 is unknown.
     """
 
     class Config(PathConfig):
@@ -60,6 +72,8 @@ class NPZ(OwnData["NPZ.Config"]):
         """Array of labels; by default `labels`, else `y`, if it exists."""
         clients: str | None = None
         """Array of clients; by default `clients`, if it exists."""
+        levels: BlackAndWhite | None = None
+        """Numbers that become black and white in images that are not of 8 bits."""
         test_samples: str | None = None
         """Array of held-out samples; by default none."""
         test_labels: str | None = None
@@ -108,8 +122,10 @@ class NPZ(OwnData["NPZ.Config"]):
                 "the one to use as data.samples."
             )
         array, where = self._read(name), f"{self.path}, array {name},"
-        as_samples(array[:1] if array.ndim else array, where, array.shape)
-        return Source(count=len(array), read=lambda rows: as_samples(array[rows], where))
+        levels = self.config.levels
+        as_samples(array[:0] if array.ndim else array, where, levels, array.shape)
+        _check_range(array, where, levels)
+        return Source(count=len(array), read=lambda rows: as_samples(array[rows], where, levels))
 
     def _values(self, key: str) -> tuple[list[Any] | None, str]:
         """An array (n,) or (n, 1) as a list, if it exists, and its name in errors."""
@@ -121,6 +137,8 @@ class NPZ(OwnData["NPZ.Config"]):
             array = array[:, 0]
         if array.ndim != 1:
             raise DataError(f"{name} has shape {array.shape}; it has to be (n,).")
+        if array.dtype.kind in "mM":
+            raise DataError(f"{name} holds times; give whole numbers or text.")
         values: list[Any] = (array.astype(str) if array.dtype.kind == "S" else array).tolist()
         return values, name
 
@@ -218,12 +236,18 @@ def read_header(file: IO[bytes]) -> tuple[tuple[int, ...], Literal["C", "F"], np
     return shape, "F" if fortran else "C", dtype
 
 
-def as_samples(array: NDArray[Any], name: str, shape: tuple[int, ...] | None = None) -> Samples:
+def as_samples(
+    array: NDArray[Any],
+    name: str,
+    levels: Levels | None = None,
+    shape: tuple[int, ...] | None = None,
+) -> Samples:
     """Convert to uint8 images (n, channels, height, width) or float32 vectors (n, features).
 
     Args:
         array: In a form that `NPZ` accepts.
         name: Its name in errors.
+        levels: Numbers that become black and white in images that are not uint8.
         shape: Its shape in errors, where it is a part.
 
     Raises:
@@ -232,15 +256,57 @@ def as_samples(array: NDArray[Any], name: str, shape: tuple[int, ...] | None = N
     if array.ndim == 2 and array.dtype.kind in "fiu":
         with np.errstate(over="ignore"):  # overflow to infinity is refused later
             return array.astype(np.float32)
-    if array.ndim in (3, 4) and array.dtype == np.uint8:
-        if array.ndim == 3:
-            return array[:, None]
-        if array.shape[3] in (1, 3):
-            return array.transpose(0, 3, 1, 2)
-        if array.shape[1] in (1, 3):
-            return array
+    if array.ndim in (3, 4) and array.dtype.kind in "fiub":
+        axis = _channel_axis(array.shape)
+        if axis is not None:
+            try:
+                pixels = array if array.dtype == np.uint8 else _eight_bits(array, levels)
+            except UnfitPictureError as error:
+                raise DataError(f"{name} {error}.") from error
+            return pixels[:, None] if axis == 0 else np.moveaxis(pixels, axis, 1)
     raise DataError(
         f"{name} has type {array.dtype} and shape {shape or array.shape}; save images as uint8 (n, "
-        "height, width) with 1 or 3 channels before or behind, or feature vectors as numbers (n, "
-        "features)."
+        "height, width), with channels before or behind if there are several, or feature vectors "
+        "as numbers (n, features)."
     )
+
+
+def _channel_axis(shape: tuple[int, ...]) -> int | None:
+    """The axis of channels, 0 if there is none; None if it cannot be told."""
+    if len(shape) == 3:
+        return 0
+    before, height, width = shape[1:]
+    if width in _USUAL_CHANNELS:
+        return 3
+    if before in _USUAL_CHANNELS:
+        return 1
+    if width < min(before, height):
+        return 3
+    return 1 if before < min(height, width) else None
+
+
+def _eight_bits(array: NDArray[Any], levels: Levels | None) -> NDArray[np.uint8]:
+    """Images of other numbers in 8 bits; integers need levels, since nothing states their bits."""
+    if levels is None and array.dtype.kind in "iu" and array.size:
+        low, high = array.min(), array.max()
+        raise UnfitPictureError(
+            f"holds images of {array.dtype} in {low}..{high}",
+            f"set data.levels to what is black and white, such as [{low},{high}]",
+        )
+    return eight_bits(array, 8 * array.dtype.itemsize, levels)[0]
+
+
+def _check_range(array: NDArray[Any], name: str, levels: Levels | None) -> None:
+    """Look through images that are not of 8 bits, so that numbers out of range are told at once.
+
+    Raises:
+        DataError: If there are any.
+    """
+    if array.ndim < 3 or array.dtype.kind not in "fiu" or array.dtype == np.uint8:
+        return
+    if levels is not None or not array.size:
+        return
+    rows = max(1, _BLOCK // max(1, array[0].size))
+    parts = [array[start : start + rows] for start in range(0, len(array), rows)]
+    ends = np.array([[part.min(), part.max()] for part in parts])  # NaN stays NaN
+    as_samples(np.array([ends.min(), ends.max()]).reshape(1, 1, 2).astype(array.dtype), name)

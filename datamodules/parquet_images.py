@@ -71,7 +71,7 @@ def open_parquet_images(files: list[Path], mode: Mode, classes: int) -> Source:
 def _read_table(path: Path, classes: int) -> tuple[list[bytes], NDArray[np.int64]]:
     try:
         table = pq.read_table(path)
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, ValueError) as error:
         raise DataError(f"{path} cannot be read ({reason(error)}); fetch it again.") from error
     column = next((name for name in ("image", "img") if name in table.column_names), None)
     if column is None or "label" not in table.column_names:
@@ -82,7 +82,7 @@ def _read_table(path: Path, classes: int) -> tuple[list[bytes], NDArray[np.int64
     try:
         pictures = pc.struct_field(table[column], "bytes").to_pylist()
         labels = table["label"].to_numpy().astype(np.int64, casting="safe")
-    except (pa.ArrowException, TypeError) as error:
+    except (pa.ArrowException, TypeError, ValueError) as error:
         raise DataError(
             f"{path} has {column}: {table[column].type} and label: {table['label'].type} (or "
             "missing labels); it needs a struct with a field bytes, and integers."

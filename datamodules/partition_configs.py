@@ -1,13 +1,13 @@
 """Partitions as components: `partition: {target: coterie.datamodules.partition_configs:IID, …}`."""
 
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field, model_validator
 
-from coterie.config.component import Component
 from coterie.config.file_digest import with_digest
+from coterie.config.given_path import given_path
+from coterie.config.partition import PartitionConfig
 from coterie.contract.data import DataArrays, Indices
 from coterie.datamodules import partitions
 from coterie.datamodules.dirichlet import dirichlet
@@ -21,7 +21,7 @@ Groups = Annotated[tuple[Group, ...], Field(strict=False, min_length=1)]
 Counts = Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(strict=False, min_length=1)]
 
 
-class _Clients(Component):
+class _Clients(PartitionConfig):
     clients: int = Field(ge=1)
     """Number of clients."""
 
@@ -145,14 +145,14 @@ class Grouped(_Clients):
         return partitions.client_groups(self.clients, len(self.groups))
 
 
-class ByClient(Component):
+class ByClient(PartitionConfig):
     """The clients that the data names: `client_folders`, `manifest`, `npz`."""
 
     def split(self, data: DataArrays, seed: int) -> list[Indices]:
         """Each client's rows, in the order of `owner_names`. The seed has no effect.
 
         Raises:
-            DataError: If the data names no clients, or one has fewer than 2 samples.
+            DataError: If the data names no clients, or one has no sample.
         """
         if data.owners is None:
             raise DataError(
@@ -162,15 +162,15 @@ class ByClient(Component):
             )
         parts = [np.flatnonzero(data.owners == owner) for owner in range(len(data.owner_names))]
         for name, part in zip(data.owner_names, parts, strict=True):
-            if len(part) < 2:
+            if not len(part):
                 raise DataError(
-                    f"partition=by_client: client {name} has {len(part)} samples, each needs 2; "
+                    f"partition=by_client: client {name} has no sample; "
                     "take it out, or give it more."
                 )
         return parts
 
 
-class FromFile(Component):
+class FromFile(PartitionConfig):
     """A split that `coterie partition` wrote."""
 
     path: str = Field(min_length=1)
@@ -187,7 +187,7 @@ class FromFile(Component):
 
     def split(self, data: DataArrays, seed: int) -> list[Indices]:
         """Each client's rows; see `partition_files.read_partition`. The seed has no effect."""
-        return read_partition(Path(self.path).expanduser(), data)
+        return read_partition(given_path("partition.path", self.path), data)
 
 
 class Rest(FromFile):

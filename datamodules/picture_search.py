@@ -9,14 +9,22 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from coterie.config.regular_files import system_devices
+from coterie.datamodules import picture_files
 from coterie.datamodules.dicom import is_dicom_file
+from coterie.datamodules.spelling import spelled
 from coterie.errors import DataError
 
-EXTENSIONS = (
-    *(".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp"),
-    *(".dcm", ".dicom"),
+EXTENSIONS = (*picture_files.EXTENSIONS, ".dcm", ".dicom")
+"""Extensions of pictures: more than torchvision's ImageFolder knows, and DICOM's."""
+
+_LITTER = frozenset(
+    {
+        *("__macosx", "lost+found", "$recycle.bin", "system volume information"),
+        *("@eadir", "#recycle", "#snapshot", "@recycle", "@recently-snapshot", "@tmp"),
+        *("network trash folder", "temporary items", "__pycache__"),
+    }
 )
-"""Extensions of pictures: those of torchvision's ImageFolder, and DICOM's."""
+"""Names of folders that systems and their services make, in small letters."""
 
 _MOST, _DEEPEST = 1_000_000, 64
 """Folders that are entered, and the length of their paths, in folders."""
@@ -33,9 +41,11 @@ class PictureSearch:
 
     Attributes:
         others: Number of files of other kinds, by extension.
+        litter: Number of folders of the system that are passed over, by name.
     """
 
     others: Counter[str] = field(default_factory=Counter)
+    litter: Counter[str] = field(default_factory=Counter)
 
     def find(self, folder: Path) -> list[Path]:
         """List the pictures in a folder and the folders below it, sorted.
@@ -51,7 +61,8 @@ class PictureSearch:
             )
         here: Counter[str] = Counter()
         local = isinstance(folder, Path)
-        found = sorted(_walk(folder, set(), here) if local else _listing(folder, here))
+        walk = _walk(folder, set(), here, self.litter)
+        found = sorted(walk if local else _listing(folder, here, self.litter))
         self.others += here
         if not found:
             but = f", but {_listed(here)}; convert them" if here else "; put some there"
@@ -64,21 +75,36 @@ class PictureSearch:
     def pass_over(self, folder: Path) -> None:
         """Count the visible files that lie in a folder beside its folders of pictures."""
         for entry in _entries(folder) if isinstance(folder, Path) else ():
-            if (kind := _kind(entry)) != "folder":
+            kind = _kind(entry)
+            if kind != "folder":
                 self.others[kind] += 1
+            elif is_litter(entry.name):
+                self.litter[entry.name] += 1
 
     def tell(self, folder: Path) -> None:
-        """Warn once about the files that were left out, if any."""
+        """Warn once about the files that were left out, if any, and once about folders."""
+        if self.litter:
+            _logger.warning(
+                "%s: folders that systems make are passed over (%s).",
+                *(spelled(str(folder)), _listed(self.litter)),
+            )
         if self.others:
             _logger.warning(
                 "%s: %d files are no pictures by their extension or place, and are left out (%s).",
-                folder,
+                spelled(str(folder)),
                 self.others.total(),
                 _listed(self.others),
             )
 
 
-def _walk(folder: Path, entered: set[tuple[int, int]], others: Counter[str]) -> Iterator[Path]:
+def is_litter(name: str) -> bool:
+    """Whether a folder of this name is made by a system, and not by a person."""
+    return name.lower() in _LITTER
+
+
+def _walk(
+    folder: Path, entered: set[tuple[int, int]], others: Counter[str], litter: Counter[str]
+) -> Iterator[Path]:
     pending, system = [folder], system_devices()
     while pending:
         here = pending.pop()
@@ -94,7 +120,9 @@ def _walk(folder: Path, entered: set[tuple[int, int]], others: Counter[str]) -> 
         below = []
         for entry in _entries(here):
             kind = _kind(entry)
-            if kind == "folder":
+            if kind == "folder" and is_litter(entry.name):
+                litter[entry.name] += 1
+            elif kind == "folder":
                 below.append(Path(entry.path))
             elif kind == "picture":
                 yield Path(entry.path)
@@ -103,12 +131,15 @@ def _walk(folder: Path, entered: set[tuple[int, int]], others: Counter[str]) -> 
         pending += reversed(below)
 
 
-def _listing(folder: Any, others: Counter[str]) -> Iterator[Any]:
+def _listing(folder: Any, others: Counter[str], litter: Counter[str]) -> Iterator[Any]:
     """The pictures below a folder at a URL, by extension."""
     start = folder.path.rstrip("/") + "/"
     for name in folder.fs.find(start):
         inside = PurePosixPath(name.removeprefix(start))
         if any(part.startswith(".") for part in inside.parts):
+            continue
+        if passed := [part for part in inside.parts[:-1] if is_litter(part)]:
+            litter[passed[0]] = 1
             continue
         if inside.suffix.lower() in EXTENSIONS:
             yield folder / str(inside)

@@ -8,6 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from coterie.config.given_path import given_path
 from coterie.errors import DataError
 from coterie.tracking.atomic import replacing
 
@@ -72,7 +73,7 @@ def cached(path: Any, version: str) -> Path:
     Raises:
         OSError: If it cannot be fetched.
     """
-    root = Path(os.environ.get(CACHE_VARIABLE) or Path("~/.cache/coterie").expanduser())
+    root = given_path(CACHE_VARIABLE, os.environ.get(CACHE_VARIABLE) or "~/.cache/coterie")
     key = sha256(f"{path} {version}".encode()).hexdigest()[:24]
     copy = root / key / str(path.name)
     if not copy.is_file():

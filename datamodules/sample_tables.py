@@ -3,10 +3,11 @@
 The samples are in the first of these: a column `image` or `img` (a picture's bytes, or a struct
 with a field `bytes`); a column `path` or `file` (a picture's file, relative to the table's folder);
 a column of lists of numbers; all columns of numbers except `id`, `name`, `sample`, `label`,
-`client`, `cluster` and `confidence`. Names are in `name`, `id`, or the files' paths; in CSV names
-and files are text, so that 007 keeps its zeros.
+`client`, `cluster`, `confidence`, and the index that pandas writes along. Names are in `name`,
+`id`, or the files' paths; in CSV names and files are text, so that 007 keeps its zeros.
 """
 
+import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,17 +16,21 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from coterie.contract.data import SampleBatch
+from coterie.datamodules.csv_files import is_index, open_csv
 from coterie.datamodules.fitting import Fitting
-from coterie.errors import DataError, reason
+from coterie.errors import DataError, listed, reason
+
+_logger = logging.getLogger(__name__)
 
 _PICTURES, _FILES, _NAMES = ("image", "img"), ("path", "file"), ("name", "id")
 _NO_FEATURES = frozenset({*_NAMES, "sample", "label", "client", "cluster", "confidence"})
 _TEXT = frozenset({"string", "large_string", "string_view"})
+_CORRUPT = (pa.ArrowException, OSError, ValueError)
+"""What Arrow raises for damaged bytes; a name that is no UTF-8 is a ValueError."""
 _BYTES = frozenset({"binary", "large_binary", "binary_view"})
 
 
@@ -46,7 +51,7 @@ def open_parquet_table(path: Path, batch_size: int) -> OpenTable:
     """
     try:
         file = pq.ParquetFile(path)
-    except (pa.ArrowException, OSError) as error:
+    except _CORRUPT as error:
         raise unreadable(path, error) from error
     rows, batches = file.metadata.num_rows, file.iter_batches(batch_size)
     return OpenTable(schema=file.schema_arrow, rows=rows, batches=batches)
@@ -58,10 +63,9 @@ def open_csv_table(path: Path) -> OpenTable:
     Raises:
         DataError: If it is not one.
     """
-    text = dict.fromkeys((*_NAMES, *_FILES), pa.string())
     try:
-        reader = pa_csv.open_csv(path, convert_options=pa_csv.ConvertOptions(column_types=text))
-    except (pa.ArrowException, OSError) as error:
+        reader = open_csv(path, (*_NAMES, *_FILES))
+    except (pa.ArrowException, OSError, UnicodeError) as error:
         raise unreadable(path, error) from error
     return OpenTable(schema=reader.schema, rows=None, batches=reader)
 
@@ -86,8 +90,12 @@ def table_batches(
     def batches() -> Iterator[SampleBatch]:
         start = 0
         for rows in _rebatched(path, table.batches, batch_size):
-            names = None if name is None else tuple(map(str, rows[name].to_pylist()))
-            yield SampleBatch(_samples(path, rows, columns, fitting, start), names)
+            try:
+                names = None if name is None else tuple(map(str, rows[name].to_pylist()))
+                samples = _samples(path, rows, columns, fitting, start)
+            except (pa.ArrowException, UnicodeDecodeError) as error:
+                raise unreadable(path, error) from error
+            yield SampleBatch(samples, names)
             start += len(rows)
         if not start:
             raise DataError(f"{path}: it holds no row; give at least one.")
@@ -108,7 +116,7 @@ def _columns(path: Path, schema: Any) -> _Columns:
     pictures = [name for name in _PICTURES if name in names]
     files = [name for name in _FILES if name in names]
     lists = [f.name for f in schema if _is_list(f.type) and _is_number(f.type.value_type)]
-    numbers = [f.name for f in schema if _is_number(f.type) and f.name not in _NO_FEATURES]
+    numbers = [f.name for f in schema if _is_number(f.type) and not _is_no_feature(f.name)]
     if pictures:
         return _Columns("picture", pictures[:1])
     if files:
@@ -116,11 +124,28 @@ def _columns(path: Path, schema: Any) -> _Columns:
     if lists:
         return _Columns("list", lists[:1])
     if numbers:
+        _tell_left_out(path, schema, numbers)
         return _Columns("numbers", numbers)
     raise DataError(
         f"{path}: it has the columns {', '.join(names)}; it needs image, path, a list of numbers, "
         "or columns of numbers."
     )
+
+
+def _is_no_feature(name: str) -> bool:
+    """Whether a column of numbers is none of the features, such as the index of pandas."""
+    return name in _NO_FEATURES or is_index(name)
+
+
+def _tell_left_out(path: Path, schema: Any, numbers: list[str]) -> None:
+    """Warn of columns that a user may take for features: an index, dates, booleans, texts."""
+    known = {*numbers, *_NO_FEATURES}
+    left = [f"{f.name or 'one without a name'} ({f.type})" for f in schema if f.name not in known]
+    if left:
+        _logger.warning(
+            "%s: columns that are an index or no numbers are no features, and are left out: %s.",
+            *(path, listed(left)),
+        )
 
 
 def _check_once(path: Path, schema: Any, used: list[str]) -> None:
@@ -200,7 +225,7 @@ def _rebatched(path: Path, batches: Iterable[Any], size: int) -> Iterator[Any]:
                 yield table.slice(0, size)
                 table = table.slice(size)
             held = table.to_batches()
-    except pa.ArrowException as error:
+    except _CORRUPT as error:
         raise unreadable(path, error) from error
     if held:
         yield pa.Table.from_batches(held)

@@ -39,8 +39,8 @@ class ShardEntry(Component):
     """The file, beside the index."""
     rows: PositiveInt
     """How many samples it holds."""
-    digest: str = ""
-    """SHA-256 of the file, by which a copy of it is known; "" in shards of earlier versions."""
+    digest: str
+    """SHA-256 of the file, by which a copy of it is known."""
 
 
 class ShardIndex(Component):

@@ -8,7 +8,6 @@ from coterie.contract.data import Indices
 from coterie.datamodules.base import Half
 from coterie.datamodules.image_files import Tally, read_images
 from coterie.datamodules.own_data import OwnData, PicturesConfig
-from coterie.datamodules.partitions import Labels
 from coterie.datamodules.shard_files import INDEX, ShardFiles, ShardIndex
 from coterie.datamodules.source import Samples, Source
 from coterie.errors import DataError
@@ -55,32 +54,19 @@ class Shards(OwnData["Shards.Config"]):
 
         _tally(index, config).warn(config.form)
         labels, owners = files.numbers("label"), files.numbers("client")
-        classes = index.classes
-        if half == "test" and self.has_test() and classes:
-            classes = self.train_classes
-            labels = _renumbered(labels, index.classes, classes, f"data.path={self.path}")
+        if half == "test" and self.has_test() and index.classes not in ((), self.train_classes):
+            raise DataError(
+                f"data.path={self.path}: its test shards have other classes than its training "
+                "shards; import both halves at once."
+            )
         return Source(
             count=len(files),
             read=read,
             labels=labels if index.classes else None,
-            classes=classes,
+            classes=index.classes,
             owners=owners if index.clients and bool(np.all(owners >= 0)) else None,
             owner_names=index.clients,
         )
-
-
-def _renumbered(
-    labels: Labels, classes: tuple[str, ...], wanted: tuple[str, ...], name: str
-) -> Labels:
-    """Number labels as other names do; shards of earlier versions have numbers of their own."""
-    if missing := [name for name in classes if name not in wanted]:
-        raise DataError(
-            f"{name}: the test shards have the class {missing[0]}, which no training shard has; "
-            "import the data again."
-        )
-    numbers = np.array([*(wanted.index(name) for name in classes), -1], dtype=np.int64)
-    found: Labels = numbers[labels]
-    return found
 
 
 def _tally(index: ShardIndex, config: PicturesConfig) -> Tally:

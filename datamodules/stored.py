@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar, overload
 
 import pyarrow as pa
-import pyarrow.csv
 import pyarrow.parquet as pq
 
 from coterie.contract.data import Indices
+from coterie.datamodules.csv_files import is_csv, read_csv
 from coterie.errors import DataError, reason
 
 ItemT = TypeVar("ItemT")
@@ -177,14 +177,8 @@ class StoredTable:
         if path.suffix == ".arrow":
             source = pa.memory_map(str(path)) if local else pa.py_buffer(path.read_bytes())
             return pa.ipc.open_stream(source).read_all()
-        if path.suffix == ".csv":
-            # Only empty cells are missing, since a class may be called NA.
-            options = pa.csv.ConvertOptions(
-                column_types=dict.fromkeys(self.text, pa.string()),
-                null_values=[""],
-                strings_can_be_null=True,
-            )
-            return pa.csv.read_csv(path if local else path.open("rb"), convert_options=options)
+        if is_csv(path):
+            return read_csv(path, path if local else path.open("rb"), self.text)
         return pq.ParquetFile(path if local else path.open("rb"))
 
     def _group(self, number: int, group: int, name: str) -> Any:

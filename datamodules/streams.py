@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.contract.data import SampleBatch
+from coterie.datamodules.csv_files import SUFFIXES
 from coterie.datamodules.decoding import Picture, UnreadablePictureError
 from coterie.datamodules.fitting import Fitting
 from coterie.datamodules.growth import check_growth
@@ -25,6 +26,7 @@ from coterie.datamodules.sample_tables import (
 )
 from coterie.datamodules.shard_files import ShardFiles, shard_name
 from coterie.datamodules.source import OnError
+from coterie.datamodules.spelling import spelled
 from coterie.errors import DataError
 
 _ARRAYS = ("samples", "x", "images")
@@ -69,7 +71,7 @@ def open_samples(
         ".npy": _open_npy,
         ".npz": _open_npz,
         ".parquet": _open_parquet,
-        ".csv": _open_csv,
+        **dict.fromkeys(SUFFIXES, _open_csv),
     }
     if (path / shard_name(0)).is_file():
         return _open_shards(path, fitting, batch_size, on_error)
@@ -86,17 +88,22 @@ def _open_folder(folder: Path, fitting: Fitting, size: int, on_error: OnError) -
     search = PictureSearch()
     paths = search.find(folder)
     search.tell(folder)
+    fitting.measure(paths, [spelled(str(path)) for path in paths])
 
     def read(rows: range) -> _Pictures:
         files = [paths[row] for row in rows]
-        return files, [str(file) for file in files], [_inside(folder, file) for file in files]
+        return (
+            files,
+            [spelled(str(file)) for file in files],
+            [_inside(folder, file) for file in files],
+        )
 
     batches = _picture_batches(len(paths), read, fitting, size, on_error)
     return SampleStream(total=len(paths), named=True, batches=batches)
 
 
 def _inside(folder: Path, file: Path) -> str:
-    return file.relative_to(folder).as_posix()
+    return spelled(file.relative_to(folder).as_posix())
 
 
 def _open_shards(folder: Path, fitting: Fitting, size: int, on_error: OnError) -> SampleStream:

@@ -9,7 +9,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-folder=$(mktemp -d /tmp/coterie-XXXXXX)  # sockets need a short path
+folder=$(mktemp -d "${RAY_TMPDIR:-/tmp}/coterie-XXXXXX")  # sockets need a short path
 nodes=()
 job=""
 
@@ -23,8 +23,18 @@ finish() {
 trap finish EXIT
 trap 'exit 130' INT TERM
 
+# With 0, Ray's processes listen on the loopback alone, as on macOS, where `ray start` joins no
+# other node; here it may.
+export RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0
+ray_start='
+from ray._private import ray_constants
+ray_constants.ENABLE_RAY_CLUSTER = True
+from ray.scripts.scripts import main
+main()
+'
+
 start_node() {  # with a folder of its own: nodes would delete each other's copies of the job's code
-    ray start --block --disable-usage-stats --node-ip-address=127.0.0.1 \
+    python -c "$ray_start" start --block --disable-usage-stats --node-ip-address=127.0.0.1 \
         --object-store-memory=300000000 --temp-dir="$folder/${#nodes[@]}" \
         --dashboard-agent-listen-port="$1" "${@:2}" >>"$folder/nodes.log" 2>&1 &
     nodes+=($!)

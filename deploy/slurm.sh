@@ -3,6 +3,7 @@
 #SBATCH --nodes=3
 #SBATCH --ntasks-per-node=1
 #SBATCH --cpus-per-task=20
+#SBATCH --mem=64G
 #SBATCH --time=12:00:00
 #SBATCH --signal=B:TERM@120
 #SBATCH --requeue
@@ -13,8 +14,11 @@
 #
 # A client takes a CPU too, so a node with 4 GPUs in quarters needs 16, and some for Ray:
 #
-#   sbatch --gpus-per-node=4 deploy/slurm.sh experiment=fedmcc_cifar10 \
+#   export COTERIE_DATA=/shared/data WANDB_API_KEY=…    # W&B is offline without a key
+#   sbatch --gpus-per-node=4 deploy/slurm.sh experiment=fedmcc_cifar10 tracking=wandb \
 #       cluster.gpus_per_client=0.25 run_dir=$PWD/runs/first
+#
+# Without GPUs: sbatch deploy/slurm.sh experiment=concord_mnist run_dir=$PWD/runs/mnist
 #
 # Two minutes before the time limit, and when the job is preempted, the run writes a checkpoint. A
 # job that is requeued, or submitted again with the same run_dir, goes on from it.
@@ -27,10 +31,10 @@ RAY_AUTH_TOKEN=$(python -c 'import secrets; print(secrets.token_hex(32))')
 export RAY_AUTH_TOKEN RAY_AUTH_MODE=token RAY_ADDRESS=$HEAD:$PORT
 
 start_node() {  # once on each node, by srun
-    folder=/tmp/ray-$SLURM_JOB_ID-$SLURM_PROCID over=""
+    folder=$(mktemp -d "${RAY_TMPDIR:-/tmp}/ray-$SLURM_JOB_ID-XXXXXX") over=""  # for this user alone
     trap 'over=yes' TERM  # which Ray gets too
     trap 'rm -rf "$folder"' EXIT
-    own=(--block --disable-usage-stats --temp-dir="$folder"
+    own=(--block --disable-usage-stats --temp-dir="$folder/ray"
         --num-cpus="$SLURM_CPUS_PER_TASK" --num-gpus="${SLURM_GPUS_ON_NODE:-0}"
         --dashboard-agent-listen-port=$((PORT + 1 + SLURM_PROCID)))
     if [ "$SLURM_PROCID" = 0 ]; then
@@ -40,7 +44,9 @@ start_node() {  # once on each node, by srun
     fi
 }
 export -f start_node
-srun --ntasks="$SLURM_NNODES" bash -c start_node >"ray-$SLURM_JOB_ID.log" 2>&1 &
+# srun takes over neither the CPUs of a task nor, at some sites, the environment.
+srun --ntasks="$SLURM_NNODES" --ntasks-per-node=1 --cpus-per-task="$SLURM_CPUS_PER_TASK" \
+    --export=ALL bash -c start_node >"ray-$SLURM_JOB_ID.log" 2>&1 &
 nodes=$!
 trap 'kill "$nodes" && wait "$nodes" || true' EXIT
 

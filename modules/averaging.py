@@ -14,7 +14,7 @@ from lightning import LightningModule
 from pydantic import Field, PositiveInt
 from torch import nn
 
-from coterie.config.component import Component
+from coterie.config.method import MethodConfig
 from coterie.contract import (
     Client,
     Method,
@@ -32,7 +32,7 @@ from coterie.contract import (
 )
 
 
-class AveragingConfig(Component):
+class AveragingConfig(MethodConfig):
     """Participation, rounds, local epochs and batch size."""
 
     extensible: ClassVar[frozenset[str]] = frozenset({"rounds"})
@@ -129,6 +129,14 @@ class Averaging(Method, Generic[ConfigT, ModuleT]):
         module = blank(self.build)
         load_slots(module, {slot: server.slots[slot] for slot in self.rules.averaged})
         return module
+
+
+def scaled_rate(rate: float, participation: float, base: float | None) -> float:
+    """The learning rate η √(ρ_new / ρ) for a participation that it was not tuned for.
+
+    Orchestra (Lubana et al., 2022), appendix C.4, after Charles et al. (2021).
+    """
+    return rate if base is None else rate * (participation / base) ** 0.5
 
 
 def sgd_or_adam(

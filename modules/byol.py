@@ -90,7 +90,7 @@ KEPT_TARGET = Entry(pattern="target.*", rule=Rule.KEEP)
 
 
 class BYOL(PredictedPretraining[BYOLConfig, Bootstrap]):
-    """BYOL, usually on one client with all data.
+    """Predicts a moving-average target network, centralised.
 
     Encoder, projector and predictor are averaged, with their running statistics; `target_network`
     says what happens to the target network. Under `predictor_threshold` a client whose encoder
@@ -122,7 +122,7 @@ class BYOL(PredictedPretraining[BYOLConfig, Bootstrap]):
 
 
 class FedBYOL(BYOL):
-    """BYOL by federated averaging of the online network and its predictor."""
+    """Predicts a moving-average target network; encoder and heads averaged."""
 
     stackable = True
 

@@ -108,7 +108,7 @@ RULES = StateRules(
 
 
 class CC(Averaging[CCConfig, ContrastiveClustering]):
-    """Contrastive clustering, usually on one client with all data."""
+    """Contrastive clustering, centralised."""
 
     stackable = True
     stage = "joint"
@@ -136,7 +136,10 @@ class CC(Averaging[CCConfig, ContrastiveClustering]):
 
 
 class FedCC(CC):
-    """Fed + CC: CC's loss in FedMCC's notation, eq. (2), by federated averaging."""
+    """Contrastive clustering; encoder and both heads averaged.
+
+    The loss is CC's in FedMCC's notation, eq. (2).
+    """
 
     stackable = True
 

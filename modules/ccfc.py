@@ -239,7 +239,7 @@ def _of_stage(kept: Tensors, stage: Stage) -> dict[str, Tensor]:
 
 
 class CCFC(_MinesCentroids):
-    """Cluster-contrastive federated clustering."""
+    """Cluster-contrastive federated clustering: networks averaged, centroids clustered again."""
 
     class Config(SiameseConfig):
         """CCFC's configuration."""
@@ -269,7 +269,7 @@ class CCFC(_MinesCentroids):
 
 
 class SCFC(_MinesCentroids):
-    """Sample-contrastive federated clustering: SimSiam in place of the clusters (section 4.3)."""
+    """Sample-contrastive federated clustering: CCFC with SimSiam's loss (section 4.3)."""
 
     class Config(SiameseConfig):
         """SCFC's configuration."""

@@ -63,7 +63,7 @@ RULES = StateRules(
 
 
 class CFCL(Method):
-    """Cooperative federated unsupervised contrastive learning."""
+    """Triplet loss, with samples or embeddings pulled from neighbouring devices."""
 
     class Config(CFCLConfig):
         """CF-CL's configuration."""

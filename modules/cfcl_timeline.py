@@ -12,7 +12,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
-from coterie.config.component import Component
+from coterie.config.method import MethodConfig
 from coterie.errors import ConfigError
 from coterie.gradcache import UNCOUPLED
 from coterie.losses.triplet import Reduction
@@ -21,7 +21,7 @@ from coterie.peers.embeddings_importance import Score
 Exchange = Literal["explicit", "implicit", "none", "uniform", "bulk", "kmeans"]
 
 
-class CFCLConfig(Component):
+class CFCLConfig(MethodConfig):
     """Options of CF-CL; defaults are the paper's for Fashion-MNIST, or ours where it gives none."""
 
     absent: ClassVar[Mapping[str, str]] = {"micro_batch_size": UNCOUPLED}

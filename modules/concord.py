@@ -14,7 +14,14 @@ clusters depend on the split, to the bit.
 3. At the server, for each start: a neighbour graph over the prototypes, as in McInnes et al.,
    "UMAP: Uniform Manifold Approximation and Projection for Dimension Reduction" (2018), and its
    normalised cut, as in Ng et al., "On Spectral Clustering: Analysis and an algorithm" (2001). The
-   start counts whose clusters are most alike in size.
+   start counts whose clusters are most alike in size. k-means with k centroids among its
+   prototypes gives a second partition of them.
+4. `labels`: a ridge regression of each partition on products of pairs of features. The partition
+   counts whose regression tells its clusters apart by the wider margin.
+5. `own_labels`, where k-means' counts: a linear classifier, fitted again to its own labels.
+
+Of photographs, representations are those of `networks.mirrored`, and what a mirror changes takes
+the place of the warps.
 
 Under `privacy.dp` the sums carry noise (`noisy_prototypes`).
 """
@@ -29,15 +36,13 @@ from pydantic import Field, PositiveInt
 from torch import Tensor
 
 from coterie.clustering.exact_kmeans import ClusterSums, grown, moved
-from coterie.clustering.lattice import (
-    LIMIT,
-    nearest,
-    off_lattice,
-    on_lattice,
-    products,
-    sums_of_starts,
+from coterie.clustering.lattice import off_lattice, on_lattice, sums_of_starts
+from coterie.clustering.prototypes import (
+    PrototypeClusters,
+    cluster_prototypes,
+    evenness,
+    grouped_by_means,
 )
-from coterie.clustering.prototypes import PrototypeClusters, cluster_prototypes
 from coterie.contract import (
     Bounds,
     Client,
@@ -54,6 +59,7 @@ from coterie.contract import (
 )
 from coterie.contract.clusterer import Clusterer
 from coterie.contract.form import UNIT_LENGTH
+from coterie.contract.phase import Fact
 from coterie.errors import ConfigError
 from coterie.modules.exact_sums import (
     MOMENTS,
@@ -62,12 +68,9 @@ from coterie.modules.exact_sums import (
     PROJECTION,
     SUMS,
     ExactSumsConfig,
-    OnExactSums,
     cluster_bounds,
-    differences,
     discriminant,
     draws,
-    moment_sums,
     moments_of,
     once,
     project_in,
@@ -75,32 +78,42 @@ from coterie.modules.exact_sums import (
 )
 from coterie.modules.fixed_encoder import CENTROIDS, ENCODER
 from coterie.modules.noisy_prototypes import PROTOTYPES, WARPED, NoisyPrototypes
-from coterie.networks.prototypes import LatticeProjection, Prototypes, directions
-from coterie.networks.quadratic import (
-    QuadraticClassifier,
-    fit_sums,
-    fitted,
-    largest_value,
-    products_of,
+from coterie.modules.own_labels import (
+    COUNTS,
+    OWN,
+    SCALES,
+    TARGETS,
+    WEIGHTS,
+    no_sums,
+    own_sums,
+    refitted,
+    started,
+    sum_bounds,
 )
-from coterie.networks.warps import Warp, WarpSizes
+from coterie.modules.two_partitions import MEMBERS, compared, label_sums, members_of
+from coterie.modules.views import WIDE, OnViews
+from coterie.networks.prototypes import LatticeProjection, Prototypes, directions
+from coterie.networks.quadratic import QuadraticClassifier, largest_value
+from coterie.networks.warps import WarpSizes
 
 LABELS, CLASSIFIER = "labels", "classifier"
-TARGETS, WEIGHTS = "targets", "weights"
+MEANS, SETTLED = "means", "settled"
+OWN_LABELS, OWN_SUMS = "own_labels", "own_sums"
 _ITERATIONS = (3, 2, 2, 6)
 _AGREEMENT = 0.9
 """Share of the samples whose prototypes the classifier must give their own cluster. Where quadrics
 cannot follow the clusters, it gives fewer, and the prototypes decide alone."""
 _MESSAGES = {
     MOMENTS: ((), MOMENTS),
-    PROTOTYPES: ((PROJECTION, CENTROIDS), SUMS),
-    LABELS: ((PROJECTION, PROTOTYPES), LABELS),
+    PROTOTYPES: ((PROJECTION, WIDE, CENTROIDS), SUMS),
+    LABELS: ((PROJECTION, WIDE, PROTOTYPES, MEANS), LABELS),
+    OWN_LABELS: ((PROJECTION, WIDE, PROTOTYPES, OWN), OWN_SUMS),
 }
 """Of each phase what goes down besides the encoder, and what comes up."""
 
 
-class Concord(OnExactSums):
-    """Projection, prototypes and their graph, by exact sums."""
+class Concord(OnViews):
+    """Clusters that are the same however the samples are split over clients."""
 
     class Config(ExactSumsConfig):
         """Concord's configuration."""
@@ -117,6 +130,10 @@ class Concord(OnExactSums):
         in size counts. Set 1 where clusters are known to differ much."""
         components: PositiveInt = 64
         """Width of the representation."""
+        wide: PositiveInt = 256
+        """Width of the representation for the classifier that is fitted to its own labels."""
+        refits: PositiveInt = 20
+        """Rounds of these fits."""
         neighbours: Annotated[int, Field(ge=2)] = 15
         """Neighbours of a prototype in the graph; all others where there are no more."""
         rotation: Annotated[float, Field(ge=0.0, lt=90.0)] = 10.0
@@ -131,15 +148,14 @@ class Concord(OnExactSums):
         """Added to the warps' covariance, as a share of its mean variance."""
 
     def __init__(self, config: "Concord.Config", task: Task) -> None:
-        super().__init__(task)
+        sizes = WarpSizes(config.rotation, config.scale, config.shear, config.translation)
+        super().__init__(task, sizes)
         self._config = config
         self._clusters = config.clusters or task.classes or None
         if self._clusters == 1:
             raise ConfigError("method.clusters=1: there is nothing to tell apart; set 2 or more.")
-        sizes = WarpSizes(config.rotation, config.scale, config.shear, config.translation)
-        self._warps = sizes.pairs() if len(task.shape) == 3 else []
         self._schedule = growth(config.prototypes)
-        self.rounds = 1 + self._schedule.rounds + 1
+        self.rounds = 1 + self._schedule.rounds + 1 + config.refits
         self._noisy: NoisyPrototypes | None = None
         if task.clip is not None:
             self._noisy = NoisyPrototypes(
@@ -159,19 +175,20 @@ class Concord(OnExactSums):
         server = super().init(sizes, seed)
         if self._noisy is not None:
             return with_slots(server, {MOMENTS: self._noisy.start(self._task.features)})
-        moments = dict(server.slots[MOMENTS])
-        if self._warps:
-            moments[WARPED] = torch.zeros_like(moments[PRODUCTS])
-        return with_slots(server, {MOMENTS: moments})
+        return server
 
     def next(self, server: ServerState) -> Phase | None:
         """Moments of all samples, then an iteration of k-means a round, then labels."""
         if self._noisy is not None:
             return self._noisy.next(server)
-        if server.round >= self.rounds:
+        if server.round >= self.rounds or server.facts.get(SETTLED):
             return None
-        clustered = LABELS if PROTOTYPES in server.slots else PROTOTYPES
-        name = clustered if PROJECTION in server.slots else MOMENTS
+        if OWN in server.slots:
+            name = OWN_LABELS
+        elif PROTOTYPES in server.slots:
+            name = LABELS
+        else:
+            name = PROTOTYPES if PROJECTION in server.slots else MOMENTS
         down, up = _MESSAGES[name]
         return Phase(
             name=name,
@@ -186,12 +203,14 @@ class Concord(OnExactSums):
     def _bounds(self, name: str, server: ServerState) -> dict[str, Bounds]:
         """What a sample adds to a phase's sums; after the first, samples are unit vectors."""
         if name == MOMENTS:
-            pairs = {WARPED: Bounds(highest=len(self._warps) * (2 * LIMIT) ** 2)}
-            return {**self._moment_bounds(), **(pairs if self._warps else {})}
+            return self._moment_bounds()
         width = server.slots[PROJECTION]["directions"].shape[1]
         if name == PROTOTYPES:
             bounds = cluster_bounds(width, UNIT_LENGTH, 2.0)[SUMS]
             return dict.fromkeys(server.slots[SUMS], bounds)
+        if name == OWN_LABELS:
+            wide = server.slots[WIDE]["directions"].shape[1]
+            return sum_bounds(wide, server.slots[OWN][SCALES])
         largest = largest_value(width)
         others = [largest] * (len(server.slots[LABELS][TARGETS]) - 1)
         # φ begins with 1: the first row of the targets counts samples.
@@ -206,34 +225,22 @@ class Concord(OnExactSums):
         if self._noisy is not None:
             return self._noisy.client(client, phase, slots, partial(self._embedded, client, slots))
         if phase.name == MOMENTS:
-            return Outcome(up={MOMENTS: once(self._moments(client, slots))})
-        points = self._projected_points(client, slots)
-        state = {POINTS: points}
+            moments, kept = self._moments(client, slots)
+            return Outcome(up={MOMENTS: once(moments)}, state=kept)
+        state = self._kept_points(client, slots)
+        points = state[POINTS]
         if phase.name == LABELS:
-            labels = _label_sums(points, slots[PROTOTYPES])
+            labels = label_sums(points, slots[PROTOTYPES], slots[MEANS][MEMBERS])
             return Outcome(up={LABELS: once(labels)}, state=state)
+        if phase.name == OWN_LABELS:
+            first = members_of(points, slots[PROTOTYPES], slots[PROTOTYPES][MEMBERS])
+            own = own_sums(state[WIDE], first, slots[OWN])
+            return Outcome(up={OWN_SUMS: once(own)}, state=state)
         starts = slots[CENTROIDS]
         sums = dict(zip(starts, sums_of_starts(points, [*starts.values()]), strict=True))
         inertias = [ClusterSums(sums[start]).inertia(starts[start]) for start in starts]
         loss = sum(inertias) / len(inertias) / len(points)
         return Outcome(up={SUMS: once(sums)}, state=state, metrics={"loss": loss})
-
-    def _moments(self, client: Client, slots: Slots) -> dict[str, Tensor]:
-        """Sums over the features, and over differences between both warps of a pair."""
-        sums = moment_sums(self._features(client, slots), self.widest)
-        if not self._warps:
-            return sums
-        within = torch.zeros_like(sums[PRODUCTS])
-        for away in differences(client, self._warp_pairs(), partial(self._features, client, slots)):
-            within += products(away)
-        return {**sums, WARPED: within}
-
-    def _warp_pairs(self) -> list[tuple[Warp, Warp]]:
-        """The warps; none of vectors."""
-        if not self._warps:
-            return []
-        _, height, width = self._task.shape
-        return [(Warp(up, height, width), Warp(down, height, width)) for up, down in self._warps]
 
     def server(
         self,
@@ -249,6 +256,9 @@ class Concord(OnExactSums):
             return self._projected(server, phase, summed(means[MOMENTS]))
         if phase.name == LABELS:
             return self._labelled(server, phase, summed(means[LABELS]))
+        if phase.name == OWN_LABELS:
+            own = refitted(summed(means[OWN_SUMS]), server.slots[OWN][SCALES])
+            return server.advance(phase, {OWN: own})
         starts = {start: ClusterSums(sums) for start, sums in summed(means[SUMS]).items()}
         if self._schedule.at(phase.round) is None:
             return self._clustered(server, phase, starts)
@@ -270,11 +280,18 @@ class Concord(OnExactSums):
             return self._noisy.group_sizes(sums)
         if LABELS in sums:
             return {LABELS: sums[LABELS][TARGETS][0]}
+        if OWN_SUMS in sums:
+            return {OWN_SUMS: sums[OWN_SUMS][COUNTS]}
         return {SUMS: torch.cat([s[:, -1] for s in sums[SUMS].values()])} if SUMS in sums else {}
 
     def model_for(self, server: ServerState, client: int | None) -> Clusterer:
         """The encoder, with projection and prototypes once there are any."""
         model = super().model_for(server, client)
+        if OWN in server.slots and bool(server.slots[OWN][WEIGHTS].any()):
+            project_in(model, server, WIDE)
+            weights = server.slots[OWN][WEIGHTS]
+            model.head = QuadraticClassifier(weights, len(weights) - 1)
+            return model
         project_in(model, server)
         if CLASSIFIER in server.slots:
             width = server.slots[PROJECTION]["directions"].shape[1]
@@ -289,14 +306,19 @@ class Concord(OnExactSums):
         within = sums[WARPED] / (4 * moments.count) if WARPED in sums else None
         mean = on_lattice(moments.mean)
         config = self._config
-        steps = discriminant(moments.covariance, config.components, within, config.ridge)
-        project = LatticeProjection(mean, directions(steps))
+        widest = max(config.components, config.wide)
+        steps = discriminant(moments.covariance, widest, within, config.ridge)
+        project = LatticeProjection(mean, directions(steps[:, : config.components]))
         most = max(1, moments.count // (4 * self._config.minimum))
         first, centroids = min(self._schedule.stages[0][0], most), {}
         for start in map(str, range(config.restarts)):
             drawn = moments.draws(first, draws(server, "starts", start))
             centroids[start] = on_lattice(project(off_lattice(drawn)))
-        slots = {PROJECTION: {"mean": mean, "directions": project.directions}}
+        wide = directions(steps[:, : config.wide])
+        slots = {
+            PROJECTION: {"mean": mean, "directions": project.directions},
+            WIDE: {"mean": mean, "directions": wide},
+        }
         return _with_centroids(with_slots(server, slots), phase, centroids)
 
     def _clustered(
@@ -311,10 +333,12 @@ class Concord(OnExactSums):
         """
         first, *others = starts.values()
         cuts = [self._cut(server, first, self._clusters)]
-        number = cuts[0].tensors["members"].shape[1]
+        number = cuts[0].tensors[MEMBERS].shape[1]
         found = max([*cuts, *(self._cut(server, sums, number) for sums in others)], key=evenness)
-        labels = _label_sums(found.tensors["points"][:0], found.tensors)
-        slots = {PROTOTYPES: found.tensors, LABELS: labels}
+        points, seed = found.tensors["points"], derive_seed(server.whole("seed"), "means")
+        by_means = grouped_by_means(points, found.tensors["counts"], number, seed)
+        labels = label_sums(points[:0], found.tensors, by_means)
+        slots = {PROTOTYPES: found.tensors, MEANS: {MEMBERS: by_means}, LABELS: labels}
         return server.advance(phase, slots, {"eigenvalues": [*found.eigenvalues]})
 
     def _cut(
@@ -332,36 +356,29 @@ class Concord(OnExactSums):
         )
 
     def _labelled(self, server: ServerState, phase: Phase, sums: Tensors) -> ServerState:
-        """The classifier, if it agrees with the prototypes that its labels come from."""
-        prototypes = server.slots[PROTOTYPES]
-        points, counts = prototypes["points"], prototypes["counts"]
-        weights = fitted(sums[PRODUCTS], sums[TARGETS])
-        found = QuadraticClassifier(weights, points.shape[1])(off_lattice(points)).argmax(dim=1)
-        same = found == prototypes["members"].argmax(dim=1)
-        agreement = float(counts[same].sum() / counts.sum())
-        slots = {CLASSIFIER: {WEIGHTS: weights}} if agreement >= _AGREEMENT else {}
-        return server.advance(phase, slots, {"agreement": agreement})
+        """The partition with the wider margin: its quadrics, or the start of its linear classifier.
+
+        Quadrics count if they agree with the prototypes that their labels come from.
+        """
+        prototypes, by_means = server.slots[PROTOTYPES], server.slots[MEANS][MEMBERS]
+        found = compared(sums, prototypes, by_means)
+        facts: dict[str, Fact] = {"margins": [found.of_cut, found.of_means]}
+        if found.of_means > found.of_cut:
+            width = server.slots[WIDE]["directions"].shape[1]
+            slots: Slots = {
+                PROTOTYPES: {**prototypes, MEMBERS: by_means},
+                OWN: started(prototypes["counts"] @ by_means, width),
+                OWN_SUMS: no_sums(width, by_means.shape[1]),
+            }
+            return server.advance(phase, slots, facts)
+        slots = {CLASSIFIER: {WEIGHTS: found.weights}} if found.agreement >= _AGREEMENT else {}
+        return server.advance(phase, slots, {**facts, "agreement": found.agreement, SETTLED: True})
 
 
 def growth(prototypes: int) -> Schedule[int]:
     """Numbers of centroids, each with its iterations: k-means starts with an eighth of them."""
     sizes = [max(1, prototypes // part) for part in (8, 4, 2, 1)]
     return Schedule(tuple(zip(sizes, _ITERATIONS, strict=True)))
-
-
-def evenness(found: PrototypeClusters) -> float:
-    """The entropy of the clusters' shares of the samples, at most log k."""
-    counts = found.tensors["counts"] @ found.tensors["members"]
-    return float(torch.special.entr(counts / counts.sum()).sum())
-
-
-def _label_sums(points: Int32[Tensor, "n c"], prototypes: Tensors) -> dict[str, Tensor]:
-    """Sums for the classifier: a sample's label is the cluster of its nearest prototype."""
-    members = prototypes["members"].argmax(dim=1)
-    leading = products_of(points.shape[1], int(prototypes["counts"].sum()))
-    labels = members[nearest(points, prototypes["points"])]
-    sums = fit_sums(points, labels, prototypes["members"].shape[1], leading)
-    return dict(zip((PRODUCTS, TARGETS), sums, strict=True))
 
 
 def _with_centroids(

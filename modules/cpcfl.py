@@ -125,7 +125,7 @@ def check_pool(config: CPCFLConfig, clients: int) -> None:
 
 
 class CPCFL(Method):
-    """Clustered federated learning on a pretrained encoder."""
+    """Supervised; a pool of classifiers on a pretrained encoder, each client trains its best."""
 
     needs_labels = True
 
@@ -284,7 +284,10 @@ class CPCFL(Method):
 
 
 class IFCA(CPCFL):
-    """Iterative federated clustering: random models, chosen by loss from the first round on."""
+    """Supervised; a pool of random classifiers, each client trains the best for it.
+
+    The best is that of the lowest loss, from the first round on.
+    """
 
     class Config(CPCFLConfig):
         """IFCA's configuration, as CP-CFL compares with it."""

@@ -57,7 +57,10 @@ class CrossCorrelation(SharedViews):
 
 
 class DCCO(SharedStatistics["DCCO.Config", CrossCorrelation]):
-    """Distributed cross-correlation optimisation. Clients keep nothing."""
+    """Trains on the cross-correlation of all clients' encodings, whose means are shared first.
+
+    Clients keep nothing.
+    """
 
     class Config(DCCOConfig):
         """DCCO's configuration."""

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from coterie.clustering.exact_kmeans import Moments
 from coterie.clustering.lattice import LIMIT, off_lattice, on_lattice, products
-from coterie.config.component import Component
+from coterie.config.method import MethodConfig
 from coterie.contract import (
     Bounds,
     Client,
@@ -43,7 +43,7 @@ Embed = Callable[[Tensor | None], Shaped[Tensor, "n d"]]
 """Representations of these samples, or of all samples of the client."""
 
 
-class ExactSumsConfig(Component):
+class ExactSumsConfig(MethodConfig):
     """What the configs of methods with exact sums have in common."""
 
     absent: ClassVar[Mapping[str, str]] = {"micro_batch_size": "it trains nothing in batches"}
@@ -165,10 +165,10 @@ def once(tensors: Tensors) -> Mean:
     return Mean(weight=1, tensors=tensors)
 
 
-def project_in(model: Clusterer, server: ServerState) -> None:
+def project_in(model: Clusterer, server: ServerState, slot: str = PROJECTION) -> None:
     """Put the projection behind a model's encoder, once there is one."""
-    if PROJECTION in server.slots:
-        project = LatticeProjection(**server.slots[PROJECTION])
+    if slot in server.slots:
+        project = LatticeProjection(**server.slots[slot])
         model.encoder = Encoder(nn.Sequential(model.encoder, project), project.width)
 
 

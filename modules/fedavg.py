@@ -15,7 +15,7 @@ from coterie.modules.classification import RULES, Classification, Classification
 
 
 class FedAvg(Averaging["FedAvg.Config", Classification]):
-    """Federated averaging of a classifier."""
+    """Supervised federated averaging."""
 
     stackable = True
     needs_labels = True

@@ -118,7 +118,10 @@ class DictionaryContrast(TwoViews):
 
 
 class FedCA(Pretraining["FedCA.Config", DictionaryContrast]):
-    """FedCA. The server gathers projections of single samples; clients keep nothing."""
+    """Contrasts two views, with negatives of all clients; sends single samples' projections.
+
+    Clients keep nothing.
+    """
 
     metrics = frozenset({"loss", "contrast", "alignment"})
     rules = StateRules(*ONLINE, Entry(pattern="base.*", rule=Rule.AVERAGE, slot=BASE))

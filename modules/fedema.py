@@ -71,7 +71,9 @@ class Blended(Bootstrap):
 
 
 class FedEMA(Pretraining["FedEMA.Config", Blended]):
-    """FedEMA, with a constant λ or one for each client.
+    """Clients blend the global model with their own by their divergence.
+
+    λ is constant, or one for each client.
 
     Clients keep their target network, the parameters of their online network and predictor, their
     last divergence and their λ. The optimiser is reset.

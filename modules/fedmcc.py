@@ -162,7 +162,10 @@ class _Momentum(Method):
 
 
 class FedMCC(_Momentum):
-    """Federated momentum contrastive clustering: Algorithm 1, then Algorithm 2."""
+    """Federated momentum contrastive clustering, in two stages.
+
+    They are Algorithm 1 and Algorithm 2.
+    """
 
     stackable = True
 
@@ -212,7 +215,7 @@ class FedMCC(_Momentum):
 
 
 class MCC(_Momentum):
-    """Momentum contrastive clustering, eq. (6): both levels at once, usually on one client."""
+    """Momentum contrastive clustering, centralised. Both levels are trained at once, eq. (6)."""
 
     stackable = True
 

@@ -5,11 +5,14 @@ over Non-i.i.d. Data" (ICML 2024). A client's samples repel its own and, through
 other clients' correlation matrices, theirs.
 """
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field, PositiveFloat, PositiveInt
 from torch import Tensor
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from coterie.contract import (
     Client,
@@ -18,8 +21,9 @@ from coterie.contract import (
     Slots,
     Task,
     Tensors,
-    derive_seed,
 )
+from coterie.contract.accounting import epsilon
+from coterie.errors import ConfigError
 from coterie.losses.correlation import correlation, shared_spectral_loss
 from coterie.losses.spectral import bounded_rows
 from coterie.modules.pretraining import CrossSilo, PretrainingConfig
@@ -32,7 +36,9 @@ from coterie.modules.shared_statistics import (
     SharedViews,
 )
 
-MATRIX = "matrix"
+MATRIX, FEWEST = "matrix", "fewest"
+_STEPS = 2**24
+"""Steps of the lattice to a deviation of the noise."""
 
 
 class FedSCConfig(CrossSilo, PretrainingConfig):
@@ -47,8 +53,11 @@ class FedSCConfig(CrossSilo, PretrainingConfig):
     share_rounds: PositiveInt = 200
     """Rounds in which α falls, by equal steps."""
     noise: Annotated[float, Field(ge=0.0)] = 0.0
-    """Standard deviation of the Gaussian noise on each entry of a matrix that a client sends."""
-    weight_decay: Annotated[float, Field(ge=0.0)] = 4e-4
+    """Standard deviation of the Gaussian noise on each entry of a matrix that a client sends. It
+    needs a network without BatchNorm, through which one sample would move all projections."""
+    delta: Annotated[float, Field(gt=0.0, lt=1.0)] = 1e-5
+    """With noise, δ for which ε is told; well below one divided by a client's samples."""
+    weight_decay: Annotated[float, Field(ge=0.0)] = 5e-4
     """The optimiser's weight decay."""
     hidden: PositiveInt = 1024
     """Width of the projector's hidden layer."""
@@ -84,7 +93,10 @@ class SharedSpectral(SharedViews):
 
 
 class FedSC(SharedStatistics["FedSC.Config", SharedSpectral]):
-    """FedSC. A client keeps the matrix that it sent until it has trained."""
+    """Spectral contrast against the other clients' correlation matrices, which are shared first.
+
+    A client keeps the matrix that it sent until it has trained.
+    """
 
     class Config(FedSCConfig):
         """FedSC's configuration."""
@@ -92,6 +104,40 @@ class FedSC(SharedStatistics["FedSC.Config", SharedSpectral]):
     def build(self) -> SharedSpectral:
         """The network and its loss."""
         return SharedSpectral(self._config, self._task)
+
+    def init(self, sizes: Mapping[int, int], seed: int) -> ServerState:
+        """A fresh model, no matrices, and the size of the smallest client.
+
+        Raises:
+            ConfigError: If there is to be noise, and one sample can move all projections.
+        """
+        mixing = [part for part in self.build().online.modules() if isinstance(part, _BatchNorm)]
+        if self._config.noise and mixing:
+            raise ConfigError(
+                f"method.noise={self._config.noise:g}: through {type(mixing[0]).__name__} one "
+                "sample moves all projections of its batch, and no noise hides it; choose "
+                "encoder.norm=group and method.projector_norm=none."
+            )
+        start = super().init(sizes, seed)
+        return replace(start, facts={**start.facts, FEWEST: min(sizes.values())})
+
+    def next(self, server: ServerState) -> Phase | None:
+        """The next phase, with the ε of all matrices up to it where clients add noise."""
+        phase = super().next(server)
+        if phase is None or not self._config.noise:
+            return phase
+        return replace(phase, epsilon=self._spent(phase.round, server.whole(FEWEST)))
+
+    def _spent(self, matrices: int, samples: int) -> float:
+        """ε of the matrices that a client of so many samples has sent.
+
+        A sample adds ½ (u uᵀ + v vᵀ) to its client's sum, of norm μ at most, so without it the mean
+        changes by μ / n; and by rounding to the lattice by half a step for each entry.
+        """
+        config = self._config
+        rounding = config.projection * config.noise / _STEPS
+        change = config.bound * (1 + 1e-6) / samples + rounding
+        return epsilon(matrices, config.noise / change, config.delta)
 
     def offer(self, server: ServerState, phase: Phase) -> Slots:
         """Beside the networks, the number of samples that the mean matrix stands for."""
@@ -120,12 +166,12 @@ class FedSC(SharedStatistics["FedSC.Config", SharedSpectral]):
             mean.copy_((everyone * mean - (everyone - others) * kept[MATRIX]) / others)
 
     def finish(self, module: SharedSpectral, client: Client) -> None:
-        """Add noise to the matrix."""
+        """Add noise to the matrix, from a key of the operating system's."""
         if self._config.noise:
-            draw = torch.Generator().manual_seed(derive_seed(client.seed, "noise"))
-            matrix = module.shared()[MATRIX]
-            drawn = torch.randn(matrix.shape, generator=draw, dtype=matrix.dtype)
-            matrix.add_(drawn, alpha=self._config.noise)
+            matrix, step = module.shared()[MATRIX], self._config.noise / _STEPS
+            whole = (matrix.detach().cpu().double() / step).round().to(torch.int64)
+            noisy = client.noisy(whole.flatten().numpy(), _STEPS, MATRIX)
+            matrix.copy_(torch.from_numpy(noisy).reshape(whole.shape).double() * step)
 
     def keep(self, module: SharedSpectral, slots: Slots) -> Tensors | None:
         """After measuring: the matrix as it is sent, and its samples."""

@@ -11,6 +11,7 @@ from typing import Annotated, Self
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from coterie.contract import StateRules, Tensors
+from coterie.modules.averaging import scaled_rate
 from coterie.modules.byol import KEPT_TARGET, Bootstrap, BootstrapConfig
 from coterie.modules.pretraining import (
     ONLINE,
@@ -58,13 +59,14 @@ class PaperConfig(CrossSilo, BootstrapConfig):
 
 def decayed_rate(config: PaperConfig, round_: int) -> float:
     """The learning rate of a round, from 1: the first has all of it."""
+    rate = scaled_rate(config.learning_rate, config.participation, config.base_participation)
     if config.decay_rounds is None:
-        return config.learning_rate
-    return config.learning_rate * (1 + math.cos(math.pi * (round_ - 1) / config.decay_rounds)) / 2
+        return rate
+    return rate * (1 + math.cos(math.pi * (round_ - 1) / config.decay_rounds)) / 2
 
 
 class FedU(PredictedPretraining["FedU.Config", Bootstrap]):
-    """FedBYOL with FedU's rule for the predictor, and the defaults of its paper.
+    """BYOL with local targets; a client's predictor follows its divergence.
 
     Clients keep their target network and, after a turn in which the encoder moved by
     `predictor_threshold` or more, their predictor; both are sent to nobody else in between.

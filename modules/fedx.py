@@ -112,7 +112,10 @@ class CrossDistillation(TwoViews):
 
 
 class FedX(Pretraining["FedX.Config", CrossDistillation]):
-    """FedX. Clients keep nothing."""
+    """Contrast and relations between two views, and between the local and the global network.
+
+    Clients keep nothing.
+    """
 
     metrics = frozenset({"loss", "contrast", "relation"})
     rules = StateRules(*ONLINE, PREDICTOR, Entry(pattern="world.*", rule=Rule.RESET))

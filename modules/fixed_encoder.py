@@ -13,7 +13,7 @@ from lightning import LightningModule
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
-from coterie.config.component import Component
+from coterie.config.method import MethodConfig
 from coterie.contract import (
     Client,
     Entry,
@@ -37,7 +37,7 @@ RULES = StateRules(Entry(pattern="encoder.*", rule=Rule.AVERAGE, slot=ENCODER))
 """The encoder is a slot because clients need it; no phase sends it back."""
 
 
-class FixedEncoderConfig(Component):
+class FixedEncoderConfig(MethodConfig):
     """Options of k-FED and FFCM."""
 
     absent: ClassVar[Mapping[str, str]] = {"micro_batch_size": "it trains nothing in batches"}
@@ -90,9 +90,13 @@ class OnEncoder(Method):
         self, client: Client, slots: Slots, samples: Tensor | None = None
     ) -> Float[Tensor, "n d"]:
         """Representations, by default of the client's own samples."""
+        return client.embed(self._encoder(client, slots), samples)
+
+    def _encoder(self, client: Client, slots: Slots) -> nn.Module:
+        """The encoder that was sent."""
         module = client.module("fixed", lambda: FixedEncoder(self._task))
         load_slots(module, {ENCODER: slots[ENCODER]})
-        return client.embed(module.encoder, samples)
+        return module.encoder
 
 
 class OnCentroids(OnEncoder):
@@ -111,6 +115,9 @@ class OnCentroids(OnEncoder):
 class OnFixedEncoder(OnCentroids):
     """A method whose clients each send a number of centroids."""
 
+    fewer: ClassVar[bool] = False
+    """Whether a client with fewer samples may send fewer centroids."""
+
     def __init__(self, config: FixedEncoderConfig, task: Task, local: int | None = None) -> None:
         super().__init__(task)
         self._participation = config.participation
@@ -128,7 +135,8 @@ class OnFixedEncoder(OnCentroids):
         asked = f"{self._key}={self._per_client}: "
         if self._per_client > self._clusters:
             raise ConfigError(f"{asked}there are {self._clusters} clusters in all; lower it.")
-        client, fewest = min(sizes.items(), key=lambda item: item[1])
+        choose = max if self.fewer else min
+        client, fewest = choose(sizes.items(), key=lambda item: item[1])
         if fewest < self._per_client:
             raise ConfigError(
                 f"{asked}client {client} has {fewest} samples, too few to find as many clusters "

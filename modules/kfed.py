@@ -31,9 +31,10 @@ from coterie.modules.fixed_encoder import CENTROIDS, ENCODER, FixedEncoderConfig
 
 
 class KFED(OnFixedEncoder):
-    """One-shot federated clustering, algorithms 1 and 2."""
+    """One-shot federated clustering: each client sends its centroids once. Algorithms 1 and 2."""
 
     rounds = 1
+    fewer = True
 
     class Config(FixedEncoderConfig):
         """k-FED's configuration."""
@@ -64,16 +65,15 @@ class KFED(OnFixedEncoder):
     def client(self, client: Client, phase: Phase, slots: Slots) -> Outcome:
         """Algorithm 1: the centroids of the client's own samples, but those of too few."""
         points, seed = self._embedded(client, slots), derive_seed(client.seed, "kmeans")
-        found = projected_kmeans(
-            points, self._per_client, seed=seed, restarts=self._config.restarts
-        )
+        own = min(self._per_client, len(points))
+        found = projected_kmeans(points, own, seed=seed, restarts=self._config.restarts)
         loss = found.inertia / len(points)
-        sizes, minimum = found.assignments.bincount(minlength=self._per_client), self._task.minimum
+        sizes, minimum = found.assignments.bincount(minlength=own), self._task.minimum
         kept = (sizes >= minimum) | (minimum == 1)
         note = ""
         if not bool(kept.all()):
             note = (
-                f"it sends {int(kept.sum())} of {self._per_client} centroids: the others stand for "
+                f"it sends {int(kept.sum())} of {own} centroids: the others stand for "
                 f"fewer samples than privacy.minimum={minimum}"
             )
         return Outcome(

@@ -52,7 +52,7 @@ MOVING, BEST = "moving", "best"
 
 
 class KMeans(OnExactSums):
-    """k-means over all clients, with several starts at a time."""
+    """Exact federated k-means: the centroids of all samples, however they are split."""
 
     widest = 1024
 

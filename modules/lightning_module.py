@@ -48,8 +48,8 @@ _TRAINER_STATE, _KEPT = "trainer state", "strategy of "
 _NOT_IN_MODULE = (_TRAINER_STATE, _KEPT)
 
 
-class FederatedModule(Method):
-    """Federated averaging of a user's LightningModule."""
+class Lightning(Method):
+    """Federated averaging of a LightningModule of yours, trained by a plain Trainer."""
 
     class Config(Component):
         """The module, how long it trains, and what stays with each client."""

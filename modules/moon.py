@@ -114,7 +114,10 @@ RULES = StateRules(
 
 
 class MOON(Averaging["MOON.Config", ModelContrast]):
-    """Model-contrastive federated learning. Clients keep the model that they last trained."""
+    """Supervised, with a contrastive term between the local, the global and the last model.
+
+    Clients keep the model that they last trained.
+    """
 
     needs_labels = True
     stage = "supervised"

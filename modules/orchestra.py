@@ -38,7 +38,7 @@ from coterie.contract import (
     load_slots,
     seeded,
 )
-from coterie.contract.accounting import check_installed, epsilon, noise_for
+from coterie.contract.accounting import epsilon, noise_for
 from coterie.contract.clusterer import Clusterer
 from coterie.contract.form import UNIT_LENGTH
 from coterie.errors import ConfigError
@@ -60,7 +60,7 @@ RULES = StateRules(
 
 
 class Orchestra(Method):
-    """Unsupervised federated learning by globally consistent clustering."""
+    """Globally consistent clusters: clients cluster locally, the server their centroids."""
 
     class Config(OrchestraConfig):
         """Orchestra's configuration."""
@@ -235,7 +235,6 @@ class Orchestra(Method):
 
     def _noise(self, target: float) -> float:
         """The noise multiplier of a phase's centroids for an ε."""
-        check_installed(f"method.epsilon={target:g}")
         try:
             return noise_for(target, self._config.delta)
         except ValueError as error:

@@ -12,17 +12,18 @@ from lightning import LightningModule
 from pydantic import Field, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
-from coterie.config.component import Component
+from coterie.config.method import MethodConfig
 from coterie.contract import Task
 from coterie.contract.clusterer import Prediction, parameter_dtype, to_unit
 from coterie.gradcache import UNCOUPLED
+from coterie.modules.averaging import scaled_rate
 from coterie.modules.rotation import TURNS, check_rotatable, drawn_turns, rotated
 from coterie.networks.ema import update_ema
 from coterie.networks.views import two_views
 from coterie.precision import cross_entropy, in_float32, unit_rows
 
 
-class OrchestraConfig(Component):
+class OrchestraConfig(MethodConfig):
     """Options of a client's training; defaults are the paper's for 100 devices (appendix C)."""
 
     absent: ClassVar[Mapping[str, str]] = {"micro_batch_size": UNCOUPLED}
@@ -206,11 +207,3 @@ class OrchestraModel(LightningModule):
 def cluster_logits(z: Tensor, centroids: Tensor, temperature: float) -> Tensor:
     """Similarities (n, G) of unit rows z (n, d) and unit centroids (G, d), over the temperature."""
     return z @ centroids.T / temperature
-
-
-def scaled_rate(rate: float, participation: float, base: float | None) -> float:
-    """The learning rate η √(ρ_new / ρ) for a participation that it was not tuned for.
-
-    Appendix C.4, after Charles et al. (2021).
-    """
-    return rate if base is None else rate * (participation / base) ** 0.5

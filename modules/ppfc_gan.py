@@ -32,10 +32,13 @@ from coterie.networks.encoders import Width, dense
 
 
 class PPFCGAN(OnSynthesis):
-    """Federated deep clustering by GANs. The encoder is trained at the server."""
+    """Deep clusters of synthetic samples: each client trains a GAN and sends what it makes, once.
+
+    The encoder is trained at the server.
+    """
 
     class Config(SynthesisConfig):
-        """PPFC-GAN's configuration; the network's is DCN's for MNIST."""
+        """PPFC-GAN's configuration. Widths are DCN's for MNIST, what trains them is ours."""
 
         pretrain_epochs: PositiveInt = 50
         """Epochs of reconstruction at the server, before there are clusters."""

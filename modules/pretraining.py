@@ -13,11 +13,11 @@ import torch
 from pydantic import Field, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
-from coterie.config.component import Component
+from coterie.config.method import MethodConfig
 from coterie.contract import Entry, Rule, ServerState, Slots, Task, Tensors, load_tensors
 from coterie.contract.clusterer import Clusterer, UnitProjection
 from coterie.gradcache import MicroBatched, Rows
-from coterie.modules.averaging import Averaging, AveragingConfig, sgd_or_adam
+from coterie.modules.averaging import Averaging, AveragingConfig, scaled_rate, sgd_or_adam
 from coterie.modules.view_pairs import ViewPairs
 from coterie.networks.heads import PredictionHead, Projector, ProjectorNorm
 
@@ -31,6 +31,8 @@ class PretrainingConfig(AveragingConfig, MicroBatched):
     """Adam (CP-CFL) or SGD with momentum (Orchestra's baselines)."""
     learning_rate: PositiveFloat = 1e-3
     """The optimiser's learning rate."""
+    base_participation: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
+    """ρ for which `learning_rate` was tuned: ρ_new takes η·√(ρ_new/ρ), as in Orchestra's paper."""
     sgd_momentum: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.9
     """SGD's momentum; Adam ignores it."""
     weight_decay: Annotated[float, Field(ge=0.0)] = 0.0
@@ -50,7 +52,7 @@ class PretrainingConfig(AveragingConfig, MicroBatched):
     """Samples a batch, n."""
 
 
-class CrossSilo(Component):
+class CrossSilo(MethodConfig):
     """Defaults of the federated pretrainers: the cross-silo setting of Orchestra's baselines."""
 
     optimizer: Literal["adam", "sgd"] = "sgd"
@@ -119,7 +121,9 @@ class TwoViews(ViewPairs):
         self.online = Branch(task, config)
         self.augment = task.augmentation.build(task.shape)
         self.config = config
-        self.learning_rate = config.learning_rate
+        self.learning_rate = scaled_rate(
+            config.learning_rate, config.participation, config.base_participation
+        )
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Adam or SGD over the parameters that take a gradient."""
@@ -186,13 +190,15 @@ class PredictedPretraining(Pretraining[PredictionT, PredictedT]):
 def divergence(module: TwoViews, before: Tensors) -> float:
     """How far training moved the encoder: the mean of ‖w − w_before‖₂ over its kernels (FedU).
 
-    Without convolutions it is the mean over the weight matrices; 0 if nothing is trained.
+    As in the authors' code, kernels of shortcuts (`downsample`) do not count. Without convolutions
+    it is the mean over the weight matrices; 0 if nothing is trained.
 
     Args:
         module: The module after training.
         before: The entries of the encoder before training, as in the slot "encoder".
     """
     named = [(f"online.encoder.{name}", p) for name, p in module.online.encoder.named_parameters()]
-    weights = [(n, p) for n, p in named if p.ndim > 2] or [(n, p) for n, p in named if p.ndim == 2]
+    kernels = [(n, p) for n, p in named if p.ndim > 2 and ".downsample." not in n]
+    weights = kernels or [(n, p) for n, p in named if p.ndim == 2]
     moves = [torch.dist(p.detach().cpu(), before[name].to(p.dtype)).item() for name, p in weights]
     return sum(moves) / len(moves) if moves else 0.0

@@ -49,7 +49,7 @@ _COMPONENTS = 64
 
 
 class Prototypes(OnEncoder):
-    """K-anonymous prototypes, sent once, and the cut of their graph."""
+    """One-shot clusters from many local means: each sends those of at least K samples, once."""
 
     rounds = 1
 

@@ -75,7 +75,10 @@ class RotationPrediction(LightningModule):
 
 
 class RotPred(Averaging["RotPred.Config", RotationPrediction]):
-    """Federated averaging of encoder, projector and rotation head. Clients keep nothing."""
+    """Predicts by how many quarter turns an image was rotated; all averaged.
+
+    Clients keep nothing.
+    """
 
     stage = "representation"
     rules = StateRules(

@@ -25,7 +25,10 @@ _ROWS = 1024
 
 
 class SDAFC(OnSynthesis):
-    """Synthetic data aided federated clustering. Samples are compared by cosine."""
+    """Clusters of synthetic samples: each client trains a GAN and sends what it makes, once.
+
+    Samples are compared by cosine.
+    """
 
     class Config(SynthesisConfig):
         """SDA-FC's configuration."""

@@ -53,7 +53,7 @@ class Contrast(TwoViews):
 
 
 class SimCLR(Pretraining[SimCLRConfig, Contrast]):
-    """SimCLR, usually on one client with all data. Clients keep nothing."""
+    """Contrasts two views, centralised. Clients keep nothing."""
 
     stackable = True
     rules = StateRules(*ONLINE)
@@ -67,7 +67,7 @@ class SimCLR(Pretraining[SimCLRConfig, Contrast]):
 
 
 class FedSimCLR(SimCLR):
-    """SimCLR by federated averaging of encoder and projector."""
+    """Contrasts two views; encoder and heads averaged."""
 
     stackable = True
 

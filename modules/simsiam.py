@@ -56,7 +56,7 @@ class SimSiamModel(TwoViewsPredicted):
 
 
 class SimSiam(PredictedPretraining[SimSiamConfig, SimSiamModel]):
-    """SimSiam, usually on one client with all data.
+    """Predicts the other view, without negatives, centralised.
 
     All trained entries are averaged. Clients keep nothing; only under `predictor_threshold` a
     client whose encoder moved far keeps its own predictor for its next turn.
@@ -74,7 +74,7 @@ class SimSiam(PredictedPretraining[SimSiamConfig, SimSiamModel]):
 
 
 class FedSimSiam(SimSiam):
-    """SimSiam by federated averaging of encoder, projector and predictor."""
+    """Predicts the other view, without negatives; encoder and heads averaged."""
 
     stackable = True
 

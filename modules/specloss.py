@@ -54,7 +54,10 @@ class SpectralContrast(TwoViews):
 
 
 class SpecLoss(Pretraining["SpecLoss.Config", SpectralContrast]):
-    """Federated averaging of encoder and projector. Clients keep nothing."""
+    """Contrasts two views by the spectral loss; encoder and projector averaged.
+
+    Clients keep nothing.
+    """
 
     stackable = True
     rules = StateRules(*ONLINE)

@@ -13,11 +13,11 @@ from typing import Annotated, ClassVar
 import torch
 from lightning import LightningModule
 from pydantic import Field, PositiveFloat, PositiveInt
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.functional import one_hot
 
-from coterie.config.component import Component
+from coterie.config.method import MethodConfig
 from coterie.contract import (
     Client,
     Form,
@@ -38,9 +38,11 @@ from coterie.networks.branch import cluster_count
 from coterie.networks.gan import build_discriminator, build_generator
 
 SYNTHETIC = "synthetic"
+_INITIAL = 0.02
+"""Standard deviation of initial weights; biases are zero (SDA-FC's code)."""
 
 
-class SynthesisConfig(Component):
+class SynthesisConfig(MethodConfig):
     """Options of SDA-FC and PPFC-GAN; the GAN's sizes are those of SDA-FC's code for MNIST."""
 
     absent: ClassVar[Mapping[str, str]] = {"micro_batch_size": "a GAN's batch norm needs it whole"}
@@ -58,7 +60,7 @@ class SynthesisConfig(Component):
     discriminator_rate: PositiveFloat = 1e-3
     """Adam's learning rate for the discriminator (ours)."""
     noise: PositiveInt = 62
-    """Normal numbers of a code, which has a random one of k categories besides."""
+    """Normal numbers of a code, which has one of k categories besides, each equally often."""
     gan_hidden: PositiveInt = 1024
     """Width of the GAN's linear layers."""
     gan_width: PositiveInt = 64
@@ -89,14 +91,19 @@ class GAN(LightningModule):
         codes, hidden, width = config.noise + clusters, config.gan_hidden, config.gan_width
         self.generator = build_generator(task.shape, codes, hidden, width)
         self.discriminator = build_discriminator(task.shape, hidden, width)
+        for part in self.modules():
+            if isinstance(part, nn.Conv2d | nn.ConvTranspose2d | nn.Linear):
+                nn.init.normal_(part.weight, std=_INITIAL)
+                if part.bias is not None:
+                    nn.init.zeros_(part.bias)
         self.register_buffer("shift", torch.zeros(task.shape))
         self.register_buffer("scale", torch.ones(task.shape))
         self.to(task.dtype)
 
     def codes(self, count: int, draw: torch.Generator | None = None) -> Tensor:
-        """Random codes (count, noise + k)."""
+        """Random codes (count, noise + k), of each category as many ±1."""
         normal = torch.randn(count, self.config.noise, generator=draw)
-        categories = torch.randint(self.clusters, (count,), generator=draw)
+        categories = torch.arange(count) * self.clusters // count
         both = torch.cat([normal, one_hot(categories, self.clusters)], dim=1)
         return both.to(self.shift)
 

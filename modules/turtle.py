@@ -66,7 +66,7 @@ _LARGEST = 32.0
 
 
 class Turtle(OnExactSums):
-    """Soft labels and the classifier that follows them, by exact sums."""
+    """Labels that a linear classifier of fixed representations learns best, by exact sums."""
 
     class Config(ExactSumsConfig):
         """TURTLE's configuration."""

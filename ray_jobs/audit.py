@@ -60,6 +60,7 @@ def _audit(arguments: Sequence[str]) -> int:
     config = changed_config(directory, changes, options.trust)
     # Imported here, so that a mistyped key is refused before PyTorch is imported.
     from coterie.run.audit import audit_run
+    from coterie.run.audit_conclusions import conclusions
     from coterie.run.audit_tables import attacks_table, messages_table
 
     folder = directory.path if options.out is None else local_path("out", options.out)
@@ -69,9 +70,8 @@ def _audit(arguments: Sequence[str]) -> int:
     console.print(messages_table(done.keys))
     if done.attacks:
         console.print(attacks_table(done.attacks))
-    for name, found in done.attacks.items():
-        if not name.endswith("untrained"):
-            console.print(f"{name}: {found.finding}", highlight=False)
+    for sentence in conclusions(done.keys, done.attacks, config.privacy):
+        console.print(sentence, highlight=False)
     if done.note:
         console.print(done.note, highlight=False)
     path = folder / directory.audit.name

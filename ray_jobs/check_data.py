@@ -100,6 +100,12 @@ def _table(half: str, findings: "Findings") -> Table:
         table.add_row("not square", f"{oblong:,}: choose data.fit")
     if dark:
         table.add_row("dark", f"{dark:,} of 16 bits use 12: data.levels=[0,4095]")
+    if findings.tally.turned:
+        table.add_row("turned", f"{findings.tally.turned:,} stand as their EXIF orientation says")
+    if len(findings.tally.grounds) > 1:
+        table.add_row("transparent", f"{_listed(findings.tally.grounds)}: choose data.background")
+    if findings.tally.plain:
+        table.add_row("of one colour", f"{findings.tally.plain:,}: see data.background, levels")
     if findings.bad:
         table.add_row("cannot be read", f"{len(findings.bad):,}")
     return table

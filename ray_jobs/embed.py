@@ -1,7 +1,6 @@
 """Embed a data set once: `coterie embed data=CHOICE encoder=CHOICE out=DIR`."""
 
 from collections.abc import Collection, Sequence
-from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt
@@ -11,6 +10,7 @@ from coterie.commands.compose import compose_sections
 from coterie.commands.help_text import command_help
 from coterie.commands.program import run_command, run_program
 from coterie.config.component import Component, load_target, target_of
+from coterie.config.given_path import given_path
 from coterie.config.loading import load_component, section_model
 from coterie.config.schema import Threads
 from coterie.config.trust import Trust
@@ -70,7 +70,7 @@ def _embed(arguments: Sequence[str]) -> int:
     from coterie.datamodules.embeddings import Embedder, claim
     from coterie.execution.device import check_device, device_of
 
-    out = Path(options.out).expanduser()
+    out = given_path("out", options.out)
     recipe = {
         name: {"target": target_of(component), **component.model_dump(mode="json")}
         for name, component in (("data", config), ("encoder", chosen))

@@ -1,7 +1,6 @@
 """Import data into shards: `coterie import_data data=CHOICE data.path=DIR out=DIR`."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field, PositiveInt
@@ -10,6 +9,7 @@ from coterie.commands.data_choice import build_data, separate_data
 from coterie.commands.help_text import command_help
 from coterie.commands.program import run_command, run_program
 from coterie.config.component import Component
+from coterie.config.given_path import given_path
 from coterie.config.loading import load_component
 from coterie.tracking.terminal import Terminal
 
@@ -63,7 +63,7 @@ def _import(arguments: Sequence[str]) -> int:
     from coterie.datamodules.remote import is_remote, remote_path
 
     data = build_data(config)
-    out = remote_path(options.out) if is_remote(options.out) else Path(options.out).expanduser()
+    out = remote_path(options.out) if is_remote(options.out) else given_path("out", options.out)
     found = import_data(data, out, shard_bytes=options.shard_mb * 2**20)
     console = Terminal(soft_wrap=True, highlight=False)
     for half, imported in found.items():

@@ -34,6 +34,7 @@ def _partition(arguments: Sequence[str]) -> int:
     config = compose(*rest)
     # Imported here, so that a mistyped key is refused before PyTorch is imported.
     from coterie.datamodules.partition_files import write_partition
+    from coterie.evaluation.canvas import guarded
     from coterie.evaluation.label_distribution import (
         class_spread,
         class_table,
@@ -48,9 +49,10 @@ def _partition(arguments: Sequence[str]) -> int:
     counts, names = class_spread(data, parts)
     clients = client_names(data, parts)
     figure = folder / "partition.png"
-    label_distribution_figure(counts, names, figure, clients, about([config]))
-    write_partition(folder / "partition.parquet", parts, data)
     console = Terminal()
+    with guarded(figure, console.print):
+        label_distribution_figure(counts, names, figure, clients, about([config]))
+    write_partition(folder / "partition.parquet", parts, data)
     console.print(class_table(counts, names, clients))
     console.print(f"{folder}/partition.png, {folder}/partition.parquet", soft_wrap=True)
     return 0

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
@@ -12,6 +11,7 @@ from coterie.commands.arguments import backend_at_hand, read_values
 from coterie.commands.help_text import command_help
 from coterie.commands.program import run_command, run_program
 from coterie.config.component import Component
+from coterie.config.given_path import given_path
 from coterie.config.loading import load_component
 from coterie.config.schema import ClusterConfig, Gpus, Threads
 from coterie.config.trust import Trust
@@ -102,7 +102,7 @@ def _predict(arguments: Sequence[str]) -> int:
     from coterie.models.saved_model import model_folder, read_description
     from coterie.run.predict_samples import predict_samples
 
-    output = Path(config.output).expanduser()
+    output = given_path("output", config.output)
     check_output(output, embedding=config.embedding)
     folder = model_folder(config.model)
     description = read_description(folder)
@@ -115,7 +115,7 @@ def _predict(arguments: Sequence[str]) -> int:
         **as_trained(read_stored_config(folder / "config.yaml").get("data", {})),
     )
     stream = open_samples(
-        Path(config.input).expanduser(), fitting, config.batch_size, config.on_error
+        given_path("input", config.input), fitting, config.batch_size, config.on_error
     )
     rows = predict_samples(
         stream.batches,

@@ -35,6 +35,15 @@ def pytest_runtest_setup(item):
         pytest.skip("make check has run out of time; make test runs it")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _noise_secret(tmp_path_factory):
+    """No test makes or reads the secret in the home of whoever runs it."""
+    path = tmp_path_factory.mktemp("secret") / "noise_secret"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COTERIE_NOISE_SECRET", str(path))
+        yield
+
+
 @pytest.fixture(scope="session")
 def finished_run(tmp_path_factory):
     """One small finished run for all tests of what is done with a run afterwards."""

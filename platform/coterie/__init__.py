@@ -1,41 +1,15 @@
 """Coterie learns representations and clusters from unlabelled data spread over many clients."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from coterie.version import __version__
+import lazy_loader
 
-if TYPE_CHECKING:
-    from coterie.commands.compose import compose
-    from coterie.commands.own_module import Federation
-    from coterie.config.schema import RunConfig
-    from coterie.contract.callback import RunCallback
-    from coterie.models.loading import load_model
-    from coterie.run.federation import RunResult
-
-__all__ = [
-    "Federation",
-    "RunCallback",
-    "RunConfig",
-    "RunResult",
-    "__version__",
-    "compose",
-    "load_model",
-]
-
-_HOMES = {
-    "Federation": "coterie.commands.own_module",
-    "RunResult": "coterie.run.federation",
-    "RunCallback": "coterie.contract.callback",
-    "RunConfig": "coterie.config.schema",
-    "compose": "coterie.commands.compose",
-    "load_model": "coterie.models.loading",
-}
+# Imported on first use, as `__init__.pyi` lists it: the refusal of a config needs no PyTorch.
+_load, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
 
 def __getattr__(name: str) -> Any:
-    # Imported on first use: `--help` and the refusal of a config need no PyTorch.
-    if name not in _HOMES:
-        raise AttributeError(f"module 'coterie' has no attribute {name!r}")
-    from importlib import import_module
+    from coterie.config.launcher import launcher_hidden
 
-    return getattr(import_module(_HOMES[name]), name)
+    with launcher_hidden():
+        return _load(name)

@@ -72,6 +72,14 @@ def described(error: BaseException) -> str:
     return printable(text.splitlines()[0] if text else "")
 
 
+def out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that memory is at its end: Python's, or PyTorch's allocators'."""
+    return isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError)
+        and any(words in str(error) for words in ("allocate memory", "enough memory", "of memory"))
+    )
+
+
 def reason(error: BaseException) -> str:
     """Why something failed, to stand inside a sentence: the error's text, or else its type."""
     return described(error).rstrip(".") or type(error).__name__

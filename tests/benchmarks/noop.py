@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from pydantic import NonNegativeInt, PositiveInt
 
-from coterie.config.component import Component
+from coterie.config import Component, MethodConfig, PartitionConfig
 from coterie.contract import Mean, Method, Outcome, Phase, ServerState
 from coterie.contract.clusterer import Clusterer
 from coterie.contract.data import DataArrays
@@ -27,7 +27,7 @@ class Rows:
         return DataArrays(name="rows", samples=rows)
 
 
-class Pairs(Component):
+class Pairs(PartitionConfig):
     """Two samples to each client."""
 
     clients: PositiveInt
@@ -41,7 +41,7 @@ class NoOp(Method):
 
     needs_labels = False
 
-    class Config(Component):
+    class Config(MethodConfig):
         rounds: PositiveInt
         elements: PositiveInt = 500_000
         """Float32 numbers of the model; 500,000 are 2 MB."""

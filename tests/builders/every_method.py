@@ -1,4 +1,4 @@
-"""Every method, found by itself: the classes of modules/ and the choices of configs/method.
+"""Every method, found by itself: the classes of modules/ and the choices of `method=`.
 
 Fields whose names end as in `CAPS` are cut down, so that a run takes a moment; a method that counts
 its length or its widths in other words adds them there.

@@ -8,6 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from coterie.aggregation.compose import compose_stages
+from coterie.aggregation.noise import NoiseLedger
 from coterie.config.component import Component
 from coterie.config.schema import ClusterConfig, RunConfig
 from coterie.contract import Mean, Phase, Task
@@ -130,7 +132,8 @@ def federate(workload: Workload, secret: bytes = b"secret") -> Federated:
     start = spy.init(sizes, derive_seed(workload.config.seed, "init"))
     state, commits = RunState(server=start), []
     loop = Loop(spy, backend, workload, Silent(), lambda _, done: commits.append(done))
-    loop.secret = secret
+    ledger = NoiseLedger(secret) if secret else None
+    loop.aggregation = compose_stages(workload.config, spy, ledger)
     loop.run(state)
     return Federated(
         start=start,

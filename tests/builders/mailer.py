@@ -6,7 +6,7 @@ import torch
 from pydantic import PositiveInt
 from torch import nn
 
-from coterie.config.component import Component
+from coterie.config.method import MethodConfig
 from coterie.contract import (
     Client,
     Mean,
@@ -30,7 +30,7 @@ class Mailer:
 
     needs_labels = False
 
-    class Config(Component):
+    class Config(MethodConfig):
         """Who takes part, phase by phase; everyone where the list ends."""
 
         rounds: PositiveInt = 2

@@ -11,8 +11,9 @@ from pathlib import Path
 import torch
 from pydantic import PositiveInt
 
+from coterie.aggregation.exact import SumsExceededError
 from coterie.contract import Mean
-from coterie.errors import ConfigError, DataError, InterruptedRunError, RunError
+from coterie.errors import ConfigError, DataError, InterruptedRunError, RunError, StateLostError
 from coterie.modules.fedmcc import FedMCC
 
 
@@ -71,6 +72,12 @@ class Misbehaves(FedMCC):
 
     def _run_error(self):
         raise RunError("it says that the run is over")
+
+    def _state_lost(self):
+        raise StateLostError(3)
+
+    def _sums_exceeded(self):
+        raise SumsExceededError("it says that the sums are full")
 
     def _refuse(self):
         raise ConfigError("it says that its config is bad")

@@ -6,7 +6,7 @@ import torch
 from pydantic import PositiveInt
 from torch import nn
 
-from coterie.config.component import Component
+from coterie.config.method import MethodConfig
 from coterie.contract import Client, Mean, Outcome, Phase, ServerState, Slots, Task, Tensors
 from coterie.contract.clusterer import Clusterer
 
@@ -16,7 +16,7 @@ class Pool:
 
     needs_labels = False
 
-    class Config(Component):
+    class Config(MethodConfig):
         """Who chooses what; and who fails, in which way."""
 
         rounds: PositiveInt = 1

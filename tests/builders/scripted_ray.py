@@ -154,7 +154,7 @@ def scripted_backend(
     built._keeper = SimpleNamespace(keep=lambda r: r, leave=lambda nodes, stop: 0)
     built._stop, built._note = (lambda: None), (lambda text: None)
     built.fleet = ScriptedFleet(ray, config, names, actors)
-    built._calls, built._lost, built._session, built._hosts, built._sizes = 0, [], "", {}, {}
+    built._calls, built._lost, built._key, built._hosts, built._sizes = 0, [], "", {}, {}
     built.devices = set()
     built._fit = lambda order: None
     return built

@@ -19,6 +19,7 @@ from ray.autoscaler._private.util import prepare_config, validate_config
 from ray.scripts.scripts import start
 
 from coterie import compose
+from coterie.config import target_of
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
@@ -45,6 +46,10 @@ def manifest(name):
 def validate(document):
     schema = {**strict(KUBERAY[document["kind"]]), "$defs": strict(KUBERAY["$defs"])}
     jsonschema.Draft202012Validator(schema).validate(document)
+
+
+def volumes():
+    return list(yaml.safe_load_all((DEPLOY / "kuberay/runs.yaml").read_text()))
 
 
 def cluster_specs():
@@ -85,23 +90,29 @@ def test_the_job_has_the_cluster_of_the_other_manifest():
 
 
 @pytest.mark.parametrize("spec", cluster_specs(), ids=["cluster", "job"])
-def test_the_cluster_has_a_token_an_idle_head_spot_workers_and_a_volume(spec):
+def test_the_cluster_has_a_token_an_idle_head_spot_workers_and_volumes(spec):
     assert f"ray=={spec['rayVersion']}\n" in (ROOT / "constraints.txt").read_text()
     assert spec["authOptions"]["mode"] == "token"
     assert spec["enableInTreeAutoscaling"]
     assert spec["autoscalerOptions"]["version"] == "v2"
     head = spec["headGroupSpec"]
     assert head["rayStartParams"]["num-cpus"] == "0"
-    (workers,) = spec["workerGroupSpecs"]
-    assert workers["minReplicas"] == 0 < workers["maxReplicas"]
-    assert "cloud.google.com/gke-spot" in workers["template"]["spec"]["nodeSelector"]
+    of_cpus, of_gpus = (group["template"]["spec"] for group in spec["workerGroupSpecs"])
+    for group in spec["workerGroupSpecs"]:
+        assert group["minReplicas"] == 0 < group["maxReplicas"]
+        assert "cloud.google.com/gke-spot" in group["template"]["spec"]["nodeSelector"]
+    assert "nvidia.com/gpu" not in of_cpus["containers"][0]["resources"]["limits"]
+    assert "nvidia.com/gpu" in of_gpus["containers"][0]["resources"]["limits"]
     pod = head["template"]["spec"]
-    (volume,) = pod["volumes"]
-    claim = volume["persistentVolumeClaim"]["claimName"]
-    assert claim == manifest("kuberay/runs.yaml")["metadata"]["name"]
-    (mount,) = pod["containers"][0]["volumeMounts"]
-    assert mount == {"name": volume["name"], "mountPath": "/runs"}
-    assert {"name": "COTERIE_RUNS", "value": "/runs"} in pod["containers"][0]["env"]
+    claims = [one["metadata"]["name"] for one in volumes()]
+    assert [one["persistentVolumeClaim"]["claimName"] for one in pod["volumes"]] == claims
+    container = pod["containers"][0]
+    mounts = {one["name"]: one["mountPath"] for one in container["volumeMounts"]}
+    assert mounts == {"runs": "/runs", "data": "/data"}
+    variables = {one["name"]: one for one in container["env"]}
+    assert variables["COTERIE_RUNS"]["value"] == "/runs"
+    assert variables["COTERIE_DATA"]["value"] == "/data"
+    assert variables["WANDB_API_KEY"]["valueFrom"]["secretKeyRef"]["optional"]
 
 
 def test_the_jobs_entrypoint_is_a_run_that_goes_on_where_it_was():
@@ -111,6 +122,7 @@ def test_the_jobs_entrypoint_is_a_run_that_goes_on_where_it_was():
     config = compose(*command[3:])
     assert config.resume
     assert str(config.run_dir).startswith("/runs/")
+    assert target_of(config.data) == "coterie.datamodules.mnist:MNIST"
     assert spec["backoffLimit"] > 0
     shipped = yaml.safe_load((ROOT / "ray_jobs" / "runtime_env.yaml").read_text())["env_vars"]
     assert yaml.safe_load(spec["runtimeEnvYAML"])["env_vars"].items() <= shipped.items()
@@ -172,6 +184,7 @@ def ray_starts():
     found = []
     for name in ("deploy/cluster.yaml", "deploy/slurm.sh", "deploy/local_cluster.sh"):
         text = re.sub(r"\\\n\s*", " ", (ROOT / name).read_text())
+        text = text.replace('python -c "$ray_start" start', "ray start")
         text = re.sub(r"(ray start[^\n]*)\n\s+(--[^\n]*)\n\s+(--[^\n]*)", r"\1 \2 \3", text)
         found += [(name, line) for line in re.findall(r"\bray start ([^\n;>&]*)", text)]
     return found

@@ -15,10 +15,22 @@ BIN = Path(sys.executable).parent
 JOB = str(100_000 + os.getpid() % 90)
 
 SRUN = """#!/usr/bin/env bash
-# As SLURM: the command once on each node, with its number; a signal reaches all of them.
-[[ $1 == --ntasks=* ]] || exit 9
-for ((node = 0; node < ${1#--ntasks=}; node++)); do
-    SLURM_PROCID=$node setsid "${@:2}" &
+# As SLURM: the command once on each node, with its number; a signal reaches all of them. It takes
+# over neither the CPUs of a task nor the environment, unless it is told to.
+own=(env -i PATH="$PATH" SLURM_JOB_ID="$SLURM_JOB_ID")
+unset SLURM_CPUS_PER_TASK
+while [[ $1 == --* ]]; do
+    case $1 in
+    --ntasks=*) tasks=${1#*=} ;;
+    --cpus-per-task=*) export SLURM_CPUS_PER_TASK=${1#*=} ;;
+    --export=ALL) own=() ;;
+    --ntasks-per-node=1) ;;
+    *) exit 9 ;;
+    esac
+    shift
+done
+for ((node = 0; node < tasks; node++)); do
+    SLURM_PROCID=$node setsid "${own[@]}" "$@" &
     nodes+=($!)
 done
 trap 'for node in "${nodes[@]}"; do kill -- "-$node"; done' TERM

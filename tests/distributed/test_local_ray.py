@@ -4,7 +4,9 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import uuid
+from pathlib import Path
 
 import pytest
 import ray
@@ -13,6 +15,7 @@ from coterie.config.schema import ClusterConfig
 from coterie.distributed.cluster import connect, disconnect, started_here
 from coterie.distributed.local_ray import LocalRay
 from coterie.distributed.startup import begin_local_ray
+from coterie.distributed.watch import ClusterWatch
 from coterie.errors import RunError
 from coterie.jobs.train import main
 from tests.builders.ray_processes import left_of, ray_process
@@ -57,6 +60,25 @@ def test_a_dead_one_is_replaced():
     assert LocalRay.running is not dead
     assert ray.get(ray.remote(num_cpus=0)(lambda: 1).remote()) == 1
     disconnect()
+
+
+def test_one_whose_keeper_is_killed_is_told_and_nothing_of_it_stays():
+    connect(ClusterConfig())
+    local = LocalRay.running
+    watch = ClusterWatch(lambda: None)
+    watch.check()
+    raylet = ray_process("raylet")
+    local.process.kill()
+    local.process.wait(10)
+    watch._due = 0.0
+    with pytest.raises(RunError, match="was killed; go on with resume=true"):
+        watch.check()
+    disconnect()
+    ending = time.monotonic() + 10
+    while Path(f"/proc/{raylet}").exists() and time.monotonic() < ending:
+        time.sleep(0.1)
+    assert not Path(f"/proc/{raylet}").exists()
+    assert not local._folder.exists()
 
 
 TASK = """

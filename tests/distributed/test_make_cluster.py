@@ -4,6 +4,7 @@ import os
 import re
 import signal
 import subprocess
+from contextlib import suppress
 
 import psutil
 import pytest
@@ -54,6 +55,17 @@ def left(tmp_path):
     return found
 
 
+def listeners(processes):
+    """The addresses that processes listen on; at least the head's are there."""
+    found = set()
+    for process in processes:
+        with suppress(psutil.Error):
+            connections = process.net_connections("inet")
+            found |= {c.laddr.ip for c in connections if c.status == psutil.CONN_LISTEN}
+    assert found
+    return found
+
+
 def test_the_makefile_runs_the_script_in_its_environment():
     done = subprocess.run(
         ["make", "-n", "-o", "install", "cluster"],
@@ -80,6 +92,7 @@ def test_ctrl_c_stops_the_job_with_a_checkpoint_and_ends_the_cluster(started, tm
     wait_for_rounds(
         run_dir, 0, going=lambda: process.poll() is None or pytest.fail(process.communicate()[0])
     )
+    assert listeners(left(tmp_path)) <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
     process.send_signal(signal.SIGINT)
     log, _ = process.communicate(timeout=300)
     assert process.returncode == 130, log

@@ -11,7 +11,7 @@ import pytest
 pytestmark = pytest.mark.ray
 
 PROGRAM = """
-import contextlib, ray, psutil
+import contextlib, http.client, ray, psutil, urllib.request
 from ray._private.authentication.authentication_utils import is_token_auth_enabled
 from coterie.config.schema import ClusterConfig
 from coterie.distributed.cluster import connect
@@ -23,8 +23,13 @@ found = set()
 for process in [here, *here.children(recursive=True)]:
     with contextlib.suppress(psutil.NoSuchProcess):  # who only asks for a worker ends at once
         connections = process.net_connections("inet")
-        found |= {c.laddr.ip for c in connections if c.status == psutil.CONN_LISTEN}
-print((found, is_token_auth_enabled()))
+        found |= {c.laddr[:2] for c in connections if c.status == psutil.CONN_LISTEN}
+told = set()
+for _, port in found:
+    with contextlib.suppress(OSError, http.client.HTTPException):
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=2)
+        told.add(port)
+print(({place for place, _ in found}, told, is_token_auth_enabled()))
 """
 
 
@@ -45,8 +50,9 @@ def test_it_listens_on_the_loopback_and_asks_for_a_token(tmp_path, earlier):
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    found, tokens = ast.literal_eval(done.stdout.strip().splitlines()[-1])
+    found, told, tokens = ast.literal_eval(done.stdout.strip().splitlines()[-1])
     assert found
     assert found <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
+    assert not told  # what Ray measures, without a token
     assert tokens
     assert stat.S_IMODE(token.stat().st_mode) == 0o600

@@ -102,7 +102,7 @@ def test_the_exporter_has_the_runs_numbers(cluster, first):
 
 def test_prometheus_finds_the_exporters_by_the_pages_line(cluster):
     path = blocks("Watch")[1].strip().partition("=")[2]
-    config = yaml.safe_load(Path(path.replace("/tmp/ray", str(cluster.head))).read_text())
+    config = yaml.safe_load(Path(path.replace("$HOME/ray/s", str(cluster.head))).read_text())
     (found,) = (file for job in config["scrape_configs"] for file in job["file_sd_configs"])
     targets = json.loads(Path(*found["files"]).read_text())
     ports = {int(target.rpartition(":")[2]) for each in targets for target in each["targets"]}

@@ -199,6 +199,63 @@ def test_an_answer_that_comes_early_counts(tmp_path, monkeypatch):
         assert fork_request._forked(str(tmp_path / "socket"), b"{}\n")
 
 
+def test_who_is_silent_keeps_nobody_waiting_for_long():
+    address = worker_executable().split()[-1]
+    with socket.socket(socket.AF_UNIX) as silent, socket.socket(socket.AF_UNIX) as asking:
+        silent.connect(address)
+        asking.settimeout(60)
+        asking.connect(address)
+        asking.sendall(b"{}\n")
+        assert asking.recv(1) == b""
+    assert Template.running.alive
+
+
+def test_a_template_that_was_stopped_is_asked_in_vain_and_workers_start(tmp_path, monkeypatch):
+    monkeypatch.setattr(fork_request, "_PATIENCE_S", 0.2)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "socket"))
+        listener.listen()
+        assert not fork_request._forked(str(tmp_path / "socket"), b"{}\n")
+
+
+def test_another_users_request_is_not_heard():
+    from coterie.distributed import template_process
+
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        assert template_process._is_ours(ours)
+        assert not template_process._is_ours(ours, os.getuid() + 1)
+
+
+STOPPED = """
+import os, signal
+import lightning
+from coterie.config.schema import ClusterConfig
+from coterie.distributed.startup import begin_local_ray, share_imports
+begin_local_ray(ClusterConfig())
+share_imports(ClusterConfig())
+from coterie.distributed.cluster import connect
+from coterie.distributed.template import Template
+connect(ClusterConfig())
+os.kill(Template.running.pid, signal.SIGSTOP)
+print("stopped", flush=True)
+"""
+
+
+def test_a_template_that_was_stopped_keeps_no_ray_alive():
+    mark = f"COTERIE_TEST={uuid.uuid4().hex}"
+    done = subprocess.run(
+        [sys.executable, "-c", STOPPED],
+        env={**os.environ, "COTERIE_TEST": mark.split("=")[1]},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.stdout == "stopped\n", done.stderr
+    assert left_of(mark, seconds=30) == []
+
+
 @pytest.mark.slow
 def test_who_asks_and_ends_at_once_ends_only_its_own_worker(tmp_path):
     template = Template(forked=False)

@@ -41,7 +41,7 @@ def test_encoder_augmentation_partition_and_metric_of_ones_own(tmp_path: Path) -
     rows = [json.loads(line) for line in (run / "metrics.jsonl").open()]
     (sent,) = {row["bytes/up/encoder"] for row in rows if "bytes/up/encoder" in row}
     down = max(row["bytes/down/encoder"] for row in rows if "bytes/down/encoder" in row)
-    assert sent < 0.6 * down  # three clients each way
+    assert sent < 0.75 * down  # three clients each way; small tensors are whole
     summary = json.loads((run / "summary.json").read_text())
     assert summary["clients"] == 3
     assert 0 < summary["metrics"]["own"]["largest_share"] <= 1

@@ -98,12 +98,12 @@ def test_the_curve_of_private_clusters_is_the_datas() -> None:
     with (DOCS / "results" / "data" / "privacy.csv").open(newline="") as file:
         measured = [row for row in csv.DictReader(file) if row["score"] == "nmi"]
     value = {
-        (row["method"], f"{float(row['epsilon']):.1g}" if row["epsilon"] else "none"): row["value"]
+        (row["method"], f"{float(row['epsilon']):.2g}" if row["epsilon"] else "none"): row["value"]
         for row in measured
     }
     shown = table_rows("privacy.md", "Concord, by", "prototypes, by", "k-means on pixels, by")
     for method, cells in zip(("concord", "prototypes", "kmeans"), shown, strict=True):
-        wanted = [value.get((method, at)) for at in ("0.5", "1", "2", "8", "none")]
+        wanted = [value.get((method, at)) for at in ("0.46", "0.93", "1.9", "7.5", "none")]
         assert cells[1:] == [f"{float(v):.3f}" if v else "–" for v in wanted]
 
 

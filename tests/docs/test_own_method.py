@@ -86,6 +86,7 @@ def test_it_has_a_name_of_its_own(tmp_path, monkeypatch):
     own = tmp_path / "configs"
     shutil.copytree(ROOT / "configs", own)
     method, experiment = blocks("yaml")
+    (own / "method").mkdir()
     (own / "method" / "mine.yaml").write_text(method, encoding="utf-8")
     (own / "experiment" / "mine.yaml").write_text(experiment, encoding="utf-8")
     monkeypatch.setattr("coterie.commands.compose.config_dir", lambda: own)

@@ -94,21 +94,27 @@ def test_dirichlet_tends_to_few_classes():
     assert (free.max(axis=0) / free.sum(axis=0) > 0.99).mean() >= 0.9
 
 
-@pytest.mark.parametrize("equal_sizes", [False, True])
-def test_dirichlet_spreads_as_its_variance_says(equal_sizes):
-    # A share of Dir(α 1_K) has variance (1/K)(1 - 1/K)/(Kα + 1). With equal sizes the first client
-    # served has that variance v (K = C here), the last takes what nine others left: at most 9 v if
-    # their draws were free, so the mean over ten clients lies between v and 1.8 v.
-    alpha, clients, classes = 1.0, 10, 10
-    labels = balanced(classes, 500)
-    shares = []
-    for seed in range(60):
-        counts = counts_of(
-            labels, dirichlet(labels, clients, alpha, seed, equal_sizes=equal_sizes, min_samples=0)
-        )
-        shares.append(counts / 500)
-    wanted = 0.1 * 0.9 / (10 * alpha + 1)
-    if equal_sizes:
-        assert wanted < np.var(shares) < 1.8 * wanted
-    else:
-        assert np.var(shares) == pytest.approx(wanted, rel=0.12)
+def test_dirichlet_spreads_as_its_variance_says():
+    # A share of Dir(α 1_K) has variance (1/K)(1 - 1/K)/(Kα + 1).
+    alpha, clients, labels = 1.0, 10, balanced(10, 500)
+    parts = [dirichlet(labels, clients, alpha, seed, min_samples=0) for seed in range(60)]
+    shares = [counts_of(labels, found) / 500 for found in parts]
+    assert np.var(shares) == pytest.approx(0.1 * 0.9 / (10 * alpha + 1), rel=0.12)
+
+
+@pytest.mark.parametrize(
+    ("classes", "clients", "alpha", "held"),
+    # Mean of 30 seeds of the sampler in Orchestra's code; the paper's one draw: table 4.
+    [
+        (10, 100, 1e-3, 1.05),  # paper 1.08
+        (10, 10, 0.1, 6.06),  # paper 6.25
+        (10, 100, 0.1, 4.70),  # paper 4.69
+        (100, 10, 0.1, 47.1),  # paper 48.63
+        (100, 100, 0.1, 29.9),  # paper 29.3
+    ],
+)
+def test_clients_have_as_many_classes_as_orchestra_s(classes, clients, alpha, held):
+    labels = np.repeat(np.arange(classes), 50_000 // classes)
+    parts = [dirichlet(labels, clients, alpha, seed, equal_sizes=True) for seed in range(3)]
+    counts = np.stack([counts_of(labels, found) for found in parts])
+    assert (counts > 0).sum(axis=2).mean() == pytest.approx(held, rel=0.06, abs=0.25)

@@ -18,7 +18,7 @@ from coterie.execution.serial import SerialBackend
 from coterie.modules.concord import Concord
 from coterie.modules.kmeans import KMeans
 from coterie.modules.turtle import Turtle
-from coterie.networks.encoders import EncoderConfig, Raw
+from coterie.networks.encoders import ConvNet2, EncoderConfig, Raw
 from coterie.networks.orientations import Orientations
 from coterie.rounds.loop import Loop
 from coterie.rounds.state import RunState
@@ -28,6 +28,10 @@ SAMPLES = (load_digits().images[:600, None] * 255 / 16).round().astype(np.uint8)
 METHODS: dict[str, tuple[Component, EncoderConfig]] = {
     "kmeans": (KMeans.Config(clusters=10, restarts=3, iterations=12), Raw()),
     "concord": (Concord.Config(clusters=10, prototypes=120), Orientations(cells=4)),
+    "photographs": (
+        Concord.Config(clusters=10, prototypes=120, restarts=2, refits=3),
+        ConvNet2(width=4, features=24),
+    ),
     "turtle": (Turtle.Config(clusters=10, iterations=12, restarts=2), Raw()),
 }
 

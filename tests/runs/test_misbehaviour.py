@@ -49,6 +49,8 @@ REASONS = {
     "generator": "(GeneratorExit: no message)",
     "stop": "(InterruptedRunError: it says that somebody pressed Ctrl-C)",
     "run_error": "(RunError: it says that the run is over)",
+    "state_lost": "(StateLostError: The state of clients 3 is lost with its node",
+    "sums_exceeded": "(SumsExceededError: it says that the sums are full)",
     "refuse": "(it says that its config is bad)",
     "unprintable": "(UnprintableError: no message)",
     "long": f"(ValueError: {'x' * 487}…)",

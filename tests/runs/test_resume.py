@@ -233,7 +233,7 @@ def test_a_submitted_job_resumes_the_run_in_its_folder(folder: Path, monkeypatch
         Federation(other, Silent()).run()
 
 
-@pytest.mark.parametrize("others", [("resume=false",), ("encoder=mlp",), ("run_dir=nowhere",)])
+@pytest.mark.parametrize("others", [("resume=false",), ("encoder=mlp",)])
 def test_else_an_experiment_is_asked_for(folder: Path, others: tuple[str, ...]) -> None:
     with pytest.raises(ConfigError) as refusal:
         compose(*asked(folder, *others))

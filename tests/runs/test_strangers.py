@@ -15,7 +15,7 @@ from coterie import load_model
 from coterie.checkpoints.integrity import seal, unseal
 from coterie.commands import train
 from coterie.commands.compose import compose
-from coterie.errors import ConfigError
+from coterie.errors import ConfigError, DataError
 from coterie.jobs import evaluate, predict, report
 from coterie.run.federation import Federation
 from tests.builders.runs import COMMAND
@@ -165,6 +165,25 @@ def test_a_stored_config_reads_no_device(run, capsys):
     assert report.main([f"run={run}"]) == 0
     assert evaluate.main([f"run={run}", "evaluation.figures=false"]) == 2
     assert "Traceback" not in capsys.readouterr().err
+
+
+NONE = (..., None, 3, [1], "text", {"target": 3})
+
+
+@pytest.mark.parametrize(
+    ("section", "value"),
+    [*(("data", value) for value in NONE), ("encoder", "text"), ("augmentation", [1])],
+)
+def test_a_section_that_is_none_is_told_in_a_sentence(run, capsys, section, value):
+    for path in (run / "config.yaml", run / "model" / "config.yaml"):
+        values = yaml.safe_load(path.read_text())
+        del values[section]
+        path.write_text(yaml.safe_dump(values | ({} if value is ... else {section: value})))
+    assert train.main(["resume=true", f"run_dir={run}"]) == 2
+    assert capsys.readouterr().err.startswith(f"{section}")
+    if section != "data":
+        with pytest.raises((ConfigError, DataError)):
+            load_model(run)
 
 
 @pytest.mark.parametrize("part", ["tracking.offset", "tracking.round", "config.checkpoint"])

@@ -11,7 +11,7 @@ from sklearn.datasets import load_digits
 
 from coterie import Federation
 from coterie.commands.compose import compose
-from coterie.config import Component
+from coterie.config import MethodConfig
 from coterie.contract import Method
 from coterie.contract.data import DataArrays
 from coterie.errors import ConfigError, DataError
@@ -40,7 +40,7 @@ class Supervised(Method):
 
     needs_labels = True
 
-    class Config(Component):
+    class Config(MethodConfig):
         """It has no keys."""
 
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import ClassVar
 
-from coterie.aggregation.stage import Contribution, Stage, Task
+from coterie.aggregation.stage import Contribution, Stage, StageTask
 from coterie.contract.method import Method, SumsGroups
 from coterie.contract.phase import Outcome, Slots, fewest
 
@@ -20,7 +20,7 @@ class Audit(Stage):
     def __init__(self, method: Method) -> None:
         self._method = method
 
-    def contribute(self, sent: Contribution, task: Task) -> Contribution:
+    def contribute(self, sent: Contribution, task: StageTask) -> Contribution:
         """Note what the client's own sums say; later stages hide it where they hide the sums."""
         tensors = {slot: mean.tensors for slot, mean in sent.outcome.up.items()}
         return replace(sent, smallest={**sent.smallest, **smallest_groups(self._method, tensors)})

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from coterie.aggregation.discrete_gaussian import Stream, discrete_gaussian
 from coterie.aggregation.noise import NoiseLedger, place
-from coterie.aggregation.stage import PhaseRun, Stage, Task
+from coterie.aggregation.stage import PhaseRun, Stage, StageTask
 from coterie.contract.phase import Phase
 
 
@@ -39,7 +39,7 @@ class ClientNoise(Stage):
         return {client: _key(secret, run.phase, client) for client in run.sizes}
 
     def noisy(
-        self, sums: NDArray[np.int64], sigma: int, purpose: str, task: Task
+        self, sums: NDArray[np.int64], sigma: int, purpose: str, task: StageTask
     ) -> NDArray[np.int64] | None:
         """The integers with noise that is a function of the key, the purpose and the integers."""
         if task.data is None:
@@ -47,7 +47,7 @@ class ClientNoise(Stage):
         key = hmac.digest(task.data, f"{purpose} {sigma} ".encode() + sums.tobytes(), "sha256")
         return sums + discrete_gaussian(Stream(key), sigma, len(sums))
 
-    def hides(self, task: Task) -> bool:
+    def hides(self, task: StageTask) -> bool:
         """A traceback could show what the noise hides."""
         return task.data is not None
 

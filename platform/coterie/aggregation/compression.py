@@ -17,7 +17,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from coterie.aggregation.stage import Contribution, Stage, Start, Task
+from coterie.aggregation.stage import Contribution, Stage, StageTask, Start
 from coterie.config.aggregation import AggregationConfig
 from coterie.contract.phase import Mean
 from coterie.contract.rules import is_statistic
@@ -60,7 +60,7 @@ class Compression(Stage):
                 "out."
             )
 
-    def contribute(self, sent: Contribution, task: Task) -> Contribution:
+    def contribute(self, sent: Contribution, task: StageTask) -> Contribution:
         """Send the update that the compressed form stands for, and count the form's bytes."""
         updates = {
             f"{slot}/{name}": _flat(value) - _flat(task.received[slot][name])
@@ -140,7 +140,7 @@ def _flat(value: Tensor) -> Tensor:
     return value.detach().reshape(-1).double()
 
 
-def _restored(slot: str, mean: Mean, task: Task, coarse: Updates) -> Mean:
+def _restored(slot: str, mean: Mean, task: StageTask, coarse: Updates) -> Mean:
     """What the server makes of a compressed contribution."""
     tensors = {
         name: (_flat(task.received[slot][name]) + coarse[f"{slot}/{name}"])

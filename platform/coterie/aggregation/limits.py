@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from coterie.aggregation.exact import Layout, check_weight, heaviest, magnitude
-from coterie.aggregation.stage import Contribution, PhaseRun, Stage, Task
+from coterie.aggregation.stage import Contribution, PhaseRun, Stage, StageTask
 from coterie.config.schema import RunConfig
 from coterie.contract.phase import Mean, Tensors
 from coterie.contract.rules import is_variance
@@ -42,7 +42,7 @@ class Limits(Stage):
         """Client to the largest weight of its contributions."""
         return heaviest(run.sizes, run.phase) if self._weighted else {}
 
-    def contribute(self, sent: Contribution, task: Task) -> Contribution:
+    def contribute(self, sent: Contribution, task: StageTask) -> Contribution:
         """Refuse a contribution beyond its limits."""
         for slot, mean in sent.up.items():
             limits = None if task.phase_data is None else task.phase_data[slot]

@@ -38,8 +38,8 @@ from coterie.aggregation.stage import (
     PhaseRun,
     Sent,
     Stage,
+    StageTask,
     Start,
-    Task,
 )
 from coterie.contract.method import Method
 from coterie.contract.phase import Mean, Phase, summed
@@ -103,7 +103,7 @@ class Masking(Stage):
             _require(run.phase, FEWEST, len(run.sizes), len(run.sizes))
         return True
 
-    def contribute(self, sent: Contribution, task: Task) -> Contribution:
+    def contribute(self, sent: Contribution, task: StageTask) -> Contribution:
         """Count masked contributions: one to every slot, larger than without."""
         if not task.phase_data:
             return sent
@@ -111,7 +111,7 @@ class Masking(Stage):
         smallest = {key: n for key, n in sent.smallest.items() if key not in task.layouts}
         return replace(sent, bytes_up={**sent.bytes_up, **masked}, smallest=smallest)
 
-    def hides(self, task: Task) -> bool:
+    def hides(self, task: StageTask) -> bool:
         """A traceback could show what the mask hides."""
         return bool(task.phase_data)
 

@@ -28,7 +28,7 @@ from coterie.aggregation.discrete_gaussian import Stream, discrete_gaussian
 from coterie.aggregation.exact import ExactMeans
 from coterie.aggregation.noise_checks import check_noise, sensitivity, sums_a_phase
 from coterie.aggregation.record_noise import RecordNoise, noisy_training
-from coterie.aggregation.stage import Contribution, PhaseRun, Sent, Stage, Start, Task
+from coterie.aggregation.stage import Contribution, PhaseRun, Sent, Stage, StageTask, Start
 from coterie.config.privacy import DPConfig
 from coterie.config.schema import RunConfig
 from coterie.contract.accounting import epsilon
@@ -135,13 +135,13 @@ class Noise(Stage):
         return {client: self._training(run.phase, client) for client in run.sizes}
 
     def training(
-        self, module: LightningModule, plan: Plan, task: Task
+        self, module: LightningModule, plan: Plan, task: StageTask
     ) -> AbstractContextManager[None]:
         """Have the module's optimiser step by noisy gradients, where the task says so."""
         noise: RecordNoise | None = task.data
         return nullcontext() if noise is None else noisy_training(module, plan, noise)
 
-    def contribute(self, sent: Contribution, task: Task) -> Contribution:
+    def contribute(self, sent: Contribution, task: StageTask) -> Contribution:
         """Clip the update, and let nothing else leave the client but what is noised."""
         bound: Sensitivity | None = task.phase_data
         hidden = replace(
@@ -153,7 +153,7 @@ class Noise(Stage):
             return hidden
         return replace(hidden, up=clipped(sent.up, task.received, task.layouts, bound.steps))
 
-    def hides(self, task: Task) -> bool:
+    def hides(self, task: StageTask) -> bool:
         """A traceback could show what the noise hides."""
         return True
 

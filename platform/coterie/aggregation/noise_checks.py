@@ -6,12 +6,12 @@ from fractions import Fraction
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from coterie.aggregation.clipping import STEPS, Sensitivity
-from coterie.aggregation.record_noise import check_unmixed
+from coterie.aggregation.record_noise import check_installed, check_unmixed
 from coterie.aggregation.stage import Start
-from coterie.config.component import Component
+from coterie.config.method import MethodConfig
 from coterie.config.privacy import DPConfig
 from coterie.config.schema import RunConfig
-from coterie.contract.accounting import check_installed, epsilon
+from coterie.contract.accounting import epsilon
 from coterie.contract.method import GroupsClients, Method
 from coterie.contract.phase import Phase, ServerState
 from coterie.errors import ConfigError
@@ -26,7 +26,8 @@ def check_noise(start: Start) -> None:
         ConfigError: Naming the key.
     """
     config, method, dp = start.config, start.method, start.config.privacy.dp
-    check_installed(f"privacy.dp.clip={dp.clip:g}")
+    if dp.unit == "record":
+        check_installed("privacy.dp.unit=record")
     if config.compile and dp.unit == "record":
         raise ConfigError(
             f"compile={config.compile}: under privacy.dp.unit=record each sample's gradient comes "
@@ -54,7 +55,7 @@ def check_noise(start: Start) -> None:
         _check_numbers(dp, sum(start.sizes.values()), "samples", sums_a_phase(config))
 
 
-def sensitivity(config: DPConfig, phase: Phase, method: type[Component]) -> Sensitivity | None:
+def sensitivity(config: DPConfig, phase: Phase, method: type[MethodConfig]) -> Sensitivity | None:
     """What one client, or one sample, adds to a phase's sums at most.
 
     Returns:

@@ -20,9 +20,9 @@ from coterie.aggregation.stage import (
     PhaseRun,
     Sent,
     Stage,
+    StageTask,
     Start,
     Sums,
-    Task,
 )
 from coterie.contract.client import Plan
 from coterie.contract.phase import Mean, Outcome, Phase, Slots, Tensors
@@ -156,7 +156,7 @@ class Pipeline:
 
     def for_client(
         self,
-        task: Task,
+        task: StageTask,
         phase_data: Mapping[str, Any],
         data: Mapping[str, Any],
         state: Tensors | None,
@@ -191,7 +191,7 @@ class Pipeline:
 class ClientStages:
     """The stages for one client's task, in its process."""
 
-    bound: tuple[tuple[Stage, Task], ...] = ()
+    bound: tuple[tuple[Stage, StageTask], ...] = ()
     kept: Tensors | None = None
 
     @property

@@ -11,6 +11,7 @@ import hmac
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 
 import torch
 from lightning import LightningModule
@@ -57,6 +58,15 @@ def check_unmixed(module: nn.Module) -> None:
                 "sample has a gradient of its own; choose a network without, such as one with "
                 "encoder.norm=group."
             )
+
+
+def check_installed(key: str) -> None:
+    """Raise a ConfigError that names a key if Opacus is missing."""
+    if find_spec("opacus") is None:
+        raise ConfigError(
+            f"{key}: opacus, which computes each sample's gradient, is not installed; install it "
+            "with pip install 'coterie[dp]'."
+        )
 
 
 @contextlib.contextmanager

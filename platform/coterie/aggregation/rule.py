@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import ClassVar
 
 from coterie.aggregation.robust import joined, trimmed
-from coterie.aggregation.stage import Contribution, PhaseRun, Stage, Start, Task
+from coterie.aggregation.stage import Contribution, PhaseRun, Stage, StageTask, Start
 from coterie.config.aggregation import AggregationConfig
 from coterie.contract.phase import Mean, Tensors
 from coterie.errors import ConfigError
@@ -24,7 +24,7 @@ class Rule(Stage):
         if self._config.rule == "trimmed_mean":
             check_trim(self._config.trim, (start.cohort(p) for p in start.phases() if p.up))
 
-    def contribute(self, sent: Contribution, task: Task) -> Contribution:
+    def contribute(self, sent: Contribution, task: StageTask) -> Contribution:
         """Give each client the weight 1, or take its tensors out of the sums."""
         if self._config.rule == "weighted":
             return sent

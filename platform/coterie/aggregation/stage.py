@@ -81,7 +81,7 @@ class PhaseRun:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Task:
+class StageTask:
     """A client's task in a phase, as one stage sees it in the client's process.
 
     Attributes:
@@ -255,18 +255,18 @@ class Stage:
         return {}
 
     def training(
-        self, module: LightningModule, plan: Plan, task: Task
+        self, module: LightningModule, plan: Plan, task: StageTask
     ) -> AbstractContextManager[None]:
         """Return a context in which the client trains."""
         return nullcontext()
 
     def noisy(
-        self, sums: NDArray[np.int64], sigma: int, purpose: str, task: Task
+        self, sums: NDArray[np.int64], sigma: int, purpose: str, task: StageTask
     ) -> NDArray[np.int64] | None:
         """Return the integers with noise of the client's own, see `Client.noisy`."""
         return None
 
-    def contribute(self, sent: Contribution, task: Task) -> Contribution:
+    def contribute(self, sent: Contribution, task: StageTask) -> Contribution:
         """Change what a client sends, where it is made.
 
         Raises:
@@ -274,7 +274,7 @@ class Stage:
         """
         return sent
 
-    def hides(self, task: Task) -> bool:
+    def hides(self, task: StageTask) -> bool:
         """Whether a failure of the client must not show its values."""
         return False
 

@@ -22,15 +22,13 @@ from coterie.checkpoints.record import (
 from coterie.checkpoints.retention import checkpoint_name, checkpoints_in, pointed_to, superseded
 from coterie.checkpoints.state_files import StateFiles
 from coterie.config.schema import CheckpointConfig
-from coterie.config.stored import up_to_date
 from coterie.errors import DataError
 from coterie.execution.backend import Backend
 from coterie.rounds.state import RunState
 from coterie.tracking.atomic import write_text_atomically
 from coterie.tracking.paths import make_private
 
-FORMAT = 4
-_READS = (2, 3, FORMAT)
+FORMAT = 1
 STATES = "states"
 _MALFORMED = (AttributeError, LookupError, OverflowError, TypeError, ValueError)
 """What a record with a right checksum and other content raises."""
@@ -45,6 +43,7 @@ class Loaded:
         state: The run's state.
         tracking: The tracker's position.
         config: The run's config, as plain values.
+        data: The fingerprint of the run's data.
         path: The checkpoint's folder.
         damaged: One sentence for each later checkpoint that is damaged.
     """
@@ -52,6 +51,7 @@ class Loaded:
     state: RunState
     tracking: Mapping[str, int]
     config: Mapping[str, Any]
+    data: Mapping[str, Any]
     path: Path
     damaged: tuple[str, ...] = ()
 
@@ -64,6 +64,7 @@ def save_checkpoint(
     tracking: Mapping[str, int],
     config: Mapping[str, Any],
     policy: CheckpointConfig,
+    data: Mapping[str, Any] | None = None,
     states: StateFiles | None = None,
     best: bool = False,
 ) -> Path:
@@ -80,6 +81,7 @@ def save_checkpoint(
         tracking: The tracker's position, to which a resumed run truncates its metrics.
         config: The run's config as plain values; only the same run may resume.
         policy: Which checkpoints to keep.
+        data: The fingerprint of the run's data, with which a resumed run compares its own.
         states: The state files of the folder, with what is known of them; by default new.
         best: Whether this is the best checkpoint; `folder/best` then names it too.
 
@@ -102,9 +104,9 @@ def save_checkpoint(
         **state_record(state, inline),
         "rows": files,
         "packs": states.packs(digests.values()),
-        "alone": states.alone(digests.values()),
         "tracking": dict(tracking),
         "config": dict(config),
+        **({"data": dict(data)} if data else {}),
         "files": {file: file_digest(partial / file) for file in _FILES},
     }
     write_text_atomically(partial / "run.json", seal(record))
@@ -165,7 +167,7 @@ def _read(folder: Path, name: str, backend: Backend) -> Loaded:
 
 
 def _restored(folder: Path, path: Path, record: dict[str, Any], backend: Backend) -> Loaded:
-    if record["format"] not in _READS:
+    if record["format"] != FORMAT:
         raise DataError(
             f"{path}: format {record['format']}, this version reads {FORMAT}; resume it with the "
             "version of Coterie that wrote it, or start afresh in a new run_dir."
@@ -183,12 +185,17 @@ def _restored(folder: Path, path: Path, record: dict[str, Any], backend: Backend
         holders.setdefault(found, []).append(int(client))
     kept = {
         client: backend.store(packed)
-        for found, packed in states.read(holders, record.get("packs", ()))
+        for found, packed in states.read(holders, record["packs"])
         for client in holders[found]
     }
     state = restore(record, tensors, dict(sorted(kept.items())), backend)
-    config = up_to_date(record["config"], path / "run.json")
-    return Loaded(state=state, tracking=record["tracking"], config=config, path=path)
+    return Loaded(
+        state=state,
+        tracking=record["tracking"],
+        config=record["config"],
+        data=record.get("data", {}),  # a run without data of its own has no fingerprint
+        path=path,
+    )
 
 
 def _named(folder: Path, which: str | int) -> str:
@@ -242,12 +249,7 @@ def _prune(folder: Path, written: str, policy: CheckpointConfig, states: StateFi
         records = [unseal(folder / name / "run.json") for name in checkpoints_in(folder)]
     except DamagedError:
         return  # keep every state, because a damaged record does not say which it needs
-    parts = ("packs", "alone", "rows")
-    needed = [
-        {*record["clients"].values(), *(name for part in parts for name in record.get(part, ()))}
-        for record in records
-    ]
-    states.collect(set().union(*needed))
+    states.collect({name for record in records for name in (*record["packs"], *record["rows"])})
 
 
 def _former(name: str) -> str:

@@ -9,8 +9,6 @@ from typing import Any
 from coterie.config.plain_files import read_json
 
 _KEY = "checksum"
-_SEALED = (2, 3, 4)
-"""The formats that surely have a checksum, though the damage may have hit its name."""
 _CHUNK = 1 << 20
 
 
@@ -55,8 +53,7 @@ def unseal(path: Path) -> dict[str, Any]:
         raise DamagedError(f"{path.name} cannot be read") from error
     if not plain:
         raise DamagedError(f"{path.name} is no checkpoint's record")
-    sealed = checksum is not None or record["format"] in _SEALED
-    if sealed and checksum != digest:
+    if checksum != digest:
         raise DamagedError(f"{path.name} has another checksum")
     return dict(record)
 

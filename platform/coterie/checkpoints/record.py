@@ -40,18 +40,18 @@ Key = tuple[str | int, ...]
 
 
 class _Ledger(TypedDict):
-    """The kinds of what a record holds of the ledger; earlier versions have less."""
+    """The kinds of what a record holds of the ledger."""
 
     versions: dict[str, dict[str, str]]
-    received: NotRequired[dict[str, NonNegativeInt]]
+    received: dict[str, NonNegativeInt]
     down: NonNegativeInt
     up: NonNegativeInt
     peer: NonNegativeInt
-    evaluation: NotRequired[NonNegativeInt]
-    items: NotRequired[dict[str, NonNegativeInt]]
+    evaluation: NonNegativeInt
+    items: dict[str, NonNegativeInt]
 
 
-class _Account(TypedDict, total=False):
+class _Account(TypedDict):
     """The kinds of what a record holds of a client's account."""
 
     turns: NonNegativeInt
@@ -71,6 +71,20 @@ class _Tracking(TypedDict, total=False):
     step: int
 
 
+class _Data(TypedDict):
+    """The kinds of what a record holds of the data's fingerprint."""
+
+    shape: list[NonNegativeInt]
+    clients: list[str]
+    sizes: list[NonNegativeInt]
+    classes: list[str]
+    all: str
+    contents: str
+    labels: NotRequired[str]
+    test: NotRequired[str]
+    split: NotRequired[str]
+
+
 class _Record(TypedDict):
     """The kinds of what a record holds; the rest is checked where it is read."""
 
@@ -82,17 +96,18 @@ class _Record(TypedDict):
     slots: list[str]
     stages: list[str]
     clients: dict[str, str]
-    packs: NotRequired[list[str]]
-    rows: NotRequired[list[str]]
+    packs: list[str]
+    rows: list[str]
     mail: list[Annotated[list[int], Len(2, 2)]]
     failures: list[str]
     simulated: dict[str, NonNegativeInt]
     best: float | None
-    accounts: NotRequired[dict[str, _Account]]
+    accounts: dict[str, _Account]
     counts: dict[str, NonNegativeInt]
     ledger: _Ledger
     tracking: _Tracking
     config: dict[str, Any]
+    data: NotRequired[_Data]
     files: dict[str, str]
 
 
@@ -138,8 +153,6 @@ def with_rows(record: dict[str, Any], folder: Path) -> dict[str, Any]:
     Raises:
         DamagedError: If one of the files is missing, or its content has another digest.
     """
-    if not record.get("rows"):
-        return record
     ledger = record["ledger"]
     own = {name: (ledger if name in _LEDGER else record)[name] for name in COLUMNS}
     rows = joined(read_rows(folder, record["rows"]), own)
@@ -176,9 +189,7 @@ def restore(
         counts=record["counts"],
         stages=dict(_group_slots(stages, record["stages"])),
         simulated=Counter(record["simulated"]),
-        accounts={  # checkpoints of earlier versions have none
-            int(client): ClientAccount(**own) for client, own in record.get("accounts", {}).items()
-        },
+        accounts={int(c): ClientAccount(**own) for c, own in record["accounts"].items()},
     )
     for (recipient, sender), letter in _group_mail(mail, record["mail"]).items():
         state.mail.setdefault(recipient, {})[sender] = backend.store(pack(letter))
@@ -223,7 +234,7 @@ def _by_route(state: RunState, backend: Backend) -> dict[Key, Tensor]:
 
 def _ledger(record: dict[str, Any]) -> Ledger:
     versions = {int(client): known for client, known in record.pop("versions").items()}
-    received = {int(client): size for client, size in record.pop("received", {}).items()}
+    received = {int(client): size for client, size in record.pop("received").items()}
     return Ledger(versions=versions, received=received, **record)
 
 

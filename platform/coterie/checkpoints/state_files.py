@@ -7,9 +7,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from safetensors import SafetensorError
-from safetensors.torch import load_file
-
 from coterie.checkpoints.client_rows import RowFiles
 from coterie.checkpoints.integrity import DamagedError
 from coterie.checkpoints.state_packs import (
@@ -23,7 +20,7 @@ from coterie.checkpoints.state_packs import (
 )
 from coterie.execution.backend import Backend
 from coterie.execution.events import Handle
-from coterie.execution.packing import Packed, digest, pack
+from coterie.execution.packing import Packed, digest
 
 _PLAIN = re.compile(r"[0-9a-z-]+")
 """Names of packs and digests of states; anything else would be a path to elsewhere."""
@@ -38,7 +35,7 @@ class _Known(NamedTuple):
 
 
 class StateFiles:
-    """The states in a folder: in packs, and those of earlier versions in a file each.
+    """The states in a folder, in packs.
 
     A state that is unchanged since the last call of `digests` is neither fetched nor hashed again,
     and a state in the folder is not written again, unless over half of its pack is out of use. A
@@ -55,7 +52,6 @@ class StateFiles:
         self._known: dict[int, _Known] = {}
         self._packs: dict[Path, dict[str, int]] | None = None
         self._places: dict[str, Path] = {}
-        self._alone: set[str] = set()
 
     def digests(self, states: Mapping[int, Handle]) -> dict[int, str]:
         """Client to its state's digest."""
@@ -81,9 +77,7 @@ class StateFiles:
             live[self._places[found]] += packs[self._places[found]][found]
         kept = {path for path, size in live.items() if 2 * size >= sum(packs[path].values())}
         return {
-            found: client
-            for found, client in wanted.items()
-            if self._places.get(found) not in kept and not self._has_alone(found)
+            found: client for found, client in wanted.items() if self._places.get(found) not in kept
         }
 
     def size(self, missing: Mapping[str, int]) -> int:
@@ -102,10 +96,6 @@ class StateFiles:
         """The names of the packs that hold these states, without their suffix."""
         return sorted({self._places[d].stem for d in set(digests) & self._places.keys()})
 
-    def alone(self, digests: Collection[str]) -> list[str]:
-        """Those of these states that have a file of their own, from an earlier version."""
-        return sorted(self._alone & set(digests))
-
     def read(
         self, digests: Collection[str], packs: Collection[str]
     ) -> Iterator[tuple[str, Packed]]:
@@ -113,7 +103,7 @@ class StateFiles:
 
         Args:
             digests: The states.
-            packs: The packs that hold them; others have a file of their own.
+            packs: The packs that hold them.
 
         Raises:
             DamagedError: If one is missing, or its content has another digest.
@@ -126,11 +116,11 @@ class StateFiles:
             for found, packed in read_pack(path, frozenset(wanted)):
                 wanted.discard(found)
                 yield found, _checked(found, packed)
-        for found in sorted(wanted):
-            yield found, _checked(found, self._read_alone(found))
+        if wanted:
+            raise DamagedError(f"a client's state {min(wanted)} is in none of its packs")
 
     def collect(self, live: Collection[str]) -> None:
-        """Delete all files except those of these packs, rows and digests."""
+        """Delete all files except these packs and rows."""
         self.rows.collect(live)
         for path in self._folder.glob(f"*{SUFFIX}"):
             if path.stem not in live:
@@ -168,23 +158,6 @@ class StateFiles:
             size += own
         if group:
             yield group
-
-    def _has_alone(self, found: str) -> bool:
-        """Whether a state has a whole file of its own, from an earlier version."""
-        if found not in self._alone and self._path(found).exists():
-            with suppress(DamagedError):
-                _checked(found, self._read_alone(found))
-                self._alone.add(found)
-        return found in self._alone and self._path(found).exists()
-
-    def _read_alone(self, found: str) -> Packed:
-        try:
-            return pack(load_file(self._path(found)))
-        except (OSError, SafetensorError) as error:
-            raise DamagedError(f"a client's state {found}{SUFFIX} cannot be read") from error
-
-    def _path(self, found: str) -> Path:
-        return self._folder / f"{found}{SUFFIX}"
 
     def _fetch(self, handle: Handle) -> Packed:
         return self._backend.fetch(handle)

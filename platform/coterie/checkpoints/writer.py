@@ -39,6 +39,7 @@ class CheckpointWriter:
         config: The run's config as plain values.
         policy: Which checkpoints to keep.
         warn: Called with a sentence for the user.
+        data: The fingerprint of the run's data.
         seconds: Time spent on writing, most of it beside the training.
     """
 
@@ -47,6 +48,7 @@ class CheckpointWriter:
     config: Mapping[str, Any]
     policy: CheckpointConfig
     warn: Callable[[str], None]
+    data: Mapping[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
     _thread: threading.Thread | None = None
     _problem: str | None = None
@@ -121,6 +123,7 @@ class CheckpointWriter:
             self.backend,
             tracking=tracking,
             config=self.config,
+            data=self.data,
             policy=self.policy,
             states=states,
             best=best,

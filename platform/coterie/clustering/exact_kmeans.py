@@ -6,6 +6,7 @@ many samples at every step, and the same whatever the split over clients.
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -46,13 +47,19 @@ class Moments:
         centre = mean * mean if products.ndim == 1 else torch.outer(mean, mean)
         return cls(int(count), mean, products / count - centre)
 
+    @cached_property
+    def _spectrum(self) -> tuple[Float64[Tensor, "d"], Float64[Tensor, "d d"]]:
+        """Eigenvalues and eigenvectors of a covariance matrix, which several starts need."""
+        values, vectors = torch.linalg.eigh(self.covariance)
+        return values, vectors
+
     def draws(self, number: int, generator: np.random.Generator) -> Int[Tensor, "number d"]:
         """Points of the normal distribution with these moments, put on the lattice if beyond it."""
         noise = torch.from_numpy(generator.standard_normal((number, len(self.mean))))
         if self.covariance.ndim == 1:
             spread = noise * self.covariance.clamp_min(0).sqrt()
         else:
-            values, vectors = torch.linalg.eigh(self.covariance)
+            values, vectors = self._spectrum
             spread = (noise * values.clamp_min(0).sqrt()) @ vectors.T
         return on_lattice((self.mean + spread).clamp(-LIMIT, LIMIT))
 

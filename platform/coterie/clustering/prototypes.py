@@ -5,15 +5,17 @@ from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float, Float64, Int32, Int64
+from threadpoolctl import threadpool_limits
 from torch import Tensor
 from torch.nn.functional import one_hot
 
 from coterie.clustering.graph import cut, eigengap, fuzzy_graph, spectrum
-from coterie.clustering.lattice import off_lattice
+from coterie.clustering.lattice import off_lattice, on_lattice
 from coterie.errors import RunError
 
 _SPECTRUM = 31
 """Eigenvalues that are kept, of which `eigengap` compares all but the first."""
+_STARTS = 50
 _COLDEST = 1e-6
 """Least temperature: where prototypes stand for equal samples, each takes its own."""
 _SHARPNESS = 0.1
@@ -31,6 +33,21 @@ class PrototypeClusters:
 
     tensors: Mapping[str, Tensor]
     eigenvalues: list[float]
+
+
+def grouped_by_means(
+    points: Int32[Tensor, "m c"], counts: Float64[Tensor, "m"], clusters: int, seed: int
+) -> Float64[Tensor, "m k"]:
+    """Each prototype's cluster, one-hot, by k-means on prototypes that weigh as their samples.
+
+    Arthur and Vassilvitskii's k-means++ (2007); of `_STARTS` starts the one of least inertia.
+    """
+    from sklearn.cluster import KMeans  # a second that no client needs to spend
+
+    with threadpool_limits(1):
+        model = KMeans(clusters, n_init=_STARTS, random_state=seed % 2**32)
+        found = model.fit(off_lattice(points).numpy(), sample_weight=counts.numpy()).labels_
+    return one_hot(torch.from_numpy(found).long(), clusters).double()
 
 
 def sizes(
@@ -82,3 +99,29 @@ def cluster_prototypes(
         "temperature": (_SHARPNESS * scatter.sum() / counts.sum()).clamp_min(_COLDEST),
     }
     return PrototypeClusters(tensors, [float(value) for value in found.values[:_SPECTRUM]])
+
+
+def evenness(found: PrototypeClusters) -> float:
+    """The entropy of the clusters' shares of the samples, at most log k."""
+    counts = found.tensors["counts"] @ found.tensors["members"]
+    return float(torch.special.entr(counts / counts.sum()).sum())
+
+
+def margin(
+    values: Float64[Tensor, "m k"], members: Float64[Tensor, "m k"], counts: Float64[Tensor, "m"]
+) -> float:
+    """How far a classifier's largest value lies above the second, in the mean over samples.
+
+    The mean is taken within each cluster first, so that clusters count alike.
+
+    Args:
+        values: The classifier's, of prototypes.
+        members: The cluster of each prototype, one-hot.
+        counts: Samples that each stands for.
+    """
+    first, second = values.topk(2, dim=1).values.unbind(dim=1)
+    apart = off_lattice(on_lattice(first - second))  # sums of it are exact
+    masses = members * counts[:, None]
+    filled = masses.sum(dim=0) > 0
+    means = apart @ masses[:, filled] / masses[:, filled].sum(dim=0)
+    return float(means.mean())

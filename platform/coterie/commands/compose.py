@@ -15,10 +15,11 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, Quote, QuotedString
 from hydra.errors import HydraException
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
+from coterie.commands.method_choices import METHOD, methods_in_hydra, shipped_methods
 from coterie.commands.own_class_keys import with_own_classes
 from coterie.commands.recipes import (
     RECIPES,
@@ -36,8 +37,11 @@ from coterie.tracking.run_directory import RunDirectory
 
 STUDIES = "study"
 """The folder of the papers' tables, which is no group that a run chooses from."""
-_UNQUOTED = frozenset("'\"[](){},")
-"""Signs of a value that is more than a text; Hydra's sentence on it stands."""
+_PATHS = frozenset({"run_dir", "run", "model", "out", "input", "output", "encoder.weights"})
+_PATH_ENDS = (".path", ".root")
+"""Keys, and ends of keys, whose values are paths: read as they are, unless they are in quotes."""
+_STRUCTURE = tuple("'\"[{(")
+"""Signs with which a value begins that is more than a text; Hydra's sentence on it stands."""
 
 
 def compose(*overrides: str) -> RunConfig:
@@ -125,9 +129,11 @@ def _resumed(choices: Mapping[str, str], given: Mapping[str, Any]) -> RunDirecto
     run_dir = given.get("run_dir")
     if not choices.keys() <= {"cluster", "tracking"} or given.get("resume") is not True:
         return None
-    if not isinstance(run_dir, str) or not RunDirectory.exists(run_dir):
+    if not isinstance(run_dir, str):
         return None
-    return RunDirectory.open(run_dir)
+    if "experiment" not in choices or RunDirectory.exists(run_dir):
+        return RunDirectory.open(run_dir)  # or the sentence that there is no run
+    return None
 
 
 def _stored(directory: RunDirectory, choices: Mapping[str, str]) -> DictConfig:
@@ -159,13 +165,19 @@ def groups() -> dict[str, list[str]]:
 
 def _group_names() -> list[str]:
     folders = (path for path in config_dir().iterdir() if path.is_dir())
-    return sorted(folder.name for folder in folders if folder.name != STUDIES)
+    return sorted({METHOD, *(folder.name for folder in folders)} - {STUDIES})
 
 
 def _choices_of(group: str) -> list[str]:
     if group == "experiment":
         return list(experiments())
-    return sorted(path.stem for path in (config_dir() / group).glob("*.yaml"))
+    shipped = shipped_methods() if group == METHOD else ()
+    return sorted({*shipped, *_yaml_names(group)})
+
+
+def _yaml_names(group: str) -> set[str]:
+    """The choices of a group that have YAML."""
+    return {path.stem for path in (config_dir() / group).glob("*.yaml")}
 
 
 def experiments() -> dict[str, str]:
@@ -174,22 +186,33 @@ def experiments() -> dict[str, str]:
 
 
 def describe_choice(group: str, choice: str) -> str:
-    """The first comment of a choice's YAML that is not Hydra's, or "" without any."""
+    """The first comment of a choice's YAML that is not Hydra's, or what its class says; or ""."""
     if group == "experiment":
         return experiments()[choice]
-    return first_comment(_yaml(group, choice).read_text(encoding="utf-8"))
+    path = _yaml(group, choice)
+    if not path.is_file():
+        return shipped_methods()[choice].about
+    return first_comment(path.read_text(encoding="utf-8"))
 
 
 def read_choice(group: str, choice: str) -> dict[str, Any]:
-    """Read the keys that a choice's own YAML sets, such as `target`.
+    """Read the keys that a choice itself sets, such as `target`.
 
     Raises:
         ConfigError: If the group has no such choice.
     """
     choice, model = split_choice(group, choice)
     _check_choice(group, choice)
-    content: Any = OmegaConf.to_container(OmegaConf.load(_yaml(group, choice)))
+    content: Any = OmegaConf.to_container(_content(group, choice))
     return {**content, **model}
+
+
+def _content(group: str, choice: str) -> DictConfig | ListConfig:
+    """A choice's YAML; that of a method without one names its class."""
+    path = _yaml(group, choice)
+    if path.is_file():
+        return OmegaConf.load(path)
+    return OmegaConf.create({"target": shipped_methods()[choice].target})
 
 
 def _yaml(group: str, choice: str) -> Path:
@@ -227,7 +250,7 @@ def parse(overrides: Sequence[str], *, sweeps: bool = False) -> list[Override]:
     parsed = []
     for text in overrides:
         try:
-            override = _read(parser, text)
+            override = _read(parser, text, sweeps=sweeps)
         except HydraException as error:
             hint = (
                 "close brackets and quotes, and put other text in quotes such as key='\"a, b\"'"
@@ -247,15 +270,20 @@ def parse(overrides: Sequence[str], *, sweeps: bool = False) -> list[Override]:
     return parsed
 
 
-def _read(parser: OverridesParser, text: str) -> Override:
-    """Read an override; a value such as ~/bücher or a=b, which Hydra wants in quotes, as a text."""
+def _read(parser: OverridesParser, text: str, *, sweeps: bool) -> Override:
+    """Read an override; a path, or what Hydra wants in quotes (bücher, a=b, it's), as a text."""
+    key, _, value = text.partition("=")
+    as_text = f"{key}={QuotedString(value, Quote.double).with_quotes()}"
+    is_path = key.lstrip("+") in _PATHS or key.endswith(_PATH_ENDS)
+    in_quotes = len(value) > 1 and value[0] == value[-1] and value[0] in "'\""
+    if is_path and value != "null" and not in_quotes and not (sweeps and "," in value):
+        return parser.parse_override(as_text if value else text)
     try:
         return parser.parse_override(text)
     except HydraException:
-        key, _, value = text.partition("=")
-        if not value or not _UNQUOTED.isdisjoint(value) or "${" in value:
+        if not value or "${" in value or (not is_path and value.startswith(_STRUCTURE)):
             raise
-        return parser.parse_override(f"{key}={QuotedString(value, Quote.double).with_quotes()}")
+        return parser.parse_override(as_text)
 
 
 def _sort(overrides: Sequence[str]) -> tuple[dict[str, str], list[Override]]:
@@ -307,7 +335,7 @@ def _choose(config: DictConfig, chosen: dict[str, Any], choices: Mapping[str, st
     for group, choice in choices.items():
         if chosen.get(group) == choice:
             continue
-        own = OmegaConf.load(_yaml(group, choice))
+        own = _content(group, choice)
         same = _target(config, group) == OmegaConf.select(own, "target")
         config[group] = OmegaConf.merge(config[group], own) if same else own
         chosen[group] = choice
@@ -318,7 +346,10 @@ def _experiment(stem: str) -> DictConfig:
     world = GlobalHydra.instance()
     surrounding, world.hydra = world.hydra, None  # a notebook may use Hydra itself
     try:
-        with initialize_config_dir(str(config_dir()), version_base="1.3"):
+        with (
+            methods_in_hydra(besides=_yaml_names(METHOD)),
+            initialize_config_dir(str(config_dir()), version_base="1.3"),
+        ):
             config = hydra_compose("config", [f"experiment={stem}"], return_hydra_config=True)
     finally:
         GlobalHydra.instance().hydra = surrounding

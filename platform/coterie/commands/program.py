@@ -10,7 +10,16 @@ from typing import NoReturn
 
 from rich.logging import RichHandler
 
-from coterie.errors import CoterieError, InterruptedRunError, RunError, described
+from coterie.config.launcher import launcher_hidden
+from coterie.errors import (
+    CoterieError,
+    InterruptedRunError,
+    RunError,
+    described,
+    out_of_memory,
+    reason,
+)
+from coterie.tracking.streams import Outlasting, open_missing
 from coterie.tracking.terminal import Terminal
 
 _HELP = {"-h", "--help"}
@@ -32,12 +41,14 @@ def run_command(
     Returns:
         The exit code of the command, or of the error that ended it.
     """
+    open_missing()
     errors = Terminal(stderr=True, soft_wrap=True)
     logging.basicConfig(
         level=logging.WARNING,
         format="%(message)s",
         handlers=[RichHandler(console=errors, show_path=False)],
     )
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # fonts, and homes without a cache
     show = partial(errors.print, style="red", highlight=False)
 
     try:
@@ -45,15 +56,14 @@ def run_command(
             rest = [argument for argument in arguments if argument not in _HELP]
             Terminal().out(help_text(*rest), highlight=False)
             return 0
-        return command(arguments)
+        with launcher_hidden():
+            return command(arguments)
     except CoterieError as error:
         if not error.reported:
             show(str(error))
         return error.exit_code
-    except OSError as error:  # before or after the run itself
-        reason = error.strerror or " ".join(str(error).split()) or type(error).__name__
-        where = f"{error.filename}: " if error.filename else ""
-        show(f"{where}the system refused it ({reason}); make room or mend access, and start again.")
+    except (OSError, MemoryError, RuntimeError) as error:  # before or after the run itself
+        show(_refusal(error))
         return RunError.exit_code
     except SystemExit as error:  # of code that the run loads: nothing of it has completed
         show(f"Code that was loaded called sys.exit ({described(error) or 'no code'}); mend it.")
@@ -61,6 +71,17 @@ def run_command(
     except KeyboardInterrupt:  # before or after `Interrupts`
         show("Interrupted.")
         return InterruptedRunError.exit_code
+
+
+def _refusal(error: OSError | MemoryError | RuntimeError) -> str:
+    """What the system refused, as a sentence; other errors are raised again."""
+    if out_of_memory(error):
+        return f"There is too little memory ({reason(error)}); make data or encoder smaller."
+    if not isinstance(error, OSError):
+        raise error
+    why = error.strerror or " ".join(str(error).split()) or type(error).__name__
+    where = f"{error.filename}: " if error.filename else ""
+    return f"{where}the system refused it ({why}); make room or mend access, and start again."
 
 
 def run_program(main: Callable[[Sequence[str]], int]) -> NoReturn:
@@ -89,6 +110,6 @@ class _Ending:
         if self.exit_code is None:
             return
         logging.shutdown()
-        sys.stdout.flush()
-        sys.stderr.flush()
+        Outlasting(sys.stdout).flush()
+        Outlasting(sys.stderr).flush()
         os._exit(self.exit_code)

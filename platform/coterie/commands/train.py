@@ -1,12 +1,12 @@
 """Train one experiment, for `coterie train` and for the processes of a study."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from coterie.commands.compose import compose_plain
 from coterie.commands.help_text import help_text
 from coterie.commands.program import run_command
+from coterie.config.given_path import given_path
 from coterie.config.loading import check_keys, load_component, load_config
 from coterie.config.schema import ClusterConfig
 from coterie.distributed.startup import begin_local_ray, share_imports
@@ -26,7 +26,7 @@ def main(arguments: Sequence[str]) -> int:
 def _train(arguments: Sequence[str]) -> int:
     plain = compose_plain(*arguments)
     check_keys(plain)
-    _check_path(plain["data"])
+    _check_path(plain.get("data"))
     cluster = load_component(ClusterConfig, plain.get("cluster") or {}, "cluster.")
     begin_local_ray(cluster)  # it starts while PyTorch is imported
     config = load_config(plain)
@@ -36,11 +36,13 @@ def _train(arguments: Sequence[str]) -> int:
     return Federation(config).run().exit_code
 
 
-def _check_path(data: Mapping[str, Any]) -> None:
+def _check_path(data: Any) -> None:
     """Refuse a path at which there is nothing, before PyTorch is imported."""
+    if not isinstance(data, Mapping):
+        return  # which `load_config` refuses
     path = data.get("path")
     ours = str(data.get("target")).startswith("coterie.datamodules.")
     if not ours or not isinstance(path, str) or set("*?[{:") & set(path):
         return
-    if not Path(path).expanduser().exists():
+    if not given_path("data.path", path).exists():
         raise DataError(f"data.path={path}: there is no such file or folder; check the path.")

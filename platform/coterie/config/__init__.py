@@ -8,11 +8,15 @@ from coterie.config.component import (
     target_of,
 )
 from coterie.config.loading import dump_config, load_config
+from coterie.config.method import MethodConfig
+from coterie.config.partition import PartitionConfig
 from coterie.config.schema import COMPONENTS, RunConfig
 
 __all__ = [
     "COMPONENTS",
     "Component",
+    "MethodConfig",
+    "PartitionConfig",
     "RunConfig",
     "config_model",
     "dump_config",

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from coterie.config.given_path import given_path
 from coterie.config.participation import are_rounds
 from coterie.config.regular_files import open_regular
 from coterie.errors import ConfigError
@@ -31,7 +32,9 @@ def read_availability(source: str | Sequence[Sequence[int]], clients: int) -> Ro
         ConfigError: If the file cannot be read, or names a round or client that does not exist.
     """
     shown = f"{_KEY}={source}" if isinstance(source, str) else _KEY
-    listed: Any = _read(Path(source).expanduser(), shown) if isinstance(source, str) else source
+    listed: Any = source
+    if isinstance(source, str):
+        listed = _read(given_path(_KEY, source), shown)
     if not listed:
         raise ConfigError(f"{shown}: it lists no round; give each round its clients.")
     for number, present in enumerate(listed, start=1):

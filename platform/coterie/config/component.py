@@ -46,41 +46,6 @@ class Component(BaseModel):
     """Keys that other components of its kind have, and why this one lacks them; the reason ends
     the sentence "KEY=VALUE is not for it: …"."""
 
-    extensible: ClassVar[frozenset[str]] = frozenset()
-    """Of a method's config: numbers that a resumed run may raise. Only the end of the run depends
-    on them, so the bits are those of a run that had them from the start."""
-
-    sample_clusters: ClassVar[str | None] = "clusters"
-    """Of a method's config: the key of the number of clusters of the samples, if it has one. None
-    if the key `clusters` counts something else, such as CP-CFL's pool of models; then
-    `evaluation.clusters` applies."""
-
-    ema: ClassVar[frozenset[str]] = frozenset()
-    """Of a method's config: keys of momenta of moving averages of weights. Weights in bfloat16
-    lose the small steps, so `bf16-true` is refused unless the momenta are 0, 1 or null."""
-
-    micro_batch: ClassVar[str | None] = None
-    """Of a method's config: the key, should there be one, that says how many samples pass the
-    network at a time. A batch norm in a trained encoder needs two."""
-
-    sums: ClassVar[bool] = False
-    """Of a method's config: whether clients contribute sums over their samples, which only the
-    plain mean adds up; then `aggregation.rule` and `aggregation.optimizer` keep their defaults."""
-
-    uncoupled: ClassVar[bool] = False
-    """Of a method's config: whether a turn is one training of `epochs` epochs, on a loss that is a
-    mean over samples of what each has for itself. Then training can be private for single samples:
-    see `privacy.dp.unit`."""
-
-    @property
-    def client_count(self) -> int | None:
-        """Of a partition's config: how many clients it makes, by default its key `clients`.
-
-        None if only the data says it.
-        """
-        found = getattr(self, "clients", None)
-        return found if isinstance(found, int) else None
-
     @model_validator(mode="before")
     @classmethod
     def _refuse_absent(cls, values: Any) -> Any:

@@ -18,12 +18,13 @@ def changed_keys(config: RunConfig) -> dict[str, Any]:
     for name in COMPONENTS:
         values[name] = {"": target_of(getattr(config, name)), **values.get(name, {})}
     ordered = {name: values[name] for name in RunConfig.model_fields if name in values}
-    return _dotted(ordered)
+    return dotted(ordered)
 
 
-def _dotted(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def dotted(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """The values of nested sections by dotted name."""
     found: dict[str, Any] = {}
     for name, value in values.items():
         key = f"{prefix}.{name}".strip(".")
-        found |= _dotted(value, key) if isinstance(value, Mapping) and value else {key: value}
+        found |= dotted(value, key) if isinstance(value, Mapping) and value else {key: value}
     return found

@@ -177,6 +177,8 @@ def _reason(problem: dict[str, Any], key: str, fields: Fields) -> str:
     kind, context = problem["type"], dict(problem.get("ctx", {}))
     if kind == "missing":
         return "a value is needed" + ("" if key.endswith("]") else f"; give {key}=…")
+    if kind == "string_unicode":
+        return "it is no UTF-8; rename the file or folder, or give a link to it"
     if kind == "literal_error":
         options = re.split(r", | or ", context["expected"])
         return one_of(show(problem["input"]), [option.strip("'") for option in options])

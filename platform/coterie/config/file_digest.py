@@ -4,9 +4,9 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from pathlib import Path
 from typing import Any
 
+from coterie.config.given_path import given_path
 from coterie.config.regular_files import open_regular
 from coterie.errors import ConfigError
 
@@ -43,7 +43,7 @@ def with_digest(given: Any, *, file: str, digest: str, section: str) -> Any:
     """
     if not isinstance(given, Mapping) or not isinstance(given.get(file), str) or are_untouched():
         return given
-    path = Path(given[file]).expanduser()
+    path = given_path(f"{section}.{file}", given[file])
     try:
         with open_regular(path) as content:
             found = hashlib.file_digest(content, "sha256").hexdigest()

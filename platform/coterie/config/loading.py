@@ -7,6 +7,8 @@ from pydantic import BaseModel, ValidationError, create_model
 
 from coterie.config.component import NESTED, TRUST, Component, config_model, target_of
 from coterie.config.explain import Fields, dotted_fields, explain, show
+from coterie.config.method import MethodConfig
+from coterie.config.partition import PartitionConfig
 from coterie.config.schema import COMPONENTS, RunConfig
 from coterie.config.source_model import source_model
 from coterie.config.trust import trusted_by
@@ -19,6 +21,9 @@ _REMEDIES = {
     "augmentation": "name a class derived from AugmentationConfig, as in docs/extend.md",
 }
 """What to do where a section names a class without a config model, such as a bare nn.Module."""
+
+_BASES: dict[str, type[Component]] = {"method": MethodConfig, "partition": PartitionConfig}
+"""What a section's config model derives from, where the engine asks it for more than its keys."""
 
 _own: dict[str, Any] = {
     name: (field.annotation, field)
@@ -118,7 +123,7 @@ def section_model(name: str, section: object) -> type[Component]:
         section: Its keys and values.
 
     Raises:
-        ConfigError: If there is no target, or it has no config model.
+        ConfigError: If there is no target, or it has no config model, or one for another section.
     """
     target = section.get("target") if isinstance(section, Mapping) else None
     if target is None:
@@ -126,9 +131,16 @@ def section_model(name: str, section: object) -> type[Component]:
     if not isinstance(target, str):
         raise ConfigError(f"{name}.target={show(target)}: write it as package.module:Class.")
     try:
-        return config_model(target, _REMEDIES.get(name, NESTED))
+        model = config_model(target, _REMEDIES.get(name, NESTED))
     except ConfigError as error:
         raise ConfigError(f"{name}.{error}") from error
+    base = _BASES.get(name, Component)
+    if not issubclass(model, base):
+        raise ConfigError(
+            f"{name}.target={target}: it is no class for {name}; name another one, or derive its "
+            f"config from coterie.{base.__name__}."
+        )
+    return model
 
 
 def _check_sums(config: RunConfig) -> None:

@@ -9,6 +9,8 @@ from coterie.config.component import Component
 MOST_NOISE = 1000
 """Most that clip times noise multiplier may be: the noise's deviation, in units of 2^-20, is then
 below 2^31 for samples too, and its square fits the sampler's integers."""
+LEAST_NOISE = 1e-3
+"""Least that it may be: the deviation is then some 1,000 units, where ε is exact."""
 
 
 class DPConfig(Component):
@@ -39,11 +41,14 @@ class DPConfig(Component):
             raise ValueError(f"budget={self.budget}: give clip and noise_multiplier too")
         if self.clip is None and self.unit != "client":
             raise ValueError(f"unit={self.unit}: give clip and noise_multiplier too")
-        if self.clip and self.noise_multiplier and self.clip * self.noise_multiplier > MOST_NOISE:
-            raise ValueError(
-                f"clip={self.clip} with noise_multiplier={self.noise_multiplier} is noise over "
-                f"{MOST_NOISE}; lower one of the two, or scale the data"
-            )
+        if self.clip and self.noise_multiplier:
+            noise = self.clip * self.noise_multiplier
+            if not LEAST_NOISE <= noise <= MOST_NOISE:
+                raise ValueError(
+                    f"clip={self.clip} with noise_multiplier={self.noise_multiplier} is noise of "
+                    f"{noise:g}, not of {LEAST_NOISE:g} to {MOST_NOISE}; change one of the two, or "
+                    "scale the data"
+                )
         return self
 
 

@@ -19,7 +19,9 @@ from pydantic import (
 
 from coterie.config.aggregation import AggregationConfig
 from coterie.config.component import Component
+from coterie.config.method import MethodConfig
 from coterie.config.participation import ParticipationConfig
+from coterie.config.partition import PartitionConfig
 from coterie.config.privacy import PrivacyConfig
 from coterie.config.target import LoggerChoice, Target
 from coterie.config.trust import Trust
@@ -172,6 +174,8 @@ class EvaluationConfig(Component):
     linear_probe_standardise: bool = False
     """Standardise each feature over the training samples first: for representations far from zero,
     as CF-CL's become, or very small."""
+    knn_between: bool = False
+    """Score the nearest neighbours between rounds too, on `max_samples`."""
     linear_probe_between: bool = False
     """Train the linear classifier in the evaluations between rounds too, on at most `max_samples`
     training samples; not for silos."""
@@ -197,6 +201,8 @@ class EvaluationConfig(Component):
     """Compute scores without labels in every evaluation: alignment, uniformity and inter-cluster
     mixing; not for silos. Between rounds they take at most `max_samples`, but uniformity compares
     each with all samples of its client, so all are embedded."""
+    spread: bool = False
+    """Count at the end how many classes a client has, in the mean; for data with labels."""
     metrics: Annotated[tuple[Target, ...], Field(strict=False)] = ()
     """Metrics of your own, `[{target: package.module:Class, …}]`, computed at the end; not for
     silos."""
@@ -271,6 +277,9 @@ class RunConfig(Component):
     resume: bool = False
     """Continue from the last checkpoint in `run_dir`; without one, start there. A submitted job
     does so where `run_dir` has a run."""
+    accept_changed_data: bool = False
+    """Resume although the data is not what the run began with. Clients keep their states by name;
+    the change is told and stands in the summary."""
     executor: Literal["lightning", "bare", "stacked"] = "lightning"
     """What trains a client's module: Lightning's Trainer, a bare loop without it, or `stacked`: the
     clients of a process as one model with a client axis, equal to `bare` but for rounding."""
@@ -285,11 +294,11 @@ class RunConfig(Component):
     """Use deterministic algorithms on the GPU, which are slower; without effect on the CPU."""
     accelerator: Literal["auto", "cpu", "cuda"] = "auto"
     """Device of local training; `auto` takes an actor's GPU if it was given one."""
-    method: SerializeAsAny[Component]
+    method: SerializeAsAny[MethodConfig]
     """The method: a class of `modules/`."""
     data: SerializeAsAny[Component]
     """The data set: a class of `datamodules/`."""
-    partition: SerializeAsAny[Component]
+    partition: SerializeAsAny[PartitionConfig]
     """How samples are divided among the clients."""
     labelled_pool: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
     """Share of each class that is held out from all clients; `coterie evaluate` then fine-tunes on

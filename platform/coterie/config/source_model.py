@@ -69,7 +69,10 @@ def _look_up(module: str, name: str) -> Any:
     if (module, name) in _TAKES_ANYTHING:
         return _TAKES_ANYTHING[module, name]
     if module.startswith("coterie.config.") or module.partition(".")[0] in _LIGHT:
-        return getattr(import_module(module), name)
+        try:
+            return getattr(import_module(module), name)
+        except (AttributeError, ImportError) as error:
+            raise _UnreadableError(name) from error
     outer, _, inner = name.partition(".")
     match _definitions(module).get(outer):
         case ast.ImportFrom(module=str(source), level=0, names=names):

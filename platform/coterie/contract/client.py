@@ -49,6 +49,12 @@ class ClientData:
         """Whether samples are read from files when they are taken."""
         return isinstance(self.samples, StreamedSamples)
 
+    def read_only(self) -> "ClientData":
+        """The same data, as views that cannot be written into."""
+        samples = self.samples if self.streamed else _view(self.samples)
+        labels = None if self.labels is None else _view(self.labels)
+        return replace(self, samples=samples, rows=_view(self.rows), labels=labels)
+
     def joined(self, samples: Shaped[Tensor, "m ..."]) -> "ClientData":
         """The same data with these received samples, which replace any others."""
         return replace(self, received=samples.numpy() if len(samples) else None)
@@ -77,6 +83,12 @@ class ClientData:
             )
         rows = self.rows if positions is None else self.rows[positions]
         return torch.from_numpy(self.labels[rows])
+
+
+def _view(array: Any) -> Any:
+    view = array.view()
+    view.flags.writeable = False
+    return view
 
 
 @dataclass(frozen=True, kw_only=True)

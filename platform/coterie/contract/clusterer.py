@@ -24,8 +24,7 @@ class Prediction(NamedTuple):
     probabilities: Float[Tensor, "n k"] | None
 
 
-# Older programs are saved with this name, that of the module at the time.
-_register_namedtuple(Prediction, serialized_type_name="coterie.networks.clusterer.Prediction")
+_register_namedtuple(Prediction, serialized_type_name="coterie.contract.clusterer.Prediction")
 
 
 def to_unit(

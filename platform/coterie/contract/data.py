@@ -76,6 +76,7 @@ class Survey:
         dtype: The samples' dtype, "uint8" or "float32".
         classes: Names of its classes; empty without labels.
         labelled: Whether every sample has a label.
+        digest: Of the whole of it, so that a resumed run sees that it has changed.
     """
 
     size: int
@@ -83,10 +84,13 @@ class Survey:
     dtype: str
     classes: tuple[str, ...]
     labelled: bool
+    digest: str = ""
 
     @classmethod
     def of(cls, data: DataArrays) -> "Survey":
         """Describe a client's data."""
+        from coterie.contract.content import data_digest
+
         labelled = data.labels is not None and bool((data.labels >= 0).all())
         names = data.classes if data.labels is not None else ()
         return cls(
@@ -95,6 +99,7 @@ class Survey:
             dtype=data.samples.dtype.name,
             classes=names,
             labelled=labelled,
+            digest=data_digest(data),
         )
 
 

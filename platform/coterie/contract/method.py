@@ -9,7 +9,7 @@ from typing import ClassVar, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from coterie.config.component import Component
+from coterie.config.method import MethodConfig
 from coterie.contract.client import Client
 from coterie.contract.clusterer import Clusterer
 from coterie.contract.phase import Mean, Outcome, Phase, ServerState, Slots, Tensors, averaged
@@ -62,7 +62,7 @@ class Task:
 class Method(Protocol):
     """A federated method: an initial state, its phases, a client half and a server half.
 
-    A method inherits from this class, has a nested `Config` (a frozen `Component`), and is built
+    A method inherits from this class, has a nested `Config` (a frozen `MethodConfig`), and is built
     from a config and a `Task`. `offer` and `server` have default bodies, those of federated
     averaging. `init` and `client` draw random numbers from the seeds they are given and from
     nothing else; the other functions are pure.
@@ -84,7 +84,7 @@ class Method(Protocol):
     scalable: ClassVar[bool] = True
     rounds: int
 
-    def __init__(self, config: Component, task: Task) -> None: ...
+    def __init__(self, config: MethodConfig, task: Task) -> None: ...
 
     @abstractmethod
     def init(self, sizes: Mapping[int, int], seed: int) -> ServerState:

@@ -6,6 +6,7 @@ A round is one or more phases. A phase declares everything that its clients may 
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -82,6 +83,18 @@ class Phase:
     ends_round: bool = True
     sensitivity: float | None = None
     epsilon: float | None = None
+
+
+def read_only(phase: Phase) -> Phase:
+    """The phase with mappings that its clients cannot write into; it cannot be pickled."""
+    bounds = {slot: MappingProxyType(each) for slot, each in phase.bounds.items()}
+    named = phase.recipients
+    return replace(
+        phase,
+        recipients=None if named is None else MappingProxyType(named),
+        forms=MappingProxyType(phase.forms),
+        bounds=MappingProxyType(bounds),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

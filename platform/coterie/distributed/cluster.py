@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import resource
 import signal
 import threading
 from collections.abc import Iterator, Mapping
@@ -18,8 +19,11 @@ from coterie.distributed.address import find_address, no_answer, use_token
 from coterie.distributed.local_ray import LocalRay
 from coterie.distributed.loopback import private
 from coterie.distributed.nodes import live_nodes
-from coterie.distributed.template import worker_executable
+from coterie.distributed.template import Template, worker_executable
 from coterie.errors import ConfigError, CoterieError, RunError
+
+_ADDRESSES = 64 * 2**30
+"""Bytes of addresses that a driver needs: PyTorch's, Ray's threads' and its object store's."""
 
 
 def connect(config: ClusterConfig, *, forked: bool = True) -> bool:
@@ -43,6 +47,7 @@ def connect(config: ClusterConfig, *, forked: bool = True) -> bool:
     """
     if ray.is_initialized():
         return False
+    _check_address_limit()
     try:
         address = find_address(config)
         with _own_sigterm():
@@ -60,6 +65,16 @@ def connect(config: ClusterConfig, *, forked: bool = True) -> bool:
     except ConnectionError as error:
         raise no_answer(str(config.address or os.environ.get("RAY_ADDRESS"))) from error
     return True
+
+
+def _check_address_limit() -> None:
+    """Refuse a limit under which Ray aborts this process, because it maps more than it uses."""
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit != resource.RLIM_INFINITY and limit < _ADDRESSES:
+        raise RunError(
+            f"cluster.backend=ray: this process may map {limit / 2**30:.0f} GiB (ulimit -v), and "
+            f"Ray maps up to {_ADDRESSES / 2**30:.0f}; lift the limit, or take cluster=serial."
+        )
 
 
 @contextmanager
@@ -83,6 +98,8 @@ def _join_own(config: ClusterConfig, *, forked: bool) -> None:
     """Connect to the local Ray of this process, which is started if there is none."""
     local = LocalRay.begin()
     executable = worker_executable() if forked else None
+    if Template.running is not None:
+        local.end_too(Template.running.pid)
     address = local.wait(config.start_timeout_s)
     with private():
         use_token()
@@ -97,6 +114,8 @@ def _join_own(config: ClusterConfig, *, forked: bool) -> None:
 def disconnect() -> None:
     """End the connection; a local Ray stays for the next one, until this process ends."""
     ray.shutdown()
+    if LocalRay.running is not None and LocalRay.running.killed:
+        LocalRay.running.end()
 
 
 def started_here() -> bool:

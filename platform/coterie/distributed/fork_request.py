@@ -8,6 +8,9 @@ import os
 import socket
 import sys
 
+_PATIENCE_S = 45.0
+"""How long the template may take, which may still be importing; Ray waits for 60 s."""
+
 
 def main() -> None:
     """Have the template run Python's arguments; run them in this process if there is none."""
@@ -29,12 +32,13 @@ def _forked(address: str, request: bytes) -> bool:
     """Send the request with this process's standard streams; whether a process was forked."""
     try:
         with socket.socket(socket.AF_UNIX) as template:
+            template.settimeout(_PATIENCE_S)
             template.connect(address)
             sent = socket.send_fds(template, [request], [0, 1, 2])
             if sent < len(request):  # the template may have answered already, and closed its end
                 template.sendall(request[sent:])
             return bool(template.recv(1))
-    except OSError:  # it has ended
+    except OSError:  # it has ended, or was stopped
         return False
 
 

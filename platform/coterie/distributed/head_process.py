@@ -1,27 +1,39 @@
 """The process that starts a local Ray, and ends it when standard input ends."""
 
+import contextlib
 import json
 import logging
 import os
+import select
+import signal
 import sys
 import threading
+import time
 from typing import Any
 
 import ray
 from ray.exceptions import AuthenticationError
 
 from coterie.distributed.loopback import private
-from coterie.errors import reason
+from coterie.distributed.session_folder import SessionFolder
+from coterie.errors import RunError, reason
 
 _LOOK_S = 0.5
+_END_S = 5.0
+_GRACE_S = 10.0
 
 
 def main() -> None:
     """Start Ray, write its address or an error as a line of JSON, and wait for the end."""
     over = threading.Event()
     ready = threading.Event()
-    threading.Thread(target=_watch, args=(over, ready), daemon=True).start()
-    found = _start()
+    others: list[int] = []
+    threading.Thread(target=_watch, args=(over, ready, others), daemon=True).start()
+    try:
+        folder = SessionFolder()
+        found = _start(folder)
+    except RunError as error:
+        found = {"error": "folder", "reason": str(error)}
     ready.set()
     sys.stdout.write(json.dumps(found) + "\n")
     sys.stdout.flush()
@@ -30,21 +42,48 @@ def main() -> None:
     node = ray._private.worker._global_node
     while not over.wait(_LOOK_S) and not node.dead_processes():
         pass
-    ray.shutdown()
+    died = not over.is_set()
+    if died:  # the driver writes its checkpoint while the rest is still there
+        over.wait(_GRACE_S)
+    else:
+        ray.shutdown()
+    folder.close()
+    if over.is_set():
+        _end(others)
+    if died:
+        os._exit(0)  # Ray would wait for what has died
 
 
-def _watch(over: threading.Event, ready: threading.Event) -> None:
-    """Wait for the end of standard input; until Ray is ready, its processes end with this one."""
-    sys.stdin.read()
+def _watch(over: threading.Event, ready: threading.Event, others: list[int]) -> None:
+    """Wait for the end of standard input; until Ray is ready, its processes end with this one.
+
+    Each line names a process of the driver's that has to end with it.
+    """
+    for line in sys.stdin:
+        with contextlib.suppress(OSError):  # it has ended
+            others.append(os.pidfd_open(int(line)))
     over.set()
     if not ready.is_set():
         os._exit(1)
 
 
-def _start() -> dict[str, str]:
+def _end(processes: list[int]) -> None:
+    """Kill the driver's processes that have not ended in time: one that was stopped cannot."""
+    ending = time.monotonic() + _END_S
+    for process in processes:
+        if not select.select([process], [], [], max(0.0, ending - time.monotonic()))[0]:
+            signal.pidfd_send_signal(process, signal.SIGKILL)
+
+
+def _start(folder: SessionFolder) -> dict[str, str]:
     # OpenTelemetry leaves a thread behind at each `ray.init`, which can crash the end of Python
     # (Ray 2.60). Without it OpenCensus exports Ray's own metrics, and ends with the connection.
-    system = {"enable_open_telemetry": False, "prestart_worker_first_driver": False}
+    # Nobody reads them, and their port asks for no token.
+    system = {
+        "enable_open_telemetry": False,
+        "enable_metrics_collection": False,
+        "prestart_worker_first_driver": False,
+    }
     _leave_out(ray._private.node.Node)
     try:
         with private():
@@ -54,12 +93,14 @@ def _start() -> dict[str, str]:
                 log_to_driver=False,
                 logging_level=logging.ERROR,
                 _system_config=system,
+                _temp_dir=str(folder.rays),
             )
     except AuthenticationError as error:
         return {"error": "authentication", "reason": error.message}
     except Exception as error:  # noqa: BLE001 - of many kinds, by what did not start in time
-        return {"error": "start", "reason": reason(error)}
-    return {"address": ray.get_runtime_context().gcs_address}
+        return {"error": "start", "reason": reason(error), "folder": str(folder.path)}
+    address = ray.get_runtime_context().gcs_address
+    return {"address": address, "folder": str(folder.path)}
 
 
 def _leave_out(node: Any) -> None:

@@ -1,12 +1,17 @@
 """A local Ray in a process of its own, which starts while this one imports PyTorch."""
 
+import contextlib
 import json
 import os
 import select
 import subprocess
 import sys
+from pathlib import Path
 from typing import ClassVar
 
+from coterie.distributed.ray_token import keep_token
+from coterie.distributed.session_folder import discard
+from coterie.distributed.temp_folder import temp_folder
 from coterie.errors import RunError
 
 _HEAD = "coterie.distributed.head_process"
@@ -26,15 +31,21 @@ class LocalRay:
     running: ClassVar["LocalRay | None"] = None
 
     def __init__(self) -> None:
+        keep_token()  # this process and Ray's need the same one
         self.process = subprocess.Popen(  # noqa: S603 - this Python
             (sys.executable, "-m", _HEAD),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            env={**os.environ, "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0"},
+            env={
+                **os.environ,
+                "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+                "RAY_TMPDIR": str(temp_folder()),
+            },
             start_new_session=True,
         )
         self.address: str | None = None
+        self._folder: Path | None = None
 
     @classmethod
     def begin(cls) -> "LocalRay":
@@ -56,12 +67,26 @@ class LocalRay:
             self.address = self._read(seconds)
         return self.address
 
+    @property
+    def killed(self) -> bool:
+        """Whether a signal has ended the process that keeps Ray, which then runs on without it."""
+        return (self.process.poll() or 0) < 0
+
     def end(self) -> None:
-        """End Ray, without waiting for it."""
+        """End Ray, without waiting for it; what is left of one that was killed is gone at once."""
         assert self.process.stdin is not None
         self.process.stdin.close()
+        if self._folder is not None and self.process.poll() is not None:
+            discard(self._folder)
         if LocalRay.running is self:
             LocalRay.running = None
+
+    def end_too(self, pid: int) -> None:
+        """Have Ray's process kill a process of this one's that does not end with it."""
+        assert self.process.stdin is not None
+        with contextlib.suppress(OSError):  # Ray has ended
+            self.process.stdin.write(b"%d\n" % pid)
+            self.process.stdin.flush()
 
     def _read(self, seconds: float) -> str:
         output = self.process.stdout
@@ -75,8 +100,11 @@ class LocalRay:
         line = output.readline()
         found = json.loads(line or b'{"error": "start", "reason": "its process was killed"}')
         if "address" in found:
+            self._folder = Path(found["folder"])
             return str(found["address"])
         self.end()
+        if found["error"] == "folder":
+            raise RunError(found["reason"])
         reason = found["reason"].rstrip(".")
         if found["error"] == "authentication":
             raise RunError(
@@ -84,6 +112,6 @@ class LocalRay:
                 "the cluster's own token, or unset it and RAY_AUTH_MODE."
             )
         raise RunError(
-            f"Ray could not be started ({reason}); see /tmp/ray/session_latest/logs, make room, "
-            "and start again."
+            f"Ray could not be started ({reason}); see ray/session_latest/logs in "
+            f"{found.get('folder', 'its folder')}, make room, and start again."
         )

@@ -10,12 +10,12 @@ import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 from pathlib import Path
 from typing import IO, Any, ClassVar
 
 from coterie.distributed import fork_request
+from coterie.distributed.session_folder import SOCKET, new_folder
 
 _PROCESS = "coterie.distributed.template_process"
 
@@ -39,10 +39,9 @@ class Template:
         Args:
             forked: Whether it is a fork of this process; otherwise a new Python.
         """
-        # Only this user may look into the folder, so nobody else can ask for a process. Not in
-        # TMPDIR: the address of a socket has at most 107 characters.
-        folder = Path(tempfile.mkdtemp(prefix="coterie-", dir="/tmp"))
-        address = folder / "socket"
+        # Only this user may look into the folder, so nobody else can ask for a process.
+        folder = new_folder()
+        address = folder / SOCKET
         self._process: subprocess.Popen[bytes] | None = None
         self._end: IO[Any] | int  # the template ends when it is closed
         try:

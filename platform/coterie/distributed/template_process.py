@@ -14,13 +14,19 @@ import selectors
 import shutil
 import signal
 import socket
+import struct
 import sys
+import time
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
 _STREAMS = 3
+_PATIENCE_S = 2.0
+"""How long who asks may be silent: others wait meanwhile."""
+_CREDENTIALS = struct.Struct("3i")
+"""Process, user and group of the other end of a socket."""
 
 
 def main() -> None:
@@ -38,8 +44,12 @@ def run_fork(listener: socket.socket, ended: int, folder: Path) -> NoReturn:
     """Serve in a fork of a driver, until the pipe ends; the driver's code is not returned to."""
     os.setsid()
     nowhere = os.open(os.devnull, os.O_RDWR)
-    for stream in range(_STREAMS):  # or who reads the driver's output would wait for this process
-        os.dup2(nowhere, stream)
+    # Who reads the driver's output would wait for this process, and so would the local Ray, which
+    # ends with its standard input. Replaced, not closed: Python's objects close their own.
+    for descriptor in map(int, os.listdir("/proc/self/fd")):  # noqa: PTH208 - fds are numbers
+        if descriptor not in {listener.fileno(), ended, nowhere}:
+            with contextlib.suppress(OSError):  # that of the listing is closed
+                os.dup2(nowhere, descriptor, inheritable=descriptor < _STREAMS)
     atexit._clear()
     logging.getLogger().handlers.clear()
     status = 1
@@ -113,7 +123,8 @@ def _accept(listener: socket.socket) -> tuple[Mapping[str, Any], int | None]:
     asking, _ = listener.accept()
     streams: list[int] = []
     with asking:
-        received = _received(asking, streams)
+        asking.settimeout(_PATIENCE_S)
+        received = _received(asking, streams) if _is_ours(asking) else b""
         process = os.fork() if received.endswith(b"\n") and len(streams) == _STREAMS else None
         if process == 0:
             for number, stream in enumerate(streams):
@@ -124,13 +135,19 @@ def _accept(listener: socket.socket) -> tuple[Mapping[str, Any], int | None]:
         return json.loads(received) if process == 0 else {}, process
 
 
+def _is_ours(asking: socket.socket, user: int | None = None) -> bool:
+    """Whether a process of this user asks, or of another one that is named."""
+    told = asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return bool(_CREDENTIALS.unpack(told)[1] == (os.getuid() if user is None else user))
+
+
 def _received(asking: socket.socket, streams: list[int]) -> bytes:
     """Read a request and add its streams; it lacks its last byte if who asked has ended."""
-    received = b""
-    with contextlib.suppress(ConnectionError):
+    received, ending = b"", time.monotonic() + _PATIENCE_S
+    with contextlib.suppress(OSError):  # it has ended, or is silent
         received, descriptors, _, _ = socket.recv_fds(asking, 1 << 16, _STREAMS)
         streams.extend(descriptors)
-        while received and not received.endswith(b"\n"):
+        while received and not received.endswith(b"\n") and time.monotonic() < ending:
             more = asking.recv(1 << 16)
             if not more:
                 break
@@ -142,7 +159,7 @@ def _answer(asking: socket.socket) -> None:
     """Say that this worker is there, or end it: Ray may have ended who asked, and awaits none."""
     try:
         asking.send(b"1")
-    except ConnectionError:
+    except OSError:
         os._exit(0)
 
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import ray
 from ray.exceptions import RayError
 
+from coterie.distributed.local_ray import LocalRay
 from coterie.errors import RunError, reason
 
 _EVERY_S = 1.0
@@ -39,6 +40,10 @@ class ClusterWatch:
         if time.monotonic() < self._due or not ray.is_initialized():
             return
         self._due = time.monotonic() + _EVERY_S
+        if LocalRay.running is not None and LocalRay.running.killed:
+            raise RunError(
+                "The process that keeps the local Ray was killed; go on with resume=true."
+            )
         address = ray.get_runtime_context().gcs_address
         host, _, port = address.rpartition(":")
         try:

@@ -1,11 +1,51 @@
-"""What all figures share: palette, markers, an empty figure, and how one is written."""
+r"""What all figures share: one drawing context, palette, markers, ticks, and how one is written.
 
+A figure looks the same whatever the user's matplotlibrc or notebook says, and text is drawn as it
+is: `$`, `_`, `^` and `\` in the name of a class are no mathematics.
+"""
+
+import functools
 import io
+import logging
+import os
 import textwrap
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
 
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
+from coterie.errors import InterruptedRunError, printable, reason
+
+_BACKEND = "MPLBACKEND"
+try:
+    import matplotlib as mpl
+except ValueError:  # a backend that this matplotlib does not have; figures need none
+    os.environ.pop(_BACKEND, None)
+    import matplotlib as mpl
+finally:
+    from matplotlib.axes import Axes
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.font_manager import fontManager
+
+__all__ = [
+    "COLOURS",
+    "MARKERS",
+    "Axes",
+    "Drawing",
+    "Figure",
+    "blank",
+    "drawing",
+    "drawn",
+    "guarded",
+    "label",
+    "save",
+    "style",
+    "tick_step",
+    "ticks",
+]
 
 COLOURS = (
     "#3f90da",
@@ -22,6 +62,69 @@ COLOURS = (
 """Petroff's ten colours (2021, arXiv 2107.02270), told apart under colour blindness too."""
 
 MARKERS = "o^sDvP"
+NAME = 32
+"""Characters of a name in a figure."""
+
+_KEPT = ("backend", "interactive", "toolbar", "timezone", "keymap.", "webagg.", "docstring.")
+"""Settings that stay the user's: they are about windows."""
+_FONTS = ("DejaVu Sans", "Noto Sans CJK SC", "Noto Sans CJK JP", "Noto Sans", "Arial Unicode MS")
+"""Fonts by preference; matplotlib brings the first, and the others fill in what it lacks."""
+_STEPS = (1, 2, 5)
+
+ParametersT = ParamSpec("ParametersT")
+ResultT = TypeVar("ResultT")
+
+_logger = logging.getLogger(__name__)
+_lock = threading.RLock()  # matplotlib's settings are global
+
+
+@contextmanager
+def drawing() -> Iterator[None]:
+    """Draw with matplotlib's own settings, whatever the user's are, and put theirs back."""
+    with _lock, mpl.rc_context(), warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        defaults = mpl.rcParamsDefault
+        mpl.rcParams.update({k: defaults[k] for k in defaults if not k.startswith(_KEPT)})
+        there = set(fontManager.get_font_names())
+        mpl.rcParams["font.family"] = [name for name in _FONTS if name in there] or ["sans-serif"]
+        mpl.rcParams["text.parse_math"] = False
+        yield
+    if any("missing from font" in str(warning.message) for warning in told):
+        _tell_of_glyphs()
+
+
+def drawn(draw: Callable[ParametersT, ResultT]) -> Callable[ParametersT, ResultT]:
+    """Make a function draw in `drawing`."""
+
+    @functools.wraps(draw)
+    def within(*args: ParametersT.args, **kwargs: ParametersT.kwargs) -> ResultT:
+        with drawing():
+            return draw(*args, **kwargs)
+
+    return within
+
+
+@contextmanager
+def guarded(path: Path, tell: Callable[[str], None]) -> Iterator[None]:
+    """Go on where a figure cannot be drawn: tell it in a sentence, and leave no half of it."""
+    try:
+        yield
+    except InterruptedRunError:
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever it is, a figure ends no run
+        try:
+            path.unlink(missing_ok=True)
+        except OSError:
+            _logger.debug("%s: it cannot be deleted", path)
+        tell(f"{path}: the figure could not be drawn ({reason(error)}); the run goes on.")
+
+
+@functools.cache
+def _tell_of_glyphs() -> None:
+    _logger.warning(
+        "Some characters of names are in no installed font, and figures show boxes for them; "
+        "install one that has them, such as Noto Sans CJK."
+    )
 
 
 def style(number: int) -> tuple[str, str]:
@@ -29,8 +132,36 @@ def style(number: int) -> tuple[str, str]:
     return COLOURS[number % len(COLOURS)], MARKERS[number // len(COLOURS) % len(MARKERS)]
 
 
+def label(name: object) -> str:
+    """A name as a figure shows it: in one line, printable, and not too long."""
+    text = printable(str(name))
+    return text if len(text) <= NAME else f"{text[: NAME - 1]}…"
+
+
+def ticks(names: Sequence[object], most: int) -> tuple[list[int], list[str]]:
+    """Places and labels of at most `most` ticks, a round step apart."""
+    step = tick_step(len(names), most)
+    places = list(range(0, len(names), step))
+    return places, [label(names[place]) for place in places]
+
+
+def tick_step(count: int, most: int) -> int:
+    """The smallest of 1, 2, 5, 10, 20, 50, … that leaves at most `most` ticks."""
+    size = 1
+    while True:
+        for step in _STEPS:
+            if count <= step * size * most:
+                return step * size
+        size *= 10
+
+
 class Drawing(Figure):
     """A figure that notebooks show without pyplot."""
+
+    @drawn
+    def savefig(self, *args: Any, **kwargs: Any) -> None:
+        """Write it with the settings that it was drawn with."""
+        super().savefig(*args, **kwargs)
 
     def _repr_png_(self) -> bytes:
         content = io.BytesIO()
@@ -55,6 +186,7 @@ def save(figure: Figure, path: Path, about: str = "", dpi: int = 200) -> Path:
         dpi: Dots an inch.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
+    about = printable(about)
     if about:
         lines = textwrap.fill(about, int(13 * figure.get_figwidth()))
         figure.supxlabel(lines, x=0.01, ha="left", fontsize=8, color="#666666")

@@ -6,14 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from torch import Tensor
 
 from coterie.clustering.kmeans import kmeans
 from coterie.contract.data import Samples
-from coterie.evaluation.canvas import COLOURS, blank, save
+from coterie.evaluation.canvas import COLOURS, Axes, Figure, blank, drawn, save
 
 FEWEST = 10
 """Samples that a mean image stands for, at least: no sample of a client is shown."""
@@ -46,6 +44,7 @@ class Clustered:
     samples: Samples
 
 
+@drawn
 def cluster_figure(found: Clustered, path: Path, *, seed: int, about: str = "") -> Path:
     """Draw a row for each cluster, and the silhouette of other numbers of clusters. No label.
 
@@ -144,7 +143,11 @@ def _draw_silhouette(axes: Axes, found: Clustered, seed: int) -> None:
             with threadpool_limits(1):
                 scores[number] = silhouette_score(points.numpy(), labels)
     axes.plot(list(scores), list(scores.values()), color=COLOURS[0], marker="o", markersize=4)
-    axes.axvline(len(np.unique(found.assignments)), color=COLOURS[2], linestyle=":", linewidth=1)
+    own = len(np.unique(found.assignments))
+    near = own < 2 * _NUMBERS.stop  # a line far away would leave no room for the curve
+    if near:
+        axes.axvline(own, color=COLOURS[2], linestyle=":", linewidth=1)
     axes.set(xlabel="clusters of k-means", ylabel="silhouette")
-    axes.set_title("other numbers of clusters\n(dotted: this run's)", fontsize=10)
+    which = "dotted: this run's" if near else f"this run has {own:,}"
+    axes.set_title(f"other numbers of clusters\n({which})", fontsize=10)
     axes.grid(alpha=0.3)

@@ -4,12 +4,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from coterie.errors import DataError
-from coterie.evaluation.canvas import COLOURS, MARKERS, blank, save
+from coterie.evaluation.canvas import COLOURS, MARKERS, Axes, Figure, blank, drawn, label, save
 
 Curve = Sequence[tuple[int, float]]
 """(round, value) pairs, in the order of the rounds."""
@@ -19,6 +17,7 @@ Panel = tuple[str, Mapping[str, Curve]]
 _COLUMNS = 3
 
 
+@drawn
 def curves_figure(
     series: Mapping[str, Curve],
     path: Path,
@@ -42,6 +41,7 @@ def curves_figure(
     return save(draw_curves(series, boundaries), path, about)
 
 
+@drawn
 def draw_curves(series: Mapping[str, Curve], boundaries: Mapping[str, int] | None = None) -> Figure:
     """Draw curves against rounds: the losses of each stage on an axis, all scores on another.
 
@@ -100,13 +100,14 @@ def _within(round_: int, first: int, after: int | None, number: int) -> bool:
     return (number == 0 or round_ >= first) and (after is None or round_ < after)
 
 
-def _fill(axes: Axes, curves: Mapping[str, Curve], label: str, *, legend: bool) -> None:
+def _fill(axes: Axes, curves: Mapping[str, Curve], axis: str, *, legend: bool) -> None:
     """Lines with about ten markers each."""
+    lines = []
     for number, (name, curve) in enumerate(curves.items()):
         rounds, values = (np.array(part, dtype=np.float64) for part in zip(*curve, strict=True))
         colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
         every = max(1, len(rounds) // 10)
-        axes.plot(
+        lines += axes.plot(
             rounds,
             values,
             label=name,
@@ -117,17 +118,21 @@ def _fill(axes: Axes, curves: Mapping[str, Curve], label: str, *, legend: bool) 
             lw=1.4,
         )
     axes.set_xlabel("round")
-    axes.set_ylabel(label)
+    axes.set_ylabel(axis)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     axes.grid(alpha=0.25, linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)
     if legend:
-        axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False, fontsize=9)
+        names = [label(name) for name in curves]  # given, since matplotlib leaves out "_name"
+        axes.legend(
+            lines, names, loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False, fontsize=9
+        )
 
 
 def _mark_stages(axes: Axes, stages: Mapping[str, int]) -> None:
-    """A line half a round before each stage's first round, with its name above."""
+    """The name of each stage above its first round, and a line before each but the first."""
     top = axes.get_xaxis_transform()
     for name, first in stages.items():
-        axes.axvline(first - 0.5, color="#444444", linewidth=0.9, linestyle="--", zorder=1)
+        if first > min(stages.values()):
+            axes.axvline(first - 0.5, color="#444444", linewidth=0.9, linestyle="--", zorder=1)
         axes.text(first - 0.5, 1.02, name, transform=top, fontsize=9, color="#444444")

@@ -5,13 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.patheffects import withStroke
 from numpy.typing import NDArray
 
 from coterie.clustering.contingency import contingency
 from coterie.errors import DataError
-from coterie.evaluation.canvas import blank, save, style
+from coterie.evaluation.canvas import Axes, blank, drawn, label, save, style
 from coterie.evaluation.matching import match
 
 _NAMED = 20
@@ -27,6 +26,7 @@ _Panel = tuple[str, NDArray[np.int64], list[str], list[int]]
 """A title, each sample's group, and each group's name and style."""
 
 
+@drawn
 def embedding_figure(
     embeddings: NDArray[np.floating[Any]],
     labels: NDArray[np.integer[Any]] | None,
@@ -166,19 +166,43 @@ def _scatter(
     styles: Sequence[int],
 ) -> None:
     """Points by group; up to 20 groups are named in place and in a legend beside the panel."""
-    named = len(names) <= _NAMED
-    halo = [withStroke(linewidth=2.5, foreground="white")]
-    for group in sorted(set(groups.tolist()), key=lambda group: styles[group]):
-        x, y = points[groups == group].T
-        colour, marker = style(styles[group])
-        axes.scatter(x, y, s=12, c=colour, marker=marker, lw=0, alpha=0.8, label=names[group])
-        if named:
-            centre = int(np.hypot(x - np.median(x), y - np.median(y)).argmin())
-            place, text = (x[centre], y[centre]), names[group].partition(" (")[0]
-            axes.annotate(text, place, fontsize=9, ha="center", va="center", path_effects=halo)
     axes.set(xticks=[], yticks=[])
     axes.spines[:].set_visible(False)
-    if named:
-        axes.legend(
-            loc="center left", bbox_to_anchor=(1, 0.5), frameon=False, fontsize=9, markerscale=2
-        )
+    if len(names) > _NAMED:
+        _scatter_unnamed(axes, points, groups, styles)
+        return
+    halo = [withStroke(linewidth=2.5, foreground="white")]
+    drawn_groups = sorted(set(groups.tolist()), key=lambda group: styles[group])
+    handles = []
+    for group in drawn_groups:
+        x, y = points[groups == group].T
+        colour, marker = style(styles[group])
+        points_of = axes.scatter(x, y, s=12, c=colour, marker=marker, lw=0, alpha=0.8)
+        points_of.set_label(names[group])
+        handles.append(points_of)
+        centre = int(np.hypot(x - np.median(x), y - np.median(y)).argmin())
+        place, text = (x[centre], y[centre]), label(names[group].partition(" (")[0])
+        axes.annotate(text, place, fontsize=9, ha="center", va="center", path_effects=halo)
+    shown = [label(names[group]) for group in drawn_groups]
+    # Handles are given, since matplotlib leaves names such as "_hidden" out.
+    axes.legend(
+        handles,
+        shown,
+        loc="center left",
+        bbox_to_anchor=(1, 0.5),
+        frameon=False,
+        fontsize=9,
+        markerscale=2,
+    )
+
+
+def _scatter_unnamed(
+    axes: Axes, points: NDArray[np.float64], groups: NDArray[np.int64], styles: Sequence[int]
+) -> None:
+    """Points of many groups, all of one marker at once."""
+    looks = [style(number) for number in styles]
+    for marker in dict.fromkeys(marker for _, marker in looks):
+        rows = np.array([looks[group][1] == marker for group in groups.tolist()])
+        colours = [looks[group][0] for group in groups[rows].tolist()]
+        x, y = points[rows].T
+        axes.scatter(x, y, s=12, c=colours, marker=marker, lw=0, alpha=0.8)

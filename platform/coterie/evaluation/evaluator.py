@@ -1,6 +1,6 @@
 """Evaluate server states: predict on the backend, then score with pure functions."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
 import numpy as np
@@ -18,6 +18,7 @@ from coterie.errors import ContractError
 from coterie.evaluation.classification_metrics import classification_scores
 from coterie.evaluation.cluster_assignment import assign_clusters
 from coterie.evaluation.clustering_metrics import ClusteringScores
+from coterie.evaluation.label_distribution import class_spread, classes_held
 from coterie.evaluation.local_test_sets import LocalTestEvaluator
 from coterie.evaluation.probes import Probes
 from coterie.evaluation.raw_baseline import raw_clusters
@@ -47,6 +48,7 @@ class Evaluator(Scorer):
         unsupervised: Evaluator of the metrics without labels, if the config asks for it.
         local: Evaluator on the clients' own test sets, if the config asks for it.
         own: The user's metrics.
+        parts: Each client's rows, if the classes that clients have are to be counted.
     """
 
     config: EvaluationConfig
@@ -58,6 +60,7 @@ class Evaluator(Scorer):
     unsupervised: UnsupervisedEvaluator | None = None
     local: LocalTestEvaluator | None = None
     own: tuple[Metric, ...] = ()
+    parts: Sequence[Indices] = ()
     sent: int = 0  # the driver has all data
     missed: tuple[int, ...] = ()
     _baseline: dict[str, float] | None = field(default=None, repr=False)
@@ -77,24 +80,28 @@ class Evaluator(Scorer):
         For a clustering "acc", "nmi", "ari" and "kappa", unless k-means needs more samples than are
         labelled. For a classifier "acc" and "f1_macro", on the test set if there is one, or the
         metrics on the clients' test sets. If the config asks for them, "unsupervised/align" and so
-        on, and "linear/acc" of the linear probe.
+        on, and "linear/acc" and "knn/acc" of the probes.
         """
         found = {} if self.unsupervised is None else self.unsupervised.quick(server)
         blind = {f"{UNSUPERVISED}/{name}": value for name, value in found.items()}
-        wanted = self.config.linear_probe_between and self.labelled
-        probe = self._quick_probe(server) if wanted else {}
-        linear = {f"linear/{name}": value for name, value in probe.items()}
-        return {**self._quick_labelled(server), **linear, **blind}
+        probes = self._quick_probes(server) if self.labelled else {}
+        return {**self._quick_labelled(server), **probes, **blind}
 
-    def _quick_probe(self, server: ServerState) -> dict[str, float]:
-        """Scores of the linear probe on a fixed sample."""
+    def _quick_probes(self, server: ServerState) -> dict[str, float]:
+        """Scores of the probes that are wanted between rounds, on a fixed sample."""
+        linear, knn = self.config.linear_probe_between, self.config.knn_between
+        if not (linear or knn):
+            return {}
         fit, held, test_labels = self.held_out()
         most, seed = self.config.max_samples, self._seed
         fit, held = fixed_sample(fit, most, seed), fixed_sample(held, most, seed)
         split, labels = ("train", self._labels) if test_labels is None else ("test", test_labels)
         train, test = self._predict(server, "train", fit), self._predict(server, split, held)
         features = train.embedding, test.embedding
-        return self._probes.linear(features, (self._labels[fit], labels[held]))
+        targets = self._labels[fit], labels[held]
+        found = self._probes.linear(features, targets) if linear else {}
+        scores = {f"linear/{name}": value for name, value in found.items()}
+        return scores | ({"knn/acc": self._probes.knn(features, targets)} if knn else {})
 
     def _quick_labelled(self, server: ServerState) -> dict[str, float]:
         if self.local is not None:
@@ -132,6 +139,8 @@ class Evaluator(Scorer):
             metrics[LOCAL] = self.local.scores(server)
         if self.unsupervised is not None:
             metrics[UNSUPERVISED] = self.unsupervised.scores(server)
+        if len(self.parts) and self.labelled:
+            metrics["spread"] = classes_held(class_spread(self.data, self.parts)[0])
         if self.own:
             given = prediction.embedding, assignments, self._labels
             metrics["own"] = {metric.name: float(metric(*given)) for metric in self.own}

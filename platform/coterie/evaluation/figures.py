@@ -9,26 +9,28 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
 from coterie.clustering.contingency import Table
 from coterie.errors import DataError
-from coterie.evaluation.canvas import blank, save
+from coterie.evaluation.canvas import Axes, blank, drawn, save, ticks
 from coterie.evaluation.clustering_metrics import accuracy
 from coterie.evaluation.curves_figure import Curve, curves_figure
 from coterie.evaluation.embedding import embedding_figure
 from coterie.evaluation.matching import match
 
+_MOST_TICKS = 60
+
 __all__ = ["Curve", "confusion_figure", "curves_figure", "embedding_figure"]
 
 
+@drawn
 def confusion_figure(table: Table, class_names: Sequence[str], path: Path, about: str = "") -> Path:
     """Draw true classes (rows) against matched clusters (columns), with the accuracy as title.
 
     Columns are in the order of the classes that the clusters are matched to, unmatched clusters
     beyond a line. Colour is the share of the class (each row sums to 1), the numbers are counts;
-    above 30 × 30 cells there are only colours.
+    above 30 × 30 cells there are only colours, and not every row and column is named.
 
     Args:
         table: Counts (clusters, classes).
@@ -53,12 +55,12 @@ def confusion_figure(table: Table, class_names: Sequence[str], path: Path, about
     figure = blank(2.6 + min(0.5 * clusters, 15), 1.9 + min(0.42 * classes, 13))
     axes = figure.add_subplot()
     image = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1, aspect="auto")
-    axes.set_xticks(range(clusters), [str(row) for row in order])
-    axes.set_yticks(range(classes), class_names)
+    axes.set_xticks(*ticks(order, _MOST_TICKS))
+    axes.set_yticks(*ticks(class_names, _MOST_TICKS))
     axes.set(xlabel="cluster, in the order of its class", ylabel="true class")
     axes.tick_params(length=0)
     if max(clusters, classes) > 30:
-        axes.tick_params(labelsize=4.5)
+        axes.tick_params(labelsize=7)
         axes.tick_params(axis="x", rotation=90)
     axes.set_title(title, fontsize=11)
     if classes < clusters:  # What lies beyond counts as wrong.
@@ -66,7 +68,7 @@ def confusion_figure(table: Table, class_names: Sequence[str], path: Path, about
     if clusters * classes <= 30 * 30:
         _write_counts(axes, counts, shares)
     figure.colorbar(image, ax=axes, label="share of the class", pad=0.02)
-    return save(figure, path, about)
+    return save(figure, path, about, 200 if max(clusters, classes) <= _MOST_TICKS else 110)
 
 
 def _write_counts(axes: Axes, counts: Table, shares: NDArray[np.float64]) -> None:

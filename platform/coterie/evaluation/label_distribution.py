@@ -4,14 +4,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from matplotlib.axes import Axes
 from numpy.typing import NDArray
 from rich import box
 from rich.table import Table
 from rich.text import Text
 
 from coterie.contract.data import DataArrays, Indices
-from coterie.evaluation.canvas import blank, save
+from coterie.evaluation.canvas import Axes, blank, drawn, label, save, tick_step, ticks
 from coterie.tracking.formatting import shorten
 
 Counts = NDArray[np.int64]
@@ -39,6 +38,19 @@ def class_counts(
     client = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
     cells = np.bincount(client * classes + labels[rows], minlength=len(parts) * classes)
     return cells.reshape(len(parts), classes).astype(np.int64)
+
+
+def classes_held(counts: NDArray[np.int64]) -> dict[str, float]:
+    """In the mean over clients: "classes" with a sample, "classes_1%" with a hundredth of all.
+
+    Orchestra (Lubana et al., 2022), table 4.
+
+    Args:
+        counts: Each client's samples of each class (clients, classes).
+    """
+    shares = counts / counts.sum(axis=1, keepdims=True).clip(min=1)
+    held = {"classes": counts > 0, "classes_1%": shares >= 0.01}
+    return {name: float(found.sum(axis=1).mean()) for name, found in held.items()}
 
 
 def class_spread(data: DataArrays, parts: Sequence[Indices]) -> tuple[Counts, tuple[str, ...]]:
@@ -76,7 +88,7 @@ def class_table(
         class_names: The classes' names; their numbers if empty.
         client_names: The clients' names; their numbers if empty.
     """
-    names = list(class_names) or [str(number) for number in range(counts.shape[1])]
+    names = [label(name) for name in class_names] or list(map(str, range(counts.shape[1])))
     rows = _rows(counts, client_names)
     room = (_WIDTH - _lead_width(rows) + 1) // len(names) - 1
     if room < max(len(_short(count)) for _, row in rows for count in row):
@@ -87,8 +99,8 @@ def class_table(
     table = _empty_table(counts)
     for header in headers:
         table.add_column(Text(header), justify="right", no_wrap=True)
-    for label, row in rows:
-        table.add_row(Text(label), _short(row.sum()), *(_short(count) for count in row))
+    for lead, row in rows:
+        table.add_row(Text(lead), _short(row.sum()), *(_short(count) for count in row))
     return table
 
 
@@ -97,18 +109,18 @@ def _largest_classes_table(counts: Counts, rows: list[_Row], names: list[str]) -
     table.add_column("classes", justify="right", no_wrap=True)
     room = _WIDTH - _lead_width(rows) - len("classes ")
     table.add_column("largest classes", no_wrap=True, overflow="ellipsis", max_width=room)
-    for label, row in rows:
+    for lead, row in rows:
         order = np.argsort(-row, kind="stable")[:4]
         largest = ", ".join(f"{names[k]}: {_short(row[k])}" for k in order if row[k] > 0)
         counted = str(np.count_nonzero(row))
-        table.add_row(Text(label), _short(row.sum()), counted, Text(largest))
+        table.add_row(Text(lead), _short(row.sum()), counted, Text(largest))
     return table
 
 
 def _lead_width(rows: list[_Row]) -> int:
     """Width of the columns "client" and "samples", with a space after each."""
-    labels = ("client", *(label for label, _ in rows))
-    return max(map(len, labels)) + 1 + len("samples ")
+    leads = ("client", *(lead for lead, _ in rows))
+    return max(map(len, leads)) + 1 + len("samples ")
 
 
 def _empty_table(counts: Counts) -> Table:
@@ -124,8 +136,8 @@ def _rows(counts: Counts, names: Sequence[str]) -> list[_Row]:
     """The rows of the table; many clients' middle ones are replaced by their mean."""
 
     def one(client: int) -> _Row:
-        label = shorten(names[client], _NAME) if names else str(client)
-        return label, counts[client].astype(np.float64)
+        name = shorten(label(names[client]), _NAME) if names else str(client)
+        return name, counts[client].astype(np.float64)
 
     clients = range(len(counts))
     if len(clients) <= _MAX_ROWS:
@@ -145,6 +157,7 @@ def _short(count: float) -> str:
     return f"{count:.0f}" if count < 99_999.5 else f"{count / 1000:.0f}k"
 
 
+@drawn
 def label_distribution_figure(
     counts: Counts,
     class_names: Sequence[str],
@@ -162,8 +175,8 @@ def label_distribution_figure(
         about: What is run, for the line below the figure.
     """
     clients, classes = counts.shape
-    people = [shorten(name, _NAME) for name in client_names]
-    names = list(class_names) or [str(number) for number in range(classes)]
+    people = [shorten(label(name), _NAME) for name in client_names]
+    names = list(class_names) or list(map(str, range(classes)))
     width = float(np.clip(2.6 + 0.4 * clients, 5.0, 12.0))
     height = float(np.clip(1.2 + 0.3 * classes, 2.8, 12.0))
     figure = blank(width, height)
@@ -172,11 +185,10 @@ def label_distribution_figure(
     axes.set_title("Samples of each class on each client", fontsize=11)
     axes.set_xlabel("client")
     axes.set_ylabel("class")
-    client_step, class_step = _tick_step(clients, 30), _tick_step(classes, 40)
-    axes.set_xticks(range(0, clients, client_step), people[::client_step] or None)
+    axes.set_xticks(range(0, clients, tick_step(clients, 30)), ticks(people, 30)[1] or None)
     if people:
         axes.tick_params(axis="x", rotation=90 if clients > 4 else 0)
-    axes.set_yticks(range(0, classes, class_step), names[::class_step])
+    axes.set_yticks(*ticks(names, 40))
     if clients <= 20 and classes <= 20:
         _write_counts(axes, counts)
     figure.colorbar(image, ax=axes, label="samples")
@@ -192,8 +204,3 @@ def _write_counts(axes: Axes, counts: Counts) -> None:
             axes.text(
                 client, number, _short(float(count)), ha="center", va="center", color=colour, size=7
             )
-
-
-def _tick_step(count: int, most: int) -> int:
-    """The smallest round step that leaves at most `most` ticks."""
-    return next((step for step in (1, 2, 5, 10, 20, 50, 100) if count <= step * most), 500)

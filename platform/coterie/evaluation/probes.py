@@ -43,7 +43,7 @@ class Probes:
         if self.config.linear_probe:
             metrics["linear"] = self.linear(features, targets)
         if self.config.knn:
-            metrics["knn"] = {"acc": self._knn(features, targets)}
+            metrics["knn"] = {"acc": self.knn(features, targets)}
         return metrics
 
     def linear(
@@ -64,9 +64,10 @@ class Probes:
         )
         return asdict(scores)
 
-    def _knn(
+    def knn(
         self, features: tuple[Tensor, Tensor], targets: tuple[NDArray[np.int64], NDArray[np.int64]]
     ) -> float:
+        """Accuracy of the nearest neighbours; arguments as in `scores`."""
         train_y, test_y = (torch.from_numpy(y) for y in targets)
         k, count = self.config.knn_k, len(train_y)
         if 2 * k > count:

@@ -30,6 +30,16 @@ class _Built:
         trained = {name: value.requires_grad for name, value in module.named_parameters()}
         return cls(module, values, modes, trained)
 
+    @property
+    def whole(self) -> bool:
+        """Whether the module still has the tensors and parts that it was built with."""
+        shapes = {key: value.shape for key, value in _tensors(self.module).items()}
+        return (
+            shapes == {key: value.shape for key, value in self.values.items()}
+            and self.trained.keys() == dict(self.module.named_parameters()).keys()
+            and self.modes.keys() == dict(self.module.named_modules()).keys()
+        )
+
     def reset(self) -> LightningModule:
         """Put the module back into its initial state."""
         for key, value in _tensors(self.module).items():
@@ -66,7 +76,7 @@ class ModulePool:
 
     def fresh(self, kind: str, build: Callable[[], ModuleT]) -> ModuleT:
         """The module in its initial state; every process builds it from the same seed."""
-        if kind not in self._built:
+        if kind not in self._built or not self._built[kind].whole:  # a client took it apart
             with seeded(self._seed):
                 built = build()
             self._finish(built)

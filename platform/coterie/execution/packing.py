@@ -89,6 +89,11 @@ def _view(flat: Tensor, field: Field) -> Tensor:
     return part.view(field.torch_dtype).reshape(field.shape)
 
 
+def copied(tensors: Tensors) -> dict[str, Tensor]:
+    """Copies of the tensors, for code that may write into them."""
+    return {name: value.clone() for name, value in tensors.items()}
+
+
 def digest(packed: Packed) -> str:
     """A content hash: equal for equal names, dtypes, shapes and bits."""
     state = hashlib.blake2b(repr(packed.fields).encode(), digest_size=16)

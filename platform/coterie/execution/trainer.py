@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from lightning import Callback, LightningModule, Trainer
 from lightning.fabric.plugins.environments.lightning import LightningEnvironment
+from lightning.pytorch.utilities import rank_zero_only
 
 from coterie.config.schema import RunConfig
 from coterie.contract.client import Batches, Fit, LocalTrainer
@@ -57,6 +58,8 @@ class LightningTrainer:
     def build(self, epochs: int, *callbacks: Callback) -> Trainer:
         """Build a Trainer that only trains: no logger, checkpoints, bars, summary or validation."""
         logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+        # A client's Trainer is alone, whatever a launcher's variables say.
+        setattr(rank_zero_only, "rank", 0)  # noqa: B010 - it has no type
         return Trainer(
             accelerator=self.accelerator,
             devices=1,

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from coterie.aggregation.audit import smallest_sent
 from coterie.aggregation.exact import SumsExceededError
 from coterie.aggregation.pipeline import ClientStages, Pipeline
-from coterie.aggregation.stage import Contribution, Sums, Task
+from coterie.aggregation.stage import Contribution, StageTask, Sums
 from coterie.contract.client import ClientData, LocalTrainer
 from coterie.contract.data import Indices, Samples
 from coterie.contract.method import Method
-from coterie.contract.phase import Slots, Tensors
+from coterie.contract.phase import Phase, Slots, Tensors, read_only
 from coterie.errors import ConfigError, StateLostError, described, printable
 from coterie.execution.device import device_name
 from coterie.execution.events import (
@@ -35,7 +35,7 @@ from coterie.execution.events import (
 from coterie.execution.failure_trace import trace_of
 from coterie.execution.messages import bytes_peer, bytes_up, check_outcome, items_peer
 from coterie.execution.module_pool import ModulePool
-from coterie.execution.packing import Packed, pack, unpack
+from coterie.execution.packing import Packed, copied, pack, unpack
 from coterie.execution.silo_data import SiloData
 from coterie.execution.stacked_turns import StackedTurns
 from coterie.execution.turn_client import TurnClient
@@ -80,10 +80,11 @@ class Deadline:
 
 
 class _Call(NamedTuple):
-    """What the turns of a call share: its order, the slots and where contributions are summed."""
+    """What a call's turns share: its order, phase and slots, and where contributions are summed."""
 
     number: int
     order: Order
+    phase: Phase
     slots: Slots
     sums: Sums
 
@@ -124,7 +125,7 @@ class Worker:
         """Run the order's turns one after the other; the last event carries their sums."""
         slots = {name: unpack(self.resolve(handle)) for name, handle in order.slots.items()}
         sums = self.pipeline.open(order.key, call, order.layouts, order.stages)
-        take = partial(self._turn, _Call(call, order, slots, sums))
+        take = partial(self._turn, _Call(call, order, read_only(order.phase), slots, sums))
         if self.stacked is None:
             for turn in order.turns:
                 if self.deadline.limit is not None:
@@ -138,11 +139,13 @@ class Worker:
         started = time.perf_counter()
         stages = ClientStages()
         self.deadline.begin()
+        engines = True  # whether an error now is the engine's own: a client raises what it likes
         try:
-            stages = self._stages(of, turn)
-            client = self._client(turn, stages, trainer, pool)
-            offered = {slot: of.slots[slot] for slot in of.order.phase.down}
-            outcome = self.method.client(client, of.order.phase, offered)
+            stages, mail = self._stages(of, turn), self._mail(turn)
+            engines = False
+            client = self._client(turn, stages, mail, trainer, pool)
+            offered = {slot: copied(of.slots[slot]) for slot in of.phase.down}
+            outcome = self.method.client(client, of.phase, offered)
             self.deadline.check()
             outcome = check_outcome(
                 of.order.phase,
@@ -153,10 +156,11 @@ class Worker:
             )
             sent = stages.contribute(outcome)
             done = _turn_done(of.number, turn.client, sent, time.perf_counter() - started)
+            engines = True
             of.sums.add(turn.client, sent.up)  # last, so that a client that fails adds nothing
-        except (StateLostError, SumsExceededError):
-            raise
         except BaseException as error:  # one client stops no other, also not by sys.exit
+            if engines and isinstance(error, StateLostError | SumsExceededError):
+                raise
             self.deadline.stop()  # raises if the run is to stop, which is no client's failure
             _logger.debug("Client %d failed", turn.client, exc_info=True)
             refused = isinstance(error, ConfigError)
@@ -169,7 +173,7 @@ class Worker:
 
     def _stages(self, of: _Call, turn: Turn) -> ClientStages:
         """The aggregation's stages for a turn, and what the client has kept."""
-        task = Task(
+        task = StageTask(
             phase=of.order.phase,
             client=turn.client,
             samples=turn.size,
@@ -185,14 +189,23 @@ class Worker:
         named = order.phase.recipients
         return range(len(self.parts)) if named is None else named.get(turn.client, frozenset())
 
+    def _mail(self, turn: Turn) -> dict[int, Tensors]:
+        """Copies of the client's mail, for the client to write into."""
+        return {sender: self._read(turn, turn.mail[sender]) for sender in sorted(turn.mail)}
+
     def _client(
-        self, turn: Turn, stages: ClientStages, trainer: LocalTrainer, pool: ModulePool
+        self,
+        turn: Turn,
+        stages: ClientStages,
+        mail: Mapping[int, Tensors],
+        trainer: LocalTrainer,
+        pool: ModulePool,
     ) -> TurnClient:
         return TurnClient(
             id=turn.client,
-            data=self._data(turn.client),
+            data=self._data(turn.client).read_only(),
             state=stages.state,
-            mail={sender: self._read(turn, turn.mail[sender]) for sender in sorted(turn.mail)},
+            mail=mail,
             seed=turn.seed,
             needs_labels=self.method.needs_labels,
             trainer=trainer,
@@ -210,7 +223,7 @@ class Worker:
 
     def _read(self, turn: Turn, handle: Handle) -> Tensors:
         try:
-            return unpack(self.resolve(handle))
+            return copied(unpack(self.resolve(handle)))
         except StateLostError as error:
             raise StateLostError(turn.client) from error
 

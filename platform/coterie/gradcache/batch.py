@@ -7,11 +7,11 @@ from typing import Any, ClassVar
 from pydantic import PositiveInt
 from torch import Tensor
 
-from coterie.config.component import Component
+from coterie.config.method import MethodConfig
 from coterie.gradcache.cached import Part, Terms, cached_loss
 
 
-class MicroBatched(Component):
+class MicroBatched(MethodConfig):
     """Config of a method whose loss couples the samples of a batch."""
 
     micro_batch: ClassVar[str | None] = "micro_batch_size"

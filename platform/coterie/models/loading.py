@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
@@ -180,7 +179,7 @@ def read_section(path: Path, name: str, trust: Collection[str]) -> Component:
         return parse_component(values[name], trust)
     except ConfigError as error:
         raise ConfigError(f"{path}: {name}.{error}") from error
-    except (ValidationError, KeyError, TypeError) as error:
+    except (KeyError, TypeError, ValueError) as error:  # also pydantic's
         raise DataError(
             f"{path}: its {name} section is not this version's; use the version it names."
         ) from error

@@ -12,18 +12,19 @@ from torch import Tensor, nn
 
 from coterie.config.component import Component, NestedComponent, target_of, trust_of
 from coterie.config.file_digest import are_untouched
+from coterie.config.given_path import given_path
 from coterie.contract.kinds import check_kind
 from coterie.errors import ConfigError, CoterieError, DataError
 from coterie.models.loading import read_section, self_contained
 from coterie.models.saved_model import CONFIG, WEIGHTS, model_folder, read_description
-from coterie.networks.encoders import Encoder, EncoderConfig
+from coterie.networks.encoders import Encoder, EncoderConfig, ScalableConfig
 from coterie.networks.frozen import frozen
 
 _PREFIX = "encoder."
 """Where the encoder's weights are in a saved model."""
 
 
-class Pretrained(EncoderConfig):
+class Pretrained(ScalableConfig):
     """The encoder of an earlier run's `model/`, with its weights.
 
     The weights are read once, with the config, and travel with it, so nodes need no access to the
@@ -46,7 +47,7 @@ class Pretrained(EncoderConfig):
         """Fill in digest and network; a resolved config has both and may outlive the files."""
         if not isinstance(given, Mapping) or not isinstance(given.get("path"), str):
             return given
-        path = str(Path(given["path"]).expanduser().absolute())
+        path = str(given_path("encoder.path", given["path"]).absolute())
         resolved = given.get("digest") is not None and given.get("network") is not None
         if resolved and (are_untouched() or not _weights_file(path).is_file()):
             return {**given, "path": path}
@@ -86,8 +87,20 @@ class Pretrained(EncoderConfig):
         return frozen(encoder) if self.freeze else encoder
 
     def architecture(self) -> EncoderConfig:
-        """The network's own config."""
-        return self.network  # type: ignore[return-value]  # set when the config was read
+        """The network's own config.
+
+        Raises:
+            ConfigError: If representations are to have unit length, and it cannot do that.
+        """
+        network: EncoderConfig = self.network  # type: ignore[assignment]  # set when read
+        if not self.unit_length:
+            return network
+        if not isinstance(network, ScalableConfig):
+            raise ConfigError(
+                f"encoder.unit_length=true: the network of {self.path} is a "
+                f"{type(network).__name__}, which has no such key; leave it out."
+            )
+        return network.model_copy(update={"unit_length": True})
 
     def _load(self) -> dict[str, Tensor]:
         try:

@@ -17,6 +17,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from typing_extensions import TypedDict
 
+from coterie.config.given_path import given_path
 from coterie.config.plain_files import read_json
 from coterie.contract.clusterer import Clusterer, Prediction, parameter_dtype
 from coterie.contract.data import DataArrays
@@ -119,6 +120,15 @@ def model_description(model: Clusterer, server: ServerState, data: DataArrays) -
     }
 
 
+def example_samples(description: Mapping[str, Any]) -> Tensor:
+    """Eight samples of the shape and type that a model takes, always the same ones."""
+    given, drawn = description["input"], torch.Generator().manual_seed(0)
+    shape, dtype = (8, *given["shape"]), getattr(torch, given["dtype"])
+    if dtype == torch.uint8:
+        return torch.randint(0, 256, shape, dtype=dtype, generator=drawn)
+    return torch.randn(shape, dtype=dtype, generator=drawn)
+
+
 def blank_sample(data: DataArrays) -> Tensor:
     """A batch of one sample of the data's shape and type, all zero."""
     return torch.zeros(1, *data.shape, dtype=torch.from_numpy(data.samples[:1].copy()).dtype)
@@ -137,10 +147,16 @@ def model_folder(path: str | Path) -> Path:
     Raises:
         DataError: If there is none.
     """
-    given = Path(path).expanduser()
+    given = given_path("model", str(path))
     folder = next((f for f in (given, given / "model") if (f / DESCRIPTION).is_file()), None)
     if folder is not None:
         return folder
+    if given.is_file():
+        raise DataError(
+            f"{path}: it is a file, and a run's model is a folder; weights of a network, such as "
+            "Lightning's .ckpt, go in encoder.weights=FILE with encoder=timm:NAME or "
+            "encoder=torchvision:NAME."
+        )
     if not given.is_dir():
         raise DataError(f"{path}: there is no such folder; give a run's folder or its model/.")
     if (given / CONFIG).is_file():

@@ -65,24 +65,54 @@ def write_program(folder: Path, model: Clusterer, sample: Tensor) -> None:
         model: In eval mode, on the CPU.
         sample: A batch of one sample.
     """
-    from torch.export import Dim, export, save  # a slow import
-
     (folder / PROGRAM).unlink(missing_ok=True)
-    content = io.BytesIO()
-    # Each tensor gets memory of its own: what came in a message is a view of the message.
-    whole = copy.deepcopy(model)
-    own = {k: v.clone(memory_format=torch.contiguous_format) for k, v in whole.state_dict().items()}
-    whole.load_state_dict(own, assign=True)
     try:
-        batch = torch.cat([sample] * 2)
-        program = export(_Plain(whole), (batch,), dynamic_shapes=({0: Dim("n")},))
-        save(program, content)
-        checked = checked_program(content.getvalue())
+        checked = _exported(model, sample)
     except _CANNOT as error:
         _log.info("%s: the model is not exported (%s).", folder, reason(error))
         return
     with replacing(folder / PROGRAM) as temporary:
         temporary.write_bytes(checked)
+
+
+def write_program_file(path: Path, model: Clusterer, sample: Tensor) -> None:
+    """Write the program of a model to a file of its own.
+
+    Args:
+        path: The file.
+        model: In eval mode, on the CPU.
+        sample: A batch of one sample.
+
+    Raises:
+        DataError: If `torch.export` cannot take the model.
+    """
+    try:
+        checked = _exported(model, sample)
+    except _CANNOT as error:
+        raise DataError(f"{path}: torch.export cannot take the model ({reason(error)}).") from error
+    with replacing(path) as temporary:
+        temporary.write_bytes(checked)
+
+
+def plain(model: Clusterer) -> nn.Module:
+    """A copy of a model with a tuple as its result, and with memory of its own for each tensor.
+
+    What came in a message is a view of the message.
+    """
+    whole = copy.deepcopy(model)
+    own = {k: v.clone(memory_format=torch.contiguous_format) for k, v in whole.state_dict().items()}
+    whole.load_state_dict(own, assign=True)
+    return _Plain(whole)
+
+
+def _exported(model: Clusterer, sample: Tensor) -> bytes:
+    """The content of a program's file, for batches of any size."""
+    from torch.export import Dim, export, save  # a slow import
+
+    content, batch = io.BytesIO(), torch.cat([sample] * 2)
+    program = export(plain(model), (batch,), dynamic_shapes=({0: Dim("n")},))
+    save(program, content)
+    return checked_program(content.getvalue())
 
 
 def load_program(folder: Path) -> SavedProgram | None:

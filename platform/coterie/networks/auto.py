@@ -1,11 +1,11 @@
 """The encoder that fits the samples' size, for experiments that are not tied to a data set."""
 
-from coterie.networks.encoders import MLP, ConvNet3, Encoder, EncoderConfig, image_shape
+from coterie.networks.encoders import MLP, ConvNet3, Encoder, ScalableConfig, image_shape
 
 _SMALL, _MIDDLE, _LARGE = 32, 64, 224
 
 
-class Auto(EncoderConfig):
+class Auto(ScalableConfig):
     """The network for samples of this shape.
 
     | samples | network |
@@ -16,14 +16,16 @@ class Auto(EncoderConfig):
     | 65 to 223 | ResNet-18 with ImageNet's stem |
     | 224 and more | ResNet-50 with ImageNet's stem |
 
-    The shorter side counts. A network of one's own choice has keys; this one has none.
+    The shorter side counts. A network of one's own choice has more keys.
     """
 
     def build(self, shape: tuple[int, ...]) -> Encoder:
         """See `EncoderConfig.build`."""
-        return self.choice(shape).build(shape)
+        encoder = self.choice(shape).build(shape)
+        encoder.unit_length = self.unit_length
+        return encoder
 
-    def choice(self, shape: tuple[int, ...]) -> EncoderConfig:
+    def choice(self, shape: tuple[int, ...]) -> ScalableConfig:
         """The config of the network for samples of this shape."""
         if len(shape) == 1:
             return MLP()

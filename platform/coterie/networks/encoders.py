@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from coterie.config.component import Component
 from coterie.errors import ConfigError
-from coterie.networks.heads import UnitLength
+from coterie.precision import unit_rows
 
 Norm = Literal["batch", "group", "none"]
 """Normalisation of convolutional layers. Only "batch" couples the samples of a batch."""
@@ -28,15 +28,22 @@ class Encoder(nn.Module):
         network: Maps a batch of samples to (n, features).
         features: Width of the representation.
         files: What a saved model has to hold besides the weights: file name to content.
+        unit_length: Whether representations are brought to unit length.
     """
 
     def __init__(
-        self, network: nn.Module, features: int, files: Mapping[str, bytes] | None = None
+        self,
+        network: nn.Module,
+        features: int,
+        files: Mapping[str, bytes] | None = None,
+        *,
+        unit_length: bool = False,
     ) -> None:
         super().__init__()
         self.network = network
         self.features = features
         self.files: Mapping[str, bytes] = files or {}
+        self.unit_length = unit_length
 
     def forward(self, samples: Tensor) -> Tensor:
         """Encode a batch.
@@ -45,10 +52,10 @@ class Encoder(nn.Module):
             samples: Images (n, channels, height, width) with values in [0, 1], or vectors (n, d).
 
         Returns:
-            Representations (n, features).
+            Representations (n, features); those of unit length in float32 or wider.
         """
         representations: Tensor = self.network(samples)
-        return representations
+        return unit_rows(representations) if self.unit_length else representations
 
 
 class EncoderConfig(Component, ABC):
@@ -78,7 +85,18 @@ class EncoderConfig(Component, ABC):
         return self.architecture()
 
 
-class ConvNet2(EncoderConfig):
+class ScalableConfig(EncoderConfig, ABC):
+    """Base of the configs of encoders that can bring representations to unit length.
+
+    Distances are then functions of cosines (Schroff et al., "FaceNet: A Unified Embedding for Face
+    Recognition and Clustering", section 3), and no loss can move all representations away.
+    """
+
+    unit_length: bool = False
+    """Whether to bring representations to unit length."""
+
+
+class ConvNet2(ScalableConfig):
     """Two convolutions with pooling and a linear layer: a small network for federated averaging.
 
     Convolutions of w and 2w kernels 3×3 with padding 1, each followed by ReLU and a 2×2 maximum,
@@ -100,10 +118,12 @@ class ConvNet2(EncoderConfig):
             layers += [nn.Conv2d(inputs, outputs, 3, padding=1), nn.MaxPool2d(2), nn.ReLU()]
         flat = 2 * self.width * (height // 4) * (width // 4)
         layers += [nn.Flatten(), nn.Linear(flat, self.features), nn.ReLU()]
-        return Encoder(channels_last(nn.Sequential(*layers)), self.features)
+        return Encoder(
+            channels_last(nn.Sequential(*layers)), self.features, unit_length=self.unit_length
+        )
 
 
-class ConvNet3(EncoderConfig):
+class ConvNet3(ScalableConfig):
     """Three strided convolutions and a linear layer: CCFC's encoder for small images.
 
     Convolutions of w, 2w and 4w kernels 4×4 (64, 128 and 256 in CCFC) with stride 2 and padding 1,
@@ -119,8 +139,6 @@ class ConvNet3(EncoderConfig):
     """Normalisation after each convolution."""
     standardise: bool = False
     """Whether to append a BatchNorm without parameters, as CCFC's code does in the projector."""
-    unit_length: bool = False
-    """Whether to normalise representations to unit length, where no loss can move them all away."""
 
     def build(self, shape: tuple[int, ...]) -> Encoder:
         """See `EncoderConfig.build`."""
@@ -138,14 +156,13 @@ class ConvNet3(EncoderConfig):
         features = flat if self.features is None else self.features
         if self.standardise:
             layers.append(nn.BatchNorm1d(features, affine=False))
-        if self.unit_length:
-            layers.append(UnitLength())
-        network = nn.Sequential(*layers)
+        network: nn.Module = nn.Sequential(*layers)
         # On a CPU, group normalisation takes longer with channels last.
-        return Encoder(network if self.norm == "group" else channels_last(network), features)
+        network = network if self.norm == "group" else channels_last(network)
+        return Encoder(network, features, unit_length=self.unit_length)
 
 
-class ConvNet4(EncoderConfig):
+class ConvNet4(ScalableConfig):
     """Four strided convolutions and a dense layer: CP-CFL's encoder.
 
     Convolutions of 64, 128, 192 and 256 kernels 3×3 with stride 2 and no padding, then a dense
@@ -163,10 +180,12 @@ class ConvNet4(EncoderConfig):
             layers += [nn.Conv2d(inputs, outputs, 3, 2), nn.ReLU()]
             height, width = (height - 1) // 2, (width - 1) // 2
         layers += [nn.Flatten(), nn.Linear(256 * height * width, self.features), nn.ReLU()]
-        return Encoder(channels_last(nn.Sequential(*layers)), self.features)
+        return Encoder(
+            channels_last(nn.Sequential(*layers)), self.features, unit_length=self.unit_length
+        )
 
 
-class USPSNet(EncoderConfig):
+class USPSNet(ScalableConfig):
     """One convolution and three linear layers: CF-CL's encoder for USPS.
 
     8 kernels 3×3 (stride 1, no padding), then 1024, 256 and `features` units, ReLU in between.
@@ -174,8 +193,6 @@ class USPSNet(EncoderConfig):
 
     features: Width = 16
     """Width of the representation."""
-    unit_length: bool = False
-    """Whether to normalise representations to unit length."""
 
     def build(self, shape: tuple[int, ...]) -> Encoder:
         """See `EncoderConfig.build`."""
@@ -183,12 +200,10 @@ class USPSNet(EncoderConfig):
         flat = 8 * (height - 2) * (width - 2)
         layers = [nn.Conv2d(channels, 8, 3), nn.ReLU(), nn.Flatten()]
         layers += dense(flat, [1024, 256], self.features)
-        if self.unit_length:
-            layers.append(UnitLength())
-        return Encoder(nn.Sequential(*layers), self.features)
+        return Encoder(nn.Sequential(*layers), self.features, unit_length=self.unit_length)
 
 
-class MLP(EncoderConfig):
+class MLP(ScalableConfig):
     """Linear layers with ReLU in between, for feature vectors or flattened images."""
 
     hidden: Annotated[tuple[Width, ...], Field(strict=False)] = (512, 256)
@@ -199,15 +214,15 @@ class MLP(EncoderConfig):
     def build(self, shape: tuple[int, ...]) -> Encoder:
         """See `EncoderConfig.build`."""
         layers = [nn.Flatten(), *dense(math.prod(shape), list(self.hidden), self.features)]
-        return Encoder(nn.Sequential(*layers), self.features)
+        return Encoder(nn.Sequential(*layers), self.features, unit_length=self.unit_length)
 
 
-class Raw(EncoderConfig):
+class Raw(ScalableConfig):
     """No network: the samples, flattened, for methods that cluster raw data."""
 
     def build(self, shape: tuple[int, ...]) -> Encoder:
         """See `EncoderConfig.build`."""
-        return Encoder(nn.Flatten(), math.prod(shape))
+        return Encoder(nn.Flatten(), math.prod(shape), unit_length=self.unit_length)
 
 
 def channels_last(network: nn.Module) -> nn.Module:

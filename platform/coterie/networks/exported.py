@@ -9,7 +9,7 @@ from torch import Tensor
 
 from coterie.config.file_digest import are_untouched, with_digest
 from coterie.errors import ConfigError, DataError, reason
-from coterie.networks.encoders import Encoder, EncoderConfig
+from coterie.networks.encoders import Encoder, ScalableConfig
 from coterie.networks.frozen import frozen
 from coterie.networks.program_file import Program, ProgramError
 from coterie.networks.weight_files import read_file
@@ -18,7 +18,7 @@ PROGRAM = "encoder.pt2"
 """The program's name in a saved model."""
 
 
-class Exported(EncoderConfig):
+class Exported(ScalableConfig):
     """A network of any origin that `torch.export.save` wrote, with its weights, frozen.
 
     It takes a batch of samples (n, …) with values in [0, 1], for any n, and returns
@@ -78,8 +78,12 @@ class Exported(EncoderConfig):
                 f"encoder.path={self.path}: it gives no tensor (samples, features); export the "
                 "network without its classifier."
             )
-        return frozen(Encoder(network, int(found.shape[1]), {PROGRAM: self._content}))
+        files = {PROGRAM: self._content}
+        encoder = Encoder(network, int(found.shape[1]), files, unit_length=self.unit_length)
+        return frozen(encoder)
 
-    def among(self, folder: Path) -> EncoderConfig:
+    def among(self, folder: Path) -> ScalableConfig:
         """The same encoder, from the program in a saved model's folder."""
-        return type(self)(path=str(folder / PROGRAM), digest=self.digest)
+        return type(self)(
+            path=str(folder / PROGRAM), digest=self.digest, unit_length=self.unit_length
+        )

@@ -4,7 +4,6 @@ import copy
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
-from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
 import torch
@@ -12,8 +11,9 @@ from pydantic import Field, PositiveFloat, PositiveInt, PrivateAttr, model_valid
 from torch import Tensor, nn
 
 from coterie.config.file_digest import are_untouched, with_digest
+from coterie.config.given_path import given_path
 from coterie.errors import ConfigError, DataError, reason
-from coterie.networks.encoders import Encoder, EncoderConfig, image_shape
+from coterie.networks.encoders import Encoder, EncoderConfig, ScalableConfig, image_shape
 from coterie.networks.frozen import frozen
 from coterie.networks.weight_files import load_weights, parse_weights, read_file
 from coterie.precision import widened
@@ -39,7 +39,7 @@ class Built(NamedTuple):
     deviation: tuple[float, float, float]
 
 
-class NamedModel(EncoderConfig):
+class NamedModel(ScalableConfig):
     """A network of a library's, chosen by its name, without its classifier.
 
     Images are standardised by the network's own mean and deviation. Grey ones are repeated over
@@ -82,7 +82,7 @@ class NamedModel(EncoderConfig):
         if values.get("pretrained") is True and values.get("weights") is None:
             values["weights"] = cls.own_weights(given["model"])
         if isinstance(values.get("weights"), str):
-            values["weights"] = str(Path(values["weights"]).expanduser().absolute())
+            values["weights"] = str(given_path("encoder.weights", values["weights"]).absolute())
         return with_digest(values, file="weights", digest="digest", section="encoder")
 
     @model_validator(mode="after")
@@ -130,12 +130,12 @@ class NamedModel(EncoderConfig):
         if self.stem == "small":
             make_stem_small(self.model, built.network)
         if self.weights is not None:
-            load_weights(built.network, self._weights(built.head), self.weights)
+            load_weights(built.network, self._weights(), self.weights, built.head)
         features = self._features(built.network, height, width)
         prepared = Prepared(
             built.network, self.mean or built.mean, self.deviation or built.deviation, self.size
         )
-        encoder = Encoder(prepared, features)
+        encoder = Encoder(prepared, features, unit_length=self.unit_length)
         return frozen(encoder) if self.freeze else encoder
 
     def architecture(self) -> EncoderConfig:
@@ -143,14 +143,12 @@ class NamedModel(EncoderConfig):
         loose = {"pretrained": False, "weights": None, "digest": None, "freeze": False}
         return type(self)(**{**self.model_dump(), **loose})
 
-    def _weights(self, head: tuple[str, ...]) -> dict[str, Tensor]:
+    def _weights(self) -> dict[str, Tensor]:
         if not self._content:
             raise DataError(
                 f"encoder.weights={self.weights}: the file is no longer there; put it back."
             )
-        found = parse_weights(self._content, str(self.weights))
-        dropped = tuple(f"{name}." for name in head)
-        return {name: value for name, value in found.items() if not name.startswith(dropped)}
+        return parse_weights(self._content, str(self.weights))
 
     def _features(self, network: nn.Module, height: int, width: int) -> int:
         """The width of the output; on the meta device only shapes are computed."""

@@ -47,8 +47,6 @@ _PYTHON = {
 }
 """What a graph may call besides ATen's operators."""
 _STRUCTURES = {None, "builtins.tuple", "builtins.list", "builtins.dict"}
-_PREDICTION = "coterie.networks.clusterer.Prediction"
-"""The name under which older programs know the type of a model's result; now it is a tuple."""
 _DROPPED: dict[str, Any] = {"metadata": {}, "guards_code": []}
 """Parts of a graph that are not needed: paths and lines of source code, and checks as code."""
 _REFUSED = {"as_operator", "as_custom_obj", "custom_obj", "class_fqn"}
@@ -216,13 +214,11 @@ def _is_expression(text: str) -> bool:
 def _is_structure(spec: Any) -> bool:
     """Whether the arguments' or the results' structure is one of tuples, lists and dictionaries."""
     kind, context = spec["type"], spec["context"]
-    if kind == "collections.namedtuple":
-        fits = context == _PREDICTION
-    else:
-        names = (json.loads(context) if isinstance(context, str) else context) or []
-        listed = isinstance(names, list) and all(isinstance(name, str) for name in names)
-        fits = kind in _STRUCTURES and listed
-    return fits and all(map(_is_structure, spec["children_spec"]))
+    if kind not in _STRUCTURES:
+        return False
+    names = (json.loads(context) if isinstance(context, str) else context) or []
+    listed = isinstance(names, list) and all(isinstance(name, str) for name in names)
+    return listed and all(map(_is_structure, spec["children_spec"]))
 
 
 def _asserts(node: Any) -> bool:

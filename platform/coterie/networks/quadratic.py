@@ -5,6 +5,7 @@ features in φ, its borders between classes are quadrics. Everything is in integ
 division, so a sample's probabilities depend on neither batch, threads nor processor.
 """
 
+from collections.abc import Sequence
 from math import isqrt
 
 import numpy as np
@@ -23,7 +24,7 @@ _SAMPLES = 16
 _ROWS = 2048
 """Samples whose φ is held at a time."""
 RIDGE = 0.01
-"""Added to Σ φ φᵀ, as a share of its mean diagonal entry."""
+"""Of a fit of quadrics; see `fitted`."""
 
 
 def products_of(width: int, samples: int) -> int:
@@ -65,26 +66,52 @@ def _scale(width: int) -> float:
 
 
 def fit_sums(
-    points: Int[Tensor, "n c"], labels: Int64[Tensor, "n"], classes: int, leading: int
-) -> tuple[Float64[Tensor, "t"], Float64[Tensor, "q k"]]:
-    """The upper triangle of Σ φ φᵀ, row by row, and Σ φ y, of one-hot labels y."""
+    points: Int[Tensor, "n c"],
+    labels: Sequence[Int64[Tensor, "n"]],
+    classes: int,
+    leading: int,
+    scales: Float64[Tensor, "k"] | None = None,
+) -> tuple[Float64[Tensor, "t"], Float64[Tensor, "q k*l"]]:
+    """The upper triangle of Σ φ φᵀ, row by row, and Σ φ yᵀ of one-hot labels y.
+
+    Args:
+        points: Unit vectors, on the lattice.
+        labels: One or several labels of each; their columns of Σ φ yᵀ follow each other.
+        classes: Number of classes k of each.
+        leading: See `expand`.
+        scales: What φ is multiplied with in each class of the first labels; by default 1.
+    """
     size = 1 + points.shape[1] + leading * (leading + 1) // 2
     second = torch.zeros(size, size, dtype=torch.float64)
-    targets = torch.zeros(size, classes, dtype=torch.float64)
-    for part, own in zip(torch.split(points, _ROWS), torch.split(labels, _ROWS), strict=True):
+    targets = torch.zeros(size, classes * len(labels), dtype=torch.float64)
+    columns = torch.stack([own + place * classes for place, own in enumerate(labels)])
+    for part, own in zip(
+        torch.split(points, _ROWS), torch.split(columns, _ROWS, dim=1), strict=True
+    ):
         values = expand(part, leading)
+        if scales is not None:
+            values = (values * scales[own[0], None]).round().int()
         second += products(values)
-        targets.index_add_(1, own, off_lattice(values).T)
+        for each in own:
+            targets.index_add_(1, each, off_lattice(values).T)
     row, column = torch.triu_indices(size, size)
     return second[row, column], targets
 
 
-def fitted(triangle: Float64[Tensor, "t"], targets: Float64[Tensor, "q k"]) -> Int64[Tensor, "q k"]:
-    """The weights of the ridge regression on one-hot labels, in steps of 2^-20."""
+def fitted(
+    triangle: Float64[Tensor, "t"], targets: Float64[Tensor, "q k"], ridge: float = RIDGE
+) -> Int64[Tensor, "q k"]:
+    """The weights of the ridge regression on one-hot labels, in steps of 2^-20.
+
+    Args:
+        triangle: Of Σ φ φᵀ.
+        targets: Σ φ yᵀ.
+        ridge: Added to Σ φ φᵀ, as a share of its mean diagonal entry.
+    """
     size = len(targets)
     matrix = np.zeros((size, size))
     matrix[np.triu_indices(size)] = triangle.numpy()
-    matrix += RIDGE * matrix.trace() / size * np.eye(size)
+    matrix += ridge * matrix.trace() / size * np.eye(size)
     with threadpool_limits(1):
         weights = cho_solve(cho_factor(matrix), targets.numpy())
     return torch.from_numpy(np.round(weights * _FINE).astype(np.int64))
@@ -110,6 +137,10 @@ class QuadraticClassifier(nn.Module):
 
     def forward(self, representations: Float[Tensor, "n c"]) -> Float[Tensor, "n k"]:
         """Map unit vectors to probabilities, in float32."""
-        values = expand(rounded(representations).int(), self.leading).double()
-        scores = (values @ self.weights.double() / (UNIT * _FINE)).clamp_min(0.0) ** 3
+        scores = self.values(rounded(representations).int()).clamp_min(0.0) ** 3
         return (scores / scores.sum(dim=1, keepdim=True).clamp_min(1e-9)).float()
+
+    def values(self, points: Int[Tensor, "n c"]) -> Float64[Tensor, "n k"]:
+        """The regression's values of points on the lattice; exact."""
+        values = expand(points, self.leading).double()
+        return values @ self.weights.double() / (UNIT * _FINE)

@@ -8,8 +8,8 @@ from torchvision.models import resnet18, resnet34, resnet50
 
 from coterie.networks.encoders import (
     Encoder,
-    EncoderConfig,
     Norm,
+    ScalableConfig,
     channels_last,
     image_shape,
     normalisation,
@@ -18,7 +18,7 @@ from coterie.networks.encoders import (
 _DEPTHS = {18: (resnet18, 512), 34: (resnet34, 512), 50: (resnet50, 2048)}
 
 
-class ResNet(EncoderConfig):
+class ResNet(ScalableConfig):
     """A residual network (He et al., 2016) whose representation is the average-pooled last block.
 
     Weights have torchvision's random initialisation and are never downloaded. Without
@@ -44,7 +44,7 @@ class ResNet(EncoderConfig):
             network.maxpool = nn.Identity()
         elif channels != 3:
             network.conv1 = _first_convolution(channels, kernel=7, stride=2)
-        return Encoder(channels_last(network), features)
+        return Encoder(channels_last(network), features, unit_length=self.unit_length)
 
 
 def _first_convolution(channels: int, kernel: int, stride: int) -> nn.Conv2d:

@@ -1,14 +1,16 @@
 """Weights of networks from files: safetensors, or PyTorch's without code in them."""
 
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from lightning.fabric.utilities.data import AttributeDict
 from safetensors.torch import load
 from torch import Tensor, nn
 
+from coterie.config.given_path import given_path
 from coterie.config.regular_files import open_regular
 from coterie.errors import ConfigError, DataError, reason
 
@@ -23,7 +25,7 @@ def read_file(key: str, path: str) -> bytes:
         ConfigError: If it cannot be read.
     """
     try:
-        with open_regular(Path(path).expanduser()) as file:
+        with open_regular(given_path(key, path)) as file:
             return file.read()
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else error
@@ -42,7 +44,8 @@ def parse_weights(content: bytes, path: str) -> dict[str, Tensor]:
     try:
         if Path(path).suffix == ".safetensors":
             return load(content)
-        found: Any = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+        with torch.serialization.safe_globals([AttributeDict]):  # Lightning's hyperparameters
+            found: Any = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     except Exception as error:  # of damaged files PyTorch raises more kinds than it names
         raise DataError(
             f"{path}: its weights cannot be read ({reason(error)}); save the network's "
@@ -57,13 +60,27 @@ def parse_weights(content: bytes, path: str) -> dict[str, Tensor]:
     return dict(weights)
 
 
-def load_weights(network: nn.Module, weights: Mapping[str, Tensor], path: str) -> None:
+def load_weights(
+    network: nn.Module, weights: Mapping[str, Tensor], path: str, dropped: Sequence[str] = ()
+) -> None:
     """Give a network its weights, all of them.
+
+    A checkpoint of Lightning has those of a whole module: if the network is one part of it, such as
+    `model.`, the part is taken.
+
+    Args:
+        network: The network.
+        weights: Its weights, or those of a module that holds it.
+        path: The file, for errors.
+        dropped: Parts of the network that are not wanted, such as its classifier.
 
     Raises:
         ConfigError: At the first weight that is missing, superfluous or of another shape.
     """
     wanted = network.state_dict()
+    heads = tuple(f"{name}." for name in dropped)
+    found = _part(weights, wanted)
+    weights = {name: value for name, value in found.items() if not name.startswith(heads)}
     for name in sorted(wanted.keys() | weights.keys()):
         shapes = [tuple(of[name].shape) if name in of else None for of in (wanted, weights)]
         if shapes[0] == shapes[1]:
@@ -76,3 +93,16 @@ def load_weights(network: nn.Module, weights: Mapping[str, Tensor], path: str) -
             "(encoder.stem, encoder.size)."
         )
     network.load_state_dict(dict(weights), strict=False)
+
+
+def _part(weights: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """The weights whose names begin with the network's place in a larger one, without that."""
+    needed = [name for name in wanted if not name.endswith("num_batches_tracked")]
+    if not needed or needed[0] in weights:
+        return weights
+    starts = [name.removesuffix(needed[0]) for name in weights if name.endswith(f".{needed[0]}")]
+    for start in starts:
+        own = {name.removeprefix(start): w for name, w in weights.items() if name.startswith(start)}
+        if own.keys() >= set(needed):
+            return own
+    return weights

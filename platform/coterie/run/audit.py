@@ -8,6 +8,7 @@ from pathlib import Path
 from coterie.config.component import target_of
 from coterie.config.schema import RunConfig
 from coterie.evaluation.membership import Membership
+from coterie.run.audit_conclusions import conclusions
 from coterie.run.audit_messages import AuditedKey, audited_keys
 from coterie.run.model_attacks import FEWEST, ModelAttacks, why_no_attack
 from coterie.tracking.atomic import replacing
@@ -65,6 +66,7 @@ def _write(config: RunConfig, path: Path, done: Audited) -> None:
         "messages": [key.row() for key in done.keys],
         "membership": {name: found.row() for name, found in done.attacks.items()},
         "note": done.note,
+        "conclusions": conclusions(done.keys, done.attacks, config.privacy),
     }
     text = json.dumps(record, indent=2, ensure_ascii=False, allow_nan=False)
     with replacing(path, private=True) as temporary:

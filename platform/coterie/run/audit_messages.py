@@ -52,8 +52,8 @@ def audited_keys(metrics: Path) -> list[AuditedKey]:
     phases = [row for row in rows if row.get("scope") == "messages"]
     if not phases:
         raise DataError(
-            f"{metrics}: it does not say what clients sent, because no phase has ended or an "
-            "earlier version wrote it; run it again."
+            f"{metrics}: it does not say what clients sent, because no phase has ended; run "
+            "it again."
         )
     try:
         return [*_joined(sent for phase in phases for sent in phase["messages"]), *_failures(rows)]

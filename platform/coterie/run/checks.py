@@ -6,12 +6,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from coterie.config.component import Component, load_target, target_of
+from coterie.config.component import load_target, target_of
+from coterie.config.method import MethodConfig
 from coterie.config.schema import RunConfig
 from coterie.contract.data import DataArrays
 from coterie.contract.method import Task
 from coterie.contract.seeds import seeded
-from coterie.errors import ConfigError, reason
+from coterie.errors import ConfigError, out_of_memory, reason
 from coterie.evaluation.own_metrics import build_metrics
 from coterie.execution.silo_data import is_siloed
 from coterie.run.precision_checks import check_precision
@@ -109,7 +110,7 @@ def _check_slice(config: RunConfig) -> None:
         )
 
 
-def _check_encoder(task: Task, method: Component) -> None:
+def _check_encoder(task: Task, method: MethodConfig) -> None:
     """Encode two blank samples: a user's network may differ from its declared width."""
     with seeded(0), torch.no_grad():
         encoder = _built(task)
@@ -142,7 +143,14 @@ def _check_encoder(task: Task, method: Component) -> None:
 
 
 def _built(task: Task) -> nn.Module:
-    encoder = task.encoder.build(task.shape)
+    try:
+        encoder = task.encoder.build(task.shape)
+    except (MemoryError, RuntimeError) as error:
+        if not out_of_memory(error):
+            raise
+        raise ConfigError(
+            f"encoder: it does not fit into memory ({reason(error)}); make it smaller."
+        ) from error
     if not isinstance(getattr(encoder, "features", None), int):
         raise ConfigError(
             f"encoder: build returned {type(encoder).__name__}, no Encoder; return "

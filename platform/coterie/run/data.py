@@ -1,8 +1,9 @@
 """Reads a run's data: split over the clients here, or surveyed where siloed clients keep it."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,6 +17,7 @@ from coterie.contract.seeds import derive_seed
 from coterie.errors import ConfigError, DataError
 from coterie.evaluation.sampling import labelled_rows
 from coterie.execution.silo_data import SiloData, is_siloed, silo_names
+from coterie.run.same_data import fingerprint
 
 _log = logging.getLogger(__name__)
 _DTYPES = {"64-true": torch.float64, "bf16-true": torch.bfloat16}
@@ -30,12 +32,14 @@ class RunData:
         parts: Client to its rows of the training samples.
         siloed: Whether the data stays where its clients are.
         labelled: Whether every training sample has a label.
+        fingerprint: What a resumed run compares with its checkpoint's.
     """
 
     arrays: DataArrays
     parts: Sequence[Indices]
     siloed: bool
     labelled: bool
+    fingerprint: Mapping[str, Any]
 
 
 def read_data(config: RunConfig) -> RunData:
@@ -60,10 +64,15 @@ def read_data(config: RunConfig) -> RunData:
         surveys = survey_silos(config)
         arrays, parts = arrays_of_silos(config, surveys)
         labelled = all(survey.labelled for survey in surveys)
-        return RunData(arrays=arrays, parts=parts, siloed=True, labelled=labelled)
+        digests = [survey.digest for survey in surveys]
+        found = fingerprint(arrays, parts, digests)
+        return RunData(
+            arrays=arrays, parts=parts, siloed=True, labelled=labelled, fingerprint=found
+        )
     arrays, parts = read_and_split(config)
     labelled = arrays.labels is not None and bool((arrays.labels >= 0).all())
-    return RunData(arrays=arrays, parts=parts, siloed=False, labelled=labelled)
+    found = fingerprint(arrays, parts)
+    return RunData(arrays=arrays, parts=parts, siloed=False, labelled=labelled, fingerprint=found)
 
 
 def read_and_split(config: RunConfig) -> tuple[DataArrays, list[Indices]]:
@@ -84,12 +93,20 @@ def read_and_split(config: RunConfig) -> tuple[DataArrays, list[Indices]]:
     _tell_if_mixed(data, parts)
     parts = without_pool(parts, draw_pool(data, config.labelled_pool, config.seed))
     for client, rows in enumerate(parts):
-        if len(rows) < 2:
+        # A site may have one sample, which many methods can use; dealt out, it is a mistake.
+        if len(rows) < 2 and not (len(rows) and _is_of_one_site(data, rows)):
             raise DataError(
                 f"partition: client {client} of {len(parts)} has {len(rows)} samples, each needs "
                 "2; lower partition.clients, or choose a more even partition."
             )
     return data, parts
+
+
+def _is_of_one_site(data: DataArrays, rows: Indices) -> bool:
+    """Whether these rows are all that one of the data's own clients has."""
+    return data.owners is not None and bool(
+        (data.owners == data.owners[rows[0]]).sum() == len(rows)
+    )
 
 
 def _tell_if_mixed(data: DataArrays, parts: Sequence[Indices]) -> None:
@@ -169,8 +186,8 @@ def arrays_of_silos(
                 f"{names[0]} {first.dtype} of {first.shape}; make them alike, for images with "
                 "data.source.size and mode."
             )
-        if found.size < 2:
-            raise DataError(f"client {name} has {found.size} samples, it needs 2; add some.")
+        if not found.size:
+            raise DataError(f"client {name} has no sample; add some, or take it out.")
     ends = np.cumsum([found.size for found in surveys])
     shape = (int(ends[-1]), *first.shape)
     data = DataArrays(

@@ -1,6 +1,7 @@
 """Evaluates a run's checkpoint: clusters, probes, fine-tuning, and scores without labels."""
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,6 +34,8 @@ from coterie.tracking.formatting import without_auroc
 from coterie.tracking.metrics_log import finite, flat
 from coterie.tracking.run_directory import RunDirectory
 from coterie.tracking.score_names import score_tables
+
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,7 +154,10 @@ class RunEvaluation:
         if self.config.evaluation.figures:
             seed = self._seed("figures") % 2**31
             line = about([self.config])
-            outputs += draw_evaluation(folder, evaluation, self._assembly.data, seed, line)
+            data = self._assembly.data
+            outputs += draw_evaluation(
+                folder, evaluation, data, seed=seed, line=line, tell=_logger.warning
+            )
         done = EvaluatedRun(folder=folder, metrics=metrics, outputs=tuple(outputs))
         if "wandb" in self.config.tracking.loggers:
             self._send(done, record)

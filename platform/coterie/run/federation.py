@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from lightning.pytorch.loggers import Logger
-from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from coterie.config.about import about
@@ -30,6 +29,7 @@ from coterie.errors import (
     described,
     listed,
 )
+from coterie.evaluation.canvas import Figure, guarded
 from coterie.evaluation.label_distribution import (
     class_spread,
     class_table,
@@ -50,6 +50,7 @@ from coterie.tracking.console import ConsoleView
 from coterie.tracking.formatting import without_auroc
 from coterie.tracking.run_directory import RunDirectory
 from coterie.tracking.skipped import SKIPPED, check_same_skipped, write_skipped
+from coterie.tracking.streams import open_missing
 
 _DROPPED_EXIT_CODE = 3
 _JOB_VARIABLE = "RAY_JOB_CONFIG_JSON_ENV_VAR"
@@ -151,6 +152,7 @@ class Federation:
             RunError: If the run cannot go on; the status in summary.json is then "failed".
             InterruptedRunError: After Ctrl-C or SIGTERM and a checkpoint.
         """
+        open_missing()
         directory = self._directory()
         with claimed(directory.path):
             directory.sweep()
@@ -216,11 +218,11 @@ class Federation:
                 stored = directory.read_config()
                 session.extension = check_same_run(stored, self._config)
                 session.remeasured = measured_otherwise(stored, self._config)
-            self._introduce(directory)
+            self._introduce(directory, session.warn)
         except OSError as error:
             raise session.system_error(error, "nothing was trained") from error
 
-    def _introduce(self, directory: RunDirectory) -> None:
+    def _introduce(self, directory: RunDirectory, warn: Callable[[str], None]) -> None:
         """Show the run's facts and how classes are spread over clients, before training."""
         data, workload = self._assembly.data, self._assembly.workload
         facts = {
@@ -262,7 +264,8 @@ class Federation:
         if self._config.evaluation.figures:
             directory.figures.mkdir(parents=True, exist_ok=True)
             path = directory.figures / "partition.png"
-            label_distribution_figure(counts, names, path, clients, about([self._config]))
+            with guarded(path, warn):
+                label_distribution_figure(counts, names, path, clients, about([self._config]))
 
     @property
     def _name(self) -> str:

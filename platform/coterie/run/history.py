@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from matplotlib.figure import Figure
 
+from coterie.evaluation.canvas import Figure
 from coterie.evaluation.curves_figure import draw_curves
 from coterie.tracking.metrics_log import read_rows
 

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM ask the run to stop; a second one ends the process at once."""
+"""Signals ask the run to stop after a checkpoint; a second Ctrl-C or SIGTERM ends it at once."""
 
 import os
 import signal
@@ -9,22 +9,28 @@ from typing import Any
 from coterie.errors import InterruptedRunError
 
 _EXIT_CODE = 130
+_FROM_PEOPLE = (signal.SIGINT, signal.SIGTERM)
+_FROM_SYSTEMS = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)
+"""Of batch systems before a time limit, some of them more than once, and of a terminal's end."""
 
 
 class Interrupts:
-    """Handles SIGINT and SIGTERM within a `with` block, in the main thread only.
+    """Handles signals within a `with` block, in the main thread only.
 
-    The handler sets a flag and `check` raises where it is safe; a handler that raised could do so
-    in the middle of a checkpoint.
+    SIGHUP and those of batch systems stay ignored if they are, as under nohup, and never end the
+    process: they may come again, or before a SIGTERM. The handler sets a flag and `check` raises
+    where it is safe; a handler that raised could do so in the middle of a checkpoint.
     """
 
     def __init__(self) -> None:
         self._signal: str | None = None
+        self._impatient = False
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> "Interrupts":
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
+            ours = [n for n in _FROM_SYSTEMS if signal.getsignal(n) == signal.SIG_DFL]
+            for number in (*_FROM_PEOPLE, *ours):
                 self._before[number] = signal.signal(number, self._handle)
         return self
 
@@ -43,6 +49,8 @@ class Interrupts:
             raise InterruptedRunError(f"{self._signal} came; {outcome}.")
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self._signal is not None:
-            os._exit(_EXIT_CODE)
-        self._signal = signal.Signals(number).name
+        if number in _FROM_PEOPLE:
+            if self._impatient:
+                os._exit(_EXIT_CODE)
+            self._impatient = True
+        self._signal = self._signal or signal.Signals(number).name

@@ -1,7 +1,7 @@
 """What a run leaves in its directory: models, assignments, summary and figures."""
 
 import shutil
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +15,10 @@ from coterie.contract.data import DataArrays, Indices
 from coterie.contract.observer import Status
 from coterie.contract.own_module import FederatesModule
 from coterie.contract.phase import ServerState
+from coterie.evaluation.canvas import guarded
 from coterie.evaluation.cluster_figure import Clustered, cluster_figure
 from coterie.evaluation.figures import confusion_figure, curves_figure, embedding_figure
+from coterie.evaluation.label_distribution import client_names
 from coterie.evaluation.scorer import Evaluation
 from coterie.execution.device import client_device, device_name
 from coterie.models.module_checkpoint import CHECKPOINT, write_module
@@ -30,6 +32,9 @@ from coterie.tracking.atomic import replacing
 from coterie.tracking.environment import commit
 from coterie.tracking.run_directory import RunDirectory
 from coterie.tracking.summary import Summary
+
+Tell = Callable[[str], None]
+"""Shows the user a sentence."""
 
 
 def write_models(
@@ -64,24 +69,37 @@ def write_models(
         write_model(groups / str(group), own, directory.config, server, data)
 
 
-def write_assignments(path: Path, evaluation: Evaluation, parts: Sequence[Indices]) -> None:
-    """Write `assignments.parquet`: a row of sample, client, cluster, confidence per sample held."""
+def write_assignments(
+    path: Path, evaluation: Evaluation, parts: Sequence[Indices], data: DataArrays
+) -> None:
+    """Write `assignments.parquet`: a row of sample, client, cluster, confidence per sample held.
+
+    Where they have names, such as files and sites, these are in `name` and `client_name`.
+    """
     if evaluation.assignments is None or evaluation.confidence is None:
         return
     rows = np.concatenate(parts)
     clients = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
     order = np.argsort(rows, kind="stable")
     rows, clients = rows[order], clients[order]
+    sites = client_names(data, parts)
     table = pa.table(
         {
             "sample": pa.array(rows, pa.int64()),
+            **({"name": [_utf8(data.names[row]) for row in rows]} if len(data.names) else {}),
             "client": pa.array(clients, pa.int32()),
+            **({"client_name": [_utf8(sites[k]) for k in clients]} if sites else {}),
             "cluster": pa.array(evaluation.assignments[rows], pa.int32()),
             "confidence": pa.array(evaluation.confidence[rows], pa.float32()),
         }
     )
     with replacing(path, private=True) as temporary:
         pq.write_table(table, temporary)
+
+
+def _utf8(name: str) -> str:
+    """A name that is text in every file: what is no UTF-8 is written as its bytes."""
+    return name.encode("utf-8", "backslashreplace").decode()
 
 
 def summary_of(
@@ -134,22 +152,35 @@ def draw_figures(
     server: ServerState,
     *,
     seed: int,
+    tell: Tell,
 ) -> list[Path]:
-    """Draw curves, groups of clients, confusion after matching, clusters, and t-SNE."""
+    """Draw curves, groups of clients, confusion after matching, clusters, and t-SNE.
+
+    Returns:
+        The figures; one that cannot be drawn is told instead.
+    """
     line = about([recorder.config])
-    folder.mkdir(parents=True, exist_ok=True)
     drawn = []
     curves: Mapping[str, Sequence[tuple[int, float]]] = recorder.curves
-    if any(curves.values()):
-        drawn.append(curves_figure(curves, folder / "curves.png", recorder.stages, line))
-    if recorder.groups is not None:
-        groups = recorder.groups.draw(folder / "client_groups.png", server, line)
+    path = folder / "curves.png"
+    with guarded(path, tell):
+        if any(curves.values()):
+            drawn.append(curves_figure(curves, path, recorder.stages, line))
+    path = folder / "client_groups.png"
+    with guarded(path, tell):
+        groups = None if recorder.groups is None else recorder.groups.draw(path, server, line)
         drawn += [] if groups is None else [groups]
-    return [*drawn, *draw_evaluation(folder, evaluation, data, seed, line)]
+    return [*drawn, *draw_evaluation(folder, evaluation, data, seed=seed, line=line, tell=tell)]
 
 
 def draw_evaluation(
-    folder: Path, evaluation: Evaluation, data: DataArrays, seed: int, line: str
+    folder: Path,
+    evaluation: Evaluation,
+    data: DataArrays,
+    *,
+    seed: int,
+    line: str,
+    tell: Tell,
 ) -> list[Path]:
     """Draw confusion after matching, the clusters, and t-SNE, where there is the data for them.
 
@@ -159,31 +190,37 @@ def draw_evaluation(
         data: The training data.
         seed: Of t-SNE.
         line: What was run, for the line below the figures.
+        tell: Called with a sentence about each figure that cannot be drawn.
     """
     drawn = []
     if evaluation.table is not None:
         path = folder / "confusion.png"
-        drawn.append(confusion_figure(evaluation.table, data.classes, path, line))
+        with guarded(path, tell):
+            drawn.append(confusion_figure(evaluation.table, data.classes, path, line))
     if evaluation.assignments is not None and evaluation.confidence is not None:
         found = Clustered(
             evaluation.embedding, evaluation.assignments, evaluation.confidence, data.samples
         )
-        drawn.append(cluster_figure(found, folder / "clusters.png", seed=seed, about=line))
+        path = folder / "clusters.png"
+        with guarded(path, tell):
+            drawn.append(cluster_figure(found, path, seed=seed, about=line))
     labels = data.labels  # t-SNE colours all samples by class, or none
     if labels is not None and (labels < 0).any():
         labels = None
     if len(evaluation.embedding) >= 5 and (
         labels is not None or evaluation.assignments is not None
     ):
-        drawn.append(
-            embedding_figure(
-                evaluation.embedding.float().numpy(),  # NumPy has no bfloat16
-                labels,
-                evaluation.assignments,
-                data.classes,
-                folder / "tsne.png",
-                seed=seed,
-                about=line,
+        path = folder / "tsne.png"
+        with guarded(path, tell):
+            drawn.append(
+                embedding_figure(
+                    evaluation.embedding.float().numpy(),  # NumPy has no bfloat16
+                    labels,
+                    evaluation.assignments,
+                    data.classes,
+                    path,
+                    seed=seed,
+                    about=line,
+                )
             )
-        )
     return drawn

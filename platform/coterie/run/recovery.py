@@ -1,7 +1,9 @@
 """The state that a run starts from, and goes back to when clients' states are lost."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from coterie.checkpoints.checkpoint import Loaded, has_checkpoint, load_checkpoint
 from coterie.config.schema import RunConfig
@@ -11,6 +13,7 @@ from coterie.errors import RunError, StateLostError
 from coterie.execution.backend import Backend
 from coterie.rounds.state import RunState
 from coterie.run.recorder import Recorder
+from coterie.run.same_data import check_same_data, follow_clients
 from coterie.run.same_run import check_same_run
 
 _MAX_RECOVERIES = 3
@@ -27,6 +30,7 @@ class Recovery:
         backend: Stores clients' states.
         recorder: Its metrics and curves go back with the state.
         view: Is told about it.
+        data: The fingerprint of the run's data.
     """
 
     config: RunConfig
@@ -35,6 +39,7 @@ class Recovery:
     backend: Backend
     recorder: Recorder
     view: Observer
+    data: Mapping[str, Any] = field(default_factory=dict)
     _furthest: int = -1
     _in_vain: int = 0
 
@@ -111,10 +116,25 @@ class Recovery:
         for sentence in loaded.damaged:
             self.view.note(sentence)
         check_same_run(loaded.config, self.config)
+        self._compare_data(loaded)
         policy = loaded.config.get("checkpoint")
         if not isinstance(policy, dict) or policy.get("best") != self.config.checkpoint.best:
             loaded.state.best = None  # the best value of another metric
         return loaded
+
+    def _compare_data(self, loaded: Loaded) -> None:
+        """Refuse data that the run did not begin with, unless the user accepts it."""
+        if not (loaded.data and self.data):
+            return
+        accepted = self.config.accept_changed_data
+        facts = loaded.state.server.facts
+        changed = check_same_data(loaded.data, self.data, facts, accepted=accepted)
+        if changed:
+            follow_clients(loaded.state, loaded.data, self.data)
+            after = f"after round {loaded.state.server.round}"
+            sentence = f"the data was changed {after}, and this was accepted: {changed}"
+            loaded.state.failures.append(sentence)
+            self.view.note(f"{sentence}.")
 
 
 def _take_over(state: RunState, former: RunState, clients: list[int]) -> None:

@@ -5,7 +5,6 @@ from typing import Any
 
 from coterie.config.explain import show
 from coterie.config.loading import dump_config
-from coterie.config.privacy import DPConfig
 from coterie.config.schema import RunConfig
 from coterie.errors import ConfigError
 
@@ -14,6 +13,7 @@ _FREE = frozenset(
         "experiment",
         "run_dir",
         "resume",
+        "accept_changed_data",
         "executor",
         "accelerator",
         "cluster",
@@ -35,21 +35,6 @@ _EXACT = "bare"
 """Stands for all executors of equal bits."""
 _NOISE = "privacy.dp"
 _BUDGET = f"{_NOISE}.budget"
-_ADDED = frozenset({"privacy.minimum"})
-"""Keys that configs of earlier versions lack, with bits that only small clients' depend on."""
-_BEFORE = {
-    "privacy.secure_aggregation": False,
-    **{f"{_NOISE}.{key}": value for key, value in DPConfig().model_dump(mode="json").items()},
-}
-"""What configs of earlier versions, which lack these keys, meant."""
-_SINCE = {
-    "data.rgb": False,
-    "partition.shared": False,
-    "method.decay_rounds": None,
-    "augmentation.interpolation": "bilinear",
-}
-"""The same for keys that not every component has."""
-_PROJECTOR = "projector_norm"
 _ORDERED = "data.clients"
 """A mapping whose order counts, because it numbers the clients."""
 _MISSING = object()
@@ -71,12 +56,9 @@ def check_same_run(stored: Mapping[str, Any], config: RunConfig) -> str:
     Raises:
         ConfigError: Naming the first key that differs.
     """
-    now = _flat(dump_config(config))
-    then = _meant(config, now) | _flat(stored)
+    now, then = _flat(dump_config(config)), _flat(stored)
     extensions = []
     for key in sorted(then.keys() | now.keys(), key=_importance):
-        if key in _ADDED - then.keys():
-            continue
         if then.get(key, _MISSING) != now.get(key, _MISSING):
             if _raised(key, then, now, config):
                 extensions.append(f"{key} rises from {then[key]} to {now[key]}")
@@ -97,25 +79,15 @@ def measured_otherwise(stored: Mapping[str, Any], config: RunConfig) -> str:
         config: The config to resume with.
 
     Returns:
-        A sentence; "" if none would. Keys that the stored config lacks, as one of an earlier
-        version does, count as the same.
+        A sentence; "" if none would.
     """
-    now, then = dump_config(config)["evaluation"], stored.get("evaluation", {})
+    now, then = dump_config(config)["evaluation"], stored["evaluation"]
     changed = [
         f"evaluation.{key} changes from {show(then[key])} to {show(value)}"
         for key, value in now.items()
-        if key in then.keys() - _UNSCORED and _plain(then[key]) != _plain(value)
+        if key not in _UNSCORED and _plain(then[key]) != _plain(value)
     ]
     return f"{', '.join(changed)}." if changed else ""
-
-
-def _meant(config: RunConfig, now: Mapping[str, Any]) -> dict[str, Any]:
-    """What a config of an earlier version meant that lacks keys of this one."""
-    before = {k: v for k, v in _SINCE.items() if k in now} | _BEFORE
-    if _PROJECTOR in (fields := type(config.method).model_fields):
-        default = fields[_PROJECTOR].default
-        before[f"method.{_PROJECTOR}"] = "hidden" if default == "all" else default  # SimSiam's was
-    return before
 
 
 def _importance(key: str) -> tuple[bool, bool, str]:
@@ -136,8 +108,6 @@ def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
     """Dotted key to value, for the keys that change a run's bits."""
     flat: dict[str, Any] = {}
     for section, value in config.items():
-        if section == "callbacks" and not value:  # which configs of earlier versions lack
-            continue
         leaves = value if isinstance(value, Mapping) else {"": value}
         for leaf, inner in leaves.items():
             key = f"{section}.{leaf}" if leaf else section

@@ -109,7 +109,9 @@ class Session:
         """Checkpoint a run that stopped, write summary.json and report.html, and close."""
         try:
             if status == "interrupted" and self._recorder is not None and self.state is not None:
-                self.view.note("Stopping after a checkpoint; a second signal ends the run at once.")
+                self.view.note(
+                    "Stopping after a checkpoint; a second Ctrl-C or SIGTERM ends the run at once."
+                )
                 self._recorder.checkpoint(self.state)
             elif status == "failed" and self._recorder is not None and self.state is not None:
                 self._save_what_there_is(self._recorder, self.state)
@@ -124,9 +126,9 @@ class Session:
                 write_clients(self.directory.clients, self._client_rows(self.state))
             write_run_report(self.directory, self.config)
         except OSError as problem:
-            self._warn(f"{self.directory.summary}: cannot write ({problem.strerror}); make room.")
+            self.warn(f"{self.directory.summary}: cannot write ({problem.strerror}); make room.")
         except DataError as problem:
-            self._warn(str(problem))
+            self.warn(str(problem))
         finally:
             self.close(status)
 
@@ -192,6 +194,7 @@ class Session:
             backend=self._backend,
             recorder=self._recorder,
             view=self.view,
+            data=self.assembly.fingerprint,
         )
         self.state = recovery.begin()
         if self.extension or self.remeasured:
@@ -221,7 +224,7 @@ class Session:
             else:
                 recorder.writer.wait()
         except Exception as error:  # noqa: BLE001 - what ended the run is what has to be shown
-            self._warn(
+            self.warn(
                 f"{self.directory.checkpoints}: the last full phase could not be saved "
                 f"({reason(error)}); the checkpoint before it stays."
             )
@@ -247,7 +250,7 @@ class Session:
         ).eval()
         data, parts = self.assembly.data, self.assembly.workload.parts
         write_models(self.directory, model, recorder, state.server, data)
-        write_assignments(self.directory.assignments, evaluation, parts)
+        write_assignments(self.directory.assignments, evaluation, parts, data)
         if recorder.groups is not None:
             recorder.groups.write(self.directory.client_groups, state.server)
         recorder.close_curves(state.server.round, evaluation)
@@ -256,7 +259,9 @@ class Session:
         if self.config.evaluation.figures:
             seed = derive_seed(self.config.seed, "figures") % 2**31
             folder, server = self.directory.figures, state.server
-            drawn = draw_figures(folder, evaluation, data, recorder, server, seed=seed)
+            drawn = draw_figures(
+                folder, evaluation, data, recorder, server, seed=seed, tell=self.warn
+            )
             figures = tuple(sorted({*drawn, *self.directory.figures.glob("*.png")}))
         recorder.tracker.log_table("clients", self._client_rows(state))
         recorder.tracker.log_figures(figures)
@@ -308,7 +313,8 @@ class Session:
                 backend,
                 dump_config(self.config),
                 self.config.checkpoint,
-                self._warn,
+                self.warn,
+                self.assembly.fingerprint,
             ),
         )
 
@@ -317,7 +323,7 @@ class Session:
         groups = None if grouped is None else grouped.now(state.server)
         return client_rows(self.assembly, state, groups)
 
-    def _warn(self, sentence: str) -> None:
+    def warn(self, sentence: str) -> None:
         """Show a warning and keep it for the summary."""
         self.view.note(sentence)
         if self.state is not None:

@@ -1,8 +1,8 @@
 """Builds a run's parts from its config: data, method, participation, backend and evaluators."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -35,6 +35,7 @@ from coterie.rounds.participation import Participation
 from coterie.run.callbacks import AnyCallback, build_callbacks, local_callbacks, run_callbacks
 from coterie.run.checks import check_fit, check_shares, cluster_number
 from coterie.run.data import RunData, read_data, task_of
+from coterie.run.memory import within_memory
 from coterie.run.own_module_checks import check_own_module
 from coterie.run.stacked_checks import check_stacked
 
@@ -53,6 +54,7 @@ class Assembly:
         server: The method's state before the first phase.
         participation: Draws each phase's clients.
         callbacks: Callbacks of the whole run.
+        fingerprint: What a resumed run compares of its data with its checkpoint's.
     """
 
     data: DataArrays
@@ -61,6 +63,7 @@ class Assembly:
     server: ServerState
     participation: Participation
     callbacks: tuple[RunCallback, ...] = ()
+    fingerprint: Mapping[str, Any] = field(default_factory=dict)
 
 
 def assemble(config: RunConfig, given: Sequence[AnyCallback] = ()) -> Assembly:
@@ -82,7 +85,8 @@ def assemble(config: RunConfig, given: Sequence[AnyCallback] = ()) -> Assembly:
     )
     torch.set_num_threads(config.cluster.threads_per_client)
     callbacks = build_callbacks(config, given)
-    read = read_data(config)
+    with within_memory("the data", "lower data.size or data.limit", counted=False):
+        read = read_data(config)
     participation = Participation(config, len(read.parts))
     workload = replace(_workload(config, read), callbacks=local_callbacks(callbacks))
     check_fit(config, workload.task, read.arrays)
@@ -91,7 +95,8 @@ def assemble(config: RunConfig, given: Sequence[AnyCallback] = ()) -> Assembly:
     check_own_module(config, method, read.arrays)
     sizes = {client: len(rows) for client, rows in enumerate(read.parts)}
     # Builds the networks, which may not fit the data.
-    server = method.init(sizes, derive_seed(config.seed, "init"))
+    with within_memory("the network", "lower the sizes under method and encoder"):
+        server = method.init(sizes, derive_seed(config.seed, "init"))
     if (first := method.next(server)) is not None:
         participation.check(first)
         compose_stages(config, method).check(
@@ -113,6 +118,7 @@ def assemble(config: RunConfig, given: Sequence[AnyCallback] = ()) -> Assembly:
         server=server,
         participation=participation,
         callbacks=run_callbacks(callbacks),
+        fingerprint=read.fingerprint,
     )
 
 
@@ -183,6 +189,7 @@ def make_evaluator(config: RunConfig, assembly: Assembly, backend: Backend) -> E
         unsupervised=unsupervised if config.evaluation.unsupervised else None,
         local=_make_local_tests(config, assembly, backend),
         own=build_metrics(config.evaluation),
+        parts=assembly.workload.parts if config.evaluation.spread else (),
     )
 
 

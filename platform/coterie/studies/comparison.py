@@ -10,6 +10,7 @@ from coterie.config.schema import RunConfig, TrackingConfig
 from coterie.errors import InterruptedRunError
 from coterie.run.interrupts import Interrupts
 from coterie.studies.comparison_table import ComparisonTable
+from coterie.studies.configs_apart import check_all, differences_text
 from coterie.studies.plan import CompareConfig, Variant
 from coterie.studies.processes import Watcher
 from coterie.studies.report import write_report
@@ -51,6 +52,10 @@ def run_comparison(
     if "wandb" in tracking.loggers:
         resolve_mode(tracking.wandb)
     out, resume = options.out, options.resume
+    apart = differences_text(configs)
+    if apart:
+        view.note(apart)
+    check_all(configs, "out", out)
     study = Study.plan("comparison", configs, options.seeds, out=out, resume=resume)
     stopped: InterruptedRunError | None = None
     with study.opened(), Interrupts() as interrupts:
@@ -62,13 +67,7 @@ def run_comparison(
             records, stopped = study.records(), error
         finally:
             view.close()
-        table, outputs = write_report(
-            records,
-            study.folder,
-            metrics=options.metrics,
-            axes=options.axes,
-            about=about(run.config for run in study.runs),
-        )
+        table, outputs = _report(options, study, records, apart)
         if "wandb" in tracking.loggers:
             _send(study, tracking, table, outputs)
         view.finish(table, outputs)
@@ -78,6 +77,20 @@ def run_comparison(
             f"out={study.folder}."
         ) from stopped
     return records
+
+
+def _report(
+    options: CompareConfig, study: Study, records: Sequence[RunRecord], note: str
+) -> tuple[ComparisonTable, list[Path]]:
+    """Write the report of the runs."""
+    return write_report(
+        records,
+        study.folder,
+        metrics=options.metrics,
+        axes=options.axes,
+        about=about(run.config for run in study.runs),
+        note=note,
+    )
 
 
 def _send(

@@ -4,18 +4,21 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 from numpy.typing import NDArray
 
 from coterie.errors import DataError
-from coterie.evaluation.canvas import COLOURS, MARKERS, blank, save
+from coterie.evaluation.canvas import COLOURS, MARKERS, Axes, blank, drawn, save
 from coterie.tracking.formatting import format_bytes
 
 Line = tuple[NDArray[np.float64], NDArray[np.float64] | None]
 """A mean curve (2, n) of positions and values, and the edges (2, n) of its band, if any."""
 
+_LISTED = 30
+"""Labels in the legend: as many as colours and markers tell apart."""
 
+
+@drawn
 def comparison_figure(
     panels: Mapping[str, Mapping[str, Line]], axis: str, path: Path, note: str = "", about: str = ""
 ) -> Path:
@@ -38,7 +41,8 @@ def comparison_figure(
     if not drawn:
         raise DataError(f"axis {axis}: no run has a point to draw; let the runs evaluate.")
     labels = list(dict.fromkeys(label for lines in drawn.values() for label in lines))
-    figure = blank(8.0, 0.9 + 2.4 * len(drawn))
+    shown = labels[:_LISTED]
+    figure = blank(8.0, max(0.9 + 2.4 * len(drawn), 0.6 + 0.19 * (len(shown) + 1)))
     grid = figure.subplots(len(drawn), 1, sharex=True, squeeze=False)[:, 0]
     for axes, (metric, lines) in zip(grid, drawn.items(), strict=True):
         for label, line in lines.items():
@@ -48,12 +52,13 @@ def comparison_figure(
         axes.spines[["top", "right"]].set_visible(False)
     handles = {name: handle for axes in grid for handle, name in zip(*_legend(axes), strict=True)}
     grid[0].legend(
-        [handles[label] for label in labels if label in handles],
-        [label for label in labels if label in handles],
+        [handles[label] for label in shown if label in handles],
+        [label for label in shown if label in handles],
         loc="upper left",
         bbox_to_anchor=(1.01, 1),
         frameon=False,
         fontsize=9,
+        title=f"the first {_LISTED} of {len(labels)}" if len(labels) > _LISTED else None,
     )
     label_axis(grid[-1], axis, note)
     return save(figure, path, about)

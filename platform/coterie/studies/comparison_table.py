@@ -12,6 +12,9 @@ from coterie.tracking.csv_text import csv_text
 from coterie.tracking.formatting import format_bytes
 from coterie.tracking.run_records import RunRecord
 
+LOWER = frozenset({"loss", "mixing"})
+"""Last parts of the metrics of which less is better."""
+
 
 @dataclass(frozen=True)
 class Spread:

@@ -16,7 +16,7 @@ Points = NDArray[np.float64]
 ROUND, WALL_CLOCK = "round", "seconds"
 _ADDS_UP = re.compile(r"(^|_)(bytes|steps|seconds)(_|$)")
 _UNTIL = re.compile(r"(?P<axis>\S+) until (?P<metric>\S+) (?P<value>[\d.]+)")
-_MEAN = re.compile(r"mean of (?P<metric>\S+)")
+_OVER = re.compile(r"(?P<how>mean|best) of (?P<metric>\S+)")
 _LONGEST_NAME = 100
 """Letters of a column that becomes an axis, whose figure is a file of its name."""
 _LARGEST = 4
@@ -81,17 +81,22 @@ def from_rounds(record: RunRecord, name: str) -> float | None:
 
     Args:
         record: The run.
-        name: As "bytes/peer until linear/acc 0.8", see `until`; or "mean of proximity", the mean of
-            a metric over the rounds that have it.
+        name: As "bytes/peer until linear/acc 0.8", see `until`; or "mean of proximity" and "best of
+            local/acc", the mean and the highest of a metric over the rounds that have it.
 
     Returns:
         The number; None if no round has it, or the name is of neither form.
     """
-    parts = _MEAN.fullmatch(name)
+    parts = _OVER.fullmatch(name)
     if parts is None:
         return until(record, name)
-    values = [row[parts["metric"]] for row in record.rows if row.get(parts["metric"]) is not None]
-    return float(np.mean(values)) if values else None
+    metric = parts["metric"]
+    values = [float(row[metric]) for row in record.rows if row.get(metric) is not None]
+    if parts["how"] == "mean":
+        return float(np.mean(values)) if values else None
+    return max(
+        [*values, *(record.numbers[n] for n in [metric] if n in record.numbers)], default=None
+    )
 
 
 def until(record: RunRecord, name: str) -> float | None:

@@ -1,5 +1,6 @@
 """What was measured of a study at one scale, beside what the paper prints."""
 
+import statistics
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +11,8 @@ from coterie.studies.results_file import Result, read_results
 
 _SHOWN: tuple[ScaleName, ...] = ("paper", "cpu")
 """Scales whose results are shown, the most telling first."""
+_FEWEST = 3
+"""Runs of a correlation."""
 
 
 @dataclass(frozen=True)
@@ -58,8 +61,25 @@ class Measurement:
 
     def seeds_with(self, metric: str, cell: Cell) -> tuple[list[Result], int]:
         """The results of a cell that have a metric, and the number of all."""
-        own = [result for result in self.results if result.cell == cell]
+        own = self.results_of(cell)
         return [result for result in own if self.study.metrics[metric] in result.numbers], len(own)
+
+    def results_of(self, cell: Cell) -> list[Result]:
+        """The results of a cell, of a mean those of its rows; none where a row is not measured."""
+        rows = self.study.means.get(cell.row, (cell.row,))
+        found = [r for r in self.results if r.cell.column == cell.column and r.cell.row in rows]
+        return found if {result.cell.row for result in found} == set(rows) else []
+
+    def correlation(self) -> tuple[float, int] | None:
+        """Pearson's r of the study's two metrics, and over how many runs; None below three."""
+        if self.study.correlation is None:
+            return None
+        names = [self.study.metrics[title] for title in self.study.correlation.of]
+        found = [r.numbers for r in self.results if r.numbers.keys() >= {*names}]
+        if len(found) < _FEWEST:
+            return None
+        x, y = ([numbers[name] for numbers in found] for name in names)
+        return statistics.correlation(x, y), len(found)
 
     def sign(self, metric: str, cell: Cell) -> str:
         """Whether the reference stands to this row as in the paper: a word, or a dash."""

@@ -64,6 +64,15 @@ class Claim(Component):
     """The metric's title; by default the study's first."""
 
 
+class Correlation(Component):
+    """A correlation of two metrics over all runs, which the paper prints."""
+
+    of: _Pair
+    """The metrics' titles."""
+    printed: float
+    """Pearson's r in the paper."""
+
+
 class PaperStudy(Component):
     """A table or figure of a paper. Overrides are separated by blanks, as on a command line."""
 
@@ -86,10 +95,14 @@ class PaperStudy(Component):
     """Rows with the experiment and overrides that make them; null for what is only printed."""
     columns: Annotated[Mapping[str, str], Field(min_length=1)]
     """The paper's columns with their overrides."""
+    means: Mapping[str, _Names] = {}
+    """Rows that are the mean over others, such as a client alone over each client."""
     only: Mapping[str, _Names] = {}
     """Rows that are run in some columns only."""
     printed: Mapping[str, Mapping[str, _Numbers]] = {}
     """What the paper prints: metric, row, and a number or null for each column."""
+    correlation: Correlation | None = None
+    """A correlation of two metrics over all runs."""
     scales: Mapping[ScaleName, Scale]
     """`smoke`: a minute on two cores; `cpu`: hours on two cores; `paper`: the paper's sizes."""
     notes: Annotated[tuple[str, ...], Field(strict=False, max_length=5)] = ()
@@ -105,11 +118,14 @@ class PaperStudy(Component):
         for scale in self.scales.values():
             self._check("column", [*scale.columns, *scale.instead], self.columns)
             self._check("row", scale.rows, self.rows)
-        self._check("row", [self.reference, *self.only], self.rows)
+        averaged = [row for rows in self.means.values() for row in rows]
+        self._check("row", [self.reference, *self.only, *self.means, *averaged], self.rows)
         self._check(
             "column", [name for names in self.only.values() for name in names], self.columns
         )
-        self._check("metric", [*self.printed, *filter(None, self._claimed)], self.metrics)
+        related = [] if self.correlation is None else self.correlation.of
+        titles = [*self.printed, *related, *filter(None, self._claimed)]
+        self._check("metric", titles, self.metrics)
         for row, column in (pair for claim in self.claims for pair in (claim.more, claim.less)):
             self._check("row", [row], self.rows)
             self._check("column", [column], self.columns)

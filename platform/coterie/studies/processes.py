@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
+from coterie.commands.written import written
 from coterie.config.schema import RunConfig
 from coterie.distributed.run_resources import RunResources
 from coterie.errors import ConfigError
@@ -51,8 +52,7 @@ class PlannedRun:
     @property
     def command(self) -> tuple[str, ...]:
         """The command that starts or resumes the run."""
-        quoted = str(self.folder).replace("'", "\\'")
-        own = (f"run_dir='{quoted}'", "resume=true", "tracking.progress=lines")
+        own = (f"run_dir={written(str(self.folder))}", "resume=true", "tracking.progress=lines")
         return (*_CHILD, *self.variant.arguments(self.seed), *own, *self._group)
 
     @property
@@ -61,8 +61,8 @@ class PlannedRun:
         tracking = self.config.tracking
         if "wandb" not in tracking.loggers or tracking.wandb.group is not None:
             return ()
-        study = self.folder.parents[1].name.replace("'", "\\'")
-        return (f"tracking.wandb.group='comparison-{study}'",)
+        group = written(f"comparison-{self.folder.parents[1].name}")
+        return (f"tracking.wandb.group={group}",)
 
     def record(self, failure: str = "") -> RunRecord:
         """Read the run's directory; a run that has more to do than it did counts as interrupted."""

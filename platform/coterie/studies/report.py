@@ -1,15 +1,21 @@
 """The report of a study: tables and figures of its runs, as files in its folder."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+import numpy as np
 
 from coterie.studies.comparison_figure import Line, comparison_figure
 from coterie.studies.comparison_table import ComparisonTable
 from coterie.studies.curves import axes_of, band, metrics_of, points
+from coterie.studies.paired import differences_csv, differences_figure, paired_differences
+from coterie.studies.ranks import mean_ranks, ranks_figure
 from coterie.tracking.atomic import write_text_atomically
 from coterie.tracking.run_records import RunRecord
 
+_FLAT = 10
+"""Times that an axis is higher than a curve which looks flat on it."""
 _log = logging.getLogger(__name__)
 
 
@@ -20,12 +26,17 @@ def write_report(
     metrics: Sequence[str] = (),
     axes: Sequence[str] = (),
     about: str = "",
+    note: str = "",
 ) -> tuple[ComparisonTable, list[Path]]:
     """Write `table.md`, `table.csv`, `runs.csv` and `figures/<axis>.png` of the completed runs.
+
+    With several variants come `differences.csv` and `figures/differences.png`, and with several
+    data sets `figures/ranks.png`.
 
     Args:
         records: The runs.
         out: The folder to write to.
+        note: A sentence below the table in `table.md`.
         metrics: Columns of the table and panels of the figures; by default all final metrics and
             the bytes that were used, and up to four panels.
         axes: X-axes of the figures; by default all that the runs have.
@@ -36,7 +47,7 @@ def write_report(
     """
     table = ComparisonTable.of(records, metrics)
     texts = {
-        "table.md": table.markdown(),
+        "table.md": table.markdown() + (f"\n{note}\n" if note else ""),
         "table.csv": table.csv(),
         "runs.csv": table.runs_csv(),
     }
@@ -47,7 +58,20 @@ def write_report(
         if done and not any(name in record.numbers for record in done):
             _log.warning("metrics=[%s]: no run has it; see runs.csv for those that exist.", name)
     figures = _draw(done, out / "figures", metrics, axes, about)
-    return table, [out / "table.md", out / "table.csv", *figures]
+    return table, [out / "table.md", out / "table.csv", *figures, *_apart(table, out, about)]
+
+
+def _apart(table: ComparisonTable, out: Path, about: str) -> list[Path]:
+    """Write how far variants are apart over seeds, and methods over data sets."""
+    found, files = paired_differences(table), list[Path]()
+    if found:
+        files.append(out / "differences.csv")
+        write_text_atomically(files[0], differences_csv(found))
+        drawn = differences_figure(found, out / "figures" / "differences.png", about)
+        files += [] if drawn is None else [drawn]
+    if (ranks := mean_ranks(table)) is not None:
+        files.append(ranks_figure(ranks, out / "figures" / "ranks.png", about))
+    return files
 
 
 def _draw(
@@ -63,13 +87,27 @@ def _draw(
     note = "mean over the seeds, band: ± one standard deviation" if several else ""
     for axis in axes or axes_of(done):
         panels = {metric: _lines(done, metric, axis) for metric in shown}
-        panels = {metric: lines for metric, lines in panels.items() if lines}
+        panels = _apart_if_unlike({name: lines for name, lines in panels.items() if lines})
         if panels:
             path = folder / f"{axis.replace('/', '_')}.png"
             drawn.append(comparison_figure(panels, axis, path, note, about))
         elif axis in axes and done:
             _log.warning("axes=[%s]: no run has such a column in its metrics.jsonl.", axis)
     return drawn
+
+
+def _apart_if_unlike(panels: Mapping[str, dict[str, Line]]) -> dict[str, dict[str, Line]]:
+    """The panels, with one for each line of a loss that would flatten another variant's."""
+    found: dict[str, dict[str, Line]] = {}
+    for metric, lines in panels.items():
+        values = [mean[1] for (mean, _) in lines.values()]
+        whole = np.ptp(np.concatenate(values))
+        spans = [np.ptp(own) for own in values if len(own) > 1]
+        if "loss" in metric.rpartition("/")[2] and spans and min(spans) * _FLAT < whole:
+            found |= {f"{metric}\n{label}": {label: line} for label, line in lines.items()}
+        else:
+            found[metric] = lines
+    return found
 
 
 def _lines(done: Sequence[RunRecord], metric: str, axis: str) -> dict[str, Line]:

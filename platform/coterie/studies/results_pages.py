@@ -74,6 +74,8 @@ def _measured(part: Measurement) -> Iterator[str]:
     yield f"Scale `{part.scale}`, {seeds}: {scale.budget}.{noise}"
     yield f"```bash\n{part.command}\n```"
     yield _table(part)
+    if found := part.correlation():
+        yield _correlation(part.study, *found)
     if missing := _missing(part):
         yield f"Not run at this scale: {'; '.join(missing)}."
     commits = ", ".join(dict.fromkeys(result.commit for result in part.results))
@@ -82,10 +84,19 @@ def _measured(part: Measurement) -> Iterator[str]:
     yield f"Every run: [{file}](data/{file}), by {commits} on {devices}."
 
 
+def _correlation(study: PaperStudy, r: float, runs: int) -> str:
+    """The sentence of the study's correlation."""
+    assert study.correlation is not None
+    one, other = study.correlation.of
+    printed = f"in the paper {study.correlation.printed:.2f}"
+    return f"Correlation of {one} and {other} over {runs} runs: {r:.2f}, {printed}."
+
+
 def _missing(part: Measurement) -> list[str]:
     """Rows and columns of the study without any run at this scale."""
-    run = {result.cell for result in part.results}
+    run = [result.cell for result in part.results]
     rows, columns = {cell.row for cell in run}, {cell.column for cell in run}
+    rows |= {row for row, of in part.study.means.items() if rows.issuperset(of)}
     return [
         *(row for row in part.study.rows if row not in rows),
         *(column for column in part.study.columns if column not in columns),
@@ -99,7 +110,7 @@ def _table(part: Measurement) -> str:
     lines = [["column", "row", "seeds", *titles]]
     lines.append(["---"] * len(lines[0]))
     for cell in (Cell(row, column) for column in study.columns for row in study.rows):
-        seeds = len({result.seed for result in part.results if result.cell == cell})
+        seeds = len({result.seed for result in part.results_of(cell)})
         place = (
             f"{cell.column} (here {instead[cell.column]})"
             if cell.column in instead

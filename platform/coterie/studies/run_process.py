@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+_OF_ONE_RUN = frozenset({"WANDB_RUN_ID", "WANDB_NAME", "WANDB_RESUME"})
+"""Variables that name one run of W&B, so not each of a study."""
 _TAIL = 4096
 """Bytes at the end of a log that are searched for its last lines."""
 
@@ -42,7 +44,7 @@ class RunProcess:
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                env=environment,
+                env={name: v for name, v in environment.items() if name not in _OF_ONE_RUN},
                 cwd=folder,
             )
 

@@ -16,6 +16,7 @@ from coterie.config.explain import show
 from coterie.config.loading import load_component
 from coterie.config.plain_files import read_yaml
 from coterie.errors import ConfigError
+from coterie.studies.comparison_table import LOWER
 from coterie.studies.plan import Variant
 
 LABEL_FREE = "unsupervised"
@@ -29,7 +30,6 @@ _IMPLIED = {
     "linear": "evaluation.linear_probe_between=true",
 }
 """Group of the objective to the key with which trials measure it between rounds."""
-_LOWER = {"loss", "mixing"}
 """Objectives of which less is better, by the last part of their names."""
 
 
@@ -107,7 +107,7 @@ class TuneConfig(Component):
     def lower(self) -> bool:
         """Whether less of the objective is better."""
         if self.mode == "auto":
-            return self.objective.rpartition("/")[2] in _LOWER
+            return self.objective.rpartition("/")[2] in LOWER
         return self.mode == "min"
 
 

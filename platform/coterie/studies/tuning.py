@@ -19,6 +19,7 @@ from coterie.errors import InterruptedRunError, RunError
 from coterie.evaluation.scorer import UNSUPERVISED
 from coterie.run.interrupts import Interrupts
 from coterie.studies.comparison_figure import comparison_figure
+from coterie.studies.configs_apart import check_all
 from coterie.studies.curves import ROUND, points
 from coterie.studies.plan import Variant
 from coterie.studies.processes import PlannedRun
@@ -55,6 +56,8 @@ def run_tuning(
         InterruptedRunError: After the report, if a signal stopped the trials.
     """
     out = options.run_dir
+    first = next(iter(configs))  # trials differ in values alone
+    check_all({first: configs[first]}, "run_dir", out)
     study = Study.plan(
         "tune", configs, (options.seed,), out=out, resume=out is not None, key="run_dir"
     )
@@ -70,13 +73,8 @@ def run_tuning(
             view.close()
             search.wait()
         records = search.records()
-        found = [
-            TrialResult(trials[run.variant], record, options.objective)
-            for run, record in zip(study.runs, records, strict=True)
-        ]
-        table = TuneTable.of(
-            found, options.objective, lower=options.lower, blind=_blind(options, configs)
-        )
+        drawn = [trials[run.variant] for run in study.runs]
+        table = _table(options, drawn, records, blind=_blind(options, configs))
         view.conclude(table, _report(table, study))
     if interrupted is not None:
         raise InterruptedRunError(
@@ -217,6 +215,17 @@ class _Search:
         given = self._options.parallel
         resources = RunResources(None if given == "auto" else given)
         return sum(takewhile(bool, (resources.take(*item) for item in enumerate(configs))))
+
+
+def _table(
+    options: TuneConfig, drawn: Sequence[Point], records: Sequence[RunRecord], *, blind: bool
+) -> TuneTable:
+    """The trials in order."""
+    found = [
+        TrialResult(point, record, options.objective)
+        for point, record in zip(drawn, records, strict=True)
+    ]
+    return TuneTable.of(found, options.objective, lower=options.lower, blind=blind)
 
 
 def _history(run: PlannedRun, objective: str) -> list[Report]:

@@ -64,9 +64,9 @@ def replacing(path: Path, *, private: bool = False) -> Iterator[Path]:
 
 
 def write_text_atomically(path: Path, text: str) -> None:
-    """Write a UTF-8 file atomically, see `replacing`."""
+    """Write a UTF-8 file atomically, see `replacing`; what is no UTF-8 is escaped."""
     with replacing(path) as temporary:
-        temporary.write_text(text, encoding="utf-8", newline="\n")
+        temporary.write_bytes(text.encode("utf-8", "backslashreplace"))
 
 
 def _sync(path: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
+from lightning.pytorch.utilities import rank_zero_only
 
 from coterie.config.schema import TrackingConfig
 from coterie.config.target import build_target
@@ -38,6 +39,7 @@ def build_loggers(
         ConfigError: If W&B is to be online and no API key is known, or another library's logger
             cannot be built.
     """
+    setattr(rank_zero_only, "rank", 0)  # noqa: B010 - untyped; only this process writes, whatever a launcher's variables say
     return [
         build_target(
             f"tracking.loggers[{number}]", given, (Logger,), **_offers(directory, run_name)

@@ -1,21 +1,31 @@
-"""`noise.jsonl`: the secret key of a private run's noise, and the sums that it has released.
+"""`noise.jsonl`: what the key of a private run's noise is made with, and the sums it has released.
 
-Who has the key can take the noise off again, so the file is for its owner alone. The key comes from
-the operating system: noise from the run's seed, which is in its config, would protect nobody.
+Who has the key can take the noise off again. It is made of a random number, which is in the file,
+and of the user's secret, which is not: the key of a run folder from somebody else would not protect
+this user's data, so it is refused. Noise from the run's seed, which is in its config, would protect
+nobody.
 """
 
+import hmac
 import json
 import os
 import secrets
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import IO
 
 from pydantic import TypeAdapter
 
 from coterie.aggregation.noise import Spent
-from coterie.errors import ConfigError
+from coterie.config.regular_files import at_home
+from coterie.errors import ConfigError, reason
 from coterie.tracking.atomic import replacing
 
+SECRET_VARIABLE = "COTERIE_NOISE_SECRET"  # noqa: S105 - a name
+"""Environment variable with the path of the user's secret; by default in the home."""
 _KEY_BYTES = 32
 _SPENT = TypeAdapter(Spent)
 
@@ -31,29 +41,42 @@ class NoiseFile:
     path: Path
 
     def open(self, *, begun: bool, released: int = 0) -> tuple[bytes, list[Spent]]:
-        """The key and the released sums, in a new file with a new key if there is none.
+        """The key and the released sums; a new file for a new key if there is none.
 
         Args:
             begun: Whether the run has begun, so that the file must be there.
             released: How many sums the run has released at least, by its checkpoint.
 
         Raises:
-            ConfigError: If it is missing or damaged, or lacks sums that were released.
+            ConfigError: If it is missing or damaged, was made with another user's secret, or lacks
+                sums that were released.
         """
+        secret = _own_secret()
         if not self.path.exists() and not begun:
+            salt = secrets.token_hex(_KEY_BYTES)
+            begun_with = {"salt": salt, "check": _check(_key(secret, salt))}
             with replacing(self.path, private=True) as temporary:
-                temporary.write_text(json.dumps({"key": secrets.token_hex(_KEY_BYTES)}) + "\n")
+                temporary.write_text(json.dumps(begun_with) + "\n")
         try:
             text = self.path.read_text(encoding="utf-8")
             whole = text[: text.rfind("\n") + 1]  # a line that was not finished was not released
             if whole != text:
                 os.truncate(self.path, len(whole.encode()))
-            key, spent = _read(whole)
+            first, *others = whole.splitlines()
+            known = json.loads(first)
+            key, check = _key(secret, known["salt"]), str(known["check"])
+            spent = [_SPENT.validate_json(line) for line in others]
         except (FileNotFoundError, ValueError, KeyError, TypeError) as error:
             raise ConfigError(
                 f"{self.path}: the run's noise and what it has spent cannot be read "
                 f"({type(error).__name__}); restore the file, or start another run."
             ) from error
+        if not hmac.compare_digest(check.encode(), _check(key).encode()):
+            raise ConfigError(
+                f"{self.path}: the key of the run's noise is not yours, and who has it can take "
+                f"the noise off; if it is, set {SECRET_VARIABLE} to your secret, or start another "
+                "run."
+            )
         if len(spent) < released:
             raise ConfigError(
                 f"{self.path}: it has {len(spent)} sums, but the run has released {released}, and "
@@ -72,9 +95,60 @@ class NoiseFile:
             os.close(descriptor)
 
 
-def _read(text: str) -> tuple[bytes, list[Spent]]:
-    first, *others = text.splitlines()
-    key = bytes.fromhex(json.loads(first)["key"])
-    if len(key) != _KEY_BYTES:
-        raise ValueError(f"a key of {len(key)} bytes")
-    return key, [_SPENT.validate_json(line) for line in others]
+def _key(secret: bytes, salt: str) -> bytes:
+    """The key of a run's noise.
+
+    Raises:
+        ValueError: If the salt is none.
+    """
+    if len(bytes.fromhex(salt)) != _KEY_BYTES:
+        raise ValueError("no salt")
+    return hmac.digest(secret, b"noise " + bytes.fromhex(salt), "sha256")
+
+
+def _check(key: bytes) -> str:
+    """What tells whether a key is the right one, without telling the key."""
+    return hmac.digest(key, b"check", "sha256").hex()
+
+
+def _own_secret() -> bytes:
+    """The user's secret, which is made at its first use.
+
+    Raises:
+        ConfigError: If it cannot be read, or others may.
+    """
+    given = os.environ.get(SECRET_VARIABLE)
+    path = at_home(given) if given else Path.home() / ".coterie" / "noise_secret"
+    try:
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with suppress(FileExistsError), _private_file(path) as file:
+                file.write(secrets.token_bytes(_KEY_BYTES))
+        status, secret = path.stat(), path.read_bytes()
+    except OSError as error:
+        raise ConfigError(
+            f"{path}: the secret of your private runs' noise cannot be read ({reason(error)}); "
+            f"mend access, or set {SECRET_VARIABLE} to another file."
+        ) from error
+    if status.st_uid != os.getuid() or status.st_mode & 0o077 or len(secret) < _KEY_BYTES:
+        raise ConfigError(
+            f"{path}: the secret of your private runs' noise has to be yours alone and of at least "
+            f"{_KEY_BYTES} bytes; chmod 600 it, or set {SECRET_VARIABLE} to another file."
+        )
+    return secret
+
+
+@contextmanager
+def _private_file(path: Path) -> Iterator[IO[bytes]]:
+    """Write a new file for its owner alone; it appears whole.
+
+    Raises:
+        FileExistsError: If it is there.
+    """
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            yield file
+        os.link(name, path)
+    finally:
+        Path(name).unlink()

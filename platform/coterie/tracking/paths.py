@@ -5,6 +5,7 @@ import tempfile
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from coterie.config.given_path import given_path
 from coterie.errors import ConfigError
 
 ROOT_VARIABLE = "COTERIE_RUNS"
@@ -14,7 +15,7 @@ ROOT_VARIABLE = "COTERIE_RUNS"
 def local_path(key: str, given: str) -> Path:
     """Read a path or a file:// URI."""
     if "://" not in given:
-        return Path(given).expanduser()
+        return given_path(key, given)
     parts = urlsplit(given)
     if parts.scheme != "file" or parts.netloc not in {"", "localhost"}:
         raise ConfigError(f"{key}={given}: give a path or a file:///… URI; mount remote storage.")

@@ -73,8 +73,8 @@ class RunDirectory:
 
     @classmethod
     def exists(cls, run_dir: str) -> bool:
-        """Whether this folder has an earlier run."""
-        return cls(local_path("run_dir", run_dir).absolute()).config.is_file()
+        """Whether this folder is that of an earlier run."""
+        return cls(local_path("run_dir", run_dir).absolute()).is_run
 
     @classmethod
     def open(cls, run_dir: str, *, key: str = "run_dir") -> "RunDirectory":
@@ -88,12 +88,24 @@ class RunDirectory:
             ConfigError: If it has no run, or a part of it is a link to elsewhere.
         """
         directory = cls(local_path(key, run_dir).absolute())
-        if not directory.config.is_file():
+        if not directory.is_run:
+            if directory.config.is_file():
+                run = directory.path.parent
+                raise ConfigError(
+                    f"{key}={run_dir}: it is a run's model; give the run's folder {run}."
+                )
             found = directory.path.is_dir()
             hint = "no config.yaml in it" if found else "there is no such folder"
+            if directory.path.is_file():
+                hint = "it is a file, such as a checkpoint of Lightning, and no run"
             raise ConfigError(f"{key}={run_dir}: {hint}; give the folder of an earlier run.")
         check_contained(key, directory.path)
         return directory
+
+    @property
+    def is_run(self) -> bool:
+        """Whether a run has begun here; a folder `model/` has a config too, but is none."""
+        return self.config.is_file() and not (self.path / "model.json").is_file()
 
     def sweep(self) -> None:
         """Delete temporary files of killed processes; the caller must hold the lock."""
@@ -135,7 +147,7 @@ class RunDirectory:
 
     @property
     def assignments(self) -> Path:
-        """`assignments.parquet`: sample, client, cluster, confidence."""
+        """`assignments.parquet`: sample, client, cluster, confidence, and their names."""
         return self.path / "assignments.parquet"
 
     @property

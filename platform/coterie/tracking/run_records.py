@@ -23,8 +23,8 @@ class RunRecord:
         seed: The run's seed.
         status: How the run ended; "stopped" if a search for hyperparameters has given it up.
         error: Why the run failed, as a sentence; "" if it did not.
-        commit: The code's commit when the run ended; "" in runs of earlier versions.
-        device: What its clients computed on; "" in runs of earlier versions.
+        commit: The code's commit when the run ended; "" of one that has not.
+        device: What its clients computed on; "" of one that has not ended.
         numbers: Every finite number of summary.json by its path: "clustering/acc", "bytes/up".
         scores: The names of the final metrics among them, in the order of summary.json.
         unscored: The names of final metrics that are no number, as after training that diverged.
@@ -83,8 +83,8 @@ def read_run(label: str, seed: int, folder: Path, failure: str = "") -> RunRecor
         seed=seed,
         status=summary["status"],
         error=summary.get("error", ""),
-        commit=summary.get("commit", ""),
-        device=summary.get("device", ""),
+        commit=summary["commit"],
+        device=summary["device"],
         numbers={**scores, **accounts, **flat(seconds), "rounds": summary["rounds"]},
         scores=tuple(scores),
         unscored=tuple(_nulls(metrics)),
@@ -113,9 +113,11 @@ def _json(path: Path) -> dict[str, Any]:
         found = read_json(path)
     except (FileNotFoundError, ValueError):
         return {}
-    whole = isinstance(found, dict) and found.get("status") in _ENDS
-    rounds = found.get("rounds") if whole else None
-    return dict(found) if isinstance(rounds, int) and is_number(rounds) else {}
+    if not (isinstance(found, dict) and found.get("status") in _ENDS):
+        return {}
+    rounds, origin = found.get("rounds"), (found.get("commit"), found.get("device"))
+    whole = isinstance(rounds, int) and is_number(rounds)
+    return dict(found) if whole and all(isinstance(part, str) for part in origin) else {}
 
 
 def _server_rows(path: Path) -> Iterator[Mapping[str, Any]]:

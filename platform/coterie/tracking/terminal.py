@@ -1,21 +1,22 @@
-"""The standard output, for commands whose reader may leave before they end."""
+"""The terminal, for commands whose reader may leave before they end."""
 
-import os
 from collections.abc import Iterable
-from contextlib import suppress
-from pathlib import Path
-from typing import Any
+from typing import IO, Any, TextIO, cast
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
+
+from coterie.tracking.streams import Outlasting
+
+_NARROWEST = 20
+"""Fewer columns are a mistake, such as COLUMNS=0 of a terminal without a size."""
+_USUAL = 80
 
 
 class Terminal(Console):
     """A console that shows text as it is: names in data and files may look like markup.
 
-    It says nothing more once nobody reads it (`| head`). Rich would end the process. A run is worth
-    more than its lines, and its folder keeps them; a command that only prints has told its reader
-    what that one wanted.
+    Whatever becomes of its stream, it does not fail (`Outlasting`).
 
     Args:
         options: As for Rich's console.
@@ -23,6 +24,17 @@ class Terminal(Console):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(markup=False, emoji=False, **options)
+        if self._width is not None and self._width < _NARROWEST:
+            self._width = _USUAL
+
+    @property
+    def file(self) -> IO[str]:
+        """The stream, which never fails."""
+        return cast("IO[str]", Outlasting(cast("TextIO", super().file)))
+
+    @file.setter
+    def file(self, file: IO[str]) -> None:
+        self._file = file
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
@@ -30,14 +42,6 @@ class Terminal(Console):
         """Render without what a terminal would obey, such as escape codes in a label."""
         for segment in super().render(renderable, options):
             yield segment if segment.control else segment._replace(text=_shown(segment.text))
-
-    def on_broken_pipe(self) -> None:
-        """Drop what follows, also from other writers to the same stream."""
-        self.quiet = True
-        with suppress(AttributeError, OSError, ValueError):  # not every stream has a number
-            stream = self.file.fileno()
-            with Path(os.devnull).open("wb") as nowhere:
-                os.dup2(nowhere.fileno(), stream)
 
 
 def _shown(text: str) -> str:

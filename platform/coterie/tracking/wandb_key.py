@@ -10,6 +10,8 @@ from configparser import Error as MalformedError
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from coterie.config.given_path import given_path, home
+
 _SERVERS = ("https://api.forge.coreweave.com", "https://api.wandb.ai")
 """W&B's public server, by the name of new versions and that of old ones."""
 
@@ -28,10 +30,11 @@ def api_key_known() -> bool:
 
 def _settings() -> dict[str, str]:
     """The user's settings, and over them those of the working directory, as `wandb login` left."""
-    home = Path(os.environ.get("WANDB_CONFIG_DIR") or Path.home() / ".config" / "wandb")
+    own = os.environ.get("WANDB_CONFIG_DIR")
+    there = Path(own) if own else (home() or Path()) / ".config" / "wandb"
     here = Path(os.environ.get("WANDB_DIR") or ".") / "wandb"
     found: dict[str, str] = {}
-    for folder in (home, here):
+    for folder in (there, here):
         parser = ConfigParser(interpolation=None)
         try:
             parser.read(folder / "settings", encoding="utf-8")
@@ -45,8 +48,11 @@ def _settings() -> dict[str, str]:
 def _in_netrc(machine: str) -> bool:
     """Whether the netrc file has a password for a server, by its name and port."""
     given = os.environ.get("NETRC")
-    paths = [Path(given)] if given else [Path.home() / ".netrc", Path.home() / "_netrc"]
-    path = next((path.expanduser() for path in paths if path.expanduser().is_file()), None)
+    if given:
+        paths = [given_path("NETRC", given)]
+    else:
+        paths = [(home() or Path()) / name for name in (".netrc", "_netrc")]
+    path = next((path for path in paths if path.is_file()), None)
     if path is None:
         return False
     try:

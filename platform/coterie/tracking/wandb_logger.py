@@ -3,12 +3,14 @@
 import logging
 import os
 import secrets
+import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 from lightning.pytorch.loggers import WandbLogger
 
+from coterie.config.given_path import home
 from coterie.config.schema import WandbConfig
 from coterie.errors import ConfigError
 from coterie.tracking.atomic import write_text_atomically
@@ -23,8 +25,11 @@ _ENVIRONMENT_MODES: Mapping[str, Mode] = {
     "dryrun": "offline",
     "disabled": "disabled",
 }
+_TRUE = frozenset({"1", "t", "true", "y", "yes", "on"})
 _ARTIFACT = "model_artifact"
 """The file beside W&B's own with the name of the artifact of the run's model."""
+_taken: set[str] = set()
+"""Ids of this process's runs."""
 _START_TIMEOUT_S = 20.0
 """Longest delay of a run's start by an unreachable server; the run then goes on without it."""
 
@@ -131,8 +136,8 @@ def build_wandb_logger(
 ) -> WandbRunLogger:
     """Build the W&B logger of a run; nothing is started or sent yet.
 
-    An online run keeps its id in `<directory>/wandb/run_id`, so that a resumed run continues it.
-    Offline runs cannot be continued, so a resumed run gets a new id.
+    A run keeps its id in `<directory>/wandb/run_id`, so that a resumed run continues it: online at
+    once, offline when both of its parts are uploaded.
 
     Args:
         config: The project, the account and the mode.
@@ -143,6 +148,8 @@ def build_wandb_logger(
     Raises:
         ConfigError: If W&B is to be online and no API key is known.
     """
+    if home() is None:  # as under a number without a name; W&B keeps its logs there
+        os.environ["HOME"] = tempfile.mkdtemp(prefix="coterie-home-")
     import wandb
 
     mode = resolve_mode(config)
@@ -157,14 +164,14 @@ def build_wandb_logger(
     return WandbRunLogger(
         name=run_name,
         save_dir=directory,
-        version=_persistent_id(directory) if mode == "online" else None,
+        version=_persistent_id(directory) if mode != "disabled" else None,
         project=config.project,
         entity=config.entity,
         config=dict(resolved_config),
         group=config.group,
         job_type=config.job_type,
         mode=mode,
-        resume="allow" if mode == "online" else None,  # older W&B warns that offline none can be
+        resume="allow" if mode != "disabled" else None,
         settings=settings,
     )
 
@@ -172,7 +179,8 @@ def build_wandb_logger(
 def resolve_mode(config: WandbConfig) -> Mode:
     """Choose the mode of W&B, never one in which it would ask for a key in the terminal.
 
-    `auto` follows WANDB_MODE=offline or disabled; else it is online if a key is known.
+    `auto` follows WANDB_MODE=offline or disabled and WANDB_DISABLED=true; else it is online if a
+    key is known.
 
     Raises:
         ConfigError: If W&B is to be online and no API key is known.
@@ -181,6 +189,8 @@ def resolve_mode(config: WandbConfig) -> Mode:
         return "offline"
     if config.mode == "auto":
         asked = _ENVIRONMENT_MODES.get(os.environ.get("WANDB_MODE", ""))
+        if os.environ.get("WANDB_DISABLED", "").lower() in _TRUE:
+            asked = "disabled"
         return asked or ("online" if api_key_known() else "offline")
     if not api_key_known():
         raise ConfigError(
@@ -191,10 +201,19 @@ def resolve_mode(config: WandbConfig) -> Mode:
 
 
 def _persistent_id(directory: Path) -> str:
-    """The W&B id of the run in this directory, created at the first call, or set by an agent."""
-    if given := os.environ.get("WANDB_RUN_ID"):
-        return given
+    """The W&B id of the run in this directory, chosen at the first call.
+
+    An agent's WANDB_RUN_ID is that of the first run of this process alone.
+    """
     path = directory / "wandb" / "run_id"
-    if not path.is_file():
-        write_text_atomically(path, secrets.token_hex(4) + "\n")
-    return path.read_text(encoding="utf-8").strip()
+    if path.is_file():
+        return path.read_text(encoding="utf-8").strip()
+    given = os.environ.get("WANDB_RUN_ID")
+    chosen = secrets.token_hex(4) if not given or given in _taken else given
+    if given and chosen != given:
+        _log.warning(
+            "WANDB_RUN_ID=%s is the id of an earlier run; W&B has this one as %s.", given, chosen
+        )
+    _taken.add(chosen)
+    write_text_atomically(path, f"{chosen}\n")
+    return chosen

@@ -6,7 +6,7 @@ import torch
 
 from coterie.aggregation.compression import Compression, int8, topk
 from coterie.aggregation.exact import Layout
-from coterie.aggregation.stage import Contribution, Start, Task
+from coterie.aggregation.stage import Contribution, StageTask, Start
 from coterie.config.aggregation import AggregationConfig
 from coterie.config.privacy import DPConfig, PrivacyConfig
 from coterie.contract.phase import Mean, Outcome, Phase
@@ -24,7 +24,7 @@ PHASE = Phase(name="p", stage="s", round=1, down=frozenset(SERVER), up=frozenset
 
 def sent_through(kind, up, seed=1, state=None, received=SERVER, keep=0.1):
     stage = Compression(AggregationConfig(compression=kind, keep=keep))
-    task = Task(
+    task = StageTask(
         phase=PHASE,
         client=0,
         samples=5,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from coterie.aggregation.exact import ExactMeans, Layout, heaviest
 from coterie.aggregation.limits import Limits
-from coterie.aggregation.stage import Contribution, PhaseRun, Task
+from coterie.aggregation.stage import Contribution, PhaseRun, StageTask
 from coterie.config.aggregation import AggregationConfig
 from coterie.config.privacy import DPConfig, PrivacyConfig
 from coterie.config.schema import FaultsConfig
@@ -35,7 +35,7 @@ def phase_run(tensors, sizes):
 
 def send(stage, run, mean, client=0):
     """Pass a client's contribution through the stage."""
-    task = Task(
+    task = StageTask(
         phase=PHASE,
         client=client,
         samples=run.sizes[client],

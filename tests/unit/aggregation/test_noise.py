@@ -80,14 +80,15 @@ def test_no_two_tasks_have_noise_of_one_secret():
 
 @pytest.mark.parametrize("releases", [1, 7, 300])
 @pytest.mark.parametrize("noise", [0.05, 0.8, 30.0])
-def test_epsilon_is_that_of_the_library(releases, noise):
+def test_epsilon_is_below_that_of_renyi_divergences(releases, noise):
     accountant = RDPAccountant()
     for _ in range(releases):
         accountant.step(noise_multiplier=noise, sample_rate=1.0)
     theirs = accountant.get_epsilon(1e-5)
-    assert epsilon(releases, noise, 1e-5) <= theirs * 1.001
+    found = epsilon(releases, noise, 1e-5)
+    assert found < theirs
     if 0.5 < theirs < 100:  # elsewhere its default orders are too few
-        assert epsilon(releases, noise, 1e-5) == pytest.approx(theirs, rel=0.01)
+        assert found > 0.88 * theirs
 
 
 @pytest.mark.parametrize("releases", [1, 7, 300])
@@ -96,7 +97,7 @@ def test_epsilon_is_no_less_than_what_the_gaussian_needs(releases, noise):
     """Balle and Wang (ICML 2018), theorem 8: the least δ of a Gaussian mechanism at this ε."""
     mu, found = math.sqrt(releases) / noise, epsilon(releases, noise, 1e-5)
     least = norm.logsf(found / mu - mu / 2), found + norm.logsf(found / mu + mu / 2)
-    assert math.exp(least[0]) - math.exp(least[1]) <= 1e-5
+    assert 0.98e-5 < math.exp(least[0]) - math.exp(least[1]) <= 1e-5  # and not much more
     rho = mu**2 / 2
     assert found < rho + 2 * math.sqrt(rho * math.log(1e5))  # Bun and Steinke (TCC 2016)
 

@@ -149,16 +149,3 @@ def test_a_record_names_no_rows_elsewhere(tmp_path, backend, name):
     path.write_text(seal({**record, "rows": [name]}))
     with pytest.raises(DataError, match="is no digest"):
         load_checkpoint(tmp_path, backend)
-
-
-def test_the_record_of_an_earlier_version_is_read(tmp_path, backend):
-    from coterie.checkpoints.integrity import seal
-
-    state = RunState(server=ServerState(round=0, slots={}))
-    take_part(state, range(50), 1)
-    path = save(tmp_path, state, backend) / "run.json"
-    record = json.loads(path.read_text())
-    for name in ("checksum", "rows", "alone"):
-        del record[name]
-    path.write_text(seal({**record, "format": 3}))
-    assert plain(load_checkpoint(tmp_path, backend).state) == plain(state)

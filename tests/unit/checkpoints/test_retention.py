@@ -8,18 +8,16 @@ import time
 
 import pytest
 import torch
-from safetensors.torch import save_file
 
 from coterie.checkpoints import state_files
 from coterie.checkpoints import writer as module
 from coterie.checkpoints.checkpoint import load_checkpoint
-from coterie.checkpoints.integrity import seal, unseal
 from coterie.checkpoints.state_packs import pack_sizes
 from coterie.checkpoints.writer import CheckpointWriter
 from coterie.config.schema import CheckpointConfig
 from coterie.contract.phase import ServerState
 from coterie.errors import StateLostError
-from coterie.execution.packing import pack, unpack
+from coterie.execution.packing import pack
 from coterie.rounds.state import RunState
 from tests.builders.checkpoints import save
 from tests.builders.loops import make_loop, make_workload, plain
@@ -96,32 +94,6 @@ def test_packs_have_a_largest_size_and_a_larger_state_its_own(tmp_path, backend,
     assert [2000] in sizes
     assert sum(map(len, sizes)) == 51
     assert plain(load_checkpoint(tmp_path, backend).state) == plain(state)
-
-
-def test_checkpoints_of_earlier_versions_are_read_and_gone_on_from(tmp_path, backend):
-    """Format 2 had a file of tensors for each state."""
-    state = state_of(1, values=(1.0, 2.0))
-    path = save(tmp_path, state, backend)
-    record = unseal(path / "run.json")
-    del record["packs"]
-    (path / "run.json").write_text(seal({**record, "format": 2}))
-    shutil.rmtree(tmp_path / "states")
-    (tmp_path / "states").mkdir()
-    alone = [tmp_path / "states" / f"{found}.safetensors" for found in record["clients"].values()]
-    for client, file in enumerate(alone):
-        save_file(unpack(state.states[client]), file)
-    loaded = load_checkpoint(tmp_path, backend).state
-    assert plain(loaded) == plain(state)
-    loaded.server = state_of(2).server
-    loaded.states[1] = pack({"t": torch.tensor([3.0])})
-    save(tmp_path, loaded, backend)
-    assert all(file.exists() for file in alone)  # round 1 needs them
-    assert contents(tmp_path / "states") == [0, 0, 1]
-    for number in (3, 4):
-        loaded.server = state_of(number).server
-        save(tmp_path, loaded, backend)
-    assert [file.exists() for file in alone] == [True, False]
-    assert plain(load_checkpoint(tmp_path, backend).state) == plain(loaded)
 
 
 def test_ten_thousand_states_take_a_few_syncs(tmp_path, backend, monkeypatch):

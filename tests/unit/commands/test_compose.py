@@ -16,16 +16,25 @@ from coterie.commands.compose import (
     describe_choice,
     experiments,
     groups,
+    parse,
     read_choice,
 )
-from coterie.config import Component, dump_config, load_config, target_of
+from coterie.commands.written import written
+from coterie.config import (
+    Component,
+    MethodConfig,
+    PartitionConfig,
+    dump_config,
+    load_config,
+    target_of,
+)
 from coterie.errors import ConfigError
 
 HERE = __name__
 SECTIONS = ("method", "data", "partition", "encoder", "augmentation")
 
 
-class Toy(Component):
+class Toy(MethodConfig, PartitionConfig):
     size: int = 1
     depth: int = 2
     lr: float = 0.1
@@ -273,7 +282,7 @@ PROBLEMS = [
     (["experiment=first", "foo"], "foo: it cannot be read; write it as key=value."),
     (["--seed"], "--seed: it cannot be read; write it as key=value."),
     (["seed=[1"], "seed=[1: it cannot be read; close brackets and quotes"),
-    (["run_dir='a"], "run_dir='a: it cannot be read; close brackets and quotes"),
+    (["seed='a"], "seed='a: it cannot be read; close brackets and quotes"),
     (["seed=1,2"], "seed=1,2: these are several values; give one, or a list as seed=[1,2]."),
     (
         ["seed=range(1,3)"],
@@ -361,3 +370,52 @@ def test_another_partition_brings_its_own_keys() -> None:
     config = compose("experiment=mcc_digits", "partition=dirichlet", "partition.clients=4")
     assert target_of(config.partition) == "coterie.datamodules.partition_configs:Dirichlet"
     assert config.partition.model_dump()["clients"] == 4
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/x/Bilder (1)",
+        "[2024] a,b",
+        "it's",
+        "'half",
+        "a{b}",
+        'qu"ote',
+        "50 % #1",
+        "trailing ",
+        "1e5",
+        "2024",
+        "true",
+        "a=b",
+        "back\\slash\\",
+    ],
+)
+def test_a_path_is_read_as_it_is(path):
+    for key in ("run_dir", "data.path", "out", "encoder.weights"):
+        assert parse([f"{key}={path}"])[0].value() == path
+        assert parse([f"{key}={written(path)}"])[0].value() == path
+
+
+def test_a_path_may_be_in_quotes_or_swept():
+    assert parse(["run_dir='a, b'"])[0].value() == "a, b"
+    assert parse(["run_dir=null"])[0].value() is None
+    assert parse(["encoder.path=a,b"], sweeps=True)[0].is_choice_sweep()
+    assert parse(["encoder.path=a (1),b"], sweeps=True)[0].value() == "a (1),b"
+
+
+@pytest.mark.parametrize("text", ["it's (a), b", "a] b", "5 % #3"])
+def test_other_text_that_is_no_list_needs_no_quotes(text):
+    assert parse([f"tracking.wandb.group={text}"])[0].value() == text
+
+
+def test_a_mistyped_folder_of_a_run_to_resume_is_named(tmp_path):
+    with pytest.raises(ConfigError, match=r"run_dir=.*typo: there is no such folder; give the"):
+        compose("resume=true", f"run_dir={tmp_path / 'typo'}")
+    with pytest.raises(ConfigError, match=r"run_dir=.*: no config.yaml in it; give the folder of"):
+        compose("resume=true", f"run_dir={tmp_path}")
+    folder = tmp_path / "run" / "model"
+    folder.mkdir(parents=True)
+    for name in ("config.yaml", "model.json"):
+        (folder / name).touch()
+    with pytest.raises(ConfigError, match=r"it is a run's model; give the run's folder .*run\."):
+        compose("resume=true", f"run_dir={folder}")

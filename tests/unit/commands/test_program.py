@@ -84,7 +84,7 @@ def test_an_error_ends_the_process_as_ever():
 )
 def test_a_refusal_comes_before_pytorch_is_imported(argument, answer):
     code = (
-        "import sys\nfrom coterie train import main\n"
+        "import sys\nfrom coterie.jobs.train import main\n"
         f"code = main(['experiment=fedavg_digits', *'{argument}'.split()])\n"
         "sys.exit(code + 10 * ('torch' in sys.modules))"
     )

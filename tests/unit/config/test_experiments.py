@@ -6,8 +6,8 @@ import pytest
 
 from coterie.commands.compose import compose, config_dir, experiments
 from coterie.config import RunConfig, dump_config, load_config
+from coterie.modules.averaging import scaled_rate
 from coterie.modules.orchestra import scaled_epochs
-from coterie.modules.orchestra_model import scaled_rate
 
 FEDERATED = {"fedmcc": 5, "fedcc": 5, "mcc": 1, "cc": 1, "fedavg": 5}
 FEDERATED |= {"fedsimclr": 5, "fedbyol": 5, "fedsimsiam": 5, "simclr": 1, "byol": 1, "simsiam": 1}
@@ -120,4 +120,7 @@ def test_every_experiment_is_what_its_name_says(name: str) -> None:
             assert (values["encoder"]["depth"], values["encoder"]["stem"]) == (depth, "small")
         assert values["data"]["split"] == split
     if method in RAW:
-        assert values["encoder"] == {"target": "coterie.networks.encoders:Raw"}
+        assert values["encoder"] == {
+            "target": "coterie.networks.encoders:Raw",
+            "unit_length": False,
+        }

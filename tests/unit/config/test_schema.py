@@ -13,6 +13,8 @@ from pydantic import Field, PositiveFloat, PositiveInt, ValidationError, model_v
 from coterie.config import (
     COMPONENTS,
     Component,
+    MethodConfig,
+    PartitionConfig,
     RunConfig,
     config_model,
     dump_config,
@@ -32,7 +34,7 @@ class Optimiser(Component):
 
 
 class Learner:
-    class Config(Component):
+    class Config(MethodConfig):
         temperature: PositiveFloat = 0.5
         momentum: Annotated[float, Field(ge=0, le=1)] = 0.99
         widths: tuple[tuple[PositiveInt, ...], ...] = ((64,),)
@@ -58,7 +60,7 @@ class Aims:
         target: float = 0.5
 
 
-class Plain(Component):
+class Plain(PartitionConfig):
     clients: PositiveInt
     share: float = 1.0
 
@@ -191,6 +193,17 @@ def test_a_misspelt_key_comes_before_the_one_it_leaves_missing() -> None:
     assert refusal(mapping() | {"data": data}) == expected
     assert refusal(mapping() | {"data": {"target": f"{HERE}:Plain"}}) == (
         "data.clients: a value is needed; give data.clients=…."
+    )
+
+
+@pytest.mark.parametrize(
+    ("section", "other", "base"),
+    [("method", "Plain", "MethodConfig"), ("partition", "Optimiser", "PartitionConfig")],
+)
+def test_a_config_for_another_section_is_refused(section: str, other: str, base: str) -> None:
+    assert refusal(mapping() | {section: {"target": f"{HERE}:{other}"}}) == (
+        f"{section}.target={HERE}:{other}: it is no class for {section}; name another one, or "
+        f"derive its config from coterie.{base}."
     )
 
 

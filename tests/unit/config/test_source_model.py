@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from coterie.commands.compose import compose, compose_plain, config_dir
+from coterie.commands.method_choices import shipped_methods
 from coterie.config import config_model
 from coterie.config.loading import check_keys
 from coterie.config.source_model import source_model
@@ -24,7 +25,8 @@ CONVERTED_IN_CODE = {
 
 def shipped() -> list[str]:
     texts = (path.read_text() for path in Path(config_dir()).rglob("*.yaml"))
-    return sorted({name for text in texts for name in re.findall(r"target: (\S+)", text)})
+    named = {name for text in texts for name in re.findall(r"target: (\S+)", text)}
+    return sorted(named | {method.target for method in shipped_methods().values()})
 
 
 @pytest.mark.parametrize("target", shipped())

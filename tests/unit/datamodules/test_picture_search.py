@@ -41,7 +41,7 @@ def test_a_folder_that_cannot_be_listed_is_named(tmp_path):
 
 
 def test_other_files_are_counted_and_told_once(tmp_path, caplog):
-    for name in ("cat/1.png", "cat/2.heic", "dog/3.PNG", "dog/4.HEIC", "dog/notes", "5.png"):
+    for name in ("cat/1.png", "cat/2.psd", "dog/3.PNG", "dog/4.PSD", "dog/notes", "5.png"):
         path = picture(tmp_path / "x.png")
         path = path.rename(tmp_path / "y")
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -50,8 +50,8 @@ def test_other_files_are_counted_and_told_once(tmp_path, caplog):
     assert len(data.samples) == 2
     assert caplog.messages[0] == (
         f"{tmp_path}: 4 files are no pictures by their extension or place, and are left out "
-        "(2 .heic, 1 picture, 1 without extension)."
+        "(2 .psd, 1 picture, 1 without extension)."
     )
     (tmp_path / "dog" / "3.PNG").unlink()
-    with pytest.raises(DataError, match=r"in it, but 1 \.heic, 1 without extension; convert them"):
+    with pytest.raises(DataError, match=r"in it, but 1 \.psd, 1 without extension; convert them"):
         ClassFolders(ClassFolders.Config(path=str(tmp_path))).arrays()

@@ -107,6 +107,17 @@ def test_a_test_set_gets_a_folder_of_its_own(pictures, tmp_path):
     np.testing.assert_array_equal(read.test_samples[:], read.samples[:])
 
 
+def test_test_shards_of_other_classes_are_refused(pictures, tmp_path):
+    for half, names in (("train", "ab"), ("test", "b")):
+        for name in names:
+            (tmp_path / half / name).parent.mkdir(exist_ok=True)
+            (tmp_path / half / name).symlink_to(pictures / name)
+        data = ClassFolders(ClassFolders.Config(path=str(tmp_path / half)))
+        imported(data, tmp_path / "out" / half)
+    with pytest.raises(DataError, match="other classes than its training shards; import both"):
+        Shards(Shards.Config(path=str(tmp_path / "out"), size=8)).arrays()
+
+
 def test_samples_travel_to_other_processes_as_a_path(pictures, tmp_path):
     imported(ClassFolders(ClassFolders.Config(path=str(pictures))), tmp_path / "out")
     samples = Shards(Shards.Config(path=str(tmp_path / "out"), size=8)).arrays().samples
@@ -190,9 +201,11 @@ DAMAGES = {
     "no JSON": lambda folder: (folder / INDEX).write_text("{"),
     "a list": lambda folder: (folder / INDEX).write_text("[]"),
     "another format": lambda folder: damage_index(folder, format=2),
-    "a path": lambda folder: damage_index(folder, shards=[{"file": "../x", "rows": 1}]),
+    "a path": lambda folder: damage_index(
+        folder, shards=[{"file": "../x", "rows": 1, "digest": "0"}]
+    ),
     "other rows": lambda folder: damage_index(
-        folder, shards=[{"file": "shard-00000.arrow", "rows": 7}]
+        folder, shards=[{"file": "shard-00000.arrow", "rows": 7, "digest": "0"}]
     ),
     "no shard": lambda folder: (folder / "shard-00000.arrow").unlink(),
     "half a shard": lambda folder: (folder / "shard-00000.arrow").write_bytes(
@@ -215,5 +228,5 @@ def test_damaged_shards_are_refused_in_one_sentence(tmp_path, damage):
 
 
 def test_a_folder_without_an_index_says_how_to_make_one(tmp_path):
-    with pytest.raises(DataError, match="make shards with python -m"):
+    with pytest.raises(DataError, match="make shards with coterie import_data"):
         ShardFiles.open(tmp_path)

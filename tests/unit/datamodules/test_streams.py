@@ -130,8 +130,10 @@ def test_images_of_other_channels_are_taken_as_they_are_or_not_at_all():
     assert np.array_equal(fitting.array(images, "x"), images)
     with pytest.raises(DataError, match=r"x: it has shape \(2, 3, 4, 4\) and type uint8, but the"):
         fitting.array(images[:, :3], "x")
-    with pytest.raises(DataError, match=r"a\.png: a picture, but the model takes uint8 images"):
-        fitting.pictures([Path("a.png")], ["a.png"])
+    picture = io.BytesIO()
+    Image.new("RGB", (4, 4)).save(picture, "PNG")
+    with pytest.raises(DataError, match=r"a\.png: it has 3 channels, but the model takes uint8"):
+        fitting.pictures([picture.getvalue()], ["a.png"])
 
 
 def test_a_folder_of_mixed_pictures_has_one_warning_of_each_kind(caplog):

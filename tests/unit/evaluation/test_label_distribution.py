@@ -11,6 +11,7 @@ from coterie.datamodules.partitions import iid
 from coterie.evaluation.label_distribution import (
     class_counts,
     class_table,
+    classes_held,
     label_distribution_figure,
 )
 
@@ -112,3 +113,8 @@ def test_the_figure_is_dark_where_the_samples_are(tmp_path, clients, classes):
     assert plot.min() < pixels.shape[1] * 0.35
     bar = pixels.shape[1] * 0.8
     assert plot[plot < bar].max() < pixels.shape[1] * 0.6
+
+
+def test_a_client_has_a_class_by_one_sample_or_by_a_hundredth() -> None:
+    counts = np.array([[1, 0, 199], [50, 50, 0], [0, 0, 0]])
+    assert classes_held(counts) == {"classes": 4 / 3, "classes_1%": 1.0}

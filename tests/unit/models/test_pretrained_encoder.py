@@ -155,6 +155,15 @@ def test_training_may_start_from_it(folder, kind: type) -> None:
     assert not torch.equal(before[key], after[key])
 
 
+def test_its_representations_may_have_unit_length(folder) -> None:
+    plain, unit = (Pretrained(path=str(folder), unit_length=u) for u in (False, True))
+    x = torch.rand(3, 1, 8, 8)
+    h, found = (config.build((1, 8, 8))(x) for config in (plain, unit))
+    torch.testing.assert_close(found, h / h.norm(dim=1, keepdim=True))
+    # A model that was trained on it is loaded by the architecture alone.
+    assert unit.architecture().build((1, 8, 8)).unit_length
+
+
 def test_the_weights_travel_with_the_config(folder) -> None:
     packed, weights = pickle.dumps(encoder(folder)), saved(folder)
     shutil.rmtree(folder)

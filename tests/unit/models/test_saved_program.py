@@ -85,14 +85,3 @@ def test_a_process_without_coterie_loads_and_runs_it(
     assert torch.equal(embedding, model(samples).embedding)
     assert (probabilities is None) == (head is None)
     assert head is None or torch.equal(probabilities, model(samples).probabilities)
-
-
-def test_a_program_of_before_whose_result_was_a_prediction_still_loads(tmp_path: Path) -> None:
-    model = Clusterer(nn.Identity(), Centroids(torch.randn(3, 4))).eval()
-    samples = torch.randn(7, 4)
-    with (tmp_path / "model.pt2").open("wb") as file:
-        dynamic = ({0: torch.export.Dim("n")},)
-        torch.export.save(torch.export.export(model, (samples,), dynamic_shapes=dynamic), file)
-    program = load_program(tmp_path)
-    assert program is not None
-    assert torch.equal(program(samples).probabilities, model(samples).probabilities)

@@ -8,10 +8,12 @@ import torch
 from scipy.linalg import eigh
 
 from coterie.clustering.lattice import off_lattice, on_lattice
-from coterie.clustering.prototypes import PrototypeClusters
+from coterie.clustering.prototypes import PrototypeClusters, evenness
 from coterie.errors import ConfigError, RunError
-from coterie.modules.concord import Concord, evenness, growth
+from coterie.modules.concord import Concord, growth
 from coterie.modules.exact_sums import discriminant
+from coterie.networks.encoders import ConvNet2
+from coterie.networks.prototypes import LatticeProjection
 from coterie.networks.quadratic import QuadraticClassifier, fit_sums, fitted, products_of
 from tests.builders.vectors import GROUPS, blobs, clusters, on_vectors, same_partition
 
@@ -60,9 +62,10 @@ def test_the_start_counts_whose_clusters_are_most_alike_in_size() -> None:
     found = {}
     for restarts in (1, 6):
         config = Concord.Config(clusters=5, restarts=restarts, **FEW)
-        slots = on_vectors(config, samples, halves(samples)).state.server.slots
-        assert len(slots["centroids"]) == restarts
-        found[restarts] = evenness(PrototypeClusters(slots["prototypes"], []))
+        ran = on_vectors(config, samples, halves(samples))
+        assert len(ran.state.server.slots["centroids"]) == restarts
+        (labels,) = [turn.slots for turn in ran.spy.turns if "means" in turn.slots][:1]
+        found[restarts] = evenness(PrototypeClusters(labels["prototypes"], []))
     assert found[6] > found[1]
 
 
@@ -86,16 +89,48 @@ def test_what_leaves_a_client_is_sums_and_its_samples_stay() -> None:
     samples, _ = blobs()
     ran = on_vectors(Concord.Config(clusters=3, **FEW), samples, halves(samples))
     for turn in ran.spy.turns:
-        down = turn.slots.keys() - {"encoder", "projection"}
+        down = turn.slots.keys() - {"encoder", "projection", "wide"}
         assert (down, set(turn.outcome.up)) in (
             (set(), {"moments"}),
             ({"centroids"}, {"sums"}),
-            ({"prototypes"}, {"labels"}),
+            ({"prototypes", "means"}, {"labels"}),
+            ({"prototypes", "own"}, {"own_sums"}),
         )
         assert all(mean.weight == 1 for mean in turn.outcome.up.values())
         assert not turn.outcome.records
         assert not turn.outcome.mail
-    assert {tuple(kept) for kept in ran.kept.values()} == {("points",)}
+    assert {tuple(kept) for kept in ran.kept.values()} == {("points", "wide")}
+
+
+def test_where_nothing_lies_between_clusters_k_means_and_its_own_labels_decide() -> None:
+    """A cloud that is longer one way: no gap, and a cut in the middle is as good as its weights."""
+    cloud = np.random.default_rng(3).normal(size=(600, 12)).astype(np.float32)
+    cloud[:, :3] *= 4
+    ran = on_vectors(Concord.Config(clusters=3, refits=4, **FEW), cloud, halves(cloud))
+    server = ran.state.server
+    cut, means = server.facts["margins"]
+    assert means > cut
+    assert [turn.phase.name for turn in ran.spy.turns][-8:] == ["own_labels"] * 8
+    assert server.round == 19
+    found = clusters(ran, cloud)
+    wide = LatticeProjection(**server.slots["wide"])(torch.from_numpy(cloud))
+    values = QuadraticClassifier(server.slots["own"]["weights"], 12).values(on_lattice(wide))
+    assert np.array_equal(found, values.argmax(dim=1).numpy())
+    assert np.bincount(found, minlength=3).min() > 100
+
+
+def test_a_network_sees_each_picture_once_and_its_mirror_image() -> None:
+    pictures = np.random.default_rng(0).integers(0, 256, (90, 1, 8, 8)).astype(np.uint8)
+    config = Concord.Config(clusters=2, refits=1, restarts=2, **FEW)
+    shape = {"shape": (1, 8, 8), "encoder": ConvNet2(features=16)}
+    ran = on_vectors(config, pictures, halves(pictures), **shape)
+    moments = ran.spy.turns[0]
+    assert set(moments.outcome.state) == {"features"}
+    features = off_lattice(moments.outcome.state["features"])
+    assert torch.allclose(features.norm(dim=1), torch.ones(45).double(), atol=2e-3)
+    model = ran.spy.model_for(ran.state.server, None)
+    given = torch.from_numpy(pictures)
+    assert torch.equal(model(given).probabilities, model(given.flip(3)).probabilities)
 
 
 def test_centroids_double_three_times() -> None:
@@ -126,6 +161,6 @@ def test_rings_are_left_to_the_prototypes() -> None:
     angles = np.arange(2400) * 2 * np.pi / 2400
     points = torch.from_numpy(np.stack([np.cos(angles), np.sin(angles)], axis=1))
     labels = torch.from_numpy((np.arange(2400) // 200) % 2)
-    sums = fit_sums(on_lattice(points), labels, 2, products_of(2, 2400))
+    sums = fit_sums(on_lattice(points), [labels], 2, products_of(2, 2400))
     found = QuadraticClassifier(fitted(*sums), 2)(points).argmax(dim=1)
     assert float((found == labels).double().mean()) < 0.9

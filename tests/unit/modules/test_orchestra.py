@@ -15,8 +15,9 @@ from coterie.contract.accounting import epsilon
 from coterie.errors import ConfigError
 from coterie.execution.packing import unpack
 from coterie.execution.serial import SerialBackend
+from coterie.modules.averaging import scaled_rate
 from coterie.modules.orchestra import NETWORKS, RULES, Orchestra, scaled_epochs
-from coterie.modules.orchestra_model import OrchestraModel, scaled_rate
+from coterie.modules.orchestra_model import OrchestraModel
 from coterie.networks.encoders import Encoder
 from coterie.rounds.loop import Loop
 from coterie.rounds.state import RunState
@@ -412,18 +413,18 @@ def test_private_noise_is_from_the_secret_and_not_from_the_seed() -> None:
         one.shape == two.shape and torch.equal(one, two)
         for one, two in zip(sent(first), sent(other), strict=True)
     )
-    with pytest.raises(ValueError, match="give the loop a secret"):
+    with pytest.raises(ValueError, match="compose with a NoiseLedger"):
         federate(tiny_workload(private()), b"")
 
 
 def test_private_phases_add_up() -> None:
     ran = federate(tiny_workload(private()))
-    spent = [done.epsilon for done in ran.commits]
+    spent = [done.metrics["epsilon"] for done in ran.commits]
     noise = float(ran.start.slots["schedule"]["noise"])
     assert spent == [epsilon(phases, noise, 1e-3) for phases in (1, 2, 3)]
     assert spent[0] == pytest.approx(2.0, rel=1e-6)
     public = federate(tiny_workload(short(rounds=1)))
-    assert [done.epsilon for done in public.commits] == [None, None]
+    assert [dict(done.metrics) for done in public.commits] == [{}, {}]
 
 
 def test_an_epsilon_and_local_dp_come_together() -> None:

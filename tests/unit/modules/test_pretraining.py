@@ -13,6 +13,7 @@ from coterie.modules.byol import BYOL, Bootstrap, FedBYOL
 from coterie.modules.pretraining import divergence
 from coterie.modules.simclr import FedSimCLR, SimCLR
 from coterie.modules.simsiam import FedSimSiam, SimSiam
+from coterie.networks.resnet import ResNet
 from coterie.rounds.loop import Loop
 from coterie.rounds.state import RunState
 from tests.builders import slow_losses
@@ -221,6 +222,13 @@ def test_who_moved_far_once_takes_the_global_predictor_again_after_a_near_turn(
         assert turn.phase.round == 1 or not same_bits(given, own)
 
 
+@pytest.mark.parametrize("kind", FEDERATED)
+def test_the_rate_follows_the_share_of_clients_that_take_part(kind) -> None:
+    built = module(kind, learning_rate=0.01, participation=0.1, base_participation=0.4)
+    assert built.learning_rate == pytest.approx(0.005)
+    assert built.configure_optimizers().param_groups[0]["lr"] == pytest.approx(0.005)
+
+
 def test_divergence_is_the_mean_distance_of_kernels() -> None:
     built = module(SimSiam)
     before = {n: t.clone() for n, t in built.state_dict().items()}
@@ -239,6 +247,19 @@ def test_divergence_is_the_mean_distance_of_kernels() -> None:
     with torch.no_grad():
         kernel.weight.add_(0.5)
     assert divergence(built, before) == pytest.approx(0.5 * math.sqrt(6), rel=1e-12)
+
+
+def test_kernels_of_shortcuts_count_for_nothing() -> None:
+    """As in EasyFL: kernels of 1×1 in a block of ResNet-50 count, its `downsample` does not."""
+    built = module(SimSiam)
+    built.online.encoder = ResNet(depth=50).build((3, 32, 32)).double()
+    before = {n: t.clone() for n, t in built.state_dict().items()}
+    moved = {n: p for n, p in built.online.encoder.named_parameters() if p.ndim > 2}
+    assert sum("downsample" in name for name in moved) == 4
+    with torch.no_grad():
+        for name, kernel in moved.items():
+            kernel.add_((50.0 if "downsample" in name else 2.0) / math.sqrt(kernel.numel()))
+    assert divergence(built, before) == pytest.approx(2.0, rel=1e-9)
 
 
 @pytest.mark.parametrize(("central", "federated"), list(zip(CENTRAL, FEDERATED, strict=True)))

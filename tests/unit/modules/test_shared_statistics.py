@@ -8,8 +8,10 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor, nn
 
+from coterie.contract.accounting import epsilon
 from coterie.contract.seeds import derive_seed
 from coterie.datamodules.augmentations import DigitsAugmentation
+from coterie.errors import ConfigError
 from coterie.execution.build import build_method
 from coterie.losses.correlation import (
     correlation,
@@ -18,7 +20,7 @@ from coterie.losses.correlation import (
     pair_statistics,
     shared_spectral_loss,
 )
-from coterie.losses.spectral import spectral_contrast
+from coterie.losses.spectral import bounded_rows, spectral_contrast
 from coterie.modules.dcco import DCCO
 from coterie.modules.fedsc import FedSC
 from coterie.networks.encoders import MLP
@@ -217,16 +219,56 @@ def test_a_client_without_others_trains_alone() -> None:
     assert not module.shared()["matrix"].any()
 
 
+def noisy(**keys):
+    return CONFIGS["fedsc"].model_copy(update={"noise": 0.5, "rounds": 2, **keys})
+
+
+def sent_matrices(ran: Federated) -> list[Tensor]:
+    found = [turn.outcome.up.get("statistics") for turn in ran.spy.turns]
+    return [next(iter(mean.tensors.values())) for mean in found if mean is not None]
+
+
 def test_noise_is_added_to_what_is_sent_and_kept() -> None:
-    noisy = CONFIGS["fedsc"].model_copy(update={"noise": 0.5, "rounds": 1})
-    plain = CONFIGS["fedsc"].model_copy(update={"rounds": 1})
-    ours, theirs = (federate(workload_of(config)).spy.turns[:3] for config in (noisy, plain))
+    ours, theirs = (
+        federate(workload_of(config)).spy.turns[:3] for config in (noisy(), noisy(noise=0.0))
+    )
     for one, other in zip(ours, theirs, strict=True):
         sent, clear = (turn.outcome.up["statistics"].tensors for turn in (one, other))
         moved = torch.cat([(sent[n] - clear[n]).flatten() for n in sent])
         assert 0.25 < float(moved.std()) < 0.9
         (name,) = sent
         assert torch.equal(sent[name], one.outcome.state["matrix"])
+
+
+def test_noise_is_from_the_secret_and_not_from_the_seed() -> None:
+    first, again, other = (
+        sent_matrices(federate(workload_of(noisy()), secret)) for secret in (b"1", b"1", b"2")
+    )
+    assert all(map(torch.equal, first, again))
+    assert not any(map(torch.equal, first, other))
+    with pytest.raises(ValueError, match="give the loop a secret"):
+        federate(workload_of(noisy()), b"")
+
+
+def test_the_epsilon_is_that_of_one_sample_of_the_smallest_client() -> None:
+    ran = federate(workload_of(noisy()))
+    spent = [done.epsilon for done in ran.commits]
+    # μ = 0.5 and 9 samples: without one of them a matrix changes by 0.5 / 9 at most.
+    wanted = [epsilon(matrices, 0.5 / (0.5 / 9), 1e-5) for matrices in (1, 1, 2, 2)]
+    assert spent == pytest.approx(wanted, rel=1e-4)
+    assert [done.epsilon for done in federate(workload_of(CONFIGS["fedsc"])).commits] == [None] * 6
+
+
+def test_a_sample_changes_a_matrix_by_no_more_than_its_share() -> None:
+    u, v = (bounded_rows(100.0 * rows_, BOUND) for rows_ in rows(9, 4))
+    whole = correlation(u, v)
+    without = (correlation(u[1:], v[1:]) * 8) / 9
+    assert 0.1 * BOUND / 9 < float((whole - without).norm()) <= BOUND / 9
+
+
+def test_noise_behind_batch_norm_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"^method\.noise=0\.5: .*encoder\.norm=group"):
+        federate(tiny_workload(noisy()))
 
 
 @pytest.mark.parametrize("name", CONFIGS)

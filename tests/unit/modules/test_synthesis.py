@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, normalize
 
 from coterie.clustering.fuzzy import fuzzy_means
@@ -86,6 +86,21 @@ def test_a_code_is_normal_numbers_and_one_category() -> None:
     assert codes[:, 62:].sum(dim=1).eq(1).all()
     assert codes[:, 62:].sum(dim=0).min() > 120
     assert abs(float(codes[:, :62].std()) - 1) < 0.02
+
+
+def test_categories_come_equally_often_and_weights_are_small() -> None:
+    module = gan()
+    for count in (5, 64, 70):
+        categories = module.codes(count)[:, module.config.noise :].sum(dim=0)
+        assert int(categories.sum()) == count
+        assert int(categories.max() - categories.min()) <= 1
+    wide = GAN(SynthesisConfig(gan_hidden=256, gan_width=16), tiny_task(), clusters=3)
+    layers = [
+        p for p in wide.modules() if isinstance(p, nn.Linear | nn.Conv2d | nn.ConvTranspose2d)
+    ]
+    weights = torch.cat([layer.weight.flatten() for layer in layers])
+    assert float(weights.std()) == pytest.approx(0.02, rel=0.02)
+    assert all(not layer.bias.any() for layer in layers if layer.bias is not None)
 
 
 def test_a_client_sends_synthetic_images_once_and_keeps_nothing(ran: Federated) -> None:

@@ -180,7 +180,7 @@ def test_raw_is_the_samples_themselves() -> None:
     assert list(encoder.state_dict()) == []
 
 
-@pytest.mark.parametrize("kind", [ConvNet3, USPSNet])
+@pytest.mark.parametrize("kind", [ConvNet2, ConvNet3, USPSNet, MLP, Raw, ResNet, Auto])
 def test_unit_length_keeps_the_directions_and_the_names(kind: type[EncoderConfig]) -> None:
     with seeded(0):
         plain = kind().build((1, 16, 16)).eval()

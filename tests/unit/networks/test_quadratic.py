@@ -41,9 +41,11 @@ def test_features_are_one_the_values_and_their_products() -> None:
 def test_the_weights_are_those_of_a_ridge_regression_on_all_samples() -> None:
     points = unit_points(400, 3)
     labels = (off_lattice(points)[:, 0].abs() > 0.5).long()
-    parts = [fit_sums(points[rows], labels[rows], 2, 3) for rows in (slice(0, 90), slice(90, 400))]
+    parts = [
+        fit_sums(points[rows], [labels[rows]], 2, 3) for rows in (slice(0, 90), slice(90, 400))
+    ]
     weights = fitted(*(sum(each) for each in zip(*parts, strict=True)))
-    whole = fitted(*fit_sums(points, labels, 2, 3))
+    whole = fitted(*fit_sums(points, [labels], 2, 3))
     assert torch.equal(weights, whole)
     values = off_lattice(expand(points, 3)).numpy()
     second = values.T @ values
@@ -55,7 +57,7 @@ def test_the_weights_are_those_of_a_ridge_regression_on_all_samples() -> None:
 def test_it_learns_a_quadric_and_its_probabilities_do_not_depend_on_the_batch() -> None:
     points = unit_points(2_000, 3)
     labels = (off_lattice(points)[:, 0].abs() > 0.5).long()
-    classifier = QuadraticClassifier(fitted(*fit_sums(points, labels, 2, 3)), 3)
+    classifier = QuadraticClassifier(fitted(*fit_sums(points, [labels], 2, 3)), 3)
     found = classifier(off_lattice(points).float())
     assert float((found.argmax(dim=1) == labels).double().mean()) > 0.9
     torch.testing.assert_close(found.sum(dim=1), torch.ones(2_000))

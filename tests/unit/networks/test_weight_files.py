@@ -8,9 +8,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lightning import LightningModule, Trainer
 
-from coterie.errors import DataError
-from coterie.networks.weight_files import parse_weights
+from coterie.errors import ConfigError, DataError
+from coterie.networks.weight_files import load_weights, parse_weights
 
 
 def saved(weights, *, zipped=True):
@@ -60,3 +61,37 @@ def test_damage_is_weights_or_a_data_error(zipped, changes):
         content[place % len(content)] = value
     with suppress(DataError):
         parse_weights(bytes(content), "x.pt")
+
+
+class Whole(LightningModule):
+    """A user's module, as Lightning saves it."""
+
+    def __init__(self, width=3):
+        super().__init__()
+        self.save_hyperparameters()
+        self.criterion = torch.nn.Linear(2, 2)
+        self.model = torch.nn.Sequential(torch.nn.Linear(4, width), torch.nn.BatchNorm1d(width))
+        self.model.fc = torch.nn.Linear(width, 7)
+
+
+def network(width=3):
+    return torch.nn.Sequential(torch.nn.Linear(4, width), torch.nn.BatchNorm1d(width))
+
+
+def test_a_checkpoint_of_lightning_is_unwrapped(tmp_path):
+    whole, path = Whole(), tmp_path / "last.ckpt"
+    trainer = Trainer(logger=False, accelerator="cpu", enable_checkpointing=False)
+    trainer.strategy.connect(whole)
+    trainer.save_checkpoint(path)
+    weights, own = parse_weights(path.read_bytes(), "last.ckpt"), network()
+    load_weights(own, weights, "last.ckpt", dropped=("fc",))
+    assert torch.equal(own[0].weight, whole.model[0].weight)
+    with pytest.raises(ConfigError, match=r"the network has 0\.bias of"):
+        load_weights(network(5), weights, "last.ckpt", dropped=("fc",))
+
+
+def test_names_of_the_network_itself_come_first():
+    own = network()
+    weights = {**own.state_dict(), **{f"x.{k}": v + 1 for k, v in own.state_dict().items()}}
+    with pytest.raises(ConfigError, match=r"the file \(3, 4\)"):
+        load_weights(own, weights, "both.pt")

@@ -101,7 +101,17 @@ def start():
         process.communicate()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGINT,
+        signal.SIGTERM,
+        signal.SIGHUP,
+        signal.SIGUSR1,
+        signal.SIGUSR2,
+        signal.SIGXCPU,
+    ],
+)
 def test_one_signal_is_remembered_until_the_next_check(start, number):
     process = start(CHECKING)
     process.send_signal(number)
@@ -109,6 +119,35 @@ def test_one_signal_is_remembered_until_the_next_check(start, number):
     name = signal.Signals(number).name
     expected = f"waited\n{name} came; the run stopped after its last full phase.\n"
     assert (out, process.returncode) == (expected, 130)
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGUSR1])
+def test_one_that_is_ignored_stays_ignored(start, number):
+    process = start(f"signal.signal({int(number)}, signal.SIG_IGN)" + CHECKING)
+    process.send_signal(number)
+    out, _ = process.communicate("\n", timeout=60)
+    assert (out, process.returncode) == ("waited\nnothing\n", 0)
+
+
+def test_a_program_keeps_its_own_handler():
+    handler = signal.signal(signal.SIGUSR1, lambda *_: None)
+    try:
+        own = signal.getsignal(signal.SIGUSR1)
+        with Interrupts():
+            assert signal.getsignal(signal.SIGUSR1) is own
+    finally:
+        signal.signal(signal.SIGUSR1, handler)
+
+
+def test_warnings_of_a_batch_system_leave_the_time_that_is_left(start):
+    process = start(STUBBORN)
+    for number in (signal.SIGUSR1, signal.SIGXCPU, signal.SIGXCPU, signal.SIGTERM):
+        process.send_signal(number)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.2)
+    process.send_signal(signal.SIGTERM)
+    out, _ = process.communicate(timeout=5)
+    assert (out, process.returncode) == ("", 130)
 
 
 def test_without_a_signal_a_check_lets_the_run_go_on(start):

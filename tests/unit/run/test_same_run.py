@@ -10,33 +10,6 @@ from coterie.run.same_run import check_same_run, measured_otherwise
 TINY = ("experiment=fedmcc_digits", "cluster=serial")
 
 
-def test_a_run_from_before_the_minimum_can_be_resumed():
-    stored = dump_config(compose(*TINY))
-    del stored["privacy"]
-    assert check_same_run(stored, compose(*TINY)) == ""
-    with pytest.raises(ConfigError, match=r"had privacy\.secure_aggregation=False, this one has"):
-        check_same_run(stored, compose(*TINY, "privacy.secure_aggregation=true"))
-
-
-@pytest.mark.parametrize(
-    ("keys", "section", "key", "other"),
-    [
-        (("experiment=kfed", "data=mnist"), "data", "rgb", "true"),
-        (("experiment=cpcfl", "data=mnist"), "partition", "shared", "true"),
-        (("experiment=fedu", "data=mnist"), "method", "decay_rounds", "100"),
-        (("experiment=ccfc_mnist",), "augmentation", "interpolation", "nearest"),
-        (("experiment=simclr", "data=mnist"), "method", "projector_norm", "all"),
-        (("experiment=byol", "data=mnist"), "method", "projector_norm", "all"),
-    ],
-)
-def test_a_run_from_before_a_key_of_its_component_can_be_resumed(keys, section, key, other):
-    stored = dump_config(compose(*keys))
-    del stored[section][key]
-    assert check_same_run(stored, compose(*keys)) == ""
-    with pytest.raises(ConfigError, match=rf"had {section}\.{key}=[^,]+, this"):
-        check_same_run(stored, compose(*keys, f"{section}.{key}={other}"))
-
-
 @pytest.mark.parametrize("clients", [(), ("data.clients=who",)])
 def test_the_clients_of_an_npz_file_are_a_name(clients):
     keys = ("experiment=kmeans", "data=npz", "data.path=x.npz")
@@ -56,28 +29,9 @@ def test_what_is_measured_otherwise_is_named():
         "evaluation.labelled_shares changes from [] to [0.5]."
     )
     assert check_same_run(stored, compose(*TINY, *keys)) == ""
-    del stored["evaluation"]["knn_k"]  # as in a config of an earlier version
-    assert measured_otherwise(stored, compose(*TINY, keys[0])) == ""
-
-
-def test_a_run_of_simsiam_with_one_batch_norm_is_another():
-    stored = dump_config(compose("experiment=simsiam", "data=mnist"))
-    del stored["method"]["projector_norm"]
-    with pytest.raises(ConfigError, match=r"had method\.projector_norm=hidden, this one has .*all"):
-        check_same_run(stored, compose("experiment=simsiam", "data=mnist"))
-    one = compose("experiment=simsiam", "data=mnist", "method.projector_norm=hidden")
-    assert check_same_run(stored, one) == ""
 
 
 NOISE = ("privacy.dp.clip=1", "privacy.dp.noise_multiplier=2")
-
-
-def test_a_run_from_before_the_unit_can_be_resumed():
-    stored = dump_config(compose(*TINY, *NOISE))
-    del stored["privacy"]["dp"]["unit"]
-    assert check_same_run(stored, compose(*TINY, *NOISE)) == ""
-    with pytest.raises(ConfigError, match=r"privacy\.dp\.unit=client, this one has .*unit=record"):
-        check_same_run(stored, compose(*TINY, *NOISE, "privacy.dp.unit=record"))
 
 
 def test_the_budget_may_rise():

@@ -88,10 +88,13 @@ def test_how_far_a_run_came_until_a_metric_was_as_high():
     assert until(found, "no_such until clustering/acc 0.1") is None
 
 
-def test_a_study_takes_the_mean_over_rounds_or_how_far_a_run_came():
+def test_a_study_takes_the_mean_or_best_over_rounds_or_how_far_a_run_came():
     found = run([0.1, None, 0.3, 0.2], final=0.4)
     assert from_rounds(found, "mean of clustering/acc") == pytest.approx(0.2)
     assert from_rounds(found, "mean of no_such") is None
+    assert from_rounds(found, "best of clustering/acc") == 0.4  # the final one
+    assert from_rounds(run([0.1, 0.9, 0.3], final=0.4), "best of clustering/acc") == 0.9
+    assert from_rounds(found, "best of no_such") is None
     assert from_rounds(found, "clustering/acc") is None
     assert from_rounds(found, "bytes until clustering/acc 0.1") == 11
 

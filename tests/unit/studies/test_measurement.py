@@ -1,5 +1,9 @@
 """Numbers over seeds: those that only some seeds have are no mean, and give no sign."""
 
+from dataclasses import replace
+
+import pytest
+
 from coterie.studies.measurement import Measurement
 from coterie.studies.paper_study import Cell, read_study
 from coterie.studies.results_file import Result
@@ -37,6 +41,33 @@ def test_a_score_that_no_seed_reaches_is_a_dash() -> None:
     part = measured({"explicit": [None, None]})
     assert part.number(METRIC, Cell("explicit", COLUMN)) is None
     assert " of 2 seeds" not in _table(part)
+
+
+def test_a_row_that_is_a_mean_is_one_over_its_rows() -> None:
+    study = STUDY.model_copy(update={"means": {"explicit": ("implicit", "uniform")}})
+    part = replace(measured({"implicit": [1.0, 3.0], "uniform": [5.0, 7.0]}), study=study)
+    found = part.number(METRIC, Cell("explicit", COLUMN))
+    assert found is not None
+    assert (found.spread.mean, found.seeds) == (4.0, 2)
+    assert "| explicit | 2 | 4.000 ± 2.582 |" in _table(part)
+    some = replace(measured({"implicit": [1.0]}), study=study)
+    assert some.number(METRIC, Cell("explicit", COLUMN)) is None
+
+
+def test_a_correlation_is_over_all_runs_that_have_both_metrics() -> None:
+    study = read_study("orchestra_fig4")
+    cells = [Cell(row, next(iter(study.columns))) for row in study.rows][:4]
+    given = [(0.1, 0.5), (0.2, 0.7), (0.3, 0.6), (0.9, None)]
+    results = [
+        Result(
+            cell, 0, {"unsupervised/selection": x} | ({} if y is None else {"knn/acc": y}), *"adc"
+        )
+        for cell, (x, y) in zip(cells, given, strict=True)
+    ]
+    part = Measurement("orchestra_fig4", study, "cpu", tuple(results))
+    assert part.correlation() == (pytest.approx(0.5), 3)
+    assert replace(part, results=tuple(results[:2])).correlation() is None
+    assert measured({"explicit": [1.0] * 3}).correlation() is None
 
 
 def test_the_command_names_the_seeds_where_they_are_not_the_scales() -> None:

@@ -18,6 +18,14 @@ def test_a_process_is_told_of_its_gpus(tmp_path):
     assert begun.log.read_text() == "1 True\n"
 
 
+def test_runs_of_a_study_have_ids_of_their_own(tmp_path):
+    names = ("WANDB_RUN_ID", "WANDB_NAME", "LANG")
+    tells = f"import os; print([name for name in {names} if name in os.environ])"
+    begun = process(tmp_path, tells, WANDB_RUN_ID="one", WANDB_NAME="mine", LANG="C")
+    assert begun.wait() == 0
+    assert begun.log.read_text() == "['LANG']\n"
+
+
 def test_why_a_process_failed_is_its_last_line_or_its_signal(tmp_path):
     begun = process(tmp_path, "print('round 1/2'); print('No room.'); raise SystemExit(2)")
     assert begun.reason(begun.wait()) == f"No room ({begun.log})."

@@ -21,7 +21,7 @@ CONFIG = {"experiment": "tiny", "seed": 3, "method": {"lr": 0.125}}
 
 @pytest.fixture(autouse=True)
 def no_account(tmp_path, monkeypatch):
-    for name in ("WANDB_API_KEY", "WANDB_MODE", "WANDB_BASE_URL"):
+    for name in ("WANDB_API_KEY", "WANDB_MODE", "WANDB_BASE_URL", "WANDB_RUN_ID"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
     monkeypatch.setenv("WANDB_CONFIG_DIR", str(tmp_path / "config"))
@@ -157,11 +157,10 @@ def test_wandb_online_without_a_key_is_refused_instead_of_asking(tmp_path):
     assert str(refusal.value).endswith("tracking.wandb.mode=offline.")
 
 
-def test_a_resumed_online_run_keeps_its_id_an_offline_one_does_not(tmp_path, monkeypatch):
+def test_a_resumed_online_run_keeps_its_id(tmp_path, monkeypatch):
     def run_id(name):
         return build_wandb_logger(WandbConfig(), tmp_path / name, "tiny", CONFIG).version
 
-    assert run_id("a") is None
     monkeypatch.setenv("WANDB_API_KEY", "x" * 40)
     first = run_id("a")
     assert first
@@ -262,3 +261,41 @@ def test_a_resumed_tracker_continues_file_and_counter(tmp_path):
     assert cut == whole
     with (tmp_path / "cut" / "csv" / "version_1" / "metrics.csv").open() as file:
         assert [r["step"] for r in csv.DictReader(file)] == ["3", "4"]
+
+
+@pytest.mark.parametrize("name", ["RANK", "SLURM_PROCID", "LOCAL_RANK"])
+def test_a_rank_of_lightning_silences_no_logger(tmp_path, monkeypatch, name):
+    monkeypatch.setenv(name, "3")
+    monkeypatch.setattr("lightning.pytorch.utilities.rank_zero_only.rank", 3)
+    feed(track(tmp_path, "csv", "tensorboard"))
+    assert (tmp_path / "csv/version_0/metrics.csv").read_text().count("\n") > 4
+    assert list(tmp_path.glob("tensorboard/version_0/events*"))
+
+
+def test_an_offline_run_that_is_resumed_keeps_its_id_and_group(tmp_path, monkeypatch):
+    options = {"wandb": WandbConfig(mode="offline", group="mine")}
+    runs = []
+    for _ in range(2):
+        logger = track(tmp_path, "wandb", **options).loggers[0]
+        runs.append((logger.experiment.id, logger.experiment.group))
+        logger.finalize("failed")
+    assert runs[0] == runs[1]
+    assert runs[0][1] == "mine"
+
+
+def test_an_agents_id_is_that_of_one_run(tmp_path, monkeypatch, caplog):
+    monkeypatch.setenv("WANDB_RUN_ID", "agents1")
+    config = WandbConfig(mode="offline")
+    folders = [tmp_path / name for name in ("a", "b", "c", "a")]
+    ids = [build_wandb_logger(config, folder, "tiny", CONFIG)._id for folder in folders]
+    assert ids[0] == ids[3] == "agents1"
+    assert len(set(ids)) == 3
+    assert "WANDB_RUN_ID=agents1 is the id of an earlier run" in caplog.text
+
+
+@pytest.mark.parametrize("value", ["true", "1", "TRUE"])
+def test_wandb_can_be_switched_off_by_its_variable(monkeypatch, value):
+    monkeypatch.setenv("WANDB_DISABLED", value)
+    assert resolve_mode(WandbConfig()) == "disabled"
+    monkeypatch.setenv("WANDB_DISABLED", "false")
+    assert resolve_mode(WandbConfig()) == "offline"

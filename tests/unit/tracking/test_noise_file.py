@@ -7,9 +7,10 @@ import pytest
 
 from coterie.aggregation.noise import Spent
 from coterie.errors import ConfigError
-from coterie.tracking.noise_file import NoiseFile
+from coterie.tracking.noise_file import SECRET_VARIABLE, NoiseFile
 
-KEY = json.dumps({"key": "0f" * 32}) + "\n"
+SALTS = ('{"salt": "00"}\n', '{"salt": 7}\n')
+KEY = json.dumps({"salt": "0f" * 32, "check": "0f" * 32}) + "\n"
 ODD = '{"round": 1, "step": 0, "tag": "ab", "clients": ["x"]}'
 ONE, TWO = Spent(1, 0, "ab", (0, 3)), Spent(2, 1, "cd", ())
 
@@ -24,6 +25,38 @@ def test_the_key_is_new_secret_and_kept(tmp_path):
     assert file.open(begun=True) == (key, [ONE, TWO])
     assert NoiseFile(tmp_path / "other.jsonl").open(begun=False)[0] != key
     assert key.hex() not in repr(file)
+    assert key.hex() not in file.path.read_text()
+
+
+def test_a_strangers_key_hides_nothing_and_is_refused(tmp_path, monkeypatch):
+    file = NoiseFile(tmp_path / "noise.jsonl")
+    monkeypatch.setenv(SECRET_VARIABLE, str(tmp_path / "strangers"))
+    key, _ = file.open(begun=False)
+    whole = file.path.read_text()
+    monkeypatch.setenv(SECRET_VARIABLE, str(tmp_path / "own"))
+    for begun in (True, False):
+        with pytest.raises(ConfigError, match="the key of the run's noise is not yours"):
+            file.open(begun=begun)
+    file.path.write_text(json.dumps({"salt": "0f" * 32, "check": "ä"}) + "\n")
+    with pytest.raises(ConfigError, match="the key of the run's noise is not yours"):
+        file.open(begun=True)
+    file.path.write_text(whole)
+    monkeypatch.setenv(SECRET_VARIABLE, str(tmp_path / "strangers"))
+    assert file.open(begun=True) == (key, [])
+
+
+@pytest.mark.parametrize("damage", ["short", "open", "folder"])
+def test_a_secret_that_is_none_is_refused(tmp_path, monkeypatch, damage):
+    secret = tmp_path / "secret"
+    monkeypatch.setenv(SECRET_VARIABLE, str(secret))
+    if damage == "folder":
+        secret.mkdir()
+    else:
+        secret.write_bytes(b"x" * (3 if damage == "short" else 32))
+        secret.chmod(0o600 if damage == "short" else 0o644)
+    with pytest.raises(ConfigError, match="the secret of your private runs' noise"):
+        NoiseFile(tmp_path / "noise.jsonl").open(begun=False)
+    assert not (tmp_path / "noise.jsonl").exists()
 
 
 def test_a_line_that_was_not_finished_was_not_released(tmp_path):
@@ -39,7 +72,16 @@ def test_a_line_that_was_not_finished_was_not_released(tmp_path):
 
 @pytest.mark.parametrize(
     "text",
-    [None, "", "{}\n", "[]\n", '{"key": "00"}\n', f"{KEY}{{}}\n", f"{KEY}{ODD}\n", "\x00\n"],
+    [
+        None,
+        "",
+        "{}\n",
+        "[]\n",
+        *SALTS,
+        f"{KEY}{{}}\n",
+        f"{KEY}{ODD}\n",
+        "\x00\n",
+    ],
 )
 def test_a_missing_or_damaged_file_is_refused(text, tmp_path):
     file = NoiseFile(tmp_path / "noise.jsonl")

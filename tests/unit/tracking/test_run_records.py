@@ -37,6 +37,7 @@ RUBBISH = {
     "another status": json.dumps({**WHOLE, "status": "splendid"}),
     "no status": json.dumps({"rounds": 2}),
     "no rounds": json.dumps({"status": "completed"}),
+    "no commit": json.dumps({name: part for name, part in WHOLE.items() if name != "commit"}),
     "rounds in words": json.dumps({**WHOLE, "rounds": "two"}),
     "rounds beyond a float": json.dumps({**WHOLE, "rounds": 10**400}),
     "nested deep": "[" * 100_000,

@@ -1,0 +1,116 @@
+"""CSV files as programs write them: their encoding, what parts the cells, and the decimal sign.
+
+Excel writes semicolons and decimal commas where that is the custom, and often Windows-1252 or
+UTF-16; pandas writes an index column without a name.
+"""
+
+import codecs
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+
+SUFFIXES = (".csv", ".tsv", ".txt")
+_BLOCK = 1 << 20
+_BOMS = ((codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
+_DELIMITERS = (",", ";", "\t", "|")
+_QUOTED = re.compile(r'"[^"]*"')
+_DECIMAL_COMMA = re.compile(r"(?<![\d,])-?\d+,\d+(?![\d,])")
+_INDEX = re.compile(r"|Unnamed: \d+|__index_level_\d+__")
+"""Names of the index that pandas writes along, in CSV and in parquet."""
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """How a CSV file is written.
+
+    Attributes:
+        encoding: "utf-8", "utf-16" or "cp1252".
+        delimiter: What parts the cells.
+        decimal: The decimal sign.
+    """
+
+    encoding: str = "utf-8"
+    delimiter: str = ","
+    decimal: str = "."
+
+
+def is_csv(path: Path) -> bool:
+    """Whether a file is CSV by its name."""
+    return path.suffix.lower() in SUFFIXES
+
+
+def is_index(column: str) -> bool:
+    """Whether a column is the index that pandas has written along."""
+    return _INDEX.fullmatch(column) is not None
+
+
+def dialect_of(path: Path) -> Dialect:
+    """How a file is written; it is read through once.
+
+    Raises:
+        OSError: If it cannot be read.
+    """
+    encoding = _encoding(path)
+    with path.open("rb") as file:
+        lines = file.read(_BLOCK).decode(encoding, "replace").splitlines()
+    head = _QUOTED.sub("", lines[0].lstrip("\ufeff") if lines else "")
+    delimiter = max(_DELIMITERS, key=head.count) if head else ","
+    comma = delimiter != "," and any(_DECIMAL_COMMA.search(line) for line in lines[1:100])
+    return Dialect(encoding, delimiter, "," if comma else ".")
+
+
+def _encoding(path: Path) -> str:
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    with path.open("rb") as file:
+        start = file.read(_BLOCK)
+        for mark, encoding in _BOMS:
+            if start.startswith(mark):
+                return encoding
+        try:
+            while start:
+                decoder.decode(start)
+                start = file.read(_BLOCK)
+            decoder.decode(b"", final=True)
+        except UnicodeDecodeError:
+            _logger.warning("%s: it is not UTF-8, and is read as Windows-1252.", path)
+            return "cp1252"
+    return "utf-8"
+
+
+def read_csv(path: Path, source: Any, text: Sequence[str]) -> pa.Table:
+    """Read a whole file.
+
+    Only empty cells are missing, since a class may be called NA.
+
+    Args:
+        path: The file.
+        source: It, or what is open of it.
+        text: Columns that are text, whatever they look like.
+    """
+    read, parse, convert = _options(dialect_of(path), text, null_values=[""])
+    return pa_csv.read_csv(source, read_options=read, parse_options=parse, convert_options=convert)
+
+
+def open_csv(path: Path, text: Sequence[str]) -> Any:
+    """Open a file to be read in batches; types are inferred from its first megabyte."""
+    read, parse, convert = _options(dialect_of(path), text)
+    return pa_csv.open_csv(path, read_options=read, parse_options=parse, convert_options=convert)
+
+
+def _options(dialect: Dialect, text: Sequence[str], **convert: Any) -> tuple[Any, Any, Any]:
+    types: Mapping[str, Any] = dict.fromkeys(text, pa.string())
+    if "null_values" in convert:
+        convert["strings_can_be_null"] = True
+    return (
+        pa_csv.ReadOptions(encoding=dialect.encoding),
+        pa_csv.ParseOptions(delimiter=dialect.delimiter),
+        pa_csv.ConvertOptions(column_types=types, decimal_point=dialect.decimal, **convert),
+    )

@@ -1,0 +1,54 @@
+"""TIFFs that Pillow does not read, or reads with 8 bits only: many channels, or deep ones."""
+
+from io import BytesIO
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coterie.datamodules.picture_files import UnfitPictureError, check_pixels, choose_frame
+
+_STARTS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
+
+
+def is_tiff(content: bytes) -> bool:
+    """Whether a file begins as a TIFF or BigTIFF."""
+    return content.startswith(_STARTS)
+
+
+def read_tiff(content: bytes, frame: int | None, max_pixels: int) -> NDArray[np.generic]:
+    """Decode a TIFF with tifffile.
+
+    Args:
+        content: The file.
+        frame: Which page to take of several.
+        max_pixels: How many pixels it may have.
+
+    Returns:
+        Numbers (height, width, channels), as they are stored.
+
+    Raises:
+        UnfitPictureError: If tifffile is not installed, there are several pages and none is chosen,
+            or the page is no picture or too large.
+        ValueError: If it is damaged, or compressed in a way that needs imagecodecs.
+    """
+    try:
+        import tifffile
+    except ImportError as error:
+        raise UnfitPictureError(
+            "is a TIFF that Pillow cannot read as it is", "pip install 'coterie[tiff]' to read it"
+        ) from error
+    with tifffile.TiffFile(BytesIO(content)) as file:
+        pages: list[Any] = [page for page in file.pages if not getattr(page, "is_reduced", False)]
+        page = pages[choose_frame(len(pages), frame)]
+        check_pixels(page.imagewidth * page.imagelength, max_pixels)
+        values, axes = page.asarray(), page.axes
+    if axes == "YX":
+        return np.asarray(values[..., None])
+    if axes == "SYX":
+        return np.asarray(np.moveaxis(values, 0, 2))
+    if axes != "YXS":
+        raise UnfitPictureError(
+            f"has the axes {axes}", "save it as height, width and channels in one page"
+        )
+    return np.asarray(values)

@@ -1,0 +1,159 @@
+"""Opening one picture: its format, size, frames, and how it was held.
+
+Formats are Pillow's, but only those listed here are tried, and how large a picture may be is the
+caller's choice rather than a setting of the whole process. A picture stands as its EXIF orientation
+says, as viewers show it.
+"""
+
+import warnings
+from io import BytesIO
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, UnidentifiedImageError
+
+from coterie.errors import DataError
+
+FORMATS = ("JPEG", "PNG", "PPM", "BMP", "TIFF", "WEBP", "GIF", "AVIF")
+"""Pillow's names of the formats that are read; HEIC comes from pillow-heif."""
+MAX_PIXELS = 200_000_000
+"""Pixels of a picture, at most, by default: more than any camera has."""
+EXTENSIONS = (
+    *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".apng", ".ppm", ".pgm", ".pbm", ".pnm", ".bmp"),
+    *(".tif", ".tiff", ".webp", ".gif", ".avif", ".heic", ".heif"),
+)
+"""Extensions of pictures that are no DICOM."""
+
+_ORIENTATION, _UPRIGHT = 0x0112, 1
+_PREFIX = 16
+_HEIF_BRANDS = frozenset({b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1"})
+_TURNS: dict[int, tuple[int, bool]] = {
+    2: (0, True),
+    3: (2, False),
+    4: (2, True),
+    5: (3, True),
+    6: (3, False),
+    7: (1, True),
+    8: (1, False),
+}
+"""EXIF's orientation to quarter turns against the clock, then whether left and right change
+places."""
+_ONE_SHOT = frozenset({"MPO"})
+"""Formats whose further frames belong to the first, such as a phone's map of brightness."""
+
+# Pillow warns of palettes and of damaged EXIF through Python's warnings, which nobody can act on.
+warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.")
+
+
+class UnfitPictureError(ValueError):
+    """A picture that is whole, but cannot be taken as it is.
+
+    Attributes:
+        what: What it is, to follow its name: "is of 3 frames".
+        remedy: What to do about it.
+    """
+
+    def __init__(self, what: str, remedy: str) -> None:
+        super().__init__(f"{what}; {remedy}")
+        self.what, self.remedy = what, remedy
+
+
+def open_picture(content: bytes, *, max_pixels: int = MAX_PIXELS) -> Image.Image:
+    """Open a picture without decoding it.
+
+    Args:
+        content: The file.
+        max_pixels: How many pixels it may have.
+
+    Raises:
+        DataError: If it is HEIC, and pillow-heif is not installed.
+        UnidentifiedImageError: If it is of no listed format.
+        UnfitPictureError: If it has more pixels.
+    """
+    prefix = content[:_PREFIX]
+    Image.init()
+    for name in (*FORMATS, *_heif(prefix)):
+        factory, accept = Image.OPEN[name]
+        if accept is not None and accept(prefix) is not True:
+            continue
+        try:
+            image = factory(BytesIO(content), "")
+        except (SyntaxError, IndexError, TypeError, KeyError):  # as Pillow passes over formats
+            continue
+        width, height = image.size
+        check_pixels(width * height, max_pixels)
+        return image
+    raise UnidentifiedImageError("it is of no known format")
+
+
+def check_pixels(pixels: int, most: int) -> None:
+    """Refuse a picture that is too large.
+
+    Raises:
+        UnfitPictureError: If it is.
+    """
+    if pixels > most:
+        raise UnfitPictureError(
+            f"has {pixels / 1e6:,.0f} million pixels",
+            f"make it smaller, or raise data.max_pixels={most}",
+        )
+
+
+def choose_frame(frames: int, frame: int | None, kind: str | None = None) -> int:
+    """The number of the frame to take.
+
+    Args:
+        frames: How many there are.
+        frame: Which one is asked for, if any.
+        kind: The format.
+
+    Raises:
+        UnfitPictureError: If there are several and none is asked for, or too few.
+    """
+    if frames == 1 or kind in _ONE_SHOT:
+        return 0
+    if frame is None:
+        raise UnfitPictureError(
+            f"holds {frames} frames",
+            "set data.frame=0 to take the first of each, or save frames as pictures of their own",
+        )
+    if frame >= frames:
+        raise UnfitPictureError(
+            f"holds {frames} frames, counted from 0", f"lower data.frame={frame}, or take it out"
+        )
+    return frame
+
+
+def orientation(image: Image.Image) -> int:
+    """EXIF's orientation of a picture, 1..8; 1 if there is none, or it is damaged."""
+    try:
+        found = image.getexif().get(_ORIENTATION, _UPRIGHT)
+    except Exception:  # noqa: BLE001 - damaged EXIF raises of all kinds, and the picture is whole
+        return _UPRIGHT
+    return found if found in _TURNS else _UPRIGHT
+
+
+def turned(pixels: NDArray[Any], held: int) -> NDArray[Any]:
+    """Pixels (height, width, …) as they stand upright, from the EXIF orientation they were held."""
+    if held == _UPRIGHT:
+        return pixels
+    quarters, mirrored = _TURNS[held]
+    upright = np.rot90(pixels, quarters)
+    return upright[:, ::-1] if mirrored else upright
+
+
+def _heif(prefix: bytes) -> tuple[str, ...]:
+    """Pillow's name of HEIC, if a file begins as one; the format is then registered."""
+    if prefix[4:8] != b"ftyp" or prefix[8:12] not in _HEIF_BRANDS:
+        return ()
+    if "HEIF" not in Image.OPEN:
+        try:
+            from pillow_heif import register_heif_opener
+        except ImportError as error:
+            raise DataError(
+                "HEIC pictures are read by pillow-heif, which is not installed; pip install "
+                "'coterie[heif]'."
+            ) from error
+        register_heif_opener()
+    return ("HEIF",)

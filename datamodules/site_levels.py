@@ -1,0 +1,89 @@
+"""Levels of each site: scanners of 12 and of 16 bits, each from its own black to its own white."""
+
+import os
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import numpy as np
+
+from coterie.datamodules.decoding import (
+    Form,
+    Levelled,
+    Picture,
+    UnreadablePictureError,
+    level_range,
+)
+from coterie.datamodules.dicom import Levels
+from coterie.datamodules.source import Source, source_from_pictures
+from coterie.errors import DataError
+
+WHOLE = ""
+"""The site of data that names none."""
+_BITS = range(8, 17)
+
+
+def measured_levels(pictures: Sequence[Picture], names: Sequence[str], form: Form) -> Levels | None:
+    """What is black and white in pictures of one site.
+
+    Of whole numbers it is 0 and the largest that as many bits hold as the site uses; of others
+    their range.
+
+    Returns:
+        The levels; None if no picture has more than 8 bits, or all are DICOM, which say it.
+    """
+
+    def look(row: int) -> tuple[float, float, bool] | None:
+        try:
+            return level_range(pictures[row], names[row], form)
+        except UnreadablePictureError:  # it is named where it is read
+            return None
+
+    with ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1)) as pool:
+        found = [one for one in pool.map(look, range(len(pictures))) if one is not None]
+    if not found:
+        return None
+    low, high = min(one[0] for one in found), max(one[1] for one in found)
+    if all(whole for _, _, whole in found) and low >= 0 and high < 2 ** _BITS[-1]:
+        return 0.0, float(next(2**bits - 1 for bits in _BITS if high < 2**bits))
+    return low, max(high, np.nextafter(low, np.inf))
+
+
+def with_site_levels(
+    source: Source, given: Mapping[str, Levels] | None, known: dict[str, Levels | None]
+) -> Source:
+    """Give each picture the levels of its site.
+
+    Args:
+        source: Pictures, with their owners if they have any.
+        given: Site to its levels; None measures those that are not known.
+        known: Site to what was measured before; it is added to.
+
+    Raises:
+        DataError: If the source holds no pictures in files, or a site that is given does not exist.
+    """
+    if source.pictures is None:
+        raise DataError(
+            "data.levels: levels of each site are for pictures in folders, tables and tar files; "
+            "give two numbers."
+        )
+    sites = source.owner_names or (WHOLE,)
+    owners = np.zeros(source.count, np.int64) if source.owners is None else source.owners
+    if given is not None:
+        if other := sorted(given.keys() - set(sites)):
+            raise DataError(
+                f"data.levels.{other[0]}: there is no such client; there are "
+                f"{', '.join(filter(None, sites)) or 'none'}."
+            )
+        known = dict(given)
+    for site, name in enumerate(sites):
+        if given is None and name not in known:
+            rows = np.flatnonzero(owners == site).tolist()
+            own = [source.pictures[row] for row in rows]
+            known[name] = measured_levels(own, [source.names[row] for row in rows], source.form)
+    levels = [known.get(name) for name in sites]
+    pictures = [
+        Levelled(source.pictures[row], levels[owner]) for row, owner in enumerate(owners.tolist())
+    ]
+    read = source_from_pictures(pictures, source.names, source.form).read
+    return replace(source, pictures=pictures, read=read)

@@ -1,0 +1,53 @@
+r"""One spelling of names, for everything that writes them.
+
+Names of files are bytes; a zip from another system may bring some that are no UTF-8. Such bytes are
+spelled \xe4, as Python does, so that the file can be found again. Accents that are letters of
+their own (NFD, as macOS writes them) are joined with the letter before (NFC), so that one class has
+one name.
+"""
+
+import logging
+import unicodedata
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+_logger = logging.getLogger(__name__)
+
+
+def spelled(name: str) -> str:
+    """The name in NFC, and what is no UTF-8 as escapes; it can always be written."""
+    if name.isascii():
+        return name
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        name = "".join(map(_escaped, name))
+    return unicodedata.normalize("NFC", name)
+
+
+def _escaped(sign: str) -> str:
+    if sign == "\\":
+        return r"\\"
+    if "\udc80" <= sign <= "\udcff":  # a byte that is no UTF-8, as Python reads file names
+        return f"\\x{ord(sign) - 0xDC00:02x}"
+    return f"\\u{ord(sign):04x}" if "\ud800" <= sign <= "\udfff" else sign
+
+
+def tell_if_merged(names: Iterable[str], told: Sequence[str], what: str) -> None:
+    """Warn about names that become one by their spelling.
+
+    Args:
+        names: As they are found.
+        told: What each is spelled as, in the same order.
+        what: What they are and where, such as "/data: folders".
+    """
+    found: dict[str, set[str]] = defaultdict(set)
+    for name, one in zip(names, told, strict=True):
+        found[one].add(name)
+    merged = [one for one, before in found.items() if len(before) > 1]
+    if merged:
+        _logger.warning(
+            "%s %s are spelled in several ways, which differ in blanks or in how accents are "
+            "stored; each is taken as one.",
+            *(what, ", ".join(merged[:5]) + ("…" if len(merged) > 5 else "")),
+        )

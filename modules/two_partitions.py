@@ -1,0 +1,78 @@
+"""Two partitions of prototypes, and which of them quadrics tell apart by the wider margin.
+
+A graph's cut follows gaps between clusters wherever they run, and k-means halves the way between
+means. Where there are gaps, as among digits, the cut's clusters are the clearer ones; where there
+are none, as among representations of photographs, its borders are ragged, and k-means' are not. A
+regression on products of features says which, without a label: the mean distance between its
+largest and its second value.
+"""
+
+from dataclasses import dataclass
+
+from jaxtyping import Float64, Int, Int64
+from torch import Tensor
+
+from coterie.clustering.lattice import nearest
+from coterie.clustering.prototypes import margin
+from coterie.contract import Tensors
+from coterie.modules.exact_sums import PRODUCTS
+from coterie.modules.own_labels import TARGETS
+from coterie.networks.quadratic import QuadraticClassifier, fit_sums, fitted, products_of
+
+MEMBERS = "members"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How clearly quadrics tell the clusters of both partitions apart.
+
+    Attributes:
+        of_cut: Margin of the cut's clusters; see `clustering.prototypes.margin`.
+        of_means: That of k-means' clusters.
+        weights: The classifier of the cut's clusters.
+        agreement: Share of the samples whose prototypes it gives their own cluster.
+    """
+
+    of_cut: float
+    of_means: float
+    weights: Int64[Tensor, "q k"]
+    agreement: float
+
+
+def members_of(
+    points: Int[Tensor, "n c"], prototypes: Tensors, members: Float64[Tensor, "m k"]
+) -> Int64[Tensor, "n"]:
+    """Each sample's label: the cluster of its nearest prototype."""
+    return members.argmax(dim=1)[nearest(points, prototypes["points"])]
+
+
+def label_sums(
+    points: Int[Tensor, "n c"], prototypes: Tensors, by_means: Float64[Tensor, "m k"]
+) -> dict[str, Tensor]:
+    """Sums for the classifiers of the cut's labels and of those by k-means."""
+    near = nearest(points, prototypes["points"])
+    labels = [each.argmax(dim=1)[near] for each in (prototypes[MEMBERS], by_means)]
+    leading = products_of(points.shape[1], int(prototypes["counts"].sum()))
+    sums = fit_sums(points, labels, by_means.shape[1], leading)
+    return dict(zip((PRODUCTS, TARGETS), sums, strict=True))
+
+
+def compared(sums: Tensors, prototypes: Tensors, by_means: Float64[Tensor, "m k"]) -> Comparison:
+    """Fit quadrics to both partitions' labels, and look at their values for the prototypes.
+
+    Args:
+        sums: Of `label_sums`, over all samples.
+        prototypes: With the cut's clusters.
+        by_means: The prototypes' clusters by k-means, one-hot.
+    """
+    points, counts, members = (prototypes[name] for name in ("points", "counts", MEMBERS))
+    weights = fitted(sums[PRODUCTS], sums[TARGETS])
+    values = QuadraticClassifier(weights, points.shape[1]).values(points)
+    of_cut, of_means = values.chunk(2, dim=1)
+    same = of_cut.argmax(dim=1) == members.argmax(dim=1)
+    return Comparison(
+        of_cut=margin(of_cut, members, counts),
+        of_means=margin(of_means, by_means, counts),
+        weights=weights[:, : members.shape[1]].contiguous(),
+        agreement=float(counts[same].sum() / counts.sum()),
+    )

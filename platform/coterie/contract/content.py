@@ -1,0 +1,64 @@
+"""Digests of a data set, which tell a later process whether it still has the same data."""
+
+import hashlib
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coterie.contract.data import DataArrays, Indices, Samples
+from coterie.contract.samples import StreamedSamples
+
+_WHOLE_BYTES = 1 << 20
+"""Samples of at most so many bytes together are digested in full."""
+_ROWS, _PLACES = 64, 8
+"""Of larger ones: samples that are digested in full, and values of every other."""
+_SHARE = 64
+"""Of streamed samples, one in so many is read, up to `_ROWS`."""
+
+
+def digest(*parts: bytes | NDArray[Any]) -> str:
+    """A digest of bytes and arrays, in hexadecimal."""
+    found = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        found.update(part if isinstance(part, bytes) else np.ascontiguousarray(part).data)
+    return found.hexdigest()
+
+
+def contents_digest(samples: Samples | None) -> str:
+    """A digest of samples that costs far less than to read them.
+
+    Up to 1 MiB all values count; beyond, 64 samples in full and eight values of every sample. Of
+    streamed samples one in 64 is read, at most 64.
+    """
+    if samples is None or not len(samples):
+        return ""
+    head = f"{samples.dtype} {tuple(samples.shape)}".encode()
+    if isinstance(samples, StreamedSamples):
+        return digest(head, samples[_spread(len(samples), min(_ROWS, len(samples) // _SHARE + 1))])
+    if samples.nbytes <= _WHOLE_BYTES:
+        return digest(head, samples)
+    flat = samples.reshape(len(samples), -1)
+    some = flat[:, _spread(flat.shape[1], _PLACES)]
+    return digest(head, samples[_spread(len(samples), _ROWS)], some)
+
+
+def labels_digest(labels: Indices | None) -> str:
+    """A digest of labels; "" without."""
+    return "" if labels is None else digest(labels)
+
+
+def data_digest(data: DataArrays) -> str:
+    """A digest of labels and contents of a whole data set, with its test set."""
+    parts = (
+        contents_digest(data.samples),
+        labels_digest(data.labels),
+        contents_digest(data.test_samples),
+        labels_digest(data.test_labels),
+    )
+    return digest(" ".join(parts).encode())
+
+
+def _spread(count: int, most: int) -> Indices:
+    """Up to `most` numbers below `count`, the first and the last among them."""
+    return np.unique(np.linspace(0, count - 1, min(most, count)).round().astype(np.int64))

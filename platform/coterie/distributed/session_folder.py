@@ -1,0 +1,129 @@
+"""The folder of a local Ray: for its user alone, with a name that nobody can foresee.
+
+Ray makes the folders in it for everybody to write into. Whoever may do that can lead its logs to
+files of the user, take its sockets' places and change the code that it is about to run.
+"""
+
+import contextlib
+import errno
+import fcntl
+import os
+import shutil
+import signal
+import socket
+import stat
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from coterie.distributed.temp_folder import temp_folder
+from coterie.errors import RunError
+
+_PREFIX = "coterie-"
+_LOCK = "lock"
+_RAYS = "ray"
+SOCKET = "socket"
+"""The file of a socket: the folder is in use as long as somebody listens on it."""
+_NEW_S = 10.0
+"""A folder so young may be one that another process is just making."""
+
+
+class SessionFolder:
+    """A new folder, which is this process's until it ends, however it ends.
+
+    Attributes:
+        path: Where it is, see `temp_folder`.
+        rays: The folder in it to give Ray, which lets everybody write into what it is given.
+    """
+
+    def __init__(self) -> None:
+        """Make it, and remove what others of this user have left.
+
+        Raises:
+            ConfigError: If no folder is short enough for sockets.
+            RunError: If others may rename what is in it.
+        """
+        for left in _left(_root()):
+            discard(left)
+        self.path = new_folder()
+        self.rays = self.path / _RAYS
+        self._lock = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+
+    def close(self) -> None:
+        """End what still runs from it, and remove all but its logs: the next start does."""
+        _end_processes(self.path)
+        for session in self.rays.glob("session_*"):
+            for part in [] if session.is_symlink() else session.iterdir():
+                if part.name != "logs":
+                    _remove(part)
+
+
+def new_folder() -> Path:
+    """Make a folder, in which `SOCKET` may tell that it is in use.
+
+    Raises:
+        RunError: As for `SessionFolder`.
+    """
+    return Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_root()))
+
+
+def discard(path: Path) -> None:
+    """End the processes that run from a folder, and remove it."""
+    _end_processes(path)
+    shutil.rmtree(path, ignore_errors=True)  # what is left, the next start removes
+
+
+def _root() -> Path:
+    root = temp_folder()
+    status = root.stat()
+    if status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX:
+        raise RunError(
+            f"RAY_TMPDIR={root}: everybody may rename what is in it; chmod +t it, or give another."
+        )
+    return root
+
+
+def _left(root: Path) -> Iterator[Path]:
+    """The folders of this user whose process has ended."""
+    for path in root.glob(f"{_PREFIX}????????"):
+        with contextlib.suppress(OSError):
+            status = path.lstat()
+            ours = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
+            if ours and time.time() - status.st_mtime > _NEW_S and _free(path):
+                yield path
+
+
+def _free(path: Path) -> bool:
+    if (path / SOCKET).is_socket():
+        with socket.socket(socket.AF_UNIX) as asking:
+            asking.settimeout(1.0)
+            return asking.connect_ex(str(path / SOCKET)) == errno.ECONNREFUSED
+    if {each.name for each in path.iterdir()} == {_RAYS}:  # made again by a Ray that was ending
+        return True
+    lock = os.open(path / _LOCK, os.O_RDWR | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(lock)
+    return True
+
+
+def _end_processes(path: Path) -> None:
+    """Kill this user's processes whose command line names a file in the folder."""
+    wanted, own = f"{path}/".encode(), os.getpid()
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            ours = process.stat().st_uid == os.getuid() and int(process.name) != own
+            if ours and wanted in (process / "cmdline").read_bytes():
+                os.kill(int(process.name), signal.SIGKILL)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)

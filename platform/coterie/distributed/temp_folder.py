@@ -1,0 +1,32 @@
+"""The folder for the sockets of a local Ray and of the template of its workers."""
+
+import os
+from pathlib import Path
+
+from coterie.errors import ConfigError
+
+_GIVEN = ("RAY_TMPDIR", "TMPDIR")
+_USUAL = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - what is made there is for its owner alone
+_LONGEST_SOCKET = 107
+_INSIDE = len(
+    "/coterie-01234567/ray/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store.1"
+)
+_LONGEST = _LONGEST_SOCKET - _INSIDE
+"""Characters of the folder, so that the addresses of Ray's sockets are short enough."""
+
+
+def temp_folder() -> Path:
+    """Choose a writable folder whose path is short enough for sockets: TMPDIR if it is one.
+
+    Raises:
+        ConfigError: If there is none.
+    """
+    given = [os.environ[name] for name in _GIVEN if os.environ.get(name)]
+    for folder in (*given, *_USUAL):
+        short = len(os.fsencode(folder)) <= _LONGEST
+        if short and Path(folder).is_dir() and os.access(folder, os.W_OK | os.X_OK):
+            return Path(folder).absolute()
+    raise ConfigError(
+        f"RAY_TMPDIR: none of {', '.join((*given, *_USUAL))} is a folder to write to with at most "
+        f"{_LONGEST} characters, and Ray's sockets need one; set RAY_TMPDIR to such a folder."
+    )

@@ -1,0 +1,76 @@
+"""What a reader may conclude from an audit, in three sentences."""
+
+from collections.abc import Mapping, Sequence
+
+from coterie.config.privacy import PrivacyConfig
+from coterie.evaluation.membership import Membership
+from coterie.run.audit_messages import AuditedKey
+from coterie.tracking.formatting import format_bytes
+
+
+def conclusions(
+    keys: Sequence[AuditedKey], attacks: Mapping[str, Membership], privacy: PrivacyConfig
+) -> list[str]:
+    """Say what was sent, what the attacks found, and what bounds everything else.
+
+    Args:
+        keys: What left the clients.
+        attacks: Attack to its result; those on an untrained network are left out.
+        privacy: The run's protection.
+    """
+    return [_sent(keys), _found(attacks), _bounded(privacy)]
+
+
+def _sent(keys: Sequence[AuditedKey]) -> str:
+    size = format_bytes(sum(key.bytes for key in keys))
+    told = f"Clients sent {size} under {len(keys)} name" + "s" * (len(keys) != 1)
+    known = [key for key in keys if key.samples is not None]
+    if not known:
+        return f"{told}, and how many samples a vector of them stands for is not known."
+    least = min(known, key=lambda key: key.samples or 0)
+    if least.samples == 1 and not least.summed:
+        return (
+            f"Vectors of single samples left the clients ({least.key}): whoever reads them may "
+            "recognise a sample."
+        )
+    many = f"{least.samples:,} sample" + "s" * (least.samples != 1)
+    if least.summed:
+        return f"{told}, of which the server reads sums over {least.summed:,} clients or more."
+    return f"{told}, and each vector among them stands for {many} or more ({least.key})."
+
+
+def _found(attacks: Mapping[str, Membership]) -> str:
+    own = {name: found for name, found in attacks.items() if not name.endswith("untrained")}
+    if not own:
+        return "Whether the model tells its training samples from others was not tried."
+    name, worst = max(own.items(), key=lambda item: item[1].auc)
+    low, high = worst.auc_interval
+    if low > 0.5:
+        return (
+            f"The model tells its training samples from others better than chance: {name} is right "
+            f"in {worst.auc:.0%} of pairs ({low:.0%} to {high:.0%}; guessing: 50 %)."
+        )
+    return (
+        f"The attacks did not tell training samples from others: the best, {name}, is right in "
+        f"{worst.auc:.0%} of pairs ({low:.0%} to {high:.0%}; guessing: 50 %)."
+    )
+
+
+def _bounded(privacy: PrivacyConfig) -> str:
+    masks = "masks hid each client's message from the server" if privacy.secure_aggregation else ""
+    if privacy.dp.clip is not None:
+        also = f", and {masks}" if masks else ""
+        return (
+            "A stronger attack is bounded by differential privacy: summary.json has the ε that was "
+            f"spent{also}."
+        )
+    if masks:
+        return (
+            f"No noise was added, so a stronger attack on the model is not ruled out; {masks}, "
+            "which protects the messages and not the model."
+        )
+    return (
+        "No noise was added and no masks were on, so neither a stronger attack on the model nor a "
+        "server that looks into messages is ruled out; see privacy.dp and "
+        "privacy.secure_aggregation."
+    )

@@ -1,0 +1,86 @@
+"""Refuses sizes that exceed this machine's memory, before anything takes it."""
+
+import math
+import resource
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from coterie.errors import ConfigError, described
+
+_GIB = 2**30
+_TOLD = ("allocate memory", "out of memory", "size calculation overflowed")
+"""Parts of PyTorch's messages where it gets no memory."""
+
+
+def free_memory() -> float:
+    """The bytes that this process can still take: of the machine, its group and its own limit."""
+    machine = [line.split() for line in _lines(Path("/proc/meminfo"))]
+    free = [1024 * float(size) for name, size, *_ in machine if name == "MemAvailable:"]
+    group = Path("/sys/fs/cgroup")
+    limit, used = _lines(group / "memory.max"), _lines(group / "memory.current")
+    if limit and used and limit[0].isdigit():
+        free.append(float(limit[0]) - float(used[0]))
+    allowed = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if allowed != resource.RLIM_INFINITY and (own := _lines(Path("/proc/self/statm"))):
+        free.append(allowed - int(own[0].split()[0]) * float(resource.getpagesize()))
+    return min(free, default=math.inf)
+
+
+@contextmanager
+def within_memory(what: str, remedy: str, *, counted: bool = True) -> Iterator[None]:
+    """Refuse what is built meanwhile if it takes more memory than is free.
+
+    Args:
+        what: What is built.
+        remedy: What to do about it.
+        counted: Whether new tensors stay, so that all of them together have to fit.
+
+    Raises:
+        ConfigError: If it takes too much.
+    """
+    free = free_memory()
+    try:
+        with _Allocations(free) if counted else nullcontext():
+            yield
+    except (MemoryError, RuntimeError) as error:
+        text = described(error)
+        if not isinstance(error, MemoryError) and not any(each in text for each in _TOLD):
+            raise
+        raise ConfigError(
+            f"{what} exceeds the memory, of which {free / _GIB:.1f} GiB are free "
+            f"({text.rstrip('.') or 'no more can be had'}); {remedy}."
+        ) from error
+
+
+class _Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Refuses new tensors once they have more bytes, one after the other, than are free."""
+
+    def __init__(self, free: float) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._free, self._taken = free, 0.0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Count what a factory function is about to take."""
+        given = kwargs or {}
+        if func.namespace == "aten" and args and _is_shape(args[0]):
+            kind = given.get("dtype") or torch.get_default_dtype()
+            self._taken += math.prod(args[0]) * kind.itemsize
+            if self._taken > self._free:
+                raise MemoryError(f"{self._taken / _GIB:,.1f} GiB are asked for")
+        return func(*args, **given)
+
+
+def _is_shape(value: Any) -> bool:
+    return isinstance(value, Sequence) and bool(value) and all(type(n) is int for n in value)
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="ascii").splitlines()
+    except OSError:  # another system
+        return []

@@ -1,0 +1,71 @@
+"""The configs of a study before its first run: whether each fits, and in what they differ."""
+
+from collections.abc import Mapping
+from glob import escape
+from typing import Any
+
+from coterie.config.component import target_of
+from coterie.config.differences import dotted
+from coterie.config.loading import dump_config
+from coterie.config.schema import COMPONENTS, RunConfig
+from coterie.errors import ConfigError, DataError
+from coterie.run.setup import assemble
+from coterie.studies.plan import Variant
+from coterie.tracking.paths import local_path
+
+_NOT_COMPARED = ("experiment", "method", "seed", "run_dir", "resume", "tracking", "cluster")
+_ABSENT = object()
+
+
+def check_all(configs: Mapping[Variant, RunConfig], key: str, out: str | None) -> None:
+    """Build the data, the clients and the method of each variant, as its run will.
+
+    Args:
+        configs: The variants; those that have a run in `out` were checked before it began.
+        key: The name of `out` in errors.
+        out: The study's folder, if one is given.
+
+    Raises:
+        ConfigError: If the parts of a variant's config do not fit.
+        DataError: If its data is missing or cannot be split as asked.
+    """
+    runs = None if out is None else local_path(key, out) / "runs"
+    for variant, config in configs.items():
+        if runs is not None and any(runs.glob(f"{escape(variant.folder)},seed=*")):
+            continue
+        try:
+            assemble(config)
+        except (ConfigError, DataError) as error:
+            raise type(error)(f"{variant.label}: {error}") from error
+
+
+def differences(configs: Mapping[Variant, RunConfig]) -> list[str]:
+    """The keys besides the method's in which variants differ, other than those asked for.
+
+    Where two variants have different classes in a section, such as two encoders, it is the section.
+    """
+    flat = [_flat(config) for config in configs.values()]
+    asked = {
+        text.lstrip("+~").partition("=")[0] for variant in configs for text in variant.overrides
+    }
+    found: dict[str, None] = {}
+    for key in dict.fromkeys(key for values in flat for key in values):
+        if len({repr(values.get(key, _ABSENT)) for values in flat}) == 1:
+            continue
+        section = key.partition(".")[0]
+        if asked.isdisjoint({key, section}):
+            found[section if section in found else key] = None
+    return list(found)
+
+
+def differences_text(configs: Mapping[Variant, RunConfig]) -> str:
+    """The differences as a sentence; "" without any."""
+    found = differences(configs)
+    return f"Differs besides the method: {', '.join(found)}." if found else ""
+
+
+def _flat(config: RunConfig) -> dict[str, Any]:
+    """The compared keys; a section's class stands before its keys, under the section's name."""
+    values = {key: v for key, v in dump_config(config).items() if key not in _NOT_COMPARED}
+    classes = {name: target_of(getattr(config, name)) for name in COMPONENTS if name in values}
+    return {**classes, **dotted(values)}

@@ -1,0 +1,82 @@
+"""The standard streams as a shell leaves them: missing, closed, full, or narrow in encoding."""
+
+import os
+import sys
+from contextlib import suppress
+from typing import Any, TextIO
+
+_STANDARD = (("stdin", 0, "r"), ("stdout", 1, "w"), ("stderr", 2, "w"))
+
+
+def open_missing() -> None:
+    """Open the null device in place of the standard streams that this process lacks.
+
+    After `command >&-` the next file that is opened would be the standard output.
+    """
+    for name, number, mode in _STANDARD:
+        try:
+            os.fstat(number)
+        except OSError:
+            _silence(number)
+        if getattr(sys, name) is None:
+            stream = open(number, mode, encoding="utf-8", errors="replace", closefd=False)  # noqa: SIM115
+            setattr(sys, name, stream)
+
+
+class Outlasting:
+    """A text stream that never fails: a run is worth more than its lines.
+
+    It replaces what the encoding lacks, and drops all output once the stream refuses any (its
+    reader has left, the terminal is closed, the disk is full).
+
+    Args:
+        stream: The stream to write to.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    @property
+    def encoding(self) -> str:
+        """The stream's encoding."""
+        return getattr(self._stream, "encoding", None) or "utf-8"
+
+    def isatty(self) -> bool:
+        """Whether the stream is a terminal."""
+        with suppress(AttributeError, OSError, ValueError):
+            return self._stream.isatty()
+        return False
+
+    def write(self, text: str) -> int:
+        """Write text, with `?` for what the encoding lacks."""
+        try:
+            self._stream.write(text)
+        except UnicodeEncodeError:
+            name = self.encoding
+            self.write(text.encode(name, "replace").decode(name))
+        except (OSError, ValueError):  # a closed stream raises the second
+            self._give_up()
+        return len(text)
+
+    def flush(self) -> None:
+        """Flush the stream."""
+        try:
+            self._stream.flush()
+        except (OSError, ValueError):
+            self._give_up()
+
+    def _give_up(self) -> None:
+        """Send what follows to the null device, also that of other writers to the stream."""
+        with suppress(AttributeError, OSError, ValueError):  # not every stream has a number
+            _silence(self._stream.fileno())
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def _silence(number: int) -> None:
+    """Make the null device the file of this number."""
+    null = os.open(os.devnull, os.O_RDWR)
+    if null != number:
+        os.dup2(null, number)
+        os.close(null)

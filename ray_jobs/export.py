@@ -1,0 +1,73 @@
+"""Export a model for other programs: `coterie export model=RUN format=onnx`."""
+
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from coterie.commands.arguments import read_values
+from coterie.commands.help_text import command_help
+from coterie.commands.program import run_command, run_program
+from coterie.config.component import Component
+from coterie.config.given_path import given_path
+from coterie.config.loading import load_component
+from coterie.config.trust import Trust
+from coterie.tracking.terminal import Terminal
+
+
+class ExportConfig(Component):
+    """What to export, and how."""
+
+    model: Annotated[str, Field(min_length=1)]
+    """A finished run's folder, or its `model/`."""
+    format: Literal["onnx", "pt2"] = "onnx"
+    """`onnx`: for ONNX Runtime and others; `pt2`: for PyTorch alone, which a run writes itself."""
+    out: Annotated[str, Field(min_length=1)] | None = None
+    """The file; by default `model.onnx` or `model.pt2` beside the weights."""
+    trust: Trust = ()
+    """Packages that the model's config may import, besides Coterie's own."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Export the model that the arguments name.
+
+    Returns:
+        The exit code: 0 done; 1 failed; 2 arguments or model refused.
+    """
+    return run_command(_export, arguments, _help)
+
+
+def _help(*arguments: str) -> str:
+    return command_help(
+        "Writes a run's model as a file that needs none of Coterie: samples in, embedding and "
+        "probabilities of the clusters out, for batches of any size.",
+        "usage: coterie export model=RUN [format=onnx] [out=FILE]",
+        ExportConfig,
+    )
+
+
+def _export(arguments: Sequence[str]) -> int:
+    options = load_component(ExportConfig, read_values(arguments))
+    # Imported here, so that a mistyped key is refused before PyTorch is imported.
+    from coterie.models.loading import load_model
+    from coterie.models.onnx_file import check_onnx_installed, write_onnx
+    from coterie.models.saved_model import example_samples, model_folder, read_description
+    from coterie.models.saved_program import write_program_file
+
+    if options.format == "onnx":
+        check_onnx_installed()
+    folder = model_folder(options.model)
+    out = given_path("out", options.out) if options.out else folder / f"model.{options.format}"
+    model, samples = load_model(folder, options.trust), example_samples(read_description(folder))
+    said = str(out)
+    if options.format == "pt2":
+        write_program_file(out, model, samples[:1])
+    else:
+        apart = write_onnx(out, model, samples)
+        said += f": ONNX Runtime gives the model's outputs to {apart:.1g} of the largest"
+    Terminal(soft_wrap=True, highlight=False).print(said)
+    return 0
+
+
+if __name__ == "__main__":
+    run_program(main)

@@ -1,0 +1,135 @@
+"""What another user of the machine can do to a local Ray: nothing."""
+
+import os
+import shutil
+import signal
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+import ray
+
+from coterie.config.schema import ClusterConfig
+from coterie.distributed import session_folder
+from coterie.distributed.cluster import connect, disconnect
+from coterie.distributed.local_ray import LocalRay
+from coterie.distributed.session_folder import SessionFolder
+from coterie.errors import RunError
+
+NOBODY = 65534
+ATTACKS = {
+    "a link among the logs": 'ln -s "$2" "$1/logs/gcs_server.out"',
+    "another socket": 'rm -f "$1/sockets/plasma_store" && touch "$1/sockets/plasma_store"',
+    "other code": 'mv "$1/runtime_resources" "$1/moved" && mkdir "$1/runtime_resources"',
+    "a look": 'ls "$1/logs"',
+}
+
+
+def attack(how, session, mine):
+    command = ["/bin/sh", "-c", ATTACKS[how], "attack", session, mine]
+    return subprocess.run(command, user=NOBODY, group=NOBODY, check=False, capture_output=True)
+
+
+def laid_out(path, mode):
+    for part in ("", "logs", "sockets", "runtime_resources"):
+        (path / "session" / part).mkdir(exist_ok=True, parents=True)
+        (path / "session" / part).chmod(mode)
+    (path / "session" / "sockets" / "plasma_store").touch()
+    return path / "session"
+
+
+as_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can act as another user")
+
+
+@pytest.fixture
+def place(monkeypatch):
+    """A short folder that everybody may look into, as /tmp."""
+    path = Path("/tmp") / f"c{os.getpid()}"
+    path.mkdir()
+    path.chmod(0o1777)
+    monkeypatch.setenv("RAY_TMPDIR", str(path))
+    yield path
+    shutil.rmtree(path)
+
+
+@as_root
+@pytest.mark.parametrize("how", ATTACKS)
+def test_what_ray_lays_open_stays_closed(how, place):
+    folder = SessionFolder()
+    assert stat.S_IMODE(folder.path.stat().st_mode) == 0o700
+    session = laid_out(folder.path, 0o777)
+    assert attack(how, session, place / "mine").returncode != 0
+    folder.path.chmod(0o755)  # as Ray's own folder is: then it works
+    assert attack(how, session, place / "mine").returncode == 0
+    os.close(folder._lock)
+
+
+@as_root
+@pytest.mark.ray
+@pytest.mark.usefixtures("no_cluster")
+def test_a_local_ray_is_its_users_alone(tmp_path):
+    connect(ClusterConfig())
+    session = Path(ray._private.worker._global_node.get_session_dir_path())
+    assert session.is_relative_to("/tmp/")
+    assert (session / "sockets").is_dir()
+    for how in ATTACKS:
+        assert attack(how, session, tmp_path / "mine").returncode != 0
+    assert ray.get(ray.remote(num_cpus=0)(lambda: 1).remote()) == 1
+    disconnect()
+    local = LocalRay.running
+    local.end()
+    local.process.wait(30)
+    assert {path.name for path in session.iterdir()} <= {"logs"}
+
+
+def test_what_was_left_is_gone_at_the_next_start(place):
+    killed = SessionFolder()
+    (killed.path / "session").mkdir()
+    program = ["sleep", "600"]
+    left = subprocess.Popen(["/bin/sh", "-c", '"$@"; :', f"{killed.path}/raylet", *program])
+    running = SessionFolder()
+    os.utime(killed.path, (0, 0))
+    os.close(SessionFolder()._lock)
+    assert killed.path.is_dir()  # its process runs
+    os.close(killed._lock)
+    third = SessionFolder()
+    assert not killed.path.exists()
+    assert running.path.is_dir()
+    assert left.wait(10) == -signal.SIGKILL
+    for each in (running, third):
+        os.close(each._lock)
+    session_folder.discard(running.path)
+    assert not running.path.exists()
+
+
+def test_nothing_of_somebody_else_is_removed(place):
+    folder = place / "coterie-abcdefgh"
+    folder.mkdir()
+    (folder / "lock").touch()
+    link = place / "coterie-linklink"
+    link.symlink_to(folder)
+    os.utime(folder, (0, 0))
+    os.chown(folder, NOBODY, NOBODY) if os.getuid() == 0 else (folder / "lock").unlink()
+    os.close(SessionFolder()._lock)
+    assert folder.is_dir()
+    assert link.is_symlink()
+
+
+@pytest.mark.parametrize(
+    ("path", "told"),
+    [
+        ("/tmp/" + "x" * 60, "too long for the addresses of Ray's sockets"),
+        ("/nowhere", "cannot be used"),
+    ],
+)
+def test_a_place_that_does_not_do_is_told(monkeypatch, path, told):
+    monkeypatch.setenv("RAY_TMPDIR", path)
+    with pytest.raises(RunError, match=told):
+        SessionFolder()
+
+
+def test_a_place_where_everybody_may_rename_is_refused(place):
+    place.chmod(0o777)
+    with pytest.raises(RunError, match=r"chmod \+t"):
+        SessionFolder()

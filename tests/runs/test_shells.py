@@ -1,0 +1,99 @@
+"""A run in the shells of batch systems, containers and closed terminals, and how it says no."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from coterie.tracking.run_records import is_completed
+from tests.builders.runs import COMMAND
+
+AWKWARD = {
+    "RANK": "banana",
+    "LOCAL_RANK": "1",
+    "SLURM_PROCID": "3",
+    "JSM_NAMESPACE_RANK": "2",
+    "COLUMNS": "0",
+    "HOME": "/proc/nohome",
+    "TMPDIR": "/no/such/folder",
+    "PYTHONIOENCODING": "ascii",
+}
+TRAIN = (sys.executable, "-m", "coterie.jobs.train")
+SHOWN = [text for text in COMMAND if not text.startswith("tracking.progress")]
+LOGGED = (*SHOWN, "tracking.loggers=[csv,tensorboard]")
+
+
+def run(arguments, **options):
+    own = {**os.environ, **options.pop("env", {})}
+    pipes = {"stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL, **options}
+    command = [*TRAIN, *arguments]
+    return subprocess.run(command, env=own, timeout=900, check=False, **pipes)
+
+
+def check_complete(folder):
+    assert is_completed(folder / "summary.json")
+    assert (folder / "csv/version_0/metrics.csv").stat().st_size
+    assert list(folder.glob("tensorboard/version_0/events*"))
+
+
+def test_the_environment_of_a_launcher_without_home_or_width_changes_nothing(tmp_path):
+    out = tmp_path / "run"
+    with Path("/dev/full").open("w") as full:
+        done = run([*LOGGED, f"run_dir={out}"], env=AWKWARD, stdout=full)
+    assert (done.returncode, done.stderr) == (0, b"")
+    check_complete(out)
+
+
+NAMELESS = """
+import os, pwd, sys
+
+def getpwuid(number):
+    raise KeyError(f"getpwuid(): uid not found: {number}")
+
+pwd.getpwuid = getpwuid
+for name in ("HOME", "USER", "LOGNAME", "LNAME", "USERNAME"):
+    os.environ.pop(name, None)
+from coterie.jobs.train import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_a_number_without_a_name_needs_no_home(tmp_path):
+    out = tmp_path / "run"
+    arguments = (*SHOWN, "tracking.loggers=[csv,tensorboard,wandb]", f"run_dir={out}")
+    command = [sys.executable, "-c", NAMELESS, *arguments]
+    done = subprocess.run(command, capture_output=True, check=False, timeout=900)
+    assert (done.returncode, done.stderr) == (0, b"")
+    check_complete(out)
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_help_is_told_in_any_encoding(encoding):
+    done = run(["--help"], env={"PYTHONIOENCODING": encoding}, stdout=subprocess.PIPE)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert "usage: coterie train" in done.stdout.decode(encoding)
+
+
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGHUP])
+def test_a_batch_systems_signal_saves_the_run(tmp_path, number):
+    out = tmp_path / "run"
+    rounds = [text for text in LOGGED if "representation_rounds" not in text]
+    arguments = [*rounds, "method.representation_rounds=100000", f"run_dir={out}"]
+    process = subprocess.Popen(
+        [*TRAIN, *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        metrics = out / "metrics.jsonl"
+        for _ in range(6000):
+            if metrics.is_file() and metrics.stat().st_size:
+                break
+            time.sleep(0.1)
+        process.send_signal(number)
+        assert process.wait(300) == 130
+    finally:
+        process.kill()
+    assert (out / "checkpoints" / "latest").exists()

@@ -1,0 +1,39 @@
+"""A site with one sample: methods of sums run, and `faults` decides about the others."""
+
+import json
+
+import numpy as np
+import pytest
+
+from coterie.jobs.train import main
+from tests.builders.runs import SERIAL
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    path = tmp_path_factory.mktemp("data") / "sites.npz"
+    generator = np.random.default_rng(0)
+    labels = np.arange(61) % 2
+    samples = generator.normal(size=(61, 6)) + 6 * labels[:, None]
+    clients = np.repeat(["ann", "bob", "zoe"], [30, 30, 1])
+    np.savez(path, samples=samples.astype(np.float32), labels=labels, clients=clients)
+    return path
+
+
+@pytest.mark.parametrize("method", ["kmeans", "kfed", "prototypes", "concord"])
+def test_one_site_with_one_sample_refuses_no_method_of_sums(tmp_path, data, method):
+    keys = ("data=npz", f"data.path={data}", "partition=by_client", "augmentation=noise")
+    run_dir = tmp_path / "run"
+    encoder = ("encoder=mlp", "encoder.hidden=[8]", "encoder.features=4")
+    arguments = (f"experiment={method}", *keys, *encoder, *SERIAL, f"run_dir={run_dir}")
+    assert main([*arguments]) == 0
+    assert json.loads((run_dir / "summary.json").read_text())["clients"] == 3
+
+
+def test_a_method_that_needs_two_fails_for_that_site_alone(tmp_path, data):
+    keys = ("data=npz", f"data.path={data}", "partition=by_client", "augmentation=noise")
+    run_dir = tmp_path / "run"
+    few = ("method.rounds=1", "faults.on_client_failure=drop")
+    arguments = ("experiment=simclr", *keys, "encoder=mlp", *few, *SERIAL, f"run_dir={run_dir}")
+    assert main([*arguments]) in (0, 3)
+    assert json.loads((run_dir / "summary.json").read_text())["status"] == "completed"

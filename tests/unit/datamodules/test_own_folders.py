@@ -1,0 +1,314 @@
+"""Folders and tables as people have them: litter, halves, odd names, pandas and Excel."""
+
+import codecs
+import io
+import logging
+import os
+import unicodedata
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from coterie.contract.data import Unreadable
+from coterie.datamodules.checking import check_data
+from coterie.datamodules.csv_files import Dialect, dialect_of
+from coterie.datamodules.fitting import Fitting
+from coterie.datamodules.folders import ClassFolders, ClientFolders, ImageFolder
+from coterie.datamodules.importing import import_data
+from coterie.datamodules.manifest import Manifest
+from coterie.datamodules.own_data import number_classes
+from coterie.datamodules.shards import Shards
+from coterie.datamodules.spelling import spelled
+from coterie.datamodules.streams import open_samples
+from coterie.errors import DataError
+from coterie.tracking.skipped import check_same_skipped, write_skipped
+
+PIXELS = np.arange(64, dtype=np.uint8).reshape(8, 8)
+
+
+def png(shift=0):
+    stream = io.BytesIO()
+    Image.fromarray(PIXELS + np.uint8(shift)).save(stream, "PNG")
+    return stream.getvalue()
+
+
+def place(root, *names):
+    """A picture under each of these names, which may be bytes."""
+    for number, name in enumerate(names):
+        path = os.path.join(os.fsencode(root), os.fsencode(name))  # noqa: PTH118
+        os.makedirs(os.path.dirname(path), exist_ok=True)  # noqa: PTH103, PTH120
+        with open(path, "wb") as file:  # noqa: PTH123
+            file.write(png(number))
+
+
+def arrays(cls, path, **keys):
+    return cls(cls.Config(path=str(path), **keys)).arrays()
+
+
+LITTER = ("__MACOSX", "@eaDir", "lost+found", "$RECYCLE.BIN", "System Volume Information")
+
+
+@pytest.mark.parametrize("cls", [ClassFolders, ClientFolders, ImageFolder])
+def test_folders_of_systems_are_passed_over_and_told(tmp_path, cls, caplog):
+    place(tmp_path, "cat/1.png", "dog/2.png", "cat/@eaDir/1.png/thumb.png", ".thumbnails/3.png")
+    place(tmp_path, *(f"{name}/x.png" for name in LITTER))
+    (tmp_path / "cat" / "Thumbs.db").write_bytes(b"x")
+    with caplog.at_level(logging.WARNING):
+        data = arrays(cls, tmp_path)
+    assert len(data.samples) == 2
+    assert "cat" in (*data.classes, *data.owner_names, "cat")
+    assert set(data.classes) <= {"cat", "dog"}
+    assert set(data.owner_names) <= {"cat", "dog"}
+    assert "folders that systems make are passed over" in caplog.text
+    assert "@eaDir" in caplog.text
+    assert "1 .db" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("train", "test"), [("train", "val"), ("Training", "Testing"), ("train", "valid")]
+)
+def test_halves_are_no_classes(tmp_path, train, test, caplog):
+    place(tmp_path, f"{train}/cat/1.png", f"{train}/dog/2.png", f"{test}/dog/3.png")
+    with caplog.at_level(logging.WARNING):
+        data = arrays(ClassFolders, tmp_path)
+    assert data.classes == ("cat", "dog")
+    assert data.test_labels.tolist() == [1]
+    assert f"{test} is taken as the test set" in caplog.text
+
+
+def test_a_third_half_is_told(tmp_path, caplog):
+    place(tmp_path, *(f"{half}/{name}/1.png" for half in ("train", "val", "test") for name in "ab"))
+    with caplog.at_level(logging.WARNING):
+        data = arrays(ClassFolders, tmp_path)
+    assert (len(data.samples), len(data.test_samples)) == (2, 2)
+    assert "train holds the classes, and val beside it are left out" in caplog.text
+
+
+def test_a_folder_train_alone_holds_classes_or_is_one(tmp_path):
+    place(tmp_path / "alone", "train/a/1.png", "train/b/2.png")
+    assert arrays(ClassFolders, tmp_path / "alone").classes == ("a", "b")
+    place(tmp_path / "class", "train/1.png", "car/2.png", "bus/3.png")
+    assert arrays(ClassFolders, tmp_path / "class").classes == ("bus", "car", "train")
+
+
+def test_halves_are_no_clients_and_no_classes_of_clients(tmp_path):
+    place(tmp_path / "a", "train/ann/1.png", "val/ann/2.png")
+    with pytest.raises(DataError, match=r"hold train and val, which are halves .* no clients"):
+        arrays(ClientFolders, tmp_path / "a")
+    place(tmp_path / "b", "ann/train/1.png", "ann/val/2.png", "bob/train/3.png")
+    with pytest.raises(DataError, match=r"hold train and val, which are halves .* no classes"):
+        arrays(ClientFolders, tmp_path / "b")
+
+
+LATIN = "Bl\udce4tter"  # in Latin-1, as Python reads it
+
+
+@pytest.mark.parametrize("cls", [ClassFolders, ClientFolders, ImageFolder])
+def test_names_that_are_no_utf8_have_one_spelling(tmp_path, cls):
+    root = tmp_path / "data"
+    place(root, f"{LATIN}/H\udcfclse.png", "other/2.png")
+    place(root, "other/broken.png")
+    (root / "other" / "broken.png").write_bytes(b"")
+    data = cls(cls.Config(path=str(root), on_error="skip"))
+    found = data.arrays()
+    names = {*found.classes, *found.owner_names} or {r"Bl\xe4tter", "other"}
+    assert names == {r"Bl\xe4tter", "other"}
+    assert any(name.endswith(r"Bl\xe4tter/H\xfclse.png") for name in found.names)
+    for name in (*found.names, *names, *(one.name for one in found.skipped)):
+        name.encode()
+    out = tmp_path / "check"
+    out.mkdir()
+    assert check_data(data, out).bad == 1
+    assert r"other/broken.png" in (out / "unreadable.csv").read_text(encoding="utf-8")
+    import_data(data, tmp_path / "shards", shard_bytes=1 << 20)
+    again = arrays(Shards, tmp_path / "shards", stream=False)
+    assert again.classes == found.classes
+    assert again.owner_names == found.owner_names
+
+
+def test_predicted_names_can_be_written(tmp_path):
+    place(tmp_path, f"{LATIN}/1.png")
+    stream = open_samples(tmp_path, Fitting((1, 8, 8), images=True, mode="L"), 2)
+    assert next(stream.batches).names == (r"Bl\xe4tter/1.png",)
+
+
+def test_two_names_that_differ_in_a_broken_byte_stay_two(tmp_path):
+    place(tmp_path, "a\udce4/1.png", "a\udcf6/2.png", "a\ufffd/3.png")
+    assert arrays(ClassFolders, tmp_path).classes == (r"a\xe4", r"a\xf6", "a\ufffd")
+
+
+def test_accents_of_two_forms_are_one_class(tmp_path, caplog):
+    one, other = (unicodedata.normalize(form, "Käse") for form in ("NFC", "NFD"))
+    place(tmp_path, f"train/{one}/1.png", f"train/{other}/2.png", f"test/{other}/3.png")
+    with caplog.at_level(logging.WARNING):
+        data = arrays(ClassFolders, tmp_path)
+    assert data.classes == (one,)
+    assert (len(data.samples), data.test_labels.tolist()) == (2, [0])
+    assert "classes Käse are spelled in several ways" in caplog.text
+
+
+def test_very_long_names(tmp_path):
+    place(tmp_path, f"{'a' * 250}/{'b' * 250}.png", "c/1.png")
+    assert arrays(ClassFolders, tmp_path).classes == ("a" * 250, "c")
+
+
+@pytest.mark.parametrize("name", ["plain", "Käse", "日本", r"back\slash", "a b"])
+def test_spelling_leaves_whole_names_alone(name):
+    assert spelled(name) == name
+
+
+def test_spelling_can_be_read_back():
+    assert spelled("a\\\udce4") == r"a\\\xe4"
+    back = spelled("a\\\udce4é").encode("raw_unicode_escape").decode("unicode_escape")
+    assert back == "a\\äé"
+
+
+def test_what_was_left_out_is_compared_by_its_spelling(tmp_path):
+    skipped = [Unreadable(spelled("\udce4.png"), "is empty")]
+    write_skipped(tmp_path / "s.csv", skipped)
+    check_same_skipped(tmp_path / "s.csv", skipped)
+
+
+@pytest.mark.parametrize(
+    ("values", "labels", "classes"),
+    [
+        ([0.0, 1.0, float("nan"), 3.0], [0, 1, -1, 2], ("0", "1", "3")),
+        ([True, False, True], [1, 0, 1], ("False", "True")),
+        ([" cat", "cat", "cat ", "dog"], [0, 0, 0, 1], ("cat", "dog")),
+        (["007", "7", None, ""], [0, 1, -1, -1], ("007", "7")),
+        ([1, "a", None], [0, 1, -1], ("1", "a")),
+        ([2, 10, -1], [0, 1, -1], ("2", "10")),
+        (["Ka\u0308se", "Käse"], [0, 0], ("Käse",)),
+        ([float("nan")] * 2, [-1, -1], ()),
+    ],
+)
+def test_labels_of_tables(values, labels, classes):
+    found, names = number_classes(values, "label")
+    assert (found.tolist(), names) == (labels, classes)
+
+
+def test_labels_that_are_merged_are_told(caplog):
+    number_classes([" cat", "cat"], "x.csv, column label,")
+    assert "x.csv, column label, some labels: cat are spelled in several ways" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("value", "sentence"),
+    [
+        (0.5, "label holds 0.5, a fraction; give classes as whole numbers or text"),
+        (pd.Timestamp("2024-01-01"), "label holds values of the type Timestamp; labels and"),
+        (b"x", "label holds values of the type bytes"),
+    ],
+)
+def test_what_no_label_is(value, sentence):
+    with pytest.raises(DataError, match=sentence):
+        number_classes([value, value], "label")
+
+
+def listed(tmp_path, text, **keys):
+    place(tmp_path, "a.png", "b.png", "c.png")
+    (tmp_path / "list.csv").write_bytes(text)
+    columns = {"label_column": "label", **keys}
+    return arrays(Manifest, tmp_path / "list.csv", **columns)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "path,label\na.png,Bär\nb.png,Kuh\nc.png,Bär\n".encode(),
+        "path;label\r\na.png;Bär\r\nb.png;Kuh\r\nc.png;Bär\r\n".encode("cp1252"),
+        codecs.BOM_UTF8 + "path,label\r\na.png,Bär\r\nb.png,Kuh\r\nc.png,Bär\r\n".encode(),
+        "path\tlabel\na.png\tBär\nb.png\tKuh\nc.png\tBär\n".encode("utf-16"),
+        '"path","label"\n"a.png","Bär"\n"b.png","Kuh"\n"c.png","Bär"\n'.encode(),
+    ],
+)
+def test_tables_as_programs_write_them(tmp_path, text):
+    data = listed(tmp_path, text)
+    assert (data.labels.tolist(), data.classes) == ([0, 1, 0], ("Bär", "Kuh"))
+
+
+@pytest.mark.parametrize(
+    ("cells", "labels", "classes"),
+    [
+        (("1.0", "0.0", ""), [1, 0, -1], ("0", "1")),
+        (("True", "False", "True"), [1, 0, 1], ("False", "True")),
+        (("007", "010", "007"), [0, 1, 0], ("007", "010")),
+        (("10", "9", "-1"), [1, 0, -1], ("9", "10")),
+        ((" cat", "cat", '"cat "'), [0, 0, 0], ("cat",)),
+    ],
+)
+def test_labels_of_csv(tmp_path, cells, labels, classes):
+    rows = "".join(f"{name}.png,{cell}\n" for name, cell in zip("abc", cells, strict=True))
+    data = listed(tmp_path, f"path,label\n{rows}".encode())
+    assert (data.labels.tolist(), data.classes) == (labels, classes)
+
+
+def test_measurements_are_no_labels(tmp_path):
+    with pytest.raises(DataError, match=r"holds 0\.25, a fraction; give classes"):
+        listed(tmp_path, b"path,label\na.png,0.25\nb.png,1.5\nc.png,3\n")
+
+
+def test_windows_paths_and_other_accents_in_tables(tmp_path):
+    place(tmp_path, "in/a.png", unicodedata.normalize("NFD", "in/ü.png"), "in/c.png")
+    text = f"path,label\nin\\a.png,1\nin\\{unicodedata.normalize('NFC', 'ü')}.png,0\nin/c.png,1\n"
+    (tmp_path / "list.csv").write_text(text, encoding="utf-8")
+    data = arrays(Manifest, tmp_path / "list.csv", label_column="label")
+    assert data.labels.tolist() == [1, 0, 1]
+
+
+def test_capital_endings_and_tabs(tmp_path):
+    for ending, sign in ((".CSV", ","), (".tsv", "\t")):
+        place(tmp_path, "a.png", "b.png")
+        path = tmp_path / f"list{ending}"
+        path.write_text(f"path{sign}label\na.png{sign}x\nb.png{sign}y\n")
+        assert arrays(Manifest, path, label_column="label").classes == ("x", "y")
+
+
+def test_how_a_table_is_written_is_found_out(tmp_path):
+    path = tmp_path / "x.csv"
+    path.write_bytes(b'"a;b",c,d\n1,2,3\n')
+    assert dialect_of(path) == Dialect()
+    path.write_bytes(b"a;b\n0,5;1,25\n")
+    assert dialect_of(path) == Dialect(delimiter=";", decimal=",")
+    path.write_bytes(b"a\tb\n1,000\t2\n" * 2)
+    assert dialect_of(path).delimiter == "\t"
+
+
+FRAME = pd.DataFrame({"x": [0.5, 1.5, 2.5], "y": [1.0, 2.0, 3.0]})
+
+
+def write_parquet(frame, path):
+    pq.write_table(pa.Table.from_pandas(frame.iloc[[2, 0, 1]], preserve_index=True), path)
+    return frame.iloc[[2, 0, 1]]
+
+
+@pytest.mark.parametrize("kind", ["csv", "excel", "parquet"])
+def test_the_index_of_pandas_is_no_feature(tmp_path, kind, caplog):
+    frame = FRAME.assign(when=pd.Timestamp("2024-01-01"), sure=[True, False, True])
+    path, wanted = tmp_path / f"t.{'parquet' if kind == 'parquet' else 'csv'}", FRAME
+    if kind == "csv":
+        frame.to_csv(path)
+    elif kind == "excel":
+        frame.to_csv(path, sep=";", decimal=",", encoding="utf-8-sig", lineterminator="\r\n")
+    else:
+        write_parquet(frame, path)
+        wanted = FRAME.iloc[[2, 0, 1]]
+    with caplog.at_level(logging.WARNING):
+        stream = open_samples(path, Fitting((2,), images=False, mode=None), 8)
+        np.testing.assert_array_equal(next(stream.batches).samples, wanted.to_numpy(np.float32))
+    assert "no features, and are left out" in caplog.text
+    for column in ("when", "sure"):
+        assert column in caplog.text
+
+
+def test_a_path_that_is_no_utf8_is_told(tmp_path):
+    from coterie.config.loading import load_component
+    from coterie.errors import ConfigError
+
+    with pytest.raises(ConfigError, match=r"it is no UTF-8; rename the file or folder, or give a"):
+        load_component(ClassFolders.Config, {"path": f"{Path('/x')}/{LATIN}"})

@@ -1,0 +1,63 @@
+"""Three sentences of an audit, for runs that were protected more or less."""
+
+import pytest
+
+from coterie.config.privacy import PrivacyConfig
+from coterie.evaluation.membership import Membership
+from coterie.run.audit_conclusions import conclusions
+from coterie.run.audit_messages import AuditedKey
+
+
+def key(name="weights", samples=20, summed=0):
+    return AuditedKey(
+        kind="slot",
+        key=name,
+        forms=("float32 (3,)",),
+        phases=1,
+        clients=2,
+        bytes=1000,
+        samples=samples,
+        summed=summed,
+    )
+
+
+def attack(auc, low, high):
+    return Membership(
+        members=9, others=9, auc=auc, auc_interval=(low, high), tpr=0.1, tpr_interval=(0, 0.2)
+    )
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ([key()], "each vector among them stands for 20 samples or more (weights)."),
+        ([key(), key("mail", 1)], "Vectors of single samples left the clients (mail)"),
+        ([key(samples=1, summed=10)], "of which the server reads sums over 10 clients or more."),
+        ([key(samples=None)], "stands for is not known."),
+    ],
+)
+def test_the_first_says_what_was_sent(keys, said):
+    assert said in conclusions(keys, {}, PrivacyConfig())[0]
+
+
+@pytest.mark.parametrize(
+    ("attacks", "said"),
+    [
+        ({"loss": attack(0.8, 0.7, 0.9)}, "better than chance: loss is right in 80% of pairs"),
+        ({"loss": attack(0.52, 0.4, 0.6)}, "The attacks did not tell training samples from"),
+        ({"loss, untrained": attack(0.8, 0.7, 0.9)}, "was not tried."),
+    ],
+)
+def test_the_second_says_what_attacks_found(attacks, said):
+    assert said in conclusions([key()], attacks, PrivacyConfig())[1]
+
+
+@pytest.mark.parametrize(
+    ("privacy", "said"),
+    [
+        ({}, "No noise was added and no masks were on"),
+        ({"secure_aggregation": True}, "protects the messages and not the model"),
+    ],
+)
+def test_the_third_says_what_bounds_the_rest(privacy, said):
+    assert said in conclusions([key()], {}, PrivacyConfig(**privacy))[2]

@@ -1,0 +1,56 @@
+"""Differences over seeds by hand, and against SciPy's paired t-test."""
+
+import numpy as np
+import pytest
+from scipy.stats import ttest_rel
+
+from coterie.studies.comparison_table import ComparisonTable
+from coterie.studies.paired import differences_csv, differences_figure, paired_differences
+from coterie.tracking.run_records import RunRecord
+
+A, B = [0.90, 0.84, 0.95, 0.88], [0.85, 0.80, 0.86, 0.87]
+
+
+def record(label, seed, value, status="completed"):
+    numbers = {"clustering/acc": value}
+    return RunRecord(
+        label=label, seed=seed, status=status, numbers=numbers, scores=("clustering/acc",)
+    )
+
+
+def table(**labels):
+    return ComparisonTable.of(
+        record(label, seed, value)
+        for label, values in labels.items()
+        for seed, value in enumerate(values)
+    )
+
+
+def test_a_difference_is_that_of_a_paired_t_test():
+    (found,) = paired_differences(table(a=A, b=B))
+    exact = ttest_rel(A, B).confidence_interval(0.95)
+    assert found.mean == pytest.approx(np.mean(A) - np.mean(B))
+    assert (found.mean - found.half, found.mean + found.half) == pytest.approx(exact)
+    assert (found.first, found.second, found.seeds) == ("a", "b", 4)
+    assert found.told_apart == (exact.low > 0)
+
+
+def test_only_seeds_that_both_have_count():
+    records = [record("a", seed, value) for seed, value in enumerate(A)]
+    records += [record("b", seed, B[seed]) for seed in (1, 3)] + [record("b", 0, 9.0, "failed")]
+    (found,) = paired_differences(ComparisonTable.of(records))
+    assert (found.seeds, found.mean) == (2, pytest.approx(0.025))
+
+
+def test_one_seed_has_no_interval_and_no_figure(tmp_path):
+    found = paired_differences(table(a=A[:1], b=B[:1]))
+    assert found[0].half is None
+    assert not found[0].told_apart
+    assert differences_figure(found, tmp_path / "x.png") is None
+    assert differences_csv(found).splitlines()[1].startswith("clustering/acc,a,b,1,0.05")
+
+
+def test_the_figure_has_each_pair(tmp_path):
+    found = paired_differences(table(a=A, b=B, **{"cost_$1_to_$2": A}))
+    assert len(found) == 3
+    assert differences_figure(found, tmp_path / "x.png", "a run").stat().st_size > 5000

@@ -1,0 +1,53 @@
+"""The report's words, and the clusters of each site."""
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from coterie.config.privacy import PrivacyConfig
+from coterie.tracking.report_words import client_clusters, in_words
+
+SUMMARY = {"clients": 3, "bytes": {"down": 9, "up": 16000, "peer": 0}}
+
+
+def write(path, **columns):
+    pq.write_table(pa.table(columns), path)
+    return path
+
+
+def test_clusters_are_counted_at_each_site(tmp_path):
+    sites = ["north", "south", "south", "north", "south"]
+    path = write(tmp_path / "a.parquet", client_name=sites, cluster=[2, 0, 2, 2, 0])
+    head, rows, note = client_clusters(path)
+    assert head == ["client", "cluster 0", "cluster 2"]
+    assert rows == [["north", "0", "2"], ["south", "2", "1"]]
+    assert note == ""
+    assert client_clusters(tmp_path / "none.parquet") is None
+
+
+def test_of_many_the_largest_are_shown_and_the_rest_is_told(tmp_path):
+    clients = [k for k in range(40) for _ in range(2)]
+    path = write(tmp_path / "a.parquet", client=clients, cluster=[k % 35 for k in range(80)])
+    head, rows, note = client_clusters(path)
+    assert (len(head), len(rows)) == (31, 30)
+    assert note.startswith("30 of 40 clients, the 30 largest of 35 clusters")
+
+
+@pytest.mark.parametrize(
+    ("spent", "masks", "said"),
+    [
+        ({}, False, "Noise was off: nothing bounds"),
+        ({}, False, "Masks were off: the server could read each client's own message."),
+        ({}, True, "Masks were on: the server could read sums over clients"),
+        ({"epsilon": 2.5, "delta": 1e-5}, True, "ε is 2.5 at δ = 1e-05."),
+        ({}, True, "3 clients have trained one model together, and it sorts"),
+        ({}, True, "They sent 16.0 kB"),
+    ],
+)
+def test_what_protected_the_clients_is_said(spent, masks, said):
+    privacy = PrivacyConfig(secure_aggregation=masks)
+    assert any(said in text for text in in_words({**SUMMARY, "privacy": spent}, privacy, 4))
+
+
+def test_a_run_that_has_not_ended_says_nothing():
+    assert in_words({}, PrivacyConfig(), None) == []
