@@ -14,8 +14,7 @@ from typing import Annotated, Any
 from pydantic import Field, NonNegativeInt, PositiveInt, PrivateAttr
 from torch import Tensor
 
-from coterie.config.component import NestedComponent, load_target, target_of
-from coterie.config.method import MethodConfig
+from coterie.config.component import Component, NestedComponent, load_target, target_of
 from coterie.contract import (
     Client,
     Entry,
@@ -50,9 +49,9 @@ _NOT_IN_MODULE = (_TRAINER_STATE, _KEPT)
 
 
 class Lightning(Method):
-    """Federated averaging of a user's LightningModule."""
+    """Federated averaging of a LightningModule of yours, trained by a plain Trainer."""
 
-    class Config(MethodConfig):
+    class Config(Component):
         """The module, how long it trains, and what stays with each client."""
 
         module: str | None = None
@@ -140,8 +139,7 @@ class Lightning(Method):
         if self._strategy is not None:
             slots[STRATEGY] = self._strategy.initial({n: slots[SHARED][n] for n in names})
         facts: dict[str, Any] = {"clients": len(sizes), "trained": [*names]}
-        facts["tied"] = _tied(module)
-        return ServerState(slots=slots, facts=facts)
+        return ServerState(slots=slots, facts={**facts, "tied": _tied(module)})
 
     def next(self, server: ServerState) -> Phase | None:
         """The next round's training, or the validation that follows it."""
