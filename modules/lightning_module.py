@@ -14,7 +14,8 @@ from typing import Annotated, Any
 from pydantic import Field, NonNegativeInt, PositiveInt, PrivateAttr
 from torch import Tensor
 
-from coterie.config.component import Component, NestedComponent, load_target, target_of
+from coterie.config.component import NestedComponent, load_target, target_of
+from coterie.config.method import MethodConfig
 from coterie.contract import (
     Client,
     Entry,
@@ -51,7 +52,7 @@ _NOT_IN_MODULE = (_TRAINER_STATE, _KEPT)
 class Lightning(Method):
     """Federated averaging of a LightningModule of yours, trained by a plain Trainer."""
 
-    class Config(Component):
+    class Config(MethodConfig):
         """The module, how long it trains, and what stays with each client."""
 
         module: str | None = None

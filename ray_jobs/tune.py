@@ -49,7 +49,7 @@ def _tune(arguments: Sequence[str]) -> int:
     options, trials = read_tuning(arguments)
     if missing := [name for name in _NEEDED if find_spec(name) is None]:
         raise ConfigError(
-            f"ray_jobs.tune needs Ray Tune, and {missing[0]} is not installed; install it with "
+            f"coterie tune needs Ray Tune, and {missing[0]} is not installed; install it with "
             "pip install 'coterie[tune]'."
         )
     configs = variant_configs(tuple(trials), options.seed)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from sklearn.datasets import load_digits
 
 from coterie.config.component import Component
+from coterie.config.partition import PartitionConfig
 from coterie.config.schema import ClusterConfig, RunConfig
 from coterie.contract import Task
 from coterie.contract.phase import ServerState
@@ -40,7 +41,8 @@ def trained(name: str, parts: list[np.ndarray]) -> ServerState:
     """The last state of a run over these parts of the samples."""
     method, encoder = METHODS[name]
     anything = ClusterConfig()
-    fields: dict[str, Any] = {"data": anything, "partition": anything, "augmentation": anything}
+    fields: dict[str, Any] = {"data": anything, "augmentation": anything}
+    fields["partition"] = PartitionConfig()
     workload = Workload(
         config=RunConfig(method=method, encoder=encoder, seed=3, accelerator="cpu", **fields),
         task=Task(shape=(1, 8, 8), classes=10, encoder=encoder, augmentation=anything),

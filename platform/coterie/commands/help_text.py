@@ -2,6 +2,7 @@
 
 import textwrap
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Literal, get_args, get_origin
 
 import yaml
@@ -145,7 +146,10 @@ def _experiments_values(overrides: tuple[str, ...]) -> list[str]:
         return []
     values = compose_plain(*overrides)
     name = values.pop("experiment")
-    text = yaml.safe_dump(values, sort_keys=False, default_flow_style=None, width=_WIDTH - 30)
+    dumped = partial(yaml.safe_dump, values, sort_keys=False, width=_WIDTH - 30)
+    text = dumped(default_flow_style=None)
+    if max(map(len, text.splitlines())) > _WIDTH - 2:
+        text = dumped(default_flow_style=False)
     title = f"experiment={name} sets these; all else has its default:"
     return [f"{title}\n{textwrap.indent(text.rstrip(), '  ')}"]
 

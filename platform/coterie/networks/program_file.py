@@ -46,6 +46,8 @@ _PYTHON = {
     "torch.ops.higher_order.wrap_with_set_grad_enabled",
 }
 """What a graph may call besides ATen's operators."""
+_PREDICTION = "coterie.contract.clusterer.Prediction"
+"""The name of the type of a model's result."""
 _STRUCTURES = {None, "builtins.tuple", "builtins.list", "builtins.dict"}
 _DROPPED: dict[str, Any] = {"metadata": {}, "guards_code": []}
 """Parts of a graph that are not needed: paths and lines of source code, and checks as code."""
@@ -214,6 +216,8 @@ def _is_expression(text: str) -> bool:
 def _is_structure(spec: Any) -> bool:
     """Whether the arguments' or the results' structure is one of tuples, lists and dictionaries."""
     kind, context = spec["type"], spec["context"]
+    if kind == "collections.namedtuple":
+        return context == _PREDICTION and all(map(_is_structure, spec["children_spec"]))
     if kind not in _STRUCTURES:
         return False
     names = (json.loads(context) if isinstance(context, str) else context) or []

@@ -55,9 +55,10 @@ class Measurement:
         A run that does not reach a score has no number of bytes until then: the mean of the others
         would be that of the best.
         """
-        with_it, seeds = self.seeds_with(metric, cell)
+        with_it, wanted = self.seeds_with(metric, cell)
         spread = Spread.of([r.numbers[self.study.metrics[metric]] for r in with_it])
-        return Measured(spread, seeds) if spread and len(with_it) == seeds else None
+        seeds = len({result.seed for result in with_it})
+        return Measured(spread, seeds) if spread and len(with_it) == wanted else None
 
     def seeds_with(self, metric: str, cell: Cell) -> tuple[list[Result], int]:
         """The results of a cell that have a metric, and the number of all."""

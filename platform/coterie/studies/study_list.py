@@ -20,5 +20,6 @@ def study_list() -> str:
             initial_indent=name.ljust(column),
             subsequent_indent=" " * column,
         )
-        lines.append(f"{' ' * column}{takes}")
+        indent = " " * column
+        lines += textwrap.wrap(takes, _WIDTH, initial_indent=indent, subsequent_indent=indent)
     return "\n".join(lines)

@@ -34,6 +34,7 @@ class Terminal(Console):
 
     @file.setter
     def file(self, file: IO[str]) -> None:
+        """Set the stream."""
         self._file = file
 
     def render(

@@ -246,13 +246,13 @@ def test_noise_is_from_the_secret_and_not_from_the_seed() -> None:
     )
     assert all(map(torch.equal, first, again))
     assert not any(map(torch.equal, first, other))
-    with pytest.raises(ValueError, match="give the loop a secret"):
+    with pytest.raises(ValueError, match="compose with a NoiseLedger"):
         federate(workload_of(noisy()), b"")
 
 
 def test_the_epsilon_is_that_of_one_sample_of_the_smallest_client() -> None:
     ran = federate(workload_of(noisy()))
-    spent = [done.epsilon for done in ran.commits]
+    spent = [done.metrics["epsilon"] for done in ran.commits]
     # μ = 0.5 and 9 samples: without one of them a matrix changes by 0.5 / 9 at most.
     wanted = [epsilon(matrices, 0.5 / (0.5 / 9), 1e-5) for matrices in (1, 1, 2, 2)]
     assert spent == pytest.approx(wanted, rel=1e-4)

@@ -160,7 +160,9 @@ def test_deep_clustering_trains_the_encoder_and_leaves_its_state_alone() -> None
     nearest = torch.cdist(latents.float(), centroids).argmin(dim=1)
     for cluster in range(3):
         wanted = latents[nearest == cluster].mean(dim=0).float()
-        torch.testing.assert_close(centroids[cluster], wanted, rtol=1e-4, atol=1e-5)
+        # k-means stops once its centroids move little, as measured by the latents' spread.
+        near = 0.01 * float(latents.std())
+        torch.testing.assert_close(centroids[cluster], wanted, rtol=0.0, atol=near)
     assert ran.spy.model_for(ran.start, None).head is None
 
 

@@ -113,7 +113,7 @@ def start():
     ],
 )
 def test_one_signal_is_remembered_until_the_next_check(start, number):
-    process = start(CHECKING)
+    process = start("signal.signal(signal.SIGHUP, signal.SIG_DFL)" + CHECKING)
     process.send_signal(number)
     out, _ = process.communicate("\n", timeout=60)
     name = signal.Signals(number).name
