@@ -116,17 +116,12 @@ def test_nothing_of_somebody_else_is_removed(place):
     assert link.is_symlink()
 
 
-@pytest.mark.parametrize(
-    ("path", "told"),
-    [
-        ("/tmp/" + "x" * 60, "too long for the addresses of Ray's sockets"),
-        ("/nowhere", "cannot be used"),
-    ],
-)
-def test_a_place_that_does_not_do_is_told(monkeypatch, path, told):
+@pytest.mark.parametrize("path", ["/tmp/" + "x" * 60, "/nowhere"])
+def test_a_place_that_does_not_do_is_passed_over(monkeypatch, path):
     monkeypatch.setenv("RAY_TMPDIR", path)
-    with pytest.raises(RunError, match=told):
-        SessionFolder()
+    folder = SessionFolder()
+    assert not folder.path.is_relative_to(path)
+    folder.close()
 
 
 def test_a_place_where_everybody_may_rename_is_refused(place):

@@ -69,7 +69,7 @@ def test_an_overfitted_classifier_is_found(overfitted, capsys):
     blank = record["membership"]["loss, untrained"]
     assert blank["auc_interval"][0] < 0.5 < blank["auc_interval"][1]
     shown = capsys.readouterr().out
-    assert found["finding"] in " ".join(shown.split())
+    assert all(sentence in " ".join(shown.split()) for sentence in record["conclusions"])
     assert max(map(len, shown.splitlines()[:-1])) <= 80
     assert audited(overfitted) == record
     mode = stat.S_IMODE(RunDirectory(overfitted).audit.stat().st_mode)

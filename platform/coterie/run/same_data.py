@@ -91,7 +91,7 @@ def check_same_data(
     remedy = ", or set accept_changed_data=true to go on with it" if fits else ""
     raise ConfigError(
         f"resume=true: the data is not what the run began with ({listed(changed)}); put it back as "
-        f"it was, begin a new run{remedy}."
+        f"it was, {'' if remedy else 'or '}begin a new run{remedy}."
     )
 
 
