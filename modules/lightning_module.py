@@ -140,7 +140,8 @@ class Lightning(Method):
         if self._strategy is not None:
             slots[STRATEGY] = self._strategy.initial({n: slots[SHARED][n] for n in names})
         facts: dict[str, Any] = {"clients": len(sizes), "trained": [*names]}
-        return ServerState(slots=slots, facts={**facts, "tied": _tied(module)})
+        facts["tied"] = _tied(module)
+        return ServerState(slots=slots, facts=facts)
 
     def next(self, server: ServerState) -> Phase | None:
         """The next round's training, or the validation that follows it."""

@@ -59,7 +59,8 @@ def test_each_run_is_one_of_ray_jobs_train(compared):
 
 
 def test_the_figures_are_drawn_over_rounds_and_bytes(compared):
-    assert {path.name for path in (compared / "figures").iterdir()} == {"round.png", "bytes.png"}
+    names = {"bytes.png", "differences.png", "round.png"}
+    assert {path.name for path in (compared / "figures").iterdir()} == names
     for path in (compared / "figures").iterdir():
         with Image.open(path) as figure:
             assert figure.format == "PNG"

@@ -2,7 +2,6 @@
 
 import textwrap
 from collections.abc import Mapping
-from functools import partial
 from typing import Any, Literal, get_args, get_origin
 
 import yaml
@@ -146,10 +145,10 @@ def _experiments_values(overrides: tuple[str, ...]) -> list[str]:
         return []
     values = compose_plain(*overrides)
     name = values.pop("experiment")
-    dumped = partial(yaml.safe_dump, values, sort_keys=False, width=_WIDTH - 30)
-    text = dumped(default_flow_style=None)
+    layout: dict[str, Any] = {"sort_keys": False, "width": _WIDTH - 30}
+    text: str = yaml.safe_dump(values, default_flow_style=None, **layout)
     if max(map(len, text.splitlines())) > _WIDTH - 2:
-        text = dumped(default_flow_style=False)
+        text = yaml.safe_dump(values, default_flow_style=False, **layout)
     title = f"experiment={name} sets these; all else has its default:"
     return [f"{title}\n{textwrap.indent(text.rstrip(), '  ')}"]
 
