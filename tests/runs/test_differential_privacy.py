@@ -320,7 +320,7 @@ def test_moon_protects_samples_too(tmp_path):
         ("fedcc", NOISE, "encoder: a batch norm's running statistics are not sent under"),
         ("fedavg", (*NOISE, "privacy.dp.unit=record", "encoder=conv3"), "is a BatchNorm2d, behind"),
         ("fedavg", (*RECORD[1:], "privacy.dp.delta=0.1"), "privacy.dp.delta=0.1: with 200 samples"),
-        ("fedavg", (*RECORD[1:], "privacy.dp.budget=3"), "a single round spends"),
+        ("fedavg", (*RECORD[1:], "privacy.dp.budget=1"), "a single round spends"),
         ("fedavg", ("privacy.dp.unit=record",), "unit=record: give clip and noise_multiplier too"),
         (
             "fedavg",
@@ -334,7 +334,7 @@ def test_moon_protects_samples_too(tmp_path):
         ("fedavg", NOISE[1:], "noise_multiplier=2.0: give clip too"),
         ("fedavg", ("privacy.dp.budget=1",), "budget=1.0: give clip and noise_multiplier too"),
         ("kmeans", NOISE, "method.restarts=10: under privacy.dp each start takes noise of its own"),
-        ("kmeans", ("privacy.dp.clip=600", NOISE[1]), "1000; lower one of the two, or scale the"),
+        ("kmeans", ("privacy.dp.clip=600", NOISE[1]), "1000; change one of the two, or scale the"),
     ],
 )
 def test_what_cannot_be_private_is_refused_before_the_run(choice, keys, sentence, tmp_path):
