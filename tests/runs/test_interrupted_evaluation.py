@@ -69,4 +69,6 @@ def test_the_view_says_what_it_waits_for(tmp_path, predicted):
     view = Silent()
     with pytest.raises(InterruptedRunError):
         Federation(compose(*RUN, f"run_dir={tmp_path / 'run'}"), view).run()
-    assert view.notes[-1] == ("Stopping after a checkpoint; a second Ctrl-C or SIGTERM ends the run at once.")
+    assert view.notes[-1] == (
+        "Stopping after a checkpoint; a second Ctrl-C or SIGTERM ends the run at once."
+    )
