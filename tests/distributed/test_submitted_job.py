@@ -1,6 +1,7 @@
 """The lines of docs/cluster.md in a fresh home: a cluster with a token, jobs, and their ends."""
 
 import json
+import re
 import stat
 import subprocess
 import threading
@@ -61,7 +62,7 @@ def first(cluster):
 def test_the_pages_job_trains_on_the_cluster_and_its_log_has_lines(cluster, first):
     done, _ = first
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "\nround 15/15 clustering  loss " in done.stdout
+    assert re.search(r"\nround \d+/35 clustering  loss .*\nEvaluating the final", done.stdout)
     assert "\ncompleted" in done.stdout
     found = summary(cluster.home / "runs" / "first")
     assert found["status"] == "completed"

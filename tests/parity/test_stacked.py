@@ -147,8 +147,8 @@ def test_a_step_under_autocast_differs_from_bare_by_less_than_from_float32() -> 
             ("bare", "32-true"),
         )
     )
-    assert stacked == pytest.approx(bare, rel=4e-4)
-    assert stacked != pytest.approx(wide, rel=4e-4)
+    stacked, bare, wide = map(torch.tensor, (stacked, bare, wide))
+    assert 3 * (stacked - bare).abs().sum() < (bare - wide).abs().sum()
 
 
 def losses(run: Federated) -> list[float]:

@@ -147,7 +147,7 @@ def inputs(tmp_path, elsewhere):
     images = np.zeros((3, 1, 8, 8), dtype=np.uint8)
     np.save("good.npy", images)
     np.save("five.npy", images[..., None])
-    np.save("float.npy", images / 255)
+    np.save("float.npy", images + 0.5 + 255)
     np.save("features.npy", np.zeros((3, 64), dtype=np.float32))
     np.save("none.npy", images[:0])
     np.save("objects.npy", np.array([{}, {}]), allow_pickle=True)
@@ -156,6 +156,7 @@ def inputs(tmp_path, elsewhere):
     Path("noise.npy").write_bytes(b"noise")
     Path("noise.parquet").write_bytes(b"noise")
     Path("noise.txt").write_text("noise")
+    Path("noise.bin").write_text("noise")
     Path("empty.csv").write_text("path\n")
     Path("words.csv").write_text("word\nnoise\n")
     Path("lost.csv").write_text("path\nlost.png\n")
@@ -169,12 +170,13 @@ REFUSED = {
     "model=": "model=: must not be empty.",
     "model=nowhere": "nowhere: there is no such folder; give a run's folder or its model/.",
     "model=folder": "folder: no model.json in it; give a finished run's folder or its model/.",
-    "model=1": "model=1: not a text; quote it twice, as model='\"1\"'.",
+    "model=1": "1: there is no such folder; give a run's folder or its model/.",
     "input=nowhere": "nowhere: there is no such file or folder; give a folder of pictures or",
-    "input=noise.txt": "noise.txt: its kind is unknown; give a folder of pictures or",
+    "input=noise.bin": "noise.bin: its kind is unknown; give a folder of pictures or",
+    "input=noise.txt": "noise.txt: it cannot be read (",
     "input=folder": "folder: there are no pictures (",
     "input=five.npy": f"five.npy: it has shape (3, 1, 8, 8, 1) and type uint8, {SHAPE}",
-    "input=float.npy": f"float.npy: it has shape (3, 1, 8, 8) and type float64, {SHAPE}",
+    "input=float.npy": "float.npy is of decimal numbers in 255.5..255.5; set data.levels to",
     "input=features.npy": f"features.npy: it has shape (3, 64) and type float32, {SHAPE}",
     "input=none.npy": "none.npy: it holds no sample (shape (0, 1, 8, 8)); give at least one.",
     "input=objects.npy": "objects.npy: it cannot be read (",
@@ -193,7 +195,7 @@ REFUSED = {
     "cluster.num_actor=2": "cluster.num_actor=2: there is no such key; did you mean cluster.num_",
     "accelerator=gpu": "accelerator=gpu: must be one of auto, cpu, cuda",
     "embedding=maybe": "embedding=maybe: must be true or false.",
-    "model.path=x": "model.path=x: model has a value of its own already.",
+    "model.path=x": 'model.path="x": model has a value of its own already.',
     "~output": "~output: nothing is set yet; leave it out.",
 }
 

@@ -220,7 +220,7 @@ def test_a_folder_in_the_current_one_takes_no_packages_place(run, tmp_path, pack
     (tmp_path / package).mkdir()
     (tmp_path / package / "__init__.py").write_text(EVIL)
     done = subprocess.run(
-        [sys.executable, "-m", "coterie.jobs.predict", f"model={run}", "input=x.npy"],
+        [sys.executable, "-m", "ray_jobs.predict", f"model={run}", "input=x.npy"],
         env={**os.environ, "PYTHONPATH": f"{ROOT / 'platform'}{os.pathsep}{ROOT}"},
         capture_output=True,
         text=True,

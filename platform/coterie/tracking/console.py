@@ -32,8 +32,8 @@ class ConsoleView:
 
     Mode `live` draws a panel of six lines and at most 80 columns in place; evaluations, failures
     and notes scroll above it. Mode `lines` prints plain text, at most 100 characters for a finished
-    round. It leaves out rounds that follow within two seconds, except the last one and those with a
-    new stage, an evaluation or a failure.
+    round. It leaves out rounds that follow within two seconds, except the last one, the one before
+    a note, and those with a new stage, an evaluation or a failure.
 
     Args:
         mode: `auto` is live on a terminal and in a notebook; elsewhere, in CI and in jobs, lines.
@@ -60,6 +60,7 @@ class ConsoleView:
         self.title = ""
         self._live: Live | NotebookPanel | None = None
         self._last_line: tuple[float, str] | None = None
+        self._left_out = ""
 
     def start(self, title: str, facts: Mapping[str, str]) -> None:
         """Show what runs, and start the panel."""
@@ -105,15 +106,19 @@ class ConsoleView:
         if not record.phase.ends_round and record.evaluation is None:
             return
         event = bool(record.evaluation or progress.failures)
+        self._left_out = ""
         if event or (self.mode == "lines" and self._line_is_due(record.phase)):
             self._last_line = (self._clock(), record.phase.stage)
             self._print(self._line(record))
+        elif self.mode == "lines":
+            self._left_out = self._line(record)
 
     def evaluated(self, round_: int, scores: Mapping[str, float], *, final: bool) -> None:
         """Show nothing: the line of the round and the final table have the scores."""
 
     def note(self, text: str) -> None:
         """Print a line."""
+        self._end_rounds()
         self._print(" ".join(text.split()))
 
     def finish(
@@ -127,6 +132,7 @@ class ConsoleView:
         """Stop the panel; show the status, the final scores and the files worth opening."""
         if self._live is not None:
             self._live.stop()
+        self._end_rounds()
         self._print(f"{status}: {error}" if error else status)
         if scores and self.mode != "none":
             self.console.print(formatting.scores_table(scores))
@@ -160,6 +166,12 @@ class ConsoleView:
             return True
         when, stage = self._last_line
         return stage != phase.stage or self._clock() - when >= _QUIET_S
+
+    def _end_rounds(self) -> None:
+        """Print the last round if it was left out; a run may end before its last one."""
+        if self._left_out:
+            self._print(self._left_out)
+            self._left_out = ""
 
     def _line(self, record: PhaseRecord) -> str:
         """A round in at most 100 characters, without less important parts if they do not fit."""

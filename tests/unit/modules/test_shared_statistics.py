@@ -256,7 +256,8 @@ def test_the_epsilon_is_that_of_one_sample_of_the_smallest_client() -> None:
     # μ = 0.5 and 9 samples: without one of them a matrix changes by 0.5 / 9 at most.
     wanted = [epsilon(matrices, 0.5 / (0.5 / 9), 1e-5) for matrices in (1, 1, 2, 2)]
     assert spent == pytest.approx(wanted, rel=1e-4)
-    assert [done.epsilon for done in federate(workload_of(CONFIGS["fedsc"])).commits] == [None] * 6
+    without = federate(workload_of(CONFIGS["fedsc"])).commits
+    assert not any("epsilon" in done.metrics for done in without)
 
 
 def test_a_sample_changes_a_matrix_by_no_more_than_its_share() -> None:

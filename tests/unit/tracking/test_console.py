@@ -125,6 +125,16 @@ def test_fast_rounds_have_a_line_every_two_seconds_and_the_last_one():
     assert rounds_shown(terminal) == [*range(1, 101, 8), 100]
 
 
+def test_a_run_that_ends_early_shows_its_last_round():
+    terminal = Terminal()
+    for number in range(1, 6):
+        terminal.round(number, 0.25, total=100)
+    terminal.view.note("Evaluating the final model.")
+    terminal.view.finish("completed")
+    assert rounds_shown(terminal) == [1, 5]
+    assert terminal.lines[2:] == ["Evaluating the final model.", "completed"]
+
+
 def test_stage_changes_evaluations_and_failures_always_show():
     terminal = Terminal()
     events = {5: {"stage": "b"}, 7: {"stage": "b", "evaluation": {"acc": 0.5}}}
