@@ -81,8 +81,12 @@ def _spread(rows: NDArray[np.int64], most: int) -> list[int]:
 def _thumbnail(source: Source, row: int) -> Image.Image | None:
     pixels: NDArray[Any]
     if source.pictures is not None:
-        form = source.form if source.form.size is not None else replace(source.form, mode="RGB")
-        pixels = decode(source.pictures[row], source.names[row], form).pixels
+        pixel_format = (
+            source.pixel_format
+            if source.pixel_format.size is not None
+            else replace(source.pixel_format, mode="RGB")
+        )
+        pixels = decode(source.pictures[row], source.names[row], pixel_format).pixels
     else:
         pixels = source.read(np.array([row], dtype=np.int64))[0]
     if pixels.ndim != 3 or len(pixels) not in (1, 3):

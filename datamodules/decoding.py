@@ -73,7 +73,7 @@ _SMALLER = "make it smaller, or take it out"
 
 
 @dataclass(frozen=True)
-class Form:
+class PixelFormat:
     """What pictures are brought to.
 
     Attributes:
@@ -162,30 +162,32 @@ def read_content(picture: Picture, name: str) -> bytes:
     return content
 
 
-def decode(picture: Picture, name: str, form: Form) -> Decoded:
+def decode(picture: Picture, name: str, pixel_format: PixelFormat) -> Decoded:
     """Decode one picture.
 
     Args:
         picture: A file, or the bytes of one.
         name: Its name in errors.
-        form: What to bring it to.
+        pixel_format: What to bring it to.
 
     Raises:
         UnreadablePictureError: If it is missing, empty or corrupt.
     """
     if isinstance(picture, Levelled):
-        form, picture = replace(form, levels=picture.levels), picture.picture
+        pixel_format, picture = replace(pixel_format, levels=picture.levels), picture.picture
     content = read_content(picture, name)
-    found = _guarded(content, name, form)
+    found = _guarded(content, name, pixel_format)
     if not found.pixels.size:
         raise UnreadablePictureError(name, "is a picture without pixels")
-    if form.size is None:
+    if pixel_format.size is None:
         return found._replace(pixels=np.ascontiguousarray(found.pixels))
-    fitted = fit_images(found.pixels[None], form.size, form.fit or "squash")[0]
+    fitted = fit_images(found.pixels[None], pixel_format.size, pixel_format.fit or "squash")[0]
     return found._replace(pixels=fitted)
 
 
-def level_range(picture: Picture, name: str, form: Form) -> tuple[float, float, bool] | None:
+def level_range(
+    picture: Picture, name: str, pixel_format: PixelFormat
+) -> tuple[float, float, bool] | None:
     """The lowest and highest level of a picture of more than 8 bits, and whether they are whole.
 
     None for DICOM, and for pictures of 8 bits.
@@ -197,7 +199,7 @@ def level_range(picture: Picture, name: str, form: Form) -> tuple[float, float, 
     if is_dicom(content) or name.lower().endswith((".dcm", ".dicom")):
         return None
     try:
-        values = _stored_levels(content, form)
+        values = _stored_levels(content, pixel_format)
     except Exception as error:  # as in `_guarded`
         raise UnreadablePictureError(name, f"cannot be read ({reason(error)})") from error
     if values is None or not values.size:
@@ -205,25 +207,29 @@ def level_range(picture: Picture, name: str, form: Form) -> tuple[float, float, 
     return float(values.min()), float(values.max()), values.dtype.kind in "iu"
 
 
-def _stored_levels(content: bytes, form: Form) -> NDArray[Any] | None:
+def _stored_levels(content: bytes, pixel_format: PixelFormat) -> NDArray[Any] | None:
     """The numbers of a picture as they are stored; None if they have 8 bits."""
     try:
-        image = open_picture(content, max_pixels=form.max_pixels)
+        image = open_picture(content, max_pixels=pixel_format.max_pixels)
     except UnidentifiedImageError:
-        return read_tiff(content, form.frame, form.max_pixels) if is_tiff(content) else None
+        return (
+            read_tiff(content, pixel_format.frame, pixel_format.max_pixels)
+            if is_tiff(content)
+            else None
+        )
     if is_tiff(content) and len(image.getbands()) > 1 and tiff_bits(image) > 8:
-        return read_tiff(content, form.frame, form.max_pixels)
+        return read_tiff(content, pixel_format.frame, pixel_format.max_pixels)
     if not image.mode.startswith(("I", "F")):
         return None
-    image.seek(choose_frame(getattr(image, "n_frames", 1), form.frame, image.format))
+    image.seek(choose_frame(getattr(image, "n_frames", 1), pixel_format.frame, image.format))
     image.load()
     return np.asarray(deep_levels(image, content, (0, 1))[0])
 
 
-def _guarded(content: bytes, name: str, form: Form) -> Decoded:
+def _guarded(content: bytes, name: str, pixel_format: PixelFormat) -> Decoded:
     """Decode, and name the picture in whatever goes wrong."""
     try:
-        return _decoded(content, name, form)
+        return _decoded(content, name, pixel_format)
     except DataError:  # a package is not installed
         raise
     except UnidentifiedImageError as error:
@@ -237,29 +243,29 @@ def _guarded(content: bytes, name: str, form: Form) -> Decoded:
         raise UnreadablePictureError(name, why) from error
 
 
-def _decoded(content: bytes, name: str, form: Form) -> Decoded:
+def _decoded(content: bytes, name: str, pixel_format: PixelFormat) -> Decoded:
     """Decode to channels, without a size."""
     if is_dicom(content) or name.lower().endswith((".dcm", ".dicom")):
-        shown = Image.fromarray(read_dicom(content, form.levels, form.frame))
-        return _as_mode(shown, form, shown.mode)
+        shown = Image.fromarray(read_dicom(content, pixel_format.levels, pixel_format.frame))
+        return _as_mode(shown, pixel_format, shown.mode)
     try:
-        image = open_picture(content, max_pixels=form.max_pixels)
+        image = open_picture(content, max_pixels=pixel_format.max_pixels)
     except UnidentifiedImageError:
         if not is_tiff(content):
             raise
-        return _many(content, form)
+        return _many(content, pixel_format)
     if is_tiff(content) and len(image.getbands()) > 1 and tiff_bits(image) > 8:
-        return _many(content, form)
-    image.seek(choose_frame(getattr(image, "n_frames", 1), form.frame, image.format))
-    held = orientation(image) if form.exif else 1
+        return _many(content, pixel_format)
+    image.seek(choose_frame(getattr(image, "n_frames", 1), pixel_format.frame, image.format))
+    held = orientation(image) if pixel_format.exif else 1
     image.load()
-    if held == 1 and form.exif:
+    if held == 1 and pixel_format.exif:
         held = orientation(image)  # a PNG's may stand behind its pixels
     found = image.mode + (TRANSPARENT if "transparency" in image.info else "")
     decoded = (
-        _deep(image, content, form, found)
+        _deep(image, content, pixel_format, found)
         if image.mode.startswith(("I", "F"))
-        else _as_mode(image, form, found)
+        else _as_mode(image, pixel_format, found)
     )
     if held == 1 or image.format == "TIFF":  # which Pillow turns itself
         return decoded._replace(held=held)
@@ -267,54 +273,56 @@ def _decoded(content: bytes, name: str, form: Form) -> Decoded:
     return decoded._replace(pixels=upright, shape=upright.shape[1:], held=held)
 
 
-def _many(content: bytes, form: Form) -> Decoded:
+def _many(content: bytes, pixel_format: PixelFormat) -> Decoded:
     """A TIFF of many channels, or of several deep ones."""
-    values = read_tiff(content, form.frame, form.max_pixels)
+    values = read_tiff(content, pixel_format.frame, pixel_format.max_pixels)
     bits = 8 * values.dtype.itemsize
-    pixels, dark = eight_bits(values, bits, form.levels)
+    pixels, dark = eight_bits(values, bits, pixel_format.levels)
     channels = pixels.shape[2]
-    if channels in (1, 3) or (channels == 4 and form.mode != "all"):
+    if channels in (1, 3) or (channels == 4 and pixel_format.mode != "all"):
         shown = Image.fromarray(pixels[..., 0] if channels == 1 else pixels[..., :3])
-        return _as_mode(shown, form, f"{channels} channels of {bits} bits")._replace(dark=dark)
+        return _as_mode(shown, pixel_format, f"{channels} channels of {bits} bits")._replace(
+            dark=dark
+        )
     found, shape = f"{channels} channels", (pixels.shape[0], pixels.shape[1])
     return Decoded(pixels.transpose(2, 0, 1), found, shape, dark)
 
 
-def _deep(image: Image.Image, content: bytes, form: Form, found: str) -> Decoded:
+def _deep(image: Image.Image, content: bytes, pixel_format: PixelFormat, found: str) -> Decoded:
     """A grey picture of more than 8 bits."""
-    values, bits = deep_levels(image, content, form.levels)
+    values, bits = deep_levels(image, content, pixel_format.levels)
     # Compare before scaling: levels that differ in 16 bits may be equal in 8.
     clear = values == image.info.get("transparency", -1)
-    grey, dark = eight_bits(values, bits, form.levels)
+    grey, dark = eight_bits(values, bits, pixel_format.levels)
     if white_is_zero(image):
         grey = 255 - grey
-    ground = _ground(float(clear.mean()), form) if "transparency" in image.info else ""
+    ground = _ground(float(clear.mean()), pixel_format) if "transparency" in image.info else ""
     grey = np.where(clear, np.uint8(_LEVELS.get(ground, 0)), grey)
-    return _as_mode(Image.fromarray(grey), form, found)._replace(dark=dark, ground=ground)
+    return _as_mode(Image.fromarray(grey), pixel_format, found)._replace(dark=dark, ground=ground)
 
 
-def _as_mode(image: Image.Image, form: Form, found: str) -> Decoded:
+def _as_mode(image: Image.Image, pixel_format: PixelFormat, found: str) -> Decoded:
     """Convert to a mode; Pillow's `convert` alone would drop alpha."""
     ground, clear = "", image.mode in ALPHA or "transparency" in image.info
-    if form.mode == "all":
+    if pixel_format.mode == "all":
         if clear:
             image = image.convert("RGBA")
         elif image.mode not in _KEPT:
             image = image.convert("RGB")
     elif clear:
         whole = image.convert("RGBA")
-        ground = _ground(float((np.asarray(whole.getchannel("A")) < _CLEAR).mean()), form)
+        ground = _ground(float((np.asarray(whole.getchannel("A")) < _CLEAR).mean()), pixel_format)
         level = _LEVELS[ground]
         opaque = Image.new("RGBA", image.size, (level, level, level, 255))
         opaque.alpha_composite(whole)
         image = opaque.convert("RGB")
-    if form.mode not in ("all", image.mode):
-        image = image.convert(form.mode)
+    if pixel_format.mode not in ("all", image.mode):
+        image = image.convert(pixel_format.mode)
     pixels = np.array(image)
     pixels = pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
     return Decoded(pixels, found, (pixels.shape[1], pixels.shape[2]), ground=ground)
 
 
-def _ground(share: float, form: Form) -> Ground:
+def _ground(share: float, pixel_format: PixelFormat) -> Ground:
     """What transparent pixels become in a picture that is transparent for this share."""
-    return form.background or ("white" if share > 0.5 else "black")
+    return pixel_format.background or ("white" if share > 0.5 else "black")

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.datamodules.decoding import Form, Picture
+from coterie.datamodules.decoding import Picture, PixelFormat
 from coterie.datamodules.image_files import DecodedPictures, Tally, decode_images, refuse
 from coterie.datamodules.npz import as_samples
 from coterie.datamodules.resize import resize_images
@@ -32,22 +32,22 @@ class Fitting:
         shape: Shape of a sample: (channels, height, width) or (features,).
         images: Whether samples are uint8 images rather than float vectors.
         mode: Mode of the images; None unless they have one or three channels.
-        form: How the run brought its pictures into form; size and mode are the model's.
+        pixel_format: How the run brought its pictures into form; size and mode are the model's.
         measures: Whether it had levels for each site, so that those of a new one are measured.
     """
 
     shape: tuple[int, ...]
     images: bool
     mode: Literal["L", "RGB"] | None
-    form: Form = field(default_factory=Form)
+    pixel_format: PixelFormat = field(default_factory=PixelFormat)
     measures: bool = False
     _tally: Tally = field(default_factory=Tally, repr=False)
 
     def measure(self, pictures: Sequence[Picture], names: Sequence[str]) -> None:
         """Take pictures for those of a site, and find its levels, if the run had such."""
         if self.measures:
-            levels = measured_levels(pictures, names, self.form)
-            self.form, self.measures = replace(self.form, levels=levels), False
+            levels = measured_levels(pictures, names, self.pixel_format)
+            self.pixel_format, self.measures = replace(self.pixel_format, levels=levels), False
 
     def pictures(self, pictures: Sequence[Picture], names: Sequence[str]) -> NDArray[np.uint8]:
         """Decode pictures to the model's size and mode.
@@ -73,8 +73,8 @@ class Fitting:
                 "in a folder of pictures; give one."
             )
         wanted = self.shape[1:]
-        form = replace(self._form, size=(wanted[0], wanted[1]))
-        decoded = decode_images(pictures, names, form)
+        pixel_format = replace(self._form, size=(wanted[0], wanted[1]))
+        decoded = decode_images(pictures, names, pixel_format)
         if len(decoded.images) and decoded.images.shape[1:] != self.shape:
             raise DataError(
                 f"{names[0]}: it has {decoded.images.shape[1]} channels, but {self._wanted}; give "
@@ -107,9 +107,11 @@ class Fitting:
         tally.warn(self._form)
 
     @property
-    def _form(self) -> Form:
+    def _form(self) -> PixelFormat:
         """How pictures come to the model's mode; a default fit is no fault of theirs."""
-        return replace(self.form, mode=self.mode or "all", fit=self.form.fit or "squash")
+        return replace(
+            self.pixel_format, mode=self.mode or "all", fit=self.pixel_format.fit or "squash"
+        )
 
     @property
     def _wanted(self) -> str:
@@ -139,7 +141,7 @@ class Fitting:
         if array.dtype.kind not in "fiub" or array.ndim not in {3, 4} or 0 in array.shape:
             raise unfit
         whole = array.shape[1:] == self.shape and array.dtype == np.uint8
-        images: NDArray[Any] = array if whole else as_samples(array, name, self.form.levels)
+        images: NDArray[Any] = array if whole else as_samples(array, name, self.pixel_format.levels)
         given = images.shape[1]
         if given != channels and {given, channels} != {1, 3}:
             raise unfit
@@ -157,14 +159,15 @@ def as_trained(data: Mapping[str, Any]) -> dict[str, Any]:
     """How a run brought its pictures into form, as keys of `Fitting`.
 
     Args:
-        data: The section `data` of its stored config; of silos the section of their source.
+        data: The section `data` of its stored config; of node-local data the section of their
+            source.
     """
-    keys, form = data.get("source", data), Form()
+    keys, pixel_format = data.get("source", data), PixelFormat()
     own = {key: keys[key] for key in _AS_TRAINED if keys.get(key) is not None}
     levels = own.pop("levels", None)
     if isinstance(levels, list | tuple):
         own["levels"] = tuple(levels)
-    return {"form": replace(form, **own), "measures": isinstance(levels, str | Mapping)}
+    return {"form": replace(pixel_format, **own), "measures": isinstance(levels, str | Mapping)}
 
 
 def _grey(images: NDArray[np.uint8]) -> NDArray[np.uint8]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from coterie.datamodules.base import Half
-from coterie.datamodules.own_data import OwnData, PicturesConfig
+from coterie.datamodules.custom_data import CustomData, PicturesConfig
 from coterie.datamodules.picture_search import PictureSearch, is_litter
 from coterie.datamodules.source import Source, source_from_pictures
 from coterie.datamodules.spelling import spelled, tell_if_merged
@@ -25,7 +25,7 @@ Folders = Mapping[str, Sequence[Path]]
 """A name, as it is spelled, to the folders that have it."""
 
 
-class ImageFolder(OwnData[PicturesConfig]):
+class ImageFolder(CustomData[PicturesConfig]):
     """Unlabelled pictures in a folder and the folders below it, sorted by path."""
 
     class Config(PicturesConfig):
@@ -39,7 +39,7 @@ class ImageFolder(OwnData[PicturesConfig]):
         return open_pictures(paths, self.config)
 
 
-class ClassFolders(OwnData[PicturesConfig]):
+class ClassFolders(CustomData[PicturesConfig]):
     """Pictures in a folder per class, as torchvision's ImageFolder reads them.
 
     Reads <path>/<class>/…; or, where `train` lies beside `test` or `val`, <path>/train/<class>/…
@@ -97,7 +97,7 @@ class ClassFolders(OwnData[PicturesConfig]):
         return {"train": train, "test": test}
 
 
-class ClientFolders(OwnData[PicturesConfig]):
+class ClientFolders(CustomData[PicturesConfig]):
     """Pictures in a folder per client, for `partition=by_client`.
 
     Reads <path>/<client>/… or <path>/<client>/<class>/…; a client need not have every class.
@@ -145,7 +145,7 @@ class ClientFolders(OwnData[PicturesConfig]):
 def open_pictures(paths: Sequence[Path], config: PicturesConfig) -> Source:
     """Source of picture files, without labels."""
     names = [spelled(str(path)) for path in paths]
-    return source_from_pictures(paths, names, config.form)
+    return source_from_pictures(paths, names, config.pixel_format)
 
 
 def subfolders(folder: Path, what: str) -> dict[str, list[Path]]:

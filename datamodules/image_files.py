@@ -16,8 +16,8 @@ from coterie.datamodules.decoding import (
     REMEDY,
     TRANSPARENT,
     Decoded,
-    Form,
     Picture,
+    PixelFormat,
     UnreadablePictureError,
     decode,
 )
@@ -59,18 +59,22 @@ class Tally:
     grounds: Counter[str] = field(default_factory=Counter)
     plain: int = 0
 
-    def add(self, picture: Decoded, form: Form) -> None:
+    def add(self, picture: Decoded, pixel_format: PixelFormat) -> None:
         """Count one picture."""
         self.count += 1
-        wanted = {"L": 1, "RGB": 3}.get(form.mode, len(picture.pixels))
+        wanted = {"L": 1, "RGB": 3}.get(pixel_format.mode, len(picture.pixels))
         if len(picture.pixels) == wanted:  # pictures of other channels have kept them
-            self.converted[picture.found] += form.mode not in ("all", picture.found)
+            self.converted[picture.found] += pixel_format.mode not in ("all", picture.found)
         self.dark += picture.dark
         self.turned += picture.held != 1
         if picture.ground:
             self.grounds[picture.ground] += 1
-        if form.size is not None:
-            size = (form.size, form.size) if isinstance(form.size, int) else form.size
+        if pixel_format.size is not None:
+            size = (
+                (pixel_format.size, pixel_format.size)
+                if isinstance(pixel_format.size, int)
+                else pixel_format.size
+            )
             self.resized += picture.shape != size
             ratio = picture.shape[0] * size[1] / (picture.shape[1] * size[0])
             self.reshaped += max(ratio, 1 / ratio) >= _OTHER_SHAPE
@@ -86,15 +90,21 @@ class Tally:
         self.grounds += other.grounds
         self.plain += other.plain
 
-    def warn(self, form: Form) -> None:
+    def warn(self, pixel_format: PixelFormat) -> None:
         """Warn once of each kind of change that the user may not expect."""
         if self.converted.total():
             modes = ", ".join(f"{n} from {name}" for name, n in self.converted.most_common())
             _logger.warning(
                 "%d of %d pictures were converted to %s (%s)%s.",
-                *(self.converted.total(), self.count, form.mode, modes, self._ground(form)),
+                *(
+                    self.converted.total(),
+                    self.count,
+                    pixel_format.mode,
+                    modes,
+                    self._ground(pixel_format),
+                ),
             )
-        if self.reshaped and form.fit is None:
+        if self.reshaped and pixel_format.fit is None:
             _logger.warning(
                 "%d of %d pictures have another shape than data.size and are squashed; set "
                 "data.fit=crop or letterbox to keep their proportions, or squash to agree.",
@@ -107,7 +117,7 @@ class Tally:
                 *(self.dark, self.count),
             )
 
-    def _ground(self, form: Form) -> str:
+    def _ground(self, pixel_format: PixelFormat) -> str:
         """What transparent pixels have become, as the end of a sentence."""
         alpha = any(name in ALPHA or name.endswith(TRANSPARENT) for name in self.converted)
         if not (self.grounds or alpha):
@@ -139,26 +149,28 @@ class DecodedPictures(NamedTuple):
     tally: Tally
 
 
-def decode_images(pictures: Sequence[Picture], names: Sequence[str], form: Form) -> DecodedPictures:
+def decode_images(
+    pictures: Sequence[Picture], names: Sequence[str], pixel_format: PixelFormat
+) -> DecodedPictures:
     """Decode pictures in threads, in order.
 
     Args:
         pictures: Files, or the bytes of files.
         names: Each picture's name in errors.
-        form: What to bring them to. Without a size they must have one.
+        pixel_format: What to bring them to. Without a size they must have one.
 
     Raises:
-        DataError: If sizes differ without `form.size`.
+        DataError: If sizes differ without `pixel_format.size`.
     """
-    first, like = _first_readable(pictures, names, form)
-    images = _room(len(pictures), like, form)
+    first, like = _first_readable(pictures, names, pixel_format)
+    images = _room(len(pictures), like, pixel_format)
 
     def keep(row: int, picture: Decoded) -> None:
         if picture.pixels.shape != like.shape:
             raise DataError(_unlike(names[first], like, names[row], picture.pixels))
         images[row] = picture.pixels
 
-    bad, tally = _decode_all(pictures, names, form, keep)
+    bad, tally = _decode_all(pictures, names, pixel_format, keep)
     if bad:  # move the readable ones together, in place
         good = [row for row in range(len(pictures)) if row not in bad]
         for place, row in enumerate(good):
@@ -167,7 +179,7 @@ def decode_images(pictures: Sequence[Picture], names: Sequence[str], form: Form)
     return DecodedPictures(images, bad, tally)
 
 
-def _room(count: int, like: NDArray[np.uint8], form: Form) -> NDArray[np.uint8]:
+def _room(count: int, like: NDArray[np.uint8], pixel_format: PixelFormat) -> NDArray[np.uint8]:
     """Room for pictures of one form.
 
     Raises:
@@ -176,7 +188,9 @@ def _room(count: int, like: NDArray[np.uint8], form: Form) -> NDArray[np.uint8]:
     needed, free = count * like.nbytes, free_memory()
     if needed <= free:
         return np.empty((count, *like.shape), dtype=np.uint8)
-    size = "a smaller data.size" if form.size is not None else "data.size to make them smaller"
+    size = (
+        "a smaller data.size" if pixel_format.size is not None else "data.size to make them smaller"
+    )
     raise DataError(
         f"{count:,} pictures of {_extent(like)} pixels and {len(like)} channels take "
         f"{format_bytes(needed)}, but this machine has {format_bytes(free)} free; set {size}, or "
@@ -197,23 +211,26 @@ def _unlike(first: str, like: NDArray[np.uint8], other: str, pixels: NDArray[np.
 
 
 def look_through(
-    pictures: Sequence[Picture], names: Sequence[str], form: Form
+    pictures: Sequence[Picture], names: Sequence[str], pixel_format: PixelFormat
 ) -> tuple[dict[int, UnreadablePictureError], Tally]:
     """Decode pictures in threads and keep none of them.
 
     Returns:
         Row to the picture that cannot be read, ascending; and what happens to the others.
     """
-    return _decode_all(pictures, names, form, lambda row, picture: None)
+    return _decode_all(pictures, names, pixel_format, lambda row, picture: None)
 
 
-def read_images(pictures: Sequence[Picture], names: Sequence[str], form: Form) -> NDArray[np.uint8]:
+def read_images(
+    pictures: Sequence[Picture], names: Sequence[str], pixel_format: PixelFormat
+) -> NDArray[np.uint8]:
     """Decode pictures that have to be readable, as uint8 (n, channels, height, width).
 
     Raises:
-        DataError: If a picture is missing, empty or corrupt, or sizes differ without `form.size`.
+        DataError: If a picture is missing, empty or corrupt, or sizes differ without
+            `pixel_format.size`.
     """
-    decoded = decode_images(pictures, names, form)
+    decoded = decode_images(pictures, names, pixel_format)
     refuse(list(decoded.bad.values()), len(pictures), "mend them or take them out")
     return decoded.images
 
@@ -255,31 +272,31 @@ def tell_skipped(bad: Sequence[UnreadablePictureError], count: int) -> None:
 
 
 def _first_readable(
-    pictures: Sequence[Picture], names: Sequence[str], form: Form
+    pictures: Sequence[Picture], names: Sequence[str], pixel_format: PixelFormat
 ) -> tuple[int, NDArray[np.uint8]]:
     """The first picture that can be read: its row, and its pixels; none of no size."""
     for row, (picture, name) in enumerate(zip(pictures, names, strict=True)):
         try:
-            return row, decode(picture, name, form).pixels
+            return row, decode(picture, name, pixel_format).pixels
         except UnreadablePictureError:  # it is named with all others, later
             continue
-    return 0, np.empty((1 if form.mode == "L" else 3, 0, 0), np.uint8)
+    return 0, np.empty((1 if pixel_format.mode == "L" else 3, 0, 0), np.uint8)
 
 
 def _decode_all(
-    pictures: Sequence[Picture], names: Sequence[str], form: Form, keep: Keep
+    pictures: Sequence[Picture], names: Sequence[str], pixel_format: PixelFormat, keep: Keep
 ) -> tuple[dict[int, UnreadablePictureError], Tally]:
     def decode_chunk(start: int) -> tuple[dict[int, UnreadablePictureError], Tally]:
         bad: dict[int, UnreadablePictureError] = {}
         tally = Tally()
         for row in range(start, min(start + _CHUNK, len(pictures))):
             try:
-                picture = decode(pictures[row], names[row], form)
+                picture = decode(pictures[row], names[row], pixel_format)
             except UnreadablePictureError as error:
                 bad[row] = error
                 continue
             keep(row, picture)
-            tally.add(picture, form)
+            tally.add(picture, pixel_format)
         return bad, tally
 
     bad: dict[int, UnreadablePictureError] = {}

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from coterie.datamodules.decoding import (
     Decoded,
-    Form,
     Picture,
+    PixelFormat,
     UnreadablePictureError,
     decode,
     read_content,
@@ -23,7 +23,7 @@ from coterie.datamodules.source import Source
 
 BLOCK = 256
 """Samples looked at in one go."""
-SQUARE = Form(mode="RGB", size=1)
+SQUARE = PixelFormat(mode="RGB", size=1)
 """A form that tells which pictures are not square."""
 
 
@@ -63,17 +63,17 @@ def look_at(source: Source) -> Iterator[Looked]:
         return
 
     def look(row: int) -> Looked:
-        return _look(row, pictures[row], source.names[row], source.form)
+        return _look(row, pictures[row], source.names[row], source.pixel_format)
 
     with ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1)) as pool:
         for start in range(0, source.count, BLOCK):
             yield from pool.map(look, range(start, min(start + BLOCK, source.count)))
 
 
-def _look(row: int, picture: Picture, name: str, form: Form) -> Looked:
+def _look(row: int, picture: Picture, name: str, pixel_format: PixelFormat) -> Looked:
     try:
         content = read_content(picture, name)
-        decoded = decode(content, name, replace(form, mode="RGB", size=None, fit=None))
+        decoded = decode(content, name, replace(pixel_format, mode="RGB", size=None, fit=None))
     except UnreadablePictureError as error:
         return Looked(row, name, b"", (), "", Tally(), error)
     tally = Tally()

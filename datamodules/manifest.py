@@ -15,7 +15,12 @@ from coterie.config.regular_files import open_regular
 from coterie.contract.data import Indices
 from coterie.datamodules.base import Half
 from coterie.datamodules.csv_files import is_csv
-from coterie.datamodules.own_data import OwnData, PicturesConfig, number_classes, number_owners
+from coterie.datamodules.custom_data import (
+    CustomData,
+    PicturesConfig,
+    number_classes,
+    number_owners,
+)
 from coterie.datamodules.source import Samples, Source, source_from_pictures
 from coterie.datamodules.spelling import spelled
 from coterie.datamodules.stored import CellPictures, Names, StoredTable
@@ -47,7 +52,7 @@ class _Description(TypedDict, total=False):
 _HF = TypeAdapter(_Description)
 
 
-class Manifest(OwnData["Manifest.Config"]):
+class Manifest(CustomData["Manifest.Config"]):
     """Samples listed in a .csv or .parquet file, or in a folder saved by Hugging Face `datasets`.
 
     A sample is a picture's path relative to the file's folder, or its bytes: a binary column, or a
@@ -132,7 +137,7 @@ class Manifest(OwnData["Manifest.Config"]):
         inside = pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0
         if inside or pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
             names = Names(str(self.path), len(table))
-            return source_from_pictures(CellPictures(table, column), names, config.form)
+            return source_from_pictures(CellPictures(table, column), names, config.pixel_format)
         if _is_list(kind):
             return _vectors(table, column, self._name(column))
         values = table.column(column).to_pylist()
@@ -149,7 +154,7 @@ class Manifest(OwnData["Manifest.Config"]):
         except ValueError as error:  # a URL in a table at a URL
             raise DataError(f"{self._name(column)} names a URL; give paths beside it.") from error
         shown = [spelled(str(path)) for path in paths]
-        return source_from_pictures(paths, shown, config.form)
+        return source_from_pictures(paths, shown, config.pixel_format)
 
     def _name(self, column: str) -> str:
         return f"{self.path}, column {column},"
@@ -175,7 +180,10 @@ def _beside(folder: Any, value: str) -> Any:
     if not isinstance(path, Path) or (value.isascii() and "\\" not in value) or path.exists():
         return path
     forward = value.replace("\\", "/")
-    tried = (forward, *(unicodedata.normalize(form, forward) for form in ("NFC", "NFD")))
+    tried = (
+        forward,
+        *(unicodedata.normalize(pixel_format, forward) for pixel_format in ("NFC", "NFD")),
+    )
     return next((folder / name for name in tried if (folder / name).exists()), path)
 
 

@@ -14,16 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.datamodules.base import Half
-from coterie.datamodules.dicom import Levels
-from coterie.datamodules.grey_levels import eight_bits
-from coterie.datamodules.growth import check_growth
-from coterie.datamodules.own_data import (
+from coterie.datamodules.custom_data import (
     BlackAndWhite,
-    OwnData,
+    CustomData,
     PathConfig,
     number_classes,
     number_owners,
 )
+from coterie.datamodules.dicom import Levels
+from coterie.datamodules.grey_levels import eight_bits
+from coterie.datamodules.growth import check_growth
 from coterie.datamodules.picture_files import UnfitPictureError
 from coterie.datamodules.source import Samples, Source
 from coterie.errors import DataError, reason
@@ -53,7 +53,7 @@ _USUAL = {"samples": ("samples", "x"), "labels": ("labels", "y"), "clients": ("c
 """Default names of arrays."""
 
 
-class NPZ(OwnData["NPZ.Config"]):
+class NPZ(CustomData["NPZ.Config"]):
     """Samples in an .npz file, with optional labels and clients, or in an .npy file.
 
     Images are (n, height, width), (n, height, width, channels) or (n, channels, height, width); the

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from coterie.datamodules.base import Half
-from coterie.datamodules.decoding import Form, Mode
+from coterie.datamodules.decoding import Mode, PixelFormat
 from coterie.datamodules.source import Source, source_from_pictures
 from coterie.errors import DataError, reason
 
@@ -65,7 +65,7 @@ def open_parquet_images(files: list[Path], mode: Mode, classes: int) -> Source:
         for row in range(len(table))
     ]
     labels = np.concatenate([labels for _, labels in tables])
-    return replace(source_from_pictures(pictures, names, Form(mode=mode)), labels=labels)
+    return replace(source_from_pictures(pictures, names, PixelFormat(mode=mode)), labels=labels)
 
 
 def _read_table(path: Path, classes: int) -> tuple[list[bytes], NDArray[np.int64]]:

@@ -6,14 +6,14 @@ import numpy as np
 
 from coterie.contract.data import Indices
 from coterie.datamodules.base import Half
+from coterie.datamodules.custom_data import CustomData, PicturesConfig
 from coterie.datamodules.image_files import Tally, read_images
-from coterie.datamodules.own_data import OwnData, PicturesConfig
 from coterie.datamodules.shard_files import INDEX, ShardFiles, ShardIndex
 from coterie.datamodules.source import Samples, Source
 from coterie.errors import DataError
 
 
-class Shards(OwnData["Shards.Config"]):
+class Shards(CustomData["Shards.Config"]):
     """Samples in <path>/index.json and its shards, or in both <path>/train and <path>/test."""
 
     class Config(PicturesConfig):
@@ -50,9 +50,9 @@ class Shards(OwnData["Shards.Config"]):
             if index.kind == "vectors":
                 return files.vectors(rows)
             names = [f"{files.folder}, {name}" for name in files.names(rows)]
-            return read_images(files.pictures(rows), names, config.form)
+            return read_images(files.pictures(rows), names, config.pixel_format)
 
-        _tally(index, config).warn(config.form)
+        _tally(index, config).warn(config.pixel_format)
         labels, owners = files.numbers("label"), files.numbers("client")
         if half == "test" and self.has_test() and index.classes not in ((), self.train_classes):
             raise DataError(

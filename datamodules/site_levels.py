@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 
 from coterie.datamodules.decoding import (
-    Form,
     Levelled,
     Picture,
+    PixelFormat,
     UnreadablePictureError,
     level_range,
 )
@@ -23,7 +23,9 @@ WHOLE = ""
 _BITS = range(8, 17)
 
 
-def measured_levels(pictures: Sequence[Picture], names: Sequence[str], form: Form) -> Levels | None:
+def measured_levels(
+    pictures: Sequence[Picture], names: Sequence[str], pixel_format: PixelFormat
+) -> Levels | None:
     """What is black and white in pictures of one site.
 
     Of whole numbers it is 0 and the largest that as many bits hold as the site uses; of others
@@ -35,7 +37,7 @@ def measured_levels(pictures: Sequence[Picture], names: Sequence[str], form: For
 
     def look(row: int) -> tuple[float, float, bool] | None:
         try:
-            return level_range(pictures[row], names[row], form)
+            return level_range(pictures[row], names[row], pixel_format)
         except UnreadablePictureError:  # it is named where it is read
             return None
 
@@ -80,10 +82,12 @@ def with_site_levels(
         if given is None and name not in known:
             rows = np.flatnonzero(owners == site).tolist()
             own = [source.pictures[row] for row in rows]
-            known[name] = measured_levels(own, [source.names[row] for row in rows], source.form)
+            known[name] = measured_levels(
+                own, [source.names[row] for row in rows], source.pixel_format
+            )
     levels = [known.get(name) for name in sites]
     pictures = [
         Levelled(source.pictures[row], levels[owner]) for row, owner in enumerate(owners.tolist())
     ]
-    read = source_from_pictures(pictures, source.names, source.form).read
+    read = source_from_pictures(pictures, source.names, source.pixel_format).read
     return replace(source, pictures=pictures, read=read)

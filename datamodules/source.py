@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from coterie.contract.data import Indices, Unreadable
 from coterie.contract.samples import StreamedSamples
-from coterie.datamodules.decoding import Form, Picture, UnreadablePictureError
+from coterie.datamodules.decoding import Picture, PixelFormat, UnreadablePictureError
 from coterie.datamodules.image_files import (
     decode_images,
     look_through,
@@ -48,7 +48,7 @@ class Source:
         owner_names: Names of these clients.
         pictures: Files of encoded pictures, or their bytes, if the samples are such.
         names: Each picture's name in errors.
-        form: What pictures are brought to.
+        pixel_format: What pictures are brought to.
         skipped: Pictures that were left out, because they cannot be read.
     """
 
@@ -60,7 +60,7 @@ class Source:
     owner_names: tuple[str, ...] = ()
     pictures: Sequence[Picture] | None = None
     names: Sequence[str] = ()
-    form: Form = field(default_factory=Form)
+    pixel_format: PixelFormat = field(default_factory=PixelFormat)
     skipped: tuple[Unreadable, ...] = ()
 
     def subset(self, limit: int | None, seed: int) -> "Source":
@@ -93,9 +93,9 @@ class Source:
         """
         if self.pictures is None:
             return self.read(np.arange(self.count, dtype=np.int64)), self
-        decoded = decode_images(self.pictures, self.names, self.form)
+        decoded = decode_images(self.pictures, self.names, self.pixel_format)
         readable = self._without(decoded.bad, on_error)
-        decoded.tally.warn(self.form)
+        decoded.tally.warn(self.pixel_format)
         return decoded.images, readable
 
     def look_through(self, on_error: OnError) -> "Source":
@@ -115,9 +115,9 @@ class Source:
                 "coterie import_data does it once for many runs.",
                 self.count,
             )
-        bad, tally = look_through(self.pictures, self.names, self.form)
+        bad, tally = look_through(self.pictures, self.names, self.pixel_format)
         readable = self._without(bad, on_error)
-        tally.warn(self.form)
+        tally.warn(self.pixel_format)
         return readable
 
     def _without(self, bad: dict[int, UnreadablePictureError], on_error: OnError) -> "Source":
@@ -149,13 +149,19 @@ def source_from_arrays(images: Images, labels: Labels) -> Source:
     return Source(count=len(images), read=lambda rows: images[rows], labels=labels)
 
 
-def source_from_pictures(pictures: Sequence[Picture], names: Sequence[str], form: Form) -> Source:
+def source_from_pictures(
+    pictures: Sequence[Picture], names: Sequence[str], pixel_format: PixelFormat
+) -> Source:
     """Source of encoded pictures; see `coterie.datamodules.decoding`."""
 
     def read(rows: Indices) -> Images:
-        return read_images([pictures[row] for row in rows], [names[row] for row in rows], form)
+        return read_images(
+            [pictures[row] for row in rows], [names[row] for row in rows], pixel_format
+        )
 
-    return Source(count=len(pictures), read=read, pictures=pictures, names=names, form=form)
+    return Source(
+        count=len(pictures), read=read, pictures=pictures, names=names, pixel_format=pixel_format
+    )
 
 
 def merge_sources(first: Source, second: Source) -> Source:
@@ -182,7 +188,7 @@ def merge_sources(first: Source, second: Source) -> Source:
         classes=first.classes,
         pictures=Chained(first.pictures or (), second.pictures or ()) if both else None,
         names=Chained(first.names, second.names) if both else (),
-        form=first.form,
+        pixel_format=first.pixel_format,
     )
 
 

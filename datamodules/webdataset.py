@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import Field
 
 from coterie.datamodules.base import Half
-from coterie.datamodules.own_data import OwnData, PicturesConfig, number_classes
+from coterie.datamodules.custom_data import CustomData, PicturesConfig, number_classes
 from coterie.datamodules.picture_search import EXTENSIONS
 from coterie.datamodules.source import Source, source_from_pictures
 from coterie.datamodules.stored import FilePart
@@ -19,7 +19,7 @@ _LONGEST_LABEL = 4096
 _LONGEST_HEADER = 1 << 20
 
 
-class WebDataset(OwnData["WebDataset.Config"]):
+class WebDataset(CustomData["WebDataset.Config"]):
     """Pictures in one tar file, or in all of a folder, sorted; they are not unpacked.
 
     Reads <path>, <path>/*.tar, or if both <path>/train and <path>/test exist, the tar files in
@@ -54,7 +54,7 @@ class WebDataset(OwnData["WebDataset.Config"]):
                 labels.append(label)
         if not pictures:
             raise DataError(f"data.path={folder}: its tar files hold no pictures; check them.")
-        source = source_from_pictures(pictures, names, self.config.form)
+        source = source_from_pictures(pictures, names, self.config.pixel_format)
         if all(label is None for label in labels):
             return source
         known = self.train_classes if half == "test" and self.has_test() else None

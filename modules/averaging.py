@@ -23,7 +23,7 @@ from coterie.contract import (
     Plan,
     ServerState,
     Slots,
-    StateRules,
+    StateRoles,
     Task,
     Tensors,
     blank,
@@ -52,7 +52,7 @@ ModuleT = TypeVar("ModuleT", bound=LightningModule)
 
 
 class Averaging(Method, Generic[ConfigT, ModuleT]):
-    """A method of one stage. A subclass defines the module, its rules and the model to evaluate.
+    """A method of one stage. A subclass defines the module, its roles and the model to evaluate.
 
     Attributes:
         stage: The stage's name.
@@ -72,24 +72,24 @@ class Averaging(Method, Generic[ConfigT, ModuleT]):
 
     @property
     @abstractmethod
-    def rules(self) -> StateRules:
-        """The rule of every entry of its state; what is averaged is sent in each round."""
+    def roles(self) -> StateRoles:
+        """The role of every entry of its state; what is averaged is sent in each round."""
 
     def init(self, sizes: Mapping[int, int], seed: int) -> ServerState:
         """A freshly initialised global model; slots without parameters are never sent back."""
         with seeded(seed):
             module = self.build()
-        self.rules.check(module)
-        slots = self.rules.slots(module, self.rules.averaged)
+        self.roles.check(module)
+        slots = self.roles.slots(module, self.roles.averaged)
         learned = dict(module.named_parameters())
         fixed = [slot for slot in slots if not slots[slot].keys() & learned.keys()]
-        return ServerState(slots=slots, facts={"fixed": [*fixed]} if fixed else {})
+        return ServerState(slots=slots, metadata={"fixed": [*fixed]} if fixed else {})
 
     def next(self, server: ServerState) -> Phase | None:
         """The next round."""
         if server.round >= self.rounds:
             return None
-        down, fixed = self.rules.averaged, server.facts.get("fixed")
+        down, fixed = self.roles.averaged, server.metadata.get("fixed")
         return Phase(
             name=self.stage,
             stage=self.stage,
@@ -109,7 +109,7 @@ class Averaging(Method, Generic[ConfigT, ModuleT]):
         plan = Plan(batch_size=self._config.batch_size, epochs=self._config.epochs)
         fit = client.fit(module, plan)
         return Outcome(
-            up=self.rules.contributions(module, phase.up, weight=len(client.data)),
+            up=self.roles.contributions(module, phase.up, weight=len(client.data)),
             state=self.keep(module, slots),
             metrics=fit.metrics,
         )
@@ -127,7 +127,7 @@ class Averaging(Method, Generic[ConfigT, ModuleT]):
     def global_module(self, server: ServerState) -> ModuleT:
         """The module with the server's values."""
         module = blank(self.build)
-        load_slots(module, {slot: server.slots[slot] for slot in self.rules.averaged})
+        load_slots(module, {slot: server.slots[slot] for slot in self.roles.averaged})
         return module
 
 

@@ -11,8 +11,8 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 from torch import Tensor
 
-from coterie.contract import Entry, Rule, StateRules, Task, Tensors
-from coterie.gradcache import Part, Terms, batch_loss
+from coterie.contract import Entry, Role, StateRoles, Task, Tensors
+from coterie.gradcache import Segment, Terms, batch_loss
 from coterie.losses.cosine import normalised_error
 from coterie.modules.pretraining import (
     ONLINE,
@@ -41,7 +41,7 @@ class BYOLConfig(BootstrapConfig, PredictionConfig):
     """Options of BYOL and FedBYOL."""
 
     target_network: Literal["kept", "averaged"] = "kept"
-    """`kept`: each client's own, equal to the global online network at its first turn;
+    """`kept`: each client's own, equal to the global online network at its first task;
     `averaged`: sent and averaged with the online network. With `averaged` and
     `predictor_threshold=null` clients keep nothing."""
 
@@ -66,10 +66,10 @@ class Bootstrap(TwoViewsPredicted):
         """‖p̄_a − z̄'_b‖² + ‖p̄_b − z̄'_a‖² of unit vectors, eq. (2) and its mirror image."""
         online = [self.online, self.predictor]
         parts = {
-            "p_a": Part(self._predict, online, batch[0]),
-            "p_b": Part(self._predict, online, batch[1]),
-            "z_a": Part(self.target, [self.target], batch[0]),
-            "z_b": Part(self.target, [self.target], batch[1]),
+            "p_a": Segment(self._predict, online, batch[0]),
+            "p_b": Segment(self._predict, online, batch[1]),
+            "z_a": Segment(self.target, [self.target], batch[0]),
+            "z_b": Segment(self.target, [self.target], batch[1]),
         }
         return batch_loss(parts, self._terms, self.config.micro_batch_size)
 
@@ -86,7 +86,7 @@ class Bootstrap(TwoViewsPredicted):
         update_ema(self.target, self.online, self.config.momentum)
 
 
-KEPT_TARGET = Entry(pattern="target.*", rule=Rule.KEEP)
+KEPT_TARGET = Entry(pattern="target.*", role=Role.KEEP)
 
 
 class BYOL(PredictedPretraining[BYOLConfig, Bootstrap]):
@@ -94,11 +94,11 @@ class BYOL(PredictedPretraining[BYOLConfig, Bootstrap]):
 
     Encoder, projector and predictor are averaged, with their running statistics; `target_network`
     says what happens to the target network. Under `predictor_threshold` a client whose encoder
-    moved far keeps its own predictor for its next turn, and still sends it to be averaged. The
+    moved far keeps its own predictor for its next task, and still sends it to be averaged. The
     optimiser is reset.
     """
 
-    stackable = True
+    vmappable = True
 
     class Config(BYOLConfig):
         """BYOL's configuration, as CP-CFL pretrains with it."""
@@ -108,11 +108,11 @@ class BYOL(PredictedPretraining[BYOLConfig, Bootstrap]):
         return Bootstrap(self._config, self._task)
 
     @property
-    def rules(self) -> StateRules:
+    def roles(self) -> StateRoles:
         """The config says whether the target is kept or averaged."""
-        averaged = Entry(pattern="target.*", rule=Rule.AVERAGE, slot="target")
+        averaged = Entry(pattern="target.*", role=Role.AVERAGE, slot="target")
         kept = self._config.target_network == "kept"
-        return StateRules(*ONLINE, PREDICTOR, KEPT_TARGET if kept else averaged)
+        return StateRoles(*ONLINE, PREDICTOR, KEPT_TARGET if kept else averaged)
 
     def restore(self, module: Bootstrap, kept: Tensors) -> None:
         """The target starts as the global online network; later it is the client's own."""
@@ -124,7 +124,7 @@ class BYOL(PredictedPretraining[BYOLConfig, Bootstrap]):
 class FedBYOL(BYOL):
     """Predicts a moving-average target network; encoder and heads averaged."""
 
-    stackable = True
+    vmappable = True
 
     class Config(CrossSilo, BYOLConfig):
         """FedBYOL's configuration: the cross-silo setting of Orchestra's baselines."""
@@ -132,5 +132,5 @@ class FedBYOL(BYOL):
         momentum: Annotated[float, Field(ge=0.0, le=1.0)] = 0.99
         """EMA of the target network, β; 0.996 across devices."""
         predictor_threshold: Annotated[float, Field(ge=0.0)] | None = 0.4
-        """FedU's rule: a client whose encoder moved at least this far in its last turn keeps its
+        """FedU's rule: a client whose encoder moved at least this far in its last task keeps its
         own predictor; null: all clients take the global one."""

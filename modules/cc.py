@@ -11,7 +11,7 @@ import torch
 from pydantic import Field, PositiveFloat, PositiveInt
 from torch import Tensor
 
-from coterie.contract import Entry, Rule, ServerState, StateRules, Task
+from coterie.contract import Entry, Role, ServerState, StateRoles, Task
 from coterie.contract.clusterer import Clusterer
 from coterie.gradcache import MicroBatched, Rows, Terms, batch_loss
 from coterie.losses.contrastive import cluster_contrastive_loss, contrastive_loss, nt_xent
@@ -100,9 +100,9 @@ def cc_terms(
     return 0.5 * instance, 0.5 * cluster
 
 
-RULES = StateRules(
-    *(Entry(pattern=f"online.{part}.*", rule=Rule.AVERAGE, slot=part) for part in PARTS),
-    Entry(pattern="augment.*", rule=Rule.RESET),
+ROLES = StateRoles(
+    *(Entry(pattern=f"online.{part}.*", role=Role.AVERAGE, slot=part) for part in PARTS),
+    Entry(pattern="augment.*", role=Role.RESET),
 )
 """All trained entries are averaged; clients keep nothing."""
 
@@ -110,10 +110,10 @@ RULES = StateRules(
 class CC(Averaging[CCConfig, ContrastiveClustering]):
     """Contrastive clustering, centralised."""
 
-    stackable = True
+    vmappable = True
     stage = "joint"
     metrics = METRICS
-    rules = RULES
+    roles = ROLES
 
     class Config(CCConfig):
         """CC's configuration; 50 rounds of 20 epochs are its 1,000 epochs."""
@@ -141,7 +141,7 @@ class FedCC(CC):
     The loss is CC's in FedMCC's notation, eq. (2).
     """
 
-    stackable = True
+    vmappable = True
 
     class Config(CCConfig):
         """Fed + CC's configuration; defaults that FedMCC has too are FedMCC's."""

@@ -19,29 +19,29 @@ from coterie.clustering.kmeans import KMeansResult, kmeans
 from coterie.contract import (
     Client,
     Entry,
-    Form,
-    Mean,
     Method,
     Outcome,
     Phase,
     Plan,
-    Rule,
+    Role,
     Schedule,
     ServerState,
     Slots,
-    StateRules,
+    StateRoles,
     Task,
     Tensors,
+    TensorSpec,
+    WeightedUpdate,
     averaged,
     blank,
+    concatenated,
     derive_seed,
     fewest,
-    gathered,
     load_slots,
     seeded,
 )
 from coterie.contract.clusterer import Clusterer
-from coterie.contract.form import UNIT_LENGTH
+from coterie.contract.tensor_spec import UNIT_LENGTH
 from coterie.errors import ConfigError, RunError
 from coterie.losses.cosine import Pairs
 from coterie.modules.cluster_siamese import METRICS, ClusterSiamese, SiameseConfig, Stage, in_metric
@@ -50,13 +50,13 @@ from coterie.networks.heads import Centroids, UnitLength
 
 NETWORKS = frozenset({"encoder", "predictor"})
 CENTROIDS = "centroids"
-RULES = StateRules(
-    *(Entry(pattern=f"online.{part}.*", rule=Rule.AVERAGE, slot=part) for part in NETWORKS),
-    Entry(pattern="world.*", rule=Rule.RESET),
-    Entry(pattern=CENTROIDS, rule=Rule.RESET),
-    Entry(pattern="augment.*", rule=Rule.RESET),
+ROLES = StateRoles(
+    *(Entry(pattern=f"online.{part}.*", role=Role.AVERAGE, slot=part) for part in NETWORKS),
+    Entry(pattern="global_model.*", role=Role.RESET),
+    Entry(pattern=CENTROIDS, role=Role.RESET),
+    Entry(pattern="augment.*", role=Role.RESET),
 )
-"""The local network is averaged; a client gets the global one and the centroids in each turn."""
+"""The local network is averaged; a client gets the global one and the centroids in each task."""
 
 
 class _MinesCentroids(Method):
@@ -92,8 +92,8 @@ class _MinesCentroids(Method):
             )
         with seeded(seed):
             module = self._module("samples")
-        RULES.check(module)
-        return ServerState(slots=RULES.slots(module, NETWORKS), facts={"seed": seed})
+        ROLES.check(module)
+        return ServerState(slots=ROLES.slots(module, NETWORKS), metadata={"seed": seed})
 
     def next(self, server: ServerState) -> Phase | None:
         """The next round of the current stage.
@@ -116,8 +116,8 @@ class _MinesCentroids(Method):
                 step=server.step,
                 cohort=cohort,
                 down=frozenset({"encoder"}),
-                records=mined,
-                forms=self._forms(),
+                gathered=mined,
+                specs=self._specs(),
                 ends_round=server.step > 0,
             )
         return Phase(
@@ -128,9 +128,9 @@ class _MinesCentroids(Method):
             cohort=cohort,
             down=NETWORKS | mined if stage == "clusters" else NETWORKS,
             up=NETWORKS,
-            records=mined,
+            gathered=mined,
             metrics=METRICS,
-            forms=self._forms() if mined else {},
+            specs=self._specs() if mined else {},
         )
 
     def client(self, client: Client, phase: Phase, slots: Slots) -> Outcome:
@@ -148,8 +148,8 @@ class _MinesCentroids(Method):
         fit = client.fit(module, plan)
         adam = module.remember() if self._config.keep_optimizer else {}
         return replace(
-            self._mine(client, module) if phase.records else Outcome(),
-            up=RULES.contributions(module, phase.up, weight=len(client.data)),
+            self._mine(client, module) if phase.gathered else Outcome(),
+            up=ROLES.contributions(module, phase.up, weight=len(client.data)),
             state={f"{stage}/{name}": value for name, value in adam.items()} or None,
             metrics=fit.metrics,
         )
@@ -158,14 +158,14 @@ class _MinesCentroids(Method):
         self,
         server: ServerState,
         phase: Phase,
-        means: Mapping[str, Mean],
-        records: Mapping[int, Tensors],
+        means: Mapping[str, WeightedUpdate],
+        gathered: Mapping[int, Tensors],
     ) -> ServerState:
         """Federated averaging by numbers of samples, eq. (8), and k-means over all centroids."""
         slots = averaged(means)
-        if phase.records:
+        if phase.gathered:
             seed = derive_seed(server.whole("seed"), "kmeans", phase.round, phase.step)
-            slots[CENTROIDS] = {CENTROIDS: self._joined(gathered(records, CENTROIDS), seed)}
+            slots[CENTROIDS] = {CENTROIDS: self._joined(concatenated(gathered, CENTROIDS), seed)}
         return server.advance(phase, slots)
 
     def model_for(self, server: ServerState, client: int | None) -> Clusterer:
@@ -182,13 +182,13 @@ class _MinesCentroids(Method):
         head: nn.Module = Centroids(in_metric(module.centroids, self._config.metric))
         return Clusterer(encoder, nn.Sequential(UnitLength(), head) if cosine else head)
 
-    def _forms(self) -> dict[str, Form]:
+    def _specs(self) -> dict[str, TensorSpec]:
         """Of the centroids: k or fewer means of representations, of unit length for "cosine"."""
         shape = (range(self._clusters + 1), self._config.projection)
-        form = Form(shape=shape, dtype=torch.float32)
+        spec = TensorSpec(shape=shape, dtype=torch.float32)
         if self._config.metric == "cosine":
-            form = replace(form, lowest=-UNIT_LENGTH, highest=UNIT_LENGTH)
-        return {CENTROIDS: form}
+            spec = replace(spec, lowest=-UNIT_LENGTH, highest=UNIT_LENGTH)
+        return {CENTROIDS: spec}
 
     def _module(self, stage: Stage) -> ClusterSiamese:
         return ClusterSiamese(self._config, self._task, stage, self._pairs)
@@ -196,23 +196,23 @@ class _MinesCentroids(Method):
     def _mine(self, client: Client, module: ClusterSiamese) -> Outcome:
         """The client's own k centroids, in the latent space of its own network (line 11).
 
-        A client that has fewer samples than the task's minimum for each does not send those of
+        A client that has fewer samples than the task's k-anonymity for each does not send those of
         fewer.
         """
         latent = in_metric(client.embed(module.online.encoder), self._config.metric)
         found = self._kmeans(latent, derive_seed(client.seed, "kmeans"))
         sizes = found.assignments.bincount(minlength=self._clusters)
-        kept = sizes >= self._task.minimum
-        enough = len(latent) >= self._task.minimum * self._clusters
-        if self._task.minimum == 1 or enough or bool(kept.all()):
+        kept = sizes >= self._task.k_anonymity
+        enough = len(latent) >= self._task.k_anonymity * self._clusters
+        if self._task.k_anonymity == 1 or enough or bool(kept.all()):
             smallest = {CENTROIDS: fewest(sizes)}
-            return Outcome(records={CENTROIDS: found.centroids}, smallest=smallest)
+            return Outcome(gathered={CENTROIDS: found.centroids}, smallest=smallest)
         note = (
             f"it sends {int(kept.sum())} of {self._clusters} centroids; the others stand for fewer "
-            f"samples than privacy.minimum={self._task.minimum}"
+            f"samples than privacy.k_anonymity={self._task.k_anonymity}"
         )
         smallest = {CENTROIDS: fewest(sizes[kept])}
-        return Outcome(records={CENTROIDS: found.centroids[kept]}, smallest=smallest, note=note)
+        return Outcome(gathered={CENTROIDS: found.centroids[kept]}, smallest=smallest, note=note)
 
     def _joined(self, centroids: Tensor, seed: int) -> Tensor:
         """k-means over all clients' centroids.
@@ -223,8 +223,8 @@ class _MinesCentroids(Method):
         if len(centroids) < self._clusters:
             raise RunError(
                 f"method.clusters={self._clusters}: clients sent {len(centroids)} centroids that "
-                f"stand for privacy.minimum={self._task.minimum} samples or more; give clients "
-                "more samples, or ask for fewer clusters."
+                f"stand for privacy.k_anonymity={self._task.k_anonymity} samples or more; give "
+                "clients more samples, or ask for fewer clusters."
             )
         return self._kmeans(centroids, seed).centroids
 

@@ -15,17 +15,17 @@ from torch import Tensor
 from coterie.contract import (
     Client,
     Entry,
-    Form,
-    Mean,
     Method,
     Outcome,
     Phase,
     Plan,
-    Rule,
+    Role,
     ServerState,
     Slots,
-    StateRules,
+    StateRoles,
     Task,
+    TensorSpec,
+    WeightedUpdate,
     blank,
     derive_seed,
     load_tensors,
@@ -55,9 +55,9 @@ METRICS = {
 }
 """By event. `set_size`: samples that a device trains on, including pulled ones; `steps`: those
 taken in the phase; `time_step`: the last one; `proximity`: see the option of that name."""
-RULES = StateRules(
-    Entry(pattern="encoder.*", rule=Rule.AVERAGE, slot=MODEL),
-    Entry(pattern="augment.*", rule=Rule.RESET),
+ROLES = StateRoles(
+    Entry(pattern="encoder.*", role=Role.AVERAGE, slot=MODEL),
+    Entry(pattern="augment.*", role=Role.RESET),
 )
 """The encoder is averaged. A device's other state is not part of the model: see `Device`."""
 
@@ -82,7 +82,7 @@ class CFCL(Method):
         check_exchange(self._config)
         with seeded(seed):
             module = self._build()
-        RULES.check(module)
+        ROLES.check(module)
         if not any(parameter.requires_grad for parameter in module.parameters()):
             raise ConfigError(
                 "encoder: all of it is frozen, and CF-CL trains nothing else; set "
@@ -94,7 +94,7 @@ class CFCL(Method):
             "seed": torch.tensor([derive_seed(seed, "batches")]),
             "unit": torch.tensor([self._weight_unit(sizes, len(edges))]),
         }
-        return ServerState(slots={MODEL: RULES.slot(module, MODEL), SETUP: setup})
+        return ServerState(slots={MODEL: ROLES.slot(module, MODEL), SETUP: setup})
 
     def next(self, server: ServerState) -> Phase | None:
         """The next event; a round ends with its aggregation."""
@@ -110,10 +110,10 @@ class CFCL(Method):
             cohort=self._config.participation if aggregates else 1.0,
             down=frozenset({SETUP} if aggregates else {MODEL, SETUP}),
             up=frozenset({MODEL}) if aggregates else frozenset(),
-            mail=self._letters(event),
+            peer_messages=self._message_keys(event),
             recipients=neighbourhoods(_pairs(server.slots[SETUP]["edges"])),
             metrics=METRICS.get(event.kind, frozenset()),
-            forms=self._forms(),
+            specs=self._specs(),
             repeats=self._config.aggregate_every / int(server.slots[SETUP]["unit"]),
             received=self._most_received(server),
             ends_round=aggregates,
@@ -121,7 +121,7 @@ class CFCL(Method):
 
     def client(self, client: Client, phase: Phase, slots: Slots) -> Outcome:
         """One device's part in an event."""
-        device = Device.read(client.state, client.mail)
+        device = Device.read(client.state, client.peer_messages)
         event = self._timeline[phase.round - 1][phase.step]
         if event.kind == "aggregate":
             return self._send_up(device, phase, int(slots[SETUP]["unit"]))
@@ -136,11 +136,11 @@ class CFCL(Method):
             device=device,
             neighbours=around,
             module=client.module("cfcl", self._build),
-            world=slots[MODEL],
+            global_model=slots[MODEL],
             local=device.network if current else slots[MODEL],
         )
-        mail = sender.push() if event.kind == "push" else sender.pull()
-        return Outcome(state=device.tensors(), mail=mail)
+        peer_messages = sender.push() if event.kind == "push" else sender.pull()
+        return Outcome(state=device.tensors(), peer_messages=peer_messages)
 
     def model_for(self, server: ServerState, client: int | None) -> Clusterer:
         """The global encoder."""
@@ -151,22 +151,22 @@ class CFCL(Method):
     def _build(self) -> TripletModel:
         return TripletModel(self._config, self._task)
 
-    def _letters(self, event: Event) -> frozenset[str]:
+    def _message_keys(self, event: Event) -> frozenset[str]:
         """The keys of the messages that devices may send each other in an event."""
         reserve, pulled = (keys[self._config.sends_embeddings] for keys in (RESERVE, PULLED))
         late = {reserve} if self._config.pushes_late else set()
         return frozenset({"push": {reserve}, "pull": {pulled} | late}.get(event.kind, ()))
 
-    def _forms(self) -> dict[str, Form]:
-        """Of the letters: samples as the data has them, or embeddings, one to so many."""
+    def _specs(self) -> dict[str, TensorSpec]:
+        """Of the peer messages: samples as the data has them, or embeddings, one to so many."""
         task, config = self._task, self._config
         kind = torch.uint8 if len(task.shape) == 3 else torch.float32
-        forms = {}
+        specs = {}
         for keys, most in ((RESERVE, config.reserve_size), (PULLED, config.pull_size)):
             rows = range(1, most + 1)
-            forms[keys[False]] = Form(shape=(rows, *task.shape), dtype=kind)
-            forms[keys[True]] = Form(shape=(rows, task.features))
-        return forms
+            specs[keys[False]] = TensorSpec(shape=(rows, *task.shape), dtype=kind)
+            specs[keys[True]] = TensorSpec(shape=(rows, task.features))
+        return specs
 
     def _most_received(self, server: ServerState) -> int:
         """The most samples that a device trains on beside its own."""
@@ -209,7 +209,7 @@ class CFCL(Method):
         fit = client.fit(module, plan, local.data)
         size = len(local.data)
         device.exposure += fit.steps * size
-        device.network, device.adam = RULES.slot(module, MODEL), module.remember()
+        device.network, device.adam = ROLES.slot(module, MODEL), module.remember()
         reached = event.step + fit.steps - 1
         counts = {"set_size": size, "steps": fit.steps, "time_step": reached}
         metrics = {**fit.metrics, **{name: float(count) for name, count in counts.items()}, **near}
@@ -220,7 +220,7 @@ class CFCL(Method):
     ) -> dict[str, float]:
         """How near a new pull is to the device's own data, if that is asked for."""
         received = device.received
-        fresh = any(key in PULLED for letter in client.mail.values() for key in letter)
+        fresh = any(key in PULLED for message in client.peer_messages.values() for key in message)
         if not self._config.proximity or not fresh or received is None:
             return {}
         load_tensors(module, slots[MODEL])
@@ -249,7 +249,7 @@ class CFCL(Method):
         up = {}
         if device.round == phase.round and device.exposure:
             weight = max(1, device.exposure // unit)
-            up = {MODEL: Mean(weight=weight, tensors=device.network)}
+            up = {MODEL: WeightedUpdate(weight=weight, tensors=device.network)}
         trained = self._timeline[phase.round - 1][phase.step - 1]
         metrics = {"time_step": float(trained.step + trained.steps - 1)}
         return Outcome(up=up, state=device.tensors(), metrics=metrics)

@@ -28,7 +28,7 @@ from coterie.peers.samples_importance import sample_importance
 RESERVE, PULLED = ("reserve_samples", "reserve_embeddings"), ("samples", "embeddings")
 """The keys of messages: samples in explicit exchange, embeddings in implicit exchange."""
 
-Mail = dict[int, Tensors]
+PeerMessages = dict[int, Tensors]
 """Receiver to message."""
 
 
@@ -57,15 +57,19 @@ class Device:
     pulled: dict[int, Tensor] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, state: Tensors | None, mail: Mapping[int, Tensors]) -> "Device":
-        """Restore a device from the state that it kept, and add its mail.
+    def read(cls, state: Tensors | None, peer_messages: Mapping[int, Tensors]) -> "Device":
+        """Restore a device from the state that it kept, and add its peer messages.
 
         A new pull replaces everything that was pulled before.
         """
         device = cls() if state is None else cls._kept(state)
-        letters = [(by, key, value) for by in sorted(mail) for key, value in mail[by].items()]
-        device.reserves |= {by: value for by, key, value in letters if key in RESERVE}
-        pulled = {by: value for by, key, value in letters if key in PULLED}
+        messages = [
+            (by, key, value)
+            for by in sorted(peer_messages)
+            for key, value in peer_messages[by].items()
+        ]
+        device.reserves |= {by: value for by, key, value in messages if key in RESERVE}
+        pulled = {by: value for by, key, value in messages if key in PULLED}
         device.pulled = pulled or device.pulled
         return device
 
@@ -122,7 +126,7 @@ class Sender:
         device: The device's state; changed in place.
         neighbours: The receivers.
         module: The module into which the global and the local model are loaded in turn.
-        world: The last global model.
+        global_model: The last global model.
         local: The device's own model at this time; the global one right after an aggregation.
     """
 
@@ -131,22 +135,22 @@ class Sender:
     device: Device
     neighbours: Sequence[int]
     module: TripletModel
-    world: Tensors
+    global_model: Tensors
     local: Tensors
 
-    def push(self) -> Mail:
+    def push(self) -> PeerMessages:
         """Reserve samples, eq. (6), or the global model's embeddings of them, eq. (13)."""
         if self.device.reserve is None:
             self.device.reserve = self._choose_reserve()
         samples = self.client.data.take(self.device.reserve.numpy())
         if self.config.sends_embeddings:
             self.device.reserves = {}  # they are embeddings by an earlier global model
-            letter = {"reserve_embeddings": self._embed(self.world, samples)}
+            message = {"reserve_embeddings": self._embed(self.global_model, samples)}
         else:
-            letter = {"reserve_samples": samples}
-        return dict.fromkeys(self.neighbours, letter)
+            message = {"reserve_samples": samples}
+        return dict.fromkeys(self.neighbours, message)
 
-    def pull(self) -> Mail:
+    def pull(self) -> PeerMessages:
         """What each neighbour pulls from this device; the device drops its own earlier pulls."""
         self.device.pulled = {}
         if self.config.pull_size == 0:
@@ -156,10 +160,10 @@ class Sender:
         missed = self.config.pushes_late and self.device.reserve is None
         late = self.push() if missed else {}
         chosen = {receiver: self._choose(receiver) for receiver in self.neighbours}
-        letters = {receiver: self._letter(positions) for receiver, positions in chosen.items()}
-        return {receiver: {**letters[receiver], **late.get(receiver, {})} for receiver in letters}
+        messages = {receiver: self._message(positions) for receiver, positions in chosen.items()}
+        return {receiver: {**messages[receiver], **late.get(receiver, {})} for receiver in messages}
 
-    def _letter(self, positions: Tensor) -> Tensors:
+    def _message(self, positions: Tensor) -> Tensors:
         if self.config.sends_embeddings:
             return {"embeddings": self._embeddings[positions]}
         return {"samples": self._samples[positions]}
@@ -174,7 +178,7 @@ class Sender:
     @cached_property
     def _embeddings(self) -> Tensor:
         """The candidates' embeddings by the last global model, eq. (14)."""
-        return self._embed(self.world, self._samples)
+        return self._embed(self.global_model, self._samples)
 
     @cached_property
     def _seen(self) -> Tensor:
@@ -198,7 +202,7 @@ class Sender:
 
     def _weigh_samples(self, reserve: Tensor, receiver: int) -> Tensor:
         """Explicit importance, eq. (12), for the receiver's reserve samples."""
-        network = self.world if self.config.importance == "global" else self.local
+        network = self.global_model if self.config.importance == "global" else self.local
         seed = derive_seed(self.client.seed, "views", receiver)
         views = seeded_view(self.module.augment, to_unit(reserve), seed)
         anchors, positives = self._embed(network, reserve), self._embed(network, views)

@@ -1,25 +1,25 @@
 """Which model of a pool each client took in each round: CP-CFL's and IFCA's record of groups.
 
-The server keeps it as the fact `choices`, round to one entry a client.
+The server keeps it as the metadata `choices`, round to one entry a client.
 """
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 
 from coterie.contract import ServerState, Tensors
-from coterie.contract.phase import Fact
+from coterie.contract.phase import Json
 
 ABSENT = -1
 """The entry of a client that did not take part."""
 
 
 def remember(
-    server: ServerState, round_: int, records: Mapping[int, Tensors], clients: int
-) -> dict[str, Fact]:
-    """The history with this round's choices added; a fact, round to one entry per client."""
-    row: list[Fact] = [ABSENT] * clients
-    for client, record in records.items():
-        row[client] = int(record["choice"])
+    server: ServerState, round_: int, gathered: Mapping[int, Tensors], clients: int
+) -> dict[str, Json]:
+    """The history with this round's choices added; metadata, round to one entry per client."""
+    row: list[Json] = [ABSENT] * clients
+    for client, tensors in gathered.items():
+        row[client] = int(tensors["choice"])
     return {**_rows(server), str(round_): row}
 
 
@@ -54,6 +54,6 @@ def smallest_share(choices: Collection[int], models: int) -> float:
     return min(counts[n] for n in range(models)) / max(1, len(choices))
 
 
-def _rows(server: ServerState) -> dict[str, Fact]:
-    found = server.facts.get("choices")
+def _rows(server: ServerState) -> dict[str, Json]:
+    found = server.metadata.get("choices")
     return found if isinstance(found, dict) else {}

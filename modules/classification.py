@@ -14,7 +14,7 @@ from pydantic import Field, PositiveFloat
 from torch import Tensor, nn
 
 from coterie.config.component import target_of
-from coterie.contract import Entry, Rule, StateRules, Task
+from coterie.contract import Entry, Role, StateRoles, Task
 from coterie.contract.clusterer import Clusterer, to_unit
 from coterie.errors import ConfigError
 from coterie.gradcache import UNCOUPLED
@@ -73,7 +73,7 @@ class Classification(LightningModule):
         self.to(task.dtype)
 
     def start(self, encoder_epochs: int | None) -> None:
-        """Before a turn: the number of epochs that train the encoder; None means all.
+        """Before a task: the number of epochs that train the encoder; None means all.
 
         After these epochs it is frozen: no gradient, and eval mode, so that running statistics
         stay too.
@@ -121,9 +121,9 @@ class Classification(LightningModule):
 
 PARTS = frozenset({"encoder", "classifier"})
 
-RULES = StateRules(
-    *(Entry(pattern=f"{part}.*", rule=Rule.AVERAGE, slot=part) for part in sorted(PARTS)),
-    Entry(pattern="augment.*", rule=Rule.RESET),
+ROLES = StateRoles(
+    *(Entry(pattern=f"{part}.*", role=Role.AVERAGE, slot=part) for part in sorted(PARTS)),
+    Entry(pattern="augment.*", role=Role.RESET),
 )
 """All trained entries are averaged; clients keep nothing."""
 

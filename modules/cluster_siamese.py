@@ -17,7 +17,7 @@ from torch.nn.functional import normalize
 from coterie.clustering.kmeans import Metric, nearest_centroids
 from coterie.contract import Task, Tensors, load_optimizer, optimizer_tensors
 from coterie.contract.clusterer import parameter_dtype
-from coterie.gradcache import MicroBatched, Part, Rows, Terms, batch_loss
+from coterie.gradcache import MicroBatched, Rows, Segment, Terms, batch_loss
 from coterie.losses.cosine import Pairs, cluster_contrast, negative_cosine
 from coterie.modules.view_pairs import ViewPairs
 from coterie.networks.branch import cluster_count
@@ -111,7 +111,7 @@ class ClusterSiamese(ViewPairs):
         self.config, self.stage, self.pairs = config, stage, pairs
         self.model_weight = 0.0 if config.alone is not None else config.model_weight
         self.online = SiameseNetwork(config, task)
-        self.world = deepcopy(self.online).requires_grad_(False)
+        self.global_model = deepcopy(self.online).requires_grad_(False)
         count = cluster_count(config.clusters, task)
         self.register_buffer("centroids", torch.zeros(count, config.projection))
         self.augment = task.augmentation.build(task.shape)
@@ -121,7 +121,7 @@ class ClusterSiamese(ViewPairs):
 
     def start(self, remembered: Tensors) -> None:
         """Copy the local network into the global one; Adam continues from its remembered state."""
-        self.world.load_state_dict(self.online.state_dict())
+        self.global_model.load_state_dict(self.online.state_dict())
         self._remembered = remembered
 
     def remember(self) -> dict[str, Tensor]:
@@ -137,7 +137,7 @@ class ClusterSiamese(ViewPairs):
     def on_train_epoch_start(self) -> None:
         """Train mode for the local network, eval mode for the global one."""
         super().on_train_epoch_start()
-        self.world.eval()
+        self.global_model.eval()
 
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
         """Two views of each sample in stage "samples", else the samples themselves."""
@@ -148,24 +148,26 @@ class ClusterSiamese(ViewPairs):
 
     def training_step(self, views: tuple[Rows, ...], batch_idx: int) -> dict[str, Tensor]:
         """Eq. (4) of one batch, or SCFC's loss of one batch of view pairs, and its two terms."""
-        networks = {"local": self.online, "world": self.world}
+        networks = {"local": self.online, "global_model": self.global_model}
         parts = {
-            f"{name} {number}": Part(network, [network], view)
+            f"{name} {number}": Segment(network, [network], view)
             for name, network in networks.items()
             for number, view in enumerate(views)
         }
         return batch_loss(parts, self._terms, self.config.micro_batch_size)
 
     def _terms(self, represented: Mapping[str, tuple[Tensor, Tensor]]) -> Terms:
-        local, world = (
+        local, global_model = (
             [pair for name, pair in represented.items() if name.startswith(network)]
-            for network in ("local", "world")
+            for network in ("local", "global_model")
         )
         if self.stage == "samples":
             contrast = self._sample_contrast(local)
         else:
-            contrast = self._cluster_contrast(local[0], world[0][0])
-        matches = [negative_cosine(p, q) for (_, p), (_, q) in zip(local, world, strict=True)]
+            contrast = self._cluster_contrast(local[0], global_model[0][0])
+        matches = [
+            negative_cosine(p, q) for (_, p), (_, q) in zip(local, global_model, strict=True)
+        ]
         model = torch.stack(matches).mean()
         loss = contrast + self.model_weight * model
         return {"loss": loss, "contrast": contrast, "model": model}
@@ -178,7 +180,7 @@ class ClusterSiamese(ViewPairs):
     def _cluster_contrast(self, local: tuple[Tensor, Tensor], z_world: Tensor) -> Tensor:
         """Eq. (2), between samples with the same nearest global centroid, eq. (3).
 
-        The global network does not change in a turn, so a sample's label does not either. It comes
+        The global network does not change in a task, so a sample's label does not either. It comes
         from the forward pass that R needs anyway.
         """
         z, p = local

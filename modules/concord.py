@@ -46,7 +46,6 @@ from coterie.clustering.prototypes import (
 from coterie.contract import (
     Bounds,
     Client,
-    Mean,
     Outcome,
     Phase,
     Schedule,
@@ -54,12 +53,13 @@ from coterie.contract import (
     Slots,
     Task,
     Tensors,
+    WeightedUpdate,
     derive_seed,
     summed,
 )
 from coterie.contract.clusterer import Clusterer
-from coterie.contract.form import UNIT_LENGTH
-from coterie.contract.phase import Fact
+from coterie.contract.phase import Json
+from coterie.contract.tensor_spec import UNIT_LENGTH
 from coterie.errors import ConfigError
 from coterie.modules.exact_sums import (
     MOMENTS,
@@ -181,7 +181,7 @@ class Concord(OnViews):
         """Moments of all samples, then an iteration of k-means a round, then labels."""
         if self._noisy is not None:
             return self._noisy.next(server)
-        if server.round >= self.rounds or server.facts.get(SETTLED):
+        if server.round >= self.rounds or server.metadata.get(SETTLED):
             return None
         if OWN in server.slots:
             name = OWN_LABELS
@@ -221,7 +221,7 @@ class Concord(OnViews):
         return {PRODUCTS: Bounds(highest=largest**2), TARGETS: rows}
 
     def client(self, client: Client, phase: Phase, slots: Slots) -> Outcome:
-        """The client's sums. Its projected samples stay with it from turn to turn."""
+        """The client's sums. Its projected samples stay with it from task to task."""
         if self._noisy is not None:
             return self._noisy.client(client, phase, slots, partial(self._embedded, client, slots))
         if phase.name == MOMENTS:
@@ -246,8 +246,8 @@ class Concord(OnViews):
         self,
         server: ServerState,
         phase: Phase,
-        means: Mapping[str, Mean],
-        records: Mapping[int, Tensors],
+        means: Mapping[str, WeightedUpdate],
+        gathered: Mapping[int, Tensors],
     ) -> ServerState:
         """Projection and first centroids; k-means' steps; graph and cut; the classifier."""
         if self._noisy is not None:
@@ -362,7 +362,7 @@ class Concord(OnViews):
         """
         prototypes, by_means = server.slots[PROTOTYPES], server.slots[MEANS][MEMBERS]
         found = compared(sums, prototypes, by_means)
-        facts: dict[str, Fact] = {"margins": [found.of_cut, found.of_means]}
+        metadata: dict[str, Json] = {"margins": [found.of_cut, found.of_means]}
         if found.of_means > found.of_cut:
             width = server.slots[WIDE]["directions"].shape[1]
             slots: Slots = {
@@ -370,9 +370,11 @@ class Concord(OnViews):
                 OWN: started(prototypes["counts"] @ by_means, width),
                 OWN_SUMS: no_sums(width, by_means.shape[1]),
             }
-            return server.advance(phase, slots, facts)
+            return server.advance(phase, slots, metadata)
         slots = {CLASSIFIER: {WEIGHTS: found.weights}} if found.agreement >= _AGREEMENT else {}
-        return server.advance(phase, slots, {**facts, "agreement": found.agreement, SETTLED: True})
+        return server.advance(
+            phase, slots, {**metadata, "agreement": found.agreement, SETTLED: True}
+        )
 
 
 def growth(prototypes: int) -> Schedule[int]:

@@ -21,8 +21,6 @@ from torch.nn import functional
 
 from coterie.contract import (
     Client,
-    Form,
-    Mean,
     Method,
     Outcome,
     Phase,
@@ -31,6 +29,8 @@ from coterie.contract import (
     Slots,
     Task,
     Tensors,
+    TensorSpec,
+    WeightedUpdate,
     averaged,
     blank,
     derive_seed,
@@ -38,7 +38,7 @@ from coterie.contract import (
     seeded,
 )
 from coterie.contract.clusterer import Clusterer
-from coterie.contract.phase import Fact
+from coterie.contract.phase import Json
 from coterie.errors import ConfigError
 from coterie.modules.choice_history import (
     favourite,
@@ -47,7 +47,7 @@ from coterie.modules.choice_history import (
     remember,
     smallest_share,
 )
-from coterie.modules.classification import RULES, Classification, ClassificationConfig
+from coterie.modules.classification import ROLES, Classification, ClassificationConfig
 
 EXPLORATION, EXPLOITATION = "exploration", "exploitation"
 
@@ -147,7 +147,7 @@ class CPCFL(Method):
     def init(self, sizes: Mapping[int, int], seed: int) -> ServerState:
         """The pool; model 0 is FedAvg's initial model."""
         check_pool(self._config, len(sizes))
-        facts: dict[str, Fact] = {
+        metadata: dict[str, Json] = {
             "seed": seed,
             "clients": len(sizes),
             "began": 0,
@@ -156,7 +156,9 @@ class CPCFL(Method):
             "choices": {},
         }
         learns = any(True for _ in blank(self._build).encoder.parameters())
-        return ServerState(slots=self._pool(seed), facts={**facts, "fixed_encoder": not learns})
+        return ServerState(
+            slots=self._pool(seed), metadata={**metadata, "fixed_encoder": not learns}
+        )
 
     def next(self, server: ServerState) -> Phase | None:
         """A round of exploration or of exploitation."""
@@ -178,9 +180,9 @@ class CPCFL(Method):
             cohort=config.participation,
             down=heads | {self._encoder(n) for n in models},
             up=heads | {self._encoder(n) for n in trained},
-            records=frozenset({"choice"}),
+            gathered=frozenset({"choice"}),
             metrics=frozenset({"loss"}),
-            forms={"choice": Form(dtype=torch.int64, lowest=0, highest=config.clusters - 1)},
+            specs={"choice": TensorSpec(dtype=torch.int64, lowest=0, highest=config.clusters - 1)},
         )
 
     def client(self, client: Client, phase: Phase, slots: Slots) -> Outcome:
@@ -199,10 +201,10 @@ class CPCFL(Method):
         fit = client.fit(module, Plan(batch_size=config.batch_size, epochs=config.epochs))
         parts = {_head(choice): "classifier", self._encoder(choice): "encoder"}
         sent = {slot: part for slot, part in parts.items() if slot in phase.up}
-        own = RULES.contributions(module, sent.values(), weight=len(client.data))
+        own = ROLES.contributions(module, sent.values(), weight=len(client.data))
         return Outcome(
             up={slot: own[part] for slot, part in sent.items()},
-            records={"choice": torch.tensor(choice)},
+            gathered={"choice": torch.tensor(choice)},
             smallest={"choice": len(client.data)},
             metrics=fit.metrics,
         )
@@ -211,17 +213,17 @@ class CPCFL(Method):
         self,
         server: ServerState,
         phase: Phase,
-        means: Mapping[str, Mean],
-        records: Mapping[int, Tensors],
+        means: Mapping[str, WeightedUpdate],
+        gathered: Mapping[int, Tensors],
     ) -> ServerState:
         """Algorithm 2, lines 13 and 14; a model that no client chose keeps its values."""
-        choices = remember(server, phase.round, records, server.whole("clients"))
+        choices = remember(server, phase.round, gathered, server.whole("clients"))
         after = server.advance(phase, averaged(means), {"choices": choices})
         if not is_due(after, self._config):
             return after
         if has_failed(after, self._config):
             return self._restarted(after)
-        return replace(after, facts={**after.facts, "looked": True})
+        return replace(after, metadata={**after.metadata, "looked": True})
 
     def client_groups(self, server: ServerState) -> Mapping[int, list[int]]:
         """Round to the model of each client, −1 for the absent."""
@@ -250,9 +252,9 @@ class CPCFL(Method):
         for n in range(self._config.clusters):
             with seeded(derive_seed(seed, "model", n) if n else seed):
                 module = self._build()
-            RULES.check(module)
-            slots[_head(n)] = RULES.slot(module, "classifier")
-            encoder = RULES.slot(module, "encoder")
+            ROLES.check(module)
+            slots[_head(n)] = ROLES.slot(module, "classifier")
+            encoder = ROLES.slot(module, "encoder")
             common = slots.get(self._encoder(0)) if self._config.initial == "common" else None
             slots[self._encoder(n)] = encoder if common is None else common
         return slots
@@ -268,17 +270,17 @@ class CPCFL(Method):
 
     def _is_still(self, server: ServerState) -> bool:
         """Whether no encoder is ever trained, by the config or because it has no parameters."""
-        return self._config.encoder_epochs == 0 or server.facts["fixed_encoder"] is True
+        return self._config.encoder_epochs == 0 or server.metadata["fixed_encoder"] is True
 
     def _restarted(self, server: ServerState) -> ServerState:
         """The state with other random models, and rounds counted from here."""
         count = server.whole("restarts") + 1
         pool = self._pool(derive_seed(server.whole("seed"), "restart", count))
-        facts: dict[str, Fact] = {"restarts": count, "began": server.round}
+        metadata: dict[str, Json] = {"restarts": count, "began": server.round}
         return replace(
             server,
             slots={**server.slots, **pool},
-            facts={**server.facts, **facts},
+            metadata={**server.metadata, **metadata},
             renewed=frozenset(pool),
         )
 
@@ -302,7 +304,7 @@ class IFCA(CPCFL):
 
 
 def chosen_at_random(models: int, seed: int) -> int:
-    """Draw a model uniformly, by the client's seed of this turn."""
+    """Draw a model uniformly, by the client's seed of this task."""
     return derive_seed(seed, "choice") % models
 
 
@@ -329,7 +331,7 @@ def is_due(server: ServerState, config: CPCFLConfig) -> bool:
     It is done after `restart_after` rounds of choice by loss, or, if nobody took part then, after
     the next round in which somebody does.
     """
-    if not config.min_share or server.facts["looked"]:
+    if not config.min_share or server.metadata["looked"]:
         return False
     return server.round >= _by_loss_after(server, config) + config.restart_after
 

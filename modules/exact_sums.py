@@ -21,10 +21,10 @@ from coterie.config.method import MethodConfig
 from coterie.contract import (
     Bounds,
     Client,
-    Mean,
     ServerState,
     Slots,
     Tensors,
+    WeightedUpdate,
     derive_seed,
 )
 from coterie.contract.clusterer import Clusterer
@@ -91,7 +91,7 @@ class OnExactSums(OnEncoder):
         return on_lattice(self._embedded(client, slots, samples))
 
     def _projected_points(self, client: Client, slots: Slots) -> Int16[Tensor, "n c"]:
-        """The client's projected samples, which it keeps from turn to turn."""
+        """The client's projected samples, which it keeps from task to task."""
         if client.state is not None:
             return client.state[POINTS]
         project = LatticeProjection(**slots[PROJECTION])
@@ -160,9 +160,9 @@ def with_slots(server: ServerState, slots: Slots) -> ServerState:
     return replace(server, slots={**server.slots, **slots})
 
 
-def once(tensors: Tensors) -> Mean:
+def once(tensors: Tensors) -> WeightedUpdate:
     """A contribution of sums: weight 1, so that the mean is the sum by the number of clients."""
-    return Mean(weight=1, tensors=tensors)
+    return WeightedUpdate(weight=1, tensors=tensors)
 
 
 def project_in(model: Clusterer, server: ServerState, slot: str = PROJECTION) -> None:

@@ -11,16 +11,16 @@ from pydantic import Field, PositiveFloat, PositiveInt
 from coterie.contract import ServerState
 from coterie.contract.clusterer import Clusterer
 from coterie.modules.averaging import Averaging
-from coterie.modules.classification import RULES, Classification, ClassificationConfig
+from coterie.modules.classification import ROLES, Classification, ClassificationConfig
 
 
 class FedAvg(Averaging["FedAvg.Config", Classification]):
     """Supervised federated averaging."""
 
-    stackable = True
+    vmappable = True
     needs_labels = True
     stage = "supervised"
-    rules = RULES
+    roles = ROLES
 
     class Config(ClassificationConfig):
         """FedAvg's configuration, in the paper's terms: η, E, B and C."""

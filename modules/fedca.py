@@ -17,25 +17,25 @@ from torch import Tensor, nn
 from coterie.contract import (
     Client,
     Entry,
-    Form,
-    Mean,
     Outcome,
     Phase,
     Plan,
-    Rule,
+    Role,
     ServerState,
     Slots,
-    StateRules,
+    StateRoles,
     Task,
     Tensors,
+    TensorSpec,
+    WeightedUpdate,
     averaged,
+    concatenated,
     derive_seed,
-    gathered,
     load_slots,
 )
-from coterie.contract.form import UNIT_LENGTH
+from coterie.contract.tensor_spec import UNIT_LENGTH
 from coterie.errors import ConfigError
-from coterie.gradcache import Part, Terms, batch_loss
+from coterie.gradcache import Segment, Terms, batch_loss
 from coterie.losses.contrastive import nt_xent_against
 from coterie.modules.pretraining import (
     ONLINE,
@@ -91,9 +91,9 @@ class DictionaryContrast(TwoViews):
         """NT-Xent with the dictionary's negatives, plus β times the alignment."""
         parts = {}
         for name, view in zip("ab", batch, strict=True):
-            parts[name] = Part(self._represent, [self.online], view)
+            parts[name] = Segment(self._represent, [self.online], view)
             if self.config.alignment:
-                parts[f"base {name}"] = Part(self.base, [self.base], view)
+                parts[f"base {name}"] = Segment(self.base, [self.base], view)
         return batch_loss(parts, self._terms, self.config.micro_batch_size)
 
     def _represent(self, view: Tensor) -> tuple[Tensor, Tensor]:
@@ -124,16 +124,17 @@ class FedCA(Pretraining["FedCA.Config", DictionaryContrast]):
     """
 
     metrics = frozenset({"loss", "contrast", "alignment"})
-    rules = StateRules(*ONLINE, Entry(pattern="base.*", rule=Rule.AVERAGE, slot=BASE))
+    roles = StateRoles(*ONLINE, Entry(pattern="base.*", role=Role.AVERAGE, slot=BASE))
 
     class Config(FedCAConfig):
         """FedCA's configuration."""
 
     def __init__(self, config: Config, task: Task) -> None:
-        if config.sent and task.minimum > 1:
+        if config.sent and task.k_anonymity > 1:
             raise ConfigError(
                 f"method.sent={config.sent}: clients send single samples' projections, and "
-                f"privacy.minimum={task.minimum} forbids it; set privacy.minimum=1 as well."
+                f"privacy.k_anonymity={task.k_anonymity} forbids it; set privacy.k_anonymity=1 as "
+                "well."
             )
         super().__init__(config, task)
 
@@ -155,8 +156,8 @@ class FedCA(Pretraining["FedCA.Config", DictionaryContrast]):
             phase,
             down=phase.down | {DICTIONARY},
             up=phase.up - {BASE},
-            records=frozenset({PROJECTIONS}),
-            forms={PROJECTIONS: Form(shape=shape, lowest=-UNIT_LENGTH, highest=UNIT_LENGTH)},
+            gathered=frozenset({PROJECTIONS}),
+            specs={PROJECTIONS: TensorSpec(shape=shape, lowest=-UNIT_LENGTH, highest=UNIT_LENGTH)},
         )
 
     def client(self, client: Client, phase: Phase, slots: Slots) -> Outcome:
@@ -173,8 +174,8 @@ class FedCA(Pretraining["FedCA.Config", DictionaryContrast]):
         if len(chosen):
             projections = client.embed(project, client.data.take(chosen.numpy()))
         return Outcome(
-            up=self.rules.contributions(module, phase.up, weight=len(client.data)),
-            records={PROJECTIONS: projections},
+            up=self.roles.contributions(module, phase.up, weight=len(client.data)),
+            gathered={PROJECTIONS: projections},
             metrics=fit.metrics,
         )
 
@@ -182,9 +183,9 @@ class FedCA(Pretraining["FedCA.Config", DictionaryContrast]):
         self,
         server: ServerState,
         phase: Phase,
-        means: Mapping[str, Mean],
-        records: Mapping[int, Tensors],
+        means: Mapping[str, WeightedUpdate],
+        gathered: Mapping[int, Tensors],
     ) -> ServerState:
         """Federated averaging; the projections of this round are the next dictionary."""
-        found = gathered(records, PROJECTIONS).to(self._task.dtype)
+        found = concatenated(gathered, PROJECTIONS).to(self._task.dtype)
         return server.advance(phase, averaged(means) | {DICTIONARY: {PROJECTIONS: found}})

@@ -14,11 +14,11 @@ from torch import Tensor
 
 from coterie.contract import Slots, Task, Tensors, load_tensors
 from coterie.modules.byol import Bootstrap
-from coterie.modules.fedu import RULES, PaperConfig, decayed_rate
+from coterie.modules.fedu import ROLES, PaperConfig, decayed_rate
 from coterie.modules.pretraining import Pretraining, divergence
 
 DIVERGENCE, SCALE = "divergence", "scale"
-"""What a client keeps besides networks: how far its last turn moved the encoder, and λ."""
+"""What a client keeps besides networks: how far its last task moved the encoder, and λ."""
 BLENDED = ("online.", "predictor.")
 
 
@@ -27,13 +27,13 @@ class FedEMAConfig(PaperConfig):
 
     scale: Annotated[float, Field(ge=0.0)] | None = None
     """λ of all clients; 0 is FedBYOL. By default each client has its own: `autoscale` over the
-    divergence of its first turn."""
+    divergence of its first task."""
     autoscale: Annotated[float, Field(gt=0.0, le=1.0)] = 0.7
-    """τ: the share μ of a client's own model in its second turn, where λ is its own."""
+    """τ: the share μ of a client's own model in its second task, where λ is its own."""
 
 
 class Blended(Bootstrap):
-    """BYOL's networks, which begin a turn between the global model and the client's own."""
+    """BYOL's networks, which begin a task between the global model and the client's own."""
 
     config: FedEMAConfig
 
@@ -43,7 +43,7 @@ class Blended(Bootstrap):
         self._scale = config.scale
 
     def begin(self, kept: Tensors) -> None:
-        """Blend the global model with what the client kept; its first turn takes all of it."""
+        """Blend the global model with what the client kept; its first task takes all of it."""
         numbers = {name: float(kept[name]) for name in (DIVERGENCE, SCALE) if name in kept}
         self._scale = numbers.get(SCALE, self.config.scale)
         self.start_target()
@@ -56,7 +56,7 @@ class Blended(Bootstrap):
         self._began = _copied(self._blended())
 
     def end(self) -> dict[str, Tensor]:
-        """After the turn: online network and predictor, divergence, and λ once there is one."""
+        """After the task: online network and predictor, divergence, and λ once there is one."""
         moved = divergence(self, self._began)
         if self._scale is None and moved:
             self._scale = self.config.autoscale / moved
@@ -79,7 +79,7 @@ class FedEMA(Pretraining["FedEMA.Config", Blended]):
     last divergence and their λ. The optimiser is reset.
     """
 
-    rules = RULES
+    roles = ROLES
 
     class Config(FedEMAConfig):
         """FedEMA's configuration."""
@@ -93,12 +93,12 @@ class FedEMA(Pretraining["FedEMA.Config", Blended]):
         module.learning_rate = decayed_rate(self._config, round_)
 
     def restore(self, module: Blended, kept: Tensors) -> None:
-        """Begin a turn."""
+        """Begin a task."""
         module.begin(kept)
 
     def keep(self, module: Blended, slots: Slots) -> Tensors:
-        """Keep the target network and what the next turn blends."""
-        return self.rules.kept(module) | module.end()
+        """Keep the target network and what the next task blends."""
+        return self.roles.kept(module) | module.end()
 
 
 def _copied(parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -20,26 +20,26 @@ from coterie.config.component import NestedComponent
 from coterie.contract import (
     Client,
     Entry,
-    Form,
-    Mean,
     Method,
     Outcome,
     Phase,
     Plan,
-    Rule,
+    Role,
     Schedule,
     ServerState,
     Slots,
-    StateRules,
+    StateRoles,
     Task,
     Tensors,
+    TensorSpec,
+    WeightedUpdate,
     averaged,
     blank,
     load_slots,
     seeded,
 )
 from coterie.contract.clusterer import Clusterer
-from coterie.contract.phase import Fact
+from coterie.contract.phase import Json
 from coterie.errors import ConfigError
 from coterie.modules.mcc import HEAD_LOSS, METRICS, PARTS, MomentumConfig, MomentumContrast, Stage
 
@@ -65,27 +65,27 @@ class _Momentum(Method):
         self._config, self._task, self._schedule = config, task, schedule
         self.rounds = schedule.rounds
 
-    def rules(self, stage: Stage) -> StateRules:
-        """The rule of every state entry in a stage."""
-        entries = [Entry(pattern="augment.*", rule=Rule.RESET)]
+    def roles(self, stage: Stage) -> StateRoles:
+        """The role of every state entry in a stage."""
+        entries = [Entry(pattern="augment.*", role=Role.RESET)]
         for part in PARTS["joint"]:
             trained = part in PARTS[stage]
             offered = trained or (stage == "clustering" and part == "encoder")
             entries.append(_entry(f"online.{part}.*", part if offered else ""))
             if trained and self._config.keeps_target:
-                entries.append(Entry(pattern=f"target.{part}.*", rule=Rule.KEEP))
+                entries.append(Entry(pattern=f"target.{part}.*", role=Role.KEEP))
             else:
                 sent = trained and self._config.aggregate_target
                 entries.append(_entry(f"target.{part}.*", f"target_{part}" if sent else ""))
-        return StateRules(*entries)
+        return StateRoles(*entries)
 
     def init(self, sizes: Mapping[int, int], seed: int) -> ServerState:
         """A freshly initialised global model; the targets are equal to it."""
         with seeded(seed):
             module = MomentumContrast(self._config, self._task, "joint")
-        rules = self.rules("joint")
-        rules.check(module)
-        return ServerState(slots=rules.slots(module, self._trained("joint")))
+        roles = self.roles("joint")
+        roles.check(module)
+        return ServerState(slots=roles.slots(module, self._trained("joint")))
 
     def next(self, server: ServerState) -> Phase | None:
         """The next round of the current stage; the clustering stage also offers the encoder."""
@@ -100,26 +100,28 @@ class _Momentum(Method):
             cohort=self._config.participation,
             down=up | {"encoder"} if stage == "clustering" else up,
             up=up,
-            records=self._records(stage),
+            gathered=self._gathered(stage),
             metrics=METRICS,
-            forms={"head_losses": Form(shape=(self._config.cluster_heads,), dtype=torch.float64)},
+            specs={
+                "head_losses": TensorSpec(shape=(self._config.cluster_heads,), dtype=torch.float64)
+            },
         )
 
     def client(self, client: Client, phase: Phase, slots: Slots) -> Outcome:
         """ClientLocalTraining of Algorithms 1 and 2."""
         trainings = (training for training, _ in self._schedule.stages)
         stage, epochs, config, task = next(t for t in trainings if t.stage == phase.stage)
-        rules = self.rules(stage)
+        roles = self.roles(stage)
         module = client.module(stage, lambda: MomentumContrast(config, task, stage))
         load_slots(module, slots)
         if not config.aggregate_target:
-            module.start_target(rules.keep_only(client.state or {}))
+            module.start_target(roles.keep_only(client.state or {}))
         fit = client.fit(module, Plan(batch_size=config.batch_size, epochs=epochs))
         return Outcome(
-            up=rules.contributions(module, phase.up, weight=len(client.data)),
-            records={"head_losses": head_losses(fit.metrics)} if phase.records else {},
-            smallest=dict.fromkeys(phase.records, len(client.data)),
-            state=rules.kept(module) or None,
+            up=roles.contributions(module, phase.up, weight=len(client.data)),
+            gathered={"head_losses": head_losses(fit.metrics)} if phase.gathered else {},
+            smallest=dict.fromkeys(phase.gathered, len(client.data)),
+            state=roles.kept(module) or None,
             metrics={name: fit.metrics[name] for name in METRICS},
         )
 
@@ -127,18 +129,18 @@ class _Momentum(Method):
         self,
         server: ServerState,
         phase: Phase,
-        means: Mapping[str, Mean],
-        records: Mapping[int, Tensors],
+        means: Mapping[str, WeightedUpdate],
+        gathered: Mapping[int, Tensors],
     ) -> ServerState:
         """Federated averaging, and the choice among several cluster projectors."""
-        if not phase.records:
-            return super().server(server, phase, means, records)
-        losses = torch.stack([record["head_losses"] for record in records.values()]).mean(dim=0)
-        before = server.facts.get("head_losses")
+        if not phase.gathered:
+            return super().server(server, phase, means, gathered)
+        losses = torch.stack([tensors["head_losses"] for tensors in gathered.values()]).mean(dim=0)
+        before = server.metadata.get("head_losses")
         if isinstance(before, list):  # a running mean, because rounds are noisy
             losses = 0.7 * losses.new_tensor(before) + 0.3 * losses
-        facts: dict[str, Fact] = {"head_losses": losses.tolist(), "head": int(losses.argmin())}
-        return server.advance(phase, averaged(means), facts)
+        metadata: dict[str, Json] = {"head_losses": losses.tolist(), "head": int(losses.argmin())}
+        return server.advance(phase, averaged(means), metadata)
 
     def model_for(self, server: ServerState, client: int | None) -> Clusterer:
         """The global encoder, and the cluster projector once a stage has trained it."""
@@ -147,11 +149,11 @@ class _Momentum(Method):
         latest = self._schedule.at(max(1, server.round))
         if latest is not None and latest.stage == "representation":
             return Clusterer(module.online.encoder)
-        chosen = f"cluster.heads.{server.facts.get('head', 0)}"
+        chosen = f"cluster.heads.{server.metadata.get('head', 0)}"
         name = "cluster" if self._config.cluster_heads == 1 else chosen
         return Clusterer(module.online.encoder, module.online.get_submodule(name))
 
-    def _records(self, stage: Stage) -> frozenset[str]:
+    def _gathered(self, stage: Stage) -> frozenset[str]:
         several = stage != "representation" and self._config.cluster_heads > 1
         return frozenset({"head_losses"}) if several else frozenset()
 
@@ -167,7 +169,7 @@ class FedMCC(_Momentum):
     They are Algorithm 1 and Algorithm 2.
     """
 
-    stackable = True
+    vmappable = True
 
     class Config(MomentumConfig):
         """FedMCC's configuration."""
@@ -217,7 +219,7 @@ class FedMCC(_Momentum):
 class MCC(_Momentum):
     """Momentum contrastive clustering, centralised. Both levels are trained at once, eq. (6)."""
 
-    stackable = True
+    vmappable = True
 
     class Config(MomentumConfig):
         """MCC's configuration; 50 rounds of 10 epochs are the 500 epochs of fig. 5."""
@@ -241,5 +243,5 @@ def head_losses(metrics: Mapping[str, float]) -> Tensor:
 
 
 def _entry(pattern: str, slot: str) -> Entry:
-    rule = Rule.AVERAGE if slot else Rule.RESET
-    return Entry(pattern=pattern, rule=rule, slot=slot)
+    role = Role.AVERAGE if slot else Role.RESET
+    return Entry(pattern=pattern, role=role, slot=slot)

@@ -87,7 +87,7 @@ class SharedSpectral(SharedViews):
         return {MATRIX: correlation(bounded_rows(u, bound), bounded_rows(v, bound))}
 
     def loss(self, u: Tensor, v: Tensor) -> Tensor:
-        """The local objective with this turn's α."""
+        """The local objective with this task's α."""
         u, v = (bounded_rows(z, self.config.bound) for z in (u, v))
         return shared_spectral_loss(u, v, self.shared()[MATRIX], self.share)
 
@@ -119,7 +119,7 @@ class FedSC(SharedStatistics["FedSC.Config", SharedSpectral]):
                 "encoder.norm=group and method.projector_norm=none."
             )
         start = super().init(sizes, seed)
-        return replace(start, facts={**start.facts, FEWEST: min(sizes.values())})
+        return replace(start, metadata={**start.metadata, FEWEST: min(sizes.values())})
 
     def next(self, server: ServerState) -> Phase | None:
         """The next phase, with the ε of all matrices up to it where clients add noise."""

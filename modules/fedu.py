@@ -10,7 +10,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
-from coterie.contract import StateRules, Tensors
+from coterie.contract import StateRoles, Tensors
 from coterie.modules.averaging import scaled_rate
 from coterie.modules.byol import KEPT_TARGET, Bootstrap, BootstrapConfig
 from coterie.modules.pretraining import (
@@ -21,7 +21,7 @@ from coterie.modules.pretraining import (
     PredictionConfig,
 )
 
-RULES = StateRules(*ONLINE, PREDICTOR, KEPT_TARGET)
+ROLES = StateRoles(*ONLINE, PREDICTOR, KEPT_TARGET)
 
 
 class PaperConfig(CrossSilo, BootstrapConfig):
@@ -68,17 +68,17 @@ def decayed_rate(config: PaperConfig, round_: int) -> float:
 class FedU(PredictedPretraining["FedU.Config", Bootstrap]):
     """BYOL with local targets; a client's predictor follows its divergence.
 
-    Clients keep their target network and, after a turn in which the encoder moved by
+    Clients keep their target network and, after a task in which the encoder moved by
     `predictor_threshold` or more, their predictor; both are sent to nobody else in between.
     """
 
-    rules = RULES
+    roles = ROLES
 
     class Config(PaperConfig, PredictionConfig):
         """FedU's configuration."""
 
         predictor_threshold: Annotated[float, Field(ge=0.0)] | None = 0.4
-        """Divergence from which a client keeps its own predictor for its next turn; null: all
+        """Divergence from which a client keeps its own predictor for its next task; null: all
         clients take the global one."""
 
     def build(self) -> Bootstrap:

@@ -13,11 +13,11 @@ import torch
 from pydantic import Field, PositiveFloat, PositiveInt
 from torch import Tensor
 
-from coterie.contract import Client, Entry, Outcome, Phase, Rule, Slots, StateRules, Task, Tensors
+from coterie.contract import Client, Entry, Outcome, Phase, Role, Slots, StateRoles, Task, Tensors
 from coterie.contract.client import ClientData
 from coterie.contract.clusterer import parameter_dtype
 from coterie.contract.seeds import derive_seed
-from coterie.gradcache import Part, Rows, Terms, batch_loss
+from coterie.gradcache import Rows, Segment, Terms, batch_loss
 from coterie.losses.contrastive import nt_xent
 from coterie.losses.relational import relational_loss
 from coterie.modules.pretraining import (
@@ -59,18 +59,18 @@ class CrossDistillation(TwoViews):
     def __init__(self, config: FedXConfig, task: Task) -> None:
         super().__init__(config, task)
         self.predictor = PredictionHead(config.projection, config.hidden, config.projection)
-        self.world = deepcopy(self.online).requires_grad_(False)
+        self.global_model = deepcopy(self.online).requires_grad_(False)
         self.data: ClientData | None = None
         self.to(task.dtype)
 
     def start_world(self) -> None:
         """Copy the online network into the global one."""
-        self.world.load_state_dict(self.online.state_dict())
+        self.global_model.load_state_dict(self.online.state_dict())
 
     def on_train_epoch_start(self) -> None:
         """Train mode, eval mode for the global network."""
         super().on_train_epoch_start()
-        self.world.eval()
+        self.global_model.eval()
 
     def on_before_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
         """Draw as many other samples of the client as the batch has, uniformly."""
@@ -91,11 +91,11 @@ class CrossDistillation(TwoViews):
         """The sum of all four losses of one batch, and both relational ones."""
         a, b, others = batch
         parts = {
-            name: Part(self._represent, [self.online, self.predictor], view)
+            name: Segment(self._represent, [self.online, self.predictor], view)
             for name, view in {"a": a, "b": b, "others": others}.items()
         }
-        for name, view in {"world b": b, "world others": others}.items():
-            parts[name] = Part(self.world, [self.world], view)
+        for name, view in {"global b": b, "global others": others}.items():
+            parts[name] = Segment(self.global_model, [self.global_model], view)
         return batch_loss(parts, self._terms, self.config.micro_batch_size)
 
     def _represent(self, view: Tensor) -> tuple[Tensor, Tensor]:
@@ -105,10 +105,14 @@ class CrossDistillation(TwoViews):
     def _terms(self, of: Mapping[str, Any]) -> Terms:
         (z_a, p_a), (z_b, p_b), (z_others, _) = of["a"], of["b"], of["others"]
         tau, target = self.config.temperature, self.config.target_temperature
-        contrast = nt_xent(z_a, z_b, tau) + nt_xent(p_a, of["world b"].detach(), tau)
+        contrast = nt_xent(z_a, z_b, tau) + nt_xent(p_a, of["global b"].detach(), tau)
         local = relational_loss(z_a, z_b, z_others, tau, target)
-        world = relational_loss(p_a, p_b, of["world others"].detach(), tau, target)
-        return {"loss": contrast + local + world, "contrast": contrast, "relation": local + world}
+        global_model = relational_loss(p_a, p_b, of["global others"].detach(), tau, target)
+        return {
+            "loss": contrast + local + global_model,
+            "contrast": contrast,
+            "relation": local + global_model,
+        }
 
 
 class FedX(Pretraining["FedX.Config", CrossDistillation]):
@@ -118,7 +122,7 @@ class FedX(Pretraining["FedX.Config", CrossDistillation]):
     """
 
     metrics = frozenset({"loss", "contrast", "relation"})
-    rules = StateRules(*ONLINE, PREDICTOR, Entry(pattern="world.*", rule=Rule.RESET))
+    roles = StateRoles(*ONLINE, PREDICTOR, Entry(pattern="global_model.*", role=Role.RESET))
 
     class Config(FedXConfig):
         """FedX's configuration."""

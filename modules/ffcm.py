@@ -18,22 +18,22 @@ from coterie.clustering.kmeans import kmeans
 from coterie.clustering.one_shot import projected_kmeans
 from coterie.contract import (
     Client,
-    Form,
-    Mean,
     Outcome,
     Phase,
     ServerState,
     Slots,
     Task,
     Tensors,
+    TensorSpec,
+    WeightedUpdate,
+    concatenated,
     derive_seed,
-    gathered,
 )
 from coterie.modules.fixed_encoder import CENTROIDS, ENCODER, FixedEncoderConfig, OnFixedEncoder
 from coterie.networks.heads import FuzzyCentroids
 
 SUPPORTS = "supports"
-RECORDS = frozenset({CENTROIDS, SUPPORTS})
+GATHERED = frozenset({CENTROIDS, SUPPORTS})
 ANCHOR = 1e-6
 """Weight of a global centroid among the clients' centroids, in samples."""
 
@@ -63,7 +63,7 @@ class FFCM(OnFixedEncoder):
     def __init__(self, config: "FFCM.Config", task: Task) -> None:
         super().__init__(config, task)
         self._config = config
-        self._supports = Form(
+        self._supports = TensorSpec(
             shape=(self._clusters,),
             dtype=torch.float64,
             lowest=0.0,
@@ -87,10 +87,10 @@ class FFCM(OnFixedEncoder):
             step=server.step,
             cohort=self._config.participation,
             down=frozenset({ENCODER} if begins else {ENCODER, CENTROIDS}),
-            records=RECORDS,
+            gathered=GATHERED,
             metrics=frozenset({"loss"}),
-            forms={
-                CENTROIDS: Form(shape=(self._clusters, self._task.features)),
+            specs={
+                CENTROIDS: TensorSpec(shape=(self._clusters, self._task.features)),
                 SUPPORTS: self._supports,
             },
             ends_round=not begins or server.step > 0,
@@ -108,21 +108,21 @@ class FFCM(OnFixedEncoder):
         found = fuzzy_means(points, start, fuzziness=config.fuzziness, iterations=config.iterations)
         weights = found.memberships if config.support == "memberships" else found.powers
         return Outcome(
-            records={CENTROIDS: found.centroids, SUPPORTS: weights},
+            gathered={CENTROIDS: found.centroids, SUPPORTS: weights},
             metrics={"loss": found.objective},
             # A centroid is a mean of all samples; its support says how many really count.
-            smallest=dict.fromkeys(RECORDS, max(1, int(found.memberships.min()))),
+            smallest=dict.fromkeys(GATHERED, max(1, int(found.memberships.min()))),
         )
 
     def server(
         self,
         server: ServerState,
         phase: Phase,
-        means: Mapping[str, Mean],
-        records: Mapping[int, Tensors],
+        means: Mapping[str, WeightedUpdate],
+        gathered: Mapping[int, Tensors],
     ) -> ServerState:
         """Join all clients' centroids into one set."""
-        every, weights = gathered(records, CENTROIDS), gathered(records, SUPPORTS)
+        every, weights = concatenated(gathered, CENTROIDS), concatenated(gathered, SUPPORTS)
         before = server.slots.get(CENTROIDS, {}).get(CENTROIDS)
         if before is not None and self._config.joined_by == "mean":
             joined = weighted_means(every, weights, before)

@@ -18,10 +18,10 @@ from coterie.contract import (
     Client,
     Entry,
     Method,
-    Rule,
+    Role,
     ServerState,
     Slots,
-    StateRules,
+    StateRoles,
     Task,
     blank,
     load_slots,
@@ -33,7 +33,7 @@ from coterie.networks.branch import cluster_count
 from coterie.networks.heads import Centroids
 
 ENCODER, CENTROIDS = "encoder", "centroids"
-RULES = StateRules(Entry(pattern="encoder.*", rule=Rule.AVERAGE, slot=ENCODER))
+ROLES = StateRoles(Entry(pattern="encoder.*", role=Role.AVERAGE, slot=ENCODER))
 """The encoder is a slot because clients need it; no phase sends it back."""
 
 
@@ -73,8 +73,8 @@ class OnEncoder(Method):
         """The encoder as it is built."""
         with seeded(seed):
             module = FixedEncoder(self._task)
-        RULES.check(module)
-        return ServerState(slots={ENCODER: RULES.slot(module, ENCODER)}, facts={"seed": seed})
+        ROLES.check(module)
+        return ServerState(slots={ENCODER: ROLES.slot(module, ENCODER)}, metadata={"seed": seed})
 
     def model_for(self, server: ServerState, client: int | None) -> Clusterer:
         """The encoder, with a head once there is one."""

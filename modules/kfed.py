@@ -14,17 +14,17 @@ from coterie.clustering.kmeans import kmeans
 from coterie.clustering.one_shot import farthest_first, projected_kmeans
 from coterie.contract import (
     Client,
-    Form,
-    Mean,
     Outcome,
     Phase,
     ServerState,
     Slots,
     Task,
     Tensors,
+    TensorSpec,
+    WeightedUpdate,
+    concatenated,
     derive_seed,
     fewest,
-    gathered,
 )
 from coterie.errors import RunError
 from coterie.modules.fixed_encoder import CENTROIDS, ENCODER, FixedEncoderConfig, OnFixedEncoder
@@ -57,9 +57,9 @@ class KFED(OnFixedEncoder):
             round=1,
             cohort=self._config.participation,
             down=frozenset({ENCODER}),
-            records=frozenset({CENTROIDS}),
+            gathered=frozenset({CENTROIDS}),
             metrics=frozenset({"loss"}),
-            forms={CENTROIDS: Form(shape=(range(self._per_client + 1), self._task.features))},
+            specs={CENTROIDS: TensorSpec(shape=(range(self._per_client + 1), self._task.features))},
         )
 
     def client(self, client: Client, phase: Phase, slots: Slots) -> Outcome:
@@ -68,16 +68,16 @@ class KFED(OnFixedEncoder):
         own = min(self._per_client, len(points))
         found = projected_kmeans(points, own, seed=seed, restarts=self._config.restarts)
         loss = found.inertia / len(points)
-        sizes, minimum = found.assignments.bincount(minlength=own), self._task.minimum
-        kept = (sizes >= minimum) | (minimum == 1)
+        sizes, k_anonymity = found.assignments.bincount(minlength=own), self._task.k_anonymity
+        kept = (sizes >= k_anonymity) | (k_anonymity == 1)
         note = ""
         if not bool(kept.all()):
             note = (
                 f"it sends {int(kept.sum())} of {own} centroids: the others stand for "
-                f"fewer samples than privacy.minimum={minimum}"
+                f"fewer samples than privacy.k_anonymity={k_anonymity}"
             )
         return Outcome(
-            records={CENTROIDS: found.centroids[kept]},
+            gathered={CENTROIDS: found.centroids[kept]},
             metrics={"loss": loss},
             smallest={CENTROIDS: fewest(sizes[kept])},
             note=note,
@@ -87,22 +87,22 @@ class KFED(OnFixedEncoder):
         self,
         server: ServerState,
         phase: Phase,
-        means: Mapping[str, Mean],
-        records: Mapping[int, Tensors],
+        means: Mapping[str, WeightedUpdate],
+        gathered: Mapping[int, Tensors],
     ) -> ServerState:
         """Algorithm 2, with k-means until convergence where the paper has one step of it.
 
         Raises:
             RunError: If too few clients answered.
         """
-        every = gathered(records, CENTROIDS)
+        every = concatenated(gathered, CENTROIDS)
         if len(every) < self._clusters:
             raise RunError(
-                f"method.clusters={self._clusters}: only {len(records)} clients answered, with "
-                f"{len(every)} centroids; raise method.local_clusters, lower privacy.minimum, or "
-                "see why they are absent."
+                f"method.clusters={self._clusters}: only {len(gathered)} clients answered, with "
+                f"{len(every)} centroids; raise method.local_clusters, lower privacy.k_anonymity, "
+                "or see why they are absent."
             )
-        first = len(next(iter(records.values()))[CENTROIDS])
+        first = len(next(iter(gathered.values()))[CENTROIDS])
         start = farthest_first(every, self._clusters, max(1, first))
         seed = derive_seed(server.whole("seed"), "kmeans")
         found = kmeans(every, self._clusters, seed=seed, init=start)

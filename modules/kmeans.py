@@ -21,17 +21,17 @@ from coterie.clustering.lattice import LIMIT, off_lattice, sums_of_starts
 from coterie.contract import (
     Bounds,
     Client,
-    Mean,
     Outcome,
     Phase,
     ServerState,
     Slots,
     Task,
     Tensors,
+    WeightedUpdate,
     summed,
 )
 from coterie.contract.clusterer import Clusterer
-from coterie.contract.phase import Fact
+from coterie.contract.phase import Json
 from coterie.modules.exact_sums import (
     MOMENTS,
     SUMS,
@@ -87,7 +87,7 @@ class KMeans(OnExactSums):
 
     def next(self, server: ServerState) -> Phase | None:
         """Moments of all samples, then an iteration a round until no centroid moves."""
-        if server.round >= self.rounds or server.facts.get("settled"):
+        if server.round >= self.rounds or server.metadata.get("settled"):
             return None
         if self._noisy is not None:
             return self._noisy.next(server)
@@ -125,8 +125,8 @@ class KMeans(OnExactSums):
         self,
         server: ServerState,
         phase: Phase,
-        means: Mapping[str, Mean],
-        records: Mapping[int, Tensors],
+        means: Mapping[str, WeightedUpdate],
+        gathered: Mapping[int, Tensors],
     ) -> ServerState:
         """Starts from the moments of all samples; then Lloyd's step for every start that moves."""
         if self._noisy is not None:
@@ -138,7 +138,7 @@ class KMeans(OnExactSums):
             restarts = range(self._config.restarts)
             starts = [moments.draws(self._clusters, generator) for _ in restarts]
             return self._after(server, phase, starts, starts[0], None)
-        before, least = server.slots[CENTROIDS], server.facts["inertia"]
+        before, least = server.slots[CENTROIDS], server.metadata["inertia"]
         best = before[BEST]
         generator, moving = draws(server, "empty", phase.round), []
         for centroids, columns in zip(before[MOVING], summed(means[SUMS])[SUMS], strict=True):
@@ -170,7 +170,7 @@ class KMeans(OnExactSums):
         phase: Phase,
         moving: list[Int32[Tensor, "k d"]],
         best: Int32[Tensor, "k d"],
-        inertia: Fact,
+        inertia: Json,
     ) -> ServerState:
         """The state with these starts still moving."""
         stack = torch.stack(moving) if moving else best.new_zeros((0, *best.shape))

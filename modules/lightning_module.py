@@ -19,16 +19,16 @@ from coterie.config.method import MethodConfig
 from coterie.contract import (
     Client,
     Entry,
-    Mean,
     Method,
     Outcome,
     Phase,
-    Rule,
+    Role,
     ServerState,
     Slots,
-    StateRules,
+    StateRoles,
     Task,
     Tensors,
+    WeightedUpdate,
     averaged,
     derive_seed,
     load_slots,
@@ -110,11 +110,11 @@ class Lightning(Method):
                 "coterie.modules.strategies."
             )
         self._strategy: Strategy | None = config.strategy
-        entries = [Entry(pattern=name, rule=Rule.KEEP) for name in config.personal]
-        self._rules = StateRules(
-            Entry(pattern="*_extra_state", rule=Rule.RESET),
+        entries = [Entry(pattern=name, role=Role.KEEP) for name in config.personal]
+        self._rules = StateRoles(
+            Entry(pattern="*_extra_state", role=Role.RESET),
             *entries,
-            Entry(pattern="*", rule=Rule.AVERAGE, slot=SHARED),
+            Entry(pattern="*", role=Role.AVERAGE, slot=SHARED),
         )
 
     @property
@@ -139,9 +139,9 @@ class Lightning(Method):
         names = _trained(module, slots[SHARED])
         if self._strategy is not None:
             slots[STRATEGY] = self._strategy.initial({n: slots[SHARED][n] for n in names})
-        facts: dict[str, Any] = {"clients": len(sizes), "trained": [*names]}
-        facts["tied"] = _tied(module)
-        return ServerState(slots=slots, facts=facts)
+        metadata: dict[str, Any] = {"clients": len(sizes), "trained": [*names]}
+        metadata["tied"] = _tied(module)
+        return ServerState(slots=slots, metadata=metadata)
 
     def next(self, server: ServerState) -> Phase | None:
         """The next round's training, or the validation that follows it."""
@@ -206,21 +206,21 @@ class Lightning(Method):
         self,
         server: ServerState,
         phase: Phase,
-        means: Mapping[str, Mean],
-        records: Mapping[int, Tensors],
+        means: Mapping[str, WeightedUpdate],
+        gathered: Mapping[int, Tensors],
     ) -> ServerState:
         """The means, or what the strategy makes of them."""
         slots = averaged(means)
         if self._strategy is None or SHARED not in means:
             return server.advance(phase, slots)
-        names: Any = server.facts["trained"]
+        names: Any = server.metadata["trained"]
         before, mean = ({n: s[n] for n in names} for s in (server.slots[SHARED], slots[SHARED]))
         equal = self._strategy.equal
         share = means[SHARED].weight / server.whole("clients") if equal else 1.0
         received = slots.get(STRATEGY, {})
         values, own = self._strategy.join(before, mean, server.slots[STRATEGY], received, share)
         shared = {**slots[SHARED], **values}
-        tied: Any = server.facts["tied"]
+        tied: Any = server.metadata["tied"]
         shared |= {name: shared[first] for name, first in tied.items() if first in values}
         return server.advance(phase, {SHARED: shared, STRATEGY: own})
 
@@ -251,7 +251,7 @@ class Lightning(Method):
 
     def _update(
         self, module: Any, before: Tensors, samples: int, local: Local
-    ) -> tuple[dict[str, Mean], dict[str, Tensor]]:
+    ) -> tuple[dict[str, WeightedUpdate], dict[str, Tensor]]:
         """What the client sends, in the types that it received, and what its strategy keeps."""
         strategy = self._strategy
         values = dict(self._rules.slot(module, SHARED))
@@ -259,9 +259,9 @@ class Lightning(Method):
         values |= found.values
         shared = {name: value.to(before[name].dtype) for name, value in values.items()}
         weight = 1 if strategy is not None and strategy.equal else samples
-        up = {SHARED: Mean(weight=weight, tensors=shared)}
+        up = {SHARED: WeightedUpdate(weight=weight, tensors=shared)}
         if self._hears:
-            up[STRATEGY] = Mean(weight=weight, tensors=found.own)
+            up[STRATEGY] = WeightedUpdate(weight=weight, tensors=found.own)
         return up, {_KEPT + name: value for name, value in found.kept.items()}
 
     @property
@@ -297,8 +297,8 @@ class Lightning(Method):
 
     def _check_personal(self, module: Any) -> None:
         for pattern in self._config.personal:
-            alone = StateRules(
-                Entry(pattern=pattern, rule=Rule.KEEP), Entry(pattern="*", rule=Rule.RESET)
+            alone = StateRoles(
+                Entry(pattern=pattern, role=Role.KEEP), Entry(pattern="*", role=Role.RESET)
             )
             if not alone.kept(module):
                 first = ", ".join(list(module.state_dict())[:3])

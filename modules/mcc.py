@@ -12,7 +12,7 @@ from pydantic import Field, PositiveFloat, PositiveInt
 from torch import Tensor
 
 from coterie.contract import Task, Tensors, load_tensors
-from coterie.gradcache import MicroBatched, Part, Rows, Terms, batch_loss
+from coterie.gradcache import MicroBatched, Rows, Segment, Terms, batch_loss
 from coterie.losses.contrastive import cluster_contrastive_loss, contrastive_loss
 from coterie.losses.entropy import cluster_entropy
 from coterie.modules.view_pairs import ViewPairs
@@ -128,12 +128,18 @@ class MomentumContrast(ViewPairs):
         to_online, to_target = (batch[:1], batch[1:]) if two else (batch, batch)
         if self.stage == "clustering" and not two:
             both = [self.online, self.target]
-            parts = {f"both {i}": Part(self._both, both, view) for i, view in enumerate(batch)}
+            parts = {f"both {i}": Segment(self._both, both, view) for i, view in enumerate(batch)}
         else:
             online, target = self._of(self.online), self._of(self.target)
             parts = {
-                **{f"online {i}": Part(online, [self.online], v) for i, v in enumerate(to_online)},
-                **{f"target {i}": Part(target, [self.target], v) for i, v in enumerate(to_target)},
+                **{
+                    f"online {i}": Segment(online, [self.online], v)
+                    for i, v in enumerate(to_online)
+                },
+                **{
+                    f"target {i}": Segment(target, [self.target], v)
+                    for i, v in enumerate(to_target)
+                },
             }
         return batch_loss(parts, self._terms, self.config.micro_batch_size)
 

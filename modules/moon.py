@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from coterie.contract import (
     Entry,
-    Rule,
+    Role,
     ServerState,
     Slots,
-    StateRules,
+    StateRoles,
     Task,
     Tensors,
     load_tensors,
@@ -70,8 +70,8 @@ class ModelContrast(Classification):
         self.projector = Projector(width, config.hidden, config.projection)
         self.classifier = head(config.projection, task.classes, config.head_layers)
         branch = OrderedDict[str, nn.Module](encoder=self.encoder, projector=self.projector)
-        self.world = deepcopy(nn.Sequential(branch)).requires_grad_(False)
-        self.previous = deepcopy(self.world)
+        self.global_model = deepcopy(nn.Sequential(branch)).requires_grad_(False)
+        self.previous = deepcopy(self.global_model)
         self.to(task.dtype)
 
     def copy_into(self, frozen: nn.Module) -> None:
@@ -82,7 +82,7 @@ class ModelContrast(Classification):
     def on_train_epoch_start(self) -> None:
         """Train mode, eval mode for the frozen models."""
         super().on_train_epoch_start()
-        self.world.eval()
+        self.global_model.eval()
         self.previous.eval()
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> dict[str, Tensor]:
@@ -90,7 +90,7 @@ class ModelContrast(Classification):
         views, labels = batch
         z = self.projector(self.encoder(views))
         with torch.no_grad():
-            z_world, z_previous = self.world(views), self.previous(views)
+            z_world, z_previous = self.global_model(views), self.previous(views)
         supervised = cross_entropy(self.classifier(z), labels)
         contrast = model_contrast(z, z_world, z_previous, self.config.temperature)
         loss = supervised + self.config.contrast_weight * contrast
@@ -104,11 +104,11 @@ class ModelContrast(Classification):
 
 PARTS = ("encoder", "projector", "classifier")
 
-RULES = StateRules(
-    *(Entry(pattern=f"{part}.*", rule=Rule.AVERAGE, slot=part) for part in PARTS),
-    Entry(pattern="previous.*", rule=Rule.KEEP),
-    Entry(pattern="world.*", rule=Rule.RESET),
-    Entry(pattern="augment.*", rule=Rule.RESET),
+ROLES = StateRoles(
+    *(Entry(pattern=f"{part}.*", role=Role.AVERAGE, slot=part) for part in PARTS),
+    Entry(pattern="previous.*", role=Role.KEEP),
+    Entry(pattern="global_model.*", role=Role.RESET),
+    Entry(pattern="augment.*", role=Role.RESET),
 )
 """The model is averaged, the last one stays with its client."""
 
@@ -122,7 +122,7 @@ class MOON(Averaging["MOON.Config", ModelContrast]):
     needs_labels = True
     stage = "supervised"
     metrics = frozenset({"loss", "supervised", "contrast"})
-    rules = RULES
+    roles = ROLES
 
     class Config(MOONConfig):
         """MOON's configuration."""
@@ -132,15 +132,15 @@ class MOON(Averaging["MOON.Config", ModelContrast]):
         return ModelContrast(self._config, self._task)
 
     def restore(self, module: ModelContrast, kept: Tensors) -> None:
-        """The last model is the client's own; in its first turn, the global one."""
-        module.copy_into(module.world)
+        """The last model is the client's own; in its first task, the global one."""
+        module.copy_into(module.global_model)
         module.copy_into(module.previous)
         load_tensors(module, kept)
 
     def keep(self, module: ModelContrast, slots: Slots) -> Tensors:
         """Keep the model just trained."""
         module.copy_into(module.previous)
-        return self.rules.kept(module)
+        return self.roles.kept(module)
 
     def model_for(self, server: ServerState, client: int | None) -> Clusterer:
         """The global encoder, projector and classifier; the probabilities are of the classes."""

@@ -16,7 +16,7 @@ from jaxtyping import Float64, Int32
 from torch import Tensor
 
 from coterie.clustering.lattice import LIMIT, clipped_rows, cluster_sums, nearest, on_lattice
-from coterie.contract import Bounds, Mean, Outcome, Phase, ServerState, Slots, summed
+from coterie.contract import Bounds, Outcome, Phase, ServerState, Slots, WeightedUpdate, summed
 from coterie.errors import ConfigError
 from coterie.modules.exact_sums import SUMS, draws, once
 from coterie.modules.fixed_encoder import CENTROIDS, ENCODER
@@ -93,7 +93,9 @@ class NoisyLloyd:
         sums = torch.cat([columns[:, :-2], columns[:, -1:] * self._weight], dim=1)
         return Outcome(up={SUMS: once({SUMS: sums})})
 
-    def after(self, server: ServerState, means: Mapping[str, Mean]) -> Int32[Tensor, "k d"]:
+    def after(
+        self, server: ServerState, means: Mapping[str, WeightedUpdate]
+    ) -> Int32[Tensor, "k d"]:
         """The centroids after a phase, from its noisy sums."""
         generator = draws(server, "noisy", server.round)
         centroids, counts = self.found(summed(means[SUMS])[SUMS])

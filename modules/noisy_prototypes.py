@@ -23,12 +23,12 @@ from coterie.clustering.prototypes import cluster_prototypes
 from coterie.contract import (
     Bounds,
     Client,
-    Mean,
     Outcome,
     Phase,
     ServerState,
     Slots,
     Tensors,
+    WeightedUpdate,
     derive_seed,
     summed,
 )
@@ -122,7 +122,7 @@ class NoisyPrototypes:
         )
 
     def client(self, client: Client, phase: Phase, slots: Slots, embed: Embed) -> Outcome:
-        """The client's sums. Its projected samples stay with it from turn to turn."""
+        """The client's sums. Its projected samples stay with it from task to task."""
         if phase.name == MOMENTS:
             return Outcome(up={MOMENTS: once(self._moments(client, embed))})
         if client.state is None:
@@ -133,7 +133,9 @@ class NoisyPrototypes:
         sent = self._lloyd.client(off_lattice(points), phase, slots, CENTROIDS)
         return Outcome(up=sent.up, state=state)
 
-    def after(self, server: ServerState, phase: Phase, means: Mapping[str, Mean]) -> ServerState:
+    def after(
+        self, server: ServerState, phase: Phase, means: Mapping[str, WeightedUpdate]
+    ) -> ServerState:
         """The projection from noisy moments; then centroids, and the clusters of the good ones."""
         if phase.name == MOMENTS:
             return self._projected(server, phase, summed(means[MOMENTS]))

@@ -18,29 +18,29 @@ from coterie.clustering.sinkhorn import global_centroids, local_centroids
 from coterie.contract import (
     Client,
     Entry,
-    Form,
-    Mean,
     Method,
     Outcome,
     Phase,
     Plan,
-    Rule,
+    Role,
     ServerState,
     Slots,
-    StateRules,
+    StateRoles,
     Task,
     Tensors,
+    TensorSpec,
+    WeightedUpdate,
     averaged,
     blank,
+    concatenated,
     derive_seed,
     fewest,
-    gathered,
     load_slots,
     seeded,
 )
 from coterie.contract.accounting import epsilon, noise_for
 from coterie.contract.clusterer import Clusterer
-from coterie.contract.form import UNIT_LENGTH
+from coterie.contract.tensor_spec import UNIT_LENGTH
 from coterie.errors import ConfigError
 from coterie.modules.orchestra_model import GlobalClusters, OrchestraConfig, OrchestraModel
 
@@ -49,14 +49,14 @@ METRICS = frozenset({"loss", "cluster", "rotation", "smallest_cluster"})
 MINIMA = frozenset({"smallest_cluster"})
 """The smallest local cluster over all clients: a sample is hidden among at least so many."""
 
-RULES = StateRules(
-    *(Entry(pattern=f"{part}.*", rule=Rule.AVERAGE, slot=part) for part in sorted(NETWORKS)),
-    Entry(pattern="centroids", rule=Rule.AVERAGE, slot="centroids"),
-    Entry(pattern="memory", rule=Rule.RESET),
-    Entry(pattern="remembered", rule=Rule.RESET),
-    Entry(pattern="augment.*", rule=Rule.RESET),
+ROLES = StateRoles(
+    *(Entry(pattern=f"{part}.*", role=Role.AVERAGE, slot=part) for part in sorted(NETWORKS)),
+    Entry(pattern="centroids", role=Role.AVERAGE, slot="centroids"),
+    Entry(pattern="memory", role=Role.RESET),
+    Entry(pattern="remembered", role=Role.RESET),
+    Entry(pattern="augment.*", role=Role.RESET),
 )
-"""Networks are averaged, only the server sets centroids, the memory starts empty in each turn."""
+"""Networks are averaged, only the server sets centroids, the memory starts empty in each task."""
 
 
 class Orchestra(Method):
@@ -102,10 +102,11 @@ class Orchestra(Method):
             return self
 
     def __init__(self, config: Config, task: Task) -> None:
-        if config.privacy == "none" and task.minimum > 1:
+        if config.privacy == "none" and task.k_anonymity > 1:
             raise ConfigError(
                 f"method.privacy=none: clients send single samples' representations, and "
-                f"privacy.minimum={task.minimum} forbids it; set privacy.minimum=1 as well."
+                f"privacy.k_anonymity={task.k_anonymity} forbids it; set privacy.k_anonymity=1 as "
+                "well."
             )
         self._config, self._task = config, task
         self.rounds = config.rounds
@@ -114,9 +115,9 @@ class Orchestra(Method):
         """Fresh networks, the target equal to the online one, and random centroids."""
         with seeded(seed):
             module = self._build()
-        RULES.check(module)
+        ROLES.check(module)
         epochs = scaled_epochs(self._config.epochs, len(sizes), self._config.base_clients)
-        slots: dict[str, Tensors] = {**RULES.slots(module, NETWORKS | {"centroids"})}
+        slots: dict[str, Tensors] = {**ROLES.slots(module, NETWORKS | {"centroids"})}
         schedule = {"epochs": torch.tensor([epochs])}
         if self._config.epsilon is not None:
             schedule["noise"] = torch.tensor(
@@ -129,8 +130,8 @@ class Orchestra(Method):
         if server.round >= self.rounds:
             return None
         shared = "representations" if self._config.privacy == "none" else "centroids"
-        cohort, records = self._config.participation, frozenset({shared})
-        forms = self._forms(shared)
+        cohort, gathered = self._config.participation, frozenset({shared})
+        specs = self._specs(shared)
         if server.round == 0 and server.step == 0:
             return Phase(
                 name="clustering",
@@ -138,10 +139,10 @@ class Orchestra(Method):
                 round=1,
                 cohort=cohort,
                 down=frozenset({"target", *(["schedule"] if self._config.epsilon else [])}),
-                records=records,
+                gathered=gathered,
                 metrics=METRICS,
                 minima=MINIMA,
-                forms=forms,
+                specs=specs,
                 ends_round=False,
                 epsilon=self._spent(server, 1),
             )
@@ -153,10 +154,10 @@ class Orchestra(Method):
             cohort=cohort,
             down=NETWORKS | {"centroids", "schedule"},
             up=NETWORKS,
-            records=records,
+            gathered=gathered,
             metrics=METRICS,
             minima=MINIMA,
-            forms=forms,
+            specs=specs,
             epsilon=self._spent(server, server.round + 2),
         )
 
@@ -174,7 +175,7 @@ class Orchestra(Method):
         weight = len(client.data) if self._config.weighting == "samples" else 1
         return replace(
             shared,
-            up=RULES.contributions(module, phase.up, weight=weight),
+            up=ROLES.contributions(module, phase.up, weight=weight),
             metrics={**fit.metrics, **shared.metrics},
         )
 
@@ -182,11 +183,11 @@ class Orchestra(Method):
         self,
         server: ServerState,
         phase: Phase,
-        means: Mapping[str, Mean],
-        records: Mapping[int, Tensors],
+        means: Mapping[str, WeightedUpdate],
+        gathered: Mapping[int, Tensors],
     ) -> ServerState:
         """Algorithm 2: average the networks, and cluster the clients' centroids."""
-        points = gathered(records, *phase.records)
+        points = concatenated(gathered, *phase.gathered)
         before = server.slots["centroids"]["centroids"]
         steps, temperature = self._config.global_steps, self._config.temperature
         found = before
@@ -210,14 +211,14 @@ class Orchestra(Method):
     def _build(self) -> OrchestraModel:
         return OrchestraModel(self._config, self._task)
 
-    def _forms(self, shared: str) -> dict[str, Form]:
+    def _specs(self, shared: str) -> dict[str, TensorSpec]:
         """Unit rows, as many as a client has clusters or samples in memory."""
         config = self._config
         most = config.local_clusters if shared == "centroids" else config.memory
         shape = (range(most + 1), config.projection)
         return {
-            shared: Form(shape=shape, lowest=-UNIT_LENGTH, highest=UNIT_LENGTH),
-            "smallest_cluster": Form(lowest=0.0, highest=1.0, per_sample=True),
+            shared: TensorSpec(shape=shape, lowest=-UNIT_LENGTH, highest=UNIT_LENGTH),
+            "smallest_cluster": TensorSpec(lowest=0.0, highest=1.0, per_sample=True),
         }
 
     def _encode(self, client: Client, module: OrchestraModel) -> None:
@@ -247,33 +248,37 @@ class Orchestra(Method):
         return epsilon(phases, float(server.slots["schedule"]["noise"]), self._config.delta)
 
     def shared_records(self, client: Client, module: OrchestraModel, slots: Slots) -> Outcome:
-        """The record for the server to cluster, and the size of the client's smallest cluster.
+        """The tensor for the server to cluster, and the size of the client's smallest cluster.
 
-        Clusters of fewer samples than the task's minimum are not sent; a client that has too few
-        for all clusters makes fewer.
+        Clusters of fewer samples than the task's k_anonymity are not sent; a client that has too
+        few for all clusters makes fewer.
         """
-        z, wanted, minimum = module.recollect(), self._config.local_clusters, self._task.minimum
+        z, wanted, k_anonymity = (
+            module.recollect(),
+            self._config.local_clusters,
+            self._task.k_anonymity,
+        )
         if self._config.privacy == "none":
-            return Outcome(records={"representations": z}, metrics={"smallest_cluster": 1.0})
+            return Outcome(gathered={"representations": z}, metrics={"smallest_cluster": 1.0})
         if self._config.privacy == "local_dp":
             centroids = private_clusters(
                 z,
                 wanted,
                 noise_multiplier=float(slots["schedule"]["noise"]),
-                fewest=minimum,
+                fewest=k_anonymity,
                 seed=derive_seed(client.seed, "clusters"),
                 noisy=client.noisy,
             )
-            return Outcome(records={"centroids": centroids.to(z.dtype)})
-        clusters = min(wanted, len(z) // minimum)
+            return Outcome(gathered={"centroids": centroids.to(z.dtype)})
+        clusters = min(wanted, len(z) // k_anonymity)
         if not clusters:
             note = self._withheld(0, len(z))
-            return Outcome(records={"centroids": z[:0]}, smallest={"centroids": 0}, note=note)
+            return Outcome(gathered={"centroids": z[:0]}, smallest={"centroids": 0}, note=note)
         seed, balanced = derive_seed(client.seed, "clusters"), self._config.assignment == "balanced"
         found, assigned = local_centroids(z, clusters, seed=seed, balanced=balanced)
         sizes, note = assigned.bincount(minlength=clusters), ""
-        kept = (sizes >= minimum) | (minimum == 1)
-        if minimum == 1 and len(z) < 2 * wanted:
+        kept = (sizes >= k_anonymity) | (k_anonymity == 1)
+        if k_anonymity == 1 and len(z) < 2 * wanted:
             note = (
                 f"it has {len(z)} samples in memory, fewer than two for each of local_clusters="
                 f"{wanted}: a cluster has at most one, and for it a sample's own representation is "
@@ -283,7 +288,7 @@ class Orchestra(Method):
             note = self._withheld(int(kept.sum()), len(z))
         metrics = {"smallest_cluster": float(sizes[kept].min())} if bool(kept.any()) else {}
         return Outcome(
-            records={"centroids": found[kept]},
+            gathered={"centroids": found[kept]},
             metrics=metrics,
             smallest={"centroids": fewest(sizes[kept])},
             note=note,
@@ -292,7 +297,8 @@ class Orchestra(Method):
     def _withheld(self, sent: int, samples: int) -> str:
         return (
             f"it sends {sent} of {self._config.local_clusters} centroids, which stand for "
-            f"privacy.minimum={self._task.minimum} of its {samples} samples in memory or more"
+            f"privacy.k_anonymity={self._task.k_anonymity} of its {samples} samples in memory or "
+            "more"
         )
 
 

@@ -14,18 +14,18 @@ from torch import nn
 
 from coterie.clustering.deep import DeepClustering
 from coterie.contract import (
-    Mean,
     Phase,
     ServerState,
     Task,
     Tensors,
+    WeightedUpdate,
+    concatenated,
     derive_seed,
-    gathered,
     load_slots,
     seeded,
 )
 from coterie.contract.clusterer import to_unit
-from coterie.modules.fixed_encoder import CENTROIDS, ENCODER, RULES, FixedEncoder
+from coterie.modules.fixed_encoder import CENTROIDS, ENCODER, ROLES, FixedEncoder
 from coterie.modules.synthesis import SYNTHETIC, OnSynthesis, SynthesisConfig
 from coterie.networks.branch import cluster_count
 from coterie.networks.encoders import Width, dense
@@ -70,17 +70,17 @@ class PPFCGAN(OnSynthesis):
         self,
         server: ServerState,
         phase: Phase,
-        means: Mapping[str, Mean],
-        records: Mapping[int, Tensors],
+        means: Mapping[str, WeightedUpdate],
+        gathered: Mapping[int, Tensors],
     ) -> ServerState:
         """Train the deep clustering network on all synthetic samples."""
-        samples = to_unit(gathered(records, SYNTHETIC), self._task.dtype)
+        samples = to_unit(concatenated(gathered, SYNTHETIC), self._task.dtype)
         seed = derive_seed(server.whole("seed"), "network")
         with seeded(seed):
             module, decoder = FixedEncoder(self._task).requires_grad_(True), self._built_decoder()
             load_slots(module, {ENCODER: server.slots[ENCODER]})
             centroids = self._deep.fit(module.encoder, decoder, samples, seed)
-        slots = {ENCODER: RULES.slot(module, ENCODER), CENTROIDS: {CENTROIDS: centroids}}
+        slots = {ENCODER: ROLES.slot(module, ENCODER), CENTROIDS: {CENTROIDS: centroids}}
         return server.advance(phase, slots)
 
     def _built_decoder(self) -> nn.Module:

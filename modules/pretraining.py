@@ -14,7 +14,7 @@ from pydantic import Field, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
 from coterie.config.method import MethodConfig
-from coterie.contract import Entry, Rule, ServerState, Slots, Task, Tensors, load_tensors
+from coterie.contract import Entry, Role, ServerState, Slots, Task, Tensors, load_tensors
 from coterie.contract.clusterer import Clusterer, UnitProjection
 from coterie.gradcache import MicroBatched, Rows
 from coterie.modules.averaging import Averaging, AveragingConfig, scaled_rate, sgd_or_adam
@@ -83,7 +83,7 @@ class PredictionConfig(PredictorConfig):
     """Options of BYOL and SimSiam: a predictor that a client may keep."""
 
     predictor_threshold: Annotated[float, Field(ge=0.0)] | None = None
-    """FedU's rule: a client whose encoder moved at least this far in its last turn keeps its own
+    """FedU's rule: a client whose encoder moved at least this far in its last task keeps its own
     predictor (0.4 in FedU); by default all clients take the global one."""
 
 
@@ -153,11 +153,11 @@ PredictedT = TypeVar("PredictedT", bound=TwoViewsPredicted)
 PredictionT = TypeVar("PredictionT", bound=PredictionConfig)
 
 ONLINE = (
-    Entry(pattern="online.encoder.*", rule=Rule.AVERAGE, slot="encoder"),
-    Entry(pattern="online.projector.*", rule=Rule.AVERAGE, slot="projector"),
-    Entry(pattern="augment.*", rule=Rule.RESET),
+    Entry(pattern="online.encoder.*", role=Role.AVERAGE, slot="encoder"),
+    Entry(pattern="online.projector.*", role=Role.AVERAGE, slot="projector"),
+    Entry(pattern="augment.*", role=Role.RESET),
 )
-PREDICTOR = Entry(pattern="predictor.*", rule=Rule.AVERAGE, slot="predictor")
+PREDICTOR = Entry(pattern="predictor.*", role=Role.AVERAGE, slot="predictor")
 
 
 class Pretraining(Averaging[ConfigT, ModuleT]):
@@ -179,11 +179,11 @@ class PredictedPretraining(Pretraining[PredictionT, PredictedT]):
         load_tensors(module, kept)
 
     def keep(self, module: PredictedT, slots: Slots) -> Tensors | None:
-        """Keep the entries under `Rule.KEEP` and, by FedU's rule, the predictor."""
-        kept = self.rules.kept(module)
+        """Keep the entries under `Role.KEEP` and, by FedU's rule, the predictor."""
+        kept = self.roles.kept(module)
         threshold = self._config.predictor_threshold
         if threshold is not None and divergence(module, slots["encoder"]) >= threshold:
-            kept |= self.rules.slot(module, "predictor")
+            kept |= self.roles.slot(module, "predictor")
         return kept or None
 
 

@@ -24,17 +24,17 @@ from coterie.clustering.lattice import LIMIT, on_lattice
 from coterie.clustering.prototypes import cluster_prototypes, sizes
 from coterie.contract import (
     Client,
-    Form,
-    Mean,
     Outcome,
     Phase,
     ServerState,
     Slots,
     Task,
     Tensors,
+    TensorSpec,
+    WeightedUpdate,
+    concatenated,
     derive_seed,
     fewest,
-    gathered,
 )
 from coterie.contract.clusterer import Clusterer
 from coterie.errors import ConfigError
@@ -72,7 +72,7 @@ class Prototypes(OnEncoder):
 
     def __init__(self, config: "Prototypes.Config", task: Task) -> None:
         super().__init__(task)
-        self._config, self._minimum = config, max(config.minimum, task.minimum)
+        self._config, self._minimum = config, max(config.minimum, task.k_anonymity)
         self._clusters = config.clusters or task.classes or None
         if self._clusters == 1:
             raise ConfigError("method.clusters=1: there is nothing to tell apart; set 2 or more.")
@@ -103,7 +103,7 @@ class Prototypes(OnEncoder):
         if server.round:
             return None
         most = self._config.prototypes
-        number = Form(
+        number = TensorSpec(
             shape=(range(most + 1),), dtype=torch.float64, lowest=0.0, highest=1.0, per_sample=True
         )
         width = self._task.features
@@ -113,11 +113,11 @@ class Prototypes(OnEncoder):
             round=1,
             cohort=self._config.participation,
             down=frozenset({ENCODER}),
-            records=frozenset({POINTS, COUNTS, SCATTER}),
+            gathered=frozenset({POINTS, COUNTS, SCATTER}),
             metrics=frozenset({"loss"}),
-            forms={
+            specs={
                 # The server puts them on the lattice, where distances are at most 2 LIMIT √d.
-                POINTS: Form(shape=(range(most + 1), width), lowest=-LIMIT, highest=LIMIT),
+                POINTS: TensorSpec(shape=(range(most + 1), width), lowest=-LIMIT, highest=LIMIT),
                 COUNTS: replace(number, lowest=self._minimum),
                 SCATTER: replace(number, highest=width * (2 * LIMIT) ** 2),
             },
@@ -138,7 +138,7 @@ class Prototypes(OnEncoder):
         counts, scatter = sizes(points, found.centroids, found.assignments)
         kept = counts >= self._minimum
         return Outcome(
-            records={
+            gathered={
                 POINTS: found.centroids[kept],
                 COUNTS: counts[kept],
                 SCATTER: scatter[kept],
@@ -151,8 +151,8 @@ class Prototypes(OnEncoder):
         self,
         server: ServerState,
         phase: Phase,
-        means: Mapping[str, Mean],
-        records: Mapping[int, Tensors],
+        means: Mapping[str, WeightedUpdate],
+        gathered: Mapping[int, Tensors],
     ) -> ServerState:
         """Graph and cut of all clients' prototypes.
 
@@ -162,9 +162,9 @@ class Prototypes(OnEncoder):
         if self._noisy is not None:
             return self._noisy.after(server, phase, means)
         found = cluster_prototypes(
-            on_lattice(gathered(records, POINTS)),
-            gathered(records, COUNTS),
-            gathered(records, SCATTER),
+            on_lattice(concatenated(gathered, POINTS)),
+            concatenated(gathered, COUNTS),
+            concatenated(gathered, SCATTER),
             clusters=self._clusters,
             neighbours=self._config.neighbours,
             seed=derive_seed(server.whole("seed"), "cut"),

@@ -12,7 +12,7 @@ from lightning import LightningModule
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
-from coterie.contract import Entry, Rule, ServerState, StateRules, Task
+from coterie.contract import Entry, Role, ServerState, StateRoles, Task
 from coterie.contract.clusterer import Clusterer, UnitProjection, parameter_dtype, to_unit
 from coterie.gradcache import UNCOUPLED
 from coterie.modules.averaging import Averaging, AveragingConfig, sgd_or_adam
@@ -81,10 +81,10 @@ class RotPred(Averaging["RotPred.Config", RotationPrediction]):
     """
 
     stage = "representation"
-    rules = StateRules(
-        Entry(pattern="online.encoder.*", rule=Rule.AVERAGE, slot="encoder"),
-        Entry(pattern="online.projector.*", rule=Rule.AVERAGE, slot="projector"),
-        Entry(pattern="rotation.*", rule=Rule.AVERAGE, slot="rotation"),
+    roles = StateRoles(
+        Entry(pattern="online.encoder.*", role=Role.AVERAGE, slot="encoder"),
+        Entry(pattern="online.projector.*", role=Role.AVERAGE, slot="projector"),
+        Entry(pattern="rotation.*", role=Role.AVERAGE, slot="rotation"),
     )
 
     class Config(RotPredConfig):

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from coterie.clustering.fuzzy import fuzzy_means
 from coterie.clustering.kmeans import kmeans
-from coterie.contract import Mean, Phase, ServerState, Tensors, derive_seed, gathered
+from coterie.contract import Phase, ServerState, Tensors, WeightedUpdate, concatenated, derive_seed
 from coterie.modules.fixed_encoder import CENTROIDS
 from coterie.modules.synthesis import SYNTHETIC, OnSynthesis, SynthesisConfig
 from coterie.networks.heads import Centroids, UnitLength
@@ -46,11 +46,11 @@ class SDAFC(OnSynthesis):
         self,
         server: ServerState,
         phase: Phase,
-        means: Mapping[str, Mean],
-        records: Mapping[int, Tensors],
+        means: Mapping[str, WeightedUpdate],
+        gathered: Mapping[int, Tensors],
     ) -> ServerState:
         """Cluster all synthetic samples."""
-        points = self._encoded(server, gathered(records, SYNTHETIC))
+        points = self._encoded(server, concatenated(gathered, SYNTHETIC))
         config, seed = self._config, derive_seed(server.whole("seed"), "kmeans")
         centroids = kmeans(points, self._clusters, seed=seed, restarts=config.restarts).centroids
         if config.clustering == "fuzzy":

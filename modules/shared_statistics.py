@@ -17,16 +17,16 @@ from torch import Tensor, nn
 from coterie.contract import (
     Client,
     Entry,
-    Mean,
     Outcome,
     Phase,
     Plan,
-    Rule,
+    Role,
     ServerState,
     Slots,
-    StateRules,
+    StateRoles,
     Task,
     Tensors,
+    WeightedUpdate,
     derive_seed,
     load_slots,
 )
@@ -37,7 +37,7 @@ from coterie.modules.view_pairs import pair_parts
 STATISTICS, DRAW, SEED = "statistics", "draw", "seed"
 """The slot of the clients' statistics; that of a round's seed; the seed of batches and views."""
 MEASURED, SAMPLES = "measured", "samples"
-"""Facts: the round of the statistics, and the samples that they stand for."""
+"""Metadata: the round of the statistics, and the samples that they stand for."""
 
 
 class RunningMean(nn.Module):
@@ -76,7 +76,7 @@ class SharedViews(TwoViews):
         """The loss of a batch's projections of both views."""
 
     def begin(self, *, measures: bool) -> None:
-        """Begin a turn that measures from nothing, or that trains with the statistics as loaded."""
+        """Begin a task that measures from nothing, or that trains with the statistics as loaded."""
         self.measures, self.measured = measures, 0
         if measures:
             for value in self.shared().values():
@@ -87,7 +87,7 @@ class SharedViews(TwoViews):
         return {name: mean.running_mean for name, mean in self.statistics.items()}  # type: ignore[misc]
 
     def training_step(self, batch: Views, batch_idx: int) -> dict[str, Tensor]:
-        """The loss of one batch; a turn that measures has none, and no gradient either."""
+        """The loss of one batch; a task that measures has none, and no gradient either."""
         parts, size = pair_parts(self.online, [self.online], batch), self.config.micro_batch_size
         if not self.measures:
             return batch_loss(parts, lambda z: {"loss": self.loss(z["a"], z["b"])}, size)
@@ -110,14 +110,14 @@ SharedT = TypeVar("SharedT", bound=SharedViews)
 class SharedStatistics(Pretraining[SharedConfigT, SharedT]):
     """Rounds of two phases, in which a client has the same batches and views."""
 
-    scalable = False  # a turn that measures has no gradient
-    rules = StateRules(*ONLINE, Entry(pattern="statistics.*", rule=Rule.AVERAGE, slot=STATISTICS))
+    scalable = False  # a task that measures has no gradient
+    roles = StateRoles(*ONLINE, Entry(pattern="statistics.*", role=Role.AVERAGE, slot=STATISTICS))
 
     def init(self, sizes: Mapping[int, int], seed: int) -> ServerState:
         """A fresh model, no statistics, and the seed of all batches."""
         start = super().init(sizes, seed)
-        facts = {SEED: derive_seed(seed, "batches"), MEASURED: 0, SAMPLES: 0}
-        return replace(start, facts={**start.facts, **facts})
+        metadata = {SEED: derive_seed(seed, "batches"), MEASURED: 0, SAMPLES: 0}
+        return replace(start, metadata={**start.metadata, **metadata})
 
     def next(self, server: ServerState) -> Phase | None:
         """The next phase: of a round's two, the first sends statistics up."""
@@ -143,21 +143,21 @@ class SharedStatistics(Pretraining[SharedConfigT, SharedT]):
 
     def is_fresh(self, server: ServerState, phase: Phase) -> bool:
         """Whether a client has sent statistics in this round; earlier ones are of other weights."""
-        return server.facts.get(MEASURED) == phase.round
+        return server.metadata.get(MEASURED) == phase.round
 
     def server(
         self,
         server: ServerState,
         phase: Phase,
-        means: Mapping[str, Mean],
-        records: Mapping[int, Tensors],
+        means: Mapping[str, WeightedUpdate],
+        gathered: Mapping[int, Tensors],
     ) -> ServerState:
         """Federated averaging; the statistics' round and number of samples are remembered."""
-        after = super().server(server, phase, means, records)
+        after = super().server(server, phase, means, gathered)
         if STATISTICS not in means:
             return after
-        facts = {MEASURED: phase.round, SAMPLES: means[STATISTICS].weight}
-        return replace(after, facts={**after.facts, **facts})
+        metadata = {MEASURED: phase.round, SAMPLES: means[STATISTICS].weight}
+        return replace(after, metadata={**after.metadata, **metadata})
 
     def client(self, client: Client, phase: Phase, slots: Slots) -> Outcome:
         """Measure, or train."""
@@ -172,13 +172,13 @@ class SharedStatistics(Pretraining[SharedConfigT, SharedT]):
             self.finish(module, client)
         weight = module.measured if measures else self.weight(client)
         return Outcome(
-            up=self.rules.contributions(module, phase.up, weight=weight),
+            up=self.roles.contributions(module, phase.up, weight=weight),
             state=self.keep(module, slots),
             metrics={} if measures else fit.metrics,
         )
 
     def plan(self, phase: Phase, seed: int) -> Plan:
-        """The batches of a turn: one pass to measure, then all epochs."""
+        """The batches of a task: one pass to measure, then all epochs."""
         epochs = 1 if STATISTICS in phase.up else self._config.epochs
         return Plan(batch_size=self._config.batch_size, epochs=epochs, seed=seed)
 
@@ -187,7 +187,7 @@ class SharedStatistics(Pretraining[SharedConfigT, SharedT]):
         return len(client.data)
 
     def receive(self, module: SharedT, phase: Phase, kept: Tensors, slots: Slots) -> None:
-        """Before a turn: load what the client kept in its last; by default nothing."""
+        """Before a task: load what the client kept in its last; by default nothing."""
 
     def finish(self, module: SharedT, client: Client) -> None:
         """After measuring, before the statistics are sent; by default nothing."""

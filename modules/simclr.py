@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor
 
-from coterie.contract import StateRules, Task
+from coterie.contract import StateRoles, Task
 from coterie.gradcache import Terms, batch_loss
 from coterie.losses.contrastive import nt_xent
 from coterie.modules.pretraining import (
@@ -55,8 +55,8 @@ class Contrast(TwoViews):
 class SimCLR(Pretraining[SimCLRConfig, Contrast]):
     """Contrasts two views, centralised. Clients keep nothing."""
 
-    stackable = True
-    rules = StateRules(*ONLINE)
+    vmappable = True
+    roles = StateRoles(*ONLINE)
 
     class Config(SimCLRConfig):
         """SimCLR's configuration, as CP-CFL pretrains with it."""
@@ -69,7 +69,7 @@ class SimCLR(Pretraining[SimCLRConfig, Contrast]):
 class FedSimCLR(SimCLR):
     """Contrasts two views; encoder and heads averaged."""
 
-    stackable = True
+    vmappable = True
 
     class Config(CrossSilo, SimCLRConfig):
         """FedSimCLR's configuration: the cross-silo setting of Orchestra's baselines."""

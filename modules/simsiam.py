@@ -10,7 +10,7 @@ from typing import Annotated
 from pydantic import Field
 from torch import Tensor
 
-from coterie.contract import StateRules, Task
+from coterie.contract import StateRoles, Task
 from coterie.gradcache import Terms, batch_loss
 from coterie.losses.cosine import negative_cosine
 from coterie.modules.pretraining import (
@@ -59,11 +59,11 @@ class SimSiam(PredictedPretraining[SimSiamConfig, SimSiamModel]):
     """Predicts the other view, without negatives, centralised.
 
     All trained entries are averaged. Clients keep nothing; only under `predictor_threshold` a
-    client whose encoder moved far keeps its own predictor for its next turn.
+    client whose encoder moved far keeps its own predictor for its next task.
     """
 
-    stackable = True
-    rules = StateRules(*ONLINE, PREDICTOR)
+    vmappable = True
+    roles = StateRoles(*ONLINE, PREDICTOR)
 
     class Config(SimSiamConfig):
         """SimSiam's configuration, as CP-CFL pretrains with it."""
@@ -76,11 +76,11 @@ class SimSiam(PredictedPretraining[SimSiamConfig, SimSiamModel]):
 class FedSimSiam(SimSiam):
     """Predicts the other view, without negatives; encoder and heads averaged."""
 
-    stackable = True
+    vmappable = True
 
     class Config(CrossSilo, SimSiamConfig):
         """FedSimSiam's configuration: the cross-silo setting of Orchestra's baselines."""
 
         predictor_threshold: Annotated[float, Field(ge=0.0)] | None = 0.4
-        """FedU's rule: a client whose encoder moved at least this far in its last turn keeps its
+        """FedU's rule: a client whose encoder moved at least this far in its last task keeps its
         own predictor; null: all clients take the global one."""

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pydantic import PositiveFloat
 from torch import Tensor
 
-from coterie.contract import StateRules, Task
+from coterie.contract import StateRoles, Task
 from coterie.gradcache import Terms, batch_loss
 from coterie.losses.spectral import spectral_contrast
 from coterie.modules.pretraining import (
@@ -59,8 +59,8 @@ class SpecLoss(Pretraining["SpecLoss.Config", SpectralContrast]):
     Clients keep nothing.
     """
 
-    stackable = True
-    rules = StateRules(*ONLINE)
+    vmappable = True
+    roles = StateRoles(*ONLINE)
 
     class Config(SpecLossConfig):
         """SpecLoss's configuration."""

@@ -20,13 +20,13 @@ from torch.nn.functional import one_hot
 from coterie.config.method import MethodConfig
 from coterie.contract import (
     Client,
-    Form,
     Outcome,
     Phase,
     Plan,
     ServerState,
     Slots,
     Task,
+    TensorSpec,
     derive_seed,
 )
 from coterie.contract.client import Batch
@@ -138,10 +138,10 @@ class OnSynthesis(OnCentroids):
         self._config = config
         self._clusters = cluster_count(config.clusters, task)
         self._images = len(task.shape) == 3
-        if task.minimum > 1:
+        if task.k_anonymity > 1:
             raise ConfigError(
-                f"privacy.minimum={task.minimum}: a synthetic sample may be a copy of a client's "
-                "own; set privacy.minimum=1 or choose a method that sends means."
+                f"privacy.k_anonymity={task.k_anonymity}: a synthetic sample may be a copy of a "
+                "client's own; set privacy.k_anonymity=1 or choose a method that sends means."
             )
 
     def next(self, server: ServerState) -> Phase | None:
@@ -149,15 +149,17 @@ class OnSynthesis(OnCentroids):
         if server.round:
             return None
         shape: tuple[range | int, ...] = (range(1, self._config.samples + 1), *self._task.shape)
-        form = Form(shape=shape, dtype=torch.uint8) if self._images else Form(shape=shape)
+        spec = (
+            TensorSpec(shape=shape, dtype=torch.uint8) if self._images else TensorSpec(shape=shape)
+        )
         return Phase(
             name=SYNTHETIC,
             stage="clustering",
             round=1,
             cohort=self._config.participation,
-            records=frozenset({SYNTHETIC}),
+            gathered=frozenset({SYNTHETIC}),
             metrics=METRICS,
-            forms={SYNTHETIC: form},
+            specs={SYNTHETIC: spec},
         )
 
     def client(self, client: Client, phase: Phase, slots: Slots) -> Outcome:
@@ -175,4 +177,4 @@ class OnSynthesis(OnCentroids):
         made = client.embed(module.generator, codes) * module.scale + module.shift
         made = (255 * made).round().to(torch.uint8) if self._images else made.float()
         metrics = {name: fit.metrics[name] for name in METRICS}
-        return Outcome(records={SYNTHETIC: made}, metrics=metrics)
+        return Outcome(gathered={SYNTHETIC: made}, metrics=metrics)

@@ -25,9 +25,19 @@ from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 from coterie.clustering.lattice import off_lattice, on_lattice, products
-from coterie.contract import Client, Mean, Outcome, Phase, ServerState, Slots, Task, Tensors, summed
+from coterie.contract import (
+    Client,
+    Outcome,
+    Phase,
+    ServerState,
+    Slots,
+    Task,
+    Tensors,
+    WeightedUpdate,
+    summed,
+)
 from coterie.contract.clusterer import Clusterer
-from coterie.contract.form import Bounds
+from coterie.contract.tensor_spec import Bounds
 from coterie.modules.exact_sums import (
     MOMENTS,
     POINTS,
@@ -147,8 +157,8 @@ class Turtle(OnExactSums):
         self,
         server: ServerState,
         phase: Phase,
-        means: Mapping[str, Mean],
-        records: Mapping[int, Tensors],
+        means: Mapping[str, WeightedUpdate],
+        gathered: Mapping[int, Tensors],
     ) -> ServerState:
         """The projection; labels drawn by the seed; then a step of these, and their classifier."""
         if phase.name == MOMENTS:

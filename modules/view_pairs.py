@@ -7,7 +7,7 @@ from lightning import LightningModule
 from torch import Tensor, nn
 
 from coterie.contract.clusterer import parameter_dtype
-from coterie.gradcache import MicroBatched, Part, Rows
+from coterie.gradcache import MicroBatched, Rows, Segment
 from coterie.networks.views import batch_views
 
 
@@ -34,6 +34,6 @@ class ViewPairs(LightningModule):
 
 def pair_parts(
     represent: Callable[[Tensor], Any], networks: Sequence[nn.Module], views: tuple[Rows, Rows]
-) -> dict[str, Part]:
+) -> dict[str, Segment]:
     """The parts "a" and "b" of a batch's loss: both views through the same networks."""
-    return {name: Part(represent, networks, v) for name, v in zip("ab", views, strict=True)}
+    return {name: Segment(represent, networks, v) for name, v in zip("ab", views, strict=True)}

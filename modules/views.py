@@ -95,7 +95,7 @@ class OnViews(OnExactSums):
         return Mirrored(encoder) if self._mirrored else encoder
 
     def _kept_points(self, client: Client, slots: Slots) -> dict[str, Tensor]:
-        """The client's projected samples, which it keeps from turn to turn."""
+        """The client's projected samples, which it keeps from task to task."""
         kept = client.state or {}
         if POINTS in kept:
             return {POINTS: kept[POINTS], WIDE: kept[WIDE]}

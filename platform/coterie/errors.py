@@ -44,10 +44,10 @@ class RunError(CoterieError):
 
 
 class StateLostError(RunError):
-    """States or mail of clients are lost with their node.
+    """States or peer messages of clients are lost with their node.
 
     Attributes:
-        clients: The clients whose state or mail is lost.
+        clients: The clients whose state or peer messages are lost.
     """
 
     def __init__(self, *clients: int) -> None:

@@ -20,10 +20,10 @@ LATER = 6
 
 
 def take_part(state, clients, round_):
-    state.server = ServerState(round=round_, slots={}, facts={})
+    state.server = ServerState(round=round_, slots={}, metadata={})
     state.ledger.offer(clients, {"encoder": (f"{round_:032x}", 8)})
     state.accounts |= {
-        c: ClientAccount(turns=round_, loss=0.1 * c, seconds=0.123456789, up=8) for c in clients
+        c: ClientAccount(tasks=round_, loss=0.1 * c, seconds=0.123456789, up=8) for c in clients
     }
 
 

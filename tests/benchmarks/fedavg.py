@@ -71,13 +71,13 @@ def overrides(clients, images, cohort, rounds, run_dir):
 def in_turns(clients, images, cohort, rounds):
     """Seconds of our rounds and of theirs in one run."""
     bare = Bare(clients, images)  # forks before Ray is there
-    turns = Turns(bare, cohort)
+    tasks = Turns(bare, cohort)
     with tempfile.TemporaryDirectory() as folder:
         options = overrides(clients, images, cohort, rounds, Path(folder) / "run")
-        result = Federation(load_config(compose_plain(*options)), turns).run()
-    turns.acc = result.metrics["test"]["acc"]
+        result = Federation(load_config(compose_plain(*options)), tasks).run()
+    tasks.acc = result.metrics["test"]["acc"]
     bare.close()
-    return turns
+    return tasks
 
 
 def table():

@@ -81,11 +81,11 @@ def rows(python, networks, precisions):
             best = max(SETTINGS, key=lambda setting: lightly("simclr", setting))
             yield f"<!-- lightly, {network}, {precision}: {best} -->"
             for method in ("simclr", "byol"):
-                turns = [
+                tasks = [
                     (train(method, network, precision), lightly(method, best)) for _ in range(TURNS)
                 ]
-                ours, theirs = (statistics.median(column) for column in zip(*turns, strict=True))
-                ratios = sorted(one / other for one, other in turns)
+                ours, theirs = (statistics.median(column) for column in zip(*tasks, strict=True))
+                ratios = sorted(one / other for one, other in tasks)
                 yield (
                     f"| {method} | {network} | {precision} | {ours:,.0f} | {theirs:,.0f} "
                     f"| {statistics.median(ratios):.2f} ({', '.join(f'{r:.2f}' for r in ratios)}) |"

@@ -61,14 +61,14 @@ def measure(samples, rounds):
         "Lightning Trainer": lambda m, b: LightningTrainer().fit(m, b, 0),
     }
     seconds = {name: [] for name in runs}
-    for turn in range(rounds + 1):
+    for task in range(rounds + 1):
         for name, run in runs.items():
             torch.manual_seed(0)
             module = Classifier()
             batches = SeededBatches(data, plan, 0, with_labels=True)
             started = time.perf_counter()
             run(module, batches)
-            if turn:  # the first one warms up
+            if task:  # the first one warms up
                 seconds[name].append(time.perf_counter() - started)
     return seconds
 

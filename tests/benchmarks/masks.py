@@ -7,7 +7,7 @@ import torch
 from coterie.aggregation.exact import ExactMeans, Layout
 from coterie.aggregation.masked_sums import masked_bytes
 from coterie.aggregation.masking import open_sums
-from coterie.contract.phase import Mean
+from coterie.contract.phase import WeightedUpdate
 from tests.builders.masked import Processes, phase_run
 
 TITLE = "Secure aggregation: milliseconds and bytes of a phase, by clients and float32 numbers"
@@ -30,7 +30,7 @@ def table(cases=CASES, repeats=REPEATS):
 def measure(clients, numbers):
     """Seconds of a client without and with masks and of the server; a client's bytes likewise."""
     layout = Layout.of({"w": torch.zeros(numbers)})
-    given = {"w": Mean(weight=7, tensors={"w": torch.randn(numbers)})}
+    given = {"w": WeightedUpdate(weight=7, tensors={"w": torch.randn(numbers)})}
     means, started = ExactMeans({"w": layout}), time.perf_counter()
     for _ in range(clients):
         means.add(given)

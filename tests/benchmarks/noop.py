@@ -7,7 +7,7 @@ import torch
 from pydantic import NonNegativeInt, PositiveInt
 
 from coterie.config import Component, MethodConfig, PartitionConfig
-from coterie.contract import Mean, Method, Outcome, Phase, ServerState
+from coterie.contract import Method, Outcome, Phase, ServerState, WeightedUpdate
 from coterie.contract.clusterer import Clusterer
 from coterie.contract.data import DataArrays
 from coterie.networks.encoders import MLP
@@ -66,13 +66,13 @@ class NoOp(Method):
         return server.slots
 
     def client(self, client, phase, slots):
-        weighted = Mean(weight=len(client.data), tensors=slots["model"])
+        weighted = WeightedUpdate(weight=len(client.data), tensors=slots["model"])
         if not self._config.kept:
             return Outcome(up={"model": weighted})
         values = torch.full((self._config.kept,), float(phase.round + client.id))
         return Outcome(up={"model": weighted}, state={"own": values})
 
-    def server(self, server, phase, means, records):
+    def server(self, server, phase, means, gathered):
         return server.advance(phase, {slot: mean.tensors for slot, mean in means.items()})
 
     def model_for(self, server, client):

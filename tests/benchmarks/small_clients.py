@@ -22,7 +22,7 @@ from coterie.datamodules.augmentations import NoAugmentation
 from coterie.execution.backend import Workload
 from coterie.execution.batches import SeededBatches
 from coterie.execution.build import build_worker
-from coterie.execution.events import Order, Turn, TurnFailed
+from coterie.execution.events import ClientFailed, ClientTask, PhaseRequest
 from coterie.execution.packing import pack
 from coterie.modules.fedavg import Classification, FedAvg
 from coterie.networks.encoders import ConvNet2
@@ -76,7 +76,7 @@ class Turns:
         phase = self._worker.method.next(server)
         slots = {name: pack(tensors) for name, tensors in server.slots.items()}
         layouts = {name: Layout.of(tensors) for name, tensors in server.slots.items()}
-        self._order = Order(phase=phase, slots=slots, layouts=layouts, turns=())
+        self._request = PhaseRequest(phase=phase, slots=slots, layouts=layouts, tasks=())
         self._module = Classification(load.config.method, load.task)
         self._state = [value.detach().clone() for value in self._module.parameters()]
         self._images = [
@@ -97,22 +97,22 @@ class Turns:
             batches = SeededBatches(data, Plan(batch_size=10, epochs=1), client, with_labels=True)
             self._worker.trainer.fit(self._module, batches, client)
 
-    def turn(self, clients):
-        turns = tuple(Turn(client=client, size=SAMPLES, seed=client) for client in clients)
-        for event in self._worker.run(replace(self._order, turns=turns), 1):
-            assert not isinstance(event, TurnFailed), event
+    def task(self, clients):
+        tasks = tuple(ClientTask(client=client, size=SAMPLES, seed=client) for client in clients)
+        for event in self._worker.run(replace(self._request, tasks=tasks), 1):
+            assert not isinstance(event, ClientFailed), event
 
 
 def measure(rounds):
     """CPU and wall-clock seconds of a turn in each round: {name: [(cpu, wall)]}."""
-    turns = Turns()
+    tasks = Turns()
     seconds = {name: [] for name in NAMES}
     for number in range(rounds + 1):
         clients = [(number * SHARE + i) % (10_000 // SAMPLES) for i in range(SHARE)]
         order = [*seconds][number % len(seconds) :] + [*seconds][: number % len(seconds)]
         for name in order:  # each comes first as often: what came before leaves its caches
             cpu, wall = time.process_time(), time.perf_counter()
-            getattr(turns, name)(clients)
+            getattr(tasks, name)(clients)
             if number:  # the first round warms up
                 spent = time.process_time() - cpu, time.perf_counter() - wall
                 seconds[name].append([value / SHARE for value in spent])

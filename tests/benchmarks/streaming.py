@@ -102,16 +102,16 @@ def read(folder, stream):
     return {"images_s": len(samples) / seconds, "mb": memory.stop()}
 
 
-def batches(samples, turn):
+def batches(samples, task):
     """A client's batches of one turn."""
     from coterie.contract.client import ClientData, Plan
     from coterie.execution.batches import SeededBatches
 
     data = ClientData(samples=samples, rows=np.arange(min(TRAINED, len(samples))))
-    return iter(SeededBatches(data, Plan(batch_size=BATCH, steps=BATCHES), turn))
+    return iter(SeededBatches(data, Plan(batch_size=BATCH, steps=BATCHES), task))
 
 
-def train(folder, turns):
+def train(folder, tasks):
     """Images a second of training, streamed and in memory, turn by turn."""
     import torch
 
@@ -128,7 +128,7 @@ def train(folder, turns):
     streamed = Shards(Shards.Config(path=str(folder), stream=True)).arrays().samples
     kept = streamed[: min(TRAINED, len(streamed))]
 
-    def turn(samples, number):
+    def task(samples, number):
         begun = time.perf_counter()
         for batch in batches(samples, number):
             descent.zero_grad()
@@ -139,9 +139,9 @@ def train(folder, turns):
         return BATCH * BATCHES / (time.perf_counter() - begun)
 
     speeds = {"streamed": [], "memory": []}
-    for number in range(turns + 1):  # the first warms up
+    for number in range(tasks + 1):  # the first warms up
         for name, samples in (("streamed", streamed), ("memory", kept))[:: 1 - 2 * (number % 2)]:
-            speeds[name].append(turn(samples, number))
+            speeds[name].append(task(samples, number))
     return {name: values[1:] for name, values in speeds.items()}
 
 

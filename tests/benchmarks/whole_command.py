@@ -64,7 +64,7 @@ def table(python=None):
     """Median seconds and the ratios of the turns, CPU and memory, as a Markdown table."""
     with tempfile.TemporaryDirectory() as name:
         found = commands(python, Path(name))
-        turns = [{own: measure(found[own](number)) for own in found} for number in range(RUNS)]
+        tasks = [{own: measure(found[own](number)) for own in found} for number in range(RUNS)]
         watched = {own: measure(found[own](RUNS), watched=True) for own in found}
     last = list(found)[-1]
     rows = [
@@ -72,10 +72,10 @@ def table(python=None):
         "| --- | --- | --- | --- | --- |",
     ]
     for own in found:
-        ratios = sorted(turn[own] / turn[last] for turn in turns)
+        ratios = sorted(task[own] / task[last] for task in tasks)
         cpu, mb = watched[own]
         rows.append(
-            f"| {own} | {statistics.median(turn[own] for turn in turns):.1f} "
+            f"| {own} | {statistics.median(task[own] for task in tasks):.1f} "
             f"| {statistics.median(ratios):.2f} ({', '.join(f'{r:.2f}' for r in ratios)}) "
             f"| {cpu:.1f} | {mb / 1e3:.2f} |"
         )

@@ -21,8 +21,8 @@ class Diary(RunCallback):
             with Path(self.path).open("a") as file:
                 file.write(json.dumps(what) + "\n")
 
-    def on_run_start(self, experiment, facts):
-        self.write("start", experiment, facts["method"])
+    def on_run_start(self, experiment, details):
+        self.write("start", experiment, details["method"])
 
     def on_client_end(self, client, metrics):
         self.write("client", client)

@@ -5,7 +5,7 @@ from typing import Any
 from torch import Tensor
 
 from coterie.modules.cfcl import CFCL
-from tests.builders.federation import Federated, SpiedTurn, federate, tiny_workload
+from tests.builders.federation import Federated, SpiedTask, federate, tiny_workload
 
 SHORT = {
     "total_steps": 7,
@@ -30,8 +30,8 @@ def ran(run: dict[str, Any] | None = None, **changes: Any) -> Federated:
     return federate(tiny_workload(short(**changes), **(run or {})))
 
 
-def turns(federated: Federated, kind: str) -> list[SpiedTurn]:
-    return [turn for turn in federated.spy.turns if turn.phase.name == kind]
+def tasks(federated: Federated, kind: str) -> list[SpiedTask]:
+    return [task for task in federated.spy.tasks if task.phase.name == kind]
 
 
 def encoder(federated: Federated) -> dict[str, Tensor]:
@@ -43,11 +43,11 @@ def encoders(federated: Federated) -> list[dict[str, Tensor]]:
     return [dict(after.slots["encoder"]) for *_, after in federated.spy.served]
 
 
-def letters(federated: Federated) -> list[tuple[int, int, str, Tensor]]:
+def messages(federated: Federated) -> list[tuple[int, int, str, Tensor]]:
     """Sender, recipient, key and tensor of all that devices sent each other."""
     return [
-        (turn.client.id, recipient, key, value)
-        for turn in federated.spy.turns
-        for recipient, letter in turn.outcome.mail.items()
-        for key, value in letter.items()
+        (task.client.id, recipient, key, value)
+        for task in federated.spy.tasks
+        for recipient, message in task.outcome.peer_messages.items()
+        for key, value in message.items()
     ]

@@ -1,4 +1,4 @@
-"""A tiny federation on the serial backend that remembers every turn, for the methods' tests."""
+"""A tiny federation on the serial backend that remembers every task, for the methods' tests."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from coterie.aggregation.noise import NoiseLedger
 from coterie.config.component import Component
 from coterie.config.partition import PartitionConfig
 from coterie.config.schema import ClusterConfig, RunConfig
-from coterie.contract import Mean, Phase, Task
+from coterie.contract import Phase, Task, WeightedUpdate
 from coterie.contract.seeds import derive_seed
 from coterie.datamodules.augmentations import DigitsAugmentation
 from coterie.execution.backend import Workload
@@ -76,8 +76,8 @@ def tiny_workload(method: Component, *, needs_labels: bool = False, **run: Any) 
 
 
 @dataclass(frozen=True, kw_only=True)
-class SpiedTurn:
-    """What one client's turn was given and what it gave, copied."""
+class SpiedTask:
+    """What one client's task was given and what it gave, copied."""
 
     phase: Phase
     client: Any
@@ -87,10 +87,10 @@ class SpiedTurn:
 
 @dataclass
 class Spy:
-    """A method that remembers its clients' turns and its server half's calls."""
+    """A method that remembers its clients' tasks and its server half's calls."""
 
     method: Any
-    turns: list[SpiedTurn] = field(default_factory=list)
+    tasks: list[SpiedTask] = field(default_factory=list)
     served: list[tuple[Any, ...]] = field(default_factory=list)
 
     def __getattr__(self, name: str) -> Any:
@@ -99,12 +99,12 @@ class Spy:
     def client(self, client: Any, phase: Phase, slots: Any) -> Any:
         outcome = self.method.client(client, phase, slots)
         given = {name: copied(tensors) for name, tensors in slots.items()}
-        self.turns.append(SpiedTurn(phase=phase, client=client, slots=given, outcome=outcome))
+        self.tasks.append(SpiedTask(phase=phase, client=client, slots=given, outcome=outcome))
         return outcome
 
-    def server(self, server: Any, phase: Phase, means: Any, records: Any) -> Any:
-        after = self.method.server(server, phase, means, records)
-        self.served.append((server, phase, means, records, after))
+    def server(self, server: Any, phase: Phase, means: Any, gathered: Any) -> Any:
+        after = self.method.server(server, phase, means, gathered)
+        self.served.append((server, phase, means, gathered, after))
         return after
 
 
@@ -150,7 +150,7 @@ def copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {key: value.clone() for key, value in tensors.items()}
 
 
-def slow_mean(contributions: list[Mean]) -> dict[str, Tensor]:
+def slow_mean(contributions: list[WeightedUpdate]) -> dict[str, Tensor]:
     """Σ_k n_k/n P_k, term by term in float64."""
     total = sum(mean.weight for mean in contributions)
     mean = {}

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import torch
 
-from coterie.contract import Mean
+from coterie.contract import WeightedUpdate
 from coterie.modules import concord, kmeans, prototypes, turtle
 
 CULPRIT = 1
@@ -19,15 +19,15 @@ class _Inflates:
         if how == "raise":
             raise ValueError("its disk is broken")
         up = {slot: self._spoiled(mean, how) for slot, mean in outcome.up.items()}
-        records = {key: torch.full_like(value, 1.6e7) for key, value in outcome.records.items()}
-        return replace(outcome, up=up, records=records)
+        gathered = {key: torch.full_like(value, 1.6e7) for key, value in outcome.gathered.items()}
+        return replace(outcome, up=up, gathered=gathered)
 
     def _spoiled(self, mean, how):
         if how == "heavy":  # honest values, weighed as if they were many clients'
-            return Mean(weight=20, tensors=mean.tensors)
+            return WeightedUpdate(weight=20, tensors=mean.tensors)
         value = {"huge": 1.6e7, "negative": -1.0}[how]
         tensors = {name: torch.full_like(t, value) for name, t in mean.tensors.items()}
-        return Mean(weight=mean.weight, tensors=tensors)
+        return WeightedUpdate(weight=mean.weight, tensors=tensors)
 
 
 class KMeans(_Inflates, kmeans.KMeans):

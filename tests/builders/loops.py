@@ -71,12 +71,12 @@ def plain(state: RunState) -> dict[str, Any]:
         return packed.fields, packed.buffer.tobytes()
 
     return {
-        "server": (state.server.round, state.server.step, dict(state.server.facts)),
+        "server": (state.server.round, state.server.step, dict(state.server.metadata)),
         "slots": {slot: bits(pack(tensors)) for slot, tensors in state.server.slots.items()},
         "states": {client: bits(kept) for client, kept in sorted(state.states.items())},
-        "mail": {
-            to: {by: bits(m) for by, m in sorted(letters.items())}
-            for to, letters in sorted(state.mail.items())
+        "peer_messages": {
+            to: {by: bits(m) for by, m in sorted(messages.items())}
+            for to, messages in sorted(state.peer_messages.items())
         },
         "ledger": (
             state.ledger.down,

@@ -20,8 +20,8 @@ def curve(overrides: tuple[str, ...]) -> list[dict[str, Any]]:
     def commit(_: RunState, done: Any) -> None:
         if "loss" not in done.phase.metrics:  # it trained nothing
             return
-        turns = [turn.metrics for turn in done.result.turns]
-        means = {name: float(np.mean([t[name] for t in turns])) for name in sorted(turns[0])}
+        results = [one.metrics for one in done.result.client_results]
+        means = {name: float(np.mean([t[name] for t in results])) for name in sorted(results[0])}
         rounds.append({"round": done.phase.round, "stage": done.phase.stage, **means})
 
     sizes = {client: len(rows) for client, rows in enumerate(assembly.workload.parts)}

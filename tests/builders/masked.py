@@ -7,15 +7,15 @@ import torch
 from coterie.aggregation.exact import ExactMeans, Layout
 from coterie.aggregation.masked_sums import MaskedSums, encode
 from coterie.aggregation.stage import PhaseRun
-from coterie.contract.phase import Mean, Phase
-from coterie.execution.events import Order
+from coterie.contract.phase import Phase, WeightedUpdate
+from coterie.execution.events import PhaseRequest
 
 PHASE = Phase(name="train", stage="s", round=3, up=frozenset({"a", "b"}))
 LAYOUTS = {
     "a": Layout.of({"x": torch.zeros(3), "y": torch.zeros(2, 2)}),
     "b": Layout.of({"z": torch.zeros(1, dtype=torch.float64)}),
 }
-ORDER = Order(phase=PHASE, slots={}, layouts=LAYOUTS, turns=(), key="one")
+REQUEST = PhaseRequest(phase=PHASE, slots={}, layouts=LAYOUTS, tasks=(), key="one")
 
 
 def phase_run(layouts=LAYOUTS, clients=()):
@@ -33,8 +33,8 @@ def phase_run(layouts=LAYOUTS, clients=()):
 def contribution(values, weight, *, both=True):
     """Eight numbers as contributions to one slot or both."""
     given = torch.tensor(values)
-    a = Mean(weight=weight, tensors={"x": given[:3], "y": given[3:7].reshape(2, 2)})
-    b = Mean(weight=weight + 1, tensors={"z": given[7:].double()})
+    a = WeightedUpdate(weight=weight, tensors={"x": given[:3], "y": given[3:7].reshape(2, 2)})
+    b = WeightedUpdate(weight=weight + 1, tensors={"z": given[7:].double()})
     return {"a": a, "b": b} if both else {"a": a}
 
 
@@ -43,10 +43,10 @@ def unmasked(contributions, layouts=LAYOUTS):
     means = ExactMeans(dict(layouts))
     for each in contributions:
         means.add(each)
-    return means.lanes
+    return means.sums
 
 
-def same_lanes(one, other, layouts=LAYOUTS):
+def same_sums(one, other, layouts=LAYOUTS):
     equal = one.keys() == other.keys()
     return equal and (encode(one, layouts) == encode(other, layouts)).all()
 

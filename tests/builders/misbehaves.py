@@ -12,7 +12,7 @@ import torch
 from pydantic import PositiveInt
 
 from coterie.aggregation.exact import SumsExceededError
-from coterie.contract import Mean
+from coterie.contract import WeightedUpdate
 from coterie.errors import ConfigError, DataError, InterruptedRunError, RunError, StateLostError
 from coterie.modules.fedmcc import FedMCC
 
@@ -48,12 +48,12 @@ class Misbehaves(FedMCC):
             return replace(outcome, state={b"x": torch.ones(1)})
         return replace(outcome, up=self._spoiled(outcome.up)) if wrong else outcome
 
-    def server(self, server, phase, means, records):
+    def server(self, server, phase, means, gathered):
         if self._config.how == "server_exit":
             sys.exit(0)
         if self._config.how == "server_refuse":
             raise DataError("what a client sent cannot be used")
-        return super().server(server, phase, means, records)
+        return super().server(server, phase, means, gathered)
 
     def _raise(self):
         raise ValueError("its disk is broken")
@@ -126,7 +126,7 @@ class Misbehaves(FedMCC):
         }
         if self._config.how in wrong:
             return {
-                slot: Mean(
+                slot: WeightedUpdate(
                     weight=mean.weight,
                     tensors={
                         name: value * 0 + wrong[self._config.how]
@@ -138,9 +138,14 @@ class Misbehaves(FedMCC):
         if self._config.how == "shape":
             slot, mean = next(iter(up.items()))
             tensors = {name: value[..., None] for name, value in mean.tensors.items()}
-            return {**up, slot: Mean(weight=mean.weight, tensors=tensors)}
+            return {**up, slot: WeightedUpdate(weight=mean.weight, tensors=tensors)}
         if self._config.how == "weight":
-            return {slot: Mean(weight=-1, tensors=mean.tensors) for slot, mean in up.items()}
+            return {
+                slot: WeightedUpdate(weight=-1, tensors=mean.tensors) for slot, mean in up.items()
+            }
         if self._config.how == "heavy":
-            return {slot: Mean(weight=2**23, tensors=mean.tensors) for slot, mean in up.items()}
+            return {
+                slot: WeightedUpdate(weight=2**23, tensors=mean.tensors)
+                for slot, mean in up.items()
+            }
         return up

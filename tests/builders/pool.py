@@ -7,7 +7,16 @@ from pydantic import PositiveInt
 from torch import nn
 
 from coterie.config.method import MethodConfig
-from coterie.contract import Client, Mean, Outcome, Phase, ServerState, Slots, Task, Tensors
+from coterie.contract import (
+    Client,
+    Outcome,
+    Phase,
+    ServerState,
+    Slots,
+    Task,
+    Tensors,
+    WeightedUpdate,
+)
 from coterie.contract.clusterer import Clusterer
 
 
@@ -23,7 +32,7 @@ class Pool:
         models: PositiveInt = 4
         choices: tuple[int, ...] = (0, 2, 0, 3, 2)
         broken: tuple[int, ...] = ()
-        """These raise an error in their turn."""
+        """These raise an error in their task."""
         diverged: tuple[int, ...] = ()
         """These send a value that is not finite."""
 
@@ -50,7 +59,7 @@ class Pool:
             round=server.round + 1,
             down=names,
             up=names,
-            records=frozenset({"choice"}),
+            gathered=frozenset({"choice"}),
             repeats=8.0,
         )
 
@@ -68,16 +77,16 @@ class Pool:
         if client.id in self._config.diverged:
             tensors["w"][1] = torch.nan
         return Outcome(
-            up={f"model/{choice}": Mean(weight=client.id + 1, tensors=tensors)},
-            records={"choice": torch.tensor(choice)},
+            up={f"model/{choice}": WeightedUpdate(weight=client.id + 1, tensors=tensors)},
+            gathered={"choice": torch.tensor(choice)},
         )
 
     def server(
         self,
         server: ServerState,
         phase: Phase,
-        means: Mapping[str, Mean],
-        records: Mapping[int, Tensors],
+        means: Mapping[str, WeightedUpdate],
+        gathered: Mapping[int, Tensors],
     ) -> ServerState:
         """Replace the models that were trained; remember the weights."""
         slots = {slot: mean.tensors for slot, mean in means.items()}

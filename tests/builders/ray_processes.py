@@ -7,8 +7,8 @@ from pathlib import Path
 import psutil
 import ray
 
+from coterie.distributed.fork_server import ForkServer
 from coterie.distributed.local_ray import LocalRay
-from coterie.distributed.template import Template
 
 
 def ray_process(kind):
@@ -22,7 +22,7 @@ def ray_process(kind):
 
 def actor_process(name):
     """The id of the process of an actor of this class, once there is one."""
-    parents = {ray_process("raylet"), *([Template.running.pid] if Template.running else [])}
+    parents = {ray_process("raylet"), *([ForkServer.running.pid] if ForkServer.running else [])}
     while True:
         for parent in parents:
             for child in psutil.Process(parent).children():

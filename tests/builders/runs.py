@@ -94,7 +94,7 @@ class Ran:
     ledger: tuple
     failures: list = field(default_factory=list)
     dropped: int = 0
-    mail: dict = field(default_factory=dict)
+    peer_messages: dict = field(default_factory=dict)
     phases: int = 0
 
 
@@ -109,14 +109,14 @@ def run(*overrides, hook=None, base=SMALL):
         commit = (lambda s, c: hook(backend, s.phases)) if hook else (lambda s, c: None)
         Loop(assembly.method, backend, assembly.workload, Silent(), commit).run(state)
         states = fetched(backend, state.states)
-        mail = {
-            f"{by} to {to}": letter
-            for to, letters in state.mail.items()
-            for by, letter in fetched(backend, letters).items()
+        peer_messages = {
+            f"{by} to {to}": message
+            for to, messages in state.peer_messages.items()
+            for by, message in fetched(backend, messages).items()
         }
         ledger = (state.ledger.down, state.ledger.up, state.ledger.peer, state.ledger.items)
         known = state.failures, state.dropped
-        return Ran(state.server.slots, states, ledger, *known, mail, state.phases)
+        return Ran(state.server.slots, states, ledger, *known, peer_messages, state.phases)
     finally:
         backend.close()
 
@@ -129,7 +129,11 @@ def fetched(backend, handles):
 
 def assert_same(a, b):
     assert a.ledger == b.ledger
-    for one, other in ((a.server, b.server), (a.states, b.states), (a.mail, b.mail)):
+    for one, other in (
+        (a.server, b.server),
+        (a.states, b.states),
+        (a.peer_messages, b.peer_messages),
+    ):
         assert one.keys() == other.keys()
         for key in one:
             assert one[key].keys() == other[key].keys()

@@ -12,7 +12,7 @@ from coterie.contract.phase import Phase
 from coterie.distributed import backend, calls, fleet, waiting
 from coterie.distributed.backend import RayBackend
 from coterie.distributed.fleet import Fleet
-from coterie.execution.events import CallDone, Event, Order, Turn, TurnStarted
+from coterie.execution.events import CallDone, ClientStarted, ClientTask, Event, PhaseRequest
 
 
 @dataclass(eq=False)
@@ -20,7 +20,7 @@ class Stream:
     """A call's stream: `reports` are unread, and then its actor's death or nothing."""
 
     actor: "Actor"
-    order: Order
+    request: PhaseRequest
     call: int
     read: int = 0
 
@@ -44,8 +44,8 @@ class Actor:
         self.tally = SimpleNamespace(remote=lambda *_: ("tally", self))
         self.serve = SimpleNamespace(remote=lambda *_: ("serve", self))
 
-    def _execute(self, order: Order, call: int) -> Stream:
-        self.queue.append(Stream(self, order, call))
+    def _execute(self, request: PhaseRequest, call: int) -> Stream:
+        self.queue.append(Stream(self, request, call))
         return self.queue[-1]
 
 
@@ -63,7 +63,7 @@ class ScriptedRay:
     """
 
     free: int
-    reports: Callable[[Stream], list[list[Event]]] = lambda s: [[CallDone(call=s.call, lanes={})]]
+    reports: Callable[[Stream], list[list[Event]]] = lambda s: [[CallDone(call=s.call, sums={})]]
     fatal: set[int] = field(default_factory=set)
     once: set[int] = field(default_factory=set)
     new: Callable[[], Actor] = Actor
@@ -88,7 +88,7 @@ class ScriptedRay:
 
     def read(self, stream: Stream, keep: Any) -> list[Event]:
         """Read a stream's next report, or its actor's death."""
-        client = stream.order.turns[0].client
+        client = stream.request.tasks[0].client
         if stream.actor.fate is None and client in self.fatal | self.once:
             stream.actor.fate = ActorDiedError()
             self.once.discard(client)
@@ -106,7 +106,7 @@ class ScriptedRay:
             return one[1].fate is not None or (one[0] == "ready" and one[1].starts)
         if one.actor.fate is not None:
             return True
-        fatal = one.order.turns[0].client in self.fatal | self.once
+        fatal = one.request.tasks[0].client in self.fatal | self.once
         return self._is_first(one) and (fatal or one.read < len(self.reports(one)))
 
     def _is_first(self, stream: Stream) -> bool:
@@ -156,20 +156,20 @@ def scripted_backend(
     built.fleet = ScriptedFleet(ray, config, names, actors)
     built._calls, built._lost, built._key, built._hosts, built._sizes = 0, [], "", {}, {}
     built.devices = set()
-    built._fit = lambda order: None
+    built._fit = lambda request: None
     return built
 
 
-def order(clients: int) -> Order:
+def request(clients: int) -> PhaseRequest:
     """A phase with as many clients."""
-    turns = tuple(Turn(client=c, size=10, seed=0) for c in range(clients))
+    tasks = tuple(ClientTask(client=c, size=10, seed=0) for c in range(clients))
     phase = Phase(round=1, stage="s", name="train")
-    return Order(phase=phase, slots={}, layouts={}, turns=turns)
+    return PhaseRequest(phase=phase, slots={}, layouts={}, tasks=tasks)
 
 
 def started(stream: Stream) -> list[Event]:
-    """The report of a turn's start."""
-    return [TurnStarted(call=stream.call, client=stream.order.turns[0].client)]
+    """The report of a task's start."""
+    return [ClientStarted(call=stream.call, client=stream.request.tasks[0].client)]
 
 
 def losing_its_node() -> Exception:

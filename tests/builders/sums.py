@@ -3,7 +3,7 @@
 import torch
 
 from coterie.aggregation.exact import ExactMeans, Layout
-from coterie.contract.phase import Mean
+from coterie.contract.phase import WeightedUpdate
 
 
 def means_of(tensors, slot="s"):
@@ -14,7 +14,7 @@ def fold(contributions, dtype=torch.float32):
     means = means_of({"w": torch.zeros(3, dtype=dtype)})
     for values, weight in contributions:
         tensors = {"w": torch.tensor(values, dtype=dtype)}
-        means.add({"s": Mean(weight=weight, tensors=tensors)})
+        means.add({"s": WeightedUpdate(weight=weight, tensors=tensors)})
     return means
 
 

@@ -5,7 +5,7 @@ import os
 import pytest
 import ray
 
-from coterie.distributed.template import worker_executable
+from coterie.distributed.fork_server import worker_executable
 
 os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
 # As on local clusters of our own: OpenTelemetry's threads outlive the connection, and can crash

@@ -64,7 +64,7 @@ def test_the_servers_actor_leaves_room_for_clients(refused):
         "cluster.gpus_per_client=1",
         "accelerator=cpu",
     ) == (
-        "cluster.server=actor: the server's actor takes the only slot, and none is left for "
+        "cluster.server=actor: the server's actor takes the only place, and none is left for "
         "clients; use cluster.server=driver or add a node."
     )
 

@@ -1,4 +1,4 @@
-"""Mail between clients and a pool of models give the serial backend's bits on actors, too."""
+"""Peer messages and a pool of models give the serial backend's bits on actors, too."""
 
 from dataclasses import replace
 
@@ -12,7 +12,7 @@ from coterie.execution.device import device_name
 from coterie.execution.packing import Packed
 from coterie.rounds.loop import Loop
 from tests.builders.loops import make_workload, plain, run, start
-from tests.builders.mailer import Mailer
+from tests.builders.messenger import Messenger
 from tests.builders.observers import Quiet
 from tests.builders.pool import Pool
 
@@ -32,9 +32,9 @@ def on_ray(workload, actors):
         assert backend.devices == {device_name(torch.device("cpu"))}
         assert not any(isinstance(kept, Packed) for kept in state.states.values())
         state.states = {c: backend.fetch(handle) for c, handle in state.states.items()}
-        state.mail = {
-            to: {by: backend.fetch(handle) for by, handle in letters.items()}
-            for to, letters in state.mail.items()
+        state.peer_messages = {
+            to: {by: backend.fetch(handle) for by, handle in messages.items()}
+            for to, messages in state.peer_messages.items()
         }
         return state
     finally:
@@ -42,7 +42,10 @@ def on_ray(workload, actors):
 
 
 CASES = {
-    "mail": (Mailer.Config(rounds=2, clients=4, cohorts=(1.0, (0, 2), 0.5)), (2, 3, 4, 5)),
+    "peer_messages": (
+        Messenger.Config(rounds=2, clients=4, cohorts=(1.0, (0, 2), 0.5)),
+        (2, 3, 4, 5),
+    ),
     "pool": (Pool.Config(rounds=3), (2, 3, 4, 5, 6)),
     "pool with failures": (Pool.Config(broken=(1,), diverged=(3,)), (2, 3, 4, 5, 6)),
 }
@@ -52,7 +55,7 @@ CASES = {
 @pytest.mark.parametrize(
     "case",
     [
-        pytest.param("mail", marks=pytest.mark.slow),
+        pytest.param("peer_messages", marks=pytest.mark.slow),
         "pool with failures",
         pytest.param("pool", marks=pytest.mark.slow),
     ],
@@ -61,7 +64,7 @@ def test_any_method_of_the_contract_runs_on_actors(cluster, case, actors):
     workload = make_workload(CASES[case][0], CASES[case][1])
     expected, _ = run(workload)
     assert plain(on_ray(workload, actors)) == plain(expected)
-    if case == "mail":
+    if case == "peer_messages":
         assert expected.ledger.peer > 0
     if case == "pool with failures":
         assert expected.dropped == 2

@@ -69,7 +69,7 @@ def test_a_client_that_ends_its_process_every_time_is_dropped_and_the_others_cou
     dies = run(*MISBEHAVES, "cluster.num_actors=2", "method.how=die", drop)
     assert_same(dies, raises)
     assert dies.dropped == 1
-    assert "client 1 failed (its process died in its turns (ActorDiedError));" in dies.failures[-1]
+    assert "client 1 failed (its process died in its tasks (ActorDiedError));" in dies.failures[-1]
     assert [failure.partition(":")[2][:16] for failure in dies.failures] == [
         " an actor failed",
         " an actor failed",

@@ -24,7 +24,7 @@ LARGE_STATES = (
     "method.representation_rounds=5",
     "method.clustering_rounds=1",
     "executor=bare",
-    # The others have no turn between the notice and the end of the node that has their states.
+    # The others have no task between the notice and the end of the node that has their states.
     "participation.availability=[[0,1,2,3,4],[0],[0],[0],[0,1,2,3,4],[0,1,2,3,4]]",
     "checkpoint.every=0",
     "evaluation.every=0",
@@ -56,7 +56,7 @@ class Grows:
         fleet = backend.fleet
         if phases == 0:
             assign = fleet.assign
-            fleet.assign = lambda turns: self.note(assign(turns))
+            fleet.assign = lambda tasks: self.note(assign(tasks))
         if phases == 2:
             self.cluster.add_node(num_cpus=1)
             self.cluster.wait_for_nodes()

@@ -42,7 +42,7 @@ class Places:
             ray.wait(list(fleet.joining.values()), timeout=60)
         if phases == 0:
             assign = fleet.assign
-            fleet.assign = lambda turns: self.note(assign(turns))
+            fleet.assign = lambda tasks: self.note(assign(tasks))
 
     def note(self, assigned):
         placed, _ = assigned

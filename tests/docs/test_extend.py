@@ -44,4 +44,4 @@ def test_encoder_augmentation_partition_and_metric_of_ones_own(tmp_path: Path) -
     assert sent < 0.75 * down  # three clients each way; small tensors are whole
     summary = json.loads((run / "summary.json").read_text())
     assert summary["clients"] == 3
-    assert 0 < summary["metrics"]["own"]["largest_share"] <= 1
+    assert 0 < summary["metrics"]["custom"]["largest_share"] <= 1

@@ -1,4 +1,4 @@
-"""Rounds a second of 100 small clients: one after another, stacked, and on several actors.
+"""Rounds a second of 100 small clients: one after another, vmapped, and on several actors.
 
     python -m tests.gpu.many_clients device=cuda scale=paper out=runs/gpu
 
@@ -24,7 +24,7 @@ METHODS = {
 }
 SIZES = {"paper": (100, 100), "smoke": (4, 20)}
 """Scale to clients and images of each."""
-STACKS = (10, 50, 100)
+GROUPS = (10, 50, 100)
 ACTORS = (2, 4, 8)
 
 
@@ -32,10 +32,13 @@ def ways(device: str) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Names of the ways to train, and their keys."""
     yield "one after another", ("executor=bare", "cluster=serial")
     yield "one after another, compiled", ("executor=bare", "cluster=serial", "compile=default")
-    for size in STACKS:
-        yield f"stacks of {size}", ("executor=stacked", "cluster=serial", f"cluster.stack={size}")
-    stacked = ("executor=stacked", "cluster=serial", f"cluster.stack={STACKS[-1]}")
-    yield f"stacks of {STACKS[-1]}, bfloat16", (*stacked, "precision=bf16-mixed")
+    for size in GROUPS:
+        yield (
+            f"groups of {size}",
+            ("executor=vmap", "cluster=serial", f"cluster.vmap_clients={size}"),
+        )
+    vmapped = ("executor=vmap", "cluster=serial", f"cluster.vmap_clients={GROUPS[-1]}")
+    yield f"groups of {GROUPS[-1]}, bfloat16", (*vmapped, "precision=bf16-mixed")
     if importlib.util.find_spec("ray") is not None:
         for actors in ACTORS if device == "cuda" else (2,):
             share = f"cluster.gpus_per_client={1 / actors if device == 'cuda' else 0}"

@@ -13,7 +13,7 @@ import torch
 
 from coterie.clustering.kmeans import kmeans
 from coterie.execution.bare_trainer import BareTrainer
-from coterie.execution.stack import Stack
+from coterie.execution.vmapped_clients import VmappedClients
 from tests.builders.every_method import CHOICES, small
 from tests.builders.loss_curves import curve
 from tests.builders.runs import CCFC, SMALL, assert_same, run
@@ -85,7 +85,7 @@ def test_every_method_trains_as_on_the_cpu(choice: str) -> None:
 @pytest.mark.parametrize("choice", ["fedmcc", "fedavg", "fedsimclr"])
 def test_clients_as_one_model_train_as_one_by_one_on_the_cpu(choice: str) -> None:
     common = ("augmentation=none", "cluster=serial", "precision=64-true", "seed=1")
-    here = curve((*small(choice), *common, *HERE, "executor=stacked"))
+    here = curve((*small(choice), *common, *HERE, "executor=vmap"))
     there = curve((*small(choice), *common, "accelerator=cpu", "executor=bare"))
     for ours, theirs in zip(here, there, strict=True):
         assert ours.pop("stage") == theirs.pop("stage")
@@ -93,7 +93,7 @@ def test_clients_as_one_model_train_as_one_by_one_on_the_cpu(choice: str) -> Non
 
 
 @pytest.mark.skipif(not CUDA, reason="only a GPU is waited for")
-@pytest.mark.parametrize("executor", ["bare", "stacked"])
+@pytest.mark.parametrize("executor", ["bare", "vmap"])
 @pytest.mark.parametrize("views", ["digits", "natural"])
 def test_no_step_but_the_first_waits_for_the_device(monkeypatch, tmp_path, executor, views) -> None:
     steps = 0
@@ -114,7 +114,7 @@ def test_no_step_but_the_first_waits_for_the_device(monkeypatch, tmp_path, execu
         return taken
 
     monkeypatch.setattr(BareTrainer, "_step", watched(BareTrainer._step))
-    monkeypatch.setattr(Stack, "step", watched(Stack.step))
+    monkeypatch.setattr(VmappedClients, "step", watched(VmappedClients.step))
     keys = ("method.rounds=1", "method.epochs=1", "method.batch_size=16", "data=npz")
     keys += (f"data.path={tmp_path / 'images.npz'}", f"augmentation={views}")
     keys += ("encoder=conv3", "encoder.width=8")

@@ -63,13 +63,13 @@ def simsiam(p: Tensor, z: Tensor) -> Tensor:
     return -sum(s(p[i], z[i].detach()) for i in range(len(p))) / len(p)
 
 
-def sample_loss(net: nn.Module, world: nn.Module, batch: dict[str, Any]) -> Tensor:
+def sample_loss(net: nn.Module, global_model: nn.Module, batch: dict[str, Any]) -> Tensor:
     """SCFC's loss of a batch."""
     augment = DigitsAugmentation().build(SHAPE)
     a, b = two_views(augment, batch["samples"], batch["seed"], torch.float64)
     (z_a, p_a), (z_b, p_b) = net(a), net(b)
     both = 0.5 * simsiam(p_a, z_b) + 0.5 * simsiam(p_b, z_a)
-    r = 0.5 * regulariser(p_a, world(a)[1]) + 0.5 * regulariser(p_b, world(b)[1])
+    r = 0.5 * regulariser(p_a, global_model(a)[1]) + 0.5 * regulariser(p_b, global_model(b)[1])
     return both + WEIGHT * r
 
 
@@ -88,7 +88,7 @@ class Reference:
         self.seed = derive_seed(5, "init")
         config = CCFC.Config(**SHORT)
         with seeded(self.seed):
-            self.world = SiameseNetwork(config, tiny_task()).double()
+            self.global_model = SiameseNetwork(config, tiny_task()).double()
         self.data = [
             ClientData(samples=workload.samples["train"], rows=rows) for rows in workload.parts
         ]
@@ -97,7 +97,7 @@ class Reference:
 
     def run(self) -> None:
         self.round(1, 0, "samples")
-        self.mine([copy.deepcopy(self.world) for _ in SIZES], 2, 0)
+        self.mine([copy.deepcopy(self.global_model) for _ in SIZES], 2, 0)
         self.round(2, 1, "clusters")
         self.round(3, 0, "clusters")
 
@@ -106,7 +106,7 @@ class Reference:
         if stage == "clusters":
             self.mine(locals_, number, step)
         states = [net.state_dict() for net in locals_]
-        for name, value in self.world.state_dict().items():
+        for name, value in self.global_model.state_dict().items():
             if value.is_floating_point():
                 value.copy_(
                     sum(n / sum(SIZES) * t[name] for n, t in zip(SIZES, states, strict=True))
@@ -129,9 +129,12 @@ class Reference:
 
     def train(self, number: int, step: int, stage: str, client: int) -> nn.Module:
         net, adam = self.net(stage, client)
-        data, world = self.data[client], copy.deepcopy(self.world).eval()
+        data, global_model = self.data[client], copy.deepcopy(self.global_model).eval()
         labels = (
-            [nearest(self.latent(world, x), self.centroids, self.metric) for x in data.take()]
+            [
+                nearest(self.latent(global_model, x), self.centroids, self.metric)
+                for x in data.take()
+            ]
             if (stage == "clusters")
             else []
         )
@@ -145,30 +148,30 @@ class Reference:
         for batch in [batch for _ in range(EPOCHS) for batch in batches]:
             adam.zero_grad()
             if stage == "samples":
-                loss = sample_loss(net, world, batch)
+                loss = sample_loss(net, global_model, batch)
             else:
-                loss = self.clusters_loss(net, world, batch["samples"], labels, client)
+                loss = self.clusters_loss(net, global_model, batch["samples"], labels, client)
             loss.backward()
             adam.step()
         return net
 
     def clusters_loss(
-        self, net: nn.Module, world: nn.Module, x: Tensor, labels: list[int], client: int
+        self, net: nn.Module, global_model: nn.Module, x: Tensor, labels: list[int], client: int
     ) -> Tensor:
-        """Eq. (4), with the labels of the whole turn."""
+        """Eq. (4), with the labels of the whole task."""
         every = self.data[client].take()
         own = [next(i for i, y in enumerate(every) if torch.equal(y, sample)) for sample in x]
         z, p = net(x.double() / 255.0)
         loss = cluster_loss(p, z, [labels[i] for i in own], self.pairs)
-        return loss + WEIGHT * regulariser(p, world(x.double() / 255.0)[1])
+        return loss + WEIGHT * regulariser(p, global_model(x.double() / 255.0)[1])
 
     def net(self, stage: str, client: int) -> tuple[nn.Module, torch.optim.Adam]:
         """The client's network, now the global one, and its Adam, which may go on."""
         if not self.keep or (stage, client) not in self.nets:
-            fresh = copy.deepcopy(self.world)
+            fresh = copy.deepcopy(self.global_model)
             self.nets[stage, client] = fresh, torch.optim.Adam(fresh.parameters(), lr=RATE)
         net, adam = self.nets[stage, client]
-        net.load_state_dict(self.world.state_dict())
+        net.load_state_dict(self.global_model.state_dict())
         return net, adam
 
 
@@ -190,7 +193,7 @@ def test_three_rounds_are_those_of_the_algorithm(
     reference.run()
     slots = ran.state.server.slots
     for part in ("encoder", "predictor"):
-        expected = reference.world.get_submodule(part).state_dict()
+        expected = reference.global_model.get_submodule(part).state_dict()
         names = {f"online.{part}.{n}": n for n in expected if "num_batches" not in n}
         assert set(slots[part]) == set(names)
         for name, value in slots[part].items():

@@ -49,13 +49,13 @@ class Reference:
             for rows in done.backend.worker.parts
         ]
         self.seeds = {}
-        for turn in done.spy.turns:
-            event = timeline(done.config)[turn.phase.round - 1][turn.phase.step]
-            self.seeds[event.kind, event.step, turn.client.id] = turn.client.seed
+        for task in done.spy.tasks:
+            event = timeline(done.config)[task.phase.round - 1][task.phase.step]
+            self.seeds[event.kind, event.step, task.client.id] = task.client.seed
         self.batch_seed = int(done.start.slots["setup"]["seed"])
         with seeded(derive_seed(5, "init")):
-            self.world = TripletModel(short(), tiny_task()).encoder
-        self.nets = [copy.deepcopy(self.world) for _ in CLIENTS]
+            self.global_model = TripletModel(short(), tiny_task()).encoder
+        self.nets = [copy.deepcopy(self.global_model) for _ in CLIENTS]
         self.adams = [torch.optim.Adam(net.parameters(), lr=RATE) for net in self.nets]
         self.exposure = [0 for _ in CLIENTS]
         self.pulled: list[list[Tensor]] = [[] for _ in CLIENTS]
@@ -66,7 +66,7 @@ class Reference:
         return derive_seed(self.seeds[kind, t, i], "exchange", *purpose)
 
     def embed(self, samples: Tensor) -> Tensor:
-        network = copy.deepcopy(self.world).eval()
+        network = copy.deepcopy(self.global_model).eval()
         unit = samples.double() / 255.0 if samples.dtype == torch.uint8 else samples.double()
         return torch.stack([network(row[None])[0] for row in unit]).detach()
 
@@ -88,7 +88,7 @@ class Reference:
             for i in CLIENTS:
                 self.step(i, t)
         self.aggregate()
-        return self.world
+        return self.global_model
 
     def pull(self, t: int) -> None:
         self.pulled = [[] for _ in CLIENTS]
@@ -158,7 +158,7 @@ class Reference:
     def aggregate(self) -> None:
         """Eq. (5); then all devices take the mean."""
         states = [net.state_dict() for net in self.nets]
-        mean = self.world.state_dict()
+        mean = self.global_model.state_dict()
         for name, value in mean.items():
             if value.is_floating_point():
                 total = sum(w * s[name] for w, s in zip(self.exposure, states, strict=True))

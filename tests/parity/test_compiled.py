@@ -46,5 +46,5 @@ def test_compiled_encoders_train_as_others(monkeypatch: pytest.MonkeyPatch) -> N
             torch.testing.assert_close(
                 other.state.server.slots[slot][key], value, rtol=0.0, atol=1e-10, msg=key
             )
-    for a, b in zip(one.spy.turns, other.spy.turns, strict=True):
+    for a, b in zip(one.spy.tasks, other.spy.tasks, strict=True):
         assert a.outcome.metrics == pytest.approx(b.outcome.metrics, abs=1e-9)

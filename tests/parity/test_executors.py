@@ -40,7 +40,7 @@ def test_both_executors_give_the_same_bits(precision: str) -> None:
     for (*_, one), (*_, other) in zip(loop.spy.served, lightning.spy.served, strict=True):
         assert one.slots.keys() == other.slots.keys()
         assert all(same_bits(one.slots[slot], other.slots[slot]) for slot in one.slots)
-    for one, other in zip(loop.spy.turns, lightning.spy.turns, strict=True):
+    for one, other in zip(loop.spy.tasks, lightning.spy.tasks, strict=True):
         assert one.outcome.metrics == other.outcome.metrics
         assert same_bits(one.outcome.state, other.outcome.state)
     assert loop.kept.keys() == lightning.kept.keys() == {0, 1, 2}
@@ -60,7 +60,9 @@ def test_bf16_mixed_rounds_the_loss_but_keeps_float32_weights(
     weights = [value for slot in mixed.state.server.slots.values() for value in slot.values()]
     assert {value.dtype for value in weights} == {torch.float32}
     for found, exact in zip(mixed.commits, single.commits, strict=True):
-        for one, other in zip(found.result.turns, exact.result.turns, strict=True):
+        for one, other in zip(
+            found.result.client_results, exact.result.client_results, strict=True
+        ):
             assert one.metrics["loss"] == pytest.approx(other.metrics["loss"], rel=2e-2)
             assert one.metrics["loss"] != other.metrics["loss"]
 

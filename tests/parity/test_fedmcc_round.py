@@ -100,24 +100,24 @@ def reference(workload) -> tuple[nn.Module, dict[int, dict[str, nn.Module]]]:
     """One round of Algorithm 1, then one of Algorithm 2; the global model, and the targets."""
     with seeded(derive_seed(5, "init")):
         # The engine builds two networks too and draws the target's weights in vain.
-        world = ContrastiveBranch(tiny_task(), 5, 3).double()
+        global_model = ContrastiveBranch(tiny_task(), 5, 3).double()
     targets: dict[int, dict[str, nn.Module]] = {k: {} for k in range(len(SIZES))}
     for number, stage in enumerate(STAGES, start=1):
         locals_ = []
         for client in range(len(SIZES)):
-            online, target = copy.deepcopy(world), copy.deepcopy(world)
+            online, target = copy.deepcopy(global_model), copy.deepcopy(global_model)
             local_training(stage, online, target, batches_of(workload, number, client))
             locals_.append(online)
             targets[client][stage] = target
         for part in STAGES[stage][1]:
-            average(world.get_submodule(part), [m.get_submodule(part) for m in locals_])
-    return world, targets
+            average(global_model.get_submodule(part), [m.get_submodule(part) for m in locals_])
+    return global_model, targets
 
 
-def average(world: nn.Module, clients: list[nn.Module]) -> None:
+def average(global_model: nn.Module, clients: list[nn.Module]) -> None:
     """Line 7: P(f) ← Σ_k |D_k|/|D| P(f_k), buffers too."""
     states = [client.state_dict() for client in clients]
-    for name, value in world.state_dict().items():
+    for name, value in global_model.state_dict().items():
         if value.is_floating_point():
             shares = [n / sum(SIZES) * s[name] for n, s in zip(SIZES, states, strict=True)]
             value.copy_(sum(shares))
@@ -149,15 +149,15 @@ def test_one_round_of_each_stage_is_that_of_the_algorithms(executor: str) -> Non
     )
     workload = tiny_workload(config, executor=executor)
     ran = federate(workload)
-    world, targets = reference(workload)
+    global_model, targets = reference(workload)
     slots = ran.state.server.slots
     for part in ("encoder", "instance", "cluster"):
-        close(slots[part], world.get_submodule(part), f"online.{part}")
+        close(slots[part], global_model.get_submodule(part), f"online.{part}")
         moved = [not torch.equal(v, ran.start.slots[part][n]) for n, v in slots[part].items()]
         assert all(moved), part
     for client in range(len(SIZES)):
         close(ran.kept[client], targets[client]["clustering"].cluster, "target.cluster")
-        first = next(t for t in ran.spy.turns if t.client.id == client).outcome.state
+        first = next(t for t in ran.spy.tasks if t.client.id == client).outcome.state
         for part in ("encoder", "instance"):
             ours = {k: v for k, v in first.items() if k.startswith(f"target.{part}.")}
             close(ours, targets[client]["representation"].get_submodule(part), f"target.{part}")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from coterie.errors import ConfigError, ContractError
-from coterie.gradcache import Part, cached_loss
+from coterie.gradcache import Segment, cached_loss
 from coterie.losses import cluster_contrastive_loss, cluster_entropy, contrastive_loss
 from coterie.losses.contrastive import nt_xent
 
@@ -50,7 +50,7 @@ def gradients(net):
 
 def cached(net, a, b, *sizes):
     one, other = sizes if len(sizes) == 2 else sizes * 2
-    parts = {"a": Part(net, [net], a, one), "b": Part(net, [net], b, other)}
+    parts = {"a": Segment(net, [net], a, one), "b": Segment(net, [net], b, other)}
     terms = cached_loss(parts, loss_of)
     terms["loss"].backward()
     return terms, gradients(net)
@@ -61,7 +61,7 @@ def plain(net, a, b, *sizes):
     one, other = (sizes if len(sizes) == 2 else sizes * 2) or (len(a), len(b))
     z = {}
     for name, samples, size in (("a", a, one), ("b", b, other)):
-        pieces = Part(net, [net], samples, size).pieces()
+        pieces = Segment(net, [net], samples, size).pieces()
         z[name] = torch.cat([net(samples[piece]) for piece in pieces])
     terms = loss_of(z)
     terms["loss"].backward()
@@ -107,7 +107,7 @@ def test_in_float16_the_losss_gradient_is_as_exact_as_without_caching():
     def gradient(size, dtype=None):
         net, samples, scale = network("none", torch.float32), views(2048, torch.float32), 65536.0
         with torch.autocast("cpu", torch.float16, enabled=dtype is not None):
-            parts = {n: Part(net, [net], x, size) for n, x in zip("ab", samples, strict=True)}
+            parts = {n: Segment(net, [net], x, size) for n, x in zip("ab", samples, strict=True)}
             terms = cached_loss(parts, lambda z: {"loss": nt_xent(z["a"], z["b"], 0.1)})
         (scale * terms["loss"]).backward()
         return torch.cat([p.grad.flatten() for p in net.parameters()]) / scale
@@ -128,7 +128,7 @@ def test_in_float16_small_gradients_of_long_representations_keep_their_digits():
                 parameter.mul_(30.0)
         samples = zip("ab", views(512, torch.float32), strict=True)
         with torch.autocast("cpu", torch.float16, enabled=dtype is not None):
-            parts = {name: Part(net, [net], x, 128) for name, x in samples}
+            parts = {name: Segment(net, [net], x, 128) for name, x in samples}
             loss = cached_loss(parts, lambda z: {"loss": nt_xent(z["a"], z["b"], 0.5)})["loss"]
         (scale * loss).backward()
         return torch.cat([p.grad.flatten() for p in net.parameters()]) / scale
@@ -185,7 +185,7 @@ def test_two_networks_with_two_heads_one_without_gradient():
 
     batch = dict(zip("ab", views(23), strict=True))
     parts = {
-        f"{name}_{view}": Part(through(branch), [branch], samples, size)
+        f"{name}_{view}": Segment(through(branch), [branch], samples, size)
         for name, branch, size in (("online", online, 4), ("target", target, 9))
         for view, samples in batch.items()
     }
@@ -213,14 +213,14 @@ def test_float32_is_as_good_as_the_plain_step():
 def test_what_comes_from_above_scales_the_gradient():
     net, (a, b) = network("none"), views(12)
     once = cached(net, a, b, 5)[1]
-    parts = {"a": Part(net, [net], a, 5), "b": Part(net, [net], b, 5)}
+    parts = {"a": Segment(net, [net], a, 5), "b": Segment(net, [net], b, 5)}
     (1024.0 * cached_loss(parts, loss_of)["loss"]).backward()
     assert_equal(gradients(net), [1024.0 * g for g in once])
 
 
 def test_autocast_is_in_force_in_the_second_pass_too():
     net, (a, b) = network("none", torch.float32), (view.float() for view in views(48))
-    parts = {"a": Part(net, [net], a, 7), "b": Part(net, [net], b, 48)}
+    parts = {"a": Segment(net, [net], a, 7), "b": Segment(net, [net], b, 48)}
     with torch.autocast("cpu", dtype=torch.bfloat16):
         loss = cached_loss(parts, loss_of)["loss"]
     loss.backward()
@@ -239,7 +239,7 @@ def test_autocast_is_in_force_in_the_second_pass_too():
 def test_a_part_that_the_loss_does_not_use_and_parameters_that_are_frozen():
     net, (a, b) = network("none"), views(9)
     net[0].bias.requires_grad_(False)
-    parts = {name: Part(net, [net], x, 4) for name, x in (("a", a), ("b", b), ("c", a))}
+    parts = {name: Segment(net, [net], x, 4) for name, x in (("a", a), ("b", b), ("c", a))}
     cached_loss(parts, loss_of)["loss"].backward()
     assert net[0].bias.grad is None
     net[0].bias.requires_grad_(True)
@@ -251,14 +251,16 @@ def test_a_part_that_the_loss_does_not_use_and_parameters_that_are_frozen():
 def test_without_gradients_nothing_is_kept():
     net, (a, b) = network("none"), views(9)
     with torch.no_grad():
-        terms = cached_loss({n: Part(net, [net], x, 4) for n, x in (("a", a), ("b", b))}, loss_of)
+        terms = cached_loss(
+            {n: Segment(net, [net], x, 4) for n, x in (("a", a), ("b", b))}, loss_of
+        )
     assert not terms["loss"].requires_grad
 
 
 @pytest.mark.parametrize("size", range(2, 9))
 @pytest.mark.parametrize("n", range(2, 20))
 def test_no_piece_is_a_single_sample_or_much_above_the_size(n, size):
-    pieces = Part(nn.Identity(), [], torch.zeros(n), size).pieces()
+    pieces = Segment(nn.Identity(), [], torch.zeros(n), size).pieces()
     sizes = [piece.stop - piece.start for piece in pieces]
     assert sum(sizes) == n
     assert 2 <= min(sizes) <= max(sizes) <= max(size, 3)
@@ -267,7 +269,7 @@ def test_no_piece_is_a_single_sample_or_much_above_the_size(n, size):
 
 def test_refused():
     net, (a, b) = network("none"), views(9)
-    parts = {"a": Part(net, [net], a, 4), "b": Part(net, [net], b, 4)}
+    parts = {"a": Segment(net, [net], a, 4), "b": Segment(net, [net], b, 4)}
     loss = cached_loss(parts, loss_of)["loss"]
     loss.backward(retain_graph=True)
     with pytest.raises(ContractError, match="twice"):
@@ -276,4 +278,4 @@ def test_refused():
     with pytest.raises(ContractError, match=r"trains parameters of shape \(4,\) itself"):
         cached_loss(parts, lambda z: {"loss": (z["a"] * own).sum()})
     with pytest.raises(ConfigError, match="micro_batch_size=0"):
-        Part(net, [net], a, 0)
+        Segment(net, [net], a, 0)

@@ -113,9 +113,9 @@ def turned_views(batch: dict) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return a, b, turned, turns
 
 
-def train(world: World, batches: list, memory: list[tuple[int, Tensor]]) -> World:
+def train(global_model: World, batches: list, memory: list[tuple[int, Tensor]]) -> World:
     """Lines 2 to 17 of algorithm 1; the memory takes the target's projections."""
-    local = copy.deepcopy(world)
+    local = copy.deepcopy(global_model)
     sgd = torch.optim.SGD(
         [*local.online.parameters(), *local.head.parameters()],
         lr=RATE,
@@ -128,8 +128,8 @@ def train(world: World, batches: list, memory: list[tuple[int, Tensor]]) -> Worl
         a, b, turned, turns = turned_views(batch)
         with torch.no_grad():
             z = unit(local.target(a))
-            p = [softmax(row @ world.centroids.T / TAU) for row in z]
-        q = [softmax(row @ world.centroids.T / TAU) for row in unit(local.online(b))]
+            p = [softmax(row @ global_model.centroids.T / TAU) for row in z]
+        q = [softmax(row @ global_model.centroids.T / TAU) for row in unit(local.online(b))]
         clusters = sum(-(pi * qi.log()).sum() for pi, qi in zip(p, q, strict=True)) / len(p)
         guesses = local.head(local.online(turned))
         rotations = sum(-softmax(g)[k].log() for g, k in zip(guesses, turns, strict=True))
@@ -152,7 +152,7 @@ def recollect(memory: list[tuple[int, Tensor]]) -> Tensor:
     return torch.stack(list(seen.values()))
 
 
-def first_phase(workload, world: World) -> Tensor:
+def first_phase(workload, global_model: World) -> Tensor:
     """Every client's centroids under the initial target network."""
     found = []
     for client in range(len(SIZES)):
@@ -160,7 +160,7 @@ def first_phase(workload, world: World) -> Tensor:
         data = ClientData(samples=workload.samples["train"], rows=workload.parts[client])
         draw = torch.Generator().manual_seed(derive_seed(seed, "order"))
         order, memory = torch.randperm(len(data), generator=draw)[:MEMORY].tolist(), []
-        target = copy.deepcopy(world.target).train()
+        target = copy.deepcopy(global_model.target).train()
         for step, start in enumerate(range(0, len(order), BATCH)):
             positions = order[start : start + BATCH]
             if len(positions) >= 2:
@@ -172,43 +172,49 @@ def first_phase(workload, world: World) -> Tensor:
     return torch.cat(found)
 
 
-def average(world: nn.Module, clients: list[nn.Module]) -> None:
+def average(global_model: nn.Module, clients: list[nn.Module]) -> None:
     states = [client.state_dict() for client in clients]
-    for name, value in world.state_dict().items():
+    for name, value in global_model.state_dict().items():
         if value.is_floating_point():
             shares = [n / sum(SIZES) * s[name] for n, s in zip(SIZES, states, strict=True)]
             value.copy_(sum(shares))
 
 
 def reference(workload) -> World:
-    world = World()
-    world.centroids = cluster_globally(first_phase(workload, world), world.centroids)
+    global_model = World()
+    global_model.centroids = cluster_globally(
+        first_phase(workload, global_model), global_model.centroids
+    )
     locals_, points = [], []
     for client in range(len(SIZES)):
         seed, memory = derive_seed(5, "client", 1, 1, client), []
         data = ClientData(samples=workload.samples["train"], rows=workload.parts[client])
         plan = SeededBatches(data, Plan(batch_size=BATCH, epochs=EPOCHS), seed)
         batches = [batch for _ in range(EPOCHS) for batch in plan]
-        locals_.append(train(world, batches, memory))
+        locals_.append(train(global_model, batches, memory))
         points.append(cluster_locally(recollect(memory), derive_seed(seed, "clusters")))
     for part in ("online", "target", "head"):
-        average(getattr(world, part), [getattr(local, part) for local in locals_])
-    world.centroids = cluster_globally(torch.cat(points), world.centroids)
-    return world
+        average(getattr(global_model, part), [getattr(local, part) for local in locals_])
+    global_model.centroids = cluster_globally(torch.cat(points), global_model.centroids)
+    return global_model
 
 
 @pytest.fixture(scope="module")
-def world() -> World:
+def global_model() -> World:
     return reference(tiny_workload(CONFIG))
 
 
 @pytest.mark.parametrize("executor", ["bare", "lightning"])
 def test_the_first_phase_and_a_round_are_those_of_the_algorithms(
-    executor: str, world: World
+    executor: str, global_model: World
 ) -> None:
     ran = federate(tiny_workload(CONFIG, executor=executor))
     slots = ran.state.server.slots
-    parts = {"online": world.online, "target": world.target, "rotation": world.head}
+    parts = {
+        "online": global_model.online,
+        "target": global_model.target,
+        "rotation": global_model.head,
+    }
     for slot, module in parts.items():
         expected = module.state_dict()
         assert len(slots[slot]) == sum("num_batches" not in name for name in expected)
@@ -217,4 +223,4 @@ def test_the_first_phase_and_a_round_are_those_of_the_algorithms(
             torch.testing.assert_close(value, wanted, rtol=0, atol=1e-10)
             assert not torch.equal(value, ran.start.slots[slot][name]), name
     found = slots["centroids"]["centroids"]
-    torch.testing.assert_close(found, world.centroids, rtol=0, atol=1e-10)
+    torch.testing.assert_close(found, global_model.centroids, rtol=0, atol=1e-10)

@@ -134,21 +134,21 @@ def blended(net: nn.ModuleDict, own: nn.ModuleDict, share: float) -> None:
             p.copy_(share * q + (1 - share) * p)
 
 
-def reference(name: str, workload, world: nn.ModuleDict, option: float | None) -> dict:
+def reference(name: str, workload, global_model: nn.ModuleDict, option: float | None) -> dict:
     """The rounds; each client's target network, and the predictor or model that it keeps.
 
-    `option` is FedU's threshold; for FedEMA it is λ, and None finds λ in each first turn.
+    `option` is FedU's threshold; for FedEMA it is λ, and None finds λ in each first task.
     """
     targets, predictors, models, scales, ema = {}, {}, {}, {}, name == "fedema"
     for number in range(1, ROUNDS + 1):
         clients = []
         for client in range(len(SIZES)):
-            net = copy.deepcopy(world)
+            net = copy.deepcopy(global_model)
             if client in predictors:
                 net["predictor"] = copy.deepcopy(predictors[client])
             if client in models:
                 blended(net, *models[client])
-            target, before = targets.get(client) or copy.deepcopy(world), copy.deepcopy(net)
+            target, before = targets.get(client) or copy.deepcopy(global_model), copy.deepcopy(net)
             local_training(name, net, target, batches_of(workload, number, client))
             clients.append(net)
             targets[client] = target
@@ -161,7 +161,7 @@ def reference(name: str, workload, world: nn.ModuleDict, option: float | None) -
             else:
                 predictors.pop(client, None)
         states = [net.state_dict() for net in clients]
-        for key, value in world.state_dict().items():
+        for key, value in global_model.state_dict().items():
             if value.is_floating_point():
                 shares = [n / sum(SIZES) * s[key] for n, s in zip(SIZES, states, strict=True)]
                 value.copy_(sum(shares))
@@ -209,12 +209,12 @@ def test_two_rounds_are_those_of_the_formulas(name: str, option: float | None) -
     )
     workload = tiny_workload(config)
     ran = federate(workload)
-    world = networks(name)
-    for part, network in world.items():
+    global_model = networks(name)
+    for part, network in global_model.items():
         start = {k.removeprefix(PLACES[part]): v for k, v in ran.start.slots[part].items()}
         network.load_state_dict(start, strict=False)
-    targets = reference(name, workload, world, option)
-    for part, network in world.items():
+    targets = reference(name, workload, global_model, option)
+    for part, network in global_model.items():
         compare(ran.state.server.slots[part], network, PLACES[part])
     for client, kept in ran.kept.items():
         mine = {k: v for k, v in kept.items() if k.startswith("target.encoder.")}

@@ -15,7 +15,7 @@ from coterie.aggregation.robust import (
 from coterie.aggregation.rule import Rule
 from coterie.aggregation.stage import Contribution, PhaseRun
 from coterie.config.aggregation import AggregationConfig
-from coterie.contract.phase import Mean, Outcome, Phase
+from coterie.contract.phase import Outcome, Phase, WeightedUpdate
 from tests.builders.sums import fold, mean_of
 
 
@@ -115,7 +115,7 @@ def test_a_trimmed_mean_in_sixteen_bits_is_rounded_once():
 
 
 def test_a_contribution_goes_into_the_sums_or_whole_to_the_server_never_both():
-    up = {"s": Mean(weight=7, tensors={"w": torch.ones(2)})}
+    up = {"s": WeightedUpdate(weight=7, tensors={"w": torch.ones(2)})}
     given = Contribution(outcome=Outcome(up=up), up=up)
     sent = {
         rule: Rule(AggregationConfig(rule=rule)).contribute(given, None)

@@ -7,7 +7,7 @@ import torch
 
 from coterie.aggregation.server_optimizer import server_step
 from coterie.config.aggregation import AggregationConfig
-from coterie.contract.phase import Mean
+from coterie.contract.phase import WeightedUpdate
 
 ROUNDS = 6
 
@@ -27,7 +27,7 @@ def walk(config, dtype=torch.float64):
     start, *sent = means(dtype)
     values, moments = [start], {}
     for mean in sent:
-        given = {"s": Mean(weight=3, tensors=mean)}
+        given = {"s": WeightedUpdate(weight=3, tensors=mean)}
         stepped, moments = server_step({"s": values[-1]}, given, moments, config)
         assert stepped["s"].weight == 3
         values.append(stepped["s"].tensors)
@@ -76,7 +76,7 @@ def test_adams_first_step_in_closed_form():
     config = AggregationConfig(optimizer="adam")
     slots = {"s": {"w": torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)}}
     delta = torch.tensor([0.3, -1e-5, 0.0], dtype=torch.float64)
-    given = {"s": Mean(weight=1, tensors={"w": slots["s"]["w"] + delta})}
+    given = {"s": WeightedUpdate(weight=1, tensors={"w": slots["s"]["w"] + delta})}
     stepped, _ = server_step(slots, given, {}, config)
     root = torch.sqrt(0.99 * 1e-6 + 0.01 * delta**2)
     expected = slots["s"]["w"] + 0.01 * 0.1 * delta / (root + 1e-3)
@@ -103,7 +103,7 @@ def test_running_statistics_are_averaged_and_never_stepped(optimizer):
     moments = {}
     for _ in range(3):
         slots = {"s": {**before, "w": torch.ones(2)}}
-        given = {"s": Mean(weight=1, tensors={**mean, "w": torch.zeros(2)})}
+        given = {"s": WeightedUpdate(weight=1, tensors={**mean, "w": torch.zeros(2)})}
         stepped, moments = server_step(slots, given, moments, config)
         assert all(torch.equal(stepped["s"].tensors[name], mean[name]) for name in mean)
         assert not torch.equal(stepped["s"].tensors["w"], torch.zeros(2))
@@ -114,7 +114,7 @@ def test_running_statistics_are_averaged_and_never_stepped(optimizer):
 def test_a_slot_that_nobody_sent_keeps_its_moments_and_inputs_stay():
     config = AggregationConfig(optimizer="adam")
     slots = {slot: {"w": torch.zeros(1)} for slot in "ab"}
-    given = {"a": Mean(weight=1, tensors={"w": torch.ones(1)})}
+    given = {"a": WeightedUpdate(weight=1, tensors={"w": torch.ones(1)})}
     kept = {"b": {"m/w": torch.tensor([5.0])}}
     stepped, moments = server_step(slots, given, kept, config)
     assert list(stepped) == ["a"]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from coterie.aggregation.clipping import STEPS, clipped
 from coterie.aggregation.exact import ExactMeans, Layout
-from coterie.contract.phase import Mean
+from coterie.contract.phase import WeightedUpdate
 
 SERVER = {
     "encoder": {"weight": torch.tensor([[0.5, -2.0], [1e-3, 7.0]]), "bias": torch.tensor([1.0])},
@@ -24,7 +24,7 @@ CLIPS = st.sampled_from([1e-3, 0.1, 1.0, 17.3, 1000.0])
 def contribution(seed, size):
     generator = torch.Generator().manual_seed(seed)
     return {
-        slot: Mean(
+        slot: WeightedUpdate(
             weight=1 + seed % 7,
             tensors={k: v + size * torch.randn(v.shape, generator=generator) for k, v in t.items()},
         )
@@ -32,13 +32,13 @@ def contribution(seed, size):
     }
 
 
-def lanes(clients, steps):
+def limbs(clients, steps):
     sums = ExactMeans(LAYOUTS)
     for client in clients:
         sums.add(clipped(contribution(*client), SERVER, LAYOUTS, steps))
     zeros = {slot: layout.zeros() for slot, layout in LAYOUTS.items()}
-    found = {slot: sums.lanes.get(slot, zeros[slot]) for slot in LAYOUTS}
-    assert all(not lane.low.any() for lane in found.values())
+    found = {slot: sums.sums.get(slot, zeros[slot]) for slot in LAYOUTS}
+    assert all(not limb.low.any() for limb in found.values())
     return torch.cat([found[slot].high.long() for slot in sorted(found)])
 
 
@@ -46,7 +46,7 @@ def lanes(clients, steps):
 @given(st.lists(st.tuples(SEEDS, SIZES), max_size=4), st.tuples(SEEDS, SIZES), CLIPS)
 def test_sums_with_and_without_a_client_differ_by_the_sensitivity(others, one, clip):
     steps = math.floor(clip * STEPS)
-    difference = lanes([*others, one], steps) - lanes(others, steps)
+    difference = limbs([*others, one], steps) - limbs(others, steps)
     assert sum(int(x) ** 2 for x in difference) <= steps**2
     assert Fraction(steps, STEPS) <= Fraction(clip)
 
@@ -79,6 +79,6 @@ def test_a_large_update_keeps_its_direction_and_has_the_whole_norm():
 
 
 def test_an_update_of_nothing_is_nothing():
-    sent = {slot: Mean(weight=3, tensors=tensors) for slot, tensors in SERVER.items()}
+    sent = {slot: WeightedUpdate(weight=3, tensors=tensors) for slot, tensors in SERVER.items()}
     found = clipped(sent, SERVER, LAYOUTS, STEPS)
     assert not any(v.any() for mean in found.values() for v in mean.tensors.values())

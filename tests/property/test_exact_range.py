@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coterie.aggregation.exact import ExactMeans, Layout
-from coterie.contract.phase import Mean
+from coterie.contract.phase import WeightedUpdate
 from coterie.errors import ContractError, RunError
 from tests.builders.sums import fold, mean_of
 
@@ -30,11 +30,11 @@ VALUES = st.floats(-LARGEST, LARGEST, width=32)
 )
 def test_what_is_refused_leaves_nothing_in_any_slot(tensor, weight, sentence):
     means = ExactMeans({s: Layout.of({"w": torch.zeros(2)}) for s in ("a", "b", "c")})
-    good = {"a": Mean(weight=2, tensors={"w": torch.ones(2)})}
+    good = {"a": WeightedUpdate(weight=2, tensors={"w": torch.ones(2)})}
     means.add(good)
-    bad = Mean(weight=weight, tensors={"w": tensor})
+    bad = WeightedUpdate(weight=weight, tensors={"w": tensor})
     with pytest.raises(ContractError) as caught:
-        means.add({**good, "b": bad, "c": Mean(weight=1, tensors={"w": torch.ones(2)})})
+        means.add({**good, "b": bad, "c": WeightedUpdate(weight=1, tensors={"w": torch.ones(2)})})
     assert sentence in str(caught.value)
     assert list(means.result()) == ["a"]
     assert means.result()["a"].weight == 2
@@ -48,13 +48,13 @@ def test_the_largest_value_is_still_taken():
 def test_integers_are_refused_with_the_remedy(kind):
     with pytest.raises(ContractError) as caught:
         Layout.of({"w": torch.zeros(1), "count": torch.zeros(1).to(kind)})
-    assert str(caught.value) == (f"'count' is {kind} and cannot be averaged; give it another rule.")
+    assert str(caught.value) == (f"'count' is {kind} and cannot be averaged; give it another role.")
 
 
 def raises_run_error(contributions, cut):
     try:
         means = fold(contributions[:cut])
-        means.merge(fold(contributions[cut:]).lanes)
+        means.merge(fold(contributions[cut:]).sums)
     except RunError:
         return True
     return False
@@ -100,8 +100,8 @@ def test_whether_a_sum_is_out_of_range_does_not_depend_on_the_order(values, rand
 def test_errors_of_range_name_the_limit_and_a_refused_merge_changes_nothing():
     means = fold([([1.0, 2.0, 3.0], WEIGHT_LIMIT)])
     with pytest.raises(RunError, match=f"Weights sum to {WEIGHT_LIMIT + 1}, over {WEIGHT_LIMIT}"):
-        means.merge(fold([([5.0] * 3, 1)]).lanes)
+        means.merge(fold([([5.0] * 3, 1)]).sums)
     assert mean_of(means).tolist() == [1.0, 2.0, 3.0]
     means = fold([([LARGEST] * 3, 2**18)])
     with pytest.raises(RunError, match=r"Weighted values sum to 4\.4e\+12, over 4\.4e\+12"):
-        means.add({"s": Mean(weight=1, tensors={"w": torch.ones(3)})})
+        means.add({"s": WeightedUpdate(weight=1, tensors={"w": torch.ones(3)})})

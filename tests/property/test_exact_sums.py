@@ -11,7 +11,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from coterie.aggregation.exact import ExactMeans, Layout, narrowed
-from coterie.contract.phase import Mean
+from coterie.contract.phase import WeightedUpdate
 from tests.builders.sums import bits, fold, mean_of, means_of
 
 LARGEST = 2.0**24
@@ -36,11 +36,11 @@ def test_neither_order_nor_grouping_changes_a_bit(contributions, random, workers
         shares[random.randrange(workers)].append(contribution)
     merged = means_of({"w": torch.zeros(3)})
     for share in shares:
-        merged.merge(fold(share).lanes)
+        merged.merge(fold(share).sums)
     assert bits(mean_of(merged)) == bits(mean_of(expected))
     assert merged.result()["s"].weight == expected.result()["s"].weight
-    for lane in ("high", "low", "weight", "bound"):
-        one, other = getattr(merged.lanes["s"], lane), getattr(expected.lanes["s"], lane)
+    for limb in ("high", "low", "weight", "bound"):
+        one, other = getattr(merged.sums["s"], limb), getattr(expected.sums["s"], limb)
         assert torch.equal(torch.as_tensor(one), torch.as_tensor(other))
 
 
@@ -55,7 +55,7 @@ def test_every_order_of_four_and_every_split_in_two():
     for order in itertools.permutations(given):
         for cut in range(5):
             means = fold(order[:cut])
-            means.merge(fold(order[cut:]).lanes)
+            means.merge(fold(order[cut:]).sums)
             found.add(tuple(bits(mean_of(means))))
     assert len(found) == 1
 
@@ -110,7 +110,7 @@ def test_bfloat16_is_summed_exactly_and_rounded_once(values, weight):
     tensors = [torch.tensor([v] * 3, dtype=torch.bfloat16) for v in values]
     means = means_of({"w": tensors[0]})
     for tensor in tensors:
-        means.add({"s": Mean(weight=weight, tensors={"w": tensor})})
+        means.add({"s": WeightedUpdate(weight=weight, tensors={"w": tensor})})
     mean = mean_of(means)
     exact = float(sum(Fraction(t[0].item()) for t in tensors) / len(tensors))
     assert mean.dtype is torch.bfloat16
@@ -123,15 +123,15 @@ def test_weights_near_a_ten_thousandth_survive_being_averaged_with_themselves():
     values = torch.randn(10_000) * 1e-4
     means = means_of({"w": values})
     for weight in (1, 359, 1797):
-        means.add({"s": Mean(weight=weight, tensors={"w": values})})
+        means.add({"s": WeightedUpdate(weight=weight, tensors={"w": values})})
     assert torch.equal(mean_of(means), values)
 
 
 def test_a_hand_computed_mean_keeps_shapes_and_weight():
     tensors = {"w": torch.tensor([[1.0, 2.0]]), "b": torch.tensor(-1.5), "none": torch.zeros(0)}
     means = means_of(tensors)
-    means.add({"s": Mean(weight=1, tensors=tensors)})
-    means.add({"s": Mean(weight=3, tensors={k: v * 5 for k, v in tensors.items()})})
+    means.add({"s": WeightedUpdate(weight=1, tensors=tensors)})
+    means.add({"s": WeightedUpdate(weight=3, tensors={k: v * 5 for k, v in tensors.items()})})
     [(slot, mean)] = means.result().items()
     assert (slot, mean.weight) == ("s", 4)
     assert mean.tensors["w"].tolist() == [[4.0, 8.0]]
@@ -141,14 +141,14 @@ def test_a_hand_computed_mean_keeps_shapes_and_weight():
 
 def test_a_slot_that_nobody_contributed_to_is_absent():
     means = ExactMeans({s: Layout.of({"w": torch.zeros(1)}) for s in ("a", "b")})
-    means.add({"b": Mean(weight=2, tensors={"w": torch.ones(1)})})
+    means.add({"b": WeightedUpdate(weight=2, tensors={"w": torch.ones(1)})})
     assert list(means.result()) == ["b"]
 
 
 def test_merging_leaves_the_other_sums_as_they_were():
     mine, other = fold([]), fold([([1.0] * 3, 1)])
-    mine.merge(other.lanes)
-    mine.merge(fold([([3.0] * 3, 1)]).lanes)
+    mine.merge(other.sums)
+    mine.merge(fold([([3.0] * 3, 1)]).sums)
     assert mean_of(mine).tolist() == [2.0] * 3
     assert mean_of(other).tolist() == [1.0] * 3
 
@@ -158,14 +158,14 @@ def test_merging_leaves_the_other_sums_as_they_were():
     st.lists(st.tuples(st.lists(VALUES, min_size=3, max_size=3), st.integers(1, 2**12)), min_size=1)
 )
 def test_the_lanes_hold_the_integers_of_the_definition(contributions):
-    lanes = fold(contributions).lanes["s"]
+    sums = fold(contributions).sums["s"]
     for element in range(3):
         high = low = 0
         for values, weight in contributions:
             value = Fraction(values[element]) * 2**20
             high += weight * round(value)
             low += weight * round((value - round(value)) * 2**40)
-        assert (int(lanes.high[element]), int(lanes.low[element])) == (high, low)
+        assert (int(sums.high[element]), int(sums.low[element])) == (high, low)
 
 
 @pytest.mark.parametrize(
@@ -179,18 +179,18 @@ def test_the_lanes_hold_the_integers_of_the_definition(contributions):
     ],
 )
 def test_sums_beyond_the_integers_of_float64_go_on_in_int64(value, weights, kind):
-    # 2^-21 - 2^-60 makes the lower lane as large as it gets, and odd.
+    # 2^-21 - 2^-60 makes the lower limb as large as it gets, and odd.
     values = [value, 2.0**-21 - 2.0**-60, -value]
     for order in itertools.permutations(weights):
         means = fold([(values, weight) for weight in order], torch.float64)
-        assert means.lanes["s"].high.dtype == means.lanes["s"].low.dtype == kind
+        assert means.sums["s"].high.dtype == means.sums["s"].low.dtype == kind
         merged = fold([(values, order[0])], torch.float64)
-        merged.merge(fold([(values, weight) for weight in order[1:]], torch.float64).lanes)
+        merged.merge(fold([(values, weight) for weight in order[1:]], torch.float64).sums)
         for found in (means, merged):
             total = sum(weights)
-            high = [int(number) for number in found.lanes["s"].high]
+            high = [int(number) for number in found.sums["s"].high]
             assert high == [int(value) * 2**20 * total, 0, -int(value) * 2**20 * total]
-            assert int(found.lanes["s"].low[1]) == (2**39 - 1) * total
+            assert int(found.sums["s"].low[1]) == (2**39 - 1) * total
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from coterie.datamodules.decoding import Form, UnreadablePictureError, decode
+from coterie.datamodules.decoding import PixelFormat, UnreadablePictureError, decode
 from coterie.datamodules.idx import read_idx
 from coterie.datamodules.manifest import Manifest
 from coterie.datamodules.npz import NPZ
@@ -70,7 +70,7 @@ def read(path):
         return Manifest(config).arrays()
     if path.name.startswith("x-ubyte"):
         return read_idx(path)
-    return decode(path, path.name, Form(mode="L"))
+    return decode(path, path.name, PixelFormat(mode="L"))
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -112,7 +112,7 @@ def test_a_png_of_65535_squared_pixels(tmp_path):
         b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"\0" * 99))
     )
     with pytest.raises(UnreadablePictureError, match="has 4,295 million pixels; make it smaller"):
-        decode(content, "x.png", Form())
+        decode(content, "x.png", PixelFormat())
 
 
 def test_zip_and_gzip_bombs(tmp_path):

@@ -145,7 +145,7 @@ def test_any_header_of_weights(model, data):
 def test_any_record_of_a_checkpoint(tmp_path_factory, data):
     folder = tmp_path_factory.mktemp("c") / "checkpoints"
     state = RunState(
-        server=ServerState(slots={"a": {"w": torch.zeros(2)}}, round=1, facts={"s": 1})
+        server=ServerState(slots={"a": {"w": torch.zeros(2)}}, round=1, metadata={"s": 1})
     )
     backend = NoBackend()
     config = {"method": {"target": "m"}, "checkpoint": {"best": None}}

@@ -13,14 +13,14 @@ from coterie.aggregation.masking import open_sums
 from coterie.aggregation.masks import KEY_BYTES, add_mask
 from coterie.aggregation.secure_party import threshold
 from coterie.aggregation.shamir import combine, factors, split
-from coterie.contract.phase import Mean
+from coterie.contract.phase import WeightedUpdate
 from coterie.errors import RunError
 from tests.builders.masked import (
     LAYOUTS,
     Processes,
     contribution,
     phase_run,
-    same_lanes,
+    same_sums,
     unmasked,
 )
 
@@ -64,7 +64,7 @@ def test_dropouts_up_to_the_threshold_leave_the_bits_of_the_sum_and_more_are_ref
     opened = open_sums(processes.exchange, phase_run(), processes.clients, last=True)
     counted = left(processes, *STEPS[:3])
     expected = [g for each in processes.calls.values() for c, g in each.items() if c in counted]
-    assert same_lanes(opened.lanes, unmasked(expected))
+    assert same_sums(opened.sums, unmasked(expected))
     assert sorted(opened.lost) == sorted(
         call for call, step in processes.dies.items() if step != "reveal"
     )
@@ -78,13 +78,13 @@ def test_an_attempt_that_is_made_again_has_unmasked_nothing_and_gives_the_same_b
     if not processes.dies or sum(map(len, living.values())) < 2:
         return
     opened = open_sums(processes.exchange, phase_run(), processes.clients, last=False)
-    assert opened.lanes is None
+    assert opened.sums is None
     assert all(step != "reveal" for step, *_ in processes.seen)
     first = sent(processes, "mask")
     processes.seen.clear()
     again = open_sums(processes.exchange, phase_run(), living, last=True)
     expected = [given for call in living for given in processes.calls[call].values()]
-    assert same_lanes(again.lanes, unmasked(expected))
+    assert same_sums(again.sums, unmasked(expected))
     second = sent(processes, "mask")
     for call in first.keys() & second.keys():
         assert (first[call] != second[call]).all()
@@ -104,7 +104,7 @@ def uniform(vector):
 def large(clients, size=20_000):
     """Processes with one client each, whose contributions are all the same small numbers."""
     layouts = {"w": Layout.of({"w": torch.zeros(size)})}
-    given = {"w": Mean(weight=7, tensors={"w": torch.full((size,), 0.25)})}
+    given = {"w": WeightedUpdate(weight=7, tensors={"w": torch.full((size,), 0.25)})}
     processes = Processes({call: {call: given} for call in range(clients)}, layouts=layouts)
     return processes, phase_run(layouts), given
 
@@ -179,7 +179,7 @@ def test_one_client_cannot_be_read_from_all_that_the_driver_saw_and_one_share_to
 def test_two_slots_of_which_nobody_sends_one_give_one_sum():
     given = contribution([1.0] * 8, 5, both=False)
     processes = Processes({1: {0: given}, 2: {1: given}})
-    assert open_sums(
-        processes.exchange, phase_run(), processes.clients, last=True
-    ).lanes.keys() == {"a"}
+    assert open_sums(processes.exchange, phase_run(), processes.clients, last=True).sums.keys() == {
+        "a"
+    }
     assert LAYOUTS.keys() == {"a", "b"}

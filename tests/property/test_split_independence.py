@@ -74,7 +74,7 @@ def test_any_split_gives_the_same_bits(
     owner = generator.choice(clients, len(SAMPLES), p=shares)
     parts = [np.flatnonzero(owner == client) for client in range(clients)]
     found = trained(name, [generator.permutation(part) for part in parts if len(part)])
-    assert found.facts == expected.facts
+    assert found.metadata == expected.metadata
     assert found.slots.keys() == expected.slots.keys()
     for slot, tensors in expected.slots.items():
         for key, value in tensors.items():
@@ -85,4 +85,4 @@ def test_clients_of_one_class_are_a_split_too(whole: tuple[str, ServerState]) ->
     name, expected = whole
     digits = load_digits().target[: len(SAMPLES)]
     found = trained(name, [np.flatnonzero(digits == digit) for digit in range(10)])
-    assert found.facts == expected.facts
+    assert found.metadata == expected.metadata

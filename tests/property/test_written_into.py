@@ -19,7 +19,7 @@ from tests.builders.cfcl import short
 from tests.builders.federation import SIZES, federate, same_bits, tiny_workload
 
 RUN = {"faults": {"on_client_failure": "retry", "min_participation": 0.1}}
-PLACES = ("slots", "state", "mail", "data", "labels", "phase", "module")
+PLACES = ("slots", "state", "peer_messages", "data", "labels", "phase", "module")
 
 
 def scribble(value):
@@ -50,9 +50,9 @@ class Scribbler:
     def client(self, client, phase, slots):
         if client.id != self.culprit:
             return self.method.client(client, phase, slots)
-        turn = phase.round, phase.step, phase.name
-        if self.fails and turn not in self.failed:
-            self.failed.add(turn)
+        task = phase.round, phase.step, phase.name
+        if self.fails and task not in self.failed:
+            self.failed.add(task)
             self._scribble(client, phase, slots)
             raise ValueError("it fails, and is asked again")
         done = _copy(self.method.client(client, phase, slots))
@@ -63,7 +63,7 @@ class Scribbler:
         given = {
             "slots": [slots],
             "state": [client.state],
-            "mail": [client.mail],
+            "peer_messages": [client.peer_messages],
             "data": [client.data.samples, client.data.rows, client.data.take()],
             "labels": [client.data.labels],
             "phase": [getattr(phase, each.name) for each in fields(phase)],

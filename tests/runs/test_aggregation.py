@@ -41,7 +41,7 @@ def federated(**aggregation):
 def last_round(ran, slot="encoder"):
     """The server's slot before and after round 2, and what its three clients sent."""
     before, phase, _, _, after = ran.spy.served[1]
-    sent = [t.outcome.up[slot].tensors for t in ran.spy.turns if t.phase.round == phase.round]
+    sent = [t.outcome.up[slot].tensors for t in ran.spy.tasks if t.phase.round == phase.round]
     stacked = {name: torch.stack([tensors[name] for tensors in sent]).numpy() for name in sent[0]}
     return before.slots[slot], after.slots[slot], stacked
 
@@ -63,7 +63,7 @@ def test_a_rule_joins_what_the_clients_sent(rule):
         if rule == "median":
             assert np.array_equal(after[name].numpy(), expected)
     assert [mean.weight for mean in ran.spy.served[1][2].values()] == [3, 3]
-    assert all(turn.updates == {} for done in ran.commits for turn in done.result.turns)
+    assert all(one.updates == {} for done in ran.commits for one in done.result.client_results)
 
 
 def test_weighted_without_optimiser_is_the_default_to_the_bit():

@@ -28,7 +28,7 @@ def audited(folder, *arguments):
 
 
 def messages(record):
-    return {(sent["kind"], sent["key"]): sent for sent in record["messages"]}
+    return {(sent["type"], sent["key"]): sent for sent in record["messages"]}
 
 
 def rows(folder):
@@ -112,11 +112,11 @@ def test_under_masks_the_sum_counts(vectors, tmp_path):
 @pytest.mark.parametrize(
     ("choice", "key", "fewest"),
     [
-        ("kfed", ("record", "centroids"), 2),  # privacy.minimum
-        ("orchestra", ("record", "centroids"), 2),
-        ("prototypes", ("record", "points"), 3),
-        ("cfcl", ("mail", "reserve_samples"), 1),
-        ("ffcm", ("record", "centroids"), 1),
+        ("kfed", ("gathered", "centroids"), 2),  # privacy.k_anonymity
+        ("orchestra", ("gathered", "centroids"), 2),
+        ("prototypes", ("gathered", "points"), 3),
+        ("cfcl", ("peer_message", "reserve_samples"), 1),
+        ("ffcm", ("gathered", "centroids"), 1),
     ],
 )
 def test_the_fewest_samples_behind_what_methods_send(choice, key, fewest, tmp_path):
@@ -154,7 +154,7 @@ def test_a_run_without_messages_or_of_silos_is_refused_in_a_sentence(overfitted,
     assert "it does not say what clients sent" in " ".join(capsys.readouterr().err.split())
 
 
-@pytest.mark.parametrize("text", ["client,turns\nx,1\n", "client\n1\n", "client,turns\n1\n"])
+@pytest.mark.parametrize("text", ["client,tasks\nx,1\n", "client\n1\n", "client,tasks\n1\n"])
 def test_a_damaged_table_of_clients_is_refused_in_a_sentence(overfitted, tmp_path, capsys, text):
     run = shutil.copytree(overfitted, tmp_path / "run")
     (run / "clients.csv").write_text(text)

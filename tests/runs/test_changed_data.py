@@ -126,11 +126,17 @@ def test_other_clients_do_not_fit_a_server_that_knows_each(tmp_path):
 
 def test_clients_keep_their_states_by_name():
     state = RunState(
-        server=ServerState(slots={}), states={0: "a", 1: "b"}, mail={1: {0: "a to b", 1: "own"}}
+        server=ServerState(slots={}),
+        states={0: "a", 1: "b"},
+        peer_messages={1: {0: "a to b", 1: "own"}},
     )
     state.ledger.received = {0: 5, 1: 7}
     follow_clients(state, {"clients": ["ann", "bob"]}, {"clients": ["zoe", "bob"]})
-    assert (state.states, state.mail, state.ledger.received) == ({1: "b"}, {1: {1: "own"}}, {1: 7})
+    assert (state.states, state.peer_messages, state.ledger.received) == (
+        {1: "b"},
+        {1: {1: "own"}},
+        {1: 7},
+    )
 
 
 def test_a_digest_sees_any_change_and_costs_little():

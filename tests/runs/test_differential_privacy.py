@@ -21,7 +21,7 @@ NOISE = ("privacy.dp.clip=0.05", "privacy.dp.noise_multiplier=2")
 FEDAVG = (*small("fedavg"), "encoder=mlp", *NOISE, "method.rounds=4", "checkpoint.every=1")
 KMEANS = (*small("kmeans"), *NOISE, "privacy.dp.clip=4", "method.restarts=1", "method.iterations=3")
 PROTOTYPES = (*NOISE, "privacy.dp.clip=1", "method.prototypes=30", "data.limit=1000")
-RECORD = (*FEDAVG[:-2], "privacy.dp.unit=record", "method.epochs=2", *FEDAVG[-2:])
+SAMPLE = (*FEDAVG[:-2], "privacy.dp.unit=sample", "method.epochs=2", *FEDAVG[-2:])
 ORCHESTRA = (
     *small("orchestra"),
     "method.privacy=local_dp",
@@ -41,7 +41,7 @@ def same_key(monkeypatch):
 KINDS = [
     pytest.param(FEDAVG, id="fedavg"),
     pytest.param(KMEANS, id="kmeans"),
-    pytest.param(RECORD, id="record", marks=pytest.mark.slow),
+    pytest.param(SAMPLE, id="record", marks=pytest.mark.slow),
 ]
 
 
@@ -81,7 +81,7 @@ def test_the_run_ends_before_the_round_that_its_budget_does_not_pay_for(tmp_path
 
 def test_training_that_protects_samples_pays_for_each_epoch(tmp_path):
     budget = epsilon(4, 2.0, 1e-5) + 0.01
-    _, notes = train(tmp_path / "run", *RECORD, f"privacy.dp.budget={budget}")
+    _, notes = train(tmp_path / "run", *SAMPLE, f"privacy.dp.budget={budget}")
     known = summary(tmp_path / "run")
     assert (known["status"], known["rounds"]) == ("completed", 2)
     assert spent(tmp_path / "run") == [epsilon(2, 2.0, 1e-5), epsilon(4, 2.0, 1e-5)]
@@ -107,7 +107,7 @@ def test_a_raised_budget_goes_on_to_the_bits_of_a_run_that_had_it(tmp_path, same
     [
         (2, FEDAVG),
         *(pytest.param(*row, marks=pytest.mark.slow) for row in ((1, FEDAVG), (3, FEDAVG))),
-        pytest.param(2, RECORD, marks=pytest.mark.slow),
+        pytest.param(2, SAMPLE, marks=pytest.mark.slow),
     ],
 )
 def test_a_run_that_is_resumed_has_the_same_bits_and_spends_nothing_twice(
@@ -241,7 +241,7 @@ def test_clients_do_not_tell_how_large_their_clusters_are(tmp_path, monkeypatch)
     told = []
 
     def seen(order, result):
-        told.extend(turn.smallest for turn in result.turns if turn.bytes_up)
+        told.extend(done.smallest for done in result.client_results if done.bytes_up)
         return sent_in(order, result)
 
     monkeypatch.setattr(loop, "sent_in", seen)
@@ -249,7 +249,7 @@ def test_clients_do_not_tell_how_large_their_clusters_are(tmp_path, monkeypatch)
     assert told
     assert not any(told)
     sent = [sent for row in rows(tmp_path / "run", "messages") for sent in row.get("messages", ())]
-    slots = [each for each in sent if each["kind"] == "slot"]
+    slots = [each for each in sent if each["type"] == "slot"]
     assert slots
     assert {row["samples"] for row in slots} == {None}
 
@@ -286,7 +286,7 @@ def test_a_projector_with_batch_norm_keeps_its_statistics(tmp_path):
     ["fedsimclr", "fedbyol", "fedsimsiam", "fedu", "rotpred", "specloss", "fedcc", "ifca"],
 )
 def test_methods_whose_samples_have_no_gradients_of_their_own_are_refused(choice, tmp_path):
-    keys = (*small(choice), "encoder=mlp", *NOISE, "privacy.dp.unit=record")
+    keys = (*small(choice), "encoder=mlp", *NOISE, "privacy.dp.unit=sample")
     with pytest.raises(ConfigError, match=r"privacy\.dp|groups of the method"):
         train(tmp_path / "run", *keys)
     assert not (tmp_path / "run").exists()
@@ -295,16 +295,28 @@ def test_methods_whose_samples_have_no_gradients_of_their_own_are_refused(choice
 @pytest.mark.slow
 def test_moon_protects_samples_too(tmp_path):
     small_moon = (*small("moon"), "encoder=mlp", "method.rounds=1")
-    train(tmp_path / "run", *small_moon, *NOISE, "privacy.dp.unit=record")
+    train(tmp_path / "run", *small_moon, *NOISE, "privacy.dp.unit=sample")
     assert spent(tmp_path / "run")[-1] > 0
 
 
 @pytest.mark.parametrize(
     ("choice", "keys", "sentence"),
     [
-        ("kfed", NOISE, "privacy.dp.clip=0.05: clients send the record 'centroids' in phase"),
-        ("cfcl", NOISE, "privacy.dp.clip=0.05: clients send the mail 'reserve_samples' in phase"),
-        ("ffcm", NOISE, "privacy.dp.clip=0.05: clients send the record 'centroids' in phase"),
+        (
+            "kfed",
+            NOISE,
+            "privacy.dp.clip=0.05: clients send the gathered tensor 'centroids' in phase",
+        ),
+        (
+            "cfcl",
+            NOISE,
+            "privacy.dp.clip=0.05: clients send the peer message 'reserve_samples' in phase",
+        ),
+        (
+            "ffcm",
+            NOISE,
+            "privacy.dp.clip=0.05: clients send the gathered tensor 'centroids' in phase",
+        ),
         (
             "prototypes",
             (*NOISE, "aggregation.optimizer=momentum"),
@@ -315,17 +327,17 @@ def test_moon_protects_samples_too(tmp_path):
         (
             "ccfc",
             (*NOISE, "encoder=mlp"),
-            "privacy.dp.clip=0.05: clients send the record 'centroids'",
+            "privacy.dp.clip=0.05: clients send the gathered tensor 'centroids'",
         ),
         ("fedcc", NOISE, "encoder: a batch norm's running statistics are not sent under"),
-        ("fedavg", (*NOISE, "privacy.dp.unit=record", "encoder=conv3"), "is a BatchNorm2d, behind"),
-        ("fedavg", (*RECORD[1:], "privacy.dp.delta=0.1"), "privacy.dp.delta=0.1: with 200 samples"),
-        ("fedavg", (*RECORD[1:], "privacy.dp.budget=1"), "a single round spends"),
-        ("fedavg", ("privacy.dp.unit=record",), "unit=record: give clip and noise_multiplier too"),
+        ("fedavg", (*NOISE, "privacy.dp.unit=sample", "encoder=conv3"), "is a BatchNorm2d, behind"),
+        ("fedavg", (*SAMPLE[1:], "privacy.dp.delta=0.1"), "privacy.dp.delta=0.1: with 200 samples"),
+        ("fedavg", (*SAMPLE[1:], "privacy.dp.budget=1"), "a single round spends"),
+        ("fedavg", ("privacy.dp.unit=sample",), "unit=sample: give clip and noise_multiplier too"),
         (
             "fedavg",
-            (*NOISE, "privacy.dp.unit=record", "compile=default", "encoder=mlp"),
-            "compile=default: under privacy.dp.unit=record each sample's gradient comes from hooks",
+            (*NOISE, "privacy.dp.unit=sample", "compile=default", "encoder=mlp"),
+            "compile=default: under privacy.dp.unit=sample each sample's gradient comes from hooks",
         ),
         ("fedavg", (*NOISE, "aggregation.rule=median"), "aggregation.rule=median: noise under"),
         ("fedavg", (*NOISE, "privacy.dp.delta=0.4"), "privacy.dp.delta=0.4: with 5 clients that"),

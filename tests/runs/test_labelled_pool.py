@@ -98,11 +98,11 @@ def test_it_needs_labels_and_data_that_the_driver_has(tmp_path: Path) -> None:
     unlabelled = ("data=npz", f"data.path={tmp_path / 'v.npz'}", "partition=iid")
     with pytest.raises(DataError, match=r"^labelled_pool=0\.2: data=v has no labels; leave it out"):
         read_and_split(compose(*TINY, *unlabelled, "augmentation=noise", POOL))
-    silos = (
-        "data=silos",
+    sites = (
+        "data=node_local",
         f"data.clients={{a: {tmp_path}}}",
         "partition=by_client",
         "data.source={target: coterie.datamodules.folders:ClassFolders, size: 8}",
     )
     with pytest.raises(ConfigError, match=r"^labelled_pool=0\.2: data that stays with its clients"):
-        assemble(compose("experiment=fedmcc_digits", "cluster=serial", *silos, POOL))
+        assemble(compose("experiment=fedmcc_digits", "cluster=serial", *sites, POOL))

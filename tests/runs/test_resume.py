@@ -118,7 +118,7 @@ def test_silos_in_another_order_are_refused():
     """Clients are numbered in that order."""
     source = "data.source={target: coterie.datamodules.folders:ClassFolders, size: 8}"
     one, other = (
-        compose("experiment=fedmcc_digits", "data=silos", source, f"data.clients={clients}")
+        compose("experiment=fedmcc_digits", "data=node_local", source, f"data.clients={clients}")
         for clients in ("{a: /x, b: /y}", "{b: /y, a: /x}")
     )
     assert check_same_run(dump_config(one), one) == ""

@@ -59,7 +59,7 @@ def test_it_has_the_final_scores_bytes_and_clients(ran, page):
     assert ABOUT in text
     assert "completed" in text
     assert "to the server encoder" in text
-    assert "client samples turns failures loss seconds bytes down bytes up bytes peer" in text
+    assert "client samples tasks failures loss seconds bytes down bytes up bytes peer" in text
     assert "method.batch_size 16" in text  # differs from its default
     assert "checkpoint.keep " not in text  # does not
 
@@ -69,7 +69,7 @@ def test_the_clients_add_up_to_the_run(ran):
     summary = json.loads((ran.run_dir / "summary.json").read_text())
     assert [row["client"] for row in rows] == ["0", "1", "2"]
     assert sum(int(row["samples"]) for row in rows) == 100
-    assert {row["turns"] for row in rows} == {"2"}
+    assert {row["tasks"] for row in rows} == {"2"}
     assert sum(int(row["bytes_down"]) for row in rows) == summary["bytes"]["down"]
     assert sum(int(row["bytes_up"]) for row in rows) == summary["bytes"]["up"]
 
@@ -90,7 +90,7 @@ needs_chromium = pytest.mark.skipif(
 ODD = {
     "figures/a.png": [b"", b"x", bytes(40)],
     "summary.json": [b"{", b"[]", b"{}\xff", b'{"metrics": 3}', b'{"failures": 3}'],
-    "clients.csv": [b"", b"client\n", b"client,turns\nx\n", b"\xff"],
+    "clients.csv": [b"", b"client\n", b"client,tasks\nx\n", b"\xff"],
     "skipped.csv": [b"", b"file\n"],
     "metrics.jsonl": [b'{"scope": "server"}\n', b'{"scope": "server", "round": "x"}\n', b"\xff"],
 }
@@ -110,7 +110,7 @@ def test_odd_files_are_a_page_or_a_sentence(ran, capsys, tmp_path, name):
 
 def test_a_run_with_an_odd_figure_in_its_folder_completes(tmp_path):
     class Litter(RunCallback):
-        def on_run_start(self, experiment, facts):
+        def on_run_start(self, experiment, details):
             (tmp_path / "run" / "figures").mkdir(exist_ok=True)
             (tmp_path / "run" / "figures" / "a.png").touch()
 

@@ -9,7 +9,7 @@ from coterie import Federation
 from coterie.checkpoints.checkpoint import has_checkpoint
 from coterie.commands.compose import compose
 from coterie.errors import ConfigError, RunError
-from coterie.execution.events import CallDone, TurnDone
+from coterie.execution.events import CallDone, ClientResult
 from coterie.execution.serial import SerialBackend
 from tests.builders.every_method import small
 from tests.builders.runs import SERIAL, model_files
@@ -51,9 +51,9 @@ def test_a_run_under_masks_leaves_the_same_model(choice, tmp_path, monkeypatch):
     assert steps == ["advertise", "share", "mask", "reveal"] * calls
     for event in seen:
         if isinstance(event, CallDone):
-            assert event.lanes == {}
-        if isinstance(event, TurnDone):
-            assert (event.updates, event.mail, event.records.fields) == ({}, {}, ())
+            assert event.sums == {}
+        if isinstance(event, ClientResult):
+            assert (event.updates, event.peer_messages, event.gathered.fields) == ({}, {}, ())
     assert "bytes/up/secure_aggregation" in json.dumps(rows(tmp_path / "masked"))
     assert "bytes/down/secure_aggregation" in json.dumps(rows(tmp_path / "masked"))
 
@@ -100,10 +100,18 @@ def test_a_sum_of_one_client_is_refused_before_the_run(keys, round_, tmp_path):
 @pytest.mark.parametrize(
     ("choice", "keys", "sentence"),
     [
-        ("kfed", (), "clients send the record 'centroids' in phase 'centroids', which is no sum"),
-        ("ccfc", ("method.warmup_rounds=1",), "clients send the record 'centroids'"),
-        ("fedmcc", ("method.cluster_heads=2",), "clients send the record 'head_losses'"),
-        ("cfcl", (), "clients send the mail 'reserve_samples' in phase 'push', which is no sum"),
+        (
+            "kfed",
+            (),
+            "clients send the gathered tensor 'centroids' in phase 'centroids', which is no sum",
+        ),
+        ("ccfc", ("method.warmup_rounds=1",), "clients send the gathered tensor 'centroids'"),
+        ("fedmcc", ("method.cluster_heads=2",), "clients send the gathered tensor 'head_losses'"),
+        (
+            "cfcl",
+            (),
+            "clients send the peer message 'reserve_samples' in phase 'push', which is no sum",
+        ),
         ("fedavg", ("aggregation.rule=median",), "aggregation.rule=median: it needs each client's"),
     ],
 )

@@ -98,7 +98,7 @@ def test_every_evaluation_has_a_table_of_the_clients(runs):
     assert [table["nrows"] for table in tables] == [3, 3]  # after round 1, and at the end
     (files,) = (folder / "wandb").glob("offline-run-*/files")
     table = json.loads((files / tables[-1]["path"]).read_text())
-    names = ["client", "samples", "turns", "failures", "loss", "seconds"]
+    names = ["client", "samples", "tasks", "failures", "loss", "seconds"]
     assert table["columns"] == [*names, "bytes_down", "bytes_up", "bytes_peer"]
     assert [row[:4] for row in table["data"]] == [[0, 34, 2, 0], [1, 33, 2, 0], [2, 33, 2, 0]]
 

@@ -1,4 +1,4 @@
-"""Noise that clients add to their own records, in phases with an ε: `Client.noisy`."""
+"""Noise that clients add to their own gathered tensors, in phases with an ε: `Client.noisy`."""
 
 import hmac
 from collections.abc import Mapping

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from coterie.aggregation.exact import Layout
-from coterie.contract.phase import Mean, Slots, Tensors
-from coterie.contract.rules import is_statistic
+from coterie.contract.phase import Slots, Tensors, WeightedUpdate
+from coterie.contract.roles import is_statistic
 
 STEPS = 2**20
-"""Steps of the lattice per unit: one is the unit of the high lane of an exact sum."""
+"""Steps of the lattice per unit: one is the unit of the high limb of an exact sum."""
 _SMALLER = 1 - 2.0**-40
 
 
@@ -35,8 +35,8 @@ class Sensitivity:
 
 
 def clipped(
-    up: Mapping[str, Mean], received: Slots, layouts: Mapping[str, Layout], steps: int
-) -> dict[str, Mean]:
+    up: Mapping[str, WeightedUpdate], received: Slots, layouts: Mapping[str, Layout], steps: int
+) -> dict[str, WeightedUpdate]:
     """A client's update, clipped; running statistics of BatchNorm stay as they were.
 
     Args:
@@ -55,7 +55,9 @@ def clipped(
     while _squares(whole := [(update * scale).trunc() for update in updates]) > steps**2:
         scale *= _SMALLER
     parts = zip(slots, whole, strict=True)
-    return {slot: Mean(weight=1, tensors=_split(part, layouts[slot])) for slot, part in parts}
+    return {
+        slot: WeightedUpdate(weight=1, tensors=_split(part, layouts[slot])) for slot, part in parts
+    }
 
 
 def _update(sent: Tensors, received: Tensors) -> dict[str, Tensor]:

@@ -19,8 +19,8 @@ from torch import Tensor
 
 from coterie.aggregation.stage import Contribution, Stage, StageTask, Start
 from coterie.config.aggregation import AggregationConfig
-from coterie.contract.phase import Mean
-from coterie.contract.rules import is_statistic
+from coterie.contract.phase import WeightedUpdate
+from coterie.contract.roles import is_statistic
 from coterie.contract.seeds import derive_seed
 from coterie.errors import ConfigError
 
@@ -140,7 +140,7 @@ def _flat(value: Tensor) -> Tensor:
     return value.detach().reshape(-1).double()
 
 
-def _restored(slot: str, mean: Mean, task: StageTask, coarse: Updates) -> Mean:
+def _restored(slot: str, mean: WeightedUpdate, task: StageTask, coarse: Updates) -> WeightedUpdate:
     """What the server makes of a compressed contribution."""
     tensors = {
         name: (_flat(task.received[slot][name]) + coarse[f"{slot}/{name}"])
@@ -150,10 +150,10 @@ def _restored(slot: str, mean: Mean, task: StageTask, coarse: Updates) -> Mean:
         else value
         for name, value in mean.tensors.items()
     }
-    return Mean(weight=mean.weight, tensors=tensors)
+    return WeightedUpdate(weight=mean.weight, tensors=tensors)
 
 
-def _entry(up: Mapping[str, Mean], key: str) -> int:
+def _entry(up: Mapping[str, WeightedUpdate], key: str) -> int:
     """Bytes of an entry of the tensor at a key."""
     return next(
         value.itemsize
@@ -163,7 +163,7 @@ def _entry(up: Mapping[str, Mean], key: str) -> int:
     )
 
 
-def _bytes(up: Mapping[str, Mean], sizes: Mapping[str, int]) -> dict[str, int]:
+def _bytes(up: Mapping[str, WeightedUpdate], sizes: Mapping[str, int]) -> dict[str, int]:
     """Slot to bytes: compressed tensors by their sizes, others whole, and the weight."""
     return {
         slot: _WEIGHT_BYTES

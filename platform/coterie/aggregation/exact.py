@@ -5,7 +5,7 @@ multiplied by the integer weight and summed in int64. Integer sums are associati
 over actors needs, and so do the masks of secure aggregation.
 
 The split is exact in the values' own precision, float32 or float64, because scaling by a power of
-two, rounding to an integer and the remainder are. Both precisions give the same lanes.
+two, rounding to an integer and the remainder are. Both precisions give the same sums.
 """
 
 import math
@@ -18,11 +18,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from coterie.contract.phase import Mean, Phase, Tensors
+from coterie.contract.phase import Phase, Tensors, WeightedUpdate
 from coterie.errors import ContractError, RunError
 
 _HIGH = 2.0**20
-_LOW = 2.0**40  # between the lanes: 2^20 * 2^40 = 2^60
+_LOW = 2.0**40  # between the limbs: 2^20 * 2^40 = 2^60
 _MAX_WEIGHT = 2**23  # |l| <= 2^39 and 2^39 * 2^23 = 2^62
 _MAX_SUM = 2**62  # of |h|, in units of 2^-20: sums of values stay under 2^42
 _MAX_VALUE = 2.0**24  # weights of a network that learns stay far below
@@ -37,7 +37,7 @@ class SumsExceededError(RunError):
 
 
 @dataclass
-class Lanes:
+class FixedPointSum:
     """A running exact sum of flattened tensors.
 
     The integers are held as float64, which is faster to add to, as long as `weight` and `bound`
@@ -56,7 +56,7 @@ class Lanes:
     weight: int = 0
     bound: int = 0
 
-    def merge(self, other: "Lanes") -> None:
+    def merge(self, other: "FixedPointSum") -> None:
         """Add another sum of the same tensors in place; the range is checked as in `add`."""
         self._grow(other.weight, other.bound)
         self.high += other.high.to(self.high.dtype)
@@ -87,7 +87,7 @@ class Lanes:
             torch.add(whole / _HIGH, part / (_HIGH * _LOW) + rest / self.weight, out=mean)
         return means
 
-    def __reduce__(self) -> tuple[Callable[..., "Lanes"], tuple[object, ...]]:
+    def __reduce__(self) -> tuple[Callable[..., "FixedPointSum"], tuple[object, ...]]:
         """Pickle as NumPy arrays, which move between processes without a copy."""
         return _received, (self.high.numpy(), self.low.numpy(), self.weight, self.bound)
 
@@ -111,11 +111,11 @@ class Lanes:
 
 def _received(
     high: NDArray[np.generic], low: NDArray[np.generic], weight: int, bound: int
-) -> Lanes:
+) -> FixedPointSum:
     with warnings.catch_warnings():
         # The memory may be read-only: received sums are only read, when merged into others.
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-        return Lanes(torch.from_numpy(high), torch.from_numpy(low), weight, bound)
+        return FixedPointSum(torch.from_numpy(high), torch.from_numpy(low), weight, bound)
 
 
 def _blocks(*flat: Tensor) -> Iterator[tuple[Tensor, ...]]:
@@ -169,7 +169,7 @@ def check_value(slot: str, layout: "Layout", weight: int, largest: float) -> Non
         )
 
 
-def heaviest(sizes: Mapping[int, int], phase: Phase) -> dict[int, int]:
+def max_weights(sizes: Mapping[int, int], phase: Phase) -> dict[int, int]:
     """The largest weight of each client, so that no order of clients exceeds the exact range.
 
     Args:
@@ -194,7 +194,7 @@ def check_weight(slot: str, layout: "Layout", weight: int, largest: float, limit
         layout: Its layout; sums over samples have a limit of their own.
         weight: The contribution's weight.
         largest: The magnitude of its largest value.
-        limit: The client's largest weight, of `heaviest`.
+        limit: The client's largest weight, of `max_weights`.
     """
     if weight > limit:
         raise ContractError(
@@ -241,7 +241,7 @@ class Layout:
             if not tensors[name].is_floating_point():
                 kind = tensors[name].dtype
                 raise ContractError(
-                    f"{name!r} is {kind} and cannot be averaged; give it another rule."
+                    f"{name!r} is {kind} and cannot be averaged; give it another role."
                 )
         shapes = tuple(tuple(tensors[name].shape) for name in names)
         dtypes = tuple(tensors[name].dtype for name in names)
@@ -261,9 +261,9 @@ class Layout:
         parts = zip(self.names, self.shapes, self.dtypes, torch.split(flat, sizes), strict=True)
         return {name: narrowed(part.reshape(shape), dtype) for name, shape, dtype, part in parts}
 
-    def zeros(self) -> Lanes:
+    def zeros(self) -> FixedPointSum:
         """An empty sum."""
-        return Lanes(*torch.zeros(2, self.elements, dtype=torch.float64))
+        return FixedPointSum(*torch.zeros(2, self.elements, dtype=torch.float64))
 
     @property
     def elements(self) -> int:
@@ -288,9 +288,9 @@ class ExactMeans:
 
     def __init__(self, layouts: dict[str, Layout]) -> None:
         self._layouts = layouts
-        self.lanes: dict[str, Lanes] = {}
+        self.sums: dict[str, FixedPointSum] = {}
 
-    def add(self, contributions: Mapping[str, Mean]) -> None:
+    def add(self, contributions: Mapping[str, WeightedUpdate]) -> None:
         """Add one client's contributions: all of them or, if one is refused, none.
 
         Raises:
@@ -304,23 +304,25 @@ class ExactMeans:
             for slot, c in contributions.items()
         }
         for slot, contribution in contributions.items():
-            lanes = self.lanes.get(slot) or self._layouts[slot].zeros()
-            lanes.add(flat[slot], contribution.weight, largest[slot])
-            self.lanes[slot] = lanes
+            sums = self.sums.get(slot) or self._layouts[slot].zeros()
+            sums.add(flat[slot], contribution.weight, largest[slot])
+            self.sums[slot] = sums
 
-    def merge(self, others: Mapping[str, Lanes]) -> None:
+    def merge(self, others: Mapping[str, FixedPointSum]) -> None:
         """Add another process's sums."""
-        for slot, lanes in others.items():
-            if slot in self.lanes:
-                self.lanes[slot].merge(lanes)
+        for slot, sums in others.items():
+            if slot in self.sums:
+                self.sums[slot].merge(sums)
             else:
-                self.lanes[slot] = Lanes(
-                    lanes.high.clone(), lanes.low.clone(), lanes.weight, lanes.bound
+                self.sums[slot] = FixedPointSum(
+                    sums.high.clone(), sums.low.clone(), sums.weight, sums.bound
                 )
 
-    def result(self) -> dict[str, Mean]:
+    def result(self) -> dict[str, WeightedUpdate]:
         """Slot to mean and total weight."""
         return {
-            slot: Mean(weight=lanes.weight, tensors=self._layouts[slot].restore(lanes.mean()))
-            for slot, lanes in sorted(self.lanes.items())
+            slot: WeightedUpdate(
+                weight=sums.weight, tensors=self._layouts[slot].restore(sums.mean())
+            )
+            for slot, sums in sorted(self.sums.items())
         }

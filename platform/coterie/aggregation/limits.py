@@ -4,11 +4,11 @@ import math
 from collections.abc import Mapping
 from typing import ClassVar
 
-from coterie.aggregation.exact import Layout, check_weight, heaviest, magnitude
+from coterie.aggregation.exact import Layout, check_weight, magnitude, max_weights
 from coterie.aggregation.stage import Contribution, PhaseRun, Stage, StageTask
 from coterie.config.schema import RunConfig
-from coterie.contract.phase import Mean, Tensors
-from coterie.contract.rules import is_variance
+from coterie.contract.phase import Tensors, WeightedUpdate
+from coterie.contract.roles import is_variance
 from coterie.errors import ContractError
 
 
@@ -40,7 +40,7 @@ class Limits(Stage):
 
     def tasks(self, run: PhaseRun) -> Mapping[int, int]:
         """Client to the largest weight of its contributions."""
-        return heaviest(run.sizes, run.phase) if self._weighted else {}
+        return max_weights(run.sizes, run.phase) if self._weighted else {}
 
     def contribute(self, sent: Contribution, task: StageTask) -> Contribution:
         """Refuse a contribution beyond its limits."""
@@ -67,7 +67,9 @@ def growth_limits(tensors: Tensors, names: tuple[str, ...], growth: float) -> tu
     return tuple((growth * scale) ** power for power in powers)
 
 
-def _check_values(slot: str, mean: Mean, layout: Layout, limits: tuple[float, ...] | None) -> float:
+def _check_values(
+    slot: str, mean: WeightedUpdate, layout: Layout, limits: tuple[float, ...] | None
+) -> float:
     """The largest magnitude, if no tensor exceeds its limit."""
     largest = 0.0
     for name, limit in zip(layout.names, limits or [math.inf] * len(layout.names), strict=True):

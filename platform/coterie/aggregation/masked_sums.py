@@ -1,6 +1,6 @@
 """Sums of masked contributions, which a process adds up, and the exact sums behind them.
 
-All slots' lanes, weights and bounds are one vector of 64-bit integers modulo 2⁶⁴. Under a mask each
+All slots' sums, weights and bounds are one vector of 64-bit integers modulo 2⁶⁴. Under a mask each
 is uniform, whatever the contribution; unmasked sums are within the exact range and do not wrap.
 """
 
@@ -11,26 +11,26 @@ from typing import Any, Literal, get_args
 import numpy as np
 import torch
 
-from coterie.aggregation.exact import ExactMeans, Lanes, Layout
+from coterie.aggregation.exact import ExactMeans, FixedPointSum, Layout
 from coterie.aggregation.masks import Vector, add_mask
 from coterie.aggregation.secure_party import Party, PublicKeys
-from coterie.contract.phase import Mean
+from coterie.contract.phase import WeightedUpdate
 from coterie.errors import ContractError, RunError
 
 SecureStep = Literal["advertise", "share", "mask", "reveal"]
 """A step of secure aggregation that the server asks clients to take."""
 
 
-def encode(lanes: Mapping[str, Lanes], layouts: Mapping[str, Layout]) -> Vector:
+def encode(sums: Mapping[str, FixedPointSum], layouts: Mapping[str, Layout]) -> Vector:
     """One vector of the sums of all slots; a slot without contributions is zeros."""
     parts = []
     for slot in sorted(layouts):
-        found = lanes.get(slot) or layouts[slot].zeros()
+        found = sums.get(slot) or layouts[slot].zeros()
         parts += [found.high.long(), found.low.long(), torch.tensor([found.weight, found.bound])]
     return torch.cat(parts).numpy().view(np.uint64)
 
 
-def decode(vector: Vector, layouts: Mapping[str, Layout]) -> dict[str, Lanes]:
+def decode(vector: Vector, layouts: Mapping[str, Layout]) -> dict[str, FixedPointSum]:
     """Slot to exact sum, without slots that nobody contributed to.
 
     Raises:
@@ -43,7 +43,7 @@ def decode(vector: Vector, layouts: Mapping[str, Layout]) -> dict[str, Lanes]:
         weight, bound = counts.tolist()
         if weight < 0 or bound < 0:
             raise RunError("Masks did not cancel: a client sent other numbers than agreed.")
-        total.merge(Lanes(high, low, weight, bound))
+        total.merge(FixedPointSum(high, low, weight, bound))
         if weight:
             found[slot] = total
     return found
@@ -63,17 +63,17 @@ class MaskedSum:
     Attributes:
         vector: The sum, under the clients' own masks.
         parties: Client to its part.
-        lanes: Nothing: the sum stays here until it is opened.
+        sums: Nothing: the sum stays here until it is opened.
     """
 
     def __init__(self, layouts: Mapping[str, Layout]) -> None:
         self._layouts = layouts
         self.vector = encode({}, layouts)
         self.parties: dict[int, Party] = {}
-        self.lanes: Mapping[str, Lanes] = {}
+        self.sums: Mapping[str, FixedPointSum] = {}
         self._is_fresh = True
 
-    def add(self, client: int, contributions: Mapping[str, Mean]) -> None:
+    def add(self, client: int, contributions: Mapping[str, WeightedUpdate]) -> None:
         """Mask a client's contributions, then add them: all or, if one is refused, none.
 
         Raises:
@@ -82,7 +82,7 @@ class MaskedSum:
         """
         own = ExactMeans(dict(self._layouts))
         own.add(contributions)
-        vector, party = encode(own.lanes, self._layouts), Party(client)
+        vector, party = encode(own.sums, self._layouts), Party(client)
         add_mask(vector, party.seed)
         self.vector += vector
         self.parties[client] = party

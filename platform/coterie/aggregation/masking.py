@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, ClassVar
 
 from coterie.aggregation.audit import smallest_groups
-from coterie.aggregation.exact import Lanes, Layout
+from coterie.aggregation.exact import FixedPointSum, Layout
 from coterie.aggregation.masked_sums import (
     MaskedSum,
     MaskedSums,
@@ -42,7 +42,7 @@ from coterie.aggregation.stage import (
     Start,
 )
 from coterie.contract.method import Method
-from coterie.contract.phase import Mean, Phase, summed
+from coterie.contract.phase import Phase, WeightedUpdate, summed
 from coterie.errors import ConfigError, RunError
 
 KEYS = "secure_aggregation"
@@ -73,7 +73,7 @@ class Masking(Stage):
         self.held = MaskedSums()
 
     def check(self, start: Start) -> None:
-        """Refuse rules, records and cohorts that masks do not go with."""
+        """Refuse rules, gathered tensors and cohorts that masks do not go with."""
         rule = start.config.aggregation.rule
         if rule not in ("weighted", "equal"):
             raise ConfigError(
@@ -137,8 +137,8 @@ class Masking(Stage):
         for attempt in range(1, _ATTEMPTS + 1):
             opened = open_sums(exchange, run, gathering.calls, last=attempt == _ATTEMPTS)
             lost = gathering.lose(opened.lost, _LOST)
-            if opened.lanes is not None:
-                gathering.sums.merge(opened.lanes)
+            if opened.sums is not None:
+                gathering.sums.merge(opened.sums)
                 gathering.count(KEYS, opened.up, opened.down)
                 return
             late = {client: why for client, why in lost.items() if why != _LOST}
@@ -151,7 +151,7 @@ class Masking(Stage):
             gathering.run_again(again | gone)
 
     def audit(
-        self, rows: Sequence[Sent], run: PhaseRun, means: Mapping[str, Mean]
+        self, rows: Sequence[Sent], run: PhaseRun, means: Mapping[str, WeightedUpdate]
     ) -> Sequence[Sent]:
         """The server has read the sum over the clients alone."""
         if not run.data.get(self.name):
@@ -160,9 +160,9 @@ class Masking(Stage):
         return [self._audited(row, groups) for row in rows]
 
     def _audited(self, row: Sent, groups: Mapping[str, int]) -> Sent:
-        if row.kind == "keys":
-            return replace(row, form="public keys, sealed shares")
-        if row.kind != "slot":
+        if row.type == "keys":
+            return replace(row, spec="public keys, sealed shares")
+        if row.type != "slot":
             return row
         known = groups.get(row.key, row.total) or None
         samples = None if row.samples is None else known  # other stages may hide it
@@ -171,7 +171,7 @@ class Masking(Stage):
 
 def check_sums_only(phase: Phase) -> None:
     """Raise a ConfigError if clients send the server, or each other, anything but sums."""
-    for kind, keys in (("record", phase.records), ("mail", phase.mail)):
+    for kind, keys in (("gathered tensor", phase.gathered), ("peer message", phase.peer_messages)):
         if keys:
             raise ConfigError(
                 f"privacy.secure_aggregation=true: clients send the {kind} {sorted(keys)[0]!r} in "
@@ -185,13 +185,13 @@ class Opened:
     """What an attempt at opening a phase's masked sums gave.
 
     Attributes:
-        lanes: Slot to exact sum; None if the attempt has to be made again.
+        sums: Slot to exact sum; None if the attempt has to be made again.
         lost: The calls whose contributions are lost, and why: "" for a process that is lost.
         up: Client to bytes of keys and shares that it sent.
         down: Client to bytes of keys and shares that it received.
     """
 
-    lanes: Mapping[str, Lanes] | None
+    sums: Mapping[str, FixedPointSum] | None
     lost: Mapping[int, str]
     up: Mapping[int, int] = field(default_factory=dict)
     down: Mapping[int, int] = field(default_factory=dict)
@@ -221,7 +221,7 @@ def open_sums(
     try:
         return opening.open()
     except _LostError:
-        return Opened(lanes=None, lost=opening.lost)
+        return Opened(sums=None, lost=opening.lost)
 
 
 @dataclass
@@ -246,8 +246,8 @@ class _Opening:
         sealed = self._share(keys)
         total = self._masked_sum(sealed, threshold(len(keys)))
         self._unmask(total, keys, frozenset(sealed))
-        lanes = decode(total, self.run.layouts)
-        return Opened(lanes=lanes, lost=self.lost, up=self.up, down=self.down)
+        sums = decode(total, self.run.layouts)
+        return Opened(sums=sums, lost=self.lost, up=self.up, down=self.down)
 
     def _share(self, keys: Mapping[int, PublicKeys]) -> dict[int, dict[int, bytes]]:
         """Sender to recipient to sealed shares."""

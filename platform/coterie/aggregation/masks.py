@@ -1,7 +1,7 @@
 """Masks and the keys behind them, from the operating system's randomness and never from a seed.
 
-A mask is the key stream of AES-256 in counter mode, added to 64-bit lanes modulo 2⁶⁴. A key makes
-one mask only, so the counter starts at 0.
+A mask is the key stream of AES-256 in counter mode, added to 64-bit integers modulo 2⁶⁴. A key
+makes one mask only, so the counter starts at 0.
 """
 
 import secrets
@@ -20,7 +20,7 @@ from coterie.errors import RunError
 
 KEY_BYTES = 32
 Vector = NDArray[np.uint64]
-"""Lanes in two's complement (elements,); sums wrap around modulo 2⁶⁴."""
+"""Integers in two's complement (elements,); sums wrap around modulo 2⁶⁴."""
 
 _BLOCK = 2**16  # elements per step, so that the stream stays in the cache
 _ZEROS = bytes(8 * _BLOCK)

@@ -27,14 +27,14 @@ from coterie.aggregation.clipping import STEPS, Sensitivity, clipped
 from coterie.aggregation.discrete_gaussian import Stream, discrete_gaussian
 from coterie.aggregation.exact import ExactMeans
 from coterie.aggregation.noise_checks import check_noise, sensitivity, sums_a_phase
-from coterie.aggregation.record_noise import RecordNoise, noisy_training
+from coterie.aggregation.sample_noise import SampleNoise, noisy_training
 from coterie.aggregation.stage import Contribution, PhaseRun, Sent, Stage, StageTask, Start
 from coterie.config.privacy import DPConfig
 from coterie.config.schema import RunConfig
 from coterie.contract.accounting import epsilon
 from coterie.contract.client import Plan
-from coterie.contract.phase import Mean, Phase
-from coterie.contract.rules import is_statistic
+from coterie.contract.phase import Phase, WeightedUpdate
+from coterie.contract.roles import is_statistic
 from coterie.errors import ContractError, RunError
 
 
@@ -128,7 +128,7 @@ class Noise(Stage):
         assert self.ledger  # before anything is sent
         return sensitivity(self._dp, run.phase, type(self._config.method))
 
-    def tasks(self, run: PhaseRun) -> Mapping[int, RecordNoise]:
+    def tasks(self, run: PhaseRun) -> Mapping[int, SampleNoise]:
         """Client to the noise of its training; empty where sums are noised instead."""
         if self._dp.unit == "client" or run.phase.sensitivity is not None:
             return {}
@@ -138,7 +138,7 @@ class Noise(Stage):
         self, module: LightningModule, plan: Plan, task: StageTask
     ) -> AbstractContextManager[None]:
         """Have the module's optimiser step by noisy gradients, where the task says so."""
-        noise: RecordNoise | None = task.data
+        noise: SampleNoise | None = task.data
         return nullcontext() if noise is None else noisy_training(module, plan, noise)
 
     def contribute(self, sent: Contribution, task: StageTask) -> Contribution:
@@ -157,7 +157,7 @@ class Noise(Stage):
         """A traceback could show what the noise hides."""
         return True
 
-    def total(self, run: PhaseRun, sums: ExactMeans) -> Mapping[str, Mean]:
+    def total(self, run: PhaseRun, sums: ExactMeans) -> Mapping[str, WeightedUpdate]:
         """Each slot's mean with noise, for all slots that clients may send.
 
         Returns:
@@ -187,17 +187,17 @@ class Noise(Stage):
                 flat = layout.flatten(run.offered[slot]).double() + flat / STEPS / count
             else:
                 flat = flat / STEPS
-            means[slot] = Mean(weight=1, tensors=layout.restore(flat))
+            means[slot] = WeightedUpdate(weight=1, tensors=layout.restore(flat))
         return means
 
     def audit(
-        self, rows: Sequence[Sent], run: PhaseRun, means: Mapping[str, Mean]
+        self, rows: Sequence[Sent], run: PhaseRun, means: Mapping[str, WeightedUpdate]
     ) -> Sequence[Sent]:
         """Clients whose sums are noised do not tell how large the groups behind them are."""
         bound: Sensitivity | None = run.data.get(self.name)
         if bound is None or bound.clips:
             return rows
-        return [replace(row, samples=None) if row.kind == "slot" else row for row in rows]
+        return [replace(row, samples=None) if row.type == "slot" else row for row in rows]
 
     def metrics(self, phase: Phase) -> Mapping[str, float]:
         """The ε up to a phase."""
@@ -220,11 +220,11 @@ class Noise(Stage):
             spent = spent[: max(before, default=0)]
         return self._cost(spent)
 
-    def _training(self, phase: Phase, client: int) -> RecordNoise:
+    def _training(self, phase: Phase, client: int) -> SampleNoise:
         assert self._dp.clip is not None
         assert self._dp.noise_multiplier is not None
         context = f"training {place(phase)}{client}".encode()
-        return RecordNoise(
+        return SampleNoise(
             clip=self._dp.clip,
             sigma=math.ceil(Fraction(self._dp.noise_multiplier) * STEPS),
             epochs=self._epochs,
@@ -270,9 +270,9 @@ def place(phase: Phase) -> str:
 
 def _bytes(run: PhaseRun, sums: ExactMeans) -> bytes:
     """All slots' sums, as they are."""
-    found = [sums.lanes.get(slot) or run.layouts[slot].zeros() for slot in sorted(run.layouts)]
-    lanes = [lane.long().numpy().tobytes() for each in found for lane in (each.high, each.low)]
-    return b"".join(lanes)
+    found = [sums.sums.get(slot) or run.layouts[slot].zeros() for slot in sorted(run.layouts)]
+    totals = [limb.long().numpy().tobytes() for each in found for limb in (each.high, each.low)]
+    return b"".join(totals)
 
 
 def _statistics(run: PhaseRun) -> NDArray[np.bool_]:
@@ -287,11 +287,11 @@ def _whole(run: PhaseRun, sums: ExactMeans) -> NDArray[np.int64]:
     """All slots' sums as one vector of integers, in units of 2^-20; zeros where nobody sent any."""
     parts = []
     for slot in sorted(run.layouts):
-        lanes = sums.lanes.get(slot) or run.layouts[slot].zeros()
-        if lanes.low.any():
+        totals = sums.sums.get(slot) or run.layouts[slot].zeros()
+        if totals.low.any():
             raise ContractError(
                 f"Slot {slot!r}: under privacy.dp sums over samples are multiples of 2^-20; round "
                 "what a client sends."
             )
-        parts.append(lanes.high.long().numpy())
+        parts.append(totals.high.long().numpy())
     return np.concatenate(parts)

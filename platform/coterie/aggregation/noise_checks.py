@@ -6,7 +6,7 @@ from fractions import Fraction
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from coterie.aggregation.clipping import STEPS, Sensitivity
-from coterie.aggregation.record_noise import check_installed, check_unmixed
+from coterie.aggregation.sample_noise import check_installed, check_unmixed
 from coterie.aggregation.stage import Start
 from coterie.config.method import MethodConfig
 from coterie.config.privacy import DPConfig
@@ -26,11 +26,11 @@ def check_noise(start: Start) -> None:
         ConfigError: Naming the key.
     """
     config, method, dp = start.config, start.method, start.config.privacy.dp
-    if dp.unit == "record":
-        check_installed("privacy.dp.unit=record")
-    if config.compile and dp.unit == "record":
+    if dp.unit == "sample":
+        check_installed("privacy.dp.unit=sample")
+    if config.compile and dp.unit == "sample":
         raise ConfigError(
-            f"compile={config.compile}: under privacy.dp.unit=record each sample's gradient comes "
+            f"compile={config.compile}: under privacy.dp.unit=sample each sample's gradient comes "
             "from hooks, which compiled encoders may pass by; leave one of the two out."
         )
     rule = config.aggregation.rule
@@ -66,7 +66,7 @@ def sensitivity(config: DPConfig, phase: Phase, method: type[MethodConfig]) -> S
     """
     assert config.clip is not None
     key = f"privacy.dp.clip={config.clip:g}"
-    for kind, keys in (("record", phase.records), ("mail", phase.mail)):
+    for kind, keys in (("gathered tensor", phase.gathered), ("peer message", phase.peer_messages)):
         if keys:
             raise ConfigError(
                 f"{key}: clients send the {kind} {sorted(keys)[0]!r} in phase {phase.name!r}, "
@@ -74,11 +74,11 @@ def sensitivity(config: DPConfig, phase: Phase, method: type[MethodConfig]) -> S
             )
     if phase.sensitivity is not None:
         return Sensitivity(math.ceil(Fraction(phase.sensitivity) * STEPS), clips=False)
-    if config.unit == "record":
+    if config.unit == "sample":
         if method.uncoupled:
             return None
         raise ConfigError(
-            "privacy.dp.unit=record: in the loss of the method no sample has a gradient of its "
+            "privacy.dp.unit=sample: in the loss of the method no sample has a gradient of its "
             "own, as it compares samples or keeps to sums; choose fedavg or moon, or "
             "privacy.dp.unit=client."
         )
@@ -94,7 +94,7 @@ def sensitivity(config: DPConfig, phase: Phase, method: type[MethodConfig]) -> S
 def sums_a_phase(config: RunConfig) -> int:
     """In how many noisy sums of a phase one client, or one sample, is."""
     method = config.method
-    by_step = config.privacy.dp.unit == "record" and method.uncoupled
+    by_step = config.privacy.dp.unit == "sample" and method.uncoupled
     return int(method.model_dump()["epochs"]) if by_step else 1
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from lightning import LightningModule
 from numpy.typing import NDArray
 
-from coterie.aggregation.exact import ExactMeans, Lanes, Layout, sum_limit
+from coterie.aggregation.exact import ExactMeans, FixedPointSum, Layout, sum_limit
 from coterie.aggregation.stage import (
     Contribution,
     Gathering,
@@ -25,7 +25,7 @@ from coterie.aggregation.stage import (
     Sums,
 )
 from coterie.contract.client import Plan
-from coterie.contract.phase import Mean, Outcome, Phase, Slots, Tensors
+from coterie.contract.phase import Outcome, Phase, Slots, Tensors, WeightedUpdate
 from coterie.errors import ContractError
 
 _OWN = "aggregation/"
@@ -108,7 +108,7 @@ class Pipeline:
         for stage in self.stages:
             stage.collect(run, gathering)
 
-    def total(self, run: PhaseRun, sums: ExactMeans) -> Mapping[str, Mean]:
+    def total(self, run: PhaseRun, sums: ExactMeans) -> Mapping[str, WeightedUpdate]:
         """The slots' means."""
         for stage in self.stages:
             means = stage.total(run, sums)
@@ -118,15 +118,15 @@ class Pipeline:
 
     def join(
         self, run: PhaseRun, whole: Mapping[str, Callable[[], Sequence[Tensors]]]
-    ) -> dict[str, Mean]:
+    ) -> dict[str, WeightedUpdate]:
         """The results of slots whose contributions came one by one."""
         return {
             slot: mean for stage in self.stages for slot, mean in stage.join(run, whole).items()
         }
 
     def step(
-        self, run: PhaseRun, means: Mapping[str, Mean], kept: Kept
-    ) -> tuple[dict[str, Mean], dict[str, Tensors]]:
+        self, run: PhaseRun, means: Mapping[str, WeightedUpdate], kept: Kept
+    ) -> tuple[dict[str, WeightedUpdate], dict[str, Tensors]]:
         """What the method's server half receives, and what stages keep at the server now."""
         after: dict[str, Tensors] = {}
         for stage in self.stages:
@@ -135,7 +135,7 @@ class Pipeline:
         return {slot: mean for slot, mean in means.items() if not slot.startswith(_OWN)}, after
 
     def audit(
-        self, rows: Sequence[Sent], run: PhaseRun, means: Mapping[str, Mean]
+        self, rows: Sequence[Sent], run: PhaseRun, means: Mapping[str, WeightedUpdate]
     ) -> Sequence[Sent]:
         """What clients sent, as the server has read it."""
         for stage in self.stages:
@@ -249,14 +249,14 @@ class _PlainSums:
     def __init__(self, layouts: Mapping[str, Layout]) -> None:
         self._means = ExactMeans(dict(layouts))
 
-    def add(self, client: int, contributions: Mapping[str, Mean]) -> None:
+    def add(self, client: int, contributions: Mapping[str, WeightedUpdate]) -> None:
         """Add a client's contributions."""
         self._means.add(contributions)
 
     @property
-    def lanes(self) -> Mapping[str, Lanes]:
+    def sums(self) -> Mapping[str, FixedPointSum]:
         """Slot to its exact sum."""
-        return self._means.lanes
+        return self._means.sums
 
 
 def _kept_by(stage: Stage, kept: Kept) -> dict[str, Tensors]:

@@ -7,7 +7,7 @@ from typing import ClassVar
 from coterie.aggregation.robust import joined, trimmed
 from coterie.aggregation.stage import Contribution, PhaseRun, Stage, StageTask, Start
 from coterie.config.aggregation import AggregationConfig
-from coterie.contract.phase import Mean, Tensors
+from coterie.contract.phase import Tensors, WeightedUpdate
 from coterie.errors import ConfigError
 
 
@@ -29,19 +29,22 @@ class Rule(Stage):
         if self._config.rule == "weighted":
             return sent
         if self._config.rule == "equal":
-            up = {slot: Mean(weight=1, tensors=mean.tensors) for slot, mean in sent.up.items()}
+            up = {
+                slot: WeightedUpdate(weight=1, tensors=mean.tensors)
+                for slot, mean in sent.up.items()
+            }
             return replace(sent, up=up)
         return replace(sent, up={}, whole={slot: mean.tensors for slot, mean in sent.up.items()})
 
     def join(
         self, run: PhaseRun, whole: Mapping[str, Callable[[], Sequence[Tensors]]]
-    ) -> Mapping[str, Mean]:
+    ) -> Mapping[str, WeightedUpdate]:
         """The median or trimmed mean of each slot; its weight is the number of contributions."""
         means = {}
         for slot in sorted(whole):
             given = whole[slot]()
             tensors = joined(given, run.layouts[slot], self._config)
-            means[slot] = Mean(weight=len(given), tensors=tensors)
+            means[slot] = WeightedUpdate(weight=len(given), tensors=tensors)
         return means
 
 

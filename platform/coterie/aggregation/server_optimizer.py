@@ -16,8 +16,8 @@ from torch import Tensor
 
 from coterie.aggregation.stage import Kept, PhaseRun, Stage
 from coterie.config.aggregation import AggregationConfig
-from coterie.contract.phase import Mean, Slots, Tensors
-from coterie.contract.rules import is_statistic
+from coterie.contract.phase import Slots, Tensors, WeightedUpdate
+from coterie.contract.roles import is_statistic
 
 Moments = dict[str, dict[str, Tensor]]
 """Slot to float64 tensors by name: "m/<name>", and for FedAdam "v/<name>"."""
@@ -32,18 +32,18 @@ class ServerOptimizer(Stage):
         self._config = config
 
     def step(
-        self, run: PhaseRun, means: Mapping[str, Mean], kept: Kept
-    ) -> tuple[Mapping[str, Mean], Kept]:
+        self, run: PhaseRun, means: Mapping[str, WeightedUpdate], kept: Kept
+    ) -> tuple[Mapping[str, WeightedUpdate], Kept]:
         """Step every slot that clients contributed to."""
         return server_step(run.server, means, kept, self._config)
 
 
 def server_step(
     slots: Slots,
-    means: Mapping[str, Mean],
+    means: Mapping[str, WeightedUpdate],
     moments: Mapping[str, Tensors],
     config: AggregationConfig,
-) -> tuple[dict[str, Mean], Moments]:
+) -> tuple[dict[str, WeightedUpdate], Moments]:
     """Step every slot that clients contributed to.
 
     Computed in float64, then rounded to the slot's dtype. FedAvgM with learning rate 1 and no
@@ -69,7 +69,7 @@ def server_step(
             else _step(name, slots[slot][name], value, kept, config)
             for name, value in mean.tensors.items()
         }
-        stepped[slot] = Mean(weight=mean.weight, tensors=tensors)
+        stepped[slot] = WeightedUpdate(weight=mean.weight, tensors=tensors)
     return stepped, after
 
 

@@ -14,11 +14,11 @@ import numpy as np
 from lightning import LightningModule
 from numpy.typing import NDArray
 
-from coterie.aggregation.exact import ExactMeans, Lanes, Layout
+from coterie.aggregation.exact import ExactMeans, FixedPointSum, Layout
 from coterie.config.schema import RunConfig
 from coterie.contract.client import Plan
 from coterie.contract.method import Method
-from coterie.contract.phase import Mean, Outcome, Phase, ServerState, Slots, Tensors
+from coterie.contract.phase import Outcome, Phase, ServerState, Slots, Tensors, WeightedUpdate
 from coterie.errors import ContractError
 
 Kept = Mapping[str, Tensors]
@@ -51,7 +51,7 @@ class Start:
         for _ in range(_MOST_PHASES):
             try:
                 phase = self.method.next(server)
-            except (ContractError, KeyError):  # it needs a fact that only an answer sets
+            except (ContractError, KeyError):  # it needs metadata that only an answer sets
                 return
             if phase is None:
                 return
@@ -121,7 +121,7 @@ class Contribution:
     """
 
     outcome: Outcome
-    up: Mapping[str, Mean]
+    up: Mapping[str, WeightedUpdate]
     whole: Slots = field(default_factory=dict)
     bytes_up: Mapping[str, int] = field(default_factory=dict)
     smallest: Mapping[str, int] = field(default_factory=dict)
@@ -133,11 +133,11 @@ class Sent:
     """What clients sent under one key in one phase, for the audit of a run.
 
     Attributes:
-        kind: A slot to be averaged, a record for the server, mail to other clients, a metric, a
-            note for people, keys of a stage's protocol, or a state that the client keeps and the
-            run's checkpoints hold.
+        type: A slot to be averaged, a gathered tensor for the server, a message to other clients, a
+            metric, a note for people, keys of a stage's protocol, or a state that the client keeps
+            and the run's checkpoints hold.
         key: Its name.
-        form: Its dtypes and shapes, as text; ranges of lengths where they differ.
+        spec: Its dtypes and shapes, as text; ranges of lengths where they differ.
         clients: The clients that sent it.
         bytes: Their bytes; 0 of a state, which is not sent.
         samples: The fewest samples that a vector of it stands for; None where that is unknown.
@@ -145,9 +145,9 @@ class Sent:
         total: The samples of all clients that sent a slot.
     """
 
-    kind: Literal["slot", "record", "mail", "metric", "note", "keys", "state"]
+    type: Literal["slot", "gathered", "peer_message", "metric", "note", "keys", "state"]
     key: str
-    form: str
+    spec: str
     clients: int
     bytes: int
     samples: int | None
@@ -162,11 +162,11 @@ class Sent:
 class Sums(Protocol):
     """The sum over the clients of one call to a process."""
 
-    def add(self, client: int, contributions: Mapping[str, Mean]) -> None:
+    def add(self, client: int, contributions: Mapping[str, WeightedUpdate]) -> None:
         """Add a client's contributions: all, or none if one is refused."""
 
     @property
-    def lanes(self) -> Mapping[str, Lanes]:
+    def sums(self) -> Mapping[str, FixedPointSum]:
         """Slot to its exact sum; empty if the driver must not have it yet."""
 
 
@@ -296,13 +296,13 @@ class Stage:
     def collect(self, run: PhaseRun, gathering: Gathering) -> None:
         """Complete the sums, when all tasks of the phase are done and before they are read."""
 
-    def total(self, run: PhaseRun, sums: ExactMeans) -> Mapping[str, Mean] | None:
+    def total(self, run: PhaseRun, sums: ExactMeans) -> Mapping[str, WeightedUpdate] | None:
         """Return the slots' means of the sums over all clients; None for the plain means."""
         return None
 
     def join(
         self, run: PhaseRun, whole: Mapping[str, Callable[[], Sequence[Tensors]]]
-    ) -> Mapping[str, Mean]:
+    ) -> Mapping[str, WeightedUpdate]:
         """Return the results of slots that the server has received one by one.
 
         Args:
@@ -312,8 +312,8 @@ class Stage:
         return {}
 
     def step(
-        self, run: PhaseRun, means: Mapping[str, Mean], kept: Kept
-    ) -> tuple[Mapping[str, Mean], Kept]:
+        self, run: PhaseRun, means: Mapping[str, WeightedUpdate], kept: Kept
+    ) -> tuple[Mapping[str, WeightedUpdate], Kept]:
         """Change what the method's server half receives.
 
         Args:
@@ -327,7 +327,7 @@ class Stage:
         return means, kept
 
     def audit(
-        self, rows: Sequence[Sent], run: PhaseRun, means: Mapping[str, Mean]
+        self, rows: Sequence[Sent], run: PhaseRun, means: Mapping[str, WeightedUpdate]
     ) -> Sequence[Sent]:
         """Say what clients sent, as the server has read it."""
         return rows

@@ -1,4 +1,4 @@
-"""Saves and loads checkpoints: server, clients' states, mail and ledger, written atomically."""
+"""Saves and loads checkpoints: server, clients' states, peer messages, ledger; atomically."""
 
 import shutil
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ FORMAT = 1
 STATES = "states"
 _MALFORMED = (AttributeError, LookupError, OverflowError, TypeError, ValueError)
 """What a record with a right checksum and other content raises."""
-_FILES = ("server.safetensors", "stages.safetensors", "mail.safetensors")
+_FILES = ("server.safetensors", "stages.safetensors", "peer_messages.safetensors")
 
 
 @dataclass(frozen=True, kw_only=True)

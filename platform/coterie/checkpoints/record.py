@@ -54,7 +54,7 @@ class _Ledger(TypedDict):
 class _Account(TypedDict):
     """The kinds of what a record holds of a client's account."""
 
-    turns: NonNegativeInt
+    tasks: NonNegativeInt
     failures: NonNegativeInt
     loss: float | None
     seconds: NonNegativeFloat
@@ -92,13 +92,13 @@ class _Record(TypedDict):
     step: NonNegativeInt
     phases: NonNegativeInt
     dropped: NonNegativeInt
-    facts: dict[str, Any]
+    metadata: dict[str, Any]
     slots: list[str]
     stages: list[str]
     clients: dict[str, str]
     packs: list[str]
     rows: list[str]
-    mail: list[Annotated[list[int], Len(2, 2)]]
+    peer_messages: list[Annotated[list[int], Len(2, 2)]]
     failures: list[str]
     simulated: dict[str, NonNegativeInt]
     best: float | None
@@ -131,11 +131,15 @@ def state_record(state: RunState, rows: Mapping[int, Row]) -> dict[str, Any]:
     return {
         "round": state.server.round,
         "step": state.server.step,
-        "facts": dict(state.server.facts),
+        "metadata": dict(state.server.metadata),
         # Names, because a slot or message without tensors is in no tensors file.
         "slots": sorted(state.server.slots),
         **of_clients,
-        "mail": [[to, sender] for to in sorted(state.mail) for sender in sorted(state.mail[to])],
+        "peer_messages": [
+            [to, sender]
+            for to in sorted(state.peer_messages)
+            for sender in sorted(state.peer_messages[to])
+        ],
         "phases": state.phases,
         "failures": list(state.failures),
         "dropped": state.dropped,
@@ -161,7 +165,7 @@ def with_rows(record: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def state_tensors(state: RunState, backend: Backend) -> tuple[dict[Key, Tensor], ...]:
-    """The tensors of the server's slots, the stages of the aggregation, and the mail in flight."""
+    """The tensors of the server's slots, of the aggregation's stages, and of messages in flight."""
     return _by_slot(state.server.slots), _by_slot(state.stages), _by_route(state, backend)
 
 
@@ -172,12 +176,12 @@ def restore(
     backend: Backend,
 ) -> RunState:
     """Build the run's state from its `state_record` and its `state_tensors`."""
-    server, stages, mail = tensors
+    server, stages, peer_messages = tensors
     state = RunState(
         server=ServerState(
             round=record["round"],
             step=record["step"],
-            facts=record["facts"],
+            metadata=record["metadata"],
             slots=_group_slots(server, record["slots"]),
         ),
         states=states,
@@ -191,8 +195,10 @@ def restore(
         simulated=Counter(record["simulated"]),
         accounts={int(c): ClientAccount(**own) for c, own in record["accounts"].items()},
     )
-    for (recipient, sender), letter in _group_mail(mail, record["mail"]).items():
-        state.mail.setdefault(recipient, {})[sender] = backend.store(pack(letter))
+    for (recipient, sender), message in _group_peer_messages(
+        peer_messages, record["peer_messages"]
+    ).items():
+        state.peer_messages.setdefault(recipient, {})[sender] = backend.store(pack(message))
     return state
 
 
@@ -226,8 +232,8 @@ def _by_route(state: RunState, backend: Backend) -> dict[Key, Tensor]:
     """(recipient, sender, name) to tensor."""
     return {
         (recipient, sender, name): tensor
-        for recipient, letters in sorted(state.mail.items())
-        for sender, handle in sorted(letters.items())
+        for recipient, messages in sorted(state.peer_messages.items())
+        for sender, handle in sorted(messages.items())
         for name, tensor in unpack(backend.fetch(handle)).items()
     }
 
@@ -247,10 +253,10 @@ def _group_slots(
     return groups
 
 
-def _group_mail(
+def _group_peer_messages(
     tensors: Mapping[Key, Tensor], routes: Iterable[tuple[int, int]]
 ) -> dict[tuple[int, int], dict[str, Tensor]]:
-    letters: dict[tuple[int, int], dict[str, Tensor]] = {(to, by): {} for to, by in routes}
+    messages: dict[tuple[int, int], dict[str, Tensor]] = {(to, by): {} for to, by in routes}
     for (recipient, sender, name), tensor in tensors.items():
-        letters[int(recipient), int(sender)][str(name)] = tensor
-    return letters
+        messages[int(recipient), int(sender)][str(name)] = tensor
+    return messages

@@ -133,10 +133,10 @@ class CheckpointWriter:
         """Raise an OSError if the disk has too little room for the checkpoint."""
         make_private(self.folder)
         missing = self._states.missing(self._states.digests(state.states))
-        letters = [handle for by in state.mail.values() for handle in by.values()]
+        messages = [handle for by in state.peer_messages.values() for handle in by.values()]
         needed = (
             sum(size_of(tensors) for tensors in state.server.slots.values())
-            + sum(self.backend.fetch(letter).nbytes for letter in letters)
+            + sum(self.backend.fetch(message).nbytes for message in messages)
             + self._states.size(missing)
         )
         free = shutil.disk_usage(self.folder).free

@@ -19,16 +19,16 @@ def with_own_classes(overrides: Sequence[str]) -> list[str]:
 
 
 def _written_out(overrides: Sequence[str]) -> Iterator[str]:
-    own_data = "data=lightning" in overrides
+    custom_data = "data=lightning" in overrides
     for override in overrides:
         key, equals, value = override.partition("=")
         if key == "module":
             yield f"method.module={_path(value)}"
         elif key.startswith("module."):
             yield f"method.arguments.{_argument(key, 'module.')}{equals}{value}"
-        elif own_data and key == "data.target":
+        elif custom_data and key == "data.target":
             yield f"data.module={_path(value)}"
-        elif own_data and key.startswith("data.") and key.split(".")[1] not in _DATA:
+        elif custom_data and key.startswith("data.") and key.split(".")[1] not in _DATA:
             yield f"data.arguments.{_argument(key, 'data.')}{equals}{value}"
         else:
             yield override

@@ -30,6 +30,6 @@ class MethodConfig(Component):
     `aggregation.rule` and `aggregation.optimizer` keep their defaults."""
 
     uncoupled: ClassVar[bool] = False
-    """Whether a turn is one training of `epochs` epochs, on a loss that is a mean over samples of
+    """Whether a task is one training of `epochs` epochs, on a loss that is a mean over samples of
     what each has for itself. Then training can be private for single samples: see
     `privacy.dp.unit`."""

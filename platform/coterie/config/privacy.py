@@ -16,12 +16,12 @@ LEAST_NOISE = 1e-3
 class DPConfig(Component):
     """Differential privacy of what the server learns from the clients; off without `clip`."""
 
-    unit: Literal["client", "record"] = "client"
+    unit: Literal["client", "sample"] = "client"
     """Of methods that train, what ε protects: all of a client, by noise on the sum of updates, or
     one sample, by noise on each step's gradients. Methods of sums over samples, such as k-means and
     Concord, protect one sample in any case."""
     clip: Annotated[float, Field(ge=1e-3, le=1e3)] | None = None
-    """L2 norm to which each client's update is clipped, over all slots together; by unit=record,
+    """L2 norm to which each client's update is clipped, over all slots together; by unit=sample,
     each sample's gradient; in methods of sums, each sample's representation. With it, noise is
     added; null: no privacy."""
     noise_multiplier: Annotated[float, Field(ge=1e-2, le=2000)] | None = None
@@ -55,7 +55,7 @@ class DPConfig(Component):
 class PrivacyConfig(Component):
     """Limits on what a client's messages say about single samples."""
 
-    minimum: PositiveInt = 2
+    k_anonymity: PositiveInt = 2
     """Samples that a centroid from a client of Orchestra stands for at least, and from a client of
     CCFC or SCFC with fewer than so many for each cluster; others are not sent. With 1, single
     samples' representations are."""

@@ -70,8 +70,8 @@ class ClusterConfig(Component):
     gpus_per_client: Gpus = 0.0
     """GPU share of an actor, of memory too: 1/n or whole GPUs; 0.25 puts four actors on one GPU."""
     placement: Literal["any", "strict_spread"] = "any"
-    """`any`: as many of the run's actors on a node as fit; `strict_spread`: at most one, for silos
-    on nodes of their own, or a node's whole memory and network."""
+    """`any`: as many of the run's actors on a node as fit; `strict_spread`: at most one, for
+    node-local data on nodes of their own, or a node's whole memory and network."""
     threads_per_client: Threads = 1
     """CPU threads of PyTorch in each actor and the driver; another number gives other bits."""
     server: Literal["driver", "actor"] = "driver"
@@ -81,10 +81,10 @@ class ClusterConfig(Component):
     """Seconds to wait until the cluster has started the actors; with an autoscaler, until it has
     added nodes."""
     client_resources: Mapping[str, PositiveFloat] = {}
-    """For silos: client name to the amount that it takes of the Ray resource of the same name;
-    {silo_a: 1} places client silo_a on a node that has the resource silo_a."""
-    stack: PositiveInt = 32
-    """Clients that `executor=stacked` trains as one model; a process has them all in memory."""
+    """For node-local data: client name to the amount that it takes of the Ray resource of the same
+    name; {site_a: 1} places client site_a on a node that has the resource site_a."""
+    vmap_clients: PositiveInt = 32
+    """Clients that `executor=vmap` trains as one model; a process has them all in memory."""
     max_actor_restarts: NonNegativeInt = 3
     """Actors replaced in one phase; when more die, the run fails."""
 
@@ -113,7 +113,7 @@ class FaultsConfig(Component):
     """`retry`: run the client once more, then drop it from the phase; `drop`: go on without it;
     `fail`: end the run."""
     client_timeout_s: PositiveFloat | None = None
-    """Seconds after which a client's turn, or its step of secure aggregation, has failed; by
+    """Seconds after which a client's task, or its step of secure aggregation, has failed; by
     default without limit. Slow training is stopped between steps; on Ray, an actor that hangs is
     killed."""
     on_state_loss: Literal["rewind", "stale"] = "rewind"
@@ -178,7 +178,7 @@ class EvaluationConfig(Component):
     """Score the nearest neighbours between rounds too, on `max_samples`."""
     linear_probe_between: bool = False
     """Train the linear classifier in the evaluations between rounds too, on at most `max_samples`
-    training samples; not for silos."""
+    training samples; not for node-local data."""
     knn: bool = True
     """Classify by nearest neighbours at the end."""
     knn_k: PositiveInt = 200
@@ -187,7 +187,7 @@ class EvaluationConfig(Component):
     """Weight of a neighbour's vote: exp(cosine/0.1), or 1 (plain kNN)."""
     labelled_shares: Annotated[tuple[LabelledShare, ...], Field(strict=False)] = ()
     """Shares of the labels, such as [0.01, 0.1], with each of which the whole network is fine-tuned
-    at the end; not for silos."""
+    at the end; not for node-local data."""
     fine_tuning_epochs: PositiveInt = 100
     """Epochs of each fine-tuning."""
     kmeans_baseline: bool = True
@@ -199,13 +199,13 @@ class EvaluationConfig(Component):
     """Test samples per training sample of a client; fewer if the test set has too few."""
     unsupervised: bool = False
     """Compute scores without labels in every evaluation: alignment, uniformity and inter-cluster
-    mixing; not for silos. Between rounds they take at most `max_samples`, but uniformity compares
-    each with all samples of its client, so all are embedded."""
+    mixing; not for node-local data. Between rounds they take at most `max_samples`, but uniformity
+    compares each with all samples of its client, so all are embedded."""
     spread: bool = False
     """Count at the end how many classes a client has, in the mean; for data with labels."""
     metrics: Annotated[tuple[Target, ...], Field(strict=False)] = ()
     """Metrics of your own, `[{target: package.module:Class, …}]`, computed at the end; not for
-    silos."""
+    node-local data."""
     figures: bool = True
     """Draw curves, confusion matrix and t-SNE at the end."""
 
@@ -280,8 +280,8 @@ class RunConfig(Component):
     accept_changed_data: bool = False
     """Resume although the data is not what the run began with. Clients keep their states by name;
     the change is told and stands in the summary."""
-    executor: Literal["lightning", "bare", "stacked"] = "lightning"
-    """What trains a client's module: Lightning's Trainer, a bare loop without it, or `stacked`: the
+    executor: Literal["lightning", "bare", "vmap"] = "lightning"
+    """What trains a client's module: Lightning's Trainer, a bare loop without it, or `vmap`: the
     clients of a process as one model with a client axis, equal to `bare` but for rounding."""
     precision: Precision = "32-true"
     """Lightning's precision of local training; `16-mixed` takes a GPU and `executor=lightning`;
@@ -302,7 +302,7 @@ class RunConfig(Component):
     """How samples are divided among the clients."""
     labelled_pool: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
     """Share of each class that is held out from all clients; `coterie evaluate` then fine-tunes on
-    labels of these samples alone. Not for silos."""
+    labels of these samples alone. Not for node-local data."""
     encoder: SerializeAsAny[Component]
     """The network that maps a sample to its representation."""
     augmentation: SerializeAsAny[Component]

@@ -2,24 +2,24 @@
 
 from coterie.contract.client import Client, ClientData, Fit, Plan
 from coterie.contract.data import KnowsGroups
-from coterie.contract.form import Bounds, Form
 from coterie.contract.method import GroupsClients, Method, SumsGroups, Task
 from coterie.contract.optimizers import load_optimizer, optimizer_tensors
 from coterie.contract.phase import (
-    Mean,
     Outcome,
     Phase,
     ServerState,
     Slots,
     Tensors,
+    WeightedUpdate,
     averaged,
+    concatenated,
     fewest,
-    gathered,
     summed,
 )
-from coterie.contract.rules import Entry, Rule, StateRules, load_slots, load_tensors
+from coterie.contract.roles import Entry, Role, StateRoles, load_slots, load_tensors
 from coterie.contract.schedule import Schedule
 from coterie.contract.seeds import blank, derive_seed, seeded
+from coterie.contract.tensor_spec import Bounds, TensorSpec
 
 __all__ = [
     "Bounds",
@@ -27,27 +27,27 @@ __all__ = [
     "ClientData",
     "Entry",
     "Fit",
-    "Form",
     "GroupsClients",
     "KnowsGroups",
-    "Mean",
     "Method",
     "Outcome",
     "Phase",
     "Plan",
-    "Rule",
+    "Role",
     "Schedule",
     "ServerState",
     "Slots",
-    "StateRules",
+    "StateRoles",
     "SumsGroups",
     "Task",
+    "TensorSpec",
     "Tensors",
+    "WeightedUpdate",
     "averaged",
     "blank",
+    "concatenated",
     "derive_seed",
     "fewest",
-    "gathered",
     "load_optimizer",
     "load_slots",
     "load_tensors",

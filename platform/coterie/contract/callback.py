@@ -20,19 +20,19 @@ class RunCallback:
     fresh copy for each client's training, so the two halves share no state.
     """
 
-    def on_run_start(self, experiment: str, facts: Mapping[str, str]) -> None:
+    def on_run_start(self, experiment: str, details: Mapping[str, str]) -> None:
         """The run begins.
 
         Args:
             experiment: The experiment's name.
-            facts: Method, data, clients, backend, seed and run directory ("into").
+            details: Method, data, clients, backend, seed and run directory ("into").
         """
 
     def on_client_end(self, client: int, metrics: Mapping[str, float]) -> None:
-        """A client's turn succeeded, with these scalars of its training."""
+        """A client's task succeeded, with these scalars of its training."""
 
     def on_client_failure(self, client: int, message: str) -> None:
-        """A client's turn failed; the run's policy decides what follows."""
+        """A client's task failed; the run's policy decides what follows."""
 
     def on_phase_end(self, record: PhaseRecord) -> None:
         """A phase is over: aggregated and, where due, evaluated."""

@@ -1,4 +1,4 @@
-"""Inputs of a method's client half: data, state, mail, a seed, and a trainer."""
+"""Inputs of a method's client half: data, state, peer messages, a seed, and a trainer."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -102,7 +102,7 @@ class Plan:
         epochs: Passes over the client's data, unless `steps` is given.
         steps: Batches to train on, instead of epochs.
         first_step: The first step, counted over all epochs.
-        seed: Seed of the batches, for training that continues over turns; by default the turn's
+        seed: Seed of the batches, for training that continues over tasks; by default the task's
             own seed.
     """
 
@@ -165,14 +165,14 @@ ModuleT = TypeVar("ModuleT", bound=LightningModule)
 
 
 class Client(Protocol):
-    """One client in one turn.
+    """One client in one task.
 
     Attributes:
         id: Its number, from 0.
         data: Its own samples.
-        state: State it saved in its last turn, or None.
-        mail: Sender to its message since the last turn.
-        seed: Its seed for this turn, derived from run, round, phase and client.
+        state: State it saved in its last task, or None.
+        peer_messages: Sender to its message since the last task.
+        seed: Its seed for this task, derived from run, round, phase and client.
     """
 
     @property
@@ -188,15 +188,15 @@ class Client(Protocol):
         """Its saved state."""
 
     @property
-    def mail(self) -> Mapping[int, Tensors]:
+    def peer_messages(self) -> Mapping[int, Tensors]:
         """Sender to message."""
 
     @property
     def seed(self) -> int:
-        """Its seed for this turn."""
+        """Its seed for this task."""
 
-    def module(self, kind: str, build: Callable[[], ModuleT]) -> ModuleT:
-        """Return the model in its initial state; a process builds each `kind` only once."""
+    def module(self, key: str, build: Callable[[], ModuleT]) -> ModuleT:
+        """Return the model in its initial state; a process builds each `key` only once."""
 
     def fit(self, module: LightningModule, plan: Plan, data: ClientData | None = None) -> Fit:
         """Train the module in place, by default on the client's own data."""
@@ -210,13 +210,13 @@ class Client(Protocol):
     def noisy(self, sums: NDArray[np.int64], sigma: int, purpose: str) -> NDArray[np.int64]:
         """Add noise to integers, where the phase has an ε.
 
-        The noise is a discrete Gaussian, from a secret of the run and of this turn; it depends on
-        the purpose and on the integers, so a turn that runs again has the same.
+        The noise is a discrete Gaussian, from a secret of the run and of this task; it depends on
+        the purpose and on the integers, so a task that runs again has the same.
 
         Args:
             sums: Integers, int64 (n,).
             sigma: The noise's standard deviation.
-            purpose: What the integers are; unlike for any others of the turn.
+            purpose: What the integers are; unlike for any others of the task.
 
         Raises:
             ContractError: If the phase has no ε.

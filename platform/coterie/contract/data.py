@@ -104,8 +104,8 @@ class Survey:
 
 
 @runtime_checkable
-class SiloDataModule(Protocol):
-    """Silo data: each client's part stays in place and is read by the process that trains on it."""
+class NodeLocalDataModule(Protocol):
+    """Node-local data: each client's stays in place, read by the process that trains on it."""
 
     @property
     def client_names(self) -> tuple[str, ...]:

@@ -12,7 +12,15 @@ from torch import Tensor, nn
 from coterie.config.method import MethodConfig
 from coterie.contract.client import Client
 from coterie.contract.clusterer import Clusterer
-from coterie.contract.phase import Mean, Outcome, Phase, ServerState, Slots, Tensors, averaged
+from coterie.contract.phase import (
+    Outcome,
+    Phase,
+    ServerState,
+    Slots,
+    Tensors,
+    WeightedUpdate,
+    averaged,
+)
 from coterie.contract.seeds import blank
 
 
@@ -40,7 +48,8 @@ class Task:
         encoder: Config of the representation network.
         augmentation: Config of the random views.
         dtype: The parameters' type, from the run's precision.
-        minimum: Samples that what a client sends stands for at least; see `privacy.minimum`.
+        k_anonymity: Samples that what a client sends stands for at least; see
+            `privacy.k_anonymity`.
         clip: L2 norm to clip each sample's representation to before it enters a sum, in methods
             that declare `Phase.sensitivity`; None without `privacy.dp`.
     """
@@ -50,7 +59,7 @@ class Task:
     encoder: BuildsEncoder
     augmentation: BuildsAugmentation
     dtype: torch.dtype = torch.float32
-    minimum: int = 1
+    k_anonymity: int = 1
     clip: float | None = None
 
     @cached_property
@@ -69,7 +78,7 @@ class Method(Protocol):
 
     Attributes:
         needs_labels: Whether clients train with labels.
-        stackable: Whether `executor=stacked` may train clients as one model. It counts for the
+        vmappable: Whether `executor=vmap` may train clients as one model. It counts for the
             class itself only, not for subclasses. The method promises of its modules: a training
             step computes with the parameters, buffers and batch alone, by operations that `vmap`
             knows; views are drawn from the batch's seed; `on_train_batch_end` changes each
@@ -80,7 +89,7 @@ class Method(Protocol):
     """
 
     needs_labels: ClassVar[bool] = False
-    stackable: ClassVar[bool] = False
+    vmappable: ClassVar[bool] = False
     scalable: ClassVar[bool] = True
     rounds: int
 
@@ -100,14 +109,14 @@ class Method(Protocol):
 
     @abstractmethod
     def client(self, client: Client, phase: Phase, slots: Slots) -> Outcome:
-        """One client's turn. The slots are read-only views."""
+        """One client's task. The slots are read-only views."""
 
     def server(
         self,
         server: ServerState,
         phase: Phase,
-        means: Mapping[str, Mean],
-        records: Mapping[int, Tensors],
+        means: Mapping[str, WeightedUpdate],
+        gathered: Mapping[int, Tensors],
     ) -> ServerState:
         """The server's state after the phase; by default the means replace its slots.
 
@@ -115,7 +124,7 @@ class Method(Protocol):
             server: The state before the phase.
             phase: The phase.
             means: Slot to weighted mean over the clients that contributed to it.
-            records: Client to its records, in client order.
+            gathered: Client to its gathered tensors, in client order.
         """
         return server.advance(phase, averaged(means))
 

@@ -11,7 +11,7 @@ from torch import Tensor
 class Metric(ABC):
     """One number about the final predictions, named by `evaluation.metrics`.
 
-    It is stored and shown as `own/<name>`, where the name is the class's in lower case with
+    It is stored and shown as `custom/<name>`, where the name is the class's in lower case with
     underscores, such as `largest_share` for `LargestShare`.
     """
 

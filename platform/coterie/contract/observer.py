@@ -20,7 +20,7 @@ class PhaseRecord:
 
     Attributes:
         phase: The phase.
-        participants: Ids of the clients whose turn succeeded, ascending.
+        participants: Ids of the clients whose task succeeded, ascending.
         failures: One sentence per client that was dropped or per actor that was lost.
         loss: Mean training loss over the participants; None where nothing was trained.
         metrics: Other means over the participants, by name.
@@ -29,7 +29,7 @@ class PhaseRecord:
         bytes_peer: Bytes sent from clients to clients.
         bytes_before: Bytes that the run had sent before, by "down", "up" and "peer".
         seconds: Wall-clock time of the phase.
-        client_seconds: Wall-clock time of each participant's turn, in their order.
+        client_seconds: Wall-clock time of each participant's task, in their order.
         simulated: Number of clients simulated as "absent", "dropped" or "stragglers".
         evaluation: Scores of the evaluation that followed, by name; None if there was none.
         epsilon: ε so far; None where nobody adds noise.
@@ -57,12 +57,12 @@ class Observer(Protocol):
     An observer must not change the run.
     """
 
-    def start(self, title: str, facts: Mapping[str, str]) -> None:
+    def start(self, title: str, details: Mapping[str, str]) -> None:
         """The run begins.
 
         Args:
             title: The experiment's name.
-            facts: Key facts by name: method, data set, clients, device.
+            details: What to show by name: method, data set, clients, device.
         """
 
     def table(self, table: object) -> None:
@@ -73,15 +73,15 @@ class Observer(Protocol):
 
         Args:
             phase: The phase.
-            cohort_size: Number of clients that take a turn.
+            cohort_size: Number of clients that have a task.
             total_rounds: Rounds of the whole run over all stages; None if unknown.
         """
 
     def client_done(self, client: int, metrics: Mapping[str, float]) -> None:
-        """A client's turn succeeded, with these scalars of its training."""
+        """A client's task succeeded, with these scalars of its training."""
 
     def client_failed(self, client: int, message: str) -> None:
-        """A client's turn failed; the engine decides whether to retry it."""
+        """A client's task failed; the engine decides whether to retry it."""
 
     def phase_finished(self, record: PhaseRecord) -> None:
         """A phase is over: aggregated and, where due, evaluated."""

@@ -1,4 +1,4 @@
-"""An optimiser's state as named tensors, for clients that keep it from turn to turn."""
+"""An optimiser's state as named tensors, for clients that keep it from task to task."""
 
 from torch import Tensor, nn
 from torch.optim import Optimizer

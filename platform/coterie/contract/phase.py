@@ -1,6 +1,6 @@
 """A phase, the unit of the round loop, and the messages between server, clients and peers.
 
-A phase is: slots down, one turn of each client in the cohort, contributions up, mail to peers.
+A phase is: slots down, one task of each client in the cohort, contributions up, messages to peers.
 A round is one or more phases. A phase declares everything that its clients may send.
 """
 
@@ -11,7 +11,7 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from coterie.contract.form import Bounds, Form
+from coterie.contract.tensor_spec import Bounds, TensorSpec
 from coterie.errors import ContractError
 
 Tensors = Mapping[str, Tensor]
@@ -20,7 +20,7 @@ Tensors = Mapping[str, Tensor]
 Slots = Mapping[str, Tensors]
 """Named parts of the server's state: "encoder", "head/2", "centroids"."""
 
-Fact = str | int | float | bool | None | list["Fact"] | dict[str, "Fact"]
+Json = str | int | float | bool | None | list["Json"] | dict[str, "Json"]
 """What the server may remember besides tensors: any JSON value."""
 
 _SUM_STEPS = 2.0**24
@@ -41,15 +41,15 @@ class Phase:
         cohort: The clients that take part.
         down: Slots offered to the clients; an unchanged version is neither resent nor counted.
         up: Slots that clients may send back to be averaged; empty means no aggregation.
-        records: Tensors that clients may send; they are gathered in client order, never averaged.
-        mail: Keys of the messages that one client may send to another.
-        recipients: Client to the clients that it may send mail to; None for all.
+        gathered: Tensors that clients may send; they are gathered in client order, never averaged.
+        peer_messages: Keys of the messages that one client may send to another.
+        recipients: Client to the clients that it may send messages to; None for all.
         metrics: Scalars about the training that clients may send, for people to watch.
         open_metrics: Whether clients may send metrics of other names too, as a user's module logs.
         minima: Those of `metrics` that are reported as the minimum over the clients; the others
             are reported as the mean, weighted by numbers of samples.
-        forms: The form of each of `records`, `mail` and `metrics` by name. A client has to send
-            all records that have one; what has none is held to be real and finite.
+        specs: The spec of each of `gathered`, `peer_messages` and `metrics` by name. A client has
+            to send all gathered tensors that have one; what has none is held to be real and finite.
         bounds: Of slots with sums over samples, each tensor's bounds by name; what lies beyond them
             is its client's failure.
         repeats: How often a contribution's weight may count a sample: a client weighs at most so
@@ -59,8 +59,8 @@ class Phase:
         sensitivity: For sums over samples: the L2 norm by which one sample changes the sum over
             all clients and slots at most, which clients see to; the sums are multiples of 2^-20.
             Without it, differential privacy clips what each client sends as an update.
-        epsilon: The ε, up to this phase, of clients that add noise to their own records, by
-            `Client.noisy`; None where they add none.
+        epsilon: The ε, up to this phase, of clients that add noise to their own gathered tensors,
+            by `Client.noisy`; None where they add none.
     """
 
     name: str
@@ -70,13 +70,13 @@ class Phase:
     cohort: Cohort = 1.0
     down: frozenset[str] = frozenset()
     up: frozenset[str] = frozenset()
-    records: frozenset[str] = frozenset()
-    mail: frozenset[str] = frozenset()
+    gathered: frozenset[str] = frozenset()
+    peer_messages: frozenset[str] = frozenset()
     recipients: Mapping[int, frozenset[int]] | None = None
     metrics: frozenset[str] = frozenset()
     open_metrics: bool = False
     minima: frozenset[str] = frozenset()
-    forms: Mapping[str, Form] = field(default_factory=dict)
+    specs: Mapping[str, TensorSpec] = field(default_factory=dict)
     bounds: Mapping[str, Mapping[str, Bounds]] = field(default_factory=dict)
     repeats: float = 1.0
     received: int = 0
@@ -92,13 +92,13 @@ def read_only(phase: Phase) -> Phase:
     return replace(
         phase,
         recipients=None if named is None else MappingProxyType(named),
-        forms=MappingProxyType(phase.forms),
+        specs=MappingProxyType(phase.specs),
         bounds=MappingProxyType(bounds),
     )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mean:
+class WeightedUpdate:
     """A weighted mean of tensors; two add up: (w, m) + (v, n) = (w + v, (w m + v n)/(w + v)).
 
     A client contributes its tensors with its weight; the server receives the mean over the cohort
@@ -113,12 +113,12 @@ class Mean:
     tensors: Tensors
 
 
-def averaged(means: Mapping[str, Mean]) -> dict[str, Tensors]:
+def averaged(means: Mapping[str, WeightedUpdate]) -> dict[str, Tensors]:
     """The slots after federated averaging: each slot's mean, without its weight."""
     return {slot: mean.tensors for slot, mean in means.items()}
 
 
-def summed(mean: Mean) -> dict[str, Tensor]:
+def summed(mean: WeightedUpdate) -> dict[str, Tensor]:
     """The sums over clients of tensors that each contributed with weight 1.
 
     Exact, whatever the number of clients, for sums that are multiples of 2^-24 below 2^28.
@@ -129,9 +129,9 @@ def summed(mean: Mean) -> dict[str, Tensor]:
     }
 
 
-def gathered(records: Mapping[int, Tensors], key: str) -> Tensor:
-    """Concatenate one tensor of every client's record along dimension 0, in client order."""
-    return torch.cat([record[key] for record in records.values()])
+def concatenated(gathered: Mapping[int, Tensors], key: str) -> Tensor:
+    """Concatenate one gathered tensor of every client along dimension 0, in client order."""
+    return torch.cat([tensors[key] for tensors in gathered.values()])
 
 
 def fewest(counts: Tensor) -> int:
@@ -142,23 +142,23 @@ def fewest(counts: Tensor) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """The result of one client's turn.
+    """The result of one client's task.
 
     Attributes:
         up: Slot to contribution, each declared in the phase's `up`.
-        records: Tensors for the server, each declared in the phase's `records`.
-        state: What the client keeps for its next turn; None drops what it had kept.
-        mail: Recipient to tensors, stored until the recipient's next turn.
+        gathered: Tensors for the server, each declared in the phase's `gathered`.
+        state: What the client keeps for its next task; None drops what it had kept.
+        peer_messages: Recipient to tensors, stored until the recipient's next task.
         metrics: Scalars about the training, each declared in the phase's `metrics`.
-        smallest: Record or key of mail to the fewest samples that a vector of it stands for, for
-            the audit of the run; 1 for those that are not named.
-        note: What people should know of the turn, such as what was not sent; shown once.
+        smallest: Gathered tensor or key of a peer message to the fewest samples that a vector of it
+            stands for, for the audit of the run; 1 for those that are not named.
+        note: What people should know of the task, such as what was not sent; shown once.
     """
 
-    up: Mapping[str, Mean] = field(default_factory=dict)
-    records: Tensors = field(default_factory=dict)
+    up: Mapping[str, WeightedUpdate] = field(default_factory=dict)
+    gathered: Tensors = field(default_factory=dict)
     state: Tensors | None = None
-    mail: Mapping[int, Tensors] = field(default_factory=dict)
+    peer_messages: Mapping[int, Tensors] = field(default_factory=dict)
     metrics: Mapping[str, float] = field(default_factory=dict)
     smallest: Mapping[str, int] = field(default_factory=dict)
     note: str = ""
@@ -172,7 +172,7 @@ class ServerState:
         round: Rounds completed.
         step: Phases completed in the current round.
         slots: Named tensors, as they are offered to clients.
-        facts: Anything else that the method needs to choose its next phase, as JSON.
+        metadata: Anything else that the method needs to choose its next phase, as JSON.
         renewed: Slots that the server half has just reinitialised. The server's optimiser drops
             its moments for them; empty again after the next phase.
     """
@@ -180,29 +180,29 @@ class ServerState:
     slots: Slots
     round: int = 0
     step: int = 0
-    facts: Mapping[str, Fact] = field(default_factory=dict)
+    metadata: Mapping[str, Json] = field(default_factory=dict)
     renewed: frozenset[str] = frozenset()
 
-    def whole(self, fact: str) -> int:
-        """A whole number among the facts.
+    def whole(self, key: str) -> int:
+        """A whole number of the metadata.
 
         Raises:
             ContractError: If there is none of this name.
         """
-        found = self.facts.get(fact)
+        found = self.metadata.get(key)
         if not isinstance(found, int):
-            raise ContractError(f"Fact {fact!r} is {found!r}; `init` has to set a whole number.")
+            raise ContractError(f"Metadata {key!r} is {found!r}; `init` has to set a whole number.")
         return found
 
     def advance(
-        self, phase: Phase, slots: Slots, facts: Mapping[str, Fact] | None = None
+        self, phase: Phase, slots: Slots, metadata: Mapping[str, Json] | None = None
     ) -> "ServerState":
-        """The state after `phase`: these slots replaced, these facts set, the counters moved on."""
+        """The state after `phase`: slots replaced, metadata set, counters moved on."""
         return replace(
             self,
             round=phase.round if phase.ends_round else self.round,
             step=0 if phase.ends_round else phase.step + 1,
             slots={**self.slots, **slots},
-            facts={**self.facts, **(facts or {})},
+            metadata={**self.metadata, **(metadata or {})},
             renewed=frozenset(),
         )

@@ -11,16 +11,23 @@ import torch
 from ray.exceptions import ObjectLostError, RayActorError
 
 from coterie.contract.clusterer import Prediction
-from coterie.contract.phase import Mean, Phase
+from coterie.contract.phase import Phase, WeightedUpdate
 from coterie.distributed.handles import Stored
 from coterie.errors import ContractError, StateLostError
 from coterie.execution.backend import Workload
 from coterie.execution.build import build_method, build_predictor, build_worker, warm_up
 from coterie.execution.device import check_device
-from coterie.execution.events import CallDone, Event, Handle, Order, TurnDone, TurnStarted
+from coterie.execution.events import (
+    CallDone,
+    ClientResult,
+    ClientStarted,
+    Event,
+    Handle,
+    PhaseRequest,
+)
+from coterie.execution.node_local_data import NodeLocalData, Tally
 from coterie.execution.packing import Packed, PackedServer, pack_server, unpack, unpack_server
 from coterie.execution.predictor import Chunk
-from coterie.execution.silo_data import SiloData, Tally
 
 FLUSH_S = 0.25
 """Shortest time between two reports."""
@@ -34,7 +41,7 @@ ObjectKey = tuple[int, int | str | None]
 
 @dataclass(frozen=True)
 class Report:
-    """Events of turns; the objects that it lists follow it in the stream."""
+    """Events of tasks; the objects that it lists follow it in the stream."""
 
     events: tuple[Event, ...]
     objects: tuple[ObjectKey, ...]
@@ -61,10 +68,10 @@ class ClientActor:
     Args:
         stored: The workload.
         memory_fraction: Share of the GPU's memory that this process stays below, or None.
-        clients: The silos of this node, whose data is read now.
+        clients: The clients of this node, whose data is read now.
 
     Raises:
-        DataError: If a silo's data is missing or unreadable.
+        DataError: If a node-local client's data is missing or unreadable.
     """
 
     def __init__(
@@ -81,13 +88,13 @@ class ClientActor:
         warm_up()
 
     @property
-    def _local(self) -> SiloData:
-        if self.worker.silo_data is None:
-            raise ContractError("tally: the data is not siloed; use predict.")
-        return self.worker.silo_data
+    def _local(self) -> NodeLocalData:
+        if self.worker.node_local_data is None:
+            raise ContractError("tally: the data is not node-local; use predict.")
+        return self.worker.node_local_data
 
     def tally(self, server: PackedServer, key: str, client: int) -> Tally:
-        """Count clusters and classes in a silo's own data."""
+        """Count clusters and classes in a client's node-local data."""
         return self._local.tally(self._predictor, unpack_server(server), key, client)
 
     def ready(self) -> int:
@@ -99,8 +106,8 @@ class ClientActor:
         check_device(self._accelerator, self.worker.device)
         return os.getpid()
 
-    def execute(self, order: Order, call: int) -> Iterator[Report | Packed]:
-        """Run the order's turns and stream reports, each followed by its objects; the sums last.
+    def execute(self, request: PhaseRequest, call: int) -> Iterator[Report | Packed]:
+        """Run the request's tasks and stream reports, each followed by its objects; the sums last.
 
         The last report stands alone behind all objects: a driver that has received it has all of
         them, even if this process dies.
@@ -108,13 +115,13 @@ class ClientActor:
         events: list[Event] = []
         objects: list[tuple[ObjectKey, Packed]] = []
         flushed = time.monotonic()
-        for event in self.worker.run(order, call):
+        for event in self.worker.run(request, call):
             last = isinstance(event, CallDone)
             if not last:
                 light, heavy = _split(event)
                 events.append(light)
                 objects += heavy
-            at_once = last or isinstance(event, TurnStarted)
+            at_once = last or isinstance(event, ClientStarted)
             if events and (at_once or time.monotonic() - flushed >= FLUSH_S):
                 yield Report(tuple(events), tuple(key for key, _ in objects))
                 for _, packed in objects:
@@ -148,25 +155,30 @@ class ServerActor:
         server: PackedServer,
         phase: Phase,
         means: Mapping[str, tuple[int, Packed]],
-        records: Mapping[int, Packed],
+        gathered: Mapping[int, Packed],
     ) -> PackedServer:
         """Run `Method.server` on packed tensors."""
-        weighted = {slot: Mean(weight=w, tensors=unpack(p)) for slot, (w, p) in means.items()}
-        gathered = {client: unpack(packed) for client, packed in records.items()}
+        weighted = {
+            slot: WeightedUpdate(weight=w, tensors=unpack(p)) for slot, (w, p) in means.items()
+        }
+        tensors_of = {client: unpack(packed) for client, packed in gathered.items()}
         state = unpack_server(server)
-        return pack_server(self._method.server(state, phase, weighted, gathered))
+        return pack_server(self._method.server(state, phase, weighted, tensors_of))
 
 
 def _split(event: Event) -> tuple[Event, list[tuple[ObjectKey, Packed]]]:
     """Split the tensors off an event: they go to the object store, not to the driver."""
-    if not isinstance(event, TurnDone):
+    if not isinstance(event, ClientResult):
         return event, []
     heavy: list[tuple[ObjectKey, Packed]] = []
     if event.state is not None:
         heavy.append(((event.client, None), event.state))
-    heavy += [((event.client, recipient), event.mail[recipient]) for recipient in event.mail]
+    heavy += [
+        ((event.client, recipient), event.peer_messages[recipient])
+        for recipient in event.peer_messages
+    ]
     heavy += [((event.client, slot), event.updates[slot]) for slot in event.updates]
-    return replace(event, state=None, mail={}, updates={}), heavy
+    return replace(event, state=None, peer_messages={}, updates={}), heavy
 
 
 def _resolve(handle: Handle) -> Packed:

@@ -11,7 +11,7 @@ from ray.exceptions import ObjectLostError, RayActorError
 
 from coterie.aggregation.stage import Late
 from coterie.contract.clusterer import Prediction
-from coterie.contract.phase import Mean, Phase, ServerState, Tensors
+from coterie.contract.phase import Phase, ServerState, Tensors, WeightedUpdate
 from coterie.distributed.calls import (
     LOST,
     Call,
@@ -30,15 +30,23 @@ from coterie.distributed.watch import ClusterWatch, as_run_error
 from coterie.errors import RunError, StateLostError
 from coterie.execution.backend import Workload
 from coterie.execution.build import build_method
-from coterie.execution.events import CallDone, CallLost, Event, Handle, Order, Turn, TurnFailed
+from coterie.execution.events import (
+    CallDone,
+    CallLost,
+    ClientFailed,
+    ClientTask,
+    Event,
+    Handle,
+    PhaseRequest,
+)
+from coterie.execution.node_local_data import Tally
 from coterie.execution.packing import Packed, pack, pack_server, unpack_server
 from coterie.execution.predictor import Chunk
-from coterie.execution.silo_data import Tally
 from coterie.execution.worker import timeout_message
 
 _POLL_S = 0.2
 _GRACE = 1.25
-"""An actor hangs if a turn exceeds the time limit by this factor and `_GRACE_S` seconds."""
+"""An actor hangs if a task exceeds the time limit by this factor and `_GRACE_S` seconds."""
 _GRACE_S = 2.0
 _NO_ROOM = "no node has room for a replacement"
 _NO_NODE = "no node has its data any more"
@@ -80,25 +88,25 @@ class RayBackend:
         self._lost: list[str] = []
         self._key = ""
         self._hosts: dict[int, Any] = {}  # calls of the phase to their actors
-        self._sizes: dict[int, int] = {}  # and to their numbers of turns
+        self._sizes: dict[int, int] = {}  # and to their numbers of tasks
 
     @property
     def actors(self) -> int:
         """Present number of actors."""
         return len(self.fleet.actors)
 
-    def execute(self, order: Order) -> Iterator[Event]:
-        """Run the turns on the actors; a dead actor's turns run again on other actors."""
+    def execute(self, request: PhaseRequest) -> Iterator[Event]:
+        """Run the tasks on the actors; a dead actor's tasks run again on other actors."""
         with as_run_error():
-            yield from self._execute(order)
+            yield from self._execute(request)
 
-    def _execute(self, order: Order) -> Iterator[Event]:
-        if order.key != self._key:
-            self._key, self._hosts, self._sizes = order.key, {}, {}
-        self._fit(order)
-        placed, unplaced = self.fleet.assign(order.turns)
+    def _execute(self, request: PhaseRequest) -> Iterator[Event]:
+        if request.key != self._key:
+            self._key, self._hosts, self._sizes = request.key, {}, {}
+        self._fit(request)
+        placed, unplaced = self.fleet.assign(request.tasks)
         yield from self._fail_unplaced(unplaced)
-        calls = self._submit_all(order, placed)
+        calls = self._submit_all(request, placed)
         deaths = Deaths()
         while calls:
             self._stop()
@@ -120,7 +128,7 @@ class RayBackend:
                     del calls[stream]
                     self.devices |= {events[-1].device} - {""}
                     if call.rest:
-                        calls |= self._submit_all(order, [(call.actor, call.rest)], alone=True)
+                        calls |= self._submit_all(request, [(call.actor, call.rest)], alone=True)
                 yield from events
             yield from self._kill_hung(calls)
             for actor in self.fleet.remove_unplaced():
@@ -129,13 +137,13 @@ class RayBackend:
     def _lose(
         self, calls: dict[Any, Call], call: Call, error: Exception, deaths: Deaths
     ) -> Iterator[Event]:
-        """Run a lost call's turns again; of an actor's calls, the first tells of its death."""
+        """Run a lost call's tasks again; of an actor's calls, the first tells of its death."""
         if call.actor not in self.fleet.actors:  # it waited behind the one that died
             yield from self._resubmit(calls, call)
             return
         culprit = None if node_died(error) else deaths.culprit(call)
         why = why_lost(error)
-        why = why if culprit is None else f"its process died in its turns ({why})"
+        why = why if culprit is None else f"its process died in its tasks ({why})"
         yield CallLost(call=call.id, message=why, client=culprit)
         self._check_restarts(deaths.unexplained)
         yield from self._resubmit(calls, call, without=culprit)
@@ -150,13 +158,13 @@ class RayBackend:
         self.fleet.look()
         self._leave(self.fleet.leaving)
 
-    def _fit(self, order: Order) -> None:
-        """Follow the cluster before a phase, though not before failed turns of it run again."""
-        phase = order.phase.stage, order.phase.round, order.phase.step, order.phase.name
+    def _fit(self, request: PhaseRequest) -> None:
+        """Follow the cluster before a phase, though not before failed tasks of it run again."""
+        phase = request.phase.stage, request.phase.round, request.phase.step, request.phase.name
         if phase != self._phase:
             self._phase = phase
             self._stop()
-            self._leave(self.fleet.fit(order.phase.stage, len(order.turns)))
+            self._leave(self.fleet.fit(request.phase.stage, len(request.tasks)))
 
     def _leave(self, nodes: frozenset[str]) -> None:
         if moved := self._keeper.leave(nodes, self._stop):
@@ -185,7 +193,7 @@ class RayBackend:
         return answers
 
     def _until(self, call: int, calls: Collection[int]) -> float:
-        """When an answer is late: each client of the actor has the time of a turn."""
+        """When an answer is late: each client of the actor has the time of a task."""
         limit = self._config.faults.client_timeout_s
         if limit is None:
             return math.inf
@@ -196,21 +204,21 @@ class RayBackend:
         self,
         server: ServerState,
         phase: Phase,
-        means: Mapping[str, Mean],
-        records: Mapping[int, Tensors],
+        means: Mapping[str, WeightedUpdate],
+        gathered: Mapping[int, Tensors],
     ) -> ServerState:
         """Run the server half in the driver, or on its actor if there is one.
 
         An actor that dies is replaced: the server half is pure, so it gives the same bits again.
         """
         if self.fleet.server is None:
-            return self._method.server(server, phase, means, records)
+            return self._method.server(server, phase, means, gathered)
         weighted = {slot: (mean.weight, pack(mean.tensors)) for slot, mean in means.items()}
-        gathered = {client: pack(tensors) for client, tensors in records.items()}
+        tensors_of = {client: pack(tensors) for client, tensors in gathered.items()}
         sent, lost = pack_server(server), 0
         with as_run_error():
             while True:
-                reference = self.fleet.server.serve.remote(sent, phase, weighted, gathered)
+                reference = self.fleet.server.serve.remote(sent, phase, weighted, tensors_of)
                 wait_for(reference, self._stop)
                 try:
                     return unpack_server(fetch(reference))
@@ -264,12 +272,12 @@ class RayBackend:
         return [results[i] for i in range(len(chunks))]
 
     def take_losses(self) -> list[str]:
-        """Return why actors other than those of turns were lost since the last call."""
+        """Return why actors other than those of tasks were lost since the last call."""
         lost, self._lost = self._lost, []
         return lost
 
     def tally(self, server: ServerState, clients: Sequence[int]) -> list[Tally | None]:
-        """Count clusters and classes in each silo's data, on the silo's node."""
+        """Count clusters and classes in each node-local client's data, on its node."""
         self._calls += 1
         key, stored = str(self._calls), ray.put(pack_server(server))
         hosts = [self.fleet.host(client) for client in clients]
@@ -308,7 +316,7 @@ class RayBackend:
         self.fleet.close()
 
     def _fetch_tally(self, reference: Any) -> Tally | None:
-        """Return a silo's tally; None if its actor died, which the next phase handles."""
+        """Return a client's tally; None if its actor died, which the next phase handles."""
         wait_for(reference, self._stop_or_place)
         try:
             found: Tally = fetch(reference)
@@ -321,40 +329,44 @@ class RayBackend:
         self._stop()
         self.fleet.remove_unplaced()
 
-    def _submit_all(self, order: Order, placed: Placed, *, alone: bool = False) -> dict[Any, Call]:
-        """Make one call to each actor with turns; return the calls by stream.
+    def _submit_all(
+        self, request: PhaseRequest, placed: Placed, *, alone: bool = False
+    ) -> dict[Any, Call]:
+        """Make one call to each actor with tasks; return the calls by stream.
 
         Args:
-            order: The phase.
-            placed: The actors with their turns.
-            alone: Whether to give each actor its first turn only, and the rest one by one.
+            request: The phase.
+            placed: The actors with their tasks.
+            alone: Whether to give each actor its first task only, and the rest one by one.
         """
         calls = {}
-        for actor, turns in placed:
+        for actor, tasks in placed:
             self._calls += 1
-            now, rest = (turns[:1], turns[1:]) if alone else (turns, ())
-            share = replace(order, turns=now)
+            now, rest = (tasks[:1], tasks[1:]) if alone else (tasks, ())
+            share = replace(request, tasks=now)
             stream = actor.execute.options(num_returns="streaming").remote(share, self._calls)
             self._hosts[self._calls], self._sizes[self._calls] = actor, len(now)
             calls[stream] = Call(self._calls, actor, share, alone=alone, rest=rest)
         return calls
 
-    def _fail_unplaced(self, unplaced: Sequence[Turn], why: str = _NO_NODE) -> Iterator[Event]:
-        """Fail the turns of silos whose node is gone, or has no room."""
-        for turn in unplaced:
+    def _fail_unplaced(
+        self, unplaced: Sequence[ClientTask], why: str = _NO_NODE
+    ) -> Iterator[Event]:
+        """Fail the tasks of node-local data whose node is gone, or has no room."""
+        for task in unplaced:
             self._calls += 1
-            yield TurnFailed(call=self._calls, client=turn.client, message=why)
-            yield CallDone(call=self._calls, lanes={})
+            yield ClientFailed(call=self._calls, client=task.client, message=why)
+            yield CallDone(call=self._calls, sums={})
 
     def _resubmit(
         self, calls: dict[Any, Call], call: Call, without: int | None = None
     ) -> Iterator[Event]:
-        """Run a lost call's turns on the actor's replacement, else on the other actors."""
-        turns = tuple(turn for turn in call.turns if turn.client != without)
+        """Run a lost call's tasks on the actor's replacement, else on the other actors."""
+        tasks = tuple(task for task in call.tasks if task.client != without)
         new = self.fleet.replace(call.actor)
-        placed, unplaced = ([(new, turns)], []) if new else self.fleet.assign(turns)
-        if turns:
-            calls |= self._submit_all(call.order, placed, alone=True)
+        placed, unplaced = ([(new, tasks)], []) if new else self.fleet.assign(tasks)
+        if tasks:
+            calls |= self._submit_all(call.request, placed, alone=True)
             yield from self._fail_unplaced(unplaced)
 
     def _kill_hung(self, calls: dict[Any, Call]) -> Iterator[Event]:
@@ -372,19 +384,19 @@ class RayBackend:
                 yield from self._resubmit(calls, call, without=call.client)
 
     def _reassign(self, calls: dict[Any, Call], actor: Any) -> Iterator[Event]:
-        """Run the turns of a replacement that was never placed on the other actors.
+        """Run the tasks of a replacement that was never placed on the other actors.
 
-        A silo's turns fail: no other actor has its data.
+        A node-local client's tasks fail: no other actor has its data.
         """
         for stream, call in list(calls.items()):
             if call.actor is actor:
                 del calls[stream]
                 if self.fleet.has_silos:
-                    yield from self._fail_unplaced(call.turns, _NOT_PLACED)
+                    yield from self._fail_unplaced(call.tasks, _NOT_PLACED)
                     continue
                 yield CallLost(call=call.id, message=_NO_ROOM)
-                placed, unplaced = self.fleet.assign(call.turns)
-                calls |= self._submit_all(call.order, placed, alone=call.alone)
+                placed, unplaced = self.fleet.assign(call.tasks)
+                calls |= self._submit_all(call.request, placed, alone=call.alone)
                 yield from self._fail_unplaced(unplaced)
 
     def _check_restarts(self, lost: int) -> None:

@@ -1,4 +1,4 @@
-"""Streaming calls to actors: their turns, their events, and why a call was lost."""
+"""Streaming calls to actors: their tasks, their events, and why a call was lost."""
 
 import time
 from collections import Counter
@@ -16,7 +16,14 @@ from ray.exceptions import (
 )
 
 from coterie.distributed.actors import ObjectKey, Report
-from coterie.execution.events import Event, Handle, Order, Turn, TurnDone, TurnStarted
+from coterie.execution.events import (
+    ClientResult,
+    ClientStarted,
+    ClientTask,
+    Event,
+    Handle,
+    PhaseRequest,
+)
 
 LOST = (RayActorError, ObjectLostError, OutOfMemoryError)
 """Errors of a call whose actor or node is gone."""
@@ -25,8 +32,8 @@ _POLL_S = 0.2
 _BLAMED = 2
 """Deaths in turns of one client after which it is to blame; one may be chance."""
 
-Placed = list[tuple[Any, tuple[Turn, ...]]]
-"""Actors, each with the turns that it runs."""
+Placed = list[tuple[Any, tuple[ClientTask, ...]]]
+"""Actors, each with the tasks that it runs."""
 
 
 @dataclass
@@ -36,40 +43,40 @@ class Call:
     Attributes:
         id: Its number.
         actor: The actor's handle.
-        order: The phase with this actor's share of the turns.
-        client: The client whose turn is under way, if known.
-        since: Start of that turn, by the monotonic clock.
-        alone: Whether it has one turn because an actor died that had it: this tells whose fault a
+        request: The phase with this actor's share of the tasks.
+        client: The client whose task is under way, if known.
+        since: Start of that task, by the monotonic clock.
+        alone: Whether it has one task because an actor died that had it: this tells whose fault a
             further death is.
-        rest: The turns of which the same actor then runs the next.
+        rest: The tasks of which the same actor then runs the next.
     """
 
     id: int
     actor: Any
-    order: Order
+    request: PhaseRequest
     client: int | None = None
     since: float = 0.0
     alone: bool = False
-    rest: tuple[Turn, ...] = ()
+    rest: tuple[ClientTask, ...] = ()
 
     @property
-    def turns(self) -> tuple[Turn, ...]:
-        """All turns that are still to be run, those of `rest` too."""
-        return (*self.order.turns, *self.rest)
+    def tasks(self) -> tuple[ClientTask, ...]:
+        """All tasks that are still to be run, those of `rest` too."""
+        return (*self.request.tasks, *self.rest)
 
     def note(self, events: Sequence[Event]) -> None:
         """Take note of whose turn it is."""
         last = events[-1]
-        self.client = last.client if isinstance(last, TurnStarted) else None
+        self.client = last.client if isinstance(last, ClientStarted) else None
         self.since = time.monotonic()
 
     def runs_for(self) -> float:
-        """Return the seconds since the present turn began; 0 if unknown."""
+        """Return the seconds since the present task began; 0 if unknown."""
         return 0.0 if self.client is None else time.monotonic() - self.since
 
 
 class Deaths:
-    """The actors that died in a phase, and the clients in whose turns they did.
+    """The actors that died in a phase, and the clients in whose tasks they did.
 
     Attributes:
         unexplained: Deaths for which no client is to blame.
@@ -84,7 +91,7 @@ class Deaths:
         self.unexplained += 1
         if not call.alone:
             return None
-        client = call.order.turns[0].client
+        client = call.request.tasks[0].client
         self._in_turns[client] += 1
         if self._in_turns[client] < _BLAMED:
             return None
@@ -92,14 +99,14 @@ class Deaths:
         return client
 
 
-def pack_longest_first(turns: Sequence[Turn], actors: int) -> list[tuple[Turn, ...]]:
-    """Balance turns over actors: the longest first, each to the least loaded actor."""
-    shares: list[list[Turn]] = [[] for _ in range(actors)]
+def pack_longest_first(tasks: Sequence[ClientTask], actors: int) -> list[tuple[ClientTask, ...]]:
+    """Balance tasks over actors: the longest first, each to the least loaded actor."""
+    shares: list[list[ClientTask]] = [[] for _ in range(actors)]
     loads = [0] * actors
-    for turn in sorted(turns, key=lambda turn: (-turn.size, turn.client)):
+    for task in sorted(tasks, key=lambda task: (-task.size, task.client)):
         actor = loads.index(min(loads))
-        shares[actor].append(turn)
-        loads[actor] += max(1, turn.size)
+        shares[actor].append(task)
+        loads[actor] += max(1, task.size)
     return [tuple(share) for share in shares]
 
 
@@ -159,9 +166,11 @@ def why_lost(error: BaseException) -> str:
 
 
 def _attach(event: Event, handles: Mapping[ObjectKey, Handle]) -> Event:
-    if not isinstance(event, TurnDone):
+    if not isinstance(event, ClientResult):
         return event
     own = [(key, ref) for (client, key), ref in handles.items() if client == event.client]
-    mail = {key: ref for key, ref in own if isinstance(key, int)}
+    peer_messages = {key: ref for key, ref in own if isinstance(key, int)}
     updates = {key: ref for key, ref in own if isinstance(key, str)}
-    return replace(event, state=handles.get((event.client, None)), mail=mail, updates=updates)
+    return replace(
+        event, state=handles.get((event.client, None)), peer_messages=peer_messages, updates=updates
+    )

@@ -16,10 +16,10 @@ from ray.exceptions import AuthenticationError
 
 from coterie.config.schema import ClusterConfig
 from coterie.distributed.address import find_address, no_answer, use_token
+from coterie.distributed.fork_server import ForkServer, worker_executable
 from coterie.distributed.local_ray import LocalRay
 from coterie.distributed.loopback import private
 from coterie.distributed.nodes import live_nodes
-from coterie.distributed.template import Template, worker_executable
 from coterie.errors import ConfigError, CoterieError, RunError
 
 _ADDRESSES = 64 * 2**30
@@ -35,7 +35,8 @@ def connect(config: ClusterConfig, *, forked: bool = True) -> bool:
 
     Args:
         config: The cluster's address.
-        forked: Whether a local Ray's workers are forked from the template, where that is possible.
+        forked: Whether a local Ray's workers are forked from the fork server, where that is
+            possible.
 
     Returns:
         Whether the connection was made here.
@@ -98,8 +99,8 @@ def _join_own(config: ClusterConfig, *, forked: bool) -> None:
     """Connect to the local Ray of this process, which is started if there is none."""
     local = LocalRay.begin()
     executable = worker_executable() if forked else None
-    if Template.running is not None:
-        local.end_too(Template.running.pid)
+    if ForkServer.running is not None:
+        local.end_too(ForkServer.running.pid)
     address = local.wait(config.start_timeout_s)
     with private():
         use_token()
@@ -125,7 +126,7 @@ def started_here() -> bool:
     return here or bool(ray._private.worker._global_node.is_head())
 
 
-def slots(config: ClusterConfig, *, beside_server: bool = False) -> int:
+def free_actors(config: ClusterConfig, *, beside_server: bool = False) -> int:
     """Return how many clients' actors fit the cluster at once, by CPUs and GPUs.
 
     None spans two nodes. Under `cluster.placement=strict_spread` a node counts once, however many
@@ -211,12 +212,12 @@ def leaves_gpus(config: ClusterConfig) -> bool:
 
 
 def own_resources(config: ClusterConfig, name: str) -> dict[str, float]:
-    """Return the custom resource that a silo takes; nothing if it may run on any node."""
+    """Return the custom resource of a node-local client; nothing if any node will do."""
     return {name: config.client_resources[name]} if name in config.client_resources else {}
 
 
 def has_own_resources(config: ClusterConfig, name: str) -> bool:
-    """Whether a live node has the custom resource of a silo."""
+    """Whether a live node has the custom resource of a node-local client."""
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     return all(
         any(node.get(resource, 0.0) >= amount for node in nodes)
@@ -225,7 +226,7 @@ def has_own_resources(config: ClusterConfig, name: str) -> bool:
 
 
 def describe_unplaced(config: ClusterConfig, name: str) -> str:
-    """Describe why a silo cannot be placed, and what to do."""
+    """Describe why a node-local client cannot be placed, and what to do."""
     wanted = own_resources(config, name)
     if has_own_resources(config, name):
         return (

@@ -17,18 +17,18 @@ from coterie.distributed.cluster import (
     alone_on_its_node,
     connect,
     disconnect,
+    free_actors,
     has_own_resources,
     leaves_gpus,
     own_resources,
-    slots,
     started_here,
 )
 from coterie.distributed.nodes import autoscales, leaving, node_of
 from coterie.distributed.waiting import raise_if_dead, wait_for, wait_until_ready
 from coterie.errors import ConfigError, RunError
 from coterie.execution.backend import Workload
-from coterie.execution.events import Turn
-from coterie.execution.silo_data import silo_names
+from coterie.execution.events import ClientTask
+from coterie.execution.node_local_data import node_local_names
 
 _logger = logging.getLogger(__name__)
 
@@ -42,8 +42,8 @@ class Fleet:
 
     Before each phase `fit` follows the cluster: actors join when nodes have, and go when their node
     is about to go. Where an autoscaler adds nodes, actors without room wait as Ray's demand, which
-    ends with them, so that drivers on one cluster do not overwrite each other's. A silo has an
-    actor of its own, on the node with its data; it is the home of that actor.
+    ends with them, so that drivers on one cluster do not overwrite each other's. A node-local
+    client has an actor of its own, on the node with its data; it is the home of that actor.
 
     Args:
         workload: What the actors run; its arrays are stored once per node in the object store.
@@ -70,7 +70,7 @@ class Fleet:
     ) -> None:
         self._config = workload.config.cluster
         self._stop, self._note = stop, note
-        self._stage, self._turns, self._stillborn = "", 0, 0
+        self._stage, self._tasks, self._stillborn = "", 0, 0
         self.actors: list[Any] = []
         self.server: Any | None = None
         self.leaving = frozenset[str]()
@@ -88,14 +88,16 @@ class Fleet:
 
     @property
     def has_silos(self) -> bool:
-        """Whether each actor has the data of a silo, which no other has."""
+        """Whether each actor has the data of a node-local client, which no other has."""
         return self._names is not None
 
     def start_all(self, workload: Workload) -> None:
         """Place the workload and start every actor."""
         self._stored = _place(workload)
         self._places_server = self._config.server == "actor"
-        self._names = silo_names(workload.config) if workload.silo_classes is not None else None
+        self._names = (
+            node_local_names(workload.config) if workload.node_local_classes is not None else None
+        )
         most = len(workload.parts) if self._names is None else len(self._names)
         self._grows = autoscales()
         self._free = self._room_at_start()
@@ -112,14 +114,14 @@ class Fleet:
     def _room_at_start(self) -> int:
         """Return how many client actors fit the cluster; under an autoscaler it may be none."""
         try:
-            free = slots(self._config, beside_server=self._places_server)
+            free = free_actors(self._config, beside_server=self._places_server)
         except ConfigError:
             if self._grows:
                 return 0
             raise
         if free < 1 and not self._grows:
             raise ConfigError(
-                "cluster.server=actor: the server's actor takes the only slot, and none is left "
+                "cluster.server=actor: the server's actor takes the only place, and none is left "
                 "for clients; use cluster.server=driver or add a node."
             )
         return free
@@ -128,11 +130,11 @@ class Fleet:
         """Look at the cluster's nodes, for `fit`; called about once a second."""
         self.leaving = leaving()
         try:
-            self._free = slots(self._config, beside_server=self._places_server)
+            self._free = free_actors(self._config, beside_server=self._places_server)
         except ConfigError:
             self._free = 0
 
-    def fit(self, stage: str, turns: int) -> frozenset[str]:
+    def fit(self, stage: str, tasks: int) -> frozenset[str]:
         """Follow the cluster before a phase.
 
         Actors that have joined get work from now on. Those whose node is about to go end, if
@@ -141,7 +143,7 @@ class Fleet:
 
         Args:
             stage: The phase's stage.
-            turns: Its number of turns.
+            tasks: Its number of tasks.
 
         Returns:
             The nodes that the run leaves; client states there have to move.
@@ -152,8 +154,8 @@ class Fleet:
         if self._names is not None:
             return self.leaving
         new, self._stage = stage != self._stage, stage
-        self._turns = turns if new else max(self._turns, turns)
-        self.wanted = min(self._turns, self._config.num_actors or self._turns)
+        self._tasks = tasks if new else max(self._tasks, tasks)
+        self.wanted = min(self._tasks, self._config.num_actors or self._tasks)
         if self.server is None:
             self._start_server()
         self._take_in()
@@ -309,25 +311,25 @@ class Fleet:
                 removed.append(actor)
         return removed
 
-    def assign(self, turns: Sequence[Turn]) -> tuple[Placed, list[Turn]]:
-        """Assign turns to actors.
+    def assign(self, tasks: Sequence[ClientTask]) -> tuple[Placed, list[ClientTask]]:
+        """Assign tasks to actors.
 
         Returns:
-            The actors with their turns, and the turns of silos whose node is gone.
+            The actors with their tasks, and the tasks of node-local data whose node is gone.
         """
         if self._names is None:
-            shares = pack_longest_first(turns, len(self.actors))
+            shares = pack_longest_first(tasks, len(self.actors))
             return [pair for pair in zip(self.actors, shares, strict=True) if pair[1]], []
         hosts = {home: actor for actor, home in self._homes.items()}
-        for client in {turn.client for turn in turns} - hosts.keys():
+        for client in {task.client for task in tasks} - hosts.keys():
             if self._fits(client):  # its node has come back
                 hosts[client] = self._start_later(client)
                 self.actors.append(hosts[client])
-        placed: Placed = [(hosts[turn.client], (turn,)) for turn in turns if turn.client in hosts]
-        return placed, [turn for turn in turns if turn.client not in hosts]
+        placed: Placed = [(hosts[task.client], (task,)) for task in tasks if task.client in hosts]
+        return placed, [task for task in tasks if task.client not in hosts]
 
     def host(self, client: int) -> Any | None:
-        """Return the actor that has a silo's data, if there is one."""
+        """Return the actor that has a node-local client's data, if there is one."""
         return next((actor for actor, home in self._homes.items() if home == client), None)
 
     def _start_later(self, home: int | None) -> Any:
@@ -361,7 +363,7 @@ class Fleet:
             disconnect()
 
     def new_actor(self, home: int | None = None) -> Any:
-        """Start one actor, for a silo's data on the silo's node."""
+        """Start one actor, for a node-local client's data on its node."""
         capped = self._config.gpus_per_client % 1.0 or None
         alone = alone_on_its_node(self._config)
         if home is None or self._names is None:
@@ -372,7 +374,7 @@ class Fleet:
     def _start(self, kind: type, *args: Any, **options: Any) -> Any:
         """Start an actor with a client's CPUs and GPUs, unless Ray's options say otherwise."""
         share = {"num_cpus": self._config.cpus_per_client, "num_gpus": self._config.gpus_per_client}
-        # Ray restarts no actor: the driver replaces them, so that no turn runs twice.
+        # Ray restarts no actor: the driver replaces them, so that no task runs twice.
         once = {"max_restarts": 0, "max_task_retries": 0}
         return ray.remote(kind).options(**share | once | options).remote(*args)
 

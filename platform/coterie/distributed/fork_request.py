@@ -1,4 +1,4 @@
-"""Asks the template for a worker: Ray runs this file where it would run Python.
+"""Asks the fork server for a worker: Ray runs this file where it would run Python.
 
 It imports nothing but a part of the standard library, and ends once the worker is there.
 """
@@ -9,11 +9,11 @@ import socket
 import sys
 
 _PATIENCE_S = 45.0
-"""How long the template may take, which may still be importing; Ray waits for 60 s."""
+"""How long the fork server may take, which may still be importing; Ray waits for 60 s."""
 
 
 def main() -> None:
-    """Have the template run Python's arguments; run them in this process if there is none."""
+    """Have the fork server run Python's arguments; run them in this process if there is none."""
     address, *arguments = sys.argv[1:]
     with open("/proc/self/oom_score_adj") as file:  # noqa: PTH123 - pathlib costs 10 ms
         out_of_memory = file.read()
@@ -31,13 +31,13 @@ def main() -> None:
 def _forked(address: str, request: bytes) -> bool:
     """Send the request with this process's standard streams; whether a process was forked."""
     try:
-        with socket.socket(socket.AF_UNIX) as template:
-            template.settimeout(_PATIENCE_S)
-            template.connect(address)
-            sent = socket.send_fds(template, [request], [0, 1, 2])
-            if sent < len(request):  # the template may have answered already, and closed its end
-                template.sendall(request[sent:])
-            return bool(template.recv(1))
+        with socket.socket(socket.AF_UNIX) as fork_server:
+            fork_server.settimeout(_PATIENCE_S)
+            fork_server.connect(address)
+            sent = socket.send_fds(fork_server, [request], [0, 1, 2])
+            if sent < len(request):  # the fork server may have answered already, and closed its end
+                fork_server.sendall(request[sent:])
+            return bool(fork_server.recv(1))
     except OSError:  # it has ended, or was stopped
         return False
 

@@ -20,8 +20,8 @@ _SECONDS = [0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0]
 _GAUGES = {
     "round": ("Rounds that are over.", ()),
     "stage": ("1 for the stage of the last phase, 0 for those before.", ("stage",)),
-    "clients_done": ("Turns that succeeded, since this process began.", ()),
-    "clients_failed": ("Turns that failed, since this process began.", ()),
+    "clients_done": ("Tasks that succeeded, since this process began.", ()),
+    "clients_failed": ("Tasks that failed, since this process began.", ()),
     "bytes": ("Bytes that the run has sent.", ("direction",)),
     "loss": ("Mean loss over the last phase's clients.", ()),
     "score": ("Scores of the last evaluation.", ("name",)),
@@ -49,7 +49,7 @@ class RunMetrics(RunCallback):
             name: Gauge(f"coterie_{name}", about, tag_keys=(*tags, *own)).set_default_tags(tags)
             for name, (about, own) in _GAUGES.items()
         }
-        about = "Seconds of a client's turn."
+        about = "Seconds of a client's task."
         self._seconds = Histogram(
             "coterie_client_seconds", about, boundaries=_SECONDS, tag_keys=tuple(tags)
         ).set_default_tags(tags)
@@ -67,11 +67,11 @@ class RunMetrics(RunCallback):
         self._thread.join()
 
     def on_client_end(self, client: int, metrics: Mapping[str, float]) -> None:
-        """Count the turn."""
+        """Count the task."""
         self._done += 1
 
     def on_client_failure(self, client: int, message: str) -> None:
-        """Count the turn."""
+        """Count the task."""
         self._failed += 1
 
     def on_phase_end(self, record: PhaseRecord) -> None:

@@ -14,7 +14,7 @@ from coterie.config.schema import ClusterConfig
 from coterie.contract.clusterer import Prediction
 from coterie.contract.data import SampleBatch
 from coterie.distributed.calls import LOST, fetch
-from coterie.distributed.cluster import cluster_has_gpu, connect, disconnect, slots
+from coterie.distributed.cluster import cluster_has_gpu, connect, disconnect, free_actors
 from coterie.distributed.waiting import wait_for, wait_until_ready
 from coterie.errors import ConfigError, RunError
 from coterie.execution.batch_predictor import BatchPredictor, Predicted
@@ -81,7 +81,7 @@ class PredictionActors:
         self._config = config
         slice_ = config.threads_per_client, config.gpus_per_client
         self._arguments = (ray.put(model), accelerator, *slice_)
-        self.actors = [self._start() for _ in range(config.num_actors or slots(config))]
+        self.actors = [self._start() for _ in range(config.num_actors or free_actors(config))]
         wait_until_ready(self.actors, config, self._stop)
 
     def predict_all(self, batches: Iterable[SampleBatch]) -> Iterator[Predicted]:

@@ -5,8 +5,8 @@ starts first, in a process of its own.
 """
 
 from coterie.config.schema import ClusterConfig
+from coterie.distributed.fork_server import start_fork_server
 from coterie.distributed.local_ray import LocalRay
-from coterie.distributed.template import fork_template
 
 
 def begin_local_ray(config: ClusterConfig) -> None:
@@ -21,7 +21,7 @@ def begin_local_ray(config: ClusterConfig) -> None:
 def share_imports(config: ClusterConfig) -> None:
     """Let the actors of a local Ray share what this process has imported, which Ray is not of."""
     if _local(config):
-        fork_template()
+        start_fork_server()
 
 
 def _local(config: ClusterConfig) -> bool:

@@ -1,10 +1,10 @@
-"""Surveys silos: a task on each silo's node describes the data there."""
+"""Surveys node-local data: a task on each node-local client's node describes the data there."""
 
 import ray
 
 from coterie.config.component import load_target, target_of
 from coterie.config.schema import RunConfig
-from coterie.contract.data import SiloDataModule, Survey
+from coterie.contract.data import NodeLocalDataModule, Survey
 from coterie.distributed.calls import fetch
 from coterie.distributed.cluster import (
     connect,
@@ -19,11 +19,12 @@ from coterie.errors import RunError
 
 
 def survey(config: RunConfig, names: tuple[str, ...]) -> list[Survey]:
-    """Survey the silos, in the order of their names.
+    """Survey the clients' node-local data, in the order of their names.
 
     Raises:
-        DataError: If a silo's data is missing or unreadable on its node.
-        RunError: If no node has a silo's resource in time, or a local cluster lacks it.
+        DataError: If a node-local client's data is missing or unreadable on its node.
+        RunError: If no node has a node-local client's resource in time, or a local cluster lacks
+            it.
     """
     ours = connect(config.cluster)
     try:
@@ -53,5 +54,5 @@ def survey(config: RunConfig, names: tuple[str, ...]) -> list[Survey]:
 
 
 def _look(config: RunConfig, client: int) -> Survey:
-    module: SiloDataModule = load_target(target_of(config.data))(config.data)
+    module: NodeLocalDataModule = load_target(target_of(config.data))(config.data)
     return Survey.of(module.local_arrays(client))

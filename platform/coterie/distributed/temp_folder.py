@@ -1,4 +1,4 @@
-"""The folder for the sockets of a local Ray and of the template of its workers."""
+"""The folder for the sockets of a local Ray and of the fork server of its workers."""
 
 import os
 from pathlib import Path

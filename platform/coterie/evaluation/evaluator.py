@@ -143,7 +143,7 @@ class Evaluator(Scorer):
             metrics["spread"] = classes_held(class_spread(self.data, self.parts)[0])
         if self.own:
             given = prediction.embedding, assignments, self._labels
-            metrics["own"] = {metric.name: float(metric(*given)) for metric in self.own}
+            metrics["custom"] = {metric.name: float(metric(*given)) for metric in self.own}
         return Evaluation(
             metrics=metrics,
             embedding=prediction.embedding,

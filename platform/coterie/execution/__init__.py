@@ -1,1 +1,1 @@
-"""What one process does with a client's turn, and the protocol of the backends that run turns."""
+"""What one process does with a client's task, and the protocol of the backends that run tasks."""

@@ -12,11 +12,11 @@ from coterie.config.schema import RunConfig
 from coterie.contract.clusterer import Prediction
 from coterie.contract.data import Indices, Samples
 from coterie.contract.method import Task
-from coterie.contract.phase import Mean, Phase, ServerState, Tensors
-from coterie.execution.events import Event, Handle, Order
+from coterie.contract.phase import Phase, ServerState, Tensors, WeightedUpdate
+from coterie.execution.events import Event, Handle, PhaseRequest
+from coterie.execution.node_local_data import Tally
 from coterie.execution.packing import Packed
 from coterie.execution.predictor import Chunk
-from coterie.execution.silo_data import Tally
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,11 +26,11 @@ class Workload:
     Attributes:
         config: The run's config.
         task: What is learned.
-        samples: "train" and, where there are any, "test" samples; empty where data is siloed.
+        samples: "train" and, where there are any, "test" samples; empty where data is node-local.
         parts: Client to its rows of the training samples.
         labels: The training samples' classes; None unless the method is supervised.
-        silo_classes: The class names of all clients where data is siloed, else None. Each process
-            then reads the data of the clients that it hosts.
+        node_local_classes: The class names of all clients where data is node-local, else None. Each
+            process then reads the data of the clients that it hosts.
         callbacks: Callbacks of the Trainer on each client.
     """
 
@@ -39,12 +39,12 @@ class Workload:
     samples: Mapping[str, Samples]
     parts: Sequence[Indices]
     labels: NDArray[np.int64] | None
-    silo_classes: tuple[str, ...] | None = None
+    node_local_classes: tuple[str, ...] | None = None
     callbacks: tuple[Callback, ...] = ()
 
 
 class Backend(Protocol):
-    """Runs turns, the server half and predictions; every backend gives the same results."""
+    """Runs tasks, the server half and predictions; every backend gives the same results."""
 
     name: str
 
@@ -56,8 +56,8 @@ class Backend(Protocol):
     def devices(self) -> Collection[str]:
         """The names of what clients have computed on so far."""
 
-    def execute(self, order: Order) -> Iterator[Event]:
-        """Run the order's turns and yield events as they happen, each call's sums last.
+    def execute(self, request: PhaseRequest) -> Iterator[Event]:
+        """Run the request's tasks and yield events as they happen, each call's sums last.
 
         Raises:
             RunError: If the actors cannot be kept alive.
@@ -65,7 +65,7 @@ class Backend(Protocol):
         """
 
     def exchange(self, stage: str, question: str, messages: Mapping[int, Any]) -> dict[int, Any]:
-        """Ask a stage of the aggregation where calls of the last orders ran.
+        """Ask a stage of the aggregation where calls of the last requests ran.
 
         Args:
             stage: The stage.
@@ -81,8 +81,8 @@ class Backend(Protocol):
         self,
         server: ServerState,
         phase: Phase,
-        means: Mapping[str, Mean],
-        records: Mapping[int, Tensors],
+        means: Mapping[str, WeightedUpdate],
+        gathered: Mapping[int, Tensors],
     ) -> ServerState:
         """Run the method's server half."""
 
@@ -93,7 +93,7 @@ class Backend(Protocol):
         """Reasons why processes were lost while predicting, since the last call."""
 
     def tally(self, server: ServerState, clients: Sequence[int]) -> list[Tally | None]:
-        """Count clusters and classes in each client's silo.
+        """Count clusters and classes in each client's node-local data.
 
         Returns:
             One tally per client, in order; None for a client that cannot be reached.

@@ -26,7 +26,7 @@ class SeededBatches:
     Args:
         data: The client's samples.
         plan: Batch size and length.
-        seed: The client's seed for this turn.
+        seed: The client's seed for this task.
         with_labels: Whether batches carry labels.
         work: Share of the plan's steps to do, rounded down, at least one step.
 

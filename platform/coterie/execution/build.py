@@ -13,11 +13,11 @@ from coterie.execution.backend import Workload
 from coterie.execution.compiling import compile_encoders
 from coterie.execution.device import client_device
 from coterie.execution.module_pool import ModulePool
+from coterie.execution.node_local_data import NodeLocalData
 from coterie.execution.predictor import ChunkPredictor
-from coterie.execution.silo_data import SiloData
-from coterie.execution.stacked_trainer import StackedTrainer
-from coterie.execution.stacked_turns import StackedTurns
 from coterie.execution.trainer import local_trainer
+from coterie.execution.vmap_tasks import VmapTasks
+from coterie.execution.vmap_trainer import VmapTrainer
 from coterie.execution.worker import Deadline, Resolve, Worker
 
 
@@ -39,9 +39,9 @@ def build_worker(
         stop: Called between steps; raises when the run is to stop.
         resolve: Reads the tensors behind a handle; by default a handle is the tensors.
     """
-    config, classes = workload.config, workload.silo_classes
+    config, classes = workload.config, workload.node_local_classes
     torch.set_num_threads(config.cluster.threads_per_client)
-    # With deterministic algorithms PyTorch fills new memory, which takes 2.5 % of a small turn.
+    # With deterministic algorithms PyTorch fills new memory, which takes 2.5 % of a small task.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     device = client_device(config)
     if device.type != "cpu":  # embeddings and predictions too, whoever has trained here before
@@ -49,10 +49,10 @@ def build_worker(
     deadline = Deadline(config.faults.client_timeout_s, stop)
     trainer = local_trainer(config, device, deadline.check, workload.callbacks)
     finish = (partial(compile_encoders, mode=config.compile),) if config.compile else ()
-    pool, size = ModulePool(derive_seed(config.seed, "init"), *finish), config.cluster.stack
-    stacked = None
-    if isinstance(trainer, StackedTrainer):
-        stacked = StackedTurns(trainer=trainer, size=size, pool=pool)
+    pool, size = ModulePool(derive_seed(config.seed, "init"), *finish), config.cluster.vmap_clients
+    vmapped = None
+    if isinstance(trainer, VmapTrainer):
+        vmapped = VmapTasks(trainer=trainer, size=size, pool=pool)
     method = build_method(workload)
     return Worker(
         method=method,
@@ -65,8 +65,8 @@ def build_worker(
         device=device,
         deadline=deadline,
         resolve=resolve,
-        silo_data=None if classes is None else SiloData(config, classes),
-        stacked=stacked,
+        node_local_data=None if classes is None else NodeLocalData(config, classes),
+        vmapped=vmapped,
     )
 
 

@@ -1,10 +1,10 @@
-"""Messages between the round loop and a backend: orders down, events back."""
+"""Messages between the round loop and a backend: requests down, events back."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from coterie.aggregation.exact import Lanes, Layout
+from coterie.aggregation.exact import FixedPointSum, Layout
 from coterie.contract.phase import Phase
 from coterie.execution.packing import Packed
 
@@ -13,15 +13,15 @@ Handle = Any
 
 
 @dataclass(frozen=True, kw_only=True)
-class Turn:
-    """One client's turn: its inputs besides the slots.
+class ClientTask:
+    """One client's task: its inputs besides the slots.
 
     Attributes:
         client: The client's number.
-        size: Its number of samples; backends start the longest turns first.
-        seed: Its seed for this turn.
-        state: What it kept from its last turn, or None.
-        mail: Sender to message.
+        size: Its number of samples; backends start the longest tasks first.
+        seed: Its seed for this task.
+        state: What it kept from its last task, or None.
+        peer_messages: Sender to message.
         work: Share of its local steps to do; under 1 for a straggler.
         stages: Stage of the aggregation to what it gives this client.
     """
@@ -30,20 +30,20 @@ class Turn:
     size: int
     seed: int
     state: Handle | None = None
-    mail: Mapping[int, Handle] = field(default_factory=dict)
+    peer_messages: Mapping[int, Handle] = field(default_factory=dict)
     work: float = 1.0
     stages: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Order:
+class PhaseRequest:
     """A phase to run.
 
     Attributes:
         phase: The phase, as the method declares it.
         slots: Slot to the tensors offered to every client.
         layouts: Slot to the layout of its contributions.
-        turns: The clients' turns.
+        tasks: The clients' tasks.
         key: A word that no other run of a phase has.
         stages: Stage of the aggregation to what it gives every client.
     """
@@ -51,42 +51,42 @@ class Order:
     phase: Phase
     slots: Mapping[str, Handle]
     layouts: Mapping[str, Layout]
-    turns: tuple[Turn, ...]
+    tasks: tuple[ClientTask, ...]
     key: str = ""
     stages: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
-class TurnDone:
-    """A client's turn succeeded; its contribution is in its call's sums or in `updates`.
+class ClientResult:
+    """A client's task succeeded; its contribution is in its call's sums or in `updates`.
 
     Attributes:
-        call: The call to a process that ran the turn.
+        call: The call to a process that ran the task.
         client: The client.
-        records: Its records for the server.
+        gathered: Its gathered tensors for the server.
         metrics: Scalars of its training.
-        bytes_up: Slot or record to bytes that it sent to the server.
+        bytes_up: Slot or gathered tensor to bytes that it sent to the server.
         bytes_peer: Key to bytes that it sent to other clients.
         items_peer: Key to rows (samples, embeddings) that it sent to other clients.
-        seconds: Wall-clock time of the turn.
-        state: What it keeps for its next turn, or None.
-        mail: Recipient to message.
+        seconds: Wall-clock time of the task.
+        state: What it keeps for its next task, or None.
+        peer_messages: Recipient to message.
         updates: Slot to its contribution, where the server receives them one by one.
-        note: What people should know of the turn, in one printable line; "" if nothing.
+        note: What people should know of the task, in one printable line; "" if nothing.
         bytes_down: Key to bytes that it received besides the slots.
-        smallest: Slot, "records/<key>" or "mail/<key>" to the fewest samples that a vector of it
+        smallest: Slot, "gathered/<key>" or "peer/<key>" to the fewest samples that a vector of it
             stands for; a slot that is not named stands for all samples of the client.
     """
 
     call: int
     client: int
-    records: Packed
+    gathered: Packed
     metrics: Mapping[str, float]
     bytes_up: Mapping[str, int]
     bytes_peer: Mapping[str, int]
     seconds: float
     state: Handle | None = None
-    mail: Mapping[int, Handle] = field(default_factory=dict)
+    peer_messages: Mapping[int, Handle] = field(default_factory=dict)
     items_peer: Mapping[str, int] = field(default_factory=dict)
     updates: Mapping[str, Handle] = field(default_factory=dict)
     note: str = ""
@@ -95,8 +95,8 @@ class TurnDone:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TurnFailed:
-    """A client's turn failed; nothing of it was summed.
+class ClientFailed:
+    """A client's task failed; nothing of it was summed.
 
     Attributes:
         call: The call.
@@ -115,24 +115,24 @@ class TurnFailed:
 
 @dataclass(frozen=True, kw_only=True)
 class CallDone:
-    """A call succeeded; its turns count from now on.
+    """A call succeeded; its tasks count from now on.
 
     A stage may keep its sums in its process until `Backend.exchange`.
 
     Attributes:
         call: The call.
-        lanes: Slot to its sums; empty if a stage keeps them.
-        device: The name of what the turns were computed on; "" if there were none.
+        sums: Slot to its sums; empty if a stage keeps them.
+        device: The name of what the tasks were computed on; "" if there were none.
     """
 
     call: int
-    lanes: Mapping[str, Lanes]
+    sums: Mapping[str, FixedPointSum]
     device: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CallLost:
-    """The process of a call died; the call's turns run again elsewhere, from the same states.
+    """The process of a call died; the call's tasks run again elsewhere, from the same states.
 
     Attributes:
         call: The call.
@@ -147,11 +147,11 @@ class CallLost:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TurnStarted:
-    """A client's turn begins; sent only where turns have a time limit."""
+class ClientStarted:
+    """A client's task begins; sent only where tasks have a time limit."""
 
     call: int
     client: int
 
 
-Event = TurnStarted | TurnDone | TurnFailed | CallDone | CallLost
+Event = ClientStarted | ClientResult | ClientFailed | CallDone | CallLost

@@ -1,4 +1,4 @@
-"""Where a client's turn failed, as a text that goes to the driver with the failure."""
+"""Where a client's task failed, as a text that goes to the driver with the failure."""
 
 import traceback
 
@@ -10,10 +10,10 @@ _LONGEST = 10_000
 
 
 def trace_of(error: BaseException, *, private: bool) -> str:
-    """The traceback of a turn's error, in printable lines of at most 10,000 characters.
+    """The traceback of a task's error, in printable lines of at most 10,000 characters.
 
     Args:
-        error: What ended the turn.
+        error: What ended the task.
         private: Whether the client's samples are kept from the server. Texts of errors may hold
             values of samples, so only the error's type and the place in the code are given then.
     """

@@ -15,9 +15,9 @@ from coterie.aggregation.exact import (
     check_value,
     magnitude,
 )
-from coterie.contract.form import ANY, LARGEST, Bounds, Form, Length
-from coterie.contract.phase import Mean, Outcome, Phase, ServerState, Slots, Tensors
-from coterie.contract.rules import is_variance
+from coterie.contract.phase import Outcome, Phase, ServerState, Slots, Tensors, WeightedUpdate
+from coterie.contract.roles import is_variance
+from coterie.contract.tensor_spec import ANY, LARGEST, Bounds, Length, TensorSpec
 from coterie.errors import ContractError, printable
 
 WEIGHT_BYTES = 8
@@ -59,9 +59,9 @@ def check_outcome(
 
     Args:
         phase: The declaration.
-        outcome: The result of a client's turn.
+        outcome: The result of a client's task.
         layouts: Slot to the layout that contributions must have.
-        clients: The clients that it may send mail to, or None if they are not known here.
+        clients: The clients that it may send messages to, or None if they are not known here.
         samples: The client's number of samples.
 
     Returns:
@@ -72,11 +72,11 @@ def check_outcome(
     """
     if not isinstance(outcome, Outcome):
         raise ContractError(f"It returned {type(outcome).__name__}; return an Outcome.")
-    mail_keys = {key for message in outcome.mail.values() for key in message}
+    peer_keys = {key for message in outcome.peer_messages.values() for key in message}
     sent = (
         ("up", "sends up slot", set(outcome.up), phase.up),
-        ("records", "sends record", set(outcome.records), phase.records),
-        ("mail", "mails", mail_keys, phase.mail),
+        ("gathered", "sends gathered tensor", set(outcome.gathered), phase.gathered),
+        ("peer_messages", "sends peer message", peer_keys, phase.peer_messages),
         ("metrics", "reports metric", _closed_metrics(phase, outcome.metrics), phase.metrics),
     )
     for declared_as, verb, keys, declared in sent:
@@ -85,29 +85,30 @@ def check_outcome(
     for slot, contribution in outcome.up.items():
         _check_contribution(slot, contribution, layouts[slot])
         _check_bounds(slot, contribution, phase.bounds.get(slot, {}), samples)
-    if missing := (phase.records & set(phase.forms)) - set(outcome.records):
+    if missing := (phase.gathered & set(phase.specs)) - set(outcome.gathered):
         raise ContractError(
-            f"Phase {phase.name!r} declares record {sorted(missing)[0]!r}; every client sends it."
+            f"Phase {phase.name!r} declares gathered tensor {sorted(missing)[0]!r}; every client "
+            "sends it."
         )
-    _check_forms("record", outcome.records, phase, samples)
-    for recipient, message in outcome.mail.items():
+    _check_specs("gathered", outcome.gathered, phase, samples)
+    for recipient, message in outcome.peer_messages.items():
         _check_recipient(recipient, clients)
-        _check_forms(f"mail to client {recipient}", message, phase, samples)
+        _check_specs(f"peer message to client {recipient}", message, phase, samples)
     _check_smallest(outcome.smallest)
     _check_state(outcome.state or {})
     numbers = {name: _plain(name, value) for name, value in outcome.metrics.items()}
     for name, number in numbers.items():
-        form = phase.forms.get(name, ANY)
-        _check_range(f"metric: {name!r}", number, number, form, samples, floating=True)
+        spec = phase.specs.get(name, ANY)
+        _check_range(f"metric: {name!r}", number, number, spec, samples, floating=True)
     return replace(outcome, metrics=numbers)
 
 
 def bytes_up(outcome: Outcome) -> dict[str, int]:
-    """Bytes sent to the server, by slot or "records/<key>", with weights and metrics."""
+    """Bytes sent to the server, by slot or "gathered/<key>", with weights and metrics."""
     sizes = {
         slot: size_of(mean.tensors) + WEIGHT_BYTES for slot, mean in sorted(outcome.up.items())
     }
-    sizes |= {f"records/{key}": value.nbytes for key, value in sorted(outcome.records.items())}
+    sizes |= {f"gathered/{key}": value.nbytes for key, value in sorted(outcome.gathered.items())}
     if outcome.metrics:
         sizes["metrics"] = 8 * len(outcome.metrics)
     return sizes
@@ -116,7 +117,7 @@ def bytes_up(outcome: Outcome) -> dict[str, int]:
 def bytes_peer(outcome: Outcome) -> dict[str, int]:
     """Bytes sent to other clients, by key, over all recipients."""
     sizes: dict[str, int] = {}
-    for message in outcome.mail.values():
+    for message in outcome.peer_messages.values():
         for key, value in message.items():
             sizes[key] = sizes.get(key, 0) + value.nbytes
     return sizes
@@ -128,7 +129,7 @@ def items_peer(outcome: Outcome) -> dict[str, int]:
     A tensor without dimensions counts as one.
     """
     counts: dict[str, int] = {}
-    for message in outcome.mail.values():
+    for message in outcome.peer_messages.values():
         for key, value in message.items():
             counts[key] = counts.get(key, 0) + (len(value) if value.ndim else 1)
     return counts
@@ -156,9 +157,11 @@ def _closed_metrics(phase: Phase, metrics: Mapping[str, object]) -> set[str]:
 
 def _check_recipient(recipient: object, clients: Collection[int] | None) -> None:
     if type(recipient) is not int:
-        raise ContractError(f"Mail goes to client {recipient!r}; give its id as an int.")
+        raise ContractError(f"A peer message goes to client {recipient!r}; give its id as an int.")
     if clients is not None and recipient not in clients:
-        raise ContractError(f"Mail goes to client {recipient}; send it to one that may receive it.")
+        raise ContractError(
+            f"A peer message goes to client {recipient}; send it to one that may receive it."
+        )
 
 
 def _check_name(what: str, name: object) -> None:
@@ -201,7 +204,7 @@ def _check_layout(slot: str, tensors: Tensors, layout: Layout) -> None:
             raise ContractError(f"slot {slot!r}: {name!r} is {tensors[name].dtype}; send {dtype}.")
 
 
-def _check_contribution(slot: str, contribution: Mean, layout: Layout) -> None:
+def _check_contribution(slot: str, contribution: WeightedUpdate, layout: Layout) -> None:
     check_positive(slot, contribution.weight)
     _check_layout(slot, contribution.tensors, layout)
     for name in layout.names:
@@ -217,7 +220,7 @@ def _check_contribution(slot: str, contribution: Mean, layout: Layout) -> None:
 
 
 def _check_bounds(
-    slot: str, contribution: Mean, bounds: Mapping[str, Bounds], samples: int
+    slot: str, contribution: WeightedUpdate, bounds: Mapping[str, Bounds], samples: int
 ) -> None:
     for name, bound in bounds.items():
         value = contribution.tensors[name].detach().double() * contribution.weight
@@ -231,24 +234,24 @@ def _check_bounds(
             )
 
 
-def _check_forms(what: str, tensors: Tensors, phase: Phase, samples: int) -> None:
+def _check_specs(what: str, tensors: Tensors, phase: Phase, samples: int) -> None:
     for name, value in tensors.items():
-        form = phase.forms.get(name, ANY)
+        spec = phase.specs.get(name, ANY)
         _check_tensor(what, name, value)
         floating = value.is_floating_point()
         wanted = {"real": True, "floating": floating}.get(
-            str(form.dtype), value.dtype == form.dtype
+            str(spec.dtype), value.dtype == spec.dtype
         )
         if not wanted:
-            raise ContractError(f"{what}: {name!r} is {value.dtype}; send {form.dtype}.")
-        if form.shape is not None and not _fits(tuple(value.shape), form.shape):
-            lengths = ", ".join(_shown(length) for length in form.shape)
+            raise ContractError(f"{what}: {name!r} is {value.dtype}; send {spec.dtype}.")
+        if spec.shape is not None and not _fits(tuple(value.shape), spec.shape):
+            lengths = ", ".join(_shown(length) for length in spec.shape)
             raise ContractError(
                 f"{what}: {name!r} has shape {tuple(value.shape)}; send ({lengths})."
             )
-        if value.numel() and (floating or form.lowest is not None or form.highest is not None):
+        if value.numel() and (floating or spec.lowest is not None or spec.highest is not None):
             low, high = (bound.item() for bound in torch.aminmax(value.detach()))
-            _check_range(f"{what}: {name!r}", low, high, form, samples, floating=floating)
+            _check_range(f"{what}: {name!r}", low, high, spec, samples, floating=floating)
 
 
 def _plain(name: str, value: Any) -> float:
@@ -259,14 +262,14 @@ def _plain(name: str, value: Any) -> float:
 
 
 def _check_range(
-    what: str, low: float, high: float, form: Form, samples: int, *, floating: bool
+    what: str, low: float, high: float, spec: TensorSpec, samples: int, *, floating: bool
 ) -> None:
     if not (math.isfinite(low) and math.isfinite(high)):
         raise ContractError(f"{what} {_NOT_FINITE}")
     widest = LARGEST if floating else math.inf
-    unit = samples if form.per_sample else 1
-    lowest = -widest if form.lowest is None else form.lowest * (unit if form.lowest < 0 else 1)
-    highest = widest if form.highest is None else form.highest * unit
+    unit = samples if spec.per_sample else 1
+    lowest = -widest if spec.lowest is None else spec.lowest * (unit if spec.lowest < 0 else 1)
+    highest = widest if spec.highest is None else spec.highest * unit
     if low < lowest or high > highest:
         found = low if low < lowest else high
         raise ContractError(

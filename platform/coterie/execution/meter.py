@@ -43,7 +43,7 @@ class Meter:
             scalars.clear()
 
 
-class StackedMeter:
+class VmapMeter:
     """The same for several clients that take their steps together.
 
     Args:

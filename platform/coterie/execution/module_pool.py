@@ -1,4 +1,4 @@
-"""Modules kept between turns, so that a turn need not build its own."""
+"""Modules kept between tasks, so that a task need not build its own."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -53,7 +53,7 @@ class _Built:
 
 
 class ModulePool:
-    """Builds each kind of module once per process and resets it for every turn.
+    """Builds the module of each key once per process and resets it for every task.
 
     Args:
         seed: Of the initial values.
@@ -74,15 +74,15 @@ class ModulePool:
         """A pool of other modules in the same initial state, which takes no memory twice."""
         return ModulePool(self._seed, self._finish, self)
 
-    def fresh(self, kind: str, build: Callable[[], ModuleT]) -> ModuleT:
+    def fresh(self, key: str, build: Callable[[], ModuleT]) -> ModuleT:
         """The module in its initial state; every process builds it from the same seed."""
-        if kind not in self._built or not self._built[kind].whole:  # a client took it apart
+        if key not in self._built or not self._built[key].whole:  # a client took it apart
             with seeded(self._seed):
                 built = build()
             self._finish(built)
-            first = None if self._first is None else self._first._built.get(kind)
-            self._built[kind] = _Built.of(built, first)
-        module = self._built[kind].reset()
+            first = None if self._first is None else self._first._built.get(key)
+            self._built[key] = _Built.of(built, first)
+        module = self._built[key].reset()
         return cast("ModuleT", module)
 
 

@@ -1,18 +1,18 @@
-"""The serial backend: runs turns, sums and predictions in this process, without Ray."""
+"""The serial backend: runs tasks, sums and predictions in this process, without Ray."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from coterie.contract.clusterer import Prediction
-from coterie.contract.phase import Mean, Phase, ServerState, Tensors
+from coterie.contract.phase import Phase, ServerState, Tensors, WeightedUpdate
 from coterie.errors import ContractError
 from coterie.execution.backend import Workload
 from coterie.execution.build import build_predictor, build_worker
 from coterie.execution.device import device_name
-from coterie.execution.events import Event, Handle, Order
+from coterie.execution.events import Event, Handle, PhaseRequest
+from coterie.execution.node_local_data import Tally
 from coterie.execution.packing import Packed
 from coterie.execution.predictor import Chunk
-from coterie.execution.silo_data import Tally
 
 
 class SerialBackend:
@@ -23,7 +23,7 @@ class SerialBackend:
         stop: Called between steps and batches; raises when the run is to stop.
 
     Attributes:
-        worker: Runs the turns.
+        worker: Runs the tasks.
         devices: The name of what clients compute on.
     """
 
@@ -36,10 +36,10 @@ class SerialBackend:
         self.devices = (device_name(self.worker.device),)
         self._calls = 0
 
-    def execute(self, order: Order) -> Iterator[Event]:
-        """Run the turns in order."""
+    def execute(self, request: PhaseRequest) -> Iterator[Event]:
+        """Run the tasks in order."""
         self._calls += 1
-        yield from self.worker.run(order, self._calls)
+        yield from self.worker.run(request, self._calls)
 
     def exchange(self, stage: str, question: str, messages: Mapping[int, Any]) -> dict[int, Any]:
         """Ask a stage of the aggregation for each call."""
@@ -50,11 +50,11 @@ class SerialBackend:
         self,
         server: ServerState,
         phase: Phase,
-        means: Mapping[str, Mean],
-        records: Mapping[int, Tensors],
+        means: Mapping[str, WeightedUpdate],
+        gathered: Mapping[int, Tensors],
     ) -> ServerState:
         """Run the method's server half."""
-        return self.worker.method.server(server, phase, means, records)
+        return self.worker.method.server(server, phase, means, gathered)
 
     def predict(self, server: ServerState, chunks: Sequence[Chunk]) -> list[Prediction]:
         """Predict chunks, in order."""
@@ -66,12 +66,12 @@ class SerialBackend:
         return []
 
     def tally(self, server: ServerState, clients: Sequence[int]) -> list[Tally | None]:
-        """Count clusters and classes in each client's silo."""
+        """Count clusters and classes in each client's node-local data."""
         self._calls += 1
-        silo_data, key = self.worker.silo_data, str(self._calls)
-        if silo_data is None:
-            raise ContractError("tally: the data is not siloed; use predict.")
-        return [silo_data.tally(self._predictor, server, key, client) for client in clients]
+        node_local_data, key = self.worker.node_local_data, str(self._calls)
+        if node_local_data is None:
+            raise ContractError("tally: the data is not node-local; use predict.")
+        return [node_local_data.tally(self._predictor, server, key, client) for client in clients]
 
     def store(self, packed: Packed) -> Handle:
         """The tensors themselves are their handle."""

@@ -17,7 +17,7 @@ from coterie.contract.client import Batches, Fit, LocalTrainer
 from coterie.contract.seeds import seeded
 from coterie.execution.bare_trainer import BareTrainer
 from coterie.execution.meter import Meter
-from coterie.execution.stacked_trainer import StackedTrainer
+from coterie.execution.vmap_trainer import VmapTrainer
 
 Stop = Callable[[], None]
 """Called after each step; raises when the run is to stop."""
@@ -102,7 +102,7 @@ def local_trainer(
         callbacks: Lightning callbacks; none without a Trainer.
     """
     if config.executor != "lightning":
-        kind = BareTrainer if config.executor == "bare" else StackedTrainer
+        kind = BareTrainer if config.executor == "bare" else VmapTrainer
         return kind(
             accelerator=device.type,
             precision=config.precision,

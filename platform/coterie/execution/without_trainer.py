@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from coterie.contract.client import Batch
 from coterie.errors import ConfigError
 
-Executor = Literal["bare", "stacked"]
+Executor = Literal["bare", "vmap"]
 """The executors without a Trainer."""
 
 SUPPORTED_HOOKS = frozenset(
@@ -92,7 +92,7 @@ class _NoTrainer:
         raise unsupported(self._module, f"needs the Trainer's {name}", self._executor)
 
 
-_INSTEAD: Mapping[Executor, str] = {"bare": "lightning", "stacked": "bare"}
+_INSTEAD: Mapping[Executor, str] = {"bare": "lightning", "vmap": "bare"}
 
 
 def unsupported(module: LightningModule, what: str, executor: Executor = "bare") -> ConfigError:

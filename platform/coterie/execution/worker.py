@@ -1,4 +1,4 @@
-"""Runs clients' turns in one process, in an actor or without Ray, and sums their contributions."""
+"""Runs clients' tasks in one process, in an actor or without Ray, and sums their contributions."""
 
 import logging
 import math
@@ -24,21 +24,21 @@ from coterie.errors import ConfigError, StateLostError, described, printable
 from coterie.execution.device import device_name
 from coterie.execution.events import (
     CallDone,
+    ClientFailed,
+    ClientResult,
+    ClientStarted,
+    ClientTask,
     Event,
     Handle,
-    Order,
-    Turn,
-    TurnDone,
-    TurnFailed,
-    TurnStarted,
+    PhaseRequest,
 )
 from coterie.execution.failure_trace import trace_of
 from coterie.execution.messages import bytes_peer, bytes_up, check_outcome, items_peer
 from coterie.execution.module_pool import ModulePool
+from coterie.execution.node_local_data import NodeLocalData
 from coterie.execution.packing import Packed, copied, pack, unpack
-from coterie.execution.silo_data import SiloData
-from coterie.execution.stacked_turns import StackedTurns
-from coterie.execution.turn_client import TurnClient
+from coterie.execution.task_client import TaskClient
+from coterie.execution.vmap_tasks import VmapTasks
 
 _logger = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ Resolve = Callable[[Handle], Packed]
 
 
 class ClientTimeoutError(Exception):
-    """A client's turn exceeds its time limit."""
+    """A client's task exceeds its time limit."""
 
 
 def timeout_message(limit: float | None) -> str:
@@ -56,10 +56,10 @@ def timeout_message(limit: float | None) -> str:
 
 @dataclass
 class Deadline:
-    """The time limit of a turn, checked between training steps.
+    """The time limit of a task, checked between training steps.
 
     Attributes:
-        limit: Seconds that a turn may take, or None.
+        limit: Seconds that a task may take, or None.
         stop: Called at every check; raises when the run is to stop.
     """
 
@@ -68,22 +68,22 @@ class Deadline:
     _until: float = float("inf")
 
     def begin(self) -> None:
-        """Start the clock for a turn."""
+        """Start the clock for a task."""
         if self.limit is not None:
             self._until = time.monotonic() + self.limit
 
     def check(self) -> None:
-        """Raise a ClientTimeoutError if the turn exceeds its limit."""
+        """Raise a ClientTimeoutError if the task exceeds its limit."""
         self.stop()
         if self.limit is not None and time.monotonic() > self._until:
             raise ClientTimeoutError(timeout_message(self.limit))
 
 
 class _Call(NamedTuple):
-    """What a call's turns share: its order, phase and slots, and where contributions are summed."""
+    """What a call's tasks share: its request, phase, slots and sums."""
 
     number: int
-    order: Order
+    request: PhaseRequest
     phase: Phase
     slots: Slots
     sums: Sums
@@ -96,16 +96,16 @@ class Worker:
     Attributes:
         method: The method; its client half runs here.
         pipeline: The aggregation, of which a part happens here.
-        samples: "train" and, where there are any, "test" samples; empty where data is siloed.
+        samples: "train" and, where there are any, "test" samples; empty where data is node-local.
         parts: Client to its rows of the training samples.
         labels: The training samples' classes; None unless the method is supervised.
         trainer: Trains on a client's data.
-        pool: Modules kept between turns.
+        pool: Modules kept between tasks.
         device: Where samples are embedded; the trainer uses the same.
-        deadline: The time limit of a turn; the trainer checks it too.
+        deadline: The time limit of a task; the trainer checks it too.
         resolve: Reads the tensors behind a handle.
-        silo_data: The data of siloed clients, or None.
-        stacked: Runs turns whose clients are trained together; None for one after the other.
+        node_local_data: The data of node-local clients, or None.
+        vmapped: Runs tasks whose clients are trained together; None for one after the other.
     """
 
     method: Method
@@ -118,129 +118,134 @@ class Worker:
     device: torch.device
     deadline: Deadline
     resolve: Resolve = field(default=lambda handle: handle)
-    silo_data: SiloData | None = None
-    stacked: StackedTurns | None = None
+    node_local_data: NodeLocalData | None = None
+    vmapped: VmapTasks | None = None
 
-    def run(self, order: Order, call: int) -> Iterator[Event]:
-        """Run the order's turns one after the other; the last event carries their sums."""
-        slots = {name: unpack(self.resolve(handle)) for name, handle in order.slots.items()}
-        sums = self.pipeline.open(order.key, call, order.layouts, order.stages)
-        take = partial(self._turn, _Call(call, order, read_only(order.phase), slots, sums))
-        if self.stacked is None:
-            for turn in order.turns:
+    def run(self, request: PhaseRequest, call: int) -> Iterator[Event]:
+        """Run the request's tasks one after the other; the last event carries their sums."""
+        slots = {name: unpack(self.resolve(handle)) for name, handle in request.slots.items()}
+        sums = self.pipeline.open(request.key, call, request.layouts, request.stages)
+        take = partial(self._task, _Call(call, request, read_only(request.phase), slots, sums))
+        if self.vmapped is None:
+            for task in request.tasks:
                 if self.deadline.limit is not None:
-                    yield TurnStarted(call=call, client=turn.client)
-                yield take(turn, self.trainer, self.pool)
+                    yield ClientStarted(call=call, client=task.client)
+                yield take(task, self.trainer, self.pool)
         else:
-            yield from self.stacked.run(order.turns, take)
-        yield CallDone(call=call, lanes=sums.lanes, device=device_name(self.device))
+            yield from self.vmapped.run(request.tasks, take)
+        yield CallDone(call=call, sums=sums.sums, device=device_name(self.device))
 
-    def _turn(self, of: _Call, turn: Turn, trainer: LocalTrainer, pool: ModulePool) -> Event:
+    def _task(self, of: _Call, task: ClientTask, trainer: LocalTrainer, pool: ModulePool) -> Event:
         started = time.perf_counter()
         stages = ClientStages()
         self.deadline.begin()
         engines = True  # whether an error now is the engine's own: a client raises what it likes
         try:
-            stages, mail = self._stages(of, turn), self._mail(turn)
+            stages, peer_messages = self._stages(of, task), self._peer_messages(task)
             engines = False
-            client = self._client(turn, stages, mail, trainer, pool)
+            client = self._client(task, stages, peer_messages, trainer, pool)
             offered = {slot: copied(of.slots[slot]) for slot in of.phase.down}
             outcome = self.method.client(client, of.phase, offered)
             self.deadline.check()
             outcome = check_outcome(
-                of.order.phase,
+                of.request.phase,
                 outcome,
-                of.order.layouts,
-                self._recipients(of.order, turn),
-                samples=turn.size,
+                of.request.layouts,
+                self._recipients(of.request, task),
+                samples=task.size,
             )
             sent = stages.contribute(outcome)
-            done = _turn_done(of.number, turn.client, sent, time.perf_counter() - started)
+            done = _task_done(of.number, task.client, sent, time.perf_counter() - started)
             engines = True
-            of.sums.add(turn.client, sent.up)  # last, so that a client that fails adds nothing
+            of.sums.add(task.client, sent.up)  # last, so that a client that fails adds nothing
         except BaseException as error:  # one client stops no other, also not by sys.exit
             if engines and isinstance(error, StateLostError | SumsExceededError):
                 raise
             self.deadline.stop()  # raises if the run is to stop, which is no client's failure
-            _logger.debug("Client %d failed", turn.client, exc_info=True)
+            _logger.debug("Client %d failed", task.client, exc_info=True)
             refused = isinstance(error, ConfigError)
             message = described(error) if refused else _failure_message(error)
             trace = "" if refused else trace_of(error, private=stages.hides)
-            return TurnFailed(
-                call=of.number, client=turn.client, message=message, refused=refused, trace=trace
+            return ClientFailed(
+                call=of.number, client=task.client, message=message, refused=refused, trace=trace
             )
         return done
 
-    def _stages(self, of: _Call, turn: Turn) -> ClientStages:
-        """The aggregation's stages for a turn, and what the client has kept."""
+    def _stages(self, of: _Call, client_task: ClientTask) -> ClientStages:
+        """The aggregation's stages for a task, and what the client has kept."""
         task = StageTask(
-            phase=of.order.phase,
-            client=turn.client,
-            samples=turn.size,
-            seed=turn.seed,
+            phase=of.request.phase,
+            client=client_task.client,
+            samples=client_task.size,
+            seed=client_task.seed,
             received=of.slots,
-            layouts=of.order.layouts,
+            layouts=of.request.layouts,
         )
-        state = None if turn.state is None else self._read(turn, turn.state)
-        return self.pipeline.for_client(task, of.order.stages, turn.stages, state)
+        state = None if client_task.state is None else self._read(client_task, client_task.state)
+        return self.pipeline.for_client(task, of.request.stages, client_task.stages, state)
 
-    def _recipients(self, order: Order, turn: Turn) -> Collection[int]:
-        """The clients that a client may send mail to."""
-        named = order.phase.recipients
-        return range(len(self.parts)) if named is None else named.get(turn.client, frozenset())
+    def _recipients(self, request: PhaseRequest, task: ClientTask) -> Collection[int]:
+        """The clients that a client may send messages to."""
+        named = request.phase.recipients
+        return range(len(self.parts)) if named is None else named.get(task.client, frozenset())
 
-    def _mail(self, turn: Turn) -> dict[int, Tensors]:
-        """Copies of the client's mail, for the client to write into."""
-        return {sender: self._read(turn, turn.mail[sender]) for sender in sorted(turn.mail)}
+    def _peer_messages(self, task: ClientTask) -> dict[int, Tensors]:
+        """Copies of the client's peer messages, for the client to write into."""
+        return {
+            sender: self._read(task, task.peer_messages[sender])
+            for sender in sorted(task.peer_messages)
+        }
 
     def _client(
         self,
-        turn: Turn,
+        task: ClientTask,
         stages: ClientStages,
-        mail: Mapping[int, Tensors],
+        peer_messages: Mapping[int, Tensors],
         trainer: LocalTrainer,
         pool: ModulePool,
-    ) -> TurnClient:
-        return TurnClient(
-            id=turn.client,
-            data=self._data(turn.client).read_only(),
+    ) -> TaskClient:
+        return TaskClient(
+            id=task.client,
+            data=self._data(task.client).read_only(),
             state=stages.state,
-            mail=mail,
-            seed=turn.seed,
+            peer_messages=peer_messages,
+            seed=task.seed,
             needs_labels=self.method.needs_labels,
             trainer=trainer,
             pool=pool,
             device=self.device,
-            work=turn.work,
+            work=task.work,
             stages=stages,
         )
 
     def _data(self, client: int) -> ClientData:
-        if self.silo_data is not None:
-            return self.silo_data.client_data(client, with_labels=self.method.needs_labels)
+        if self.node_local_data is not None:
+            return self.node_local_data.client_data(client, with_labels=self.method.needs_labels)
         rows = self.parts[client]
         return ClientData(samples=self.samples["train"], rows=rows, labels=self.labels)
 
-    def _read(self, turn: Turn, handle: Handle) -> Tensors:
+    def _read(self, task: ClientTask, handle: Handle) -> Tensors:
         try:
             return copied(unpack(self.resolve(handle)))
         except StateLostError as error:
-            raise StateLostError(turn.client) from error
+            raise StateLostError(task.client) from error
 
 
-def _turn_done(call: int, client: int, sent: Contribution, seconds: float) -> TurnDone:
+def _task_done(call: int, client: int, sent: Contribution, seconds: float) -> ClientResult:
     outcome = sent.outcome
-    return TurnDone(
+    return ClientResult(
         call=call,
         client=client,
-        records=pack(outcome.records),
+        gathered=pack(outcome.gathered),
         metrics=outcome.metrics,
         bytes_up={**bytes_up(outcome), **sent.bytes_up},
         bytes_peer=bytes_peer(outcome),
         items_peer=items_peer(outcome),
         seconds=seconds,
         state=None if outcome.state is None else pack(outcome.state),
-        mail={recipient: pack(message) for recipient, message in outcome.mail.items()},
+        peer_messages={
+            recipient: pack(message) for recipient, message in outcome.peer_messages.items()
+        },
         note=printable(outcome.note),
         smallest={**smallest_sent(outcome), **sent.smallest},
         updates={slot: pack(sent.whole[slot]) for slot in sorted(sent.whole)},

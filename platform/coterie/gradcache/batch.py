@@ -8,7 +8,7 @@ from pydantic import PositiveInt
 from torch import Tensor
 
 from coterie.config.method import MethodConfig
-from coterie.gradcache.cached import Part, Terms, cached_loss
+from coterie.gradcache.cached import Segment, Terms, cached_loss
 
 
 class MicroBatched(MethodConfig):
@@ -29,7 +29,7 @@ UNCOUPLED = (
 
 
 def batch_loss(
-    parts: Mapping[str, Part],
+    parts: Mapping[str, Segment],
     loss: Callable[[Mapping[str, Any]], Terms],
     micro_batch_size: int | None,
 ) -> dict[str, Tensor]:

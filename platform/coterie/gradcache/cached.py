@@ -41,7 +41,7 @@ class Rows(Protocol):
 
 
 @dataclass(frozen=True)
-class Part:
+class Segment:
     """Representations of a batch by some networks.
 
     Attributes:
@@ -77,7 +77,7 @@ class Part:
 
 
 def cached_loss(
-    parts: Mapping[str, Part], loss: Callable[[Mapping[str, Any]], Terms]
+    parts: Mapping[str, Segment], loss: Callable[[Mapping[str, Any]], Terms]
 ) -> dict[str, Tensor]:
     """Loss over all representations, whose `backward` needs one micro-batch's graph at a time.
 
@@ -110,7 +110,7 @@ def cached_loss(
 class _Pass:
     """State of one part between the passes, and α."""
 
-    part: Part
+    part: Segment
     leaves: list[Tensor] = field(default_factory=list)
     alphas: list[Tensor | None] = field(default_factory=list)
     generators: list[Generators] = field(default_factory=list)

@@ -16,9 +16,9 @@ from coterie.config.explain import show
 from coterie.config.stored import read_stored_config
 from coterie.config.trust import check_targets
 from coterie.contract.clusterer import Clusterer
-from coterie.contract.kinds import check_kind
 from coterie.contract.method import Task
 from coterie.contract.phase import ServerState
+from coterie.contract.section_checks import check_section
 from coterie.errors import ConfigError, ContractError, DataError, reason
 from coterie.models.saved_model import (
     CONFIG,
@@ -85,7 +85,7 @@ def _read_sections(folder: Path, trust: Collection[str]) -> dict[str, Component]
     names = ("method", "encoder", "augmentation")
     sections = {name: read_section(folder / CONFIG, name, trust) for name in names}
     for name, section in sections.items():
-        check_kind(name, section)
+        check_section(name, section)
     return sections
 
 
@@ -138,7 +138,7 @@ def _build(
         state = description["server"]
         slots = {slot: zeros(tensors) for slot, tensors in state["slots"].items()}
         server = ServerState(
-            slots=slots, round=description["round"], step=state["step"], facts=state["facts"]
+            slots=slots, round=description["round"], step=state["step"], metadata=state["metadata"]
         )
         features, clusters, head = (description[key] for key in ("features", "clusters", "head"))
     except (KeyError, TypeError, AttributeError, ValueError) as error:

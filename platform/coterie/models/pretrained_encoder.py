@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from coterie.config.component import Component, NestedComponent, target_of, trust_of
 from coterie.config.file_digest import are_untouched
 from coterie.config.given_path import given_path
-from coterie.contract.kinds import check_kind
+from coterie.contract.section_checks import check_section
 from coterie.errors import ConfigError, CoterieError, DataError
 from coterie.models.loading import read_section, self_contained
 from coterie.models.saved_model import CONFIG, WEIGHTS, model_folder, read_description
@@ -136,7 +136,7 @@ def _description(path: str, trust: Collection[str]) -> dict[str, Any]:
     if not file.is_file():
         raise DataError(f"{file}: it is missing; copy the model again.")
     stored = read_section(folder / CONFIG, "encoder", trust)
-    check_kind("encoder", stored)
+    check_section("encoder", stored)
     network: Component = self_contained(stored, folder)
     with file.open("rb") as content:
         digest = hashlib.file_digest(content, "sha256").hexdigest()

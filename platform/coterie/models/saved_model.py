@@ -41,7 +41,7 @@ class _Input(TypedDict):
 
 class _Server(TypedDict):
     step: NonNegativeInt
-    facts: dict[str, Any]
+    metadata: dict[str, Any]
     slots: dict[str, dict[str, str]]
 
 
@@ -114,7 +114,7 @@ def model_description(model: Clusterer, server: ServerState, data: DataArrays) -
         "classes": list(data.classes),
         "server": {
             "step": server.step,
-            "facts": dict(server.facts),
+            "metadata": dict(server.metadata),
             "slots": {slot: layouts_of(tensors) for slot, tensors in server.slots.items()},
         },
     }

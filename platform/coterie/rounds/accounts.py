@@ -1,9 +1,9 @@
-"""What each client has done over a run: turns, failures, loss, seconds and bytes."""
+"""What each client has done over a run: tasks, failures, loss, seconds and bytes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from coterie.execution.events import TurnDone
+from coterie.execution.events import ClientResult
 from coterie.rounds.gather import PhaseResult
 
 
@@ -12,30 +12,30 @@ class ClientAccount:
     """One client's account over the phases so far.
 
     Attributes:
-        turns: Turns that count.
-        failures: Turns that failed, those that a second attempt made good too.
-        loss: Training loss of the last turn that trained; None before.
-        seconds: Wall-clock time of the turns that count.
+        tasks: Tasks that count.
+        failures: Tasks that failed, those that a second attempt made good too.
+        loss: Training loss of the last task that trained; None before.
+        seconds: Wall-clock time of the tasks that count.
         up: Bytes sent to the server.
         peer: Bytes sent to other clients.
     """
 
-    turns: int = 0
+    tasks: int = 0
     failures: int = 0
     loss: float | None = None
     seconds: float = 0.0
     up: int = 0
     peer: int = 0
 
-    def after(self, turn: TurnDone) -> "ClientAccount":
-        """The account after one more turn."""
+    def after(self, done: ClientResult) -> "ClientAccount":
+        """The account after one more task."""
         return replace(
             self,
-            turns=self.turns + 1,
-            loss=turn.metrics.get("loss", self.loss),
-            seconds=self.seconds + turn.seconds,
-            up=self.up + sum(turn.bytes_up.values()),
-            peer=self.peer + sum(turn.bytes_peer.values()),
+            tasks=self.tasks + 1,
+            loss=done.metrics.get("loss", self.loss),
+            seconds=self.seconds + done.seconds,
+            up=self.up + sum(done.bytes_up.values()),
+            peer=self.peer + sum(done.bytes_peer.values()),
         )
 
 
@@ -44,9 +44,9 @@ def changed_accounts(
 ) -> dict[int, ClientAccount]:
     """The accounts, after one more phase, of the clients that have changed in it."""
     now: dict[int, ClientAccount] = {}
-    for turn in result.turns:
-        before = now.get(turn.client) or accounts.get(turn.client, ClientAccount())
-        now[turn.client] = before.after(turn)
+    for done in result.client_results:
+        before = now.get(done.client) or accounts.get(done.client, ClientAccount())
+        now[done.client] = before.after(done)
     for failure in result.failures:
         if failure.client is not None:
             known = now.get(failure.client) or accounts.get(failure.client, ClientAccount())

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from coterie.contract.phase import Phase
 from coterie.errors import reason
-from coterie.execution.events import TurnFailed
+from coterie.execution.events import ClientFailed
 
 FAILURES = "failures.log"
 """Its name in a run's folder."""
@@ -24,7 +24,7 @@ class FailureLog:
         self._path, self._note = path, note
         self._kinds: set[tuple[str, str]] = set()
 
-    def write(self, phase: Phase, failed: TurnFailed) -> None:
+    def write(self, phase: Phase, failed: ClientFailed) -> None:
         """Write a failure, unless one of the same type at the same place is there."""
         place, _, error = failed.trace.rpartition("\n")
         kind = place, error.partition(":")[0]

@@ -9,18 +9,18 @@ from coterie.aggregation.exact import ExactMeans
 from coterie.aggregation.pipeline import Pipeline
 from coterie.aggregation.stage import PhaseRun
 from coterie.config.schema import FaultsConfig
-from coterie.contract.phase import Mean, Tensors
+from coterie.contract.phase import Tensors, WeightedUpdate
 from coterie.errors import ConfigError, CoterieError, InterruptedRunError, RunError
 from coterie.execution.backend import Backend
 from coterie.execution.events import (
     CallDone,
     CallLost,
+    ClientFailed,
+    ClientResult,
+    ClientTask,
     Event,
     Handle,
-    Order,
-    Turn,
-    TurnDone,
-    TurnFailed,
+    PhaseRequest,
 )
 from coterie.execution.packing import unpack
 from coterie.rounds.failure_log import FAILURES
@@ -48,30 +48,34 @@ class PhaseResult:
 
     Attributes:
         means: Slot to mean over the clients that contributed.
-        turns: The turns that count, in client order.
+        client_results: The tasks that count, in client order.
         failures: All failures, those that a retry made good too.
-        dropped: Clients without a turn that counts.
+        dropped: Clients without a task that counts.
     """
 
-    means: Mapping[str, Mean]
-    turns: tuple[TurnDone, ...]
+    means: Mapping[str, WeightedUpdate]
+    client_results: tuple[ClientResult, ...]
     failures: tuple[Failure, ...]
     dropped: tuple[int, ...]
 
     @property
-    def records(self) -> dict[int, Tensors]:
-        """Client to records, in client order, for the clients that sent any."""
-        return {turn.client: unpack(turn.records) for turn in self.turns if turn.records.fields}
+    def gathered(self) -> dict[int, Tensors]:
+        """Client to gathered tensors, in client order, for the clients that sent any."""
+        return {
+            done.client: unpack(done.gathered)
+            for done in self.client_results
+            if done.gathered.fields
+        }
 
     @property
     def states(self) -> dict[int, Handle | None]:
-        """Client to what it keeps for its next turn."""
-        return {turn.client: turn.state for turn in self.turns}
+        """Client to what it keeps for its next task."""
+        return {done.client: done.state for done in self.client_results}
 
 
 def run_phase(
     backend: Backend,
-    order: Order,
+    request: PhaseRequest,
     run: PhaseRun,
     pipeline: Pipeline,
     faults: FaultsConfig,
@@ -79,11 +83,11 @@ def run_phase(
     watch: Callable[[Event], None],
     abandoned: Callable[[Sequence[Failure]], None] = lambda failures: None,
 ) -> PhaseResult:
-    """Run every turn of a phase, failed ones again where the policy says so, and aggregate.
+    """Run every task of a phase, failed ones again where the policy says so, and aggregate.
 
     Args:
-        backend: Runs the turns.
-        order: The phase, its slots and turns.
+        backend: Runs the tasks.
+        request: The phase, its slots and tasks.
         run: The same phase, as the stages of the aggregation see it.
         pipeline: The aggregation.
         faults: What to do about clients that fail.
@@ -94,9 +98,9 @@ def run_phase(
         ConfigError: If every client refuses the config.
         RunError: If a client fails under `fail`, or fewer than `min_participation` succeed.
     """
-    gather = _Gather(backend, order, faults, watch, ExactMeans(dict(order.layouts)))
+    gather = _Gather(backend, request, faults, watch, ExactMeans(dict(request.layouts)))
     try:
-        gather.run(order.turns)
+        gather.run(request.tasks)
         pipeline.collect(run, gather)
         gather.check_policy()
     except InterruptedRunError:
@@ -106,24 +110,24 @@ def run_phase(
         abandoned(gather.failures)
         raise
     gather.note_failed("dropped from the phase")
-    turns = tuple(gather.done[client] for client in sorted(gather.done))
-    means = {**pipeline.total(run, gather.sums), **pipeline.join(run, _whole(turns, backend))}
+    tasks = tuple(gather.done[client] for client in sorted(gather.done))
+    means = {**pipeline.total(run, gather.sums), **pipeline.join(run, _whole(tasks, backend))}
     return PhaseResult(
         means=means,
         # Without their updates, which the object store would then hold for another phase.
-        turns=tuple(replace(turn, updates={}) for turn in turns),
+        client_results=tuple(replace(task, updates={}) for task in tasks),
         failures=tuple(gather.failures),
         dropped=tuple(sorted(gather.failed)),
     )
 
 
 def _whole(
-    turns: Sequence[TurnDone], backend: Backend
+    results: Sequence[ClientResult], backend: Backend
 ) -> dict[str, Callable[[], Sequence[Tensors]]]:
     """Slot to what reads the updates that came one by one, for one slot at a time."""
     handles: dict[str, list[Handle]] = {}
-    for turn in turns:
-        for slot, handle in turn.updates.items():
+    for done in results:
+        for slot, handle in done.updates.items():
             handles.setdefault(slot, []).append(handle)
 
     def read(given: Sequence[Handle]) -> list[Tensors]:
@@ -134,50 +138,50 @@ def _whole(
 
 @dataclass
 class _Gather:
-    """Holds a call's turns back until its sums arrive, so that a lost call leaves no trace.
+    """Holds a call's tasks back until its sums arrive, so that a lost call leaves no trace.
 
     It is the `Gathering` of the aggregation's stages.
     """
 
     backend: Backend
-    order: Order
+    request: PhaseRequest
     faults: FaultsConfig
     watch: Callable[[Event], None]
     sums: ExactMeans
-    done: dict[int, TurnDone] = field(default_factory=dict)
+    done: dict[int, ClientResult] = field(default_factory=dict)
     failed: dict[int, str] = field(default_factory=dict)
     refused: set[int] = field(default_factory=set)
     failures: list[Failure] = field(default_factory=list)
-    traced: bool = False  # whether a failed turn has a traceback, for the log
+    traced: bool = False  # whether a failed task has a traceback, for the log
     calls: dict[int, frozenset[int]] = field(default_factory=dict)
-    _staged: dict[int, list[TurnDone | TurnFailed]] = field(default_factory=dict)
+    _staged: dict[int, list[ClientResult | ClientFailed]] = field(default_factory=dict)
 
     @property
     def retries(self) -> bool:
         """Whether a client that has failed has a second try."""
         return self.faults.on_client_failure == "retry"
 
-    def run(self, turns: Sequence[Turn]) -> None:
-        """Run turns, and failed ones once more where the policy says so; then apply the policy."""
-        pending = tuple(turns)
+    def run(self, tasks: Sequence[ClientTask]) -> None:
+        """Run tasks, and failed ones once more where the policy says so; then apply the policy."""
+        pending = tuple(tasks)
         for attempt in range(2 if self.retries else 1):
             if attempt:
-                for turn in sorted(pending, key=lambda turn: turn.client):
-                    self.note(turn.client, self.failed[turn.client], "retried")
-            for event in self.backend.execute(replace(self.order, turns=pending)):
+                for task in sorted(pending, key=lambda task: task.client):
+                    self.note(task.client, self.failed[task.client], "retried")
+            for event in self.backend.execute(replace(self.request, tasks=pending)):
                 self._take(event)
                 self.watch(event)
-            pending = tuple(turn for turn in turns if turn.client not in self.done)
+            pending = tuple(task for task in tasks if task.client not in self.done)
             if not pending:
                 break
-            for turn in pending:  # a turn without any event is a failure too
-                self.failed.setdefault(turn.client, "its call ended without an answer")
+            for task in pending:  # a task without any event is a failure too
+                self.failed.setdefault(task.client, "its call ended without an answer")
         self.check_policy()
 
     def run_again(self, clients: Collection[int]) -> None:
-        """Run these clients' turns again, if there are any; then apply the policy."""
-        if turns := [turn for turn in self.order.turns if turn.client in clients]:
-            self.run(turns)
+        """Run these clients' tasks again, if there are any; then apply the policy."""
+        if tasks := [task for task in self.request.tasks if task.client in clients]:
+            self.run(tasks)
         else:
             self.check_policy()
 
@@ -186,7 +190,7 @@ class _Gather:
         return self.backend.exchange(stage, question, messages)
 
     def lose(self, calls: Mapping[int, str], lost: str) -> dict[int, str]:
-        """Forget the turns of calls; return each of their clients with why it has failed."""
+        """Forget the tasks of calls; return each of their clients with why it has failed."""
         found: dict[int, str] = {}
         for call, why in calls.items():
             clients = self.calls.pop(call)
@@ -198,16 +202,16 @@ class _Gather:
         return found
 
     def count(self, key: str, up: Mapping[int, int], down: Mapping[int, int]) -> None:
-        """Count bytes under a key with the clients' turns."""
-        for client, turn in self.done.items():
+        """Count bytes under a key with the clients' tasks."""
+        for client, task in self.done.items():
             self.done[client] = replace(
-                turn,
-                bytes_up={**turn.bytes_up, key: up.get(client, 0)},
-                bytes_down={**turn.bytes_down, key: down.get(client, 0)},
+                task,
+                bytes_up={**task.bytes_up, key: up.get(client, 0)},
+                bytes_down={**task.bytes_down, key: down.get(client, 0)},
             )
 
     def note_failed(self, remedy: str) -> None:
-        """Record the failure of each client without a turn that counts."""
+        """Record the failure of each client without a task that counts."""
         for client, message in sorted(self.failed.items()):
             self.note(client, message, remedy)
 
@@ -215,8 +219,8 @@ class _Gather:
         """Record a failure."""
         self.failures.append(
             Failure(
-                round=self.order.phase.round,
-                phase=self.order.phase.name,
+                round=self.request.phase.round,
+                phase=self.request.phase.name,
                 client=client,
                 message=message,
                 remedy=remedy,
@@ -224,7 +228,7 @@ class _Gather:
         )
 
     def _take(self, event: Event) -> None:
-        if isinstance(event, TurnDone | TurnFailed):
+        if isinstance(event, ClientResult | ClientFailed):
             self._staged.setdefault(event.call, []).append(event)
         elif isinstance(event, CallLost):
             self._staged.pop(event.call, None)
@@ -233,27 +237,27 @@ class _Gather:
             else:
                 self.failed[event.client] = event.message
         elif isinstance(event, CallDone):
-            self.sums.merge(event.lanes)
-            turns = self._staged.pop(event.call, [])
-            if done := frozenset(turn.client for turn in turns if isinstance(turn, TurnDone)):
+            self.sums.merge(event.sums)
+            tasks = self._staged.pop(event.call, [])
+            if done := frozenset(task.client for task in tasks if isinstance(task, ClientResult)):
                 self.calls[event.call] = done
-            for turn in turns:
-                self._count(turn)
+            for task in tasks:
+                self._count(task)
 
-    def _count(self, turn: TurnDone | TurnFailed) -> None:
-        self.refused.discard(turn.client)
-        if isinstance(turn, TurnDone):
-            self.done[turn.client] = turn
-            self.failed.pop(turn.client, None)
+    def _count(self, done: ClientResult | ClientFailed) -> None:
+        self.refused.discard(done.client)
+        if isinstance(done, ClientResult):
+            self.done[done.client] = done
+            self.failed.pop(done.client, None)
             return
-        self.failed[turn.client] = turn.message
-        self.traced |= bool(turn.trace)
-        if turn.refused:
-            self.refused.add(turn.client)
+        self.failed[done.client] = done.message
+        self.traced |= bool(done.trace)
+        if done.refused:
+            self.refused.add(done.client)
 
     def check_policy(self) -> None:
         """Raise if a client must not fail, or if too few have succeeded."""
-        faults, number = self.faults, self.order.phase.round
+        faults, number = self.faults, self.request.phase.round
         if self.failed and not self.done and self.refused == self.failed.keys():
             raise ConfigError(self.failed[min(self.refused)])
         see = f" see {FAILURES} in the run's folder," if self.traced else ""
@@ -263,7 +267,7 @@ class _Gather:
                     f"Client {client} failed in round {number} ({message});{see} "
                     "mend its data, or set faults.on_client_failure=drop."
                 )
-        asked = len(self.order.turns)
+        asked = len(self.request.tasks)
         if len(self.done) / max(1, asked) < faults.min_participation:
             first = next(iter(self.failed.values()), "no reason known")
             raise RunError(

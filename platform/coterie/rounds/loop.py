@@ -1,6 +1,6 @@
 """The round loop: runs one phase after the other until the method names no next phase.
 
-A phase chooses its cohort, offers slots of the server's state, runs the clients' turns on a
+A phase chooses its cohort, offers slots of the server's state, runs the clients' tasks on a
 backend, aggregates what they send and runs the method's server half.
 """
 
@@ -19,7 +19,14 @@ from coterie.contract.phase import Phase
 from coterie.contract.seeds import derive_seed
 from coterie.errors import RunError, StateLostError
 from coterie.execution.backend import Backend, Workload
-from coterie.execution.events import CallLost, Event, Order, Turn, TurnDone, TurnFailed
+from coterie.execution.events import (
+    CallLost,
+    ClientFailed,
+    ClientResult,
+    ClientTask,
+    Event,
+    PhaseRequest,
+)
 from coterie.execution.messages import check_offer
 from coterie.execution.packing import digest, pack
 from coterie.rounds.gather import Failure, PhaseResult, run_phase
@@ -64,7 +71,7 @@ def _remember(state: RunState, phase: Phase, failures: Sequence[Failure]) -> Non
     state.failures += [str(failure) for failure in failures]
 
 
-def _forget(phase: Phase, failed: TurnFailed) -> None:
+def _forget(phase: Phase, failed: ClientFailed) -> None:
     """The default of `Loop.log_failure`."""
 
 
@@ -74,16 +81,16 @@ class Loop:
 
     Attributes:
         method: The method.
-        backend: Runs the clients' turns and the server half.
+        backend: Runs the clients' tasks and the server half.
         workload: Config and data.
         observer: Is told about progress.
         commit: Called after each phase, to track, evaluate and checkpoint.
         recover: Called when clients' states were lost; changes the state to one that can go on.
         abandon: Called with the failures of a phase that cannot be completed; keeps them.
-        log_failure: Called with each failed turn; keeps its traceback.
+        log_failure: Called with each failed task; keeps its traceback.
         participation: Draws each phase's clients; by default as the workload's config says.
         aggregation: The stages of the aggregation; likewise. The backend's processes have the same.
-        has_run: Whether a client has completed a turn.
+        has_run: Whether a client has completed a task.
     """
 
     method: Method
@@ -93,7 +100,7 @@ class Loop:
     commit: Callable[[RunState, Committed], None]
     recover: Callable[[RunState, StateLostError], None] = _give_up
     abandon: Callable[[RunState, Phase, Sequence[Failure]], None] = _remember
-    log_failure: Callable[[Phase, TurnFailed], None] = _forget
+    log_failure: Callable[[Phase, ClientFailed], None] = _forget
     participation: Participation | None = None
     aggregation: Pipeline | None = None
     has_run: bool = False
@@ -122,23 +129,23 @@ class Loop:
                 break
             self.observer.phase_started(phase, len(turnout.clients), self.method.rounds)
             run = self._prepare(state, phase, turnout)
-            order, versions = self._order(state, run, turnout)
+            request, versions = self._request(state, run, turnout)
             try:
-                result = self._execute(state, order, run)
+                result = self._execute(state, request, run)
             except StateLostError as lost:
                 self.recover(state, lost)
                 continue
             self._serve(state, run, result)
             # Only now, because an interrupted phase runs again and must not be counted twice.
             offered = state.ledger.offer(turnout.clients, versions)
-            traffic = state.ledger.collect(offered, result.turns)
+            traffic = state.ledger.collect(offered, result.client_results)
             state.keep(result, turnout.simulated)
             state.counts = self.pipeline.counts()
             committed = Committed(
                 phase=phase,
                 result=result,
                 traffic=traffic,
-                sent=tuple(self.pipeline.audit(sent_in(order, result), run, result.means)),
+                sent=tuple(self.pipeline.audit(sent_in(request, result), run, result.means)),
                 seconds=time.perf_counter() - started,
                 simulated=turnout.simulated,
                 metrics=self.pipeline.metrics(phase),
@@ -153,68 +160,68 @@ class Loop:
         sizes = {client: len(self.workload.parts[client]) for client in turnout.clients}
         return self.pipeline.prepare(phase, sizes, offered, state.server.slots, state.stages)
 
-    def _order(
+    def _request(
         self, state: RunState, run: PhaseRun, turnout: Turnout
-    ) -> tuple[Order, Mapping[str, tuple[str, int]]]:
-        """The backend's order for a phase, and each offered slot's version and bytes."""
+    ) -> tuple[PhaseRequest, Mapping[str, tuple[str, int]]]:
+        """The backend's request for a phase, and each offered slot's version and bytes."""
         packed = {name: pack(run.offered[name]) for name in sorted(run.offered)}
         versions = {name: (digest(p), p.nbytes) for name, p in packed.items()}
         stages, seed = self.pipeline.tasks(run), self.workload.config.seed
         phase = run.phase
-        turns = (
-            Turn(
+        tasks = (
+            ClientTask(
                 client=client,
                 size=size,
                 seed=derive_seed(seed, "client", phase.round, phase.step, client),
                 state=state.states.get(client),
-                mail=state.mail.get(client, {}),
+                peer_messages=state.peer_messages.get(client, {}),
                 work=turnout.work.get(client, 1.0),
                 stages=stages[client],
             )
             for client, size in run.sizes.items()
         )
-        order = Order(
+        request = PhaseRequest(
             phase=phase,
             slots={name: self.backend.store(p) for name, p in packed.items()},
             layouts=run.layouts,
-            turns=tuple(turns),
+            tasks=tuple(tasks),
             key=uuid4().hex,
             stages=run.data,
         )
-        return order, versions
+        return request, versions
 
-    def _execute(self, state: RunState, order: Order, run: PhaseRun) -> PhaseResult:
-        """Run the clients' turns and aggregate what they send."""
-        if not order.turns:
-            return PhaseResult(means={}, turns=(), failures=(), dropped=())
+    def _execute(self, state: RunState, request: PhaseRequest, run: PhaseRun) -> PhaseResult:
+        """Run the clients' tasks and aggregate what they send."""
+        if not request.tasks:
+            return PhaseResult(means={}, client_results=(), failures=(), dropped=())
         return run_phase(
             self.backend,
-            order,
+            request,
             run,
             self.pipeline,
             self.workload.config.faults,
-            watch=partial(self._watch, order.phase),
-            abandoned=partial(self.abandon, state, order.phase),
+            watch=partial(self._watch, request.phase),
+            abandoned=partial(self.abandon, state, request.phase),
         )
 
     def _serve(self, state: RunState, run: PhaseRun, result: PhaseResult) -> None:
         """Let the aggregation's stages take their steps, then run the method's server half."""
-        if not result.turns:
+        if not result.client_results:
             self.observer.note(f"Round {run.phase.round}: nobody took part in {run.phase.name!r}.")
             state.server = state.server.advance(run.phase, {})
             return
         means, kept = self.pipeline.step(run, result.means, state.stages)
-        state.server = self.backend.serve(state.server, run.phase, means, result.records)
+        state.server = self.backend.serve(state.server, run.phase, means, result.gathered)
         renewed = state.server.renewed
         state.stages = {key: v for key, v in kept.items() if key.partition("/")[2] not in renewed}
 
     def _watch(self, phase: Phase, event: Event) -> None:
         """Tell the observer about a backend's event in a phase."""
-        if isinstance(event, TurnDone):
+        if isinstance(event, ClientResult):
             self.has_run = True
             self._tell(event)
             self.observer.client_done(event.client, event.metrics)
-        elif isinstance(event, TurnFailed):
+        elif isinstance(event, ClientFailed):
             self.observer.client_failed(event.client, event.message)
             self.log_failure(phase, event)
         elif isinstance(event, CallLost):
@@ -222,7 +229,7 @@ class Loop:
             if event.client is not None:
                 self.observer.client_failed(event.client, event.message)
 
-    def _tell(self, done: TurnDone) -> None:
+    def _tell(self, done: ClientResult) -> None:
         """Show a client's note, once for each client, and only those of the first few."""
         if not done.note or done.client in self._told:
             return

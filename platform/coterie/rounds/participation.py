@@ -18,7 +18,7 @@ class Turnout:
     """The clients that take part in a phase.
 
     Attributes:
-        clients: The clients that take their turn, ascending.
+        clients: The clients that take their task, ascending.
         work: Straggler to the share of its local steps that it does.
         simulated: Number of clients that are "absent" (not present in this round), "dropped"
             (chosen, but simulated to fail) and "stragglers", each only where the config asks for

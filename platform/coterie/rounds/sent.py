@@ -1,97 +1,106 @@
-"""What left clients in a phase, key by key: its form, bytes, and how few samples it tells of."""
+"""What left clients in a phase, key by key: its spec, bytes, and how few samples it tells of."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from coterie.aggregation.exact import Layout
 from coterie.aggregation.stage import Sent
-from coterie.contract.form import ANY, Form, Length
-from coterie.execution.events import Order, TurnDone
+from coterie.contract.tensor_spec import ANY, Length, TensorSpec
+from coterie.execution.events import ClientResult, PhaseRequest
 from coterie.rounds.gather import PhaseResult
 
 
-def sent_in(order: Order, result: PhaseResult) -> tuple[Sent, ...]:
-    """What the clients of a phase sent, of the turns that count."""
-    sizes = {turn.client: turn.size for turn in order.turns}
+def sent_in(request: PhaseRequest, result: PhaseResult) -> tuple[Sent, ...]:
+    """What the clients of a phase sent, of the tasks that count."""
+    sizes = {task.client: task.size for task in request.tasks}
     found = (
-        *_slots(order, result.turns, sizes),
-        *_records(result.turns),
-        *_mail(result.turns, order.phase.forms),
-        *_metrics(result.turns, sizes),
-        *_keys(result.turns, order.layouts),
-        *_rest(result.turns),
+        *_slots(request, result.client_results, sizes),
+        *_gathered(result.client_results),
+        *_peer_messages(result.client_results, request.phase.specs),
+        *_metrics(result.client_results, sizes),
+        *_keys(result.client_results, request.layouts),
+        *_rest(result.client_results),
     )
     return tuple(sent for sent in found if sent.clients)
 
 
-def _slots(order: Order, turns: Sequence[TurnDone], sizes: Mapping[int, int]) -> Iterable[Sent]:
-    for slot, layout in order.layouts.items():
-        own = [turn for turn in turns if slot in turn.bytes_up]
+def _slots(
+    request: PhaseRequest, results: Sequence[ClientResult], sizes: Mapping[int, int]
+) -> Iterable[Sent]:
+    for slot, layout in request.layouts.items():
+        own = [done for done in results if slot in done.bytes_up]
         yield Sent(
-            kind="slot",
+            type="slot",
             key=slot,
-            form=_layout_text(layout),
+            spec=_layout_text(layout),
             clients=len(own),
-            bytes=sum(turn.bytes_up[slot] for turn in own),
-            samples=_least(turn.smallest.get(slot, sizes[turn.client]) for turn in own),
-            total=sum(sizes[turn.client] for turn in own),
+            bytes=sum(done.bytes_up[slot] for done in own),
+            samples=_least(done.smallest.get(slot, sizes[done.client]) for done in own),
+            total=sum(sizes[done.client] for done in own),
         )
 
 
-def _records(turns: Sequence[TurnDone]) -> Iterable[Sent]:
+def _gathered(results: Sequence[ClientResult]) -> Iterable[Sent]:
     given = {
-        (field.name, turn.client): (turn, field) for turn in turns for field in turn.records.fields
+        (field.name, done.client): (done, field)
+        for done in results
+        for field in done.gathered.fields
     }
     for key in sorted({name for name, _ in given}):
         own = [pair for (name, _), pair in given.items() if name == key]
         yield Sent(
-            kind="record",
+            type="gathered",
             key=key,
-            form=_shapes_text(own[0][1].dtype, [field.shape for _, field in own]),
+            spec=_shapes_text(own[0][1].dtype, [field.shape for _, field in own]),
             clients=len(own),
             bytes=sum(field.nbytes for _, field in own),
-            samples=_least(turn.smallest[f"records/{key}"] for turn, _ in own),
+            samples=_least(done.smallest[f"gathered/{key}"] for done, _ in own),
         )
 
 
-def _mail(turns: Sequence[TurnDone], forms: Mapping[str, Form]) -> Iterable[Sent]:
-    for key in sorted({key for turn in turns for key in turn.bytes_peer}):
-        own = [turn for turn in turns if key in turn.bytes_peer]
+def _peer_messages(
+    results: Sequence[ClientResult], specs: Mapping[str, TensorSpec]
+) -> Iterable[Sent]:
+    for key in sorted({key for done in results for key in done.bytes_peer}):
+        own = [done for done in results if key in done.bytes_peer]
         yield Sent(
-            kind="mail",
+            type="peer_message",
             key=key,
-            form=_form_text(forms.get(key, ANY)),
+            spec=_spec_text(specs.get(key, ANY)),
             clients=len(own),
-            bytes=sum(turn.bytes_peer[key] for turn in own),
-            samples=_least(turn.smallest[f"mail/{key}"] for turn in own),
+            bytes=sum(done.bytes_peer[key] for done in own),
+            samples=_least(done.smallest[f"peer/{key}"] for done in own),
         )
 
 
-def _metrics(turns: Sequence[TurnDone], sizes: Mapping[int, int]) -> Iterable[Sent]:
-    for key in sorted({key for turn in turns for key in turn.metrics}):
-        own = [turn.client for turn in turns if key in turn.metrics]
+def _metrics(results: Sequence[ClientResult], sizes: Mapping[int, int]) -> Iterable[Sent]:
+    for key in sorted({key for done in results for key in done.metrics}):
+        own = [done.client for done in results if key in done.metrics]
         least = _least(sizes[client] for client in own)
         number, size = "float64", 8 * len(own)
-        yield Sent(kind="metric", key=key, form=number, clients=len(own), bytes=size, samples=least)
+        yield Sent(type="metric", key=key, spec=number, clients=len(own), bytes=size, samples=least)
 
 
-def _keys(turns: Sequence[TurnDone], slots: Collection[str]) -> Iterable[Sent]:
+def _keys(results: Sequence[ClientResult], slots: Collection[str]) -> Iterable[Sent]:
     """What stages of the aggregation have sent besides slots."""
-    of_outcomes = {"metrics", *(f"records/{f.name}" for turn in turns for f in turn.records.fields)}
-    for key in sorted({key for turn in turns for key in turn.bytes_up} - of_outcomes - {*slots}):
-        own = [turn.bytes_up[key] for turn in turns if key in turn.bytes_up]
+    of_outcomes = {
+        "metrics",
+        *(f"gathered/{f.name}" for done in results for f in done.gathered.fields),
+    }
+    for key in sorted({key for done in results for key in done.bytes_up} - of_outcomes - {*slots}):
+        own = [done.bytes_up[key] for done in results if key in done.bytes_up]
         size = sum(own)
-        yield Sent(kind="keys", key=key, form="", clients=len(own), bytes=size, samples=None)
+        yield Sent(type="keys", key=key, spec="", clients=len(own), bytes=size, samples=None)
 
 
-def _rest(turns: Sequence[TurnDone]) -> Iterable[Sent]:
+def _rest(results: Sequence[ClientResult]) -> Iterable[Sent]:
     """Notes, and what clients keep."""
-    notes = [len(turn.note.encode()) for turn in turns if turn.note]
-    kept = [turn for turn in turns if turn.state is not None]
+    notes = [len(done.note.encode()) for done in results if done.note]
+    kept = [done for done in results if done.state is not None]
     yield Sent(
-        kind="note", key="note", form="text", clients=len(notes), bytes=sum(notes), samples=None
+        type="note", key="note", spec="text", clients=len(notes), bytes=sum(notes), samples=None
     )
     yield Sent(
-        kind="state", key="state", form="in checkpoints", clients=len(kept), bytes=0, samples=None
+        type="state", key="state", spec="in checkpoints", clients=len(kept), bytes=0, samples=None
     )
 
 
@@ -116,11 +125,11 @@ def _shapes_text(dtype: str, shapes: Sequence[tuple[int, ...]]) -> str:
     return f"{dtype} ({text})"
 
 
-def _form_text(form: Form) -> str:
-    dtype = str(form.dtype).removeprefix("torch.")
-    if form.shape is None:
+def _spec_text(spec: TensorSpec) -> str:
+    dtype = str(spec.dtype).removeprefix("torch.")
+    if spec.shape is None:
         return dtype
-    return f"{dtype} ({', '.join(_length_text(length) for length in form.shape)})"
+    return f"{dtype} ({', '.join(_length_text(length) for length in spec.shape)})"
 
 
 def _length_text(length: Length) -> str:

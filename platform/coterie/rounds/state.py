@@ -1,18 +1,18 @@
-"""Everything that changes during a run: server state, client states, mail, ledger of bytes."""
+"""All that changes during a run: server state, client states, peer messages, bytes."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from coterie.contract.phase import ServerState, Tensors
-from coterie.execution.events import Handle, TurnDone
+from coterie.execution.events import ClientResult, Handle
 from coterie.rounds.accounts import ClientAccount, changed_accounts
 from coterie.rounds.gather import PhaseResult
 
 
 @dataclass(frozen=True, kw_only=True)
 class Traffic:
-    """One phase's bytes by key, such as "encoder" or "records/centroids".
+    """One phase's bytes by key, such as "encoder" or "gathered/centroids".
 
     Attributes:
         down: Bytes from the server to clients.
@@ -53,7 +53,7 @@ class Ledger:
         down: Bytes from the server to clients.
         up: Bytes from clients to the server, weights and metrics included.
         peer: Bytes from clients to clients.
-        evaluation: Bytes sent for evaluation, where data is siloed.
+        evaluation: Bytes sent for evaluation, where data is node-local.
         items: Key to rows (samples, embeddings) from clients to clients.
     """
 
@@ -97,20 +97,20 @@ class Ledger:
         self.down += sent.total()
         return dict(sorted(sent.items()))
 
-    def collect(self, down: Mapping[str, int], turns: Iterable[TurnDone]) -> Traffic:
+    def collect(self, down: Mapping[str, int], results: Iterable[ClientResult]) -> Traffic:
         """Count what clients sent, and received besides slots; return the whole phase's traffic."""
         received = Counter(down)
         up: Counter[str] = Counter()
         peer: Counter[str] = Counter()
         items: Counter[str] = Counter()
-        for turn in turns:
-            received.update(turn.bytes_down)
-            beside = sum(turn.bytes_down.values())
-            self.received[turn.client] = self.received.get(turn.client, 0) + beside
+        for done in results:
+            received.update(done.bytes_down)
+            beside = sum(done.bytes_down.values())
+            self.received[done.client] = self.received.get(done.client, 0) + beside
             self.down += beside
-            up.update(turn.bytes_up)
-            peer.update(turn.bytes_peer)
-            items.update(turn.items_peer)
+            up.update(done.bytes_up)
+            peer.update(done.bytes_peer)
+            items.update(done.items_peer)
         self.up += up.total()
         self.peer += peer.total()
         self.items = dict(sorted((items + Counter(self.items)).items()))
@@ -128,12 +128,12 @@ class RunState:
 
     Attributes:
         server: The method's server state.
-        states: Client to what it keeps between turns.
-        mail: Recipient to sender to message, until the recipient's next turn.
+        states: Client to what it keeps between tasks.
+        peer_messages: Recipient to sender to message, until the recipient's next task.
         ledger: Bytes, and each client's version of each slot.
         phases: Number of completed phases.
         failures: All failures, one sentence each.
-        dropped: Number of dropped turns.
+        dropped: Number of dropped tasks.
         stages: Stage and slot, as "optimizer/encoder", to what a stage of the aggregation keeps.
         simulated: Number of simulated dropouts and stragglers.
         best: The best value of the metric that `checkpoint.best` names.
@@ -143,7 +143,7 @@ class RunState:
 
     server: ServerState
     states: dict[int, Handle] = field(default_factory=dict)
-    mail: dict[int, dict[int, Handle]] = field(default_factory=dict)
+    peer_messages: dict[int, dict[int, Handle]] = field(default_factory=dict)
     ledger: Ledger = field(default_factory=Ledger)
     phases: int = 0
     failures: list[str] = field(default_factory=list)
@@ -155,16 +155,16 @@ class RunState:
     counts: dict[str, int] = field(default_factory=dict)
 
     def keep(self, result: PhaseResult, simulated: Mapping[str, int]) -> None:
-        """Take over what a phase leaves besides the server's state: states, mail and counts."""
+        """Take over what a phase leaves beside the server's state: states, messages, counts."""
         for client, kept in result.states.items():
-            self.mail.pop(client, None)
+            self.peer_messages.pop(client, None)
             if kept is None:
                 self.states.pop(client, None)
             else:
                 self.states[client] = kept
-        for turn in result.turns:
-            for recipient, message in turn.mail.items():
-                self.mail.setdefault(recipient, {})[turn.client] = message
+        for done in result.client_results:
+            for recipient, message in done.peer_messages.items():
+                self.peer_messages.setdefault(recipient, {})[done.client] = message
         self.accounts |= changed_accounts(self.accounts, result)
         self.phases += 1
         self.failures += [str(failure) for failure in result.failures]
@@ -177,11 +177,13 @@ class RunState:
 
     def snapshot(self) -> "RunState":
         """A copy that later phases do not change; tensors are shared, as they are never changed."""
-        mail = {recipient: dict(letters) for recipient, letters in self.mail.items()}
+        peer_messages = {
+            recipient: dict(messages) for recipient, messages in self.peer_messages.items()
+        }
         return replace(
             self,
             states=dict(self.states),
-            mail=mail,
+            peer_messages=peer_messages,
             ledger=self.ledger.snapshot(),
             accounts=dict(self.accounts),
             failures=list(self.failures),

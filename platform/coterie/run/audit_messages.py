@@ -14,9 +14,9 @@ class AuditedKey:
     """What clients sent under one key over a run.
 
     Attributes:
-        kind: "slot", "record", "mail", "metric", "note", "keys", "state" or "failure".
+        type: "slot", "gathered", "peer_message", "metric", "note", "keys", "state" or "failure".
         key: Its name.
-        forms: Its dtypes and shapes; several if they differ from phase to phase.
+        specs: Its dtypes and shapes; several if they differ from phase to phase.
         phases: The phases in which it was sent.
         clients: The most clients that sent it in a phase.
         bytes: Bytes over all phases and clients.
@@ -25,9 +25,9 @@ class AuditedKey:
             what each client, or each process, sends.
     """
 
-    kind: str
+    type: str
     key: str
-    forms: tuple[str, ...]
+    specs: tuple[str, ...]
     phases: int
     clients: int
     bytes: int
@@ -67,14 +67,14 @@ def _joined(messages: Iterable[Mapping[str, Any]]) -> list[AuditedKey]:
     found: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for sent in messages:
         _check(sent)
-        found.setdefault((sent["kind"], sent["key"]), []).append(sent)
-    order = ("slot", "record", "mail", "metric", "note", "keys", "state")
+        found.setdefault((sent["type"], sent["key"]), []).append(sent)
+    order = ("slot", "gathered", "peer_message", "metric", "note", "keys", "state")
     places = sorted(found, key=lambda place: order.index(place[0]) if place[0] in order else 9)
     return [_key(*place, found[place]) for place in places]
 
 
 def _check(sent: Mapping[str, Any]) -> None:
-    texts = all(isinstance(sent[name], str) for name in ("kind", "key", "form"))
+    texts = all(isinstance(sent[name], str) for name in ("type", "key", "spec"))
     numbers = all(type(sent[name]) is int for name in ("clients", "bytes", "summed"))
     if not (texts and numbers and (sent["samples"] is None or type(sent["samples"]) is int)):
         raise TypeError(sent["key"])
@@ -83,9 +83,9 @@ def _check(sent: Mapping[str, Any]) -> None:
 def _key(kind: str, key: str, sent: Sequence[Mapping[str, Any]]) -> AuditedKey:
     known = [each["samples"] for each in sent if each["samples"] is not None]
     return AuditedKey(
-        kind=kind,
+        type=kind,
         key=key,
-        forms=tuple(dict.fromkeys(each["form"] for each in sent)),
+        specs=tuple(dict.fromkeys(each["spec"] for each in sent)),
         phases=len(sent),
         clients=max(each["clients"] for each in sent),
         bytes=sum(each["bytes"] for each in sent),
@@ -104,9 +104,9 @@ def _failures(rows: Iterable[Mapping[str, Any]]) -> list[AuditedKey]:
     phases = len({(row["round"], row["step"]) for row in failed})
     return [
         AuditedKey(
-            kind="failure",
+            type="failure",
             key="message",
-            forms=("text",),
+            specs=("text",),
             phases=phases,
             clients=clients,
             bytes=size,

@@ -22,16 +22,16 @@ def messages_table(keys: Iterable[AuditedKey]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption=_CAPTION, caption_justify="left")
     table.add_column("what", no_wrap=True)
     table.add_column("key", max_width=18, overflow="fold")
-    table.add_column("form", overflow="fold", max_width=24)
+    table.add_column("spec", overflow="fold", max_width=24)
     for name in ("phases", "clients", "bytes"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("fewest", justify="right", max_width=10)
     for key in keys:
-        forms = key.forms[0] if len(key.forms) == 1 else f"{key.forms[0]} … {key.forms[-1]}"
+        specs = key.specs[0] if len(key.specs) == 1 else f"{key.specs[0]} … {key.specs[-1]}"
         table.add_row(
-            Text(printable(key.kind)),
+            Text(printable(key.type)),
             Text(printable(key.key)),
-            Text(printable(forms)),
+            Text(printable(specs)),
             f"{key.phases:,}",
             f"{key.clients:,}",
             format_bytes(key.bytes) if key.bytes else "-",

@@ -13,8 +13,8 @@ from coterie.contract.data import DataArrays
 from coterie.contract.method import Task
 from coterie.contract.seeds import seeded
 from coterie.errors import ConfigError, out_of_memory, reason
-from coterie.evaluation.own_metrics import build_metrics
-from coterie.execution.silo_data import is_siloed
+from coterie.evaluation.custom_metrics import build_metrics
+from coterie.execution.node_local_data import is_node_local
 from coterie.run.precision_checks import check_precision
 
 
@@ -37,8 +37,10 @@ def check_fit(config: RunConfig, task: Task, data: DataArrays) -> None:
             f"checkpoint.best={best}: data={data.name} has no labels to measure it by; leave it "
             "out."
         )
-    if build_metrics(config.evaluation) and is_siloed(config):
-        raise ConfigError("evaluation.metrics: siloed data stays with its clients; leave it out.")
+    if build_metrics(config.evaluation) and is_node_local(config):
+        raise ConfigError(
+            "evaluation.metrics: node-local data stays with its clients; leave it out."
+        )
     check_precision(config)
     _check_encoder(task, config.method)
 
@@ -95,8 +97,8 @@ def check_shares(key: str, shares: Iterable[float], pool: float) -> None:
 
 
 def _labelled(config: RunConfig, data: DataArrays) -> bool:
-    """Whether there is a label; for siloed data only the classes are known."""
-    if is_siloed(config):
+    """Whether there is a label; for node-local data only the classes are known."""
+    if is_node_local(config):
         return bool(data.classes)
     return data.labels is not None and bool((data.labels >= 0).any())
 

@@ -1,4 +1,4 @@
-"""The table of a run's clients: samples, turns, failures, loss, seconds, bytes and groups."""
+"""The table of a run's clients: samples, tasks, failures, loss, seconds, bytes and groups."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -28,12 +28,12 @@ def client_rows(
 
     Returns:
         A row per client, of more than 10,000 per client that ever took part: client, name (where
-        the data names its clients), samples, turns, failures, loss (of the last turn), seconds (of
-        all turns), bytes_down, bytes_up, bytes_peer, and group (where there are groups).
+        the data names its clients), samples, tasks, failures, loss (of the last task), seconds (of
+        all tasks), bytes_down, bytes_up, bytes_peer, and group (where there are groups).
     """
     data, workload = assembly.data, assembly.workload
-    siloed = workload.silo_classes is not None
-    names = data.owner_names if siloed else client_names(data, workload.parts)
+    node_local = workload.node_local_classes is not None
+    names = data.owner_names if node_local else client_names(data, workload.parts)
     found: list[ClientRow] = []
     taken = state.accounts.keys() | state.ledger.received.keys()
     for client in sorted(taken) if len(workload.parts) > _ALL else range(len(workload.parts)):
@@ -42,7 +42,7 @@ def client_rows(
         row |= {"name": names[client]} if names else {}
         row |= {
             "samples": len(workload.parts[client]),
-            "turns": own.turns,
+            "tasks": own.tasks,
             "failures": own.failures,
         }
         row |= {"loss": own.loss, "seconds": own.seconds}

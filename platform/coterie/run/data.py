@@ -1,4 +1,4 @@
-"""Reads a run's data: split over the clients here, or surveyed where siloed clients keep it."""
+"""Reads a run's data: split over the clients here, or surveyed where node-local clients keep it."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ from coterie.contract.method import Task
 from coterie.contract.seeds import derive_seed
 from coterie.errors import ConfigError, DataError
 from coterie.evaluation.sampling import labelled_rows
-from coterie.execution.silo_data import SiloData, is_siloed, silo_names
+from coterie.execution.node_local_data import NodeLocalData, is_node_local, node_local_names
 from coterie.run.same_data import fingerprint
 
 _log = logging.getLogger(__name__)
@@ -28,29 +28,29 @@ class RunData:
     """A run's data, as far as the driver has it.
 
     Attributes:
-        arrays: The data set. Where data is siloed, its samples have a shape but no values.
+        arrays: The data set. Where data is node-local, its samples have a shape but no values.
         parts: Client to its rows of the training samples.
-        siloed: Whether the data stays where its clients are.
+        node_local: Whether the data stays where its clients are.
         labelled: Whether every training sample has a label.
         fingerprint: What a resumed run compares with its checkpoint's.
     """
 
     arrays: DataArrays
     parts: Sequence[Indices]
-    siloed: bool
+    node_local: bool
     labelled: bool
     fingerprint: Mapping[str, Any]
 
 
 def read_data(config: RunConfig) -> RunData:
-    """Read the data, or survey the silos.
+    """Read the data, or survey the node-local data.
 
     Raises:
-        ConfigError: If the config asks of siloed data what needs all data in one place.
+        ConfigError: If the config asks of node-local data what needs all data in one place.
         DataError: If data is missing, cannot be learned from, or cannot be split as asked.
-        RunError: If a silo cannot be reached.
+        RunError: If a node-local client cannot be reached.
     """
-    if is_siloed(config):
+    if is_node_local(config):
         if config.labelled_pool:
             raise ConfigError(
                 f"labelled_pool={config.labelled_pool:g}: data that stays with its clients is not "
@@ -67,12 +67,14 @@ def read_data(config: RunConfig) -> RunData:
         digests = [survey.digest for survey in surveys]
         found = fingerprint(arrays, parts, digests)
         return RunData(
-            arrays=arrays, parts=parts, siloed=True, labelled=labelled, fingerprint=found
+            arrays=arrays, parts=parts, node_local=True, labelled=labelled, fingerprint=found
         )
     arrays, parts = read_and_split(config)
     labelled = arrays.labels is not None and bool((arrays.labels >= 0).all())
     found = fingerprint(arrays, parts)
-    return RunData(arrays=arrays, parts=parts, siloed=False, labelled=labelled, fingerprint=found)
+    return RunData(
+        arrays=arrays, parts=parts, node_local=False, labelled=labelled, fingerprint=found
+    )
 
 
 def read_and_split(config: RunConfig) -> tuple[DataArrays, list[Indices]]:
@@ -157,10 +159,10 @@ def survey_silos(config: RunConfig) -> list[Survey]:
         DataError: If a client's data is missing or unreadable.
         RunError: If a client cannot be reached.
     """
-    names = silo_names(config)
+    names = node_local_names(config)
     if config.cluster.backend == "serial":
-        silo_data = SiloData(config, ())
-        return [Survey.of(silo_data.arrays(client)) for client in range(len(names))]
+        node_local_data = NodeLocalData(config, ())
+        return [Survey.of(node_local_data.arrays(client)) for client in range(len(names))]
     from coterie.distributed.survey import survey
 
     return survey(config, names)
@@ -169,7 +171,7 @@ def survey_silos(config: RunConfig) -> list[Survey]:
 def arrays_of_silos(
     config: RunConfig, surveys: Sequence[Survey]
 ) -> tuple[DataArrays, list[Indices]]:
-    """Placeholder arrays for the data of all silos, and each client's rows of them.
+    """Placeholder arrays for the data of all node-local data, and each client's rows of them.
 
     Returns:
         Arrays of the right shape and dtype that use no memory and hold no values, and consecutive
@@ -178,7 +180,7 @@ def arrays_of_silos(
     Raises:
         DataError: If the clients' data does not fit together.
     """
-    names, first = silo_names(config), surveys[0]
+    names, first = node_local_names(config), surveys[0]
     for name, found in zip(names, surveys, strict=True):
         if (found.shape, found.dtype) != (first.shape, first.dtype):
             raise DataError(
@@ -208,6 +210,6 @@ def task_of(config: RunConfig, data: DataArrays) -> Task:
         encoder=config.encoder,  # type: ignore[arg-type]  # its `build` is checked when it is called
         augmentation=config.augmentation,  # type: ignore[arg-type]
         dtype=_DTYPES.get(config.precision, torch.float32),
-        minimum=config.privacy.minimum,
+        k_anonymity=config.privacy.k_anonymity,
         clip=config.privacy.dp.clip,
     )

@@ -17,7 +17,7 @@ from coterie.contract.seeds import derive_seed
 from coterie.errors import ConfigError
 from coterie.evaluation.scorer import UNSUPERVISED, Evaluation
 from coterie.execution.backend import Backend
-from coterie.execution.silo_data import is_siloed
+from coterie.execution.node_local_data import is_node_local
 from coterie.run.checks import check_shares
 from coterie.run.fine_tuning import FineTuning
 from coterie.run.interrupts import Interrupts
@@ -87,11 +87,11 @@ class RunEvaluation:
         """Read the checkpoint, score it, write metrics.json and figures.
 
         Raises:
-            ConfigError: If the run's data is siloed, or more labels are asked for than its training
-                held out.
+            ConfigError: If the run's data is node-local, or more labels are asked for than its
+                training held out.
             DataError: If the checkpoint or the data is missing.
         """
-        if is_siloed(self.config):
+        if is_node_local(self.config):
             raise ConfigError(
                 f"run={self.directory.path}: its data stays with its clients and is scored by the "
                 "run itself; read its summary.json."

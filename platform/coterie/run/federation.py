@@ -223,9 +223,9 @@ class Federation:
             raise session.system_error(error, "nothing was trained") from error
 
     def _introduce(self, directory: RunDirectory, warn: Callable[[str], None]) -> None:
-        """Show the run's facts and how classes are spread over clients, before training."""
+        """Show what the run is and how classes are spread over clients, before training."""
         data, workload = self._assembly.data, self._assembly.workload
-        facts = {
+        details = {
             "method": self._name,
             "data": f"{data.name} ({len(data.samples):,} samples)",
             "clients": str(len(workload.parts)),
@@ -234,8 +234,8 @@ class Federation:
             "into": str(directory.path),
         }
         if data.skipped:
-            facts["left out"] = f"{len(data.skipped):,} that cannot be read: {SKIPPED}"
-        self._view.start(self._config.experiment, facts)
+            details["left out"] = f"{len(data.skipped):,} that cannot be read: {SKIPPED}"
+        self._view.start(self._config.experiment, details)
         labels = self._assembly.method.needs_labels
         own = isinstance(self._assembly.method, FederatesModule)
         if own and any(
@@ -250,7 +250,7 @@ class Federation:
                 "There will be no clusters, since the data has no classes to tell their number; "
                 f"set {cluster_key(self._config)} to have some."
             )
-        if workload.silo_classes is not None:
+        if workload.node_local_classes is not None:
             sizes = zip(data.owner_names, workload.parts, strict=True)
             held = listed([f"{name} {len(rows):,}" for name, rows in sizes])
             self._view.note(
@@ -320,7 +320,7 @@ def _failure(error: BaseException) -> BaseException:
 
 
 def _refused(session: Session, error: BaseException) -> bool:
-    """Whether the run was refused before any client's turn; it then leaves no files."""
+    """Whether the run was refused before any client's task; it then leaves no files."""
     return isinstance(error, ConfigError | DataError) and not session.has_run
 
 

@@ -24,7 +24,7 @@ from coterie.evaluation.membership import (
 )
 from coterie.evaluation.sampling import fixed_sample
 from coterie.execution.device import device_of
-from coterie.execution.silo_data import is_siloed
+from coterie.execution.node_local_data import is_node_local
 from coterie.models.loading import load_model
 from coterie.run.setup import assemble
 from coterie.tracking.run_directory import RunDirectory
@@ -49,7 +49,7 @@ class _Side:
 
 def why_no_attack(config: RunConfig, directory: RunDirectory) -> str:
     """Why a run's model cannot be attacked, as a sentence; "" if it can."""
-    if is_siloed(config):
+    if is_node_local(config):
         return "The data stays with its clients, so the model is not attacked here."
     if not directory.model.is_dir():
         return "The run has left no model to attack."
@@ -168,10 +168,10 @@ class ModelAttacks:
 
 
 def _took_part(directory: RunDirectory, clients: int) -> list[int]:
-    """The clients with a turn that counts; only their samples are members."""
+    """The clients with a task that counts; only their samples are members."""
     try:
         with directory.clients.open(encoding="utf-8", newline="") as file:
-            found = [int(row["client"]) for row in csv.DictReader(file) if int(row["turns"])]
+            found = [int(row["client"]) for row in csv.DictReader(file) if int(row["tasks"])]
     except (OSError, KeyError, TypeError, ValueError, csv.Error) as error:
         raise DataError(
             f"{directory.clients}: which clients took part cannot be read "

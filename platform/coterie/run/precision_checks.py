@@ -28,8 +28,8 @@ def _unscaled(config: RunConfig) -> str:
         return "clients train on the CPU, which has no gradient scaler"
     if not kind.scalable:
         return f"method={kind.__name__} has steps without a gradient to scale"
-    if config.privacy.dp.unit == "record":
-        return "privacy.dp.unit=record would clip the scaled gradients of its samples"
+    if config.privacy.dp.unit == "sample":
+        return "privacy.dp.unit=sample would clip the scaled gradients of its samples"
     return ""
 
 

@@ -12,7 +12,7 @@ from torch.nn.functional import normalize
 from coterie.config.schema import RunConfig
 from coterie.contract.clusterer import parameter_dtype, to_unit
 from coterie.contract.data import Indices, Samples
-from coterie.contract.kinds import check_kinds
+from coterie.contract.section_checks import check_sections
 from coterie.contract.seeds import derive_seed
 from coterie.errors import DataError
 from coterie.models.loading import load_model
@@ -42,7 +42,7 @@ def pretraining_relevance(
     encoder = load_model(pretrained, clients.trust).encoder
     sampled, shapes = [], []
     for purpose, config in (("pretraining", pretraining), ("clients", clients)):
-        check_kinds(config)
+        check_sections(config)
         data, parts = read_and_split(config)
         shapes.append(data.shape)
         if shapes[-1] != shapes[0]:

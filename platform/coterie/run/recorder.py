@@ -13,7 +13,7 @@ from coterie.contract.observer import Observer, PhaseRecord
 from coterie.contract.phase import Phase
 from coterie.evaluation.scorer import Evaluation, Scorer
 from coterie.execution.backend import Backend
-from coterie.execution.events import TurnDone
+from coterie.execution.events import ClientResult
 from coterie.peers.links import modelled_seconds
 from coterie.rounds.gather import Failure
 from coterie.rounds.loop import Committed
@@ -78,11 +78,11 @@ class Recorder:
 
     def commit(self, state: RunState, committed: Committed) -> None:
         """Record a phase; evaluate and checkpoint at the end of a round when due."""
-        phase, turns = committed.phase, committed.result.turns
+        phase, tasks = committed.phase, committed.result.client_results
         self.keep_losses(state, phase)
         self.seconds["training"] += committed.seconds
         self.seconds.setdefault("first_phase", committed.seconds)
-        means = joined_metrics(phase, turns, self._sizes(turns))
+        means = joined_metrics(phase, tasks, self._sizes(tasks))
         self.stages.setdefault(phase.stage, phase.round)
         evaluation = None
         try:
@@ -97,7 +97,7 @@ class Recorder:
         self.observer.phase_finished(
             PhaseRecord(
                 phase=phase,
-                participants=tuple(turn.client for turn in turns),
+                participants=tuple(task.client for task in tasks),
                 failures=failures,
                 loss=means.get("loss"),
                 metrics=means,
@@ -106,7 +106,7 @@ class Recorder:
                 bytes_peer=now["peer"],
                 bytes_before={way: size - now[way] for way, size in state.ledger.totals.items()},
                 seconds=committed.seconds,
-                client_seconds=tuple(turn.seconds for turn in turns),
+                client_seconds=tuple(task.seconds for task in tasks),
                 simulated=committed.simulated,
                 evaluation=evaluation,
                 epsilon=committed.metrics.get("epsilon"),
@@ -239,20 +239,20 @@ class Recorder:
             **{name: count for name, count in simulated.items() if name != "dropped"},
             **({"dropped/simulated": simulated["dropped"]} if "dropped" in simulated else {}),
             **committed.metrics,
-            "participants": len(result.turns),
+            "participants": len(result.client_results),
             "failures": len(result.failures),
             "dropped": len(result.dropped) + simulated.get("dropped", 0),
             "seconds": committed.seconds,
             **{self._grouped(name): value for name, value in (scores or {}).items()},
         }
         self.tracker.log(_row(phase, values, None))
-        for turn in result.turns[: self.config.tracking.client_rows]:
+        for done in result.client_results[: self.config.tracking.client_rows]:
             own = {
-                **turn.metrics,
-                "seconds": turn.seconds,
-                "bytes/up": sum(turn.bytes_up.values()),
+                **done.metrics,
+                "seconds": done.seconds,
+                "bytes/up": sum(done.bytes_up.values()),
             }
-            self.tracker.log(_row(phase, own, turn.client))
+            self.tracker.log(_row(phase, own, done.client))
         messages = tuple(sent.row() for sent in committed.sent)
         self.tracker.log_text(replace(_row(phase, {}, None), messages=messages))
         for failure in result.failures:
@@ -268,12 +268,12 @@ class Recorder:
             if name in values:
                 self.curves[name].append((phase.round, values[name]))
 
-    def _sizes(self, turns: tuple[TurnDone, ...]) -> dict[int, int]:
-        return {turn.client: len(self.parts[turn.client]) for turn in turns}
+    def _sizes(self, results: tuple[ClientResult, ...]) -> dict[int, int]:
+        return {done.client: len(self.parts[done.client]) for done in results}
 
 
 def joined_metrics(
-    phase: Phase, turns: tuple[TurnDone, ...], sizes: Mapping[int, int]
+    phase: Phase, results: tuple[ClientResult, ...], sizes: Mapping[int, int]
 ) -> dict[str, float]:
     """Aggregate the clients' metrics over a phase.
 
@@ -282,12 +282,12 @@ def joined_metrics(
     """
     sums: dict[str, float] = defaultdict(float)
     weights: dict[str, int] = defaultdict(int)
-    for turn in turns:
-        for name, value in turn.metrics.items():
-            sums[name] += sizes[turn.client] * value
-            weights[name] += sizes[turn.client]
+    for done in results:
+        for name, value in done.metrics.items():
+            sums[name] += sizes[done.client] * value
+            weights[name] += sizes[done.client]
     means = {name: sums[name] / weights[name] for name in sums}
-    every = {name: [t.metrics[name] for t in turns if name in t.metrics] for name in phase.minima}
+    every = {name: [t.metrics[name] for t in results if name in t.metrics] for name in phase.minima}
     return {**means, **{name: min(values) for name, values in every.items() if values}}
 
 

@@ -92,11 +92,11 @@ class Recovery:
         self.view.note(f"{state.failures[-1]}.")
 
     def _all_lost(self, state: RunState, lost: StateLostError) -> list[int]:
-        """The clients whose state or mail can no longer be read."""
+        """The clients whose state or peer messages can no longer be read."""
         clients = set(lost.clients)
-        for client in state.states.keys() | state.mail.keys():
+        for client in state.states.keys() | state.peer_messages.keys():
             own = [state.states[client]] if client in state.states else []
-            for handle in [*own, *state.mail.get(client, {}).values()]:
+            for handle in [*own, *state.peer_messages.get(client, {}).values()]:
                 try:
                     self.backend.fetch(handle)
                 except StateLostError:
@@ -127,8 +127,8 @@ class Recovery:
         if not (loaded.data and self.data):
             return
         accepted = self.config.accept_changed_data
-        facts = loaded.state.server.facts
-        changed = check_same_data(loaded.data, self.data, facts, accepted=accepted)
+        metadata = loaded.state.server.metadata
+        changed = check_same_data(loaded.data, self.data, metadata, accepted=accepted)
         if changed:
             follow_clients(loaded.state, loaded.data, self.data)
             after = f"after round {loaded.state.server.round}"
@@ -138,8 +138,11 @@ class Recovery:
 
 
 def _take_over(state: RunState, former: RunState, clients: list[int]) -> None:
-    """Give these clients the state and mail of a former state of the run."""
-    for mine, theirs in ((state.states, former.states), (state.mail, former.mail)):
+    """Give these clients the state and peer messages of a former state of the run."""
+    for mine, theirs in (
+        (state.states, former.states),
+        (state.peer_messages, former.peer_messages),
+    ):
         for client in clients:
             mine.pop(client, None)
             if client in theirs:

@@ -24,14 +24,14 @@ _WHAT = {
 
 
 def fingerprint(
-    data: DataArrays, parts: Sequence[Indices], silos: Sequence[str] = ()
+    data: DataArrays, parts: Sequence[Indices], node_local: Sequence[str] = ()
 ) -> dict[str, Any]:
     """Describe a run's data: samples of each client, names, and digests of labels and contents.
 
     Args:
         data: The data set.
         parts: Client to its rows.
-        silos: A digest of each client's data, where the data stays with its clients.
+        node_local: A digest of each client's data, where the data stays with its clients.
 
     Returns:
         Plain values, of a size that does not grow with the samples.
@@ -39,8 +39,8 @@ def fingerprint(
     sizes = [len(rows) for rows in parts]
     by_name = len(data.owner_names) == len(parts)
     names = list(data.owner_names if by_name else map(str, range(len(parts))))
-    if silos:
-        found = {"contents": digest(json.dumps([*silos]).encode())}
+    if node_local:
+        found = {"contents": digest(json.dumps([*node_local]).encode())}
     else:
         found = {
             "labels": labels_digest(data.labels),
@@ -62,14 +62,14 @@ def fingerprint(
 
 
 def check_same_data(
-    then: Mapping[str, Any], now: Mapping[str, Any], facts: Mapping[str, Any], *, accepted: bool
+    then: Mapping[str, Any], now: Mapping[str, Any], metadata: Mapping[str, Any], *, accepted: bool
 ) -> str:
     """Compare the data of a resumed run with that of its checkpoint.
 
     Args:
         then: The fingerprint in the checkpoint.
         now: That of the data as it is.
-        facts: The method's facts in the checkpoint.
+        metadata: The method's metadata in the checkpoint.
         accepted: Whether the user accepts changed data.
 
     Returns:
@@ -77,14 +77,14 @@ def check_same_data(
 
     Raises:
         ConfigError: If something has and it is not accepted, or cannot be: samples of another shape
-            do not fit the model, nor other clients a server that keeps facts about each.
+            do not fit the model, nor other clients a server that keeps metadata of each.
     """
     changed = _changes(then, now)
     if not changed:
         return ""
     before = len(then["sizes"])
     fits = then["shape"] == now["shape"] and (
-        before == len(now["sizes"]) or not _is_by_client(facts, before)
+        before == len(now["sizes"]) or not _is_by_client(metadata, before)
     )
     if accepted and fits:
         return listed(changed)
@@ -112,7 +112,9 @@ def follow_clients(state: RunState, then: Mapping[str, Any], now: Mapping[str, A
         return {moved[client]: own for client, own in of_clients.items() if client in moved}
 
     state.states, state.accounts = numbered(state.states), numbered(state.accounts)
-    state.mail = {to: numbered(letters) for to, letters in numbered(state.mail).items()}
+    state.peer_messages = {
+        to: numbered(messages) for to, messages in numbered(state.peer_messages).items()
+    }
     state.ledger.versions = numbered(state.ledger.versions)
     state.ledger.received = numbered(state.ledger.received)
 
@@ -133,11 +135,11 @@ def _changes(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     return [*changed, *(what for what in differing if not changed or what != _WHAT["split"])]
 
 
-def _is_by_client(fact: Any, clients: int) -> bool:
-    """Whether there is a list with an entry for each client in a fact."""
-    if isinstance(fact, Mapping):
-        return any(_is_by_client(inner, clients) for inner in fact.values())
-    return isinstance(fact, list) and len(fact) == clients
+def _is_by_client(value: Any, clients: int) -> bool:
+    """Whether there is a list with an entry for each client in a value."""
+    if isinstance(value, Mapping):
+        return any(_is_by_client(inner, clients) for inner in value.values())
+    return isinstance(value, list) and len(value) == clients
 
 
 def _changed_clients(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

@@ -29,7 +29,7 @@ _FREE = frozenset(
 """Keys and sections that a resumed run may change: they decide where and how it runs."""
 _BOUND = frozenset({"cluster.threads_per_client"})
 """Keys of those sections that it may not change: the number of threads changes rounding."""
-_ROUNDS = "stacked"
+_ROUNDS = "vmap"
 """The executor with bits of its own, which depend on the clients that a process trains as one."""
 _EXACT = "bare"
 """Stands for all executors of equal bits."""
@@ -123,7 +123,7 @@ def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def _bound(config: Mapping[str, Any]) -> frozenset[str]:
     """The keys of those sections that change bits."""
-    return _BOUND | {"cluster.stack"} if config.get("executor") == _ROUNDS else _BOUND
+    return _BOUND | {"cluster.vmap_clients"} if config.get("executor") == _ROUNDS else _BOUND
 
 
 def _plain(value: Any) -> Any:

@@ -162,7 +162,7 @@ class Session:
 
     @property
     def has_run(self) -> bool:
-        """Whether a client has completed a turn, here or before a resume."""
+        """Whether a client has completed a task, here or before a resume."""
         here = self._loop is not None and self._loop.has_run
         return here or bool(self.state and self.state.phases)
 
@@ -174,7 +174,7 @@ class Session:
 
     @property
     def dropped(self) -> int:
-        """Number of dropped turns so far."""
+        """Number of dropped tasks so far."""
         return self.state.dropped if self.state else 0
 
     def _train(self, interrupts: Interrupts) -> tuple[RunState, Recorder]:

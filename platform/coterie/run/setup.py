@@ -12,19 +12,19 @@ from coterie.config.component import load_target, target_of
 from coterie.config.schema import RunConfig
 from coterie.contract.callback import RunCallback
 from coterie.contract.data import DataArrays, Indices
-from coterie.contract.kinds import check_kinds
 from coterie.contract.loaders import LoaderSamples
 from coterie.contract.method import Method
 from coterie.contract.own_module import FederatesModule
 from coterie.contract.phase import ServerState
+from coterie.contract.section_checks import check_sections
 from coterie.contract.seeds import derive_seed
 from coterie.errors import ConfigError, DataError
+from coterie.evaluation.custom_metrics import build_metrics
 from coterie.evaluation.evaluator import Evaluator
 from coterie.evaluation.local_test_sets import LocalTestEvaluator, local_test_rows
 from coterie.evaluation.module_scorer import ModuleScorer
-from coterie.evaluation.own_metrics import build_metrics
+from coterie.evaluation.node_local_evaluator import NodeLocalEvaluator
 from coterie.evaluation.scorer import Scorer
-from coterie.evaluation.silo_evaluator import SiloEvaluator
 from coterie.evaluation.unsupervised_evaluator import UnsupervisedEvaluator
 from coterie.execution.backend import Backend, Workload
 from coterie.execution.build import build_method
@@ -37,7 +37,7 @@ from coterie.run.checks import check_fit, check_shares, cluster_number
 from coterie.run.data import RunData, read_data, task_of
 from coterie.run.memory import within_memory
 from coterie.run.own_module_checks import check_own_module
-from coterie.run.stacked_checks import check_stacked
+from coterie.run.vmap_checks import check_vmap
 
 if TYPE_CHECKING:
     from coterie.distributed.metrics import RunMetrics
@@ -79,7 +79,7 @@ def assemble(config: RunConfig, given: Sequence[AnyCallback] = ()) -> Assembly:
         ConfigError: If the config's parts do not fit each other.
         DataError: If the data is missing or cannot be split as asked.
     """
-    check_kinds(config)
+    check_sections(config)
     check_shares(
         "evaluation.labelled_shares", config.evaluation.labelled_shares, config.labelled_pool
     )
@@ -90,7 +90,7 @@ def assemble(config: RunConfig, given: Sequence[AnyCallback] = ()) -> Assembly:
     participation = Participation(config, len(read.parts))
     workload = replace(_workload(config, read), callbacks=local_callbacks(callbacks))
     check_fit(config, workload.task, read.arrays)
-    check_stacked(config, workload.task)
+    check_vmap(config, workload.task)
     method = build_method(workload)
     check_own_module(config, method, read.arrays)
     sizes = {client: len(rows) for client, rows in enumerate(read.parts)}
@@ -162,7 +162,7 @@ def make_metrics(backend: Backend, config: RunConfig, run: str) -> "RunMetrics |
 
 
 def make_scorer(config: RunConfig, assembly: Assembly, backend: Backend) -> Scorer:
-    """Build the evaluator of a run's server states, siloed data or not."""
+    """Build the evaluator of a run's server states, node-local data or not."""
     method, samples = assembly.method, assembly.data.samples
     if isinstance(method, FederatesModule) and isinstance(samples, LoaderSamples):
         device = client_device(config)
@@ -170,10 +170,10 @@ def make_scorer(config: RunConfig, assembly: Assembly, backend: Backend) -> Scor
         assert isinstance(trainer, LightningTrainer)  # `assemble` has refused others
         return ModuleScorer(config.evaluation, method, samples, trainer, config.seed)
     evaluator, workload = make_evaluator(config, assembly, backend), assembly.workload
-    if workload.silo_classes is None:
+    if workload.node_local_classes is None:
         return evaluator
     clients = len(workload.parts)
-    return SiloEvaluator(config.evaluation, backend, clients, evaluator.classifies)
+    return NodeLocalEvaluator(config.evaluation, backend, clients, evaluator.classifies)
 
 
 def make_evaluator(config: RunConfig, assembly: Assembly, backend: Backend) -> Evaluator:
@@ -231,7 +231,7 @@ def _workload(config: RunConfig, read: RunData) -> Workload:
             f"data={data.name}: it lacks labels, which the method trains with; choose data with a "
             "label for every sample, or an unsupervised method."
         )
-    samples = {} if read.siloed else {"train": data.samples}
+    samples = {} if read.node_local else {"train": data.samples}
     if data.test_samples is not None:
         samples["test"] = data.test_samples
     return Workload(
@@ -240,7 +240,7 @@ def _workload(config: RunConfig, read: RunData) -> Workload:
         samples=samples,
         parts=read.parts,
         labels=data.labels if needs_labels else None,
-        silo_classes=data.classes if read.siloed else None,
+        node_local_classes=data.classes if read.node_local else None,
     )
 
 

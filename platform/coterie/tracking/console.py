@@ -62,10 +62,10 @@ class ConsoleView:
         self._last_line: tuple[float, str] | None = None
         self._left_out = ""
 
-    def start(self, title: str, facts: Mapping[str, str]) -> None:
+    def start(self, title: str, details: Mapping[str, str]) -> None:
         """Show what runs, and start the panel."""
         self.title = title
-        words = [title, *(f"{name} {value}" for name, value in facts.items())]
+        words = [title, *(f"{name} {value}" for name, value in details.items())]
         for line in textwrap.wrap(" | ".join(words), self._width):
             self._print(line)
         if self.mode == "live":
@@ -86,17 +86,17 @@ class ConsoleView:
         self._refresh()
 
     def client_done(self, client: int, metrics: Mapping[str, float]) -> None:
-        """Count a client once: when an actor is lost, its clients' turns are run again."""
+        """Count a client once: when an actor is lost, its clients' tasks are run again."""
         self._progress.done.add(client)
         self._refresh()
 
     def client_failed(self, client: int, message: str) -> None:
         """Show a failure; only the first few of a round, whose line counts all of them."""
-        self._progress.failed_turns += 1
-        if self._progress.failed_turns <= _LISTED_FAILURES:
+        self._progress.failed_tasks += 1
+        if self._progress.failed_tasks <= _LISTED_FAILURES:
             line = f"client {client} failed: {' '.join(message.split())}"
             self._print(formatting.shorten(line, self._width))
-        elif self._progress.failed_turns == _LISTED_FAILURES + 1:
+        elif self._progress.failed_tasks == _LISTED_FAILURES + 1:
             self._print("further failures of this round are counted, not listed")
 
     def phase_finished(self, record: PhaseRecord) -> None:
@@ -145,7 +145,7 @@ class ConsoleView:
         phase, total = progress.phase, progress.total_rounds
         place = f"{phase.stage} / {phase.name}  " if phase else ""
         scores = "  ".join(formatting.score_texts(progress.evaluation))
-        clients = f"{progress.clients} failed {progress.failed_turns}"
+        clients = f"{progress.clients} failed {progress.failed_tasks}"
         lines = Group(
             formatting.one_line(f"{place}{progress.round}  {progress.eta}"),
             Padding(ProgressBar(total or 1, progress.rounds_done if total else 0), 0),

@@ -29,7 +29,7 @@ class Progress:
     phase_seconds: float = 0.0
     cohort: int = 0
     done: set[int] = field(default_factory=set)
-    failed_turns: int = 0
+    failed_tasks: int = 0
     failures: int = 0
     down: int = 0
     up: int = 0
@@ -44,7 +44,7 @@ class Progress:
         if self.phase is None or self.phase.stage != phase.stage:
             self.losses, self.durations, self.round_began = (), (), now
         if self.phase is None or self.phase.ends_round:
-            self.failed_turns = self.failures = 0
+            self.failed_tasks = self.failures = 0
         self.phase, self.cohort, self.total_rounds = phase, cohort, total_rounds
         self.rounds_done, self.done, self.simulated = phase.round - 1, set(), {}
         self.phase_began, self.phase_seconds = now, 0.0

@@ -152,7 +152,7 @@ class RunDirectory:
 
     @property
     def clients(self) -> Path:
-        """`clients.csv`: samples, turns, failures, loss, seconds, bytes of each client."""
+        """`clients.csv`: samples, tasks, failures, loss, seconds, bytes of each client."""
         return self.path / "clients.csv"
 
     @property

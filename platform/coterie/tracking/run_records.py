@@ -52,7 +52,7 @@ class RunRecord:
 
     @property
     def dropped(self) -> int:
-        """The number of dropped client turns, without simulated ones."""
+        """The number of dropped client tasks, without simulated ones."""
         return sum(row.get("dropped", 0) - row.get("dropped/simulated", 0) for row in self.rows)
 
 

@@ -31,12 +31,12 @@ class Summary:
         bytes_down: Bytes sent from the server to clients over the whole run.
         bytes_up: Bytes sent from clients to the server.
         bytes_peer: Bytes sent from clients to clients.
-        bytes_evaluation: Bytes sent for evaluation, if data is siloed.
+        bytes_evaluation: Bytes sent for evaluation, if data is node-local.
         items_peer: Rows sent from clients to clients by key: {"samples": 700}; in the file only if
             there are any.
         modelled_seconds: Transfer time over the config's links by direction; in the file only if
             the config has links.
-        simulated: Simulated turns of the whole run: {"dropped": 12, "stragglers": 30}; in the file
+        simulated: Simulated tasks of the whole run: {"dropped": 12, "stragglers": 30}; in the file
             only if the config simulates any.
         privacy: What differential privacy has spent: {"epsilon": 3.2, "delta": 1e-05}; in the file
             only under `privacy.dp`.

@@ -9,7 +9,7 @@ from coterie.aggregation.exact import Layout
 from coterie.aggregation.stage import Contribution, StageTask, Start
 from coterie.config.aggregation import AggregationConfig
 from coterie.config.privacy import DPConfig, PrivacyConfig
-from coterie.contract.phase import Mean, Outcome, Phase
+from coterie.contract.phase import Outcome, Phase, WeightedUpdate
 from coterie.errors import ConfigError
 from coterie.modules.concord import Concord
 from coterie.modules.fedavg import FedAvg
@@ -40,7 +40,7 @@ def trained(seed=0, scale=0.1):
     """A client's contribution: the server's values and a random update."""
     draw = torch.Generator().manual_seed(seed)
     return {
-        slot: Mean(
+        slot: WeightedUpdate(
             weight=5,
             tensors={
                 name: value + scale * torch.randn(value.shape, generator=draw, dtype=value.dtype)
@@ -110,7 +110,7 @@ def test_topk_counts_indices_and_values_and_its_memory_goes_on():
     assert sent.bytes_up["head"] == 8 + changed["head"] * (4 + 8)
     kept = sent.state["compression"]
     assert set(kept) == {"encoder/w", "head/b"}
-    still = {slot: Mean(weight=5, tensors=tensors) for slot, tensors in SERVER.items()}
+    still = {slot: WeightedUpdate(weight=5, tensors=tensors) for slot, tensors in SERVER.items()}
     after = sent_through("topk", still, state=kept)
     moved = after.up["head"].tensors["b"]
     assert bool((moved != 0).any())  # an update of zero sends what was left

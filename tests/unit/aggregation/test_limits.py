@@ -8,13 +8,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coterie.aggregation.exact import ExactMeans, Layout, heaviest
+from coterie.aggregation.exact import ExactMeans, Layout, max_weights
 from coterie.aggregation.limits import Limits
 from coterie.aggregation.stage import Contribution, PhaseRun, StageTask
 from coterie.config.aggregation import AggregationConfig
 from coterie.config.privacy import DPConfig, PrivacyConfig
 from coterie.config.schema import FaultsConfig
-from coterie.contract.phase import Mean, Outcome, Phase
+from coterie.contract.phase import Outcome, Phase, WeightedUpdate
 from coterie.errors import ContractError
 from coterie.execution.messages import check_outcome
 from coterie.modules.concord import Concord
@@ -51,17 +51,17 @@ def send(stage, run, mean, client=0):
 
 def test_a_weight_is_bounded_by_the_samples_that_the_engine_counts():
     run, ones = phase_run({"w": torch.zeros(3)}, {0: 4}), {"w": torch.ones(3)}
-    send(limits(), run, Mean(weight=4, tensors=ones))
+    send(limits(), run, WeightedUpdate(weight=4, tensors=ones))
     with pytest.raises(ContractError, match=r"'encoder' has weight 5, over 4, for which this cli"):
-        send(limits(), run, Mean(weight=5, tensors=ones))
+        send(limits(), run, WeightedUpdate(weight=5, tensors=ones))
     for free in (
         {"aggregation": AggregationConfig(rule="equal")},
         {"privacy": PrivacyConfig(dp=DPConfig(clip=1.0, noise_multiplier=1.0))},
     ):
-        send(limits(**free), run, Mean(weight=5, tensors=ones))
+        send(limits(**free), run, WeightedUpdate(weight=5, tensors=ones))
     sizes = {0: 4, 1: 1, 2: 0}
-    assert heaviest(sizes, PHASE) == {0: 4, 1: 1, 2: 1}
-    assert heaviest(sizes, replace(PHASE, repeats=2.5, received=2)) == {0: 15, 1: 8, 2: 5}
+    assert max_weights(sizes, PHASE) == {0: 4, 1: 1, 2: 1}
+    assert max_weights(sizes, replace(PHASE, repeats=2.5, received=2)) == {0: 15, 1: 8, 2: 5}
 
 
 @settings(max_examples=60)
@@ -75,7 +75,9 @@ def test_what_passes_fits_the_exact_sums_in_every_order(sizes, values, random):
     run = phase_run({"w": torch.zeros(1)}, dict(enumerate(sizes)))
     means, contributions = ExactMeans(dict(run.layouts)), []
     for client, limit in stage.tasks(run).items():
-        mean = Mean(weight=random.choice([1, limit]), tensors={"w": torch.tensor([values[client]])})
+        mean = WeightedUpdate(
+            weight=random.choice([1, limit]), tensors={"w": torch.tensor([values[client]])}
+        )
         with suppress(ContractError):
             check_outcome(PHASE, Outcome(up={"encoder": mean}), run.layouts, None)
             send(stage, run, mean, client)
@@ -90,7 +92,7 @@ def test_values_far_above_the_servers_own_are_refused():
     run, growth = phase_run(server, {0: 4}), 100.0
 
     def far(stage=None, **tensors):
-        mean = Mean(weight=1, tensors={**server, **tensors})
+        mean = WeightedUpdate(weight=1, tensors={**server, **tensors})
         check_outcome(PHASE, Outcome(up={"encoder": mean}), run.layouts, None)
         send(stage or limits(faults=FaultsConfig(max_growth=growth)), run, mean)
 

@@ -9,25 +9,27 @@ from coterie.aggregation.masking import Masking
 from coterie.aggregation.pipeline import Pipeline
 from coterie.aggregation.stage import Late, Sent
 from coterie.config.schema import FaultsConfig
-from coterie.contract.phase import Mean
+from coterie.contract.phase import WeightedUpdate
 from coterie.errors import RunError
-from coterie.execution.events import CallDone, Turn, TurnDone
+from coterie.execution.events import CallDone, ClientResult, ClientTask
 from coterie.execution.packing import pack
 from coterie.rounds.gather import run_phase
-from tests.builders.masked import LAYOUTS, ORDER, contribution, phase_run, unmasked
+from tests.builders.masked import LAYOUTS, REQUEST, contribution, phase_run, unmasked
 
 GIVEN = {client: contribution([client + 0.1] * 8, client + 1) for client in range(5)}
 
 
 def order(clients=5):
-    return replace(ORDER, turns=tuple(Turn(client=c, size=2, seed=c) for c in range(clients)))
+    return replace(
+        REQUEST, tasks=tuple(ClientTask(client=c, size=2, seed=c) for c in range(clients))
+    )
 
 
 @dataclass
 class Backend:
-    """Runs each turn in a call of its own; `dies` lists (step, client), each of which dies once.
+    """Runs each task in a call of its own; `dies` lists (step, client), each of which dies once.
 
-    `hangs` lists those that are ended because they take too long. With `together` all turns of an
+    `hangs` lists those that are ended because they take too long. With `together` all tasks of an
     order are one call, which goes by its first client.
     """
 
@@ -39,23 +41,23 @@ class Backend:
     together: bool = False
 
     def execute(self, order):
-        self.orders.append(tuple(turn.client for turn in order.turns))
-        for turns in [order.turns] if self.together else [(turn,) for turn in order.turns]:
+        self.requests.append(tuple(task.client for task in order.tasks))
+        for tasks in [order.tasks] if self.together else [(task,) for task in order.tasks]:
             call = len(self.clients)
-            self.clients[call] = turns[0].client
+            self.clients[call] = tasks[0].client
             masked = self.stage.sums(order.key, call, order.layouts, True)
-            for turn in turns:
-                masked.add(turn.client, GIVEN[turn.client])
-                yield TurnDone(
+            for task in tasks:
+                masked.add(task.client, GIVEN[task.client])
+                yield ClientResult(
                     call=call,
-                    client=turn.client,
-                    records=pack({}),
+                    client=task.client,
+                    gathered=pack({}),
                     metrics={},
                     bytes_up={},
                     bytes_peer={},
                     seconds=0.0,
                 )
-            yield CallDone(call=call, lanes={})
+            yield CallDone(call=call, sums={})
 
     def exchange(self, stage, step, messages):
         answers = {}
@@ -90,17 +92,17 @@ def found(result):
 
 def means(*clients):
     """The expected means, as the slots' dtypes hold them."""
-    lanes = unmasked(GIVEN[client] for client in clients)
-    restored = {slot: LAYOUTS[slot].restore(lanes[slot].mean()) for slot in lanes}
+    sums = unmasked(GIVEN[client] for client in clients)
+    restored = {slot: LAYOUTS[slot].restore(sums[slot].mean()) for slot in sums}
     return {
-        slot: (lanes[slot].weight, LAYOUTS[slot].flatten(restored[slot]).tolist()) for slot in lanes
+        slot: (sums[slot].weight, LAYOUTS[slot].flatten(restored[slot]).tolist()) for slot in sums
     }
 
 
 def test_all_is_well():
     result, backend = gather()
     assert found(result) == means(*range(5))
-    assert backend.orders == [(0, 1, 2, 3, 4)]
+    assert backend.requests == [(0, 1, 2, 3, 4)]
     assert (result.failures, result.dropped) == ((), ())
 
 
@@ -109,7 +111,7 @@ def test_all_is_well():
 def test_a_client_whose_masked_sum_is_lost_runs_again(step, policy):
     result, backend = gather((step, 3), on_client_failure=policy)
     assert found(result) == means(*range(5))
-    assert backend.orders == [(0, 1, 2, 3, 4), (3,)]
+    assert backend.requests == [(0, 1, 2, 3, 4), (3,)]
     assert [str(failure) for failure in result.failures] == [
         "round 3, train: an actor failed (its process was lost with its masked sum); replaced, "
         "its clients run again"
@@ -119,7 +121,7 @@ def test_a_client_whose_masked_sum_is_lost_runs_again(step, policy):
 def test_a_client_that_is_lost_after_its_masked_sum_arrived_counts():
     result, backend = gather(("reveal", 3), ("reveal", 0))
     assert found(result) == means(*range(5))
-    assert backend.orders == [(0, 1, 2, 3, 4)]
+    assert backend.requests == [(0, 1, 2, 3, 4)]
     assert result.dropped == ()
 
 
@@ -128,8 +130,8 @@ def test_a_client_that_is_lost_three_times_is_dropped_and_the_masks_of_the_other
     result, backend = gather(("share", 3), ("mask", 3), (step, 3))
     assert found(result) == means(0, 1, 2, 4)
     assert result.dropped == (3,)
-    assert backend.orders == [(0, 1, 2, 3, 4), (3,), (3,)]
-    assert [turn.client for turn in result.turns] == [0, 1, 2, 4]
+    assert backend.requests == [(0, 1, 2, 3, 4), (3,), (3,)]
+    assert [done.client for done in result.client_results] == [0, 1, 2, 4]
     assert str(result.failures[-1]) == (
         "round 3, train: client 3 failed (its process was lost with its masked sum); dropped from "
         "the phase"
@@ -154,14 +156,14 @@ def test_one_client_alone_is_refused_before_it_runs():
     backend = Backend()
     with pytest.raises(RunError, match="1 of 1 clients are left"):
         masked(backend, 1, FaultsConfig())
-    assert backend.orders == []
+    assert backend.requests == []
 
 
 def test_keys_and_shares_are_counted():
     result, _ = gather()
-    for turn in result.turns:  # 64 of keys, 4 sealed pairs of shares with tags, 5 shares
-        assert turn.bytes_up == {"secure_aggregation": 64 + 4 * (132 + 16) + 5 * 66}
-        assert turn.bytes_down == {"secure_aggregation": 5 * 64 + 4 * (132 + 16)}
+    for done in result.client_results:  # 64 of keys, 4 sealed pairs of shares with tags, 5 shares
+        assert done.bytes_up == {"secure_aggregation": 64 + 4 * (132 + 16) + 5 * 66}
+        assert done.bytes_down == {"secure_aggregation": 5 * 64 + 4 * (132 + 16)}
 
 
 @pytest.mark.parametrize("step", ["advertise", "share", "mask"])
@@ -169,7 +171,7 @@ def test_a_client_that_hangs_in_a_step_is_retried_then_dropped(step):
     result, backend = gather(hangs=[(step, 3)] * 3)
     assert found(result) == means(0, 1, 2, 4)
     assert (result.dropped, backend.hangs) == ((3,), [(step, 3)])
-    assert backend.orders == [(0, 1, 2, 3, 4), (3,)]
+    assert backend.requests == [(0, 1, 2, 3, 4), (3,)]
     assert [str(failure) for failure in result.failures] == [
         "round 3, train: client 3 failed (took too long); retried",
         "round 3, train: client 3 failed (took too long); dropped from the phase",
@@ -191,7 +193,7 @@ def test_nobody_is_blamed_for_a_call_of_several_clients_that_hangs():
 def test_without_a_retry_a_client_that_hangs_in_a_step_is_dropped_at_once_or_ends_the_run():
     result, backend = gather(hangs=[("share", 3)], on_client_failure="drop")
     assert found(result) == means(0, 1, 2, 4)
-    assert (result.dropped, backend.orders) == ((3,), [(0, 1, 2, 3, 4)])
+    assert (result.dropped, backend.requests) == ((3,), [(0, 1, 2, 3, 4)])
     with pytest.raises(RunError, match=r"Client 3 failed in round 3 \(took too long\)"):
         gather(hangs=[("share", 3)], on_client_failure="fail")
 
@@ -215,7 +217,7 @@ def row(kind, **more):
 
 
 def test_the_audit_says_that_the_server_has_read_the_sum_alone():
-    means = {"a": Mean(weight=3, tensors={"x": torch.tensor([5.0, 2.0, 0.0])})}
+    means = {"a": WeightedUpdate(weight=3, tensors={"x": torch.tensor([5.0, 2.0, 0.0])})}
     rows = [row("slot"), row("slot", key="b"), row("keys"), row("slot", samples=None)]
     stage = Masking(GroupSums())
     found = stage.audit(rows, phase_run(), means)

@@ -17,7 +17,7 @@ from coterie.aggregation.noise_checks import sensitivity
 from coterie.aggregation.stage import PhaseRun
 from coterie.config.privacy import DPConfig, PrivacyConfig
 from coterie.contract.accounting import epsilon
-from coterie.contract.phase import Mean, Phase
+from coterie.contract.phase import Phase, WeightedUpdate
 from coterie.errors import ConfigError, ContractError, RunError
 from coterie.modules.concord import Concord
 from coterie.modules.fedavg import FedAvg
@@ -51,7 +51,7 @@ def sums(value=0.25, slots=("a",)):
     found = ExactMeans(LAYOUTS)
     for slot in slots:
         tensors = {"w": torch.full(SLOTS[slot]["w"].shape, value, dtype=torch.float64)}
-        found.add({slot: Mean(weight=1, tensors=tensors)})
+        found.add({slot: WeightedUpdate(weight=1, tensors=tensors)})
     return found
 
 
@@ -122,7 +122,7 @@ def test_running_statistics_of_which_nobody_sends_an_update_get_no_noise():
     slot |= {"n.weight": torch.ones(3), "w": torch.ones(2000)}
     layouts = {"a": Layout.of(slot)}
     found, own = ExactMeans(layouts), {n: torch.zeros_like(t).double() for n, t in slot.items()}
-    found.add({"a": Mean(weight=1, tensors=own)})
+    found.add({"a": WeightedUpdate(weight=1, tensors=own)})
     (noisy,) = stage(CONFIG, KEY).total(order(slots={"a": slot}), found).values()
     for name in ("n.running_mean", "n.running_var"):
         assert torch.equal(noisy.tensors[name], slot[name])
@@ -209,8 +209,8 @@ def test_what_bounds_a_phase():
     bounded = Phase(name="p", stage="s", round=1, up=up, sensitivity=1.0000001)
     assert sensitivity(CONFIG, bounded, Concord.Config) == Sensitivity(STEPS + 1, clips=False)
     for wrong in (
-        Phase(name="p", stage="s", round=1, down=up, up=up, records=frozenset({"r"})),
-        Phase(name="p", stage="s", round=1, down=up, up=up, mail=frozenset({"r"})),
+        Phase(name="p", stage="s", round=1, down=up, up=up, gathered=frozenset({"r"})),
+        Phase(name="p", stage="s", round=1, down=up, up=up, peer_messages=frozenset({"r"})),
         Phase(name="p", stage="s", round=1, up=up),
     ):
         with pytest.raises(
@@ -229,32 +229,32 @@ def test_a_released_sum_is_written_before_it_is_released():
         stage(CONFIG, KEY, record=refuse).total(order(), sums())
 
 
-RECORD = CONFIG.model_copy(update={"unit": "record"})
+SAMPLE = CONFIG.model_copy(update={"unit": "sample"})
 
 
 def training(noise, phase, client):
     return noise.tasks(replace(order((client,)), phase=phase))[client]
 
 
-def test_the_noise_of_training_has_a_key_for_each_turn():
-    privacy = stage(RECORD, KEY, epochs=3)
+def test_the_noise_of_training_has_a_key_for_each_task():
+    privacy = stage(SAMPLE, KEY, epochs=3)
     phases = [Phase(name="p", stage="s", round=r, step=s) for r, s in ((1, 0), (1, 1), (2, 0))]
     noises = [training(privacy, phase, client) for phase in phases for client in (0, 1)]
     assert {(n.clip, n.sigma, n.epochs) for n in noises} == {(2.0, 3 * STEPS // 2, 3)}
     assert len({n.key for n in noises}) == len(noises)
     assert training(privacy, phases[0], 0) == noises[0]
-    assert training(stage(RECORD, bytes(32)), phases[0], 0).key != noises[0].key
+    assert training(stage(SAMPLE, bytes(32)), phases[0], 0).key != noises[0].key
 
 
 def test_noise_of_training_is_for_training_alone():
     phase = Phase(name="p", stage="s", round=1)
     assert stage().tasks(replace(order(), phase=phase)) == {}
     summed = Phase(name="p", stage="s", round=1, sensitivity=1.0)
-    assert stage(RECORD).tasks(replace(order(), phase=summed)) == {}
+    assert stage(SAMPLE).tasks(replace(order(), phase=summed)) == {}
 
 
 def test_models_trained_with_noise_are_released_as_they_are_and_paid_by_the_epoch():
-    privacy = stage(RECORD, KEY, epochs=3)
+    privacy = stage(SAMPLE, KEY, epochs=3)
     one = replace(order(), data={})
     found = released(privacy, one, sums(0.1))
     assert found["a"].tolist() == pytest.approx([0.1] * 2000)
@@ -267,8 +267,8 @@ def test_models_trained_with_noise_are_released_as_they_are_and_paid_by_the_epoc
 def test_where_samples_have_no_gradients_of_their_own_they_are_not_protected():
     up = frozenset({"a"})
     phase = Phase(name="p", stage="s", round=1, down=up, up=up)
-    assert sensitivity(RECORD, phase, FedAvg.Config) is None
+    assert sensitivity(SAMPLE, phase, FedAvg.Config) is None
     bounded = Phase(name="p", stage="s", round=1, up=up, sensitivity=1.0)
-    assert sensitivity(RECORD, bounded, Concord.Config) == Sensitivity(STEPS, clips=False)
-    with pytest.raises(ConfigError, match=r"unit=record: in the loss of the method no sample"):
-        sensitivity(RECORD, phase, FedSimSiam.Config)
+    assert sensitivity(SAMPLE, bounded, Concord.Config) == Sensitivity(STEPS, clips=False)
+    with pytest.raises(ConfigError, match=r"unit=sample: in the loss of the method no sample"):
+        sensitivity(SAMPLE, phase, FedSimSiam.Config)

@@ -15,11 +15,11 @@ from coterie.execution.packing import pack, unpack
 from coterie.rounds.state import RunState
 from tests.builders.checkpoints import save
 from tests.builders.loops import make_loop, make_workload, plain, run, start
-from tests.builders.mailer import Mailer
+from tests.builders.messenger import Messenger
 from tests.builders.pool import Pool
 
 COHORTS = ((0, 2), (0, 1), (2,), 1.0, 2, (1, 2), 0.5, 1.0)
-MAILER = make_workload(Mailer.Config(rounds=4, cohorts=COHORTS))
+MESSENGER = make_workload(Messenger.Config(rounds=4, cohorts=COHORTS))
 
 
 class Crash(BaseException):
@@ -42,10 +42,10 @@ def run_until(workload, phases, folder):
 
 @pytest.mark.parametrize("phases", range(1, 9))
 def test_a_resumed_run_has_the_bits_of_an_undisturbed_one(tmp_path, phases):
-    undisturbed, done = run(MAILER)
-    run_until(MAILER, phases, tmp_path)
+    undisturbed, done = run(MESSENGER)
+    run_until(MESSENGER, phases, tmp_path)
     traffic = []
-    loop = make_loop(MAILER, lambda state, committed: traffic.append(committed.traffic))
+    loop = make_loop(MESSENGER, lambda state, committed: traffic.append(committed.traffic))
     loaded = load_checkpoint(tmp_path, loop.backend)
     state, position = loaded.state, loaded.tracking
     assert (state.phases, position) == (phases, {"lines": 10 * phases})
@@ -54,11 +54,11 @@ def test_a_resumed_run_has_the_bits_of_an_undisturbed_one(tmp_path, phases):
     assert traffic == [committed.traffic for committed in done[phases:]]
 
 
-def test_there_is_mail_in_flight_and_state_in_that_checkpoint(tmp_path):
-    run_until(MAILER, 1, tmp_path)
-    state = load_checkpoint(tmp_path, make_loop(MAILER).backend).state
-    assert {to: list(letters) for to, letters in state.mail.items()} == {0: [2], 1: [0]}
-    assert unpack(state.mail[1][0])["letter"].tolist() == [0, 1, 0]
+def test_there_is_peer_messages_in_flight_and_state_in_that_checkpoint(tmp_path):
+    run_until(MESSENGER, 1, tmp_path)
+    state = load_checkpoint(tmp_path, make_loop(MESSENGER).backend).state
+    assert {to: list(messages) for to, messages in state.peer_messages.items()} == {0: [2], 1: [0]}
+    assert unpack(state.peer_messages[1][0])["message"].tolist() == [0, 1, 0]
     assert sorted(state.states) == [0, 2]
     assert state.ledger.peer == 48
 
@@ -75,8 +75,8 @@ def test_a_pool_goes_on_with_its_facts_failures_and_versions(tmp_path):
 
 
 def test_a_run_interrupted_within_a_phase_counts_its_bytes_once(tmp_path):
-    undisturbed, done = run(MAILER)
-    loop = make_loop(MAILER)
+    undisturbed, done = run(MESSENGER)
+    loop = make_loop(MESSENGER)
     state, real = start(loop), loop.backend.execute
 
     def interrupted(order):
@@ -91,7 +91,7 @@ def test_a_run_interrupted_within_a_phase_counts_its_bytes_once(tmp_path):
         loop.run(state)
     save(tmp_path, state, loop.backend)
     traffic = []
-    again = make_loop(MAILER, lambda state, committed: traffic.append(committed.traffic))
+    again = make_loop(MESSENGER, lambda state, committed: traffic.append(committed.traffic))
     resumed = load_checkpoint(tmp_path, again.backend).state
     again.run(resumed)
     assert plain(resumed) == plain(undisturbed)
@@ -100,7 +100,7 @@ def test_a_run_interrupted_within_a_phase_counts_its_bytes_once(tmp_path):
 
 @pytest.fixture
 def backend():
-    return make_loop(make_workload(Mailer.Config())).backend
+    return make_loop(make_workload(Messenger.Config())).backend
 
 
 def state_of(number, step=0, value=0.0, **rest):
@@ -127,7 +127,7 @@ def test_names_latest_and_pruning(tmp_path, backend):
     assert (folder / "latest").read_text() == "round-000010\n"
     assert has_checkpoint(folder)
     assert names(path) == [
-        "mail.safetensors",
+        "peer_messages.safetensors",
         "run.json",
         "server.safetensors",
         "stages.safetensors",
@@ -156,11 +156,14 @@ def test_everything_comes_back_also_what_holds_no_tensor(tmp_path, backend):
     state = RunState(
         server=ServerState(
             round=2,
-            facts={"a": [1, None, {"b": 0.1}], "c": "ü"},
+            metadata={"a": [1, None, {"b": 0.1}], "c": "ü"},
             slots={"online": {"w": shared, "t": shared.T}, "target": {"w": shared}, "none": {}},
         ),
         states={3: pack({}), 11: pack({"x/y": torch.tensor([1.5]).bfloat16()})},
-        mail={0: {5: pack({}), 4: pack({"k": torch.tensor(3)})}, 10: {0: pack({"k": shared})}},
+        peer_messages={
+            0: {5: pack({}), 4: pack({"k": torch.tensor(3)})},
+            10: {0: pack({"k": shared})},
+        },
         phases=9,
         failures=["one"],
         dropped=1,
@@ -169,11 +172,13 @@ def test_everything_comes_back_also_what_holds_no_tensor(tmp_path, backend):
     save(tmp_path, state, backend, {"lines": 3}, keep=1)
     loaded = load_checkpoint(tmp_path, backend)
     assert plain(loaded.state) == plain(state)
-    assert list(loaded.state.mail[0]) == [4, 5]
+    assert list(loaded.state.peer_messages[0]) == [4, 5]
     assert loaded.tracking == {"lines": 3}
 
 
-@pytest.mark.parametrize("moment", ["server", "stages", "mail", "run.json", "rename", "latest"])
+@pytest.mark.parametrize(
+    "moment", ["server", "stages", "peer_messages", "run.json", "rename", "latest"]
+)
 @pytest.mark.parametrize("number", [2, 1])
 def test_a_crash_while_writing_leaves_a_whole_one(tmp_path, backend, monkeypatch, moment, number):
     """Also when the same round is written again, as at the end of a run."""

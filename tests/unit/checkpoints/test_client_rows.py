@@ -16,12 +16,12 @@ from coterie.rounds.accounts import ClientAccount
 from coterie.rounds.state import RunState
 from tests.builders.checkpoints import save
 from tests.builders.loops import make_loop, make_workload, plain
-from tests.builders.mailer import Mailer
+from tests.builders.messenger import Messenger
 
 
 @pytest.fixture(scope="module")
 def backend():
-    return make_loop(make_workload(Mailer.Config())).backend
+    return make_loop(make_workload(Messenger.Config())).backend
 
 
 @pytest.fixture
@@ -32,9 +32,9 @@ def few_inline(monkeypatch):
 
 def take_part(state, clients, round_):
     """A round in which these clients take part."""
-    state.server = ServerState(round=round_, slots={}, facts={})
+    state.server = ServerState(round=round_, slots={}, metadata={})
     state.ledger.offer(clients, {"w": (f"version{round_}", 8)})
-    state.accounts |= {c: ClientAccount(turns=round_, loss=0.1 * c) for c in clients}
+    state.accounts |= {c: ClientAccount(tasks=round_, loss=0.1 * c) for c in clients}
 
 
 class Writes:

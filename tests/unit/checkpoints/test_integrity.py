@@ -15,20 +15,20 @@ from coterie.execution.packing import pack, unpack
 from coterie.rounds.state import RunState
 from tests.builders.checkpoints import save
 from tests.builders.loops import make_loop, make_workload, plain
-from tests.builders.mailer import Mailer
+from tests.builders.messenger import Messenger
 
 
 @pytest.fixture(scope="module")
 def backend():
-    return make_loop(make_workload(Mailer.Config())).backend
+    return make_loop(make_workload(Messenger.Config())).backend
 
 
 def state_of(number):
     value = torch.full((3,), float(number))
     return RunState(
-        server=ServerState(round=number, slots={"e": {"w": value}}, facts={"n": number}),
+        server=ServerState(round=number, slots={"e": {"w": value}}, metadata={"n": number}),
         states={client: pack({"t": value + client}) for client in (0, 4)},
-        mail={1: {0: pack({"letter": value})}},
+        peer_messages={1: {0: pack({"message": value})}},
     )
 
 
@@ -92,7 +92,7 @@ def test_any_bit_of_any_file_flipped(two, backend, tmp_path, seed):
 
 WRONG = {
     "ledger": ({"down": "much"}, {"down": -1}, {"versions": {"0": {"e": 1}}}, {"received": [3]}),
-    "accounts": ({"0": {"turns": "many"}}, {"0": {"seconds": None}}, {"0": []}),
+    "accounts": ({"0": {"tasks": "many"}}, {"0": {"seconds": None}}, {"0": []}),
     "tracking": ({"offset": "far"}, {"offset": -5}, {"phases": -1}),
     "simulated": ({"dropped": 1.5},),
 }

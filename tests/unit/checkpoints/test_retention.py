@@ -21,12 +21,12 @@ from coterie.execution.packing import pack
 from coterie.rounds.state import RunState
 from tests.builders.checkpoints import save
 from tests.builders.loops import make_loop, make_workload, plain
-from tests.builders.mailer import Mailer
+from tests.builders.messenger import Messenger
 
 
 @pytest.fixture
 def backend():
-    return make_loop(make_workload(Mailer.Config())).backend
+    return make_loop(make_workload(Messenger.Config())).backend
 
 
 def state_of(number, values=(0.0,)):
@@ -138,7 +138,7 @@ def test_it_is_written_beside_what_comes_next_as_it_was(tmp_path, backend, monke
     writer.begin(state, {"offset": 3})
     state.server = state_of(2).server
     state.states[0] = pack({"t": torch.tensor([9.0])})
-    state.mail[1] = {0: pack({"x": torch.tensor(1)})}
+    state.peer_messages[1] = {0: pack({"x": torch.tensor(1)})}
     state.failures.append("later")
     state.ledger.offer([0], {"e": ("v", 8)})
     assert not rounds(tmp_path)
@@ -205,7 +205,7 @@ def test_the_record_is_json_without_code(tmp_path, backend):
     path = save(tmp_path, state_of(1), backend)
     record = json.loads((path / "run.json").read_text())
     assert sorted(record["files"]) == [
-        "mail.safetensors",
+        "peer_messages.safetensors",
         "server.safetensors",
         "stages.safetensors",
     ]

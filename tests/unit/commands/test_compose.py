@@ -354,7 +354,7 @@ OWN_DATA |= {"webdataset"}
 @pytest.mark.parametrize(("group", "choice"), CHOICES)
 def test_every_yaml_composes_and_survives_a_dump(group: str, choice: str, finished_run) -> None:
     path = [f"{group}.path=somewhere"] if choice in {*OWN_DATA, "file", "rest"} else []
-    path += ["data.clients={a: here, b: there}"] if choice == "silos" else []
+    path += ["data.clients={a: here, b: there}"] if choice == "node_local" else []
     path += [f"encoder.path={finished_run.run_dir}"] if choice == "pretrained" else []
     path += ["encoder.path=pyproject.toml"] if choice == "exported" else []
     path += ["encoder.model=resnet18"] if choice in {"torchvision", "timm"} else []

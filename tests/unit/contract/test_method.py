@@ -6,28 +6,28 @@ from torch import nn
 
 from coterie.contract import (
     Entry,
-    Mean,
     Method,
     Phase,
-    Rule,
+    Role,
     Schedule,
     ServerState,
-    StateRules,
+    StateRoles,
+    WeightedUpdate,
     averaged,
     blank,
-    gathered,
+    concatenated,
 )
 from coterie.errors import ContractError
 
 SERVER = ServerState(
     slots={"a": {"w": torch.zeros(2)}, "b": {"w": torch.ones(2)}},
     round=3,
-    facts={"seed": 7, "name": "x"},
+    metadata={"seed": 7, "name": "x"},
 )
 PHASE = Phase(name="p", stage="s", round=4, down=frozenset({"a"}), up=frozenset({"a", "b"}))
-RULES = StateRules(
-    Entry(pattern="weight", rule=Rule.AVERAGE, slot="matrix"),
-    Entry(pattern="bias", rule=Rule.AVERAGE, slot="shift"),
+ROLES = StateRoles(
+    Entry(pattern="weight", role=Role.AVERAGE, slot="matrix"),
+    Entry(pattern="bias", role=Role.AVERAGE, slot="shift"),
 )
 
 
@@ -63,12 +63,12 @@ def test_by_default_the_slots_of_the_phase_are_offered():
 
 
 def test_by_default_the_server_takes_the_means_and_moves_on():
-    means = {"b": Mean(weight=3, tensors={"w": torch.full((2,), 0.5)})}
+    means = {"b": WeightedUpdate(weight=3, tensors={"w": torch.full((2,), 0.5)})}
     after = Least().server(SERVER, PHASE, means, {})
     assert (after.round, after.step) == (4, 0)
     assert after.slots["a"] is SERVER.slots["a"]
     assert after.slots["b"]["w"].tolist() == [0.5, 0.5]
-    assert after.facts == SERVER.facts
+    assert after.metadata == SERVER.metadata
     assert SERVER.slots["b"]["w"].tolist() == [1.0, 1.0]
 
 
@@ -83,21 +83,21 @@ def test_what_has_no_default_has_to_be_there(missing):
 
 def test_contributions_are_the_named_slots_with_the_clients_weight():
     module = nn.Linear(2, 3)
-    up = RULES.contributions(module, frozenset({"shift"}), weight=5)
+    up = ROLES.contributions(module, frozenset({"shift"}), weight=5)
     assert set(up) == {"shift"}
     assert up["shift"].weight == 5
     assert torch.equal(up["shift"].tensors["bias"], module.bias)
-    assert set(RULES.contributions(module, RULES.averaged, weight=1)) == {"matrix", "shift"}
+    assert set(ROLES.contributions(module, ROLES.averaged, weight=1)) == {"matrix", "shift"}
 
 
 def test_averaged_are_the_means_without_their_weights():
-    means = {"a": Mean(weight=9, tensors={"w": torch.ones(1)})}
+    means = {"a": WeightedUpdate(weight=9, tensors={"w": torch.ones(1)})}
     assert averaged(means) == {"a": means["a"].tensors}
 
 
 def test_gathered_is_one_clients_record_after_the_other():
-    records = {4: {"c": torch.ones(1, 2)}, 2: {"c": torch.zeros(2, 2), "d": torch.ones(1)}}
-    assert gathered(records, "c")[:, 0].tolist() == [1.0, 0.0, 0.0]
+    gathered = {4: {"c": torch.ones(1, 2)}, 2: {"c": torch.zeros(2, 2), "d": torch.ones(1)}}
+    assert concatenated(gathered, "c")[:, 0].tolist() == [1.0, 0.0, 0.0]
 
 
 def test_a_blank_module_leaves_the_global_generator_as_it_was():
@@ -108,11 +108,13 @@ def test_a_blank_module_leaves_the_global_generator_as_it_was():
     assert torch.equal(one.weight, other.weight)
 
 
-def test_a_whole_number_among_the_facts():
+def test_a_whole_number_among_the_metadata():
     assert SERVER.whole("seed") == 7
-    for fact in ("name", "none"):
-        with pytest.raises(ContractError, match=f"Fact '{fact}' is .* `init` has to set a whole"):
-            SERVER.whole(fact)
+    for key in ("name", "none"):
+        with pytest.raises(
+            ContractError, match=f"Metadata '{key}' is .* `init` has to set a whole"
+        ):
+            SERVER.whole(key)
 
 
 def test_a_schedule_names_the_stage_of_each_round():

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from coterie.datamodules.decoding import Form
+from coterie.datamodules.decoding import PixelFormat
 from coterie.datamodules.image_files import decode_images, read_images
 from coterie.datamodules.picture_search import PictureSearch
 from coterie.datamodules.resize import resize_images
@@ -30,9 +30,9 @@ def png(array):
 
 def read(*pictures, mode="RGB", size=None):
     names = [f"picture {number}" for number in range(len(pictures))]
-    form = Form(mode=mode, size=size)
-    decode_images(pictures, names, form).tally.warn(form)
-    return read_images(pictures, names, form)
+    pixel_format = PixelFormat(mode=mode, size=size)
+    decode_images(pictures, names, pixel_format).tally.warn(pixel_format)
+    return read_images(pictures, names, pixel_format)
 
 
 def test_files_and_bytes_keep_their_order_across_threads(tmp_path):

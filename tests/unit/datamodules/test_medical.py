@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image, TiffImagePlugin
 
-from coterie.datamodules.decoding import Form, decode
+from coterie.datamodules.decoding import PixelFormat, decode
 from coterie.datamodules.folders import ImageFolder
 from coterie.datamodules.resize import fit_images, resize_images
 from coterie.errors import DataError
@@ -43,7 +43,7 @@ def scan(values, photometric="MONOCHROME2", **fields):
 
 
 def shown(content, name="x", **keys):
-    return decode(content, name, Form(mode="L", **keys)).pixels[0]
+    return decode(content, name, PixelFormat(mode="L", **keys)).pixels[0]
 
 
 LEVELS = np.arange(0, 4096, 16, dtype=np.uint16).reshape(16, 16)
@@ -103,9 +103,9 @@ def test_real_files_of_scanners(name, colours):
     content = open(path, "rb").read()  # noqa: PTH123, SIM115
     if colours is None:
         with pytest.raises(DataError, match=r"holds 30 frames; set data\.frame=0"):
-            decode(content, name, Form())
+            decode(content, name, PixelFormat())
         return
-    picture = decode(content, name, Form())
+    picture = decode(content, name, PixelFormat())
     assert picture.found == ("RGB" if colours else "L")
     assert np.ptp(picture.pixels) > 100
     assert (np.ptp(picture.pixels, axis=0).max() > 0) == colours

@@ -17,11 +17,11 @@ from PIL import Image
 from coterie.contract.data import Unreadable
 from coterie.datamodules.checking import check_data
 from coterie.datamodules.csv_files import Dialect, dialect_of
+from coterie.datamodules.custom_data import number_classes
 from coterie.datamodules.fitting import Fitting
 from coterie.datamodules.folders import ClassFolders, ClientFolders, ImageFolder
 from coterie.datamodules.importing import import_data
 from coterie.datamodules.manifest import Manifest
-from coterie.datamodules.own_data import number_classes
 from coterie.datamodules.shards import Shards
 from coterie.datamodules.spelling import spelled
 from coterie.datamodules.streams import open_samples

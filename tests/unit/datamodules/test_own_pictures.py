@@ -12,7 +12,7 @@ from PIL import Image, ImageOps
 from coterie.contract.data_checks import check_data as check_arrays
 from coterie.datamodules import decoding, free_memory, image_files
 from coterie.datamodules.checking import check_data
-from coterie.datamodules.decoding import Form, UnreadablePictureError, decode
+from coterie.datamodules.decoding import PixelFormat, UnreadablePictureError, decode
 from coterie.datamodules.fitting import Fitting, as_trained
 from coterie.datamodules.folders import ClientFolders, ImageFolder
 from coterie.datamodules.image_files import decode_images
@@ -38,8 +38,8 @@ def held(number):
     return exif
 
 
-def shown(content, name="x", **form):
-    return decode(content, name, Form(mode="L", **form))
+def shown(content, name="x", **pixel_format):
+    return decode(content, name, PixelFormat(mode="L", **pixel_format))
 
 
 def folder(path, **files):
@@ -91,7 +91,7 @@ def test_a_turned_picture_is_counted_and_predicted_alike(tmp_path):
     assert check_data(data, tmp_path).halves["train"].tally.turned == 1
     kept = as_trained({"exif": False, "background": "white", "frame": 2, "levels": [0, 9]})["form"]
     assert (kept.exif, kept.background, kept.frame, kept.levels) == (False, "white", 2, (0, 9))
-    as_stored = Fitting((1, 16, 24), images=True, mode="L", form=Form(exif=False))
+    as_stored = Fitting((1, 16, 24), images=True, mode="L", pixel_format=PixelFormat(exif=False))
     one = as_stored.pictures([path / "b.png"], ["b"])
     assert not np.array_equal(one[0], samples[0])
 
@@ -211,13 +211,13 @@ def test_what_memory_cannot_hold_is_refused_before_it_is_read(monkeypatch):
     monkeypatch.setattr(image_files, "free_memory", lambda: 10_000_000)
     names = ["x"] * 5000
     with pytest.raises(DataError) as refusal:
-        decode_images([photo] * 5000, names, Form())
+        decode_images([photo] * 5000, names, PixelFormat())
     assert str(refusal.value) == (
         "5,000 pictures of 300×400 pixels and 3 channels take 1.80 GB, but this machine has 10.0 "
         "MB free; set data.size to make them smaller, or data.stream=true to keep none in memory."
     )
     assert len(read) == 1
-    assert len(decode_images([photo] * 20, names[:20], Form(size=8)).images) == 20
+    assert len(decode_images([photo] * 20, names[:20], PixelFormat(size=8)).images) == 20
 
 
 def test_free_memory_is_what_the_container_leaves(tmp_path, monkeypatch):
@@ -272,25 +272,26 @@ def tiff(values, **options):
     ],
 )
 def test_a_tiff_of_many_channels_keeps_them(content, levels, wanted):
-    picture = decode(content, "x.tif", Form(levels=levels))
+    picture = decode(content, "x.tif", PixelFormat(levels=levels))
     np.testing.assert_array_equal(picture.pixels, np.moveaxis(wanted, 2, 0))
-    assert decode(content, "x.tif", Form(levels=levels, size=4)).pixels.shape == (6, 4, 4)
+    assert decode(content, "x.tif", PixelFormat(levels=levels, size=4)).pixels.shape == (6, 4, 4)
 
 
 def test_deep_colours_are_scaled_by_their_levels():
     deep = BANDS[..., :3].astype(np.uint16) * 16
     content = tiff(deep, photometric="rgb")
     np.testing.assert_array_equal(
-        decode(content, "x", Form(levels=(0, 4080))).pixels, np.moveaxis(BANDS[..., :3], 2, 0)
+        decode(content, "x", PixelFormat(levels=(0, 4080))).pixels,
+        np.moveaxis(BANDS[..., :3], 2, 0),
     )
-    assert decode(content, "x", Form()).dark
+    assert decode(content, "x", PixelFormat()).dark
 
 
 def test_all_channels_are_kept_where_asked():
     four = encoded(np.dstack([RAMP] * 3 + [np.full_like(RAMP, 7)]))
-    assert decode(four, "x", Form(mode="all")).pixels.shape == (4, *RAMP.shape)
-    assert decode(four, "x", Form()).pixels.shape == (3, *RAMP.shape)
-    assert decode(encoded(RAMP), "x", Form(mode="all")).pixels.shape == (1, *RAMP.shape)
+    assert decode(four, "x", PixelFormat(mode="all")).pixels.shape == (4, *RAMP.shape)
+    assert decode(four, "x", PixelFormat()).pixels.shape == (3, *RAMP.shape)
+    assert decode(encoded(RAMP), "x", PixelFormat(mode="all")).pixels.shape == (1, *RAMP.shape)
 
 
 def test_decimal_tiffs_in_0_to_1_need_no_levels():
@@ -331,7 +332,7 @@ def test_arrays_of_other_numbers(tmp_path):
 
 
 def test_decimal_images_are_predicted_as_trained():
-    fitting = Fitting((1, 2, 2), images=True, mode="L", form=Form(levels=(0, 4080)))
+    fitting = Fitting((1, 2, 2), images=True, mode="L", pixel_format=PixelFormat(levels=(0, 4080)))
     deep = np.array([[[0, 16], [160, 4080]]], np.uint16)
     assert fitting.array(deep, "x").ravel().tolist() == [0, 1, 10, 255]
     plain = Fitting((1, 2, 2), images=True, mode="L")
@@ -385,5 +386,5 @@ def test_a_new_site_is_measured_when_it_is_predicted(tmp_path):
 
 def test_measured_levels_of_other_numbers():
     floats = encoded(np.linspace(-3, 5, 256, dtype=np.float32).reshape(16, 16), "TIFF")
-    assert measured_levels([floats, b"junk"], ["x", "y"], Form()) == (-3, 5)
-    assert measured_levels([encoded(RAMP)], ["x"], Form()) is None
+    assert measured_levels([floats, b"junk"], ["x", "y"], PixelFormat()) == (-3, 5)
+    assert measured_levels([encoded(RAMP)], ["x"], PixelFormat()) is None

@@ -7,21 +7,21 @@ import torch
 
 from coterie.distributed import actors
 from coterie.distributed.actors import ClientActor, Report
-from coterie.execution.events import CallDone, TurnDone, TurnStarted
+from coterie.execution.events import CallDone, ClientResult, ClientStarted
 from coterie.execution.packing import Packed, pack
 
 
-def turn(client):
-    return TurnDone(
+def task(client):
+    return ClientResult(
         call=1,
         client=client,
-        records=pack({}),
+        gathered=pack({}),
         metrics={},
         bytes_up={},
         bytes_peer={},
         seconds=0.0,
         state=pack({"t": torch.tensor([float(client)])}),
-        mail={7: pack({"m": torch.tensor(1)})},
+        peer_messages={7: pack({"m": torch.tensor(1)})},
     )
 
 
@@ -34,7 +34,7 @@ def stream(events):
 @pytest.mark.parametrize("flush", [0.0, 100.0])
 def test_the_end_of_a_call_comes_after_every_object(monkeypatch, flush):
     monkeypatch.setattr(actors, "FLUSH_S", flush)
-    sent = stream([turn(0), turn(1), CallDone(call=1, lanes={})])
+    sent = stream([task(0), task(1), CallDone(call=1, sums={})])
     assert isinstance(sent[-1], Report)
     assert [type(event) for event in sent[-1].events] == [CallDone]
     ended = [isinstance(e, CallDone) for r in sent[:-1] if isinstance(r, Report) for e in r.events]
@@ -50,9 +50,9 @@ def test_the_end_of_a_call_comes_after_every_object(monkeypatch, flush):
     assert waiting == 0
 
 
-def test_the_start_of_a_turn_is_told_at_once():
-    sent = stream([TurnStarted(call=1, client=3), CallDone(call=1, lanes={})])
+def test_the_start_of_a_task_is_told_at_once():
+    sent = stream([ClientStarted(call=1, client=3), CallDone(call=1, sums={})])
     assert [report.events[0] for report in sent] == [
-        TurnStarted(call=1, client=3),
-        CallDone(call=1, lanes={}),
+        ClientStarted(call=1, client=3),
+        CallDone(call=1, sums={}),
     ]

@@ -9,7 +9,7 @@ from coterie.commands.compose import compose
 from coterie.config.schema import ClusterConfig
 from coterie.distributed import fleet
 from coterie.distributed.calls import pack_longest_first
-from coterie.execution.events import Turn
+from coterie.execution.events import ClientTask
 from coterie.execution.trainer import LightningTrainer, local_trainer
 from coterie.run.setup import assemble
 
@@ -47,11 +47,11 @@ def test_the_server_half_has_an_actor_only_if_told_to(monkeypatch, server, start
     # The cluster has GPUs and the driver has none: no server half computes on one anyway.
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(fleet, "cluster_has_gpu", lambda: True, raising=False)
-    monkeypatch.setattr(fleet, "slots", lambda config, beside_server: 1)
+    monkeypatch.setattr(fleet, "free_actors", lambda config, beside_server: 1)
     monkeypatch.setattr(fleet, "autoscales", lambda: False)
     monkeypatch.setattr(fleet, "_place", lambda workload: "data")
     recorded = Recorded(ClusterConfig(server=server, gpus_per_client=1.0))
-    recorded.start_all(SimpleNamespace(silo_classes=None, parts=[range(2)]))
+    recorded.start_all(SimpleNamespace(node_local_classes=None, parts=[range(2)]))
     assert [kind for kind, _ in recorded.started] == started
     assert recorded.gpus == gpus  # None: a client's share
 
@@ -77,10 +77,10 @@ def test_threads_are_set_before_anything_is_computed():
         torch.set_num_threads(before)
 
 
-def test_the_longest_turns_are_handed_out_first_and_evenly():
+def test_the_longest_tasks_are_handed_out_first_and_evenly():
     sizes = [10, 70, 20, 60, 40, 30]
-    turns = [Turn(client=i, size=size, seed=0) for i, size in enumerate(sizes)]
-    first, second = pack_longest_first(turns, 2)
-    assert [turn.size for turn in first] == [70, 30, 20]
-    assert [turn.size for turn in second] == [60, 40, 10]
-    assert sum(turn.size for turn in first) - sum(turn.size for turn in second) == 10
+    tasks = [ClientTask(client=i, size=size, seed=0) for i, size in enumerate(sizes)]
+    first, second = pack_longest_first(tasks, 2)
+    assert [task.size for task in first] == [70, 30, 20]
+    assert [task.size for task in second] == [60, 40, 10]
+    assert sum(task.size for task in first) - sum(task.size for task in second) == 10

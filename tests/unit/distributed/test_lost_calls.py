@@ -13,12 +13,12 @@ from coterie.distributed.handles import Keeper
 from coterie.distributed.waiting import wait_until_ready
 from coterie.distributed.watch import ClusterWatch
 from coterie.errors import RunError, StateLostError
-from coterie.execution.events import CallDone, CallLost, TurnFailed
+from coterie.execution.events import CallDone, CallLost, ClientFailed
 from tests.builders.scripted_ray import (
     Actor,
     ScriptedRay,
     losing_its_node,
-    order,
+    request,
     scripted_backend,
     started,
 )
@@ -35,16 +35,16 @@ def test_a_death_counts_once_however_many_calls_waited_behind_it(monkeypatch):
     ray = ScriptedRay(free=4, once={0})
     built = scripted_backend(monkeypatch, ray, 4, max_actor_restarts=1)
     without_room(ray, built)
-    events = list(built._execute(order(8)))
+    events = list(built._execute(request(8)))
     assert [event.client for event in events if isinstance(event, CallLost)] == [None] * 4
     assert sum(isinstance(event, CallDone) for event in events) == 8
 
 
-def test_the_client_in_whose_turn_it_dies_is_blamed_and_nobody_behind_it(monkeypatch):
+def test_the_client_in_whose_task_it_dies_is_blamed_and_nobody_behind_it(monkeypatch):
     ray = ScriptedRay(free=2, fatal={0})
     built = scripted_backend(monkeypatch, ray, 2, max_actor_restarts=50)
     without_room(ray, built)
-    events = list(built._execute(order(6)))
+    events = list(built._execute(request(6)))
     lost = [event.client for event in events if isinstance(event, CallLost)]
     assert [client for client in lost if client is not None] == [0]
     assert sum(isinstance(event, CallDone) for event in events) == 5
@@ -56,8 +56,8 @@ def test_a_silo_without_a_place_fails_once_and_the_others_go_on(monkeypatch):
     monkeypatch.setattr(fleet, "has_own_resources", lambda config, name: True)
     built = scripted_backend(monkeypatch, ray, 2, names=("a", "b"), **resources)
     built.fleet.actors[0].fate = ActorDiedError()
-    events = list(built._execute(order(2)))
-    (failed,) = (event for event in events if isinstance(event, TurnFailed))
+    events = list(built._execute(request(2)))
+    (failed,) = (event for event in events if isinstance(event, ClientFailed))
     assert failed.client == 0
     assert "did not start a replacement" in failed.message
     assert built.fleet.host(0) is None
@@ -82,13 +82,13 @@ def test_a_tally_does_not_wait_for_a_silo_without_a_place(monkeypatch):
 @pytest.mark.parametrize("answered", [True, False])
 def test_an_actor_that_answered_while_the_driver_was_held_up_is_not_killed(monkeypatch, answered):
     def reports(stream):
-        done = [CallDone(call=stream.call, lanes={})]
+        done = [CallDone(call=stream.call, sums={})]
         return [started(stream), done] if answered else [started(stream)]
 
     ray = ScriptedRay(free=1, reports=reports)
     built = scripted_backend(monkeypatch, ray, 1, faults=FaultsConfig(client_timeout_s=1.0))
     monkeypatch.setattr(backend, "_GRACE_S", -1.2)  # it may take 0.05 s
-    events = built._execute(order(1))
+    events = built._execute(request(1))
     next(events)
     time.sleep(0.3)
     rest = list(events)
@@ -99,11 +99,11 @@ def test_an_actor_that_answered_while_the_driver_was_held_up_is_not_killed(monke
 def test_the_devices_of_a_run_are_those_of_its_actors(monkeypatch):
     def reports(stream):
         name = "H100" if stream.actor is first else "H200"
-        return [[CallDone(call=stream.call, lanes={}, device=name)]]
+        return [[CallDone(call=stream.call, sums={}, device=name)]]
 
     built = scripted_backend(monkeypatch, ScriptedRay(free=3, reports=reports), 3)
     first = built.fleet.actors[0]
-    list(built._execute(order(3)))
+    list(built._execute(request(3)))
     assert built.devices == {"H100", "H200"}
 
 
@@ -118,7 +118,7 @@ def test_after_a_state_is_lost_no_call_waits_behind_one_that_nobody_reads(monkey
     ray.reports = lambda stream: [[]] if stream.actor is first else []
     monkeypatch.setattr(backend, "read_events", read)
     with pytest.raises(StateLostError):
-        list(built._execute(order(3)))
+        list(built._execute(request(3)))
     assert ray.killed == others
     assert built.fleet.actors[0] is first
     assert len(built.fleet.actors) == 3

@@ -30,11 +30,11 @@ HEAD = {"CPU": 2.0}
 def test_the_servers_actor_takes_cpus_only(monkeypatch, nodes, keys, alone, beside):
     monkeypatch.setattr(cluster, "live_nodes", lambda: nodes)
     config = ClusterConfig(**keys)
-    assert cluster.slots(config) == alone
-    assert cluster.slots(config, beside_server=True) == beside
+    assert cluster.free_actors(config) == alone
+    assert cluster.free_actors(config, beside_server=True) == beside
 
 
 def test_no_node_has_both(monkeypatch):
     monkeypatch.setattr(cluster, "live_nodes", lambda: [HEAD, {"CPU": 1.0, "GPU": 1.0}])
     with pytest.raises(ConfigError, match="no node with as many GPUs has cluster"):
-        cluster.slots(ClusterConfig(cpus_per_client=2, gpus_per_client=1), beside_server=True)
+        cluster.free_actors(ClusterConfig(cpus_per_client=2, gpus_per_client=1), beside_server=True)

@@ -76,9 +76,9 @@ def test_a_close_neighbour_outvotes_two_far_ones_only_if_weighted():
     query, truth = torch.tensor([[3.0, 1.0]]), torch.tensor([0])
     assert knn_accuracy(train, y, query, truth, classes=2, k=3) == 1.0
     assert knn_accuracy(train, y, query, truth, classes=2, k=3, weighting="uniform") == 0.0
-    # exp(c₀/τ) = 2 exp(c₁/τ) at τ = (c₀ − c₁)/log 2: the vote turns just there.
-    turn = (3 - 1) / math.sqrt(10) / math.log(2)
-    for temperature, expected in ((0.99 * turn, 1.0), (1.01 * turn, 0.0)):
+    # exp(c₀/τ) = 2 exp(c₁/τ) at τ = (c₀ − c₁)/log 2: the vote tasks just there.
+    task = (3 - 1) / math.sqrt(10) / math.log(2)
+    for temperature, expected in ((0.99 * task, 1.0), (1.01 * task, 0.0)):
         found = knn_accuracy(train, y, query, truth, classes=2, k=3, temperature=temperature)
         assert found == expected
 

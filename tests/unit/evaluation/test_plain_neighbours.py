@@ -9,7 +9,7 @@ from coterie.config.schema import EvaluationConfig
 from coterie.config.target import build_target
 from coterie.contract.metric import Metric
 from coterie.errors import ConfigError, DataError
-from coterie.evaluation.own_metrics import build_metrics
+from coterie.evaluation.custom_metrics import build_metrics
 from coterie.evaluation.plain_neighbours import PlainNeighbours
 
 
@@ -46,7 +46,7 @@ def test_half_precision_is_measured_too() -> None:
 def test_two_metrics_of_one_name_are_refused() -> None:
     section = {"target": "coterie.evaluation.plain_neighbours:PlainNeighbours", "k": 5}
     twice = EvaluationConfig(metrics=(section, {**section, "distance": "euclidean"}))
-    with pytest.raises(ConfigError, match=r"evaluation.metrics\[1\]: own/knn_5 is the name of"):
+    with pytest.raises(ConfigError, match=r"evaluation.metrics\[1\]: custom/knn_5 is the name of"):
         build_metrics(twice)
     assert len(build_metrics(EvaluationConfig(metrics=(section, {**section, "k": 7})))) == 2
 

@@ -1,4 +1,4 @@
-"""What a failed turn tells of its error: all of the code, and of private samples nothing."""
+"""What a failed task tells of its error: all of the code, and of private samples nothing."""
 
 import pytest
 

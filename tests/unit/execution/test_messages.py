@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from coterie.aggregation.exact import ExactMeans, Layout, sum_limit
-from coterie.contract.form import Bounds, Form
-from coterie.contract.phase import Mean, Outcome, Phase, ServerState
+from coterie.contract.phase import Outcome, Phase, ServerState, WeightedUpdate
+from coterie.contract.tensor_spec import Bounds, TensorSpec
 from coterie.errors import ContractError
 from coterie.execution.messages import bytes_peer, bytes_up, check_offer, check_outcome, items_peer
 
@@ -18,8 +18,8 @@ PHASE = Phase(
     round=1,
     down=frozenset({"encoder", "head"}),
     up=frozenset({"encoder"}),
-    records=frozenset({"choice"}),
-    mail=frozenset({"note"}),
+    gathered=frozenset({"choice"}),
+    peer_messages=frozenset({"note"}),
     metrics=frozenset({"loss"}),
 )
 SLOT = {"w": torch.zeros(2, 3), "b": torch.zeros(3)}
@@ -28,7 +28,7 @@ LAYOUTS = {"encoder": Layout.of(SLOT)}
 
 
 def up(weight=4, **tensors):
-    return {"encoder": Mean(weight=weight, tensors={**SLOT, **tensors})}
+    return {"encoder": WeightedUpdate(weight=weight, tensors={**SLOT, **tensors})}
 
 
 def check(outcome, clients=range(3), phase=PHASE, **limits):
@@ -37,9 +37,9 @@ def check(outcome, clients=range(3), phase=PHASE, **limits):
 
 GOOD = Outcome(
     up=up(),
-    records={"choice": torch.tensor([1, 2])},
+    gathered={"choice": torch.tensor([1, 2])},
     state={"anything": torch.tensor(torch.nan)},
-    mail={2: {"note": torch.ones(5)}, 0: {"note": torch.ones(1).double()}},
+    peer_messages={2: {"note": torch.ones(5)}, 0: {"note": torch.ones(1).double()}},
     metrics={"loss": 0.5},
 )
 
@@ -51,13 +51,15 @@ def test_what_is_declared_passes():
 
 def test_bytes_are_exact():
     # 9 float32 and a weight; 2 int64; one metric.
-    assert bytes_up(GOOD) == {"encoder": 9 * 4 + 8, "records/choice": 16, "metrics": 8}
+    assert bytes_up(GOOD) == {"encoder": 9 * 4 + 8, "gathered/choice": 16, "metrics": 8}
     assert bytes_peer(GOOD) == {"note": 5 * 4 + 8}
-    half = Outcome(up={"encoder": Mean(weight=1, tensors={"w": torch.zeros(5).bfloat16()})})
+    half = Outcome(
+        up={"encoder": WeightedUpdate(weight=1, tensors={"w": torch.zeros(5).bfloat16()})}
+    )
     assert bytes_up(half) == {"encoder": 10 + 8}
     assert (bytes_up(Outcome()), bytes_peer(Outcome())) == ({}, {})
     assert items_peer(GOOD) == {"note": 5 + 1}
-    assert items_peer(Outcome(mail={1: {"note": torch.tensor(3.0)}})) == {"note": 1}
+    assert items_peer(Outcome(peer_messages={1: {"note": torch.tensor(3.0)}})) == {"note": 1}
 
 
 def test_what_a_client_keeps_is_no_message():
@@ -71,10 +73,13 @@ UNDECLARED = "Phase 'train' {} undeclared; add it to Phase.{}."
     ("outcome", "sentence"),
     [
         (Outcome(up={"head": up()["encoder"]}), UNDECLARED.format("sends up slot 'head'", "up")),
-        (Outcome(records={"z": torch.ones(1)}), UNDECLARED.format("sends record 'z'", "records")),
         (
-            Outcome(mail={1: {"note": torch.ones(1)}, 2: {"image": torch.ones(1)}}),
-            UNDECLARED.format("mails 'image'", "mail"),
+            Outcome(gathered={"z": torch.ones(1)}),
+            UNDECLARED.format("sends gathered tensor 'z'", "gathered"),
+        ),
+        (
+            Outcome(peer_messages={1: {"note": torch.ones(1)}, 2: {"image": torch.ones(1)}}),
+            UNDECLARED.format("sends peer message 'image'", "peer_messages"),
         ),
         (Outcome(metrics={"acc": 1.0}), UNDECLARED.format("reports metric 'acc'", "metrics")),
         (
@@ -86,7 +91,7 @@ UNDECLARED = "Phase 'train' {} undeclared; add it to Phase.{}."
             "Slot 'encoder': 'extra' has shape (1,) for None; send the server's shapes.",
         ),
         (
-            Outcome(up={"encoder": Mean(weight=1, tensors={"w": SLOT["w"]})}),
+            Outcome(up={"encoder": WeightedUpdate(weight=1, tensors={"w": SLOT["w"]})}),
             "Slot 'encoder': 'b' has shape None for (3,); send the server's shapes.",
         ),
         (
@@ -98,21 +103,25 @@ UNDECLARED = "Phase 'train' {} undeclared; add it to Phase.{}."
             "slot 'encoder': 'b' is not finite; lower the learning rate or drop the client.",
         ),
         (
-            Outcome(records={"choice": torch.tensor(torch.inf)}),
-            "record: 'choice' is not finite; lower the learning rate or drop the client.",
+            Outcome(gathered={"choice": torch.tensor(torch.inf)}),
+            "gathered: 'choice' is not finite; lower the learning rate or drop the client.",
         ),
         (
-            Outcome(mail={1: {"note": torch.tensor([torch.nan])}}),
-            "mail to client 1: 'note' is not finite; lower the learning rate or drop the client.",
+            Outcome(peer_messages={1: {"note": torch.tensor([torch.nan])}}),
+            "peer message to client 1: 'note' is not finite; lower the learning rate or drop the "
+            "client.",
         ),
         (
-            Outcome(mail={3: {"note": torch.ones(1)}}),
-            "Mail goes to client 3; send it to one that may receive it.",
+            Outcome(peer_messages={3: {"note": torch.ones(1)}}),
+            "A peer message goes to client 3; send it to one that may receive it.",
         ),
-        (Outcome(mail={-1: {}}), "Mail goes to client -1; send it to one that may receive it."),
         (
-            Outcome(mail={np.int64(2): {}}),
-            "Mail goes to client np.int64(2); give its id as an int.",
+            Outcome(peer_messages={-1: {}}),
+            "A peer message goes to client -1; send it to one that may receive it.",
+        ),
+        (
+            Outcome(peer_messages={np.int64(2): {}}),
+            "A peer message goes to client np.int64(2); give its id as an int.",
         ),
         (Outcome(up=up(True)), "Slot 'encoder' has weight True; give a positive int."),
         (Outcome(up=up(0)), "Slot 'encoder' has weight 0; give a positive int."),
@@ -166,20 +175,23 @@ def test_anything_else_is_refused(outcome, sentence):
             Outcome(up=up(b=torch.zeros(3).to_sparse())),
             "slot 'encoder': 'b' is torch.sparse_coo; send a dense tensor of real numbers.",
         ),
-        (Outcome(records={"choice": "two"}), "record: 'choice' is str; send a tensor."),
+        (Outcome(gathered={"choice": "two"}), "gathered: 'choice' is str; send a tensor."),
         (
-            Outcome(records={"choice": torch.zeros(1, dtype=torch.complex128)}),
-            "record: 'choice' is torch.complex128; send a dense tensor of real numbers.",
+            Outcome(gathered={"choice": torch.zeros(1, dtype=torch.complex128)}),
+            "gathered: 'choice' is torch.complex128; send a dense tensor of real numbers.",
         ),
         (
-            Outcome(records={"choice": torch.tensor([0.0, -1e38])}),
-            "record: 'choice' has a value of -1e+38; send -1e+12 to 1e+12.",
+            Outcome(gathered={"choice": torch.tensor([0.0, -1e38])}),
+            "gathered: 'choice' has a value of -1e+38; send -1e+12 to 1e+12.",
         ),
         (
-            Outcome(mail={1: {"note": torch.tensor([1e38])}}),
-            "mail to client 1: 'note' has a value of 1e+38; send -1e+12 to 1e+12.",
+            Outcome(peer_messages={1: {"note": torch.tensor([1e38])}}),
+            "peer message to client 1: 'note' has a value of 1e+38; send -1e+12 to 1e+12.",
         ),
-        (Outcome(mail={1: {"note": [1.0]}}), "mail to client 1: 'note' is list; send a tensor."),
+        (
+            Outcome(peer_messages={1: {"note": [1.0]}}),
+            "peer message to client 1: 'note' is list; send a tensor.",
+        ),
         (
             Outcome(state={"x": torch.zeros(1).to_sparse()}),
             "state: 'x' is torch.sparse_coo; send a dense tensor of real numbers.",
@@ -229,14 +241,14 @@ def test_a_metric_is_converted_once():
     assert (found.metrics, type(found.metrics["loss"])) == ({"loss": 1.0}, float)
 
 
-FORMS = replace(
+SPECS = replace(
     PHASE,
-    records=frozenset({"choice", "points"}),
-    forms={
-        "choice": Form(dtype=torch.int64, lowest=0, highest=3),
-        "points": Form(shape=(range(1, 5), 2)),
-        "note": Form(shape=(3,), highest=1.0, per_sample=True),
-        "loss": Form(lowest=0.0),
+    gathered=frozenset({"choice", "points"}),
+    specs={
+        "choice": TensorSpec(dtype=torch.int64, lowest=0, highest=3),
+        "points": TensorSpec(shape=(range(1, 5), 2)),
+        "note": TensorSpec(shape=(3,), highest=1.0, per_sample=True),
+        "loss": TensorSpec(lowest=0.0),
     },
 )
 CHOICE, POINTS = torch.tensor(3), torch.zeros(4, 2)
@@ -245,45 +257,48 @@ CHOICE, POINTS = torch.tensor(3), torch.zeros(4, 2)
 def test_what_has_its_form_passes():
     note = torch.full((3,), 7.0).bfloat16()
     outcome = Outcome(
-        records={"choice": CHOICE, "points": POINTS},
-        mail={1: {"note": note}},
+        gathered={"choice": CHOICE, "points": POINTS},
+        peer_messages={1: {"note": note}},
         metrics={"loss": np.float32(0.0)},
     )
-    check(outcome, phase=FORMS, samples=7)
+    check(outcome, phase=SPECS, samples=7)
 
 
 @pytest.mark.parametrize(
     ("outcome", "sentence"),
     [
-        ({"records": {"choice": CHOICE}}, "declares record 'points'; every client sends it."),
-        ({"records": {}}, "declares record 'choice'; every client sends it."),
-        ({"choice": torch.tensor([3])}, "record: 'choice' has shape (1,); send ()."),
-        ({"choice": torch.tensor(4)}, "record: 'choice' has a value of 4; send 0 to 3."),
-        ({"choice": torch.tensor(-1)}, "record: 'choice' has a value of -1; send 0 to 3."),
-        ({"choice": torch.tensor(1.0)}, "record: 'choice' is torch.float32; send torch.int64."),
-        ({"points": torch.zeros(4, 3)}, "record: 'points' has shape (4, 3); send (1 to 4, 2)."),
-        ({"points": torch.zeros(5, 2)}, "record: 'points' has shape (5, 2); send (1 to 4, 2)."),
-        ({"points": torch.zeros(0, 2)}, "record: 'points' has shape (0, 2); send (1 to 4, 2)."),
-        ({"points": torch.zeros(4)}, "record: 'points' has shape (4,); send (1 to 4, 2)."),
+        (
+            {"gathered": {"choice": CHOICE}},
+            "declares gathered tensor 'points'; every client sends it.",
+        ),
+        ({"gathered": {}}, "declares gathered tensor 'choice'; every client sends it."),
+        ({"choice": torch.tensor([3])}, "gathered: 'choice' has shape (1,); send ()."),
+        ({"choice": torch.tensor(4)}, "gathered: 'choice' has a value of 4; send 0 to 3."),
+        ({"choice": torch.tensor(-1)}, "gathered: 'choice' has a value of -1; send 0 to 3."),
+        ({"choice": torch.tensor(1.0)}, "gathered: 'choice' is torch.float32; send torch.int64."),
+        ({"points": torch.zeros(4, 3)}, "gathered: 'points' has shape (4, 3); send (1 to 4, 2)."),
+        ({"points": torch.zeros(5, 2)}, "gathered: 'points' has shape (5, 2); send (1 to 4, 2)."),
+        ({"points": torch.zeros(0, 2)}, "gathered: 'points' has shape (0, 2); send (1 to 4, 2)."),
+        ({"points": torch.zeros(4)}, "gathered: 'points' has shape (4,); send (1 to 4, 2)."),
         ({"points": torch.zeros(4, 2).int()}, "'points' is torch.int32; send floating."),
         (
-            {"mail": {1: {"note": torch.full((3,), 8.0)}}},
-            "mail to client 1: 'note' has a value of 8; send -1e+12 to 7.",
+            {"peer_messages": {1: {"note": torch.full((3,), 8.0)}}},
+            "peer message to client 1: 'note' has a value of 8; send -1e+12 to 7.",
         ),
         ({"metrics": {"loss": -0.5}}, "metric: 'loss' has a value of -0.5; send 0 to 1e+12."),
     ],
 )
 def test_another_shape_type_or_range_is_refused(outcome, sentence):
-    records = {key: value for key, value in outcome.items() if key in FORMS.records}
-    given = {key: value for key, value in outcome.items() if key not in FORMS.records}
-    whole = {"records": {"choice": CHOICE, "points": POINTS, **records}, **given}
+    gathered = {key: value for key, value in outcome.items() if key in SPECS.gathered}
+    given = {key: value for key, value in outcome.items() if key not in SPECS.gathered}
+    whole = {"gathered": {"choice": CHOICE, "points": POINTS, **gathered}, **given}
     with pytest.raises(ContractError) as caught:
-        check(Outcome(**whole), phase=FORMS, samples=7)
+        check(Outcome(**whole), phase=SPECS, samples=7)
     assert str(caught.value).endswith(sentence)
 
 
 def test_where_the_clients_are_not_known_any_recipient_passes():
-    check(Outcome(mail={77: {"note": torch.ones(1)}}), clients=None)
+    check(Outcome(peer_messages={77: {"note": torch.ones(1)}}), clients=None)
 
 
 def test_an_offer_of_just_the_declared_slots_passes():
@@ -331,7 +346,7 @@ def test_sums_lie_between_what_the_clients_samples_can_add():
     def check(x, n, weight=1, samples=10):
         tensors = {"x": torch.tensor(x), "n": torch.tensor(n)}
         layouts = {"sums": Layout.of(tensors)}
-        up = {"sums": Mean(weight=weight, tensors=tensors)}
+        up = {"sums": WeightedUpdate(weight=weight, tensors=tensors)}
         check_outcome(phase, Outcome(up=up), layouts, None, samples=samples)
 
     check([[20.0, 10.0], [-20.0, 0.0]], 30.0)
@@ -350,7 +365,7 @@ def test_sums_lie_between_what_the_clients_samples_can_add():
 
 def test_sums_may_be_as_large_as_they_are_exact_for_every_client():
     def send(value, weight=1, clients=4):
-        sums = {"sums": Mean(weight=weight, tensors={"x": torch.tensor([value])})}
+        sums = {"sums": WeightedUpdate(weight=weight, tensors={"x": torch.tensor([value])})}
         layouts = {"sums": Layout.of(sums["sums"].tensors, sum_limit=sum_limit(clients))}
         phase = replace(PHASE, up=frozenset({"sums"}))
         check_outcome(phase, Outcome(up=sums), layouts, None)

@@ -1,4 +1,4 @@
-"""Reused models are as new ones, whatever the turn before did to them."""
+"""Reused models are as new ones, whatever the task before did to them."""
 
 import torch
 from lightning import LightningModule
@@ -7,7 +7,7 @@ from coterie.execution.module_pool import ModulePool
 
 
 class Net(LightningModule):
-    """Whose turn may change values, modes, gradients and what is frozen."""
+    """Whose task may change values, modes, gradients and what is frozen."""
 
     def __init__(self):
         super().__init__()

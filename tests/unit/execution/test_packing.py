@@ -112,12 +112,12 @@ def test_a_server_state_comes_back_with_its_counters_facts_and_empty_slots():
     state = ServerState(
         round=3,
         step=2,
-        facts={"k": [1, {"x": None}]},
+        metadata={"k": [1, {"x": None}]},
         slots={"e": AWKWARD, "empty": {}},
         renewed=frozenset({"e"}),
     )
     back = unpack_server(pack_server(state))
-    assert (back.round, back.step, back.facts) == (3, 2, {"k": [1, {"x": None}]})
+    assert (back.round, back.step, back.metadata) == (3, 2, {"k": [1, {"x": None}]})
     assert back.renewed == {"e"}
     assert list(back.slots) == ["e", "empty"]
     assert all(bits(back.slots["e"][name]) == bits(AWKWARD[name]) for name in AWKWARD)

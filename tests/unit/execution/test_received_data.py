@@ -1,4 +1,4 @@
-"""Data that a client received, and training that goes on from turn to turn."""
+"""Data that a client received, and training that goes on from task to task."""
 
 import numpy as np
 import pytest
@@ -7,10 +7,10 @@ import torch
 from coterie.contract import ClientData, Plan
 from coterie.errors import ContractError
 from coterie.execution.batches import SeededBatches
-from coterie.execution.turn_client import embed
+from coterie.execution.task_client import embed
 from coterie.modules.cfcl_model import Local, TripletModel
 from tests.builders.cfcl import ran as ran_with
-from tests.builders.cfcl import short, turns
+from tests.builders.cfcl import short, tasks
 from tests.builders.federation import SHAPE, tiny_task, tiny_workload
 
 
@@ -63,8 +63,8 @@ def test_batches_of_one_seed_are_the_same_however_the_steps_are_cut() -> None:
 
     assert seeds((0, 9)) == seeds((0, 1), (1, 4), (5, 4))
     done = ran_with(exchange="none")
-    trained = [turn.client.seed for turn in turns(done, "train") if turn.client.id == 0]
-    assert len(set(trained)) == 3  # the turns' own seeds do differ
+    trained = [task.client.seed for task in tasks(done, "train") if task.client.id == 0]
+    assert len(set(trained)) == 3  # the tasks' own seeds do differ
 
 
 def test_negatives_are_uniform_over_the_other_samples() -> None:

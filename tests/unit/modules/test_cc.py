@@ -89,11 +89,11 @@ def ran(request: pytest.FixtureRequest) -> Federated:
 def test_the_server_averages_by_the_numbers_of_samples(ran: Federated) -> None:
     assert len(ran.spy.served) == 2
     for number, (_, phase, _, _, after) in enumerate(ran.spy.served, start=1):
-        turns = [turn for turn in ran.spy.turns if turn.phase.round == number]
-        assert sorted(turn.outcome.up["encoder"].weight for turn in turns) == [9, 13, 22]
+        tasks = [task for task in ran.spy.tasks if task.phase.round == number]
+        assert sorted(task.outcome.up["encoder"].weight for task in tasks) == [9, 13, 22]
         assert phase.up == set(PARTS)
         for slot in PARTS:
-            expected = slow_mean([turn.outcome.up[slot] for turn in turns])
+            expected = slow_mean([task.outcome.up[slot] for task in tasks])
             assert set(after.slots[slot]) == set(expected)
             for name, value in expected.items():
                 found = after.slots[slot][name]
@@ -105,16 +105,16 @@ def test_running_statistics_are_averaged_and_nothing_is_kept(ran: Federated) -> 
     assert "online.encoder.network.2.running_mean" in averaged
     assert not [name for slot in ran.state.server.slots.values() for name in slot if "num_" in name]
     assert ran.state.states == {}
-    assert all(turn.outcome.state is None for turn in ran.spy.turns)
+    assert all(task.outcome.state is None for task in ran.spy.tasks)
 
 
 def test_clients_start_each_round_from_the_global_model(ran: Federated) -> None:
     for number, (before, *_) in enumerate(ran.spy.served, start=1):
-        for turn in ran.spy.turns:
-            if turn.phase.round == number:
+        for task in ran.spy.tasks:
+            if task.phase.round == number:
                 for slot in PARTS:
                     for name, value in before.slots[slot].items():
-                        assert torch.equal(turn.slots[slot][name], value)
+                        assert torch.equal(task.slots[slot][name], value)
 
 
 def test_schedule() -> None:

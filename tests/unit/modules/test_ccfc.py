@@ -10,12 +10,12 @@ from torch import Tensor
 from coterie.checkpoints.checkpoint import load_checkpoint
 from coterie.clustering.kmeans import kmeans, nearest_centroids
 from coterie.contract import Phase
-from coterie.contract.rules import Rule
+from coterie.contract.roles import Role
 from coterie.contract.seeds import derive_seed
 from coterie.errors import ConfigError, ContractError, RunError
 from coterie.execution.packing import unpack
 from coterie.execution.serial import SerialBackend
-from coterie.modules.ccfc import CCFC, RULES, SCFC
+from coterie.modules.ccfc import CCFC, ROLES, SCFC
 from coterie.modules.cluster_siamese import ClusterSiamese, SiameseNetwork
 from coterie.rounds.loop import Loop
 from coterie.rounds.state import RunState
@@ -23,7 +23,7 @@ from tests.builders.checkpoints import save
 from tests.builders.federation import (
     SIZES,
     Federated,
-    SpiedTurn,
+    SpiedTask,
     federate,
     same_bits,
     slow_mean,
@@ -42,9 +42,9 @@ def short(**changes: object) -> CCFC.Config:
     return CCFC.Config(**SHORT | {"warmup_rounds": 1, "rounds": 2} | changes)
 
 
-def turns_of(ran: Federated, phase: Phase) -> list[SpiedTurn]:
+def tasks_of(ran: Federated, phase: Phase) -> list[SpiedTask]:
     at = (phase.round, phase.step)
-    return [turn for turn in ran.spy.turns if (turn.phase.round, turn.phase.step) == at]
+    return [task for task in ran.spy.tasks if (task.phase.round, task.phase.step) == at]
 
 
 @pytest.fixture(scope="module")
@@ -57,8 +57,8 @@ def phases_of(method: CCFC | SCFC) -> list[tuple[object, ...]]:
     state, phases = method.init(dict(enumerate(SIZES)), 0), []
     while (phase := method.next(state)) is not None:
         assert phase == method.next(state)
-        records = {0: {"centroids": torch.randn(CLUSTERS, 5)}} if phase.records else {}
-        state = method.server(state, phase, {}, records)
+        gathered = {0: {"centroids": torch.randn(CLUSTERS, 5)}} if phase.gathered else {}
+        state = method.server(state, phase, {}, gathered)
         phases.append((phase.name, phase.round, phase.step, sorted(phase.down), phase.cohort))
     assert state.round == method.rounds
     return phases
@@ -89,7 +89,7 @@ def test_scfc_mines_centroids_in_every_round() -> None:
         ("samples", 1, 0, NETWORKS, (1,)),
         ("samples", 2, 0, NETWORKS, (1,)),
     ]
-    assert method.next(method.init(dict(enumerate(SIZES)), 0)).records == {"centroids"}
+    assert method.next(method.init(dict(enumerate(SIZES)), 0)).gathered == {"centroids"}
 
 
 def test_a_round_in_which_nobody_finds_centroids_ends_and_the_next_one_tries_again() -> None:
@@ -139,24 +139,24 @@ def test_the_result_is_the_nearest_global_centroid_of_the_global_network(metric:
 @pytest.mark.parametrize("metric", ["euclidean", "cosine"])
 def test_centroids_are_mined_in_the_local_latents_and_clustered_again(metric: str) -> None:
     ran = federate(tiny_workload(short(metric=metric)))
-    for before, phase, means, records, after in ran.spy.served:
-        if not phase.records:
+    for before, phase, means, gathered, after in ran.spy.served:
+        if not phase.gathered:
             assert "centroids" not in after.slots
             continue
-        turns = turns_of(ran, phase)
-        for turn in turns:
+        tasks = tasks_of(ran, phase)
+        for task in tasks:
             network = SiameseNetwork(short(), tiny_task()).double()
-            slots = {k: m.tensors for k, m in turn.outcome.up.items()} or turn.slots
+            slots = {k: m.tensors for k, m in task.outcome.up.items()} or task.slots
             given = {n.removeprefix("online."): v for s in slots.values() for n, v in s.items()}
             network.load_state_dict(given, strict=False)
-            latent = turn.client.embed(network.encoder)
+            latent = task.client.embed(network.encoder)
             if metric == "cosine":
                 latent = torch.nn.functional.normalize(latent)
-            draw = derive_seed(turn.client.seed, "kmeans")
+            draw = derive_seed(task.client.seed, "kmeans")
             expected = kmeans(latent, CLUSTERS, seed=draw, restarts=2).centroids
-            assert torch.equal(turn.outcome.records["centroids"], expected)
-        stacked = torch.cat([records[c]["centroids"] for c in sorted(records)])
-        draw = derive_seed(before.facts["seed"], "kmeans", phase.round, phase.step)
+            assert torch.equal(task.outcome.gathered["centroids"], expected)
+        stacked = torch.cat([gathered[c]["centroids"] for c in sorted(gathered)])
+        draw = derive_seed(before.metadata["seed"], "kmeans", phase.round, phase.step)
         again = kmeans(stacked, CLUSTERS, seed=draw, restarts=2).centroids
         assert torch.equal(after.slots["centroids"]["centroids"], again)
         assert set(means) == phase.up
@@ -172,10 +172,10 @@ def test_the_first_centroids_leave_the_network_to_the_bit(ran: Federated) -> Non
 
 def test_the_server_averages_by_the_numbers_of_samples(ran: Federated) -> None:
     for _, phase, _, _, after in ran.spy.served:
-        turns = turns_of(ran, phase)
+        tasks = tasks_of(ran, phase)
         for slot in phase.up:
-            assert [turn.outcome.up[slot].weight for turn in turns] == list(SIZES)
-            for name, value in slow_mean([turn.outcome.up[slot] for turn in turns]).items():
+            assert [task.outcome.up[slot].weight for task in tasks] == list(SIZES)
+            for name, value in slow_mean([task.outcome.up[slot] for task in tasks]).items():
                 torch.testing.assert_close(after.slots[slot][name], value, rtol=0, atol=1e-14)
 
 
@@ -184,16 +184,16 @@ def test_adam_is_kept_from_round_to_round_of_a_stage_and_reset_between(ran: Fede
         return {int(value) for name, value in kept.items() if name.endswith("/step")}
 
     for client, batches in enumerate((2, 3, 1)):
-        turns = [turn for turn in ran.spy.turns if turn.client.id == client]
-        assert [turn.phase.name for turn in turns] == [
+        tasks = [task for task in ran.spy.tasks if task.client.id == client]
+        assert [task.phase.name for task in tasks] == [
             "samples",
             "centroids",
             "clusters",
             "clusters",
         ]
-        steps = [count(turn.outcome.state) for turn in turns]
+        steps = [count(task.outcome.state) for task in tasks]
         assert steps == [{batches}, {batches}, {batches}, {2 * batches}]
-        stages = [{name.split("/")[0] for name in turn.outcome.state} for turn in turns]
+        stages = [{name.split("/")[0] for name in task.outcome.state} for task in tasks]
         assert stages == [{"samples"}, {"samples"}, {"clusters"}, {"clusters"}]
 
 
@@ -204,18 +204,18 @@ def test_nothing_is_kept_by_default() -> None:
 
 def test_alone_a_client_gets_its_own_network_and_its_own_centroids() -> None:
     ran = federate(tiny_workload(short(alone=1)))
-    assert {turn.client.id for turn in ran.spy.turns} == {1}
-    last, slots = ran.spy.turns[-1].outcome, ran.state.server.slots
+    assert {task.client.id for task in ran.spy.tasks} == {1}
+    last, slots = ran.spy.tasks[-1].outcome, ran.state.server.slots
     for slot in NETWORKS:
         for name, value in last.up[slot].tensors.items():  # sums are exact to 2^-60
             torch.testing.assert_close(slots[slot][name], value, rtol=0, atol=2.0**-59)
-    assert torch.equal(slots["centroids"]["centroids"], last.records["centroids"])
+    assert torch.equal(slots["centroids"]["centroids"], last.gathered["centroids"])
 
 
 def test_failed_devices_take_no_part_in_any_phase() -> None:
     ran = federate(tiny_workload(short(), participation={"device_failure_rate": 0.34}))
     there = [
-        {t.client.id for t in ran.spy.turns if (t.phase.round, t.phase.step) == at}
+        {t.client.id for t in ran.spy.tasks if (t.phase.round, t.phase.step) == at}
         for at in ((1, 0), (2, 0), (2, 1), (3, 0))
     ]
     assert len(there[0]) == 2
@@ -227,9 +227,9 @@ def test_clients_may_begin_from_weights_of_their_own_which_are_averaged() -> Non
     still = {"warmup_rounds": 2, "learning_rate": 1e-12}
     ran = federate(tiny_workload(short(initial="independent", **still)))
     every = len(SIZES)
-    turns = ran.spy.turns[: 2 * every]
-    begun = [turn.outcome.up["encoder"].tensors[WEIGHT] for turn in turns]
-    given = [turn.slots["encoder"][WEIGHT] for turn in turns]
+    tasks = ran.spy.tasks[: 2 * every]
+    begun = [task.outcome.up["encoder"].tensors[WEIGHT] for task in tasks]
+    given = [task.slots["encoder"][WEIGHT] for task in tasks]
     for client in range(every):
         others = [ran.start.slots["encoder"][WEIGHT], *begun[:client]]
         assert torch.equal(given[client], others[0])
@@ -238,9 +238,9 @@ def test_clients_may_begin_from_weights_of_their_own_which_are_averaged() -> Non
     mean = sum(n / sum(SIZES) * w for n, w in zip(SIZES, begun, strict=False))
     torch.testing.assert_close(given[every], mean)
     common = federate(tiny_workload(short(**still)))
-    for turn in common.spy.turns[:every]:
+    for task in common.spy.tasks[:every]:
         torch.testing.assert_close(
-            turn.outcome.up["encoder"].tensors[WEIGHT], turn.slots["encoder"][WEIGHT]
+            task.outcome.up["encoder"].tensors[WEIGHT], task.slots["encoder"][WEIGHT]
         )
 
 
@@ -272,22 +272,22 @@ TRAINED = {"encoder", "predictor"}
 
 
 def test_only_networks_and_centroids_cross(ran: Federated) -> None:
-    assert len(ran.spy.turns) == 4 * CLIENTS
+    assert len(ran.spy.tasks) == 4 * CLIENTS
     expected = {
         ("samples", 1): (TRAINED, TRAINED, set()),
         ("centroids", 2): ({"encoder"}, set(), {"centroids"}),
         ("clusters", 2): (TRAINED | {"centroids"}, TRAINED, {"centroids"}),
         ("clusters", 3): (TRAINED | {"centroids"}, TRAINED, {"centroids"}),
     }
-    for turn in ran.spy.turns:
-        down, up, records = expected[turn.phase.name, turn.phase.round]
-        assert set(turn.slots) == down
-        assert set(turn.outcome.up) == up
-        assert set(turn.outcome.records) == records
-        assert turn.outcome.mail == {}
+    for task in ran.spy.tasks:
+        down, up, gathered = expected[task.phase.name, task.phase.round]
+        assert set(task.slots) == down
+        assert set(task.outcome.up) == up
+        assert set(task.outcome.gathered) == gathered
+        assert task.outcome.peer_messages == {}
         metrics = {"loss", "contrast", "model"} if up else set()
-        assert set(turn.outcome.metrics) == metrics
-        for slots in (turn.slots, {k: mean.tensors for k, mean in turn.outcome.up.items()}):
+        assert set(task.outcome.metrics) == metrics
+        for slots in (task.slots, {k: mean.tensors for k, mean in task.outcome.up.items()}):
             for slot in TRAINED & set(slots):
                 assert all(name.startswith(f"online.{slot}.") for name in slots[slot])
                 assert not [name for name in slots[slot] if "num_batches" in name]
@@ -295,8 +295,8 @@ def test_only_networks_and_centroids_cross(ran: Federated) -> None:
 
 
 def test_centroids_are_k_vectors_of_the_latent_space(ran: Federated) -> None:
-    sent = [t.outcome.records["centroids"] for t in ran.spy.turns if t.outcome.records]
-    offered = [t.slots["centroids"]["centroids"] for t in ran.spy.turns if "centroids" in t.slots]
+    sent = [t.outcome.gathered["centroids"] for t in ran.spy.tasks if t.outcome.gathered]
+    offered = [t.slots["centroids"]["centroids"] for t in ran.spy.tasks if "centroids" in t.slots]
     for centroids in (*sent, *offered):
         assert (tuple(centroids.shape), centroids.dtype) == ((3, 5), torch.float32)
     assert (len(sent), len(offered)) == (3 * CLIENTS, 2 * CLIENTS)
@@ -304,10 +304,12 @@ def test_centroids_are_k_vectors_of_the_latent_space(ran: Federated) -> None:
 
 def test_scfc_sends_the_same_and_is_offered_networks_alone() -> None:
     ran = federate(tiny_workload(SCFC.Config(**SHORT, rounds=2)))
-    for turn in ran.spy.turns:
-        assert set(turn.slots) == set(turn.outcome.up) == TRAINED
-        assert {k: tuple(v.shape) for k, v in turn.outcome.records.items()} == {"centroids": (3, 5)}
-        assert turn.outcome.state is None
+    for task in ran.spy.tasks:
+        assert set(task.slots) == set(task.outcome.up) == TRAINED
+        assert {k: tuple(v.shape) for k, v in task.outcome.gathered.items()} == {
+            "centroids": (3, 5)
+        }
+        assert task.outcome.state is None
 
 
 def test_a_client_keeps_adam_alone(ran: Federated) -> None:
@@ -320,16 +322,16 @@ def test_a_client_keeps_adam_alone(ran: Federated) -> None:
     assert all(set(kept) == {f"clusters/{name}" for name in wanted} for kept in ran.kept.values())
 
 
-def test_every_state_entry_has_a_rule() -> None:
+def test_every_state_entry_has_a_role() -> None:
     module = ClusterSiamese(CONFIG, tiny_task(), "clusters")
-    RULES.check(module)
-    averaged = {name for name in module.state_dict() if RULES.of(name).rule is Rule.AVERAGE}
+    ROLES.check(module)
+    averaged = {name for name in module.state_dict() if ROLES.of(name).role is Role.AVERAGE}
     assert averaged == {
         name for name in module.state_dict() if name.startswith("online.") and "num_" not in name
     }
-    assert not [name for name in module.state_dict() if RULES.of(name).rule is Rule.KEEP]
-    with pytest.raises(ContractError, match="has no rule"):
-        RULES.of("online.backbone.weight")
+    assert not [name for name in module.state_dict() if ROLES.of(name).role is Role.KEEP]
+    with pytest.raises(ContractError, match="has no role"):
+        ROLES.of("online.backbone.weight")
 
 
 def test_bytes_of_each_phase_are_those_counted_by_hand(ran: Federated) -> None:
@@ -337,7 +339,7 @@ def test_bytes_of_each_phase_are_those_counted_by_hand(ran: Federated) -> None:
     trained = {part: size[part] + SCALAR * CLIENTS for part in TRAINED}
     trained["metrics"] = 3 * SCALAR * CLIENTS
     centroids = CENTROIDS * CLIENTS
-    mined = {"records/centroids": centroids}
+    mined = {"gathered/centroids": centroids}
     first, found, second, third = (commit.traffic for commit in ran.commits)
     assert (first.down, first.up) == (size, trained)
     assert (found.down, found.up) == ({"encoder": size["encoder"]}, mined)
@@ -360,7 +362,7 @@ def test_training_sees_no_label(ran: Federated, monkeypatch: pytest.MonkeyPatch)
     federate(tiny_workload(CONFIG))
     assert len(batches) == 3 * (2 + 3 + 1)
     assert all(keys == {"samples", "positions", "seed"} for keys in batches)
-    assert all(turn.client.data.labels is None for turn in ran.spy.turns)
+    assert all(task.client.data.labels is None for task in ran.spy.tasks)
 
 
 class Crash(BaseException):
@@ -390,12 +392,12 @@ def test_a_resumed_run_has_the_bits_of_an_undisturbed_one(
 
 def test_centroids_of_fewer_samples_than_the_minimum_are_not_sent() -> None:
     workload = tiny_workload(short(clusters=3, warmup_rounds=0, rounds=1))
-    whole_sets = federate(workload).spy.turns[:3]
-    ran = federate(replace(workload, task=replace(workload.task, minimum=5)))
+    whole_sets = federate(workload).spy.tasks[:3]
+    ran = federate(replace(workload, task=replace(workload.task, k_anonymity=5)))
     sent = 0
-    for spied, done in zip(whole_sets, ran.commits[0].result.turns, strict=True):
-        centroids = unpack(done.records)["centroids"]
-        whole = spied.outcome.records["centroids"]
+    for spied, done in zip(whole_sets, ran.commits[0].result.client_results, strict=True):
+        centroids = unpack(done.gathered)["centroids"]
+        whole = spied.outcome.gathered["centroids"]
         assert all((whole == row).all(dim=1).any() for row in centroids)
         assert (done.note != "") is (len(centroids) < 3)
         assert len(centroids) == 3 or done.client != 1  # which has 16 samples
@@ -405,4 +407,4 @@ def test_centroids_of_fewer_samples_than_the_minimum_are_not_sent() -> None:
     assert 3 <= sent < 9
     assert ran.state.failures == []
     with pytest.raises(RunError, match=r"^method\.clusters=3: clients sent 0 centroids that stand"):
-        federate(replace(workload, task=replace(workload.task, minimum=99)))
+        federate(replace(workload, task=replace(workload.task, k_anonymity=99)))

@@ -14,18 +14,18 @@ from coterie.aggregation.exact import ExactMeans, Layout
 from coterie.checkpoints.checkpoint import load_checkpoint
 from coterie.clustering.kmeans import kmeans
 from coterie.config.participation import ParticipationConfig
-from coterie.contract import Mean
+from coterie.contract import WeightedUpdate
 from coterie.contract.client import ClientData
 from coterie.contract.seeds import derive_seed
 from coterie.execution.serial import SerialBackend
-from coterie.modules.cfcl import CFCL, RULES, weight_unit
+from coterie.modules.cfcl import CFCL, ROLES, weight_unit
 from coterie.modules.cfcl_device import Device
 from coterie.modules.cfcl_model import TripletModel
 from coterie.modules.cfcl_timeline import timeline
 from coterie.peers.clusters import squared_distances
 from coterie.rounds.loop import Loop
 from coterie.rounds.state import RunState
-from tests.builders.cfcl import encoder, encoders, letters, ran, short, turns
+from tests.builders.cfcl import encoder, encoders, messages, ran, short, tasks
 from tests.builders.checkpoints import save
 from tests.builders.federation import (
     SHAPE,
@@ -60,7 +60,7 @@ def implicit() -> Federated:
 def test_a_budget_of_nothing_is_fedavg_to_the_bit(alone: Federated, exchange: str) -> None:
     idle = ran(exchange=exchange, budget=0)
     assert same_bits(encoder(idle), encoder(alone))
-    others = [turn.outcome.mail for turn in turns(idle, "pull")]
+    others = [task.outcome.peer_messages for task in tasks(idle, "pull")]
     assert others == [{}] * len(others)
 
 
@@ -69,17 +69,17 @@ def test_proximity_is_reported_after_each_pull_and_changes_no_model(exchange: st
     measured, plainly = ran(exchange=exchange, proximity=True), ran(exchange=exchange)
     assert same_bits(encoder(measured), encoder(plainly))
     told = {
-        (timeline(measured.config)[turn.phase.round - 1][turn.phase.step].step, turn.client.id)
-        for turn in turns(measured, "train")
-        if "proximity" in turn.outcome.metrics
+        (timeline(measured.config)[task.phase.round - 1][task.phase.step].step, task.client.id)
+        for task in tasks(measured, "train")
+        if "proximity" in task.outcome.metrics
     }
     assert told == set(itertools.product((2, 4, 6), range(len(SIZES))))
-    assert not any("proximity" in turn.outcome.metrics for turn in turns(plainly, "train"))
+    assert not any("proximity" in task.outcome.metrics for task in tasks(plainly, "train"))
 
 
 def test_proximity_is_the_distance_to_the_devices_own_centroids() -> None:
     done = ran(exchange="explicit", proximity=True)
-    turn = next(turn for turn in turns(done, "train") if "proximity" in turn.outcome.metrics)
+    task = next(task for task in tasks(done, "train") if "proximity" in task.outcome.metrics)
     network = TripletModel(short(), tiny_task()).encoder
     network.load_state_dict(
         {
@@ -92,28 +92,28 @@ def test_proximity_is_the_distance_to_the_devices_own_centroids() -> None:
     def embed(samples: Tensor) -> Tensor:
         return torch.cat([network(row[None].double() / 255.0) for row in samples]).detach()
 
-    rows = done.backend.worker.parts[turn.client.id]
+    rows = done.backend.worker.parts[task.client.id]
     own = embed(ClientData(samples=tiny_workload(short()).samples["train"], rows=rows).take())
-    arrived = [value for _, to, key, value in first_pull(done) if to == turn.client.id]
+    arrived = [value for _, to, key, value in first_pull(done) if to == task.client.id]
     received = embed(torch.cat(arrived))
-    seed = derive_seed(turn.client.seed, "proximity")
+    seed = derive_seed(task.client.seed, "proximity")
     centres = kmeans(own, 3, seed=seed, restarts=1).centroids.double()
 
     def mean(points: Tensor) -> float:
         nearest = [min(float((p - c).norm()) for c in centres) for p in points]
         return sum(nearest) / len(nearest)
 
-    assert turn.outcome.metrics["proximity"] == pytest.approx(mean(received) / mean(own), abs=1e-9)
+    assert task.outcome.metrics["proximity"] == pytest.approx(mean(received) / mean(own), abs=1e-9)
 
 
 def first_pull(done: Federated) -> list[tuple[int, int, str, Tensor]]:
-    pulls = turns(done, "pull")
+    pulls = tasks(done, "pull")
     return [
-        (turn.client.id, to, key, value)
-        for turn in sorted(pulls, key=lambda turn: turn.client.id)
-        if (turn.phase.round, turn.phase.step) == (pulls[0].phase.round, pulls[0].phase.step)
-        for to, letter in turn.outcome.mail.items()
-        for key, value in letter.items()
+        (task.client.id, to, key, value)
+        for task in sorted(pulls, key=lambda task: task.client.id)
+        if (task.phase.round, task.phase.step) == (pulls[0].phase.round, pulls[0].phase.step)
+        for to, message in task.outcome.peer_messages.items()
+        for key, value in message.items()
         if key == "samples"
     ]
 
@@ -123,7 +123,7 @@ def test_without_the_regularisers_weight_implicit_is_fedavg_to_the_bit(
 ) -> None:
     weightless = ran(exchange="implicit", regulariser=0.0)
     assert same_bits(encoder(weightless), encoder(alone))
-    assert any(turn.outcome.mail for turn in turns(weightless, "pull"))
+    assert any(task.outcome.peer_messages for task in tasks(weightless, "pull"))
     assert not same_bits(encoder(implicit), encoder(alone))
 
 
@@ -165,19 +165,19 @@ def test_the_training_set_is_the_own_one_and_what_was_pulled(
     ]
     pulled: dict[int, dict[int, Counter[bytes]]] = {}
     seen = iter(sets.seen)
-    for turn in done.spy.turns:
-        if turn.phase.name == "pull":  # everyone purges at the same time
-            pulled = pulled if turn.client.id else {}
-            for recipient, letter in turn.outcome.mail.items():
-                sent = multiset(letter["samples"])
-                assert sent <= own[turn.client.id], "foreign samples were passed on"
-                pulled.setdefault(recipient, {})[turn.client.id] = sent
-        elif turn.phase.name == "train":
+    for task in done.spy.tasks:
+        if task.phase.name == "pull":  # everyone purges at the same time
+            pulled = pulled if task.client.id else {}
+            for recipient, message in task.outcome.peer_messages.items():
+                sent = multiset(message["samples"])
+                assert sent <= own[task.client.id], "foreign samples were passed on"
+                pulled.setdefault(recipient, {})[task.client.id] = sent
+        elif task.phase.name == "train":
             client, data = next(seen)
-            assert client == turn.client.id
+            assert client == task.client.id
             foreign = sum(pulled.get(client, {}).values(), Counter())
             assert multiset(data.take()) == own[client] + foreign
-            assert turn.outcome.metrics["set_size"] == len(data) == SIZES[client] + foreign.total()
+            assert task.outcome.metrics["set_size"] == len(data) == SIZES[client] + foreign.total()
     assert max(len(data) - SIZES[client] for client, data in sets.seen) >= 2 * 2
 
 
@@ -189,21 +189,21 @@ def test_in_implicit_mode_the_training_set_stays(
     assert sets.seen
     for client, data in sets.seen:
         assert (len(data), data.received) == (SIZES[client], None)
-    assert {t.outcome.metrics["set_size"] for t in turns(implicit, "train")} == set(SIZES)
+    assert {t.outcome.metrics["set_size"] for t in tasks(implicit, "train")} == set(SIZES)
 
 
 def test_models_are_weighted_by_their_sets_summed_over_the_steps(explicit: Federated) -> None:
     exposure = dict.fromkeys(range(len(SIZES)), 0)
     sizes = dict.fromkeys(range(len(SIZES)), 0.0)
     for server, phase, means, _, after in explicit.spy.served:
-        done = [turn for turn in explicit.spy.turns if turn.phase == phase]
+        done = [task for task in explicit.spy.tasks if task.phase == phase]
         if phase.name == "train":
             event = timeline(explicit.config)[phase.round - 1][phase.step]
-            for turn in done:
-                sizes[turn.client.id] = turn.outcome.metrics["set_size"]
-                exposure[turn.client.id] += event.steps * int(sizes[turn.client.id])
+            for task in done:
+                sizes[task.client.id] = task.outcome.metrics["set_size"]
+                exposure[task.client.id] += event.steps * int(sizes[task.client.id])
         elif phase.name == "aggregate":
-            sent = {turn.client.id: turn.outcome.up["encoder"] for turn in done}
+            sent = {task.client.id: task.outcome.up["encoder"] for task in done}
             assert {client: mean.weight for client, mean in sent.items()} == exposure
             wanted = slow_mean(list(sent.values()))
             for name, value in after.slots["encoder"].items():
@@ -221,14 +221,14 @@ def test_weights_of_huge_data_are_counted_in_a_larger_unit() -> None:
 
 def test_all_devices_take_the_global_model_whoever_was_averaged() -> None:
     some = ran(participation=0.5, exchange="explicit")
-    averaged = [turn.client.id for turn in turns(some, "aggregate")]
+    averaged = [task.client.id for task in tasks(some, "aggregate")]
     assert len(averaged) == 3 * 2
-    assert {turn.client.id for turn in turns(some, "train")} == {0, 1, 2}
-    begins = [turn for turn in turns(some, "train") if turn.phase.round == 2]
+    assert {task.client.id for task in tasks(some, "train")} == {0, 1, 2}
+    begins = [task for task in tasks(some, "train") if task.phase.round == 2]
     start = next(s for s, phase, *_ in some.spy.served if phase.round == 2)
     assert len(begins) >= 3
-    for turn in begins[:3]:
-        assert same_bits(turn.slots["encoder"], start.slots["encoder"])
+    for task in begins[:3]:
+        assert same_bits(task.slots["encoder"], start.slots["encoder"])
 
 
 def test_adam_goes_on_across_pulls_and_aggregations_unless_it_is_reset(alone: Federated) -> None:
@@ -244,7 +244,7 @@ def test_adam_goes_on_across_pulls_and_aggregations_unless_it_is_reset(alone: Fe
 def test_pulls_in_the_middle_of_a_round_do_not_touch_the_batches(alone: Federated) -> None:
     """Implicit without weight takes the same steps, in other phases."""
     cut = ran(exchange="implicit", regulariser=0.0, pull_every=1)
-    assert len(turns(cut, "train")) == 7 * 3 > len(turns(alone, "train"))
+    assert len(tasks(cut, "train")) == 7 * 3 > len(tasks(alone, "train"))
     assert same_bits(encoder(cut), encoder(alone))
 
 
@@ -262,22 +262,27 @@ def test_only_neighbours_write_to_each_other(changes: dict[str, Any], pairs: Any
     edges = {tuple(pair) for pair in done.start.slots["setup"]["edges"].tolist()}
     assert (edges == pairs) if isinstance(pairs, set) else (len(edges) == pairs)
     for kind in ("push", "pull"):
-        sent = {(t.client.id, to) for t in turns(done, kind) for to in t.outcome.mail}
+        sent = {(t.client.id, to) for t in tasks(done, kind) for to in t.outcome.peer_messages}
         assert sent == edges | {(j, i) for i, j in edges}
 
 
 @pytest.mark.parametrize(
     ("spoil", "sentence"),
     [
-        (lambda mail: {**mail, 1: next(iter(mail.values()))}, "Mail goes to client 1; send it to"),
         (
-            lambda mail: {to: {k: v[:0] for k, v in own.items()} for to, own in mail.items()},
+            lambda peer_messages: {**peer_messages, 1: next(iter(peer_messages.values()))},
+            "A peer message goes to client 1; send it to",
+        ),
+        (
+            lambda peer_messages: {
+                to: {k: v[:0] for k, v in own.items()} for to, own in peer_messages.items()
+            },
             "'samples' has shape (0, ",
         ),
     ],
     ids=["stranger", "empty"],
 )
-def test_a_letter_to_a_stranger_or_with_nothing_in_it_is_its_senders_failure(
+def test_a_peer_message_to_a_stranger_or_with_nothing_in_it_is_its_senders_failure(
     spoil: Any, sentence: str
 ) -> None:
     config = short(exchange="explicit", topology="edges", edges=((2, 0),))
@@ -288,7 +293,7 @@ def test_a_letter_to_a_stranger_or_with_nothing_in_it_is_its_senders_failure(
     def faulty(client: Any, phase: Any, slots: Any) -> Any:
         outcome = honest(client, phase, slots)
         spoiled = client.id == 0 and phase.name == "pull"
-        return replace(outcome, mail=spoil(outcome.mail)) if spoiled else outcome
+        return replace(outcome, peer_messages=spoil(outcome.peer_messages)) if spoiled else outcome
 
     method.client = faulty
     loop = make_loop(tiny_workload(config))
@@ -335,9 +340,9 @@ def test_the_pull_uses_the_last_global_model(implicit: Federated) -> None:
             model = method.model_for(server, None).eval()
             with torch.no_grad():
                 embedded = model(torch.from_numpy(samples)).embedding
-            for turn in (t for t in implicit.spy.turns if t.phase == phase):
-                for letter in turn.outcome.mail.values():
-                    sent = letter["embeddings"]
+            for task in (t for t in implicit.spy.tasks if t.phase == phase):
+                for message in task.outcome.peer_messages.values():
+                    sent = message["embeddings"]
                     near = squared_distances(sent, embedded).min(dim=1).values
                     assert near.max().item() < 1e-20
 
@@ -350,8 +355,8 @@ def test_the_senders_own_model_chooses_otherwise_in_the_middle_of_a_round(exchan
     def first_pull(importance: str, **changes: Any) -> list[Tensor]:
         own = {"approx_size": 20, "learning_rate": 0.3, **changes}
         done = ran(exchange=exchange, importance=importance, **own)
-        sent = [turn.outcome.mail for turn in turns(done, "pull")[: len(SIZES)]]
-        return [mail[to][key] for mail in sent for to in sorted(mail)]
+        sent = [task.outcome.peer_messages for task in tasks(done, "pull")[: len(SIZES)]]
+        return [peer_messages[to][key] for peer_messages in sent for to in sorted(peer_messages)]
 
     def same(a: list[Tensor], b: list[Tensor]) -> bool:
         return all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
@@ -369,7 +374,7 @@ IDLE: list[dict[str, Any]] = [
 
 
 def averaged(federated: Federated) -> list[int]:
-    return [turn.client.id for turn in turns(federated, "aggregate")]
+    return [task.client.id for task in tasks(federated, "aggregate")]
 
 
 @pytest.mark.parametrize(
@@ -389,20 +394,20 @@ def test_what_is_exchanged_does_not_decide_who_is_averaged(some: dict[str, Any])
 def test_who_is_drawn_for_a_round_is_there_in_all_of_it() -> None:
     done = ran(run={"participation": ParticipationConfig(count=1)})
     for number in (1, 2, 3):
-        there = {turn.client.id for turn in done.spy.turns if turn.phase.round == number}
+        there = {task.client.id for task in done.spy.tasks if task.phase.round == number}
         assert len(there) == 1
     assert len(averaged(done)) == 3
-    assert all(turn.outcome.up for turn in turns(done, "aggregate"))
+    assert all(task.outcome.up for task in tasks(done, "aggregate"))
 
 
 def test_a_device_that_missed_the_push_makes_up_for_it() -> None:
     late = {"participation": ParticipationConfig(availability=((0, 1), *[(0, 1, 2)] * 4))}
     done = ran(run=late, exchange="explicit", total_steps=12, pull_every=3)
     sent = [
-        (turn.phase.name, turn.phase.round)
-        for turn in done.spy.turns
-        for letter in turn.outcome.mail.values()
-        if turn.client.id == 2 and "reserve_samples" in letter
+        (task.phase.name, task.phase.round)
+        for task in done.spy.tasks
+        for message in task.outcome.peer_messages.values()
+        if task.client.id == 2 and "reserve_samples" in message
     ]
     assert sent == [("pull", 2)] * 2  # once, to both neighbours
     kept = done.kept
@@ -441,7 +446,7 @@ def test_weights_stay_in_the_range_of_exact_sums_however_much_is_pulled(exchange
     weight = max(1, (6_000 + pulled) * 25 // unit)
     means = ExactMeans({"encoder": Layout.of({"a": torch.ones(1)})})
     for _ in sizes:
-        means.add({"encoder": Mean(weight=weight, tensors={"a": torch.ones(1)})})
+        means.add({"encoder": WeightedUpdate(weight=weight, tensors={"a": torch.ones(1)})})
     assert means.result()["encoder"].weight == 10 * weight
     assert unit == (2 if exchange == "bulk" else 1)
 
@@ -478,44 +483,44 @@ def shapes(tensors: Any) -> dict[str, tuple[int, ...]]:
 @pytest.mark.parametrize("exchange", ["explicit", "implicit", "none", "kmeans"])
 def test_to_the_server_go_encoders_alone(exchange: str) -> None:
     done = ran(exchange=exchange)
-    for turn in done.spy.turns:
-        assert turn.outcome.records == {}
-        if turn.phase.name == "aggregate":
-            assert set(turn.outcome.up) == {"encoder"}
-            assert shapes(turn.outcome.up["encoder"].tensors) == ENCODER
+    for task in done.spy.tasks:
+        assert task.outcome.gathered == {}
+        if task.phase.name == "aggregate":
+            assert set(task.outcome.up) == {"encoder"}
+            assert shapes(task.outcome.up["encoder"].tensors) == ENCODER
         else:
-            assert turn.outcome.up == {}
-        down = {slot: shapes(tensors) for slot, tensors in turn.slots.items()}
+            assert task.outcome.up == {}
+        down = {slot: shapes(tensors) for slot, tensors in task.slots.items()}
         setup = {"edges": (3, 2), "seed": (1,), "unit": (1,)}
-        model = {} if turn.phase.name == "aggregate" else {"encoder": ENCODER}
+        model = {} if task.phase.name == "aggregate" else {"encoder": ENCODER}
         assert down == model | {"setup": setup}
 
 
 def test_explicit_letters(explicit: Federated) -> None:
-    assert {(by, to) for by, to, *_ in letters(explicit)} == PAIRS
-    for turn in turns(explicit, "push"):
-        assert turn.phase.round == 1
-        for letter in turn.outcome.mail.values():
-            assert shapes(letter) == {"reserve_samples": (4, *SHAPE)}
-    for turn in turns(explicit, "pull"):
-        for letter in turn.outcome.mail.values():
-            assert shapes(letter) == {"samples": (2, *SHAPE)}
-    assert {value.dtype for *_, value in letters(explicit)} == {torch.uint8}
-    assert len(turns(explicit, "push")) == len(SIZES)  # once and for all
-    assert len(turns(explicit, "pull")) == 3 * len(SIZES)
+    assert {(by, to) for by, to, *_ in messages(explicit)} == PAIRS
+    for task in tasks(explicit, "push"):
+        assert task.phase.round == 1
+        for message in task.outcome.peer_messages.values():
+            assert shapes(message) == {"reserve_samples": (4, *SHAPE)}
+    for task in tasks(explicit, "pull"):
+        for message in task.outcome.peer_messages.values():
+            assert shapes(message) == {"samples": (2, *SHAPE)}
+    assert {value.dtype for *_, value in messages(explicit)} == {torch.uint8}
+    assert len(tasks(explicit, "push")) == len(SIZES)  # once and for all
+    assert len(tasks(explicit, "pull")) == 3 * len(SIZES)
 
 
 def test_implicit_letters(implicit: Federated) -> None:
     kinds = {
-        (turn.phase.name, tuple(shapes(letter).items()))
-        for turn in implicit.spy.turns
-        for letter in turn.outcome.mail.values()
+        (task.phase.name, tuple(shapes(message).items()))
+        for task in implicit.spy.tasks
+        for message in task.outcome.peer_messages.values()
     }
     assert kinds == {
         ("push", (("reserve_embeddings", (4, FEATURES)),)),
         ("pull", (("embeddings", (2, FEATURES)),)),
     }
-    assert len(turns(implicit, "push")) == len(turns(implicit, "pull")) == 3 * len(SIZES)
+    assert len(tasks(implicit, "push")) == len(tasks(implicit, "pull")) == 3 * len(SIZES)
 
 
 @pytest.mark.parametrize("changes", EMBEDDED, ids=lambda changes: changes["exchange"])
@@ -525,13 +530,13 @@ def test_in_implicit_mode_nothing_like_an_image_ever_leaves_a_device(changes: An
     known = {row.tobytes() for row in images.reshape(len(images), -1)}
     unit = {row.tobytes() for row in (images / 255.0).reshape(len(images), -1)}
     pixels = int(np.prod(SHAPE))
-    sent = [(key, value) for *_, key, value in letters(done)]
+    sent = [(key, value) for *_, key, value in messages(done)]
     assert sent
-    for turn in done.spy.turns:
+    for task in done.spy.tasks:
         declared = {"push": {"reserve_embeddings"}, "pull": {"embeddings"}}
-        assert turn.phase.mail == declared.get(turn.phase.name, set())
-        assert turn.phase.records == set()
-        sent += list(turn.outcome.up.get("encoder").tensors.items()) if turn.outcome.up else []
+        assert task.phase.peer_messages == declared.get(task.phase.name, set())
+        assert task.phase.gathered == set()
+        sent += list(task.outcome.up.get("encoder").tensors.items()) if task.outcome.up else []
     for key, value in sent:
         assert value.is_floating_point(), key
         if not key.startswith("encoder."):
@@ -544,13 +549,13 @@ def test_samples_do_leave_in_explicit_mode(explicit: Federated) -> None:
     """So that the test above could fail."""
     images = explicit.backend.worker.samples["train"]
     known = {row.tobytes() for row in images}
-    assert all(row.numpy().tobytes() in known for *_, value in letters(explicit) for row in value)
+    assert all(row.numpy().tobytes() in known for *_, value in messages(explicit) for row in value)
 
 
-def test_every_state_entry_has_a_rule() -> None:
+def test_every_state_entry_has_a_role() -> None:
     module = TripletModel(short(), tiny_task())
-    RULES.check(module)
-    assert {RULES.of(name).slot for name in ENCODER} == {"encoder"}
+    ROLES.check(module)
+    assert {ROLES.of(name).slot for name in ENCODER} == {"encoder"}
     assert isinstance(CFCL(short(), tiny_task())._build(), TripletModel)
 
 
@@ -570,7 +575,7 @@ def test_bytes_and_items_are_those_counted_by_hand(
         assert ledger.peer == sum(items.values()) * each
         # Each of the three global models but the last, and the set-up once.
         assert ledger.down == clients * (3 * size + setup)
-        trained = len(turns(done, "train"))
+        trained = len(tasks(done, "train"))
         assert ledger.up == clients * 3 * (size + 8 + 8) + trained * 8 * 6
         for commit in done.commits:
             flat = commit.traffic.rows()
@@ -615,7 +620,7 @@ def test_it_resumes_to_the_same_bits_after_any_phase(exchange: str, tmp_path) ->
         again = SerialBackend(workload, lambda: None)
         torch.rand(3)
         state = load_checkpoint(folder, again).state
-        in_flight += bool(state.mail)
+        in_flight += bool(state.peer_messages)
         Loop(again.worker.method, again, workload, Silent(), lambda *_: None).run(state)
         assert plain(state) == plain(whole.state)
         assert state.ledger.items == whole.state.ledger.items

@@ -50,7 +50,7 @@ def test_r_is_minus_one_where_local_and_global_network_are_equal(stage: str) -> 
 def test_r_is_the_mean_of_both_views_against_the_global_network() -> None:
     built = module("samples", model_weight=0.7)
     views = random_views()
-    terms = [negative_cosine(built.online(v)[1], built.world(v)[1]).item() for v in views]
+    terms = [negative_cosine(built.online(v)[1], built.global_model(v)[1]).item() for v in views]
     found = built.training_step(views, 0)
     assert found["model"].item() == pytest.approx(sum(terms) / 2, rel=1e-12)
     total = found["contrast"] + 0.7 * found["model"]

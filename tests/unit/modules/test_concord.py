@@ -64,7 +64,7 @@ def test_the_start_counts_whose_clusters_are_most_alike_in_size() -> None:
         config = Concord.Config(clusters=5, restarts=restarts, **FEW)
         ran = on_vectors(config, samples, halves(samples))
         assert len(ran.state.server.slots["centroids"]) == restarts
-        (labels,) = [turn.slots for turn in ran.spy.turns if "means" in turn.slots][:1]
+        (labels,) = [task.slots for task in ran.spy.tasks if "means" in task.slots][:1]
         found[restarts] = evenness(PrototypeClusters(labels["prototypes"], []))
     assert found[6] > found[1]
 
@@ -88,17 +88,17 @@ def test_the_directions_are_the_generalised_eigenvectors() -> None:
 def test_what_leaves_a_client_is_sums_and_its_samples_stay() -> None:
     samples, _ = blobs()
     ran = on_vectors(Concord.Config(clusters=3, **FEW), samples, halves(samples))
-    for turn in ran.spy.turns:
-        down = turn.slots.keys() - {"encoder", "projection", "wide"}
-        assert (down, set(turn.outcome.up)) in (
+    for task in ran.spy.tasks:
+        down = task.slots.keys() - {"encoder", "projection", "wide"}
+        assert (down, set(task.outcome.up)) in (
             (set(), {"moments"}),
             ({"centroids"}, {"sums"}),
             ({"prototypes", "means"}, {"labels"}),
             ({"prototypes", "own"}, {"own_sums"}),
         )
-        assert all(mean.weight == 1 for mean in turn.outcome.up.values())
-        assert not turn.outcome.records
-        assert not turn.outcome.mail
+        assert all(mean.weight == 1 for mean in task.outcome.up.values())
+        assert not task.outcome.gathered
+        assert not task.outcome.peer_messages
     assert {tuple(kept) for kept in ran.kept.values()} == {("points", "wide")}
 
 
@@ -108,9 +108,9 @@ def test_where_nothing_lies_between_clusters_k_means_and_its_own_labels_decide()
     cloud[:, :3] *= 4
     ran = on_vectors(Concord.Config(clusters=3, refits=4, **FEW), cloud, halves(cloud))
     server = ran.state.server
-    cut, means = server.facts["margins"]
+    cut, means = server.metadata["margins"]
     assert means > cut
-    assert [turn.phase.name for turn in ran.spy.turns][-8:] == ["own_labels"] * 8
+    assert [task.phase.name for task in ran.spy.tasks][-8:] == ["own_labels"] * 8
     assert server.round == 19
     found = clusters(ran, cloud)
     wide = LatticeProjection(**server.slots["wide"])(torch.from_numpy(cloud))
@@ -124,7 +124,7 @@ def test_a_network_sees_each_picture_once_and_its_mirror_image() -> None:
     config = Concord.Config(clusters=2, refits=1, restarts=2, **FEW)
     shape = {"shape": (1, 8, 8), "encoder": ConvNet2(features=16)}
     ran = on_vectors(config, pictures, halves(pictures), **shape)
-    moments = ran.spy.turns[0]
+    moments = ran.spy.tasks[0]
     assert set(moments.outcome.state) == {"features"}
     features = off_lattice(moments.outcome.state["features"])
     assert torch.allclose(features.norm(dim=1), torch.ones(45).double(), atol=2e-3)
@@ -150,7 +150,7 @@ def test_the_classifier_decides_where_it_agrees_with_the_prototypes() -> None:
     samples, groups = blobs()
     ran = on_vectors(Concord.Config(clusters=GROUPS, **FEW), samples, halves(samples))
     server = ran.state.server
-    assert server.facts["agreement"] == 1.0
+    assert server.metadata["agreement"] == 1.0
     weights = server.slots["classifier"]["weights"]
     assert weights.shape[1] == GROUPS
     assert same_partition(clusters(ran, samples), groups)

@@ -24,7 +24,7 @@ from coterie.modules.choice_history import (
     latest_choices,
     smallest_share,
 )
-from coterie.modules.classification import RULES, Classification, head
+from coterie.modules.classification import ROLES, Classification, head
 from coterie.modules.cpcfl import (
     CPCFL,
     IFCA,
@@ -124,8 +124,8 @@ def test_permuting_the_pool_permutes_identities() -> None:
 
 def test_a_model_that_nobody_chose_keeps_its_bits(ran: Federated) -> None:
     seen = 0
-    for before, _, means, records, after in ran.spy.served:
-        chosen = {int(record["choice"]) for record in records.values()}
+    for before, _, means, gathered, after in ran.spy.served:
+        chosen = {int(record["choice"]) for record in gathered.values()}
         assert {slot for slot in means if slot.startswith("head/")} == {f"head/{n}" for n in chosen}
         for n in {0, 1} - chosen:
             seen += 1
@@ -136,12 +136,13 @@ def test_a_model_that_nobody_chose_keeps_its_bits(ran: Federated) -> None:
 
 
 def test_a_model_is_averaged_over_those_who_chose_it(ran: Federated) -> None:
-    for number, (_, phase, _, records, after) in enumerate(ran.spy.served):
-        turns = ran.spy.turns[number * 3 : number * 3 + 3]
+    for number, (_, phase, _, gathered, after) in enumerate(ran.spy.served):
+        tasks = ran.spy.tasks[number * 3 : number * 3 + 3]
         for slot in phase.up:
-            given = [turn.outcome.up[slot] for turn in turns if slot in turn.outcome.up]
+            given = [task.outcome.up[slot] for task in tasks if slot in task.outcome.up]
             assert len(given) == sum(
-                int(record["choice"]) == int(slot.rpartition("/")[2]) for record in records.values()
+                int(record["choice"]) == int(slot.rpartition("/")[2])
+                for record in gathered.values()
             )
             for name, value in slow_mean(given).items() if given else ():
                 torch.testing.assert_close(after.slots[slot][name], value, rtol=0, atol=1e-12)
@@ -152,12 +153,12 @@ def test_clients_choose_at_random_while_they_explore() -> None:
     counts = np.bincount(drawn, minlength=4)
     assert (abs(counts - 1000) < 4 * np.sqrt(750)).all()
     ran = ran_with(short(rounds=2, clusters=4))
-    for turn in ran.spy.turns:
-        assert int(turn.outcome.records["choice"]) == chosen_at_random(4, turn.client.seed)
+    for task in ran.spy.tasks:
+        assert int(task.outcome.gathered["choice"]) == chosen_at_random(4, task.client.seed)
 
 
 def test_of_equal_losses_the_lowest_index_wins_and_a_broken_model_never_does(ran: Any) -> None:
-    client = ran.spy.turns[1].client
+    client = ran.spy.tasks[1].client
     shape = nn.Sequential(nn.Flatten(), nn.Linear(64, 3, dtype=torch.float64))
     equal, broken = shape.requires_grad_(False), nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
     broken = broken.double().requires_grad_(False)
@@ -169,7 +170,7 @@ def test_of_equal_losses_the_lowest_index_wins_and_a_broken_model_never_does(ran
 @pytest.mark.parametrize("epochs", [0, 1, 2])
 def test_the_encoder_is_trained_in_its_epochs_only(epochs: int) -> None:
     ran = ran_with(short(encoder_epochs=epochs, explore_rounds=0, rounds=1, clusters=1))
-    start, sent = ran.start.slots["encoder/0"], ran.spy.turns[0].outcome.up.get("encoder/0")
+    start, sent = ran.start.slots["encoder/0"], ran.spy.tasks[0].outcome.up.get("encoder/0")
     if epochs == 0:
         assert sent is None
         assert same_bits(ran.state.server.slots["encoder/0"], start)
@@ -179,7 +180,7 @@ def test_the_encoder_is_trained_in_its_epochs_only(epochs: int) -> None:
     mean, other = (
         "encoder.network.2.running_mean",
         ran_with(short(encoder_epochs=None, explore_rounds=0, rounds=1, clusters=1))
-        .spy.turns[0]
+        .spy.tasks[0]
         .outcome.up["encoder/0"]
         .tensors,
     )
@@ -204,7 +205,7 @@ def test_a_pretrained_frozen_encoder_is_never_sent_up() -> None:
 def test_a_shared_encoder_is_averaged_over_all_clients() -> None:
     ran = ran_with(short(shared_encoder=True, explore_rounds=0, rounds=2, clusters=3))
     for number, (_, _, _, _, after) in enumerate(ran.spy.served):
-        given = [t.outcome.up["encoder"] for t in ran.spy.turns[number * 3 : number * 3 + 3]]
+        given = [t.outcome.up["encoder"] for t in ran.spy.tasks[number * 3 : number * 3 + 3]]
         assert [mean.weight for mean in given] == list(SIZES)
         for name, value in slow_mean(given).items():
             torch.testing.assert_close(after.slots["encoder"][name], value, rtol=0, atol=1e-12)
@@ -233,7 +234,7 @@ def test_a_resumed_run_has_the_bits_of_an_undisturbed_one(
     state = load_checkpoint(tmp_path, backend).state
     assert state.phases == phases
     Loop(method, backend, workload, Silent(), lambda *_: None).run(state)
-    assert state.server.facts == ran.state.server.facts
+    assert state.server.metadata == ran.state.server.metadata
     for slot, tensors in ran.state.server.slots.items():
         assert same_bits(tensors, state.server.slots[slot])
 
@@ -269,10 +270,10 @@ def test_a_failed_clustering_begins_again_with_other_models() -> None:
     # Three models for three clients, each to be chosen by one of them: rare by chance.
     config = short_ifca(clusters=3, rounds=2, min_share=0.33, restart_after=1, max_restarts=40)
     ran = ran_with(config)
-    facts = ran.state.server.facts
-    tries = facts["restarts"]
+    metadata = ran.state.server.metadata
+    tries = metadata["restarts"]
     assert tries > 0, "the first models did: take another seed"
-    assert facts["began"] == tries
+    assert metadata["began"] == tries
     assert ran.state.server.round == tries + 2
     history = ran.spy.client_groups(ran.state.server)
     assert all(len(set(history[round_])) < 3 for round_ in range(1, tries + 1))
@@ -286,13 +287,13 @@ def test_restarts_end_with_a_warning(caplog: Any) -> None:
     config = short_ifca(clusters=5, rounds=2, min_share=0.2, restart_after=1, max_restarts=2)
     with caplog.at_level(logging.WARNING):
         ran = ran_with(config)
-    assert (ran.state.server.round, ran.state.server.facts["restarts"]) == (4, 2)
+    assert (ran.state.server.round, ran.state.server.metadata["restarts"]) == (4, 2)
     assert "max_restarts=2 is used up; training goes on as it is" in caplog.text
 
 
-def test_rounds_are_in_order_whatever_the_order_of_the_facts() -> None:
+def test_rounds_are_in_order_whatever_the_order_of_the_metadata() -> None:
     choices = {"10": [1, -1], "9": [0, 2]}
-    server = ServerState(slots={}, facts={"choices": choices})
+    server = ServerState(slots={}, metadata={"choices": choices})
     assert list(history(server).items()) == [(9, [0, 2]), (10, [1, -1])]
     assert latest_choices(server, after=0) == {0: 1, 1: 2}
     assert latest_choices(server, after=9) == {0: 1}
@@ -306,10 +307,10 @@ def test_shares_are_those_of_the_clients_that_took_part() -> None:
 
 def test_a_model_for_each_client_is_training_alone() -> None:
     ran = ran_with(short(choice="client", clusters=3, explore_rounds=0, rounds=1))
-    for turn in ran.spy.turns:
-        n = turn.client.id
-        assert set(turn.outcome.up) == {f"head/{n}", f"encoder/{n}"}
-        for slot, mean in turn.outcome.up.items():
+    for task in ran.spy.tasks:
+        n = task.client.id
+        assert set(task.outcome.up) == {f"head/{n}", f"encoder/{n}"}
+        for slot, mean in task.outcome.up.items():
             torch.testing.assert_close(
                 ran.state.server.slots[slot], dict(mean.tensors), rtol=0, atol=1e-13
             )
@@ -361,24 +362,24 @@ def shapes(slots: Any) -> dict[str, dict[str, tuple[int, ...]]]:
 
 def test_exactly_these_tensors_cross(ran: Federated) -> None:
     heads = {"head/0": HEAD, "head/1": HEAD}
-    assert len(ran.spy.turns) == 4 * CLIENTS
-    for turn in ran.spy.turns:
-        outcome, round_ = turn.outcome, turn.phase.round
-        choice = int(outcome.records["choice"])
+    assert len(ran.spy.tasks) == 4 * CLIENTS
+    for task in ran.spy.tasks:
+        outcome, round_ = task.outcome, task.phase.round
+        choice = int(outcome.gathered["choice"])
         encoders = {"encoder/0": ENCODER} | ({"encoder/1": ENCODER} if round_ == 4 else {})
-        assert shapes(turn.slots) == heads | encoders
+        assert shapes(task.slots) == heads | encoders
         up = {f"head/{choice}": HEAD} | ({f"encoder/{choice}": ENCODER} if round_ > 2 else {})
         assert shapes({slot: mean.tensors for slot, mean in outcome.up.items()}) == up
-        assert set(outcome.records) == {"choice"}
-        assert outcome.records["choice"].shape == ()
+        assert set(outcome.gathered) == {"choice"}
+        assert outcome.gathered["choice"].shape == ()
         assert set(outcome.metrics) == {"loss"}
-        assert (outcome.state, outcome.mail) == (None, {})
+        assert (outcome.state, outcome.peer_messages) == (None, {})
 
 
 def test_every_state_entry_has_a_rule_and_no_bookkeeping_crosses(ran: Federated) -> None:
     workload = pool_workload(short())
-    RULES.check(Classification(short(), workload.task))
-    sent = [name for turn in ran.spy.turns for tensors in turn.slots.values() for name in tensors]
+    ROLES.check(Classification(short(), workload.task))
+    sent = [name for task in ran.spy.tasks for tensors in task.slots.values() for name in tensors]
     assert not [name for name in sent if "num_batches" in name]
 
 
@@ -416,7 +417,7 @@ PICKY = {"clusters": 3, "min_share": 0.33, "restart_after": 1, "rounds": 2}
 
 
 def tries(ran: Federated) -> int:
-    found = ran.state.server.facts["restarts"]
+    found = ran.state.server.metadata["restarts"]
     assert isinstance(found, int)
     return found
 
@@ -438,30 +439,30 @@ def test_shares_are_looked_at_when_clients_choose_by_loss() -> None:
     """Five models cannot all have one of three clients."""
     picky = {**PICKY, "clusters": 5, "min_share": 0.2, "rounds": 6}
     ran = ran_with(short(**picky, explore_rounds=4, max_restarts=1))
-    began = [after.facts["began"] for *_, after in ran.spy.served]
+    began = [after.metadata["began"] for *_, after in ran.spy.served]
     assert began == [0] * 4 + [5] * (1 + 6)
 
 
-def facts(choices: dict[str, list[int]], **changes: Any) -> ServerState:
+def metadata(choices: dict[str, list[int]], **changes: Any) -> ServerState:
     known = {"began": 0, "looked": False, "restarts": 0, "choices": choices, **changes}
-    return ServerState(slots={}, round=max(map(int, choices)), facts=known)
+    return ServerState(slots={}, round=max(map(int, choices)), metadata=known)
 
 
 def test_who_took_part_earlier_counts_by_the_last_choice() -> None:
     """Two of four clients a round: the last cohort alone would have no client for model 1."""
     config = short_ifca(clusters=2, min_share=0.5, restart_after=2)
     choices = {"1": [ABSENT, 1, ABSENT, 1], "2": [0, ABSENT, 0, ABSENT]}
-    assert is_due(facts(choices), config)
-    assert not has_failed(facts(choices), config)
-    assert has_failed(facts({**choices, "3": [ABSENT, 0, ABSENT, ABSENT]}), config)
-    assert not is_due(facts(choices, looked=True), config)
+    assert is_due(metadata(choices), config)
+    assert not has_failed(metadata(choices), config)
+    assert has_failed(metadata({**choices, "3": [ABSENT, 0, ABSENT, ABSENT]}), config)
+    assert not is_due(metadata(choices, looked=True), config)
 
 
 def test_choices_of_an_earlier_pool_do_not_count() -> None:
     config = short_ifca(clusters=2, min_share=0.5, restart_after=1)
     choices = {"1": [1, 1], "2": [0, ABSENT], "3": [0, 1]}
-    assert has_failed(facts({k: choices[k] for k in "12"}, began=1), config)
-    assert not has_failed(facts(choices, began=1), config)
+    assert has_failed(metadata({k: choices[k] for k in "12"}, began=1), config)
+    assert not has_failed(metadata(choices, began=1), config)
 
 
 def test_a_client_that_was_away_since_the_restart_is_in_no_group() -> None:
@@ -488,7 +489,7 @@ def test_the_servers_optimiser_forgets_the_models_that_are_gone() -> None:
     for slot, mean in means.items():
         for name, value in mean.tensors.items():
             assert torch.equal(after.slots[slot][name], value)
-    sent = [turn.outcome.up for turn in ran.spy.turns if turn.phase.round == 2]
+    sent = [task.outcome.up for task in ran.spy.tasks if task.phase.round == 2]
     for slot in means:
         alone = [up[slot] for up in sent if slot in up]
         if len(alone) == 1:  # without moments the first step is to the mean

@@ -31,15 +31,15 @@ def ran() -> Federated:
     return federate(replace(workload, task=task))
 
 
-def test_a_turn_is_sgd_with_momentum_on_the_cross_entropy(ran: Federated) -> None:
-    turn = ran.spy.turns[4]
+def test_a_task_is_sgd_with_momentum_on_the_cross_entropy(ran: Federated) -> None:
+    client_task = ran.spy.tasks[4]
     task = replace(tiny_task(), augmentation=NoAugmentation())
     model = Classification(CONFIG, task).train()
-    load_slots(model, turn.slots)
+    load_slots(model, client_task.slots)
     batches = SeededBatches(
-        turn.client.data,
+        client_task.client.data,
         Plan(batch_size=8, epochs=2),
-        turn.client.seed,
+        client_task.client.seed,
         with_labels=True,
     )
     velocity = {name: torch.zeros_like(p) for name, p in model.named_parameters()}
@@ -54,22 +54,25 @@ def test_a_turn_is_sgd_with_momentum_on_the_cross_entropy(ran: Federated) -> Non
             for (name, value), gradient in zip(named.items(), gradients, strict=True):
                 velocity[name].mul_(0.5).add_(gradient + 0.01 * value)
                 value.sub_(0.3 * velocity[name])
-    sent = {**turn.outcome.up["encoder"].tensors, **turn.outcome.up["classifier"].tensors}
+    sent = {
+        **client_task.outcome.up["encoder"].tensors,
+        **client_task.outcome.up["classifier"].tensors,
+    }
     for name, value in model.named_parameters():
         torch.testing.assert_close(sent[name], value.detach(), rtol=1e-12, atol=1e-13)
-    assert turn.outcome.metrics == {"loss": pytest.approx(np.mean(losses), rel=1e-12)}
+    assert client_task.outcome.metrics == {"loss": pytest.approx(np.mean(losses), rel=1e-12)}
 
 
 def test_the_server_averages_by_numbers_of_samples(ran: Federated) -> None:
-    turns = [turn for turn in ran.spy.turns if turn.phase.round == 1]
-    sizes = np.array([len(turn.client.data) for turn in turns])
+    tasks = [task for task in ran.spy.tasks if task.phase.round == 1]
+    sizes = np.array([len(task.client.data) for task in tasks])
     after = ran.spy.served[0][-1]
     for slot, tensors in after.slots.items():
         for name, value in tensors.items():
-            each = torch.stack([turn.outcome.up[slot].tensors[name] for turn in turns])
+            each = torch.stack([task.outcome.up[slot].tensors[name] for task in tasks])
             weights = torch.from_numpy(sizes / sizes.sum()).reshape(-1, *[1] * value.ndim)
             torch.testing.assert_close(value, (weights * each).sum(0), rtol=1e-12, atol=1e-13)
-    assert same_bits(after.slots["encoder"], ran.spy.turns[3].slots["encoder"])
+    assert same_bits(after.slots["encoder"], ran.spy.tasks[3].slots["encoder"])
 
 
 def test_data_without_classes_is_refused() -> None:

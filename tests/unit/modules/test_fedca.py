@@ -59,33 +59,33 @@ def test_only_what_is_declared_crosses(ran: Federated) -> None:
     fedca = isinstance(ran.config, FedCA.Config)
     own = {"encoder", "projector"} | (set() if fedca else {"predictor"})
     terms = {"loss", "contrast", "alignment"} if fedca else {"loss", "contrast", "relation"}
-    for turn in ran.spy.turns:
-        assert set(turn.outcome.up) == own
-        assert set(turn.slots) == own | ({"dictionary", "base"} if fedca else set())
-        assert set(turn.outcome.records) == ({"projections"} if fedca else set())
-        assert not turn.outcome.mail
-        assert turn.outcome.state is None
-        assert set(turn.outcome.metrics) == terms
+    for task in ran.spy.tasks:
+        assert set(task.outcome.up) == own
+        assert set(task.slots) == own | ({"dictionary", "base"} if fedca else set())
+        assert set(task.outcome.gathered) == ({"projections"} if fedca else set())
+        assert not task.outcome.peer_messages
+        assert task.outcome.state is None
+        assert set(task.outcome.metrics) == terms
 
 
 def test_a_dictionary_is_the_last_rounds_unit_projections_in_client_order() -> None:
     ran = federate(tiny_workload(CONFIGS["fedca"]))
-    first, second = ran.spy.turns[:3], ran.spy.turns[3:]
-    sent = torch.cat([turn.outcome.records["projections"] for turn in first])
+    first, second = ran.spy.tasks[:3], ran.spy.tasks[3:]
+    sent = torch.cat([task.outcome.gathered["projections"] for task in first])
     assert sent.shape == (18, 5)
     torch.testing.assert_close(sent.norm(dim=1), torch.ones(18, dtype=sent.dtype))
     assert not len(first[0].slots["dictionary"]["projections"])
-    for turn in second:
-        assert torch.equal(turn.slots["dictionary"]["projections"], sent)
-        assert same_bits(turn.slots["base"], first[0].slots["base"])
+    for task in second:
+        assert torch.equal(task.slots["dictionary"]["projections"], sent)
+        assert same_bits(task.slots["base"], first[0].slots["base"])
     base = {n.removeprefix("base."): t for n, t in first[0].slots["base"].items()}
     start = ran.start.slots["encoder"]
     assert same_bits(base, {n.removeprefix("online.encoder."): t for n, t in start.items()})
 
 
 def test_projections_of_single_samples_need_consent() -> None:
-    guarded = replace(tiny_task(), minimum=2)
-    with pytest.raises(ConfigError, match=r"forbids it; set privacy.minimum=1 as well"):
+    guarded = replace(tiny_task(), k_anonymity=2)
+    with pytest.raises(ConfigError, match=r"forbids it; set privacy.k_anonymity=1 as well"):
         FedCA(FedCA.Config(**SMALL), guarded)
     FedCA(FedCA.Config(**SMALL, sent=0), guarded)
 
@@ -171,26 +171,29 @@ def test_two_rounds_are_those_of_a_plain_loop(ran: Federated) -> None:
     parts = {"encoder": TinyEncoder().build(SHAPE), "projector": head}
     if not fedca:
         parts["predictor"] = nn.Sequential(nn.Linear(5, 7), nn.ReLU(), nn.Linear(7, 5))
-    world = nn.ModuleDict(parts).double()
-    for part, network in world.items():
+    global_model = nn.ModuleDict(parts).double()
+    for part, network in global_model.items():
         start = ran.start.slots[part]
         given = {n.removeprefix(PLACES[part]): t for n, t in start.items()}
         network.load_state_dict(given, strict=False)
-    base, dictionary = copy.deepcopy(world).eval(), torch.zeros(0, 5, dtype=torch.float64)
+    base, dictionary = copy.deepcopy(global_model).eval(), torch.zeros(0, 5, dtype=torch.float64)
     for number in (1, 2):
         clients, found = [], []
         for client in range(len(SIZES)):
-            net, frozen = copy.deepcopy(world), copy.deepcopy(base if fedca else world).eval()
+            net, frozen = (
+                copy.deepcopy(global_model),
+                copy.deepcopy(base if fedca else global_model).eval(),
+            )
             loss = fedca_loss if fedca else fedx_loss
             trained(net, frozen, batches(workload, number, client), loss, dictionary)
             clients.append(net.state_dict())
             found.append(projections(net, workload, number, client))
         dictionary = torch.cat(found)
-        for key, value in world.state_dict().items():
+        for key, value in global_model.state_dict().items():
             if value.is_floating_point():
                 shares = [n / sum(SIZES) * s[key] for n, s in zip(SIZES, clients, strict=True)]
                 value.copy_(sum(shares))
-    for part, network in world.items():
+    for part, network in global_model.items():
         for name, found in ran.state.server.slots[part].items():
             wanted = network.state_dict()[name.removeprefix(PLACES[part])]
             torch.testing.assert_close(found, wanted, rtol=0, atol=1e-9)

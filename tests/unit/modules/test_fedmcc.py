@@ -10,8 +10,8 @@ from torch import Tensor
 from coterie.commands.compose import compose
 from coterie.contract import Plan, ServerState, Tensors
 from coterie.contract.client import ClientData
-from coterie.contract.phase import Mean
-from coterie.contract.rules import Rule
+from coterie.contract.phase import WeightedUpdate
+from coterie.contract.roles import Role
 from coterie.contract.seeds import derive_seed, seeded
 from coterie.errors import ConfigError, ContractError
 from coterie.execution.bare_trainer import BareTrainer
@@ -72,7 +72,7 @@ def test_stage_one_comes_before_stage_two_and_then_nothing(clustering: int) -> N
 
 def test_stage_two_alone_clusters_the_encoder_as_it_is_given() -> None:
     ran = federate(tiny_workload(short(representation_rounds=0)))
-    assert [turn.phase.stage for turn in ran.spy.turns[::3]] == ["clustering", "clustering"]
+    assert [task.phase.stage for task in ran.spy.tasks[::3]] == ["clustering", "clustering"]
     assert same_bits(ran.start.slots["encoder"], ran.state.server.slots["encoder"])
     assert not same_bits(ran.start.slots["cluster"], ran.state.server.slots["cluster"])
     assert ran.spy.model_for(ran.state.server, None).head is not None
@@ -98,13 +98,13 @@ def test_defaults_are_those_of_the_paper() -> None:
 
 
 def replay(ran: Federated, number: int, kept: dict[int, Tensors]) -> None:
-    """Train the recorded turn again by hand, and compare it with what the engine made of it."""
-    turn = ran.spy.turns[number]
-    stage, client = turn.phase.stage, turn.client
+    """Train the recorded task again by hand, and compare it with what the engine made of it."""
+    task = ran.spy.tasks[number]
+    stage, client = task.phase.stage, task.client
     with seeded(derive_seed(5, "init")):
         module = MomentumContrast(ran.config, tiny_task(), stage)
     state = module.state_dict()
-    for tensors in turn.slots.values():
+    for tensors in task.slots.values():
         for name, value in tensors.items():
             state[name].copy_(value)
     module.target.load_state_dict(module.online.state_dict())
@@ -116,7 +116,7 @@ def replay(ran: Federated, number: int, kept: dict[int, Tensors]) -> None:
     BareTrainer(precision="64-true").fit(
         module, SeededBatches(data, plan, client.seed), client.seed
     )
-    for slot, mean in turn.outcome.up.items():
+    for slot, mean in task.outcome.up.items():
         for name, value in mean.tensors.items():
             assert torch.equal(module.state_dict()[name], value), (number, slot, name)
     kept[client.id] = {
@@ -126,29 +126,29 @@ def replay(ran: Federated, number: int, kept: dict[int, Tensors]) -> None:
         and name.split(".")[1] in PARTS[stage]
         and "num_batches" not in name
     }
-    assert same_bits(kept[client.id], turn.outcome.state)
+    assert same_bits(kept[client.id], task.outcome.state)
 
 
 def test_targets_start_from_the_global_model_and_are_kept_after_that(ran: Federated) -> None:
     kept: dict[int, Tensors] = {}
-    for number in range(len(ran.spy.turns)):
+    for number in range(len(ran.spy.tasks)):
         replay(ran, number, kept)
-    assert len(ran.spy.turns) == 10
+    assert len(ran.spy.tasks) == 10
     first = {}
-    for turn in ran.spy.turns:
-        first.setdefault(turn.client.id, (turn.phase.round, turn.client.state))
+    for task in ran.spy.tasks:
+        first.setdefault(task.client.id, (task.phase.round, task.client.state))
     assert {state for _, state in first.values()} == {None}
     assert max(number for number, _ in first.values()) > 1, "nobody came late: choose another seed"
 
 
 def test_a_forgotten_target_would_be_noticed(ran: Federated) -> None:
     seen: set[int] = set()
-    for number, turn in enumerate(ran.spy.turns):
-        if turn.client.id in seen:
+    for number, task in enumerate(ran.spy.tasks):
+        if task.client.id in seen:
             with pytest.raises(AssertionError):
                 replay(ran, number, {})
             return
-        seen.add(turn.client.id)
+        seen.add(task.client.id)
 
 
 def test_stage_two_leaves_encoder_and_instance_projector_to_the_bit(ran: Federated) -> None:
@@ -172,25 +172,25 @@ def test_the_server_averages_by_the_numbers_of_samples(aggregate_target: bool) -
     targets = {"target_encoder", "target_instance"} if aggregate_target else set()
     assert ran.spy.served[0][1].up == {"encoder", "instance"} | targets
     for number, (_, phase, _, _, after) in enumerate(ran.spy.served, start=1):
-        turns = [turn for turn in ran.spy.turns if turn.phase.round == number]
-        assert {t.client.id: t.outcome.up[s].weight for t in turns for s in phase.up} == {
+        tasks = [task for task in ran.spy.tasks if task.phase.round == number]
+        assert {t.client.id: t.outcome.up[s].weight for t in tasks for s in phase.up} == {
             0: 13,
             1: 22,
             2: 9,
         }
         for slot in phase.up:
-            for name, value in slow_mean([turn.outcome.up[slot] for turn in turns]).items():
+            for name, value in slow_mean([task.outcome.up[slot] for task in tasks]).items():
                 torch.testing.assert_close(after.slots[slot][name], value, rtol=0, atol=1e-14)
 
 
 def test_aggregated_targets_are_sent_and_not_kept() -> None:
     ran = federate(tiny_workload(short(aggregate_target=True)))
     stages = {}
-    for turn in ran.spy.turns:
-        stages[turn.phase.stage] = (set(turn.slots), set(turn.outcome.up))
-        assert turn.outcome.state is None
-        for part in PARTS[turn.phase.stage]:
-            names = [name.split(".")[:2] for name in turn.slots[f"target_{part}"]]
+    for task in ran.spy.tasks:
+        stages[task.phase.stage] = (set(task.slots), set(task.outcome.up))
+        assert task.outcome.state is None
+        for part in PARTS[task.phase.stage]:
+            names = [name.split(".")[:2] for name in task.slots[f"target_{part}"]]
             assert names == [["target", part]] * len(names) != []
     both = {"encoder", "instance", "target_encoder", "target_instance"}
     clusters = {"cluster", "target_cluster"}
@@ -253,13 +253,13 @@ def test_a_restarted_target_begins_every_round_as_the_global_network(
 
     monkeypatch.setattr(MomentumContrast, "on_train_epoch_start", start)
     ran = federate(tiny_workload(short(restart_target=restart, clustering_epochs=1)))
-    clients = len(ran.spy.turns) // ran.spy.rounds
+    clients = len(ran.spy.tasks) // ran.spy.rounds
     for stage, rounds in (("representation", 3), ("clustering", 2)):
         equal = [same for at, same in begins if at == stage]
         assert equal == [True] * clients + [restart] * clients * (rounds - 1)
-    for turn in ran.spy.turns:
-        assert (turn.outcome.state is None) is restart
-        assert not [slot for slot in turn.slots if slot.startswith("target")]
+    for task in ran.spy.tasks:
+        assert (task.outcome.state is None) is restart
+        assert not [slot for slot in task.slots if slot.startswith("target")]
 
 
 def test_a_target_is_averaged_or_restarted_not_both() -> None:
@@ -295,54 +295,54 @@ def parts(tensors: dict[str, Tensor]) -> set[str]:
 
 
 def test_only_the_declared_networks_cross(audited: Federated) -> None:
-    assert len(audited.spy.turns) == 5 * len(SIZES)
-    for turn in audited.spy.turns:
-        down = set().union(*(parts(tensors) for tensors in turn.slots.values()))
-        up = set().union(*(parts(mean.tensors) for mean in turn.outcome.up.values()))
-        if turn.phase.stage == "representation":
+    assert len(audited.spy.tasks) == 5 * len(SIZES)
+    for task in audited.spy.tasks:
+        down = set().union(*(parts(tensors) for tensors in task.slots.values()))
+        up = set().union(*(parts(mean.tensors) for mean in task.outcome.up.values()))
+        if task.phase.stage == "representation":
             assert down == up == {"online.encoder", "online.instance"}
         else:
             assert down == {"online.encoder", "online.cluster"}
             assert up == {"online.cluster"}
-        assert turn.outcome.records == {}
-        assert turn.outcome.mail == {}
-        assert set(turn.outcome.metrics) == {"loss", "instance", "cluster", "entropy"}
+        assert task.outcome.gathered == {}
+        assert task.outcome.peer_messages == {}
+        assert set(task.outcome.metrics) == {"loss", "instance", "cluster", "entropy"}
 
 
 def test_no_bookkeeping_crosses(audited: Federated) -> None:
-    for turn in audited.spy.turns:
-        sent = [*turn.slots.values(), *(mean.tensors for mean in turn.outcome.up.values())]
+    for task in audited.spy.tasks:
+        sent = [*task.slots.values(), *(mean.tensors for mean in task.outcome.up.values())]
         assert not [name for tensors in sent for name in tensors if "num_batches" in name]
 
 
 def test_targets_cross_only_if_asked_for(audited: Federated) -> None:
     asked = federate(tiny_workload(config(aggregate_target=True)))
     for one, expected in ((audited, False), (asked, True)):
-        for turn in one.spy.turns:
-            sent = [*turn.slots.values(), *(mean.tensors for mean in turn.outcome.up.values())]
+        for task in one.spy.tasks:
+            sent = [*task.slots.values(), *(mean.tensors for mean in task.outcome.up.values())]
             names = {name for tensors in sent for name in tensors}
             assert any(name.startswith("target.") for name in names) is expected
 
 
 @pytest.mark.parametrize("aggregate_target", [False, True])
 @pytest.mark.parametrize("stage", list(PARTS))
-def test_every_state_entry_has_a_rule(stage: str, aggregate_target: bool) -> None:
+def test_every_state_entry_has_a_role(stage: str, aggregate_target: bool) -> None:
     given = config(aggregate_target=aggregate_target)
-    rules = FedMCC(given, tiny_task()).rules(stage)
+    roles = FedMCC(given, tiny_task()).roles(stage)
     module = MomentumContrast(given, tiny_task(), stage)
-    rules.check(module)
-    kept = {name for name in module.state_dict() if rules.of(name).rule is Rule.KEEP}
+    roles.check(module)
+    kept = {name for name in module.state_dict() if roles.of(name).role is Role.KEEP}
     targets = set() if aggregate_target else {f"target.{part}" for part in PARTS[stage]}
     assert parts(dict.fromkeys(kept)) == targets
-    with pytest.raises(ContractError, match="has no rule"):
-        rules.of("predictor.weight")
+    with pytest.raises(ContractError, match="has no role"):
+        roles.of("predictor.weight")
 
 
 def test_a_client_keeps_only_the_stages_targets(audited: Federated) -> None:
-    for turn in audited.spy.turns:
-        wanted = {f"target.{part}" for part in PARTS[turn.phase.stage]}
-        assert parts(turn.outcome.state) == wanted
-        assert not [name for name in turn.outcome.state if "num_batches" in name]
+    for task in audited.spy.tasks:
+        wanted = {f"target.{part}" for part in PARTS[task.phase.stage]}
+        assert parts(task.outcome.state) == wanted
+        assert not [name for name in task.outcome.state if "num_batches" in name]
     assert all(parts(kept) == {"target.cluster"} for kept in audited.kept.values())
     assert set(audited.kept) == {0, 1, 2}
 
@@ -380,12 +380,12 @@ def test_a_latecomer_is_sent_the_frozen_encoder_once() -> None:
     encoder = SCALAR * NUMBERS["encoder"]
     has_it: set[int] = set()
     late = 0
-    for commit, turn in zip(audited.commits, audited.spy.turns, strict=True):
+    for commit, task in zip(audited.commits, audited.spy.tasks, strict=True):
         if commit.phase.stage == "clustering":
-            news = turn.client.id not in has_it
+            news = task.client.id not in has_it
             assert commit.traffic.down.get("encoder", 0) == (encoder if news else 0)
             late += bool(has_it) and news
-            has_it.add(turn.client.id)
+            has_it.add(task.client.id)
     assert late, "nobody came late: choose another seed"
 
 
@@ -442,10 +442,10 @@ def test_training_sees_no_label(executor: str, monkeypatch: pytest.MonkeyPatch) 
 
 def test_labels_are_out_of_a_clients_reach(audited: Federated) -> None:
     assert not FedMCC.needs_labels
-    for turn in audited.spy.turns:
-        assert turn.client.data.labels is None
+    for task in audited.spy.tasks:
+        assert task.client.data.labels is None
         with pytest.raises(ContractError, match="out of an unsupervised method's reach"):
-            turn.client.data.take_labels()
+            task.client.data.take_labels()
 
 
 SMALL = (
@@ -504,18 +504,18 @@ def test_the_server_keeps_the_head_of_lowest_running_loss(assembly):
     method, server = assembly.method, assembly.server
     server = server.advance(method.next(server), {})
     phase = method.next(server)
-    assert (phase.stage, phase.records) == ("clustering", {"head_losses"})
-    mean = {"cluster": Mean(weight=1, tensors=server.slots["cluster"])}
+    assert (phase.stage, phase.gathered) == ("clustering", {"head_losses"})
+    mean = {"cluster": WeightedUpdate(weight=1, tensors=server.slots["cluster"])}
     first = {
         0: {"head_losses": torch.tensor([-1.0, -3.0, 0.0], dtype=torch.float64)},
         1: {"head_losses": torch.tensor([-2.0, -1.0, 0.0], dtype=torch.float64)},
     }
     server = method.server(server, phase, mean, first)
-    assert server.facts == {"head_losses": [-1.5, -2.0, 0.0], "head": 1}
+    assert server.metadata == {"head_losses": [-1.5, -2.0, 0.0], "head": 1}
     second = {0: {"head_losses": torch.tensor([-4.0, -2.0, 0.0], dtype=torch.float64)}}
     server = method.server(server, method.next(server), mean, second)
-    assert server.facts["head_losses"] == pytest.approx([-2.25, -2.0, 0.0])
-    assert server.facts["head"] == 0
+    assert server.metadata["head_losses"] == pytest.approx([-2.25, -2.0, 0.0])
+    assert server.metadata["head"] == 0
     model = method.model_for(server, None)
     kept = server.slots["cluster"]["online.cluster.heads.0.layers.0.weight"]
     assert torch.equal(model.head.layers[0].weight, kept)
@@ -529,4 +529,4 @@ def test_head_losses_are_in_the_heads_order():
 def test_one_head_sends_no_record(assembly):
     one = assemble(compose(*SMALL, "method.cluster_heads=1"))
     server = one.server.advance(one.method.next(one.server), {})
-    assert one.method.next(server).records == frozenset()
+    assert one.method.next(server).gathered == frozenset()

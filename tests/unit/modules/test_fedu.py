@@ -31,8 +31,8 @@ def test_fedu_is_fedbyol_with_its_papers_defaults() -> None:
     ours, theirs = (ran(kind, predictor_threshold=0.5) for kind in (FedU, FedBYOL))
     assert same_bits(networks(ours), networks(theirs))
     assert all(same_bits(ours.kept[client], theirs.kept[client]) for client in theirs.kept)
-    kept = {any("predictor" in n for n in turn.outcome.state) for turn in ours.spy.turns}
-    assert kept == {True, False}, "the threshold is to divide the turns"
+    kept = {any("predictor" in n for n in task.outcome.state) for task in ours.spy.tasks}
+    assert kept == {True, False}, "the threshold is to divide the tasks"
 
 
 def test_with_lambda_0_fedema_is_fedbyol_bit_for_bit() -> None:
@@ -42,21 +42,21 @@ def test_with_lambda_0_fedema_is_fedbyol_bit_for_bit() -> None:
 
 def test_with_a_large_lambda_clients_go_on_with_their_own_parameters() -> None:
     alone = ran(FedEMA, scale=1e6)
-    for turn in alone.spy.turns[3:]:
+    for task in alone.spy.tasks[3:]:
         module = alone.spy.method.build()
-        module.begin(turn.client.state)
+        module.begin(task.client.state)
         own = {name: p.detach() for name, p in module.named_parameters()}
         blended = [name for name in own if not name.startswith("target.")]
-        assert all(torch.equal(own[name], turn.client.state[name]) for name in blended)
+        assert all(torch.equal(own[name], task.client.state[name]) for name in blended)
 
 
-def test_each_client_finds_its_lambda_in_its_first_turn(fedema: Federated) -> None:
+def test_each_client_finds_its_lambda_in_its_first_task(fedema: Federated) -> None:
     for client in fedema.kept:
-        turns = [turn.outcome.state for turn in fedema.spy.turns if turn.client.id == client]
-        first, *later = turns
+        tasks = [task.outcome.state for task in fedema.spy.tasks if task.client.id == client]
+        first, *later = tasks
         assert first["scale"] * first["divergence"] == pytest.approx(0.7, rel=1e-12)
-        assert all(turn["scale"] == first["scale"] for turn in later)
-        assert all(turn["divergence"] != first["divergence"] for turn in later)
+        assert all(task["scale"] == first["scale"] for task in later)
+        assert all(task["divergence"] != first["divergence"] for task in later)
     assert len({float(kept["scale"]) for kept in fedema.kept.values()}) == len(fedema.kept)
 
 
@@ -73,14 +73,14 @@ def test_an_encoder_that_does_not_move_blends_nothing_and_sets_no_lambda() -> No
 
 
 def test_a_client_sends_its_networks_and_keeps_the_rest(fedema: Federated) -> None:
-    for turn in fedema.spy.turns:
-        assert set(turn.outcome.up) == set(turn.slots) == {"encoder", "projector", "predictor"}
-        assert not turn.outcome.records
-        assert not turn.outcome.mail
-        assert set(turn.outcome.metrics) == {"loss"}
-        parts = {name.partition(".")[0] for name in turn.outcome.state}
+    for task in fedema.spy.tasks:
+        assert set(task.outcome.up) == set(task.slots) == {"encoder", "projector", "predictor"}
+        assert not task.outcome.gathered
+        assert not task.outcome.peer_messages
+        assert set(task.outcome.metrics) == {"loss"}
+        parts = {name.partition(".")[0] for name in task.outcome.state}
         assert parts == {"online", "predictor", "target", "divergence", "scale"}
-    sent = [n for mean in fedema.spy.turns[0].outcome.up.values() for n in mean.tensors]
+    sent = [n for mean in fedema.spy.tasks[0].outcome.up.values() for n in mean.tensors]
     assert not [name for name in sent if name.startswith("target.")]
 
 
@@ -88,8 +88,8 @@ def test_with_one_client_present_the_model_is_its_own() -> None:
     """The baseline "single client" is a key of participation, whatever the method."""
     config = FedU.Config(**SMALL, **RATES)
     alone = federate(tiny_workload(config, participation=ParticipationConfig(availability=((1,),))))
-    assert [turn.client.id for turn in alone.spy.turns] == [1, 1, 1]
-    for slot, mean in alone.spy.turns[-1].outcome.up.items():
+    assert [task.client.id for task in alone.spy.tasks] == [1, 1, 1]
+    for slot, mean in alone.spy.tasks[-1].outcome.up.items():
         for name, value in alone.state.server.slots[slot].items():
             torch.testing.assert_close(value, mean.tensors[name], rtol=0, atol=1e-15)
 

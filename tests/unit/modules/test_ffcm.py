@@ -87,12 +87,12 @@ def answers(seed: int, clients: int = 3) -> dict[int, dict[str, Tensor]]:
 def test_the_server_runs_weighted_k_means_over_all_centroids_from_the_last_ones() -> None:
     method = FFCM(config(restarts=3), tiny_task())
     server = method.init(dict(enumerate(SIZES)), 7)
-    for records in (answers(0), answers(1)):
+    for gathered in (answers(0), answers(1)):
         phase = method.next(server)
         assert phase is not None
-        after = method.server(server, phase, {}, records)
-        every = torch.cat([record["centroids"] for record in records.values()])
-        weights = torch.cat([record["supports"] for record in records.values()])
+        after = method.server(server, phase, {}, gathered)
+        every = torch.cat([record["centroids"] for record in gathered.values()])
+        weights = torch.cat([record["supports"] for record in gathered.values()])
         seed, before = derive_seed(7, "kmeans", 1, phase.step), server.slots.get("centroids")
         given: dict[str, Any] = {"restarts": 3}
         if before is not None:  # among the others, at a weight that tells where there is no other
@@ -112,11 +112,11 @@ def test_a_cluster_that_nobody_of_a_round_has_stays(joined_by: str) -> None:
     begin = method.next(server)
     assert begin is not None
     server = method.server(server, begin, {}, answers(0))
-    phase, records = method.next(server), answers(1, clients=1)
+    phase, gathered = method.next(server), answers(1, clients=1)
     assert phase is not None
-    records[0]["centroids"] = centroids(server) + 0.01
-    records[0]["supports"][2] = 0
-    after = centroids(method.server(server, phase, {}, records))
+    gathered[0]["centroids"] = centroids(server) + 0.01
+    gathered[0]["supports"][2] = 0
+    after = centroids(method.server(server, phase, {}, gathered))
     torch.testing.assert_close(after[2], centroids(server)[2])
     torch.testing.assert_close(after[[0, 1, 3]], centroids(server)[[0, 1, 3]] + 0.01)
 
@@ -126,7 +126,7 @@ def test_clients_of_a_round_do_not_make_the_others_clusters_forgotten() -> None:
     parts = [np.flatnonzero(groups == group) for group in range(GROUPS)]
     given = config(clusters=GROUPS, rounds=8, participation=0.5, fuzziness=1.1)
     ran = on_vectors(given, samples, parts)
-    seen = {turn.client.id for turn in ran.spy.turns if turn.phase.name == "centroids"}
+    seen = {task.client.id for task in ran.spy.tasks if task.phase.name == "centroids"}
     found = clusters(ran, samples)
     assert len(seen) == 3
     assert len({int(np.bincount(found[part]).argmax()) for part in parts}) > 3
@@ -139,14 +139,14 @@ def ran() -> Federated:
 
 def test_a_client_sends_centroids_and_supports_and_keeps_nothing(ran: Federated) -> None:
     assert [commit.phase.name for commit in ran.commits] == ["centroids"] + 3 * ["clustering"]
-    for turn in ran.spy.turns:
-        begins = turn.phase.name == "centroids"
-        assert set(turn.slots) == ({"encoder"} if begins else {"encoder", "centroids"})
-        shapes = {k: tuple(v.shape) for k, v in turn.outcome.records.items()}
+    for task in ran.spy.tasks:
+        begins = task.phase.name == "centroids"
+        assert set(task.slots) == ({"encoder"} if begins else {"encoder", "centroids"})
+        shapes = {k: tuple(v.shape) for k, v in task.outcome.gathered.items()}
         assert shapes == {"centroids": (4, 6), "supports": (4,)}
-        assert turn.outcome.up == turn.outcome.mail == {}
-        assert turn.outcome.state is None
-        assert set(turn.outcome.metrics) == {"loss"}
+        assert task.outcome.up == task.outcome.peer_messages == {}
+        assert task.outcome.state is None
+        assert set(task.outcome.metrics) == {"loss"}
     # The encoder goes down once, the centroids in each round: float64 in this run.
     encoder = sum(value.nbytes for value in ran.start.slots["encoder"].values())
     downs = [commit.traffic.down for commit in ran.commits]
@@ -159,10 +159,10 @@ def test_supports_are_the_sums_over_the_clients_own_samples(support: str) -> Non
     samples, _ = blobs()
     parts = np.array_split(np.arange(len(samples)), 3)
     ran = on_vectors(config(support=support, iterations=1), samples, parts)
-    for turn in ran.spy.turns[3:]:
-        own = turn.outcome.records
-        rows = torch.from_numpy(samples[parts[turn.client.id]])
-        u = memberships(rows, turn.slots["centroids"]["centroids"], 1.3)
+    for task in ran.spy.tasks[3:]:
+        own = task.outcome.gathered
+        rows = torch.from_numpy(samples[parts[task.client.id]])
+        u = memberships(rows, task.slots["centroids"]["centroids"], 1.3)
         expected = (u if support == "memberships" else u**1.3).sum(dim=0)
         torch.testing.assert_close(own["supports"], expected)
         if support == "memberships":
@@ -172,14 +172,14 @@ def test_supports_are_the_sums_over_the_clients_own_samples(support: str) -> Non
 def test_as_many_iterations_as_asked_for_from_the_clients_own_k_means() -> None:
     samples = blobs()[0]
     ran = on_vectors(config(iterations=3, restarts=2), samples, [np.arange(len(samples))])
-    begin, first, *_ = ran.spy.turns
+    begin, first, *_ = ran.spy.tasks
     rows, seed = torch.from_numpy(samples), derive_seed(begin.client.seed, "kmeans")
     start = projected_kmeans(rows, 4, seed=seed, restarts=2).centroids
     own = fuzzy_means(rows, start, fuzziness=1.3, iterations=3).centroids
-    assert torch.equal(begin.outcome.records["centroids"], own)
+    assert torch.equal(begin.outcome.gathered["centroids"], own)
     slot = first.slots["centroids"]["centroids"]
     again = fuzzy_means(rows, slot, fuzziness=1.3, iterations=3).centroids
-    assert torch.equal(first.outcome.records["centroids"], again)
+    assert torch.equal(first.outcome.gathered["centroids"], again)
 
 
 def test_predictions_are_memberships(ran: Federated) -> None:

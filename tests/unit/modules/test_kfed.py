@@ -36,12 +36,12 @@ def test_clients_with_few_of_the_groups_find_all_of_them_together(local: int) ->
 def test_one_client_alone_has_its_own_centroids() -> None:
     samples, _ = blobs()
     ran = on_vectors(KFED.Config(clusters=4), samples, [np.arange(len(samples))])
-    (turn,) = ran.spy.turns
-    seed = derive_seed(turn.client.seed, "kmeans")
+    (task,) = ran.spy.tasks
+    seed = derive_seed(task.client.seed, "kmeans")
     own = projected_kmeans(torch.from_numpy(samples), 4, seed=seed, restarts=10)
-    assert torch.equal(turn.outcome.records["centroids"], own.centroids)
+    assert torch.equal(task.outcome.gathered["centroids"], own.centroids)
     assert torch.equal(ran.state.server.slots["centroids"]["centroids"], own.centroids)
-    assert turn.outcome.metrics == {"loss": pytest.approx(own.inertia / len(samples))}
+    assert task.outcome.metrics == {"loss": pytest.approx(own.inertia / len(samples))}
 
 
 @pytest.fixture(scope="module")
@@ -50,29 +50,31 @@ def ran() -> Federated:
 
 
 def test_a_client_sends_its_centroids_once_and_keeps_nothing(ran: Federated) -> None:
-    assert len(ran.spy.turns) == len(SIZES)
-    for turn in ran.spy.turns:
-        assert set(turn.slots) == {"encoder"}
-        assert {k: tuple(v.shape) for k, v in turn.outcome.records.items()} == {"centroids": (3, 6)}
-        assert turn.outcome.up == turn.outcome.mail == {}
-        assert turn.outcome.state is None
-        assert set(turn.outcome.metrics) == {"loss"}
+    assert len(ran.spy.tasks) == len(SIZES)
+    for task in ran.spy.tasks:
+        assert set(task.slots) == {"encoder"}
+        assert {k: tuple(v.shape) for k, v in task.outcome.gathered.items()} == {
+            "centroids": (3, 6)
+        }
+        assert task.outcome.up == task.outcome.peer_messages == {}
+        assert task.outcome.state is None
+        assert set(task.outcome.metrics) == {"loss"}
     assert ran.kept == {}
     (commit,) = ran.commits
     # Three centroids of six float32, and the loss in float64.
     assert sum(commit.traffic.up.values()) == len(SIZES) * (3 * 6 * 4 + 8)
 
 
-@pytest.mark.parametrize(("minimum", "sent"), [(1, 3), (2, 2), (3, 1)])
-def test_centroids_of_too_few_samples_are_not_sent(minimum: int, sent: int) -> None:
+@pytest.mark.parametrize(("k_anonymity", "sent"), [(1, 3), (2, 2), (3, 1)])
+def test_centroids_of_too_few_samples_are_not_sent(k_anonymity: int, sent: int) -> None:
     few = np.array([[0, 0], [0, 0.1], [0.1, 0], [9, 0], [9, 0.1], [0, 9]], np.float32)
     samples = np.concatenate([few, few, few + 0.05])
     parts = [np.arange(6), np.arange(6, 18)]
-    ran = on_vectors(KFED.Config(clusters=3), samples, parts, minimum=minimum)
-    (first,) = [turn for turn in ran.spy.turns if turn.client.id == 0]
-    assert len(first.outcome.records["centroids"]) == sent
-    assert ("privacy.minimum" in first.outcome.note) is (sent < 3)
-    assert first.outcome.smallest["centroids"] >= minimum
+    ran = on_vectors(KFED.Config(clusters=3), samples, parts, k_anonymity=k_anonymity)
+    (first,) = [task for task in ran.spy.tasks if task.client.id == 0]
+    assert len(first.outcome.gathered["centroids"]) == sent
+    assert ("privacy.k_anonymity" in first.outcome.note) is (sent < 3)
+    assert first.outcome.smallest["centroids"] >= k_anonymity
 
 
 def test_raw_samples_need_no_encoder_to_be_sent() -> None:
@@ -99,12 +101,12 @@ def test_the_server_runs_k_means_from_one_clients_centroids_and_the_farthest_oth
     method = KFED(KFED.Config(clusters=7, local_clusters=3), tiny_task())
     server = method.init(dict.fromkeys(range(5), 20), 0)
     generator = torch.Generator().manual_seed(1)
-    records = {i: {"centroids": torch.randn(3, 6, generator=generator)} for i in range(5)}
-    records[0]["centroids"] = records[0]["centroids"][:sent]
+    gathered = {i: {"centroids": torch.randn(3, 6, generator=generator)} for i in range(5)}
+    gathered[0]["centroids"] = gathered[0]["centroids"][:sent]
     phase = method.next(server)
     assert phase is not None
-    after = method.server(server, phase, {}, records)
-    every = torch.cat([record["centroids"] for record in records.values()])
+    after = method.server(server, phase, {}, gathered)
+    every = torch.cat([record["centroids"] for record in gathered.values()])
     start = every[slow_farthest(every.tolist(), 7, first)]
     expected = kmeans(every, 7, seed=0, init=start).centroids
     assert torch.equal(after.slots["centroids"]["centroids"], expected)
@@ -114,7 +116,7 @@ def test_the_server_runs_k_means_from_one_clients_centroids_and_the_farthest_oth
 
 def test_a_share_of_the_clients_takes_part() -> None:
     ran = federate(tiny_workload(KFED.Config(clusters=5, local_clusters=3, participation=0.6)))
-    assert len(ran.spy.turns) == 2
+    assert len(ran.spy.tasks) == 2
 
 
 def test_too_few_that_answer_end_the_run_with_the_reason() -> None:

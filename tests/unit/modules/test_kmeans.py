@@ -28,15 +28,15 @@ def test_it_ends_at_a_fixed_point_of_lloyds_step_on_all_samples() -> None:
     means = torch.stack([values[assigned == cluster].mean(dim=0) for cluster in range(7)])
     assert torch.equal(on_lattice(means), best)
     inertia = float((values - off_lattice(best)[assigned]).square().sum())
-    assert ran.state.server.facts["inertia"] == pytest.approx(inertia, rel=1e-9)
-    assert ran.state.server.facts["settled"] is True
+    assert ran.state.server.metadata["inertia"] == pytest.approx(inertia, rel=1e-9)
+    assert ran.state.server.metadata["settled"] is True
 
 
 def test_more_restarts_never_end_worse() -> None:
     samples, _ = blobs()
     parts = np.array_split(np.arange(len(samples)), 2)
     few, many = (on_vectors(KMeans.Config(clusters=6, restarts=n), samples, parts) for n in (1, 8))
-    assert many.state.server.facts["inertia"] <= few.state.server.facts["inertia"] + 1e-9
+    assert many.state.server.metadata["inertia"] <= few.state.server.metadata["inertia"] + 1e-9
 
 
 def test_data_up_to_the_lattices_end_is_summed_to_the_same_bits() -> None:
@@ -52,14 +52,14 @@ def test_data_up_to_the_lattices_end_is_summed_to_the_same_bits() -> None:
 def test_a_client_sends_sums_only() -> None:
     samples, _ = blobs()
     ran = on_vectors(KMeans.Config(clusters=3, restarts=2), samples, [np.arange(len(samples))])
-    first, *others = ran.spy.turns
+    first, *others = ran.spy.tasks
     shapes = {k: tuple(v.shape) for k, v in first.outcome.up["moments"].tensors.items()}
     assert shapes == {"count": (), "total": (30,), "products": (30, 30)}
-    for turn in others:
-        assert set(turn.outcome.up) == {"sums"}
-        assert turn.outcome.up["sums"].tensors["sums"].shape[1:] == (3, 32)
-        assert not turn.outcome.records
-        assert turn.outcome.state is None
+    for task in others:
+        assert set(task.outcome.up) == {"sums"}
+        assert task.outcome.up["sums"].tensors["sums"].shape[1:] == (3, 32)
+        assert not task.outcome.gathered
+        assert task.outcome.state is None
 
 
 @pytest.mark.parametrize("given", ["aggregation.rule=median", "aggregation.optimizer=adam"])

@@ -39,7 +39,7 @@ def ran(kind: Any) -> Federated:
 
 def bits(state: ServerState) -> dict[str, Any]:
     slots = {name: digest(pack(tensors)) for name, tensors in state.slots.items()}
-    return {"slots": slots, "at": (state.round, state.step), "facts": dict(state.facts)}
+    return {"slots": slots, "at": (state.round, state.step), "metadata": dict(state.metadata)}
 
 
 def test_the_known_methods_are_found() -> None:
@@ -119,7 +119,7 @@ def test_it_ends_after_its_rounds(ran: Federated) -> None:
 
 def test_next_offer_and_the_server_half_are_pure(ran: Federated) -> None:
     fresh = type(ran.spy.method)(ran.config, tiny_task())
-    for server, phase, means, records, after in ran.spy.served:
+    for server, phase, means, gathered, after in ran.spy.served:
         before, expected = bits(server), bits(after)
         torch.manual_seed(0)
         generator = torch.get_rng_state()
@@ -130,7 +130,7 @@ def test_next_offer_and_the_server_half_are_pure(ran: Federated) -> None:
             assert {n: digest(pack(t)) for n, t in offered.items()} == {
                 n: digest(pack(t)) for n, t in again.items()
             }
-            assert bits(method.server(server, phase, means, records)) == expected
+            assert bits(method.server(server, phase, means, gathered)) == expected
         assert bits(server) == before
         assert torch.equal(torch.get_rng_state(), generator), "it drew from the global generator"
 
@@ -139,12 +139,12 @@ def test_it_offers_just_what_the_phase_declares(ran: Federated) -> None:
     for server, phase, *_ in ran.spy.served:
         assert set(ran.spy.offer(server, phase)) == phase.down
         assert phase.up <= set(server.slots)
-    for turn in ran.spy.turns:
-        assert set(turn.slots) == turn.phase.down
-        assert set(turn.outcome.up) <= turn.phase.up
-        assert set(turn.outcome.records) <= turn.phase.records
-        assert set(turn.outcome.metrics) <= turn.phase.metrics
-        assert turn.phase.records | turn.phase.mail <= set(turn.phase.forms)
+    for task in ran.spy.tasks:
+        assert set(task.slots) == task.phase.down
+        assert set(task.outcome.up) <= task.phase.up
+        assert set(task.outcome.gathered) <= task.phase.gathered
+        assert set(task.outcome.metrics) <= task.phase.metrics
+        assert task.phase.gathered | task.phase.peer_messages <= set(task.phase.specs)
     assert ran.state.failures == []
 
 
@@ -172,8 +172,8 @@ def test_there_is_a_model_at_any_time(ran: Federated) -> None:
 
 
 def test_labels_are_given_only_to_who_declares_them(ran: Federated) -> None:
-    for turn in ran.spy.turns:
-        assert (turn.client.data.labels is not None) is ran.spy.needs_labels
+    for task in ran.spy.tasks:
+        assert (task.client.data.labels is not None) is ran.spy.needs_labels
 
 
 class Crash(BaseException):

@@ -75,33 +75,33 @@ def test_other_shapes_are_refused() -> None:
         model_contrast(z, near, far[:, :2], 0.5)
 
 
-def test_a_first_turn_has_log_2_and_no_later_one(ran: Federated) -> None:
-    for turn in ran.spy.turns:
-        first = turn.phase.round == 1
-        assert (turn.client.state is None) is first
-        contrast = turn.outcome.metrics["contrast"]
+def test_a_first_task_has_log_2_and_no_later_one(ran: Federated) -> None:
+    for task in ran.spy.tasks:
+        first = task.phase.round == 1
+        assert (task.client.state is None) is first
+        contrast = task.outcome.metrics["contrast"]
         assert (contrast == pytest.approx(math.log(2), rel=1e-12)) is first
 
 
 def test_a_client_sends_its_model_and_keeps_it_without_the_classifier(ran: Federated) -> None:
-    for turn in ran.spy.turns:
-        assert set(turn.outcome.up) == set(turn.slots) == {"encoder", "projector", "classifier"}
-        assert not turn.outcome.records
-        assert not turn.outcome.mail
-        assert set(turn.outcome.metrics) == {"loss", "supervised", "contrast"}
-        up = turn.outcome.up
+    for task in ran.spy.tasks:
+        assert set(task.outcome.up) == set(task.slots) == {"encoder", "projector", "classifier"}
+        assert not task.outcome.gathered
+        assert not task.outcome.peer_messages
+        assert set(task.outcome.metrics) == {"loss", "supervised", "contrast"}
+        up = task.outcome.up
         sent = {n: t for part in ("encoder", "projector") for n, t in up[part].tensors.items()}
-        assert same_bits({f"previous.{n}": t for n, t in sent.items()}, turn.outcome.state)
+        assert same_bits({f"previous.{n}": t for n, t in sent.items()}, task.outcome.state)
 
 
-def loop(workload, world: nn.ModuleDict) -> None:
+def loop(workload, global_model: nn.ModuleDict) -> None:
     """Algorithm 1, by hand; BatchNorm's statistics are averaged with the rest."""
     previous: dict[int, nn.ModuleDict] = {}
     for number in range(1, 3):
         clients = []
-        frozen = copy.deepcopy(world).eval()
+        frozen = copy.deepcopy(global_model).eval()
         for client in range(len(SIZES)):
-            net = copy.deepcopy(world).train()
+            net = copy.deepcopy(global_model).train()
             last = previous.get(client, frozen)
             velocity = [torch.zeros_like(p) for p in net.parameters()]
             for images, labels in batches(workload, number, client):
@@ -119,7 +119,7 @@ def loop(workload, world: nn.ModuleDict) -> None:
                         p.sub_(RATE * v)
             previous[client] = copy.deepcopy(net).eval()
             clients.append(net.state_dict())
-        for key, value in world.state_dict().items():
+        for key, value in global_model.state_dict().items():
             if value.is_floating_point():
                 shares = [n / sum(SIZES) * s[key] for n, s in zip(SIZES, clients, strict=True)]
                 value.copy_(sum(shares))
@@ -138,12 +138,12 @@ def test_two_rounds_are_those_of_a_plain_loop(workload, ran: Federated) -> None:
     places = {"encoder": "encoder.", "projector": "projector.layers.", "classifier": "classifier."}
     projector = nn.Sequential(nn.Linear(6, 7), nn.ReLU(), nn.Linear(7, 5))
     parts = (TinyEncoder().build(SHAPE), projector, nn.Linear(5, 3))
-    world = nn.ModuleDict(dict(zip(places, parts, strict=True))).double()
+    global_model = nn.ModuleDict(dict(zip(places, parts, strict=True))).double()
     for part, prefix in places.items():
         given = {n.removeprefix(prefix): t for n, t in ran.start.slots[part].items()}
-        world[part].load_state_dict(given, strict=False)
-    loop(workload, world)
+        global_model[part].load_state_dict(given, strict=False)
+    loop(workload, global_model)
     for part, prefix in places.items():
         for name, found in ran.state.server.slots[part].items():
-            wanted = world[part].state_dict()[name.removeprefix(prefix)]
+            wanted = global_model[part].state_dict()[name.removeprefix(prefix)]
             torch.testing.assert_close(found, wanted, rtol=0, atol=1e-12)

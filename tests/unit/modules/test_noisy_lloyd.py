@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coterie.clustering.lattice import UNIT, clipped_rows
-from coterie.contract import Mean, Phase, ServerState
+from coterie.contract import Phase, ServerState, WeightedUpdate
 from coterie.errors import ConfigError, DataError
 from coterie.modules.exact_sums import SUMS
 from coterie.modules.fixed_encoder import CENTROIDS
@@ -64,11 +64,15 @@ def test_what_is_not_finite_is_refused():
 def test_without_noise_separate_groups_are_found():
     groups = torch.eye(3).repeat_interleave(50, dim=0) * 4 + points(0, 0.1, rows=150)
     lloyd = NoisyLloyd(5.0, 3, 3, 1)
-    server = ServerState(slots={SUMS: lloyd.start(3)}, facts={"seed": 1})
+    server = ServerState(slots={SUMS: lloyd.start(3)}, metadata={"seed": 1})
     for round_ in range(6):
         phase, centroids = lloyd.next(server), server.slots.get(CENTROIDS, {}).get(BEST)
         assert (phase.name, phase.round) == (LLOYD if round_ else MEAN, round_ + 1)
-        given_ = {SUMS: Mean(weight=1, tensors={SUMS: sums(lloyd, groups, phase.name, centroids)})}
+        given_ = {
+            SUMS: WeightedUpdate(
+                weight=1, tensors={SUMS: sums(lloyd, groups, phase.name, centroids)}
+            )
+        }
         found = lloyd.after(server, given_)
         server = server.advance(phase, {CENTROIDS: {BEST: found}})
     ends = found.double().div(UNIT).argmax(dim=1).sort().values
@@ -82,8 +86,11 @@ def test_a_cluster_of_noise_shares_the_largest_one():
     totals = counts[:, None] * torch.tensor([[1.0, 2.0], [-5.0, 0.0], [700.0, 700.0]])
     columns = torch.cat([totals, counts[:, None] * weight], dim=1).double()
     before = {CENTROIDS: {BEST: torch.zeros(3, 2, dtype=torch.int32)}}
-    server = ServerState(slots=before, round=2, facts={"seed": 0})
-    found = lloyd.after(server, {SUMS: Mean(weight=1, tensors={SUMS: columns})}).double() / UNIT
+    server = ServerState(slots=before, round=2, metadata={"seed": 0})
+    found = (
+        lloyd.after(server, {SUMS: WeightedUpdate(weight=1, tensors={SUMS: columns})}).double()
+        / UNIT
+    )
     assert found[1].tolist() == pytest.approx([-5.0, 0.0], abs=1e-3)
     assert ((found[0] + found[2]) / 2).tolist() == pytest.approx([1.0, 2.0], abs=1e-3)
     assert float((found[0] - found[2]).norm()) == pytest.approx(0.5, abs=1e-3)

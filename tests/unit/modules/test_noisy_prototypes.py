@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coterie.contract import Mean, ServerState
+from coterie.contract import ServerState, WeightedUpdate
 from coterie.errors import RunError
 from coterie.modules.exact_sums import COUNT, MOMENTS, PRODUCTS, PROJECTION, SUMS, TOTAL
 from coterie.modules.fixed_encoder import CENTROIDS
@@ -61,7 +61,7 @@ def step(method, server, values):
 
 
 def start(method, features=30):
-    return ServerState(slots={MOMENTS: method.start(features)}, facts={"seed": 1})
+    return ServerState(slots={MOMENTS: method.start(features)}, metadata={"seed": 1})
 
 
 def steps(up):
@@ -126,7 +126,7 @@ def test_noise_that_leaves_too_few_prototypes_is_told_in_the_last_round():
     server = step(method, start(method), torch.from_numpy(blobs()[0]))
     columns = torch.zeros(20, 9, dtype=torch.float64)
     columns[:3, -1] = 100.0
-    means = {SUMS: Mean(weight=1, tensors={SUMS: columns})}
+    means = {SUMS: WeightedUpdate(weight=1, tensors={SUMS: columns})}
     for _ in range(method.rounds - 2):
         server = method.after(server, method.next(server), means)
     assert PROTOTYPES not in server.slots
@@ -144,5 +144,7 @@ def test_what_is_all_noise_gives_a_projection():
     }
     assert set(noise) == {COUNT, TOTAL, PRODUCTS, WARPED}
     server = start(method, 5)
-    server = method.after(server, method.next(server), {MOMENTS: Mean(weight=1, tensors=noise)})
+    server = method.after(
+        server, method.next(server), {MOMENTS: WeightedUpdate(weight=1, tensors=noise)}
+    )
     assert server.slots[CENTROIDS][CENTROIDS].shape == (20, 5)

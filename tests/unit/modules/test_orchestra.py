@@ -16,7 +16,7 @@ from coterie.errors import ConfigError
 from coterie.execution.packing import unpack
 from coterie.execution.serial import SerialBackend
 from coterie.modules.averaging import scaled_rate
-from coterie.modules.orchestra import NETWORKS, RULES, Orchestra, scaled_epochs
+from coterie.modules.orchestra import NETWORKS, ROLES, Orchestra, scaled_epochs
 from coterie.modules.orchestra_model import OrchestraModel
 from coterie.networks.encoders import Encoder
 from coterie.rounds.loop import Loop
@@ -52,12 +52,12 @@ def test_defaults_are_those_of_the_paper() -> None:
 
 
 def test_the_first_phase_only_clusters(ran: Federated) -> None:
-    before, phase, means, records, after = ran.spy.served[0]
+    before, phase, means, gathered, after = ran.spy.served[0]
     assert (phase.name, phase.round, phase.step, phase.ends_round) == ("clustering", 1, 0, False)
     assert (phase.up, phase.down, means) == (frozenset(), {"target"}, {})
     for slot in NETWORKS:
         assert same_bits(before.slots[slot], after.slots[slot])
-    assert sorted(records) == [0, 1, 2]
+    assert sorted(gathered) == [0, 1, 2]
     assert not same_bits(before.slots["centroids"], after.slots["centroids"])
 
 
@@ -109,11 +109,11 @@ def test_rounds_follow_the_first_phase() -> None:
 @pytest.mark.parametrize("weighting", ["samples", "clients"])
 def test_the_server_averages_the_networks(weighting: str) -> None:
     ran = federate(tiny_workload(short(weighting=weighting, rounds=1)))
-    turns = [turn for turn in ran.spy.turns if turn.phase.up]
-    weights = [turn.outcome.up["online"].weight for turn in turns]
+    tasks = [task for task in ran.spy.tasks if task.phase.up]
+    weights = [task.outcome.up["online"].weight for task in tasks]
     assert weights == (list(SIZES) if weighting == "samples" else [1, 1, 1])
     for slot in NETWORKS:
-        expected = slow_mean([turn.outcome.up[slot] for turn in turns])
+        expected = slow_mean([task.outcome.up[slot] for task in tasks])
         for name, value in expected.items():
             found = ran.state.server.slots[slot][name]
             torch.testing.assert_close(found, value, rtol=0, atol=1e-14)
@@ -122,7 +122,7 @@ def test_the_server_averages_the_networks(weighting: str) -> None:
 
 def test_clients_keep_nothing_and_begin_with_an_empty_memory(ran: Federated) -> None:
     assert ran.state.states == {}
-    assert all(turn.outcome.state is None for turn in ran.spy.turns)
+    assert all(task.outcome.state is None for task in ran.spy.tasks)
     built = model()
     built.remember(batch_of(built)[0], torch.arange(8))
     pool = ran.backend.worker.pool
@@ -149,10 +149,10 @@ def test_balanced_clusters_of_every_client_have_equal_size_but_for_one(
 
     monkeypatch.setattr("coterie.modules.orchestra.local_centroids", spied)
     ran = federate(tiny_workload(short(assignment=assignment)))
-    assert len(sizes) == len(ran.spy.turns) == 9
+    assert len(sizes) == len(ran.spy.tasks) == 9
     assert [sum(each) for each in sizes[:3]] == [13, 16, 8]
     assert all(max(each) - min(each) <= 1 for each in sizes) is equal
-    told = [turn.outcome.metrics["smallest_cluster"] for turn in ran.spy.turns]
+    told = [task.outcome.metrics["smallest_cluster"] for task in ran.spy.tasks]
     assert told == [min(each) for each in sizes]
     if equal:
         assert told == [sum(each) // 3 for each in sizes]
@@ -170,11 +170,11 @@ def test_clusters_of_one_sample_are_warned_about(
     clusters: int, sent: dict[int, int], warned: list[int]
 ) -> None:
     ran = federate(tiny_workload(short(local_clusters=clusters, rounds=1)))
-    turns = ran.spy.turns[:3]
-    assert {t.client.id: len(t.outcome.records["centroids"]) for t in turns} == sent
-    alone = [t.client.id for t in turns if t.outcome.metrics["smallest_cluster"] < 2]
+    tasks = ran.spy.tasks[:3]
+    assert {t.client.id: len(t.outcome.gathered["centroids"]) for t in tasks} == sent
+    alone = [t.client.id for t in tasks if t.outcome.metrics["smallest_cluster"] < 2]
     assert alone == warned
-    told = {done.client: done.note for done in ran.commits[0].result.turns if done.note}
+    told = {done.client: done.note for done in ran.commits[0].result.client_results if done.note}
     assert told == {
         client: f"it has {[13, 16, 8][client]} samples in memory, fewer than two for each of "
         f"local_clusters={clusters}: a cluster has at most one, and for it a sample's own "
@@ -185,15 +185,15 @@ def test_clusters_of_one_sample_are_warned_about(
 
 @pytest.mark.parametrize("assignment", ["balanced", "argmax"])
 def test_clusters_of_fewer_samples_than_the_minimum_are_not_sent(assignment: str) -> None:
-    """With a minimum of 9, the client of 8 samples sends none and the others one."""
+    """With a k_anonymity of 9, the client of 8 samples sends none and the others one."""
     workload = tiny_workload(short(local_clusters=4, rounds=1, assignment=assignment))
-    for minimum, most in ((2, [4, 4, 4]), (4, [3, 4, 2]), (9, [1, 1, 0]), (99, [0, 0, 0])):
-        task = replace(workload.task, minimum=minimum)
+    for k_anonymity, most in ((2, [4, 4, 4]), (4, [3, 4, 2]), (9, [1, 1, 0]), (99, [0, 0, 0])):
+        task = replace(workload.task, k_anonymity=k_anonymity)
         ran = federate(replace(workload, task=task))
-        for done, limit in zip(ran.commits[0].result.turns, most, strict=True):
-            sent = unpack(done.records)["centroids"]
+        for done, limit in zip(ran.commits[0].result.client_results, most, strict=True):
+            sent = unpack(done.gathered)["centroids"]
             assert len(sent) == limit if assignment == "balanced" else len(sent) <= limit
-            assert done.metrics.get("smallest_cluster", minimum) >= minimum
+            assert done.metrics.get("smallest_cluster", k_anonymity) >= k_anonymity
             assert bool(done.note) is (len(sent) < 4)
             if len(sent) < 4:
                 assert f"sends {len(sent)} of 4 centroids, which stand for privacy.min" in done.note
@@ -201,19 +201,21 @@ def test_clusters_of_fewer_samples_than_the_minimum_are_not_sent(assignment: str
 
 
 def test_representations_of_single_samples_need_a_minimum_of_one() -> None:
-    with pytest.raises(ConfigError, match=r"^method\.privacy=none: .*set privacy\.minimum=1 as we"):
-        Orchestra(short(privacy="none"), replace(tiny_task(), minimum=2))
+    with pytest.raises(
+        ConfigError, match=r"^method\.privacy=none: .*set privacy\.k_anonymity=1 as we"
+    ):
+        Orchestra(short(privacy="none"), replace(tiny_task(), k_anonymity=2))
 
 
 def test_the_runs_smallest_cluster_is_the_smallest_of_all_clients(ran: Federated) -> None:
     sizes = dict(enumerate(SIZES))
     for done in ran.commits:
-        turns = done.result.turns
-        own = [turn.metrics["smallest_cluster"] for turn in turns]
-        joined = joined_metrics(done.phase, turns, sizes)
+        tasks = done.result.client_results
+        own = [task.metrics["smallest_cluster"] for task in tasks]
+        joined = joined_metrics(done.phase, tasks, sizes)
         assert joined["smallest_cluster"] == min(own) < max(own)
         if done.phase.up:
-            losses = [n * turn.metrics["loss"] for n, turn in zip(SIZES, turns, strict=True)]
+            losses = [n * task.metrics["loss"] for n, task in zip(SIZES, tasks, strict=True)]
             assert joined["loss"] == pytest.approx(sum(losses) / sum(SIZES), rel=1e-12)
 
 
@@ -332,38 +334,38 @@ def shapes(slots: Any) -> dict[str, dict[str, tuple[int, ...]]]:
 
 
 def test_exactly_these_tensors_cross(audited: Federated) -> None:
-    assert len(audited.spy.turns) == 3 * len(SIZES)
+    assert len(audited.spy.tasks) == 3 * len(SIZES)
     extra = {"centroids": {"centroids": (G, D)}, "schedule": {"epochs": (1,)}}
-    for turn in audited.spy.turns:
-        outcome, down = turn.outcome, shapes(turn.slots)
+    for task in audited.spy.tasks:
+        outcome, down = task.outcome, shapes(task.slots)
         up = shapes({slot: mean.tensors for slot, mean in outcome.up.items()})
-        if turn.phase.name == "clustering":
+        if task.phase.name == "clustering":
             assert (down, up) == ({"target": NETWORKS_SENT["target"]}, {})
             assert set(outcome.metrics) == {"smallest_cluster"}
         else:
             assert (down, up) == (NETWORKS_SENT | extra, NETWORKS_SENT)
             assert set(outcome.metrics) == {"loss", "cluster", "rotation", "smallest_cluster"}
-        assert shapes({"sent": outcome.records}) == {"sent": {"centroids": (L, D)}}
-        assert (outcome.state, outcome.mail) == (None, {})
+        assert shapes({"sent": outcome.gathered}) == {"sent": {"centroids": (L, D)}}
+        assert (outcome.state, outcome.peer_messages) == (None, {})
 
 
 def test_representations_leave_only_in_the_idealised_variant(audited: Federated) -> None:
     ideal = ran_with(privacy="none")
-    for turn in ideal.spy.turns:
-        assert set(turn.outcome.records) == {"representations"}
-        assert turn.outcome.metrics["smallest_cluster"] == 1.0
-    rows = {t.client.id: len(t.outcome.records["representations"]) for t in ideal.spy.turns[:3]}
+    for task in ideal.spy.tasks:
+        assert set(task.outcome.gathered) == {"representations"}
+        assert task.outcome.metrics["smallest_cluster"] == 1.0
+    rows = {t.client.id: len(t.outcome.gathered["representations"]) for t in ideal.spy.tasks[:3]}
     assert rows == {0: 13, 1: 16, 2: 8}
     # A centroid is the mean of four rows or more here, never one of them.
-    for turn, other in zip(audited.spy.turns[:2], ideal.spy.turns[:2], strict=True):
-        sent, kept = turn.outcome.records["centroids"], other.outcome.records["representations"]
+    for task, other in zip(audited.spy.tasks[:2], ideal.spy.tasks[:2], strict=True):
+        sent, kept = task.outcome.gathered["centroids"], other.outcome.gathered["representations"]
         assert (sent @ kept.T).max() < 1 - 1e-6
 
 
 def test_every_state_entry_has_a_rule_and_the_memory_belongs_to_no_slot() -> None:
     module = OrchestraModel(Orchestra.Config(), tiny_task())
-    RULES.check(module)
-    assert {name for name in module.state_dict() if not RULES.of(name).slot} == {
+    ROLES.check(module)
+    assert {name for name in module.state_dict() if not ROLES.of(name).slot} == {
         "memory",
         "remembered",
         *(name for name in module.state_dict() if "num_batches" in name),
@@ -377,12 +379,12 @@ def test_bytes_are_those_counted_by_hand(audited: Federated) -> None:
     first, second, third = (commit.traffic for commit in audited.commits)
     clients, centroids = len(SIZES), 8 * L * D
     assert first.down == {"target": clients * size["target"]}
-    assert first.up == {"records/centroids": clients * centroids, "metrics": clients * 8}
+    assert first.up == {"gathered/centroids": clients * centroids, "metrics": clients * 8}
     # The target is what they have already; the schedule does not change either.
     news = {"online": size["online"], "rotation": size["rotation"], "centroids": 8 * G * D}
     assert second.down == {k: clients * v for k, v in (news | {"schedule": 8}).items()}
     assert third.down == {k: clients * v for k, v in (size | {"centroids": 8 * G * D}).items()}
-    up = {k: v + 8 for k, v in size.items()} | {"records/centroids": centroids, "metrics": 32}
+    up = {k: v + 8 for k, v in size.items()} | {"gathered/centroids": centroids, "metrics": 32}
     assert second.up == third.up == {k: clients * v for k, v in up.items()}
 
 
@@ -391,15 +393,15 @@ def private(**keys: Any) -> Any:
 
 
 def sent(ran: Federated) -> list[Tensor]:
-    return [turn.outcome.records["centroids"] for turn in ran.spy.turns]
+    return [task.outcome.gathered["centroids"] for task in ran.spy.tasks]
 
 
 def test_private_centroids_are_unit_rows_and_come_without_sizes() -> None:
     ran = federate(tiny_workload(private()))
-    for turn in ran.spy.turns:
-        assert not turn.outcome.smallest
-        assert "smallest_cluster" not in turn.outcome.metrics
-        rows = turn.outcome.records["centroids"]
+    for task in ran.spy.tasks:
+        assert not task.outcome.smallest
+        assert "smallest_cluster" not in task.outcome.metrics
+        rows = task.outcome.gathered["centroids"]
         assert 1 <= len(rows) <= ran.config.local_clusters
         torch.testing.assert_close(rows.norm(dim=1), torch.ones(len(rows), dtype=rows.dtype))
 

@@ -152,14 +152,14 @@ def target_of(tensors) -> dict[str, torch.Tensor]:
 
 
 def test_a_target_stays_with_its_client(kept: Federated) -> None:
-    for turn in kept.spy.turns:
-        given = turn.client.state
-        assert (given is None) is (turn.phase.round == 1)
+    for task in kept.spy.tasks:
+        given = task.client.state
+        assert (given is None) is (task.phase.round == 1)
         if given is not None:
             before = next(
                 t.outcome.state
-                for t in kept.spy.turns
-                if t.client.id == turn.client.id and t.phase.round == turn.phase.round - 1
+                for t in kept.spy.tasks
+                if t.client.id == task.client.id and t.phase.round == task.phase.round - 1
             )
             assert same_bits(given, before)
 
@@ -180,9 +180,9 @@ def test_an_averaged_target_is_part_of_the_message() -> None:
         tiny_workload(FedBYOL.Config(**SHORT, target_network="averaged", predictor_threshold=None))
     )
     assert ran.state.states == {}
-    for turn in ran.spy.turns:
-        assert set(turn.outcome.up) == {"encoder", "projector", "predictor", "target"}
-        assert target_of(turn.outcome.up["target"].tensors) == turn.outcome.up["target"].tensors
+    for task in ran.spy.tasks:
+        assert set(task.outcome.up) == {"encoder", "projector", "predictor", "target"}
+        assert target_of(task.outcome.up["target"].tensors) == task.outcome.up["target"].tensors
     assert not same_bits(ran.start.slots["target"], ran.state.server.slots["target"])
 
 
@@ -191,9 +191,9 @@ def test_an_averaged_target_is_part_of_the_message() -> None:
 def test_who_moved_far_goes_on_with_its_own_predictor(kind, threshold: float) -> None:
     ran = federate(tiny_workload(kind.Config(**SHORT, predictor_threshold=threshold)))
     free = federate(tiny_workload(kind.Config(**SHORT, predictor_threshold=None)))
-    for turn in ran.spy.turns:
-        own = turn.outcome.up["predictor"].tensors
-        state = turn.outcome.state or {}
+    for task in ran.spy.tasks:
+        own = task.outcome.up["predictor"].tensors
+        state = task.outcome.state or {}
         found = {name: t for name, t in state.items() if name.startswith("predictor.")}
         assert same_bits(found, own) if threshold == 0.0 else found == {}
     ours, theirs = (one.state.server.slots["encoder"] for one in (ran, free))
@@ -214,12 +214,12 @@ def test_who_moved_far_once_takes_the_global_predictor_again_after_a_near_turn(
     monkeypatch.setattr("coterie.modules.pretraining.divergence", lambda *_: next(moves))
     monkeypatch.setattr(kind, "restore", restore)
     ran = federate(tiny_workload(kind.Config(**{**SHORT, "rounds": 3}, predictor_threshold=0.4)))
-    for index, turn in enumerate(ran.spy.turns):
-        before, given = ran.spy.turns[index - 3], turn.slots["predictor"]
-        own = given if turn.phase.round == 1 else before.outcome.up["predictor"].tensors
-        wanted = own if turn.phase.round == 2 else given
+    for index, task in enumerate(ran.spy.tasks):
+        before, given = ran.spy.tasks[index - 3], task.slots["predictor"]
+        own = given if task.phase.round == 1 else before.outcome.up["predictor"].tensors
+        wanted = own if task.phase.round == 2 else given
         assert same_bits(started[index], {name: wanted[name] for name in started[index]})
-        assert turn.phase.round == 1 or not same_bits(given, own)
+        assert task.phase.round == 1 or not same_bits(given, own)
 
 
 @pytest.mark.parametrize("kind", FEDERATED)
@@ -322,19 +322,19 @@ def ran(request) -> tuple[Federated, dict[str, int]]:
 
 def test_only_the_declared_networks_cross(ran) -> None:
     federated, numbers = ran
-    assert len(federated.spy.turns) == 2 * len(SIZES)
-    for turn in federated.spy.turns:
-        up = {slot: mean.tensors for slot, mean in turn.outcome.up.items()}
-        for sent in (turn.slots, up):
+    assert len(federated.spy.tasks) == 2 * len(SIZES)
+    for task in federated.spy.tasks:
+        up = {slot: mean.tensors for slot, mean in task.outcome.up.items()}
+        for sent in (task.slots, up):
             assert set(sent) == set(numbers)
             for slot, tensors in sent.items():
                 assert all(name.startswith(PREFIXES[slot]) for name in tensors)
                 assert sum(t.numel() for t in tensors.values()) == numbers[slot]
                 assert not [name for name in tensors if "num_batches" in name]
-        assert turn.outcome.records == {}
-        assert turn.outcome.mail == {}
-        assert set(turn.outcome.metrics) == {"loss"}
-        assert turn.client.data.labels is None
+        assert task.outcome.gathered == {}
+        assert task.outcome.peer_messages == {}
+        assert set(task.outcome.metrics) == {"loss"}
+        assert task.client.data.labels is None
 
 
 def test_bytes_are_those_counted_by_hand(ran) -> None:

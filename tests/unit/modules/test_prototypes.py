@@ -33,13 +33,13 @@ def test_a_prototype_is_the_mean_of_enough_samples_and_is_sent_once() -> None:
     samples, groups = blobs()
     parts = by_group(groups)
     ran = on_vectors(Prototypes.Config(clusters=GROUPS, minimum=4, **FEW), samples, parts)
-    assert len(ran.spy.turns) == GROUPS
-    for turn, rows in zip(ran.spy.turns, parts, strict=True):
-        assert set(turn.slots) == {"encoder"}
-        sent = turn.outcome.records
+    assert len(ran.spy.tasks) == GROUPS
+    for task, rows in zip(ran.spy.tasks, parts, strict=True):
+        assert set(task.slots) == {"encoder"}
+        sent = task.outcome.gathered
         assert sent.keys() == {"points", "counts", "scatter"}
-        assert turn.outcome.up == turn.outcome.mail == {}
-        assert turn.outcome.state is None
+        assert task.outcome.up == task.outcome.peer_messages == {}
+        assert task.outcome.state is None
         assert len(sent["counts"]) >= 1
         assert float(sent["counts"].min()) >= 4
         own = torch.from_numpy(samples[rows])
@@ -55,7 +55,7 @@ def test_more_clusters_than_eigenvalues_are_kept_can_be_asked_for() -> None:
         Prototypes.Config(clusters=40, prototypes=100, minimum=2), samples, [np.arange(600)]
     )
     assert len(np.unique(clusters(ran, samples))) == 40
-    assert len(ran.state.server.facts["eigenvalues"]) == 31
+    assert len(ran.state.server.metadata["eigenvalues"]) == 31
     with pytest.raises(DataError, match=r"clusters=\d+: a graph over \d+ prototypes has \d+ eig"):
         cut(spectrum(fuzzy_graph(samples[:80].astype(np.float64), 5), 31), 40, 0)
 
@@ -73,7 +73,7 @@ def test_prototypes_of_equal_samples_take_their_own() -> None:
 def test_the_minimum_of_the_run_holds_too() -> None:
     samples, groups = blobs()
     ran = on_vectors(Prototypes.Config(clusters=2, **FEW), samples, by_group(groups), minimum=9)
-    sent = [turn.outcome.records["counts"] for turn in ran.spy.turns]
+    sent = [task.outcome.gathered["counts"] for task in ran.spy.tasks]
     assert min(float(counts.min()) for counts in sent if len(counts)) >= 9
 
 

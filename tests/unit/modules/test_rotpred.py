@@ -70,8 +70,8 @@ def test_only_the_declared_networks_cross_and_clients_keep_nothing(kind, ran: Fe
     slots = {"encoder", "projector"} | ({"rotation"} if kind is RotPred else set())
     for turn in federated.spy.turns:
         assert set(turn.slots) == set(turn.outcome.up) == slots
-        assert not turn.outcome.records
-        assert not turn.outcome.mail
+        assert not turn.outcome.gathered
+        assert not turn.outcome.peer_messages
         assert set(turn.outcome.metrics) == {"loss"}
         assert turn.outcome.state is None
 
@@ -99,14 +99,14 @@ def test_two_rounds_are_those_of_a_plain_loop(ran: Federated) -> None:
         "projector": "online.projector.",
         "rotation": "rotation.",
     }
-    world = nn.ModuleDict(dict(zip(places, parts, strict=True))).double()
+    global_model = nn.ModuleDict(dict(zip(places, parts, strict=True))).double()
     for part, prefix in places.items():
         given = {n.removeprefix(prefix): t for n, t in ran.start.slots[part].items()}
-        world[part].load_state_dict(given, strict=False)
+        global_model[part].load_state_dict(given, strict=False)
     for number in (1, 2):
         clients = []
         for client in range(len(SIZES)):
-            net = copy.deepcopy(world).train()
+            net = copy.deepcopy(global_model).train()
             velocity = [torch.zeros_like(p) for p in net.parameters()]
             data = ClientData(samples=workload.samples["train"], rows=workload.parts[client])
             seed = derive_seed(5, "client", number, 0, client)
@@ -124,11 +124,11 @@ def test_two_rounds_are_those_of_a_plain_loop(ran: Federated) -> None:
                         v.mul_(VELOCITY).add_(g + DECAY * p)
                         p.sub_(RATE * v)
             clients.append(net.state_dict())
-        for key, value in world.state_dict().items():
+        for key, value in global_model.state_dict().items():
             if value.is_floating_point():
                 shares = [n / sum(SIZES) * s[key] for n, s in zip(SIZES, clients, strict=True)]
                 value.copy_(sum(shares))
     for part, prefix in places.items():
         for name, found in ran.state.server.slots[part].items():
-            wanted = world[part].state_dict()[name.removeprefix(prefix)]
+            wanted = global_model[part].state_dict()[name.removeprefix(prefix)]
             torch.testing.assert_close(found, wanted, rtol=0, atol=1e-10)

@@ -110,12 +110,12 @@ def sorted_layers(tensors):
 def views_of(ran: Federated, number: int) -> list[tuple[Tensor, Tensor]]:
     """Each client's two views in a round: its whole data is one batch."""
     augment, found = DigitsAugmentation().build(SHAPE), []
-    for turn in ran.spy.turns:
-        if turn.phase.round == number and turn.phase.step == 1:
-            seed = derive_seed(int(turn.slots["draw"]["seed"]), turn.client.id)
-            size = len(turn.client.data)
+    for task in ran.spy.tasks:
+        if task.phase.round == number and task.phase.step == 1:
+            seed = derive_seed(int(task.slots["draw"]["seed"]), task.client.id)
+            size = len(task.client.data)
             order = np.random.Generator(np.random.PCG64(derive_seed(seed, "order", 0)))
-            samples = turn.client.data.take(order.permutation(size))
+            samples = task.client.data.take(order.permutation(size))
             found.append(two_views(augment, samples, derive_seed(seed, "step", 0), torch.float64))
     return found
 
@@ -176,28 +176,28 @@ def test_rounds_are_steps_on_all_samples(ran: Federated) -> None:
 def test_only_networks_and_statistics_cross(ran: Federated) -> None:
     dcco = ran.config == CONFIGS["dcco"]
     networks, names = {"encoder", "projector"}, {"u", "v", "uu", "vv", "uv"} if dcco else {"matrix"}
-    for turn in ran.spy.turns:
-        measures = turn.phase.step == 0
-        assert set(turn.slots) == networks | {"draw"} | (set() if measures else {"statistics"})
-        assert set(turn.outcome.up) == ({"statistics"} if measures else networks)
-        assert turn.outcome.up.keys() == turn.phase.up
-        assert not turn.outcome.records
-        assert not turn.outcome.mail
-        assert set(turn.outcome.metrics) == (set() if measures else {"loss"})
+    for task in ran.spy.tasks:
+        measures = task.phase.step == 0
+        assert set(task.slots) == networks | {"draw"} | (set() if measures else {"statistics"})
+        assert set(task.outcome.up) == ({"statistics"} if measures else networks)
+        assert task.outcome.up.keys() == task.phase.up
+        assert not task.outcome.gathered
+        assert not task.outcome.peer_messages
+        assert set(task.outcome.metrics) == (set() if measures else {"loss"})
         keeps = {"matrix", "samples", "seed"} if measures and not dcco else set()
-        assert set(turn.outcome.state or {}) == keeps
-        assert {m.weight for m in turn.outcome.up.values()} == {len(turn.client.data)}
+        assert set(task.outcome.state or {}) == keeps
+        assert {m.weight for m in task.outcome.up.values()} == {len(task.client.data)}
         if measures:
-            sent = turn.outcome.up["statistics"].tensors
+            sent = task.outcome.up["statistics"].tensors
             assert {n.split(".")[1] for n in sent} == names
 
 
 def test_dccos_round_is_one_step_on_one_batch() -> None:
     small = CONFIGS["dcco"].model_copy(update={"batch_size": 10, "rounds": 1})
     ran = federate(workload_of(small))
-    for turn in ran.spy.turns:
-        batch = min(10, len(turn.client.data))
-        assert {mean.weight for mean in turn.outcome.up.values()} == {batch}
+    for task in ran.spy.tasks:
+        batch = min(10, len(task.client.data))
+        assert {mean.weight for mean in task.outcome.up.values()} == {batch}
     with pytest.raises(ValidationError, match="epochs"):
         DCCO.Config(epochs=2)
 
@@ -224,16 +224,16 @@ def noisy(**keys):
 
 
 def sent_matrices(ran: Federated) -> list[Tensor]:
-    found = [turn.outcome.up.get("statistics") for turn in ran.spy.turns]
+    found = [task.outcome.up.get("statistics") for task in ran.spy.tasks]
     return [next(iter(mean.tensors.values())) for mean in found if mean is not None]
 
 
 def test_noise_is_added_to_what_is_sent_and_kept() -> None:
     ours, theirs = (
-        federate(workload_of(config)).spy.turns[:3] for config in (noisy(), noisy(noise=0.0))
+        federate(workload_of(config)).spy.tasks[:3] for config in (noisy(), noisy(noise=0.0))
     )
     for one, other in zip(ours, theirs, strict=True):
-        sent, clear = (turn.outcome.up["statistics"].tensors for turn in (one, other))
+        sent, clear = (task.outcome.up["statistics"].tensors for task in (one, other))
         moved = torch.cat([(sent[n] - clear[n]).flatten() for n in sent])
         assert 0.25 < float(moved.std()) < 0.9
         (name,) = sent
@@ -284,7 +284,7 @@ def test_statistics_of_an_earlier_round_are_not_used(name: str) -> None:
     assert training.round == ROUNDS == measured.round
     fresh = method.offer(server, training)
     assert any(bool(value.any()) for value in fresh["statistics"].values())
-    stale = method.offer(replace(server, facts={**server.facts, "measured": 1}), training)
+    stale = method.offer(replace(server, metadata={**server.metadata, "measured": 1}), training)
     assert not any(bool(value.any()) for value in stale["statistics"].values())
     if name == "fedsc":
         assert (int(fresh["draw"]["samples"]), int(stale["draw"]["samples"])) == (sum(SIZES), 0)

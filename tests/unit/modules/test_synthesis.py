@@ -104,16 +104,16 @@ def test_categories_come_equally_often_and_weights_are_small() -> None:
 
 
 def test_a_client_sends_synthetic_images_once_and_keeps_nothing(ran: Federated) -> None:
-    assert len(ran.spy.turns) == len(SIZES)
-    for turn, own in zip(ran.spy.turns, SIZES, strict=True):
-        assert turn.slots == {}
-        assert set(turn.outcome.records) == {"synthetic"}
-        made = turn.outcome.records["synthetic"]
+    assert len(ran.spy.tasks) == len(SIZES)
+    for task, own in zip(ran.spy.tasks, SIZES, strict=True):
+        assert task.slots == {}
+        assert set(task.outcome.gathered) == {"synthetic"}
+        made = task.outcome.gathered["synthetic"]
         assert made.dtype == torch.uint8
         assert made.shape == (min(own, 20), *SHAPE)
-        assert turn.outcome.up == turn.outcome.mail == {}
-        assert turn.outcome.state is None
-        assert set(turn.outcome.metrics) == {"loss", "discriminator", "generator"}
+        assert task.outcome.up == task.outcome.peer_messages == {}
+        assert task.outcome.state is None
+        assert set(task.outcome.metrics) == {"loss", "discriminator", "generator"}
     assert ran.kept == {}
     (commit,) = ran.commits
     assert commit.traffic.down == {}
@@ -122,13 +122,13 @@ def test_a_client_sends_synthetic_images_once_and_keeps_nothing(ran: Federated) 
 
 def test_no_synthetic_sample_is_one_of_the_clients(ran: Federated) -> None:
     samples = torch.from_numpy(ran.backend.worker.samples["train"]).flatten(1)
-    for turn in ran.spy.turns:
-        made = turn.outcome.records["synthetic"].flatten(1)
+    for task in ran.spy.tasks:
+        made = task.outcome.gathered["synthetic"].flatten(1)
         assert not bool((made[:, None] == samples).all(dim=2).any())
 
 
 def every(ran: Federated) -> Tensor:
-    made = torch.cat([turn.outcome.records["synthetic"] for turn in ran.spy.turns])
+    made = torch.cat([task.outcome.gathered["synthetic"] for task in ran.spy.tasks])
     return made.double() / 255
 
 
@@ -137,7 +137,7 @@ def test_the_server_clusters_unit_representations(clustering: str) -> None:
     ran = federate(tiny_workload(CONFIGS[clustering]))
     model = ran.spy.model_for(ran.state.server, None).eval()
     points = normalize(model.encoder(every(ran)), dim=1).detach()
-    seed = derive_seed(ran.start.facts["seed"], "kmeans")
+    seed = derive_seed(ran.start.metadata["seed"], "kmeans")
     wanted = kmeans(points, 3, seed=seed).centroids
     if clustering == "fuzzy":
         wanted = fuzzy_means(points, wanted, fuzziness=1.1, iterations=3).centroids
@@ -173,7 +173,7 @@ def test_vectors_of_one_group_a_client_are_parted(kind: Any) -> None:
     if kind is PPFCGAN:
         given |= {"pretrain_epochs": 3, "epochs": 2, "decoder": (16,), "pull": 0.0}
     ran = on_vectors(kind.Config(clusters=GROUPS, **given), samples, parts)
-    record = ran.spy.turns[0].outcome.records["synthetic"]
+    record = ran.spy.tasks[0].outcome.gathered["synthetic"]
     assert record.dtype == torch.float32
     assert float(record[:, 0].mean()) == pytest.approx(20, abs=2)
     assert same_partition(clusters(ran, samples), groups)
@@ -181,5 +181,7 @@ def test_vectors_of_one_group_a_client_are_parted(kind: Any) -> None:
 
 @pytest.mark.parametrize("kind", [SDAFC, PPFCGAN])
 def test_single_samples_are_refused_where_more_are_to_stand_for_what_is_sent(kind: Any) -> None:
-    with pytest.raises(ConfigError, match=r"privacy\.minimum=2: a synthetic sample may be a copy"):
-        kind(kind.Config(), replace(tiny_task(), minimum=2))
+    with pytest.raises(
+        ConfigError, match=r"privacy\.k_anonymity=2: a synthetic sample may be a copy"
+    ):
+        kind(kind.Config(), replace(tiny_task(), k_anonymity=2))

@@ -91,13 +91,13 @@ def test_a_client_sends_sums_only_and_keeps_its_projected_samples() -> None:
         samples,
         [np.arange(len(samples))],
     )
-    first, second, *others = ran.spy.turns
+    first, second, *others = ran.spy.tasks
     assert set(first.outcome.up) == {"moments"}
     assert second.outcome.up["scatter"].tensors["scatter"].shape == (6, 6)
     assert len(others) == 2
-    for turn in others:
-        shapes = {k: tuple(v.shape) for k, v in turn.outcome.up["sums"].tensors.items()}
+    for task in others:
+        shapes = {k: tuple(v.shape) for k, v in task.outcome.up["sums"].tensors.items()}
         assert shapes == {"labels": (2, 6, 3), "targets": (2, 6, 3), "losses": (2,)}
-        assert not turn.outcome.records
-        assert turn.outcome.state is not None
-        assert turn.outcome.state["points"].shape == (len(samples), 5)
+        assert not task.outcome.gathered
+        assert task.outcome.state is not None
+        assert task.outcome.state["points"].shape == (len(samples), 5)

@@ -3,14 +3,14 @@
 from pathlib import Path
 
 from coterie.contract.phase import Phase
-from coterie.execution.events import TurnFailed
+from coterie.execution.events import ClientFailed
 from coterie.rounds.failure_log import FailureLog
 
 PHASE = Phase(name="training", stage="all", round=3)
 
 
-def failed(client: int, trace: str) -> TurnFailed:
-    return TurnFailed(call=1, client=client, message="no", trace=trace)
+def failed(client: int, trace: str) -> ClientFailed:
+    return ClientFailed(call=1, client=client, message="no", trace=trace)
 
 
 def test_the_first_of_each_kind_is_written_and_told_once(tmp_path: Path) -> None:

@@ -9,32 +9,39 @@ from coterie.aggregation.exact import ExactMeans, Layout
 from coterie.aggregation.pipeline import Pipeline
 from coterie.aggregation.stage import PhaseRun
 from coterie.config.schema import FaultsConfig
-from coterie.contract.phase import Mean, Phase
+from coterie.contract.phase import Phase, WeightedUpdate
 from coterie.errors import InterruptedRunError, RunError
-from coterie.execution.events import CallDone, CallLost, Order, Turn, TurnDone, TurnFailed
+from coterie.execution.events import (
+    CallDone,
+    CallLost,
+    ClientFailed,
+    ClientResult,
+    ClientTask,
+    PhaseRequest,
+)
 from coterie.execution.packing import pack
 from coterie.rounds.gather import run_phase
 
 PHASE = Phase(name="train", stage="s", round=4, up=frozenset({"w"}))
 ZERO = {"x": torch.zeros(1)}
-ORDER = Order(
+REQUEST = PhaseRequest(
     phase=PHASE,
     slots={},
     layouts={"w": Layout.of(ZERO)},
-    turns=tuple(Turn(client=c, size=2, seed=c) for c in range(4)),
+    tasks=tuple(ClientTask(client=c, size=2, seed=c) for c in range(4)),
 )
 
 RUN = PhaseRun(
-    phase=PHASE, sizes=dict.fromkeys(range(4), 2), offered={}, server={}, layouts=ORDER.layouts
+    phase=PHASE, sizes=dict.fromkeys(range(4), 2), offered={}, server={}, layouts=REQUEST.layouts
 )
 PIPELINE = Pipeline()
 
 
-def done(call, client, records=True):
-    return TurnDone(
+def done(call, client, gathered=True):
+    return ClientResult(
         call=call,
         client=client,
-        records=pack({"id": torch.tensor(client)} if records else {}),
+        gathered=pack({"id": torch.tensor(client)} if gathered else {}),
         metrics={},
         bytes_up={},
         bytes_peer={},
@@ -44,16 +51,16 @@ def done(call, client, records=True):
 
 
 def failed(call, client, message="ValueError: no"):
-    return TurnFailed(call=call, client=client, message=message)
+    return ClientFailed(call=call, client=client, message=message)
 
 
 def ended(call, *clients):
     """The sums of a call: client c contributes the value c with weight c + 1."""
-    means = ExactMeans(dict(ORDER.layouts))
+    means = ExactMeans(dict(REQUEST.layouts))
     for client in clients:
         tensors = {"x": torch.tensor([float(client)])}
-        means.add({"w": Mean(weight=client + 1, tensors=tensors)})
-    return CallDone(call=call, lanes=means.lanes)
+        means.add({"w": WeightedUpdate(weight=client + 1, tensors=tensors)})
+    return CallDone(call=call, sums=means.sums)
 
 
 @dataclass
@@ -61,16 +68,16 @@ class Script:
     """A backend that plays one list of events for each order and remembers the orders."""
 
     plays: list
-    orders: list = field(default_factory=list)
+    requests: list = field(default_factory=list)
 
-    def execute(self, order):
-        self.orders.append(tuple(turn.client for turn in order.turns))
-        yield from self.plays[len(self.orders) - 1]
+    def execute(self, request):
+        self.requests.append(tuple(task.client for task in request.tasks))
+        yield from self.plays[len(self.requests) - 1]
 
 
 def gather(*plays, **faults):
     script, seen = Script(list(plays)), []
-    result = run_phase(script, ORDER, RUN, PIPELINE, FaultsConfig(**faults), watch=seen.append)
+    result = run_phase(script, REQUEST, RUN, PIPELINE, FaultsConfig(**faults), watch=seen.append)
     return result, script, seen
 
 
@@ -84,24 +91,24 @@ ALL = [done(1, 3), done(2, 0), done(1, 2), ended(1, 2, 3), done(2, 1), ended(2, 
 def test_all_is_well():
     result, script, seen = gather(ALL)
     assert value(result) == ((0 * 1 + 1 * 2 + 2 * 3 + 3 * 4) / 10, 10)
-    assert [turn.client for turn in result.turns] == [0, 1, 2, 3]
-    assert list(result.records) == [0, 1, 2, 3]
-    assert [r["id"].item() for r in result.records.values()] == [0, 1, 2, 3]
+    assert [done.client for done in result.client_results] == [0, 1, 2, 3]
+    assert list(result.gathered) == [0, 1, 2, 3]
+    assert [r["id"].item() for r in result.gathered.values()] == [0, 1, 2, 3]
     assert result.states == {c: f"state of {c} from call {1 + (c < 2)}" for c in range(4)}
     assert (result.failures, result.dropped) == ((), ())
-    assert script.orders == [(0, 1, 2, 3)]
+    assert script.requests == [(0, 1, 2, 3)]
     assert seen == ALL
 
 
 def test_a_client_without_records_is_not_among_them():
-    result, _, _ = gather([done(1, c, records=c == 2) for c in range(4)] + [ended(1, *range(4))])
-    assert list(result.records) == [2]
+    result, _, _ = gather([done(1, c, gathered=c == 2) for c in range(4)] + [ended(1, *range(4))])
+    assert list(result.gathered) == [2]
 
 
 def test_retry_runs_the_failed_client_alone_again():
     first = [done(1, 0), failed(1, 1), done(1, 2), done(1, 3), ended(1, 0, 2, 3)]
     result, script, _ = gather(first, [done(2, 1), ended(2, 1)])
-    assert script.orders == [(0, 1, 2, 3), (1,)]
+    assert script.requests == [(0, 1, 2, 3), (1,)]
     assert value(result) == (2.0, 10)
     assert result.dropped == ()
     assert [str(f) for f in result.failures] == [
@@ -109,13 +116,13 @@ def test_retry_runs_the_failed_client_alone_again():
     ]
 
 
-def test_a_client_that_goes_on_failing_is_dropped_after_its_second_turn():
+def test_a_client_that_goes_on_failing_is_dropped_after_its_second_task():
     first = [done(1, 0), failed(1, 1), failed(1, 2), done(1, 3), ended(1, 0, 3)]
     second = [failed(2, 1, "again"), done(2, 2), ended(2, 2)]
     result, script, _ = gather(first, second)
-    assert script.orders == [(0, 1, 2, 3), (1, 2)]
+    assert script.requests == [(0, 1, 2, 3), (1, 2)]
     assert value(result) == ((0 + 6 + 12) / 8, 8)
-    assert [turn.client for turn in result.turns] == [0, 2, 3]
+    assert [one.client for one in result.client_results] == [0, 2, 3]
     assert result.dropped == (1,)
     assert [(f.client, f.message, f.remedy) for f in result.failures] == [
         (1, "ValueError: no", "retried"),
@@ -127,7 +134,7 @@ def test_a_client_that_goes_on_failing_is_dropped_after_its_second_turn():
 def test_drop_does_not_try_again():
     play = [failed(1, 3), done(1, 0), failed(1, 1), done(1, 2), ended(1, 0, 2)]
     result, script, _ = gather(play, on_client_failure="drop")
-    assert script.orders == [(0, 1, 2, 3)]
+    assert script.requests == [(0, 1, 2, 3)]
     assert value(result) == (1.5, 4)
     assert result.dropped == (1, 3)
     assert [str(f) for f in result.failures] == [
@@ -165,7 +172,7 @@ def test_the_failures_of_a_phase_that_fails_are_told():
     told, script = [], Script([first, [done(2, 2), failed(2, 1, "again"), ended(2, 2)]])
     faults = FaultsConfig(min_participation=1.0)
     with pytest.raises(RunError, match="3 of 4 clients succeeded"):
-        run_phase(script, ORDER, RUN, PIPELINE, faults, watch=[].append, abandoned=told.extend)
+        run_phase(script, REQUEST, RUN, PIPELINE, faults, watch=[].append, abandoned=told.extend)
     assert [(f.client, f.message, f.remedy) for f in told] == [
         (1, "first", "retried"),
         (2, "ValueError: no", "retried"),
@@ -180,17 +187,17 @@ def test_an_interrupted_phase_tells_no_failures_because_it_runs_again():
 
     told, script = [], Script([[failed(1, 1), done(1, 0), ended(1, 0)]])
     with pytest.raises(InterruptedRunError):
-        run_phase(script, ORDER, RUN, PIPELINE, FaultsConfig(), watch=stop, abandoned=told.extend)
+        run_phase(script, REQUEST, RUN, PIPELINE, FaultsConfig(), watch=stop, abandoned=told.extend)
     assert told == []
 
 
 def test_without_any_client_there_is_no_mean():
     play = [failed(1, c) for c in range(4)] + [ended(1)]
     result, _, _ = gather(play, on_client_failure="drop", min_participation=0.0)
-    assert (dict(result.means), result.turns, result.dropped) == ({}, (), (0, 1, 2, 3))
+    assert (dict(result.means), result.client_results, result.dropped) == ({}, (), (0, 1, 2, 3))
 
 
-def test_a_lost_call_leaves_no_trace_and_its_turns_count_once():
+def test_a_lost_call_leaves_no_trace_and_its_tasks_count_once():
     play = [
         done(1, 0),
         failed(1, 1, "out of memory"),
@@ -203,9 +210,9 @@ def test_a_lost_call_leaves_no_trace_and_its_turns_count_once():
         ended(3, 0, 1),
     ]
     result, script, seen = gather(play)
-    assert script.orders == [(0, 1, 2, 3)]
+    assert script.requests == [(0, 1, 2, 3)]
     assert value(result) == (2.0, 10)
-    assert len(result.turns) == 4
+    assert len(result.client_results) == 4
     assert result.states[0] == "state of 0 from call 3"
     assert [str(f) for f in result.failures] == [
         "round 4, train: an actor failed (ActorDiedError); replaced, its clients run again"
@@ -217,9 +224,9 @@ def test_a_lost_call_leaves_no_trace_and_its_turns_count_once():
 def test_a_call_whose_end_never_came_does_not_count_and_is_no_secret():
     play = [done(1, 0), done(1, 1), ended(1, 0, 1), done(2, 2), done(2, 3)]
     result, script, _ = gather(play, [done(3, 2), ended(3, 2)])
-    assert script.orders == [(0, 1, 2, 3), (2, 3)]
+    assert script.requests == [(0, 1, 2, 3), (2, 3)]
     assert value(result) == (pytest.approx((2 + 6) / 6), 6)
-    assert [turn.client for turn in result.turns] == [0, 1, 2]
+    assert [one.client for one in result.client_results] == [0, 1, 2]
     assert result.dropped == (3,)
     assert [(f.client, f.message, f.remedy) for f in result.failures] == [
         (2, "its call ended without an answer", "retried"),
@@ -232,6 +239,6 @@ def test_what_a_lost_call_gave_does_not_count_even_if_its_number_comes_again():
     lost = [done(1, 0), done(1, 1), CallLost(call=1, message="ActorDiedError")]
     again = [failed(1, 0), done(1, 1), done(1, 2), done(1, 3), ended(1, 1, 2, 3)]
     result, _, _ = gather(lost + again, on_client_failure="drop")
-    assert [turn.client for turn in result.turns] == [1, 2, 3]
+    assert [one.client for one in result.client_results] == [1, 2, 3]
     assert result.dropped == (0,)
     assert value(result) == (pytest.approx(20 / 9), 9)

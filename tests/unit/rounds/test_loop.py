@@ -1,4 +1,4 @@
-"""The round loop on the serial backend: mail, pools of models, seeds, failures, bytes, breaches."""
+"""The round loop, serially: peer messages, pools of models, seeds, failures, bytes, breaches."""
 
 import numpy as np
 import pytest
@@ -10,29 +10,29 @@ from coterie.contract.seeds import derive_seed, seeded
 from coterie.errors import ContractError, RunError
 from coterie.execution.packing import unpack
 from tests.builders.loops import make_loop, make_workload, run, start
-from tests.builders.mailer import Mailer
+from tests.builders.messenger import Messenger
 from tests.builders.pool import Pool
 
 
 def received(committed):
-    """Client to the letters it reported: (sender, sender's id, round, step)."""
+    """Client to the peer messages it reported: (sender, sender's id, round, step)."""
     return {
-        client: [tuple(row) for row in records["received"].tolist()]
-        for client, records in committed.result.records.items()
+        client: [tuple(row) for row in gathered["received"].tolist()]
+        for client, gathered in committed.result.gathered.items()
     }
 
 
 def test_test_methods_can_be_named_by_their_path():
-    assert target_of(Mailer.Config()) == "tests.builders.mailer:Mailer"
+    assert target_of(Messenger.Config()) == "tests.builders.messenger:Mailer"
     assert target_of(Pool.Config()) == "tests.builders.pool:Pool"
 
 
-class Counting(Mailer):
+class Counting(Messenger):
     """Client 1's groups of samples cannot be counted."""
 
     seen = -1
 
-    class Config(Mailer.Config):
+    class Config(Messenger.Config):
         """As the base."""
 
     def client(self, client, phase, slots):
@@ -54,8 +54,8 @@ def test_a_client_that_fails_at_its_very_end_is_in_no_sum(policy):
     assert done[-1].result.means["total"].weight == sum(weights.values())
 
 
-def test_mail_arrives_in_the_recipients_next_turn_once():
-    _, done = run(make_workload(Mailer.Config(rounds=2)))
+def test_peer_messages_arrives_in_the_recipients_next_task_once():
+    _, done = run(make_workload(Messenger.Config(rounds=2)))
     assert [(c.phase.round, c.phase.step, c.phase.name) for c in done] == [
         (1, 0, "talk"),
         (1, 1, "sum"),
@@ -69,33 +69,37 @@ def test_mail_arrives_in_the_recipients_next_turn_once():
     assert received(done[3]) == {c: [(s, s, 2, 0)] for c, s in before.items()}
 
 
-def test_mail_waits_until_its_recipient_runs():
+def test_peer_messages_waits_until_its_recipient_runs():
     # 0 writes to 1 in phase 0; 1 runs in phase 2 only. 2 writes to 0, which runs in phase 3.
     cohorts = ((0, 2), (2,), (1, 2), (0, 1, 2))
-    state, done = run(make_workload(Mailer.Config(rounds=2, cohorts=cohorts)))
+    state, done = run(make_workload(Messenger.Config(rounds=2, cohorts=cohorts)))
     assert [received(c) for c in done] == [
         {0: [], 2: []},
         {2: []},
         {1: [(0, 0, 1, 0)], 2: []},
-        # 2 has run three times since: its last letter is the one that counts.
+        # 2 has run three times since: its last peer message is the one that counts.
         {0: [(2, 2, 2, 0)], 1: [], 2: [(1, 1, 2, 0)]},
     ]
-    assert sorted(state.mail) == [0, 1, 2]
-    assert {to: sorted(letters) for to, letters in state.mail.items()} == {0: [2], 1: [0], 2: [1]}
+    assert sorted(state.peer_messages) == [0, 1, 2]
+    assert {to: sorted(messages) for to, messages in state.peer_messages.items()} == {
+        0: [2],
+        1: [0],
+        2: [1],
+    }
 
 
 def test_two_senders_are_told_apart_and_come_in_their_order():
-    workload = make_workload(Mailer.Config(rounds=1, clients=1, cohorts=((2, 1), 1.0)))
-    _, done = run(workload)  # with `clients=1` all mail goes to client 0
+    workload = make_workload(Messenger.Config(rounds=1, clients=1, cohorts=((2, 1), 1.0)))
+    _, done = run(workload)  # with `clients=1` all peer messages goes to client 0
     assert received(done[1])[0] == [(1, 1, 1, 0), (2, 2, 1, 0)]
 
 
-def test_what_a_client_keeps_is_there_in_its_next_turn_alone():
+def test_what_a_client_keeps_is_there_in_its_next_task_alone():
     cohorts = ((0, 1), (1,), (2,), (0, 2))
-    state, done = run(make_workload(Mailer.Config(rounds=2, cohorts=cohorts)))
-    turns = [{t.client: t.metrics["turns"] for t in c.result.turns} for c in done]
-    assert turns == [{0: 1, 1: 1}, {1: 2}, {2: 1}, {0: 2, 2: 2}]
-    assert {c: unpack(kept)["turns"].item() for c, kept in state.states.items()} == {
+    state, done = run(make_workload(Messenger.Config(rounds=2, cohorts=cohorts)))
+    tasks = [{t.client: t.metrics["tasks"] for t in c.result.client_results} for c in done]
+    assert tasks == [{0: 1, 1: 1}, {1: 2}, {2: 1}, {0: 2, 2: 2}]
+    assert {c: unpack(kept)["tasks"].item() for c, kept in state.states.items()} == {
         0: 2,
         1: 2,
         2: 2,
@@ -104,16 +108,16 @@ def test_what_a_client_keeps_is_there_in_its_next_turn_alone():
 
 def test_the_whole_of_two_rounds_by_hand():
     sizes = (2, 3, 4)
-    state, done = run(make_workload(Mailer.Config(rounds=2), sizes, seed=5))
+    state, done = run(make_workload(Messenger.Config(rounds=2), sizes, seed=5))
     memory = np.zeros(3)
-    letters, total = np.zeros(3), 0.0
+    messages, total = np.zeros(3), 0.0
     for number, step in ((1, 0), (1, 1), (2, 0), (2, 1)):
-        arrived, letters = letters, np.zeros(3)
+        arrived, messages = messages, np.zeros(3)
         for client in range(3):
             with seeded(derive_seed(5, "client", number, step, client)):
                 noise = torch.rand(1, dtype=torch.float64).item()
             memory[client] = 0.5 * memory[client] + noise + arrived[client]
-            letters[(client + 1) % 3] = client + number + step
+            messages[(client + 1) % 3] = client + number + step
         if step == 1:
             total += np.dot(memory, sizes) / sum(sizes)
     assert state.server.slots["total"]["value"].item() == pytest.approx(total, abs=1e-14)
@@ -125,7 +129,7 @@ def test_the_whole_of_two_rounds_by_hand():
 
 def test_a_phase_without_slots_up_averages_nothing_and_does_not_end_the_round():
     counters = []
-    workload = make_workload(Mailer.Config(rounds=2))
+    workload = make_workload(Messenger.Config(rounds=2))
     loop = make_loop(workload, lambda s, c: counters.append((s.server.round, s.server.step)))
     state = start(loop)
     loop.run(state)
@@ -136,19 +140,19 @@ def test_a_phase_without_slots_up_averages_nothing_and_does_not_end_the_round():
 
 
 def test_records_are_gathered_in_client_order_and_of_the_cohort_alone():
-    state, done = run(make_workload(Mailer.Config(rounds=1, cohorts=((2, 0), 2))))
-    assert list(done[0].result.records) == [0, 2]
-    last = list(done[1].result.records)
+    state, done = run(make_workload(Messenger.Config(rounds=1, cohorts=((2, 0), 2))))
+    assert list(done[0].result.gathered) == [0, 2]
+    last = list(done[1].result.gathered)
     assert len(last) == 2
-    assert last == sorted(last) == state.server.facts["last"]
+    assert last == sorted(last) == state.server.metadata["last"]
 
 
 @pytest.mark.parametrize(("cohort", "size"), [(1.0, 7), (0.5, 4), (0.1, 1), (3, 3), ((6, 2), 2)])
 def test_cohorts_by_fraction_count_and_ids(cohort, size):
-    config = Mailer.Config(rounds=1, clients=7, cohorts=(cohort, cohort))
+    config = Messenger.Config(rounds=1, clients=7, cohorts=(cohort, cohort))
     _, done = run(make_workload(config, [2] * 7))
     for committed in done:
-        ids = [turn.client for turn in committed.result.turns]
+        ids = [one.client for one in committed.result.client_results]
         assert len(ids) == size
         assert ids == sorted(ids)
     if isinstance(cohort, tuple):
@@ -156,8 +160,8 @@ def test_cohorts_by_fraction_count_and_ids(cohort, size):
 
 
 def seeds_of(**config):
-    _, done = run(make_workload(Mailer.Config(rounds=2), **config))
-    return [r["seed"].item() for c in done for r in c.result.records.values()]
+    _, done = run(make_workload(Messenger.Config(rounds=2), **config))
+    return [r["seed"].item() for c in done for r in c.result.gathered.values()]
 
 
 def test_seeds_differ_between_phases_and_clients_and_are_equal_between_runs():
@@ -169,15 +173,15 @@ def test_seeds_differ_between_phases_and_clients_and_are_equal_between_runs():
 
 def test_two_runs_give_the_same_bits_and_another_seed_others():
     def value(seed):
-        state, _ = run(make_workload(Mailer.Config(rounds=3), seed=seed))
+        state, _ = run(make_workload(Messenger.Config(rounds=3), seed=seed))
         return state.server.slots["total"]["value"].item()
 
     assert value(1) == value(1) != value(2)
 
 
-def test_bytes_of_mail():
-    state, done = run(make_workload(Mailer.Config(rounds=1)))
-    assert [c.traffic.peer for c in done] == [{"letter": 3 * 24}] * 2
+def test_bytes_of_peer_messages():
+    state, done = run(make_workload(Messenger.Config(rounds=1)))
+    assert [c.traffic.peer for c in done] == [{"message": 3 * 24}] * 2
     assert state.ledger.peer == 144
 
 
@@ -192,8 +196,8 @@ def test_each_model_of_a_pool_is_averaged_over_those_who_chose_it():
         assert slots[f"model/{model}"]["w"].tolist() == pytest.approx([expected] * 2, rel=1e-6)
         assert slots[f"model/{model}"]["b"].item() == pytest.approx(-model / 7 + by, rel=1e-6)
         assert slots[f"model/{model}"]["b"].shape == ()
-    assert state.server.facts["weights"] == {"model/0": 4, "model/2": 7, "model/3": 4}
-    assert {c: r["choice"].item() for c, r in done.result.records.items()} == {
+    assert state.server.metadata["weights"] == {"model/0": 4, "model/2": 7, "model/3": 4}
+    assert {c: r["choice"].item() for c, r in done.result.gathered.items()} == {
         0: 0,
         1: 2,
         2: 0,
@@ -216,7 +220,7 @@ def test_only_what_was_chosen_is_sent_up_and_what_did_not_change_is_not_sent_dow
     assert done[1].traffic.down == {f"model/{m}": 5 * model for m in (0, 2, 3)}
     weighted = model + 8
     up = {"model/0": 2 * weighted, "model/2": 2 * weighted, "model/3": weighted}
-    assert done[0].traffic.up == {**up, "records/choice": 5 * 8}
+    assert done[0].traffic.up == {**up, "gathered/choice": 5 * 8}
     ledger = state.ledger
     assert (ledger.down, ledger.up, ledger.peer) == (35 * model, 2 * (5 * weighted + 40), 0)
 
@@ -225,7 +229,7 @@ def test_a_broken_client_is_tried_again_then_dropped_and_all_of_it_is_told():
     loop = make_loop(make_workload(Pool.Config(broken=(1,)), [2] * 5))
     state = start(loop)
     loop.run(state)
-    assert state.server.facts["weights"] == {"model/0": 4, "model/2": 5, "model/3": 4}
+    assert state.server.metadata["weights"] == {"model/0": 4, "model/2": 5, "model/3": 4}
     message = "ValueError: disk 1 is full"
     assert state.failures == [
         f"round 1, choose: client 1 failed ({message}); {remedy}"
@@ -246,7 +250,7 @@ def test_a_broken_client_is_tried_again_then_dropped_and_all_of_it_is_told():
 def test_a_diverged_client_leaves_nothing_in_any_sum():
     faults = {"on_client_failure": "drop"}
     state, _ = run(make_workload(Pool.Config(diverged=(4,)), [2] * 5, faults=faults))
-    assert state.server.facts["weights"] == {"model/0": 4, "model/2": 2, "model/3": 4}
+    assert state.server.metadata["weights"] == {"model/0": 4, "model/2": 2, "model/3": 4}
     expected = np.float32(2 / 3) + 10
     assert state.server.slots["model/2"]["w"].tolist() == pytest.approx([expected] * 2, rel=1e-6)
     assert "slot 'model/2': 'w' is not finite" in state.failures[0]
@@ -278,7 +282,7 @@ class KeepsOddThings(Pool):
 def test_a_state_that_cannot_be_kept_fails_its_client_and_is_not_summed():
     workload = make_workload(KeepsOddThings.Config(), [2] * 5)
     state, _ = run(workload)
-    assert state.server.facts["weights"] == {"model/0": 3, "model/2": 7, "model/3": 4}
+    assert state.server.metadata["weights"] == {"model/0": 3, "model/2": 7, "model/3": 4}
     assert state.dropped == 1
 
 

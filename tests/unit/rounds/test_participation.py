@@ -15,7 +15,7 @@ from coterie.rounds.participation import Participation, choose_cohort, straggler
 from coterie.run.setup import assemble
 from tests.builders.federation import tiny_workload
 from tests.builders.loops import make_loop, make_workload, run, start
-from tests.builders.mailer import Mailer
+from tests.builders.messenger import Messenger
 from tests.builders.pool import Pool
 
 
@@ -67,7 +67,7 @@ def test_failed_devices_are_absent_in_every_round():
     assert turnouts(device_failure_rate=0.3, seed=1)[0].clients != found[0].clients
 
 
-def test_dropouts_take_no_turn_and_stragglers_a_short_one():
+def test_dropouts_take_no_task_and_stragglers_a_short_one():
     found = turnouts(rounds=200, dropout_rate=0.25, straggler_rate=0.5, straggler_work=0.1)
     gone = [turnout.simulated["dropped"] for turnout in found]
     assert sizes(found) == [10 - n for n in gone]
@@ -89,12 +89,12 @@ def test_simulated_dropouts_are_no_failures_and_only_participants_are_counted():
     state, done = run(workload)
     assert (state.failures, state.dropped) == ([], 0)
     assert state.simulated == {"dropped": sum(c.simulated["dropped"] for c in done)}
-    took_part = [[turn.client for turn in c.result.turns] for c in done]
+    took_part = [[one.client for one in c.result.client_results] for c in done]
     assert [5 - len(clients) for clients in took_part] == [c.simulated["dropped"] for c in done]
     assert len(took_part[0]) < 5
     assert sorted(state.ledger.versions) == sorted({c for clients in took_part for c in clients})
-    records = [c.traffic.up.get("records/choice", 0) for c in done]
-    assert records == [8 * len(clients) for clients in took_part]
+    gathered = [c.traffic.up.get("gathered/choice", 0) for c in done]
+    assert gathered == [8 * len(clients) for clients in took_part]
 
 
 def test_a_phase_without_participants_passes_and_changes_nothing():
@@ -106,20 +106,20 @@ def test_a_phase_without_participants_passes_and_changes_nothing():
     (first, _), (second, empty), (third, _) = seen
     assert [server.round for server, _ in seen] == [1, 2, 3]
     assert second.slots == first.slots
-    assert second.facts == first.facts
-    assert (empty.result.turns, empty.result.failures, empty.traffic.up) == ((), (), {})
-    assert third.facts["weights"] == {"model/0": 3}  # client 2 chose model 0
+    assert second.metadata == first.metadata
+    assert (empty.result.client_results, empty.result.failures, empty.traffic.up) == ((), (), {})
+    assert third.metadata["weights"] == {"model/0": 3}  # client 2 chose model 0
     notes = [call[1] for call in loop.observer.calls if call[0] == "note"]
     assert notes == ["Round 2: nobody took part in 'choose'."]
 
 
-def test_mail_waits_for_an_absent_client():
+def test_peer_messages_waits_for_an_absent_client():
     keys = ParticipationConfig(availability=((0, 1), (1, 2)))
-    state, done = run(make_workload(Mailer.Config(rounds=2), participation=keys))
-    received = [{c: r["received"].tolist() for c, r in d.result.records.items()} for d in done]
+    state, done = run(make_workload(Messenger.Config(rounds=2), participation=keys))
+    received = [{c: r["received"].tolist() for c, r in d.result.gathered.items()} for d in done]
     assert list(received[1]) == [0, 1]
     assert [row[0] for row in received[2][2]] == [1]  # client 1 wrote to 2 in round 1
-    assert 0 in state.mail  # client 2 wrote to 0 in round 2, where it is absent
+    assert 0 in state.peer_messages  # client 2 wrote to 0 in round 2, where it is absent
 
 
 class Counted:

@@ -4,28 +4,28 @@ import pytest
 import torch
 
 from coterie.contract.phase import Phase
-from coterie.execution.events import Order, Turn, TurnDone
+from coterie.execution.events import ClientResult, ClientTask, PhaseRequest
 from coterie.execution.packing import pack
 from coterie.rounds.gather import PhaseResult
 from coterie.rounds.sent import sent_in
 
 CLIENTS = (0, 1)
-PHASE = Phase(name="p", stage="s", round=1, records=frozenset({"points"}))
+PHASE = Phase(name="p", stage="s", round=1, gathered=frozenset({"points"}))
 
 
 def done(client, smallest):
-    return TurnDone(
+    return ClientResult(
         call=0,
         client=client,
-        records=pack({"points": torch.zeros(4, 2)}),
+        gathered=pack({"points": torch.zeros(4, 2)}),
         metrics={},
-        bytes_up={"records/points": 32},
+        bytes_up={"gathered/points": 32},
         bytes_peer={},
         items_peer={},
         seconds=0.0,
         state=None,
-        mail={},
-        smallest={"records/points": smallest},
+        peer_messages={},
+        smallest={"gathered/points": smallest},
     )
 
 
@@ -33,13 +33,13 @@ def done(client, smallest):
     ("smallest", "least"), [((5, 3), 3), ((0, 3), 3), ((4, 0), 4), ((0, 0), None)]
 )
 def test_a_client_without_a_group_has_sent_no_vector(smallest, least):
-    order = Order(
+    request = PhaseRequest(
         phase=PHASE,
         slots={},
         layouts={},
-        turns=tuple(Turn(client=client, size=9, seed=0) for client in CLIENTS),
+        tasks=tuple(ClientTask(client=client, size=9, seed=0) for client in CLIENTS),
     )
-    turns = tuple(done(client, number) for client, number in zip(CLIENTS, smallest, strict=True))
-    result = PhaseResult(means={}, turns=turns, failures=(), dropped=())
-    (found,) = sent_in(order, result)
-    assert (found.kind, found.key, found.samples) == ("record", "points", least)
+    tasks = tuple(done(client, number) for client, number in zip(CLIENTS, smallest, strict=True))
+    result = PhaseResult(means={}, client_results=tasks, failures=(), dropped=())
+    (found,) = sent_in(request, result)
+    assert (found.type, found.key, found.samples) == ("gathered", "points", least)

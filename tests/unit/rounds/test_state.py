@@ -4,16 +4,16 @@ from dataclasses import replace
 
 import torch
 
-from coterie.execution.events import TurnDone
+from coterie.execution.events import ClientResult
 from coterie.execution.packing import pack
 from coterie.rounds.state import Ledger
 
 
 def done(client, up, peer):
-    return TurnDone(
+    return ClientResult(
         call=1,
         client=client,
-        records=pack({}),
+        gathered=pack({}),
         metrics={},
         bytes_up=up,
         bytes_peer=peer,
@@ -56,34 +56,34 @@ def test_totals_and_rows():
     ledger = Ledger()
     first = ledger.collect(
         ledger.offer([0, 1], {"e": ("v1", 10)}),
-        [done(0, {"e": 18, "records/c": 8}, {"letter": 4}), done(1, {"e": 18}, {})],
+        [done(0, {"e": 18, "gathered/c": 8}, {"message": 4}), done(1, {"e": 18}, {})],
     )
     assert first.rows() == {
         "bytes/down": 20,
         "bytes/down/e": 20,
         "bytes/up": 44,
         "bytes/up/e": 36,
-        "bytes/up/records/c": 8,
+        "bytes/up/gathered/c": 8,
         "bytes/peer": 4,
-        "bytes/peer/letter": 4,
+        "bytes/peer/message": 4,
     }
-    second = ledger.collect(ledger.offer([0], {"e": ("v1", 10)}), [done(0, {}, {"letter": 6})])
+    second = ledger.collect(ledger.offer([0], {"e": ("v1", 10)}), [done(0, {}, {"message": 6})])
     assert second.rows() == {
         "bytes/down": 0,
         "bytes/up": 0,
         "bytes/peer": 6,
-        "bytes/peer/letter": 6,
+        "bytes/peer/message": 6,
     }
     assert (ledger.down, ledger.up, ledger.peer) == (20, 44, 10)
 
 
 def test_rows_that_clients_send_each_other_are_counted_by_key():
     ledger = Ledger()
-    turns = [replace(done(c, {}, {"letter": 8}), items_peer={"letter": 2}) for c in (0, 1)]
-    traffic = ledger.collect({}, turns)
-    assert traffic.rows()["items/peer/letter"] == 4
-    ledger.collect({}, [replace(turns[0], items_peer={"card": 1, "letter": 1})])
-    assert ledger.items == {"card": 1, "letter": 5}
+    tasks = [replace(done(c, {}, {"message": 8}), items_peer={"message": 2}) for c in (0, 1)]
+    traffic = ledger.collect({}, tasks)
+    assert traffic.rows()["items/peer/message"] == 4
+    ledger.collect({}, [replace(tasks[0], items_peer={"card": 1, "message": 1})])
+    assert ledger.items == {"card": 1, "message": 5}
     assert traffic.totals == {"down": 0, "up": 0, "peer": 16}
     assert ledger.totals == {"down": 0, "up": 0, "peer": 24}
 

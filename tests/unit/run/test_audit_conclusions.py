@@ -10,9 +10,9 @@ from coterie.run.audit_messages import AuditedKey
 
 def key(name="weights", samples=20, summed=0):
     return AuditedKey(
-        kind="slot",
+        type="slot",
         key=name,
-        forms=("float32 (3,)",),
+        specs=("float32 (3,)",),
         phases=1,
         clients=2,
         bytes=1000,
@@ -31,7 +31,10 @@ def attack(auc, low, high):
     ("keys", "said"),
     [
         ([key()], "each vector among them stands for 20 samples or more (weights)."),
-        ([key(), key("mail", 1)], "Vectors of single samples left the clients (mail)"),
+        (
+            [key(), key("peer_message", 1)],
+            "Vectors of single samples left the clients (peer messages)",
+        ),
         ([key(samples=1, summed=10)], "of which the server reads sums over 10 clients or more."),
         ([key(samples=None)], "stands for is not known."),
     ],

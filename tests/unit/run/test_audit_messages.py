@@ -12,7 +12,7 @@ from coterie.run.audit_tables import messages_table
 
 
 def message(**changed):
-    sent = {"kind": "slot", "key": "sums", "form": "float64 (4, 3)", "clients": 2, "bytes": 96}
+    sent = {"type": "slot", "key": "sums", "spec": "float64 (4, 3)", "clients": 2, "bytes": 96}
     return {**sent, "samples": 5, "summed": 2, **changed}
 
 
@@ -26,18 +26,18 @@ def audited(tmp_path, *phases):
 def test_the_fewest_samples_and_the_smallest_sum_of_all_phases_count(tmp_path):
     phases = [
         [message()],
-        [message(samples=2, summed=1, clients=3, form="float64 (8, 3)")],
-        [message(samples=None), message(kind="record", key="points", samples=None)],
+        [message(samples=2, summed=1, clients=3, spec="float64 (8, 3)")],
+        [message(samples=None), message(type="gathered", key="points", samples=None)],
     ]
     slot, record = audited(tmp_path, *phases)
     assert (slot.samples, slot.summed, slot.clients) == (2, 1, 3)
     assert (slot.phases, slot.bytes) == (3, 3 * 96)
-    assert slot.forms == ("float64 (4, 3)", "float64 (8, 3)")
+    assert slot.specs == ("float64 (4, 3)", "float64 (8, 3)")
     assert (record.key, record.phases, record.samples) == ("points", 1, None)
 
 
 @pytest.mark.parametrize(
-    "changed", [{"key": 1}, {"clients": "x"}, {"samples": "5"}, {"bytes": None}, {"form": ["x"]}]
+    "changed", [{"key": 1}, {"clients": "x"}, {"samples": "5"}, {"bytes": None}, {"spec": ["x"]}]
 )
 def test_messages_of_other_kinds_are_refused(tmp_path, changed):
     with pytest.raises(DataError, match="its messages are damaged"):

@@ -7,13 +7,13 @@ from coterie.errors import ConfigError
 from coterie.run.precision_checks import check_precision
 
 GPU = ("cluster=local", "cluster.gpus_per_client=1", "executor=lightning", "precision=16-mixed")
-RECORD = ("privacy.dp.clip=1", "privacy.dp.noise_multiplier=1", "privacy.dp.unit=record")
+RECORD = ("privacy.dp.clip=1", "privacy.dp.noise_multiplier=1", "privacy.dp.unit=sample")
 
 
 @pytest.mark.parametrize(
     ("overrides", "why"),
     [
-        (("experiment=fedavg_digits", *RECORD), "privacy.dp.unit=record would clip the scaled"),
+        (("experiment=fedavg_digits", *RECORD), "privacy.dp.unit=sample would clip the scaled"),
         (("experiment=dcco_digits",), "method=DCCO has steps without a gradient to scale"),
         (("experiment=fedsc_digits",), "method=FedSC has steps without a gradient to scale"),
         (("experiment=fedavg_digits", "accelerator=cpu"), "clients train on the CPU, which has"),

@@ -57,27 +57,29 @@ def test_other_noise_is_refused(key):
 def test_another_minimum_is_refused():
     stored = dump_config(compose(*TINY))
     with pytest.raises(
-        ConfigError, match=r"had privacy\.minimum=2, this one has privacy\.minimum=1"
+        ConfigError, match=r"had privacy\.k_anonymity=2, this one has privacy\.k_anonymity=1"
     ):
-        check_same_run(stored, compose(*TINY, "privacy.minimum=1"))
+        check_same_run(stored, compose(*TINY, "privacy.k_anonymity=1"))
 
 
 def test_the_executor_may_change_between_those_of_equal_bits_only():
-    lightning, bare, stacked = (
-        compose(*TINY, f"executor={name}") for name in ("lightning", "bare", "stacked")
+    lightning, bare, vmapped = (
+        compose(*TINY, f"executor={name}") for name in ("lightning", "bare", "vmap")
     )
     assert check_same_run(dump_config(lightning), bare) == ""
-    with pytest.raises(ConfigError, match="had executor=bare, this one has executor=stacked"):
-        check_same_run(dump_config(lightning), stacked)
-    with pytest.raises(ConfigError, match="had executor=stacked, this one has executor=bare"):
-        check_same_run(dump_config(stacked), bare)
+    with pytest.raises(ConfigError, match="had executor=bare, this one has executor=vmap"):
+        check_same_run(dump_config(lightning), vmapped)
+    with pytest.raises(ConfigError, match="had executor=vmap, this one has executor=bare"):
+        check_same_run(dump_config(vmapped), bare)
 
 
 def test_the_size_of_a_stack_counts_where_there_is_one():
-    for name, refused in (("bare", False), ("stacked", True)):
-        one, other = (compose(*TINY, f"executor={name}", f"cluster.stack={n}") for n in (8, 9))
+    for name, refused in (("bare", False), ("vmap", True)):
+        one, other = (
+            compose(*TINY, f"executor={name}", f"cluster.vmap_clients={n}") for n in (8, 9)
+        )
         if not refused:
             assert check_same_run(dump_config(one), other) == ""
             continue
-        with pytest.raises(ConfigError, match=r"had cluster\.stack=8, this one has"):
+        with pytest.raises(ConfigError, match=r"had cluster\.vmap_clients=8, this one has"):
             check_same_run(dump_config(one), other)

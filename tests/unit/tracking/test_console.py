@@ -159,7 +159,7 @@ def test_a_round_of_several_phases_has_one_line_with_all_its_failures():
     assert terminal.lines == [line]
 
 
-def test_failed_turns_are_listed_up_to_five_a_round():
+def test_failed_tasks_are_listed_up_to_five_a_round():
     terminal = Terminal()
     for number in (1, 2):
         phase = Phase(name="x", stage="s", round=number)

@@ -32,7 +32,7 @@ def summary(**values):
 def write_client_rows(path, count):
     with path.open("w", newline="") as file:
         table = csv.writer(file)
-        table.writerow(["client", "samples", "turns", "failures", "loss", "seconds", "bytes_up"])
+        table.writerow(["client", "samples", "tasks", "failures", "loss", "seconds", "bytes_up"])
         for k in range(count):
             table.writerow([k, 10, 1, int(k == 1234), "" if k == 7 else k, 0.5, 1000])
 

@@ -22,9 +22,9 @@ from coterie.tracking.summary import Summary
 
 
 def summary(**changes):
-    facts = {"method": "FedMCC", "dataset": "digits", "rounds": 12, "clients": 5, "seed": 1}
-    facts |= {"commit": "0123abcd", "device": "2 cores"}
-    return Summary(**{"status": "completed", **facts, **changes})
+    details = {"method": "FedMCC", "dataset": "digits", "rounds": 12, "clients": 5, "seed": 1}
+    details |= {"commit": "0123abcd", "device": "2 cores"}
+    return Summary(**{"status": "completed", **details, **changes})
 
 
 def test_the_file_is_the_contract(tmp_path):

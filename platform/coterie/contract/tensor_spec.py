@@ -1,0 +1,66 @@
+"""The spec of what a client sends: shape, dtype and range, as a phase declares them."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+Length = int | range | None
+"""Of a dimension: exactly so long, one of these lengths, or any length."""
+
+LARGEST = 1e12
+"""The largest magnitude of a floating value without a range of its own; its square is finite."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorSpec:
+    """What a tensor, a message or a metric has to be; anything else is its client's failure.
+
+    Attributes:
+        shape: The length of each dimension; None for any shape. A metric has none.
+        dtype: The type, "floating" for any of real floating numbers, "real" for any of real
+            numbers. A metric is a number of Python or NumPy.
+        lowest: The smallest value; by default no integer is too small, and `-LARGEST` for others.
+        highest: The largest value, likewise.
+        per_sample: Whether `highest`, and `lowest` below 0, are to be multiplied by the client's
+            number of samples.
+    """
+
+    shape: tuple[Length, ...] | None = ()
+    dtype: torch.dtype | Literal["floating", "real"] = "floating"
+    lowest: float | None = None
+    highest: float | None = None
+    per_sample: bool = False
+
+
+Each = float | tuple["Each", ...]
+"""One value for all numbers, or nested tuples that are broadcast to them: `(1.0, 2.0)` has one for
+each column, `((1.0,), (2.0,))` one for each row."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bounds:
+    """What a sum over samples lies between, divided by the number of the client's samples.
+
+    Attributes:
+        highest: The largest value that one sample adds.
+        lowest: The smallest; by default `-highest`.
+    """
+
+    highest: Each
+    lowest: Each | None = None
+
+    def of(self, samples: int) -> tuple[Tensor, Tensor]:
+        """The bounds of a sum over so many samples."""
+        highest = torch.tensor(self.highest, dtype=torch.float64) * samples
+        if self.lowest is None:
+            return -highest, highest
+        return torch.tensor(self.lowest, dtype=torch.float64) * samples, highest
+
+
+ANY = TensorSpec(shape=None, dtype="real")
+"""The spec of what a phase names without declaring its spec."""
+
+UNIT_LENGTH = 1.01
+"""The largest coordinate of a vector of unit length, with room for rounding in half precision."""

@@ -1,0 +1,185 @@
+"""The fork server's process: forks a worker at each request.
+
+Ray itself is imported behind the fork: a fork has none of the threads that Ray starts.
+"""
+
+import atexit
+import contextlib
+import gc
+import json
+import logging
+import os
+import runpy
+import selectors
+import shutil
+import signal
+import socket
+import struct
+import sys
+import time
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+_STREAMS = 3
+_PATIENCE_S = 2.0
+"""How long who asks may be silent: others wait meanwhile."""
+_CREDENTIALS = struct.Struct("3i")
+"""Process, user and group of the other end of a socket."""
+
+
+def main() -> None:
+    """Import what an actor needs, then serve until standard input ends; a fork ends as a worker."""
+    import lightning  # noqa: F401
+
+    from coterie.execution.build import warm_up
+
+    warm_up()
+    descriptor, folder = sys.argv[1:]
+    _serve(socket.socket(fileno=int(descriptor)), 0, Path(folder))
+
+
+def run_fork(listener: socket.socket, ended: int, folder: Path) -> NoReturn:
+    """Serve in a fork of a driver, until the pipe ends; the driver's code is not returned to."""
+    os.setsid()
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    # Who reads the driver's output would wait for this process, and so would the local Ray, which
+    # ends with its standard input. Replaced, not closed: Python's objects close their own.
+    for descriptor in map(int, os.listdir("/proc/self/fd")):  # noqa: PTH208 - fds are numbers
+        if descriptor not in {listener.fileno(), ended, nowhere}:
+            with contextlib.suppress(OSError):  # that of the listing is closed
+                os.dup2(nowhere, descriptor, inheritable=descriptor < _STREAMS)
+    atexit._clear()
+    logging.getLogger().handlers.clear()
+    status = 1
+    try:
+        _serve(listener, ended, folder)
+        status = 0
+    except SystemExit as error:  # of a worker
+        status = error.code if isinstance(error.code, int) else int(error.code is not None)
+    except BaseException:  # noqa: BLE001 - the end of this process
+        traceback.print_exc()
+    finally:
+        atexit._run_exitfuncs()
+        os._exit(status)
+
+
+def _serve(listener: socket.socket, ended: int, folder: Path) -> None:
+    gc.collect()
+    gc.freeze()  # never looked at again, so it stays shared
+    with listener:
+        request = serve(listener, ended)
+    if request is None:
+        shutil.rmtree(folder)
+    else:
+        become(request)
+
+
+def serve(listener: socket.socket, ended: int) -> Mapping[str, Any] | None:
+    """Fork a process for each request.
+
+    Args:
+        listener: Takes requests.
+        ended: A pipe that nobody writes into; the fork server ends with it.
+
+    Returns:
+        The request, in a fork; None in the fork server, when every process that was forked is
+        killed.
+    """
+    waiting = selectors.DefaultSelector()
+    waiting.register(ended, selectors.EVENT_READ)
+    waiting.register(listener, selectors.EVENT_READ)
+    forks: dict[int, int] = {}
+    while True:
+        for key, _ in waiting.select():
+            if key.fd == ended:
+                for fork in forks:
+                    signal.pidfd_send_signal(fork, signal.SIGKILL)
+                return None
+            if key.fileobj is listener:
+                request, process = _accept(listener)
+                if process == 0:
+                    waiting.close()
+                    for descriptor in {*forks, ended} - set(range(_STREAMS)):
+                        os.close(descriptor)
+                    return request
+                if process is not None:
+                    fork = os.pidfd_open(process)
+                    forks[fork] = process
+                    waiting.register(fork, selectors.EVENT_READ)
+            else:  # a fork has ended
+                os.waitpid(forks.pop(key.fd), 0)
+                waiting.unregister(key.fd)
+                os.close(key.fd)
+
+
+def _accept(listener: socket.socket) -> tuple[Mapping[str, Any], int | None]:
+    """Take a request and fork.
+
+    Returns:
+        The request, and the id of the fork: 0 in the fork itself, None if the request has ended
+        before it was whole.
+    """
+    asking, _ = listener.accept()
+    streams: list[int] = []
+    with asking:
+        asking.settimeout(_PATIENCE_S)
+        received = _received(asking, streams) if _is_ours(asking) else b""
+        process = os.fork() if received.endswith(b"\n") and len(streams) == _STREAMS else None
+        if process == 0:
+            for number, stream in enumerate(streams):
+                os.dup2(stream, number)
+            _answer(asking)
+        for stream in streams:
+            os.close(stream)
+        return json.loads(received) if process == 0 else {}, process
+
+
+def _is_ours(asking: socket.socket, user: int | None = None) -> bool:
+    """Whether a process of this user asks, or of another one that is named."""
+    told = asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return bool(_CREDENTIALS.unpack(told)[1] == (os.getuid() if user is None else user))
+
+
+def _received(asking: socket.socket, streams: list[int]) -> bytes:
+    """Read a request and add its streams; it lacks its last byte if who asked has ended."""
+    received, ending = b"", time.monotonic() + _PATIENCE_S
+    with contextlib.suppress(OSError):  # it has ended, or is silent
+        received, descriptors, _, _ = socket.recv_fds(asking, 1 << 16, _STREAMS)
+        streams.extend(descriptors)
+        while received and not received.endswith(b"\n") and time.monotonic() < ending:
+            more = asking.recv(1 << 16)
+            if not more:
+                break
+            received += more
+    return received
+
+
+def _answer(asking: socket.socket) -> None:
+    """Say that this worker is there, or end it: Ray may have ended who asked, and awaits none."""
+    try:
+        asking.send(b"1")
+    except OSError:
+        os._exit(0)
+
+
+def become(request: Mapping[str, Any]) -> None:
+    """Run the program that was asked for as a new Python would, in this process."""
+    import numpy as np
+
+    os.setpgid(0, 0)  # Ray ends a worker's group with it
+    np.random.seed()  # noqa: NPY002 - else every fork would draw the same numbers
+    Path("/proc/self/oom_score_adj").write_text(request["out_of_memory"])
+    os.setpriority(os.PRIO_PROCESS, 0, request["niceness"])
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    os.chdir(request["folder"])
+    program = request["arguments"][0]
+    sys.argv = request["arguments"]
+    sys.path.insert(0, str(Path(program).parent))
+    runpy.run_path(program, run_name="__main__")
+
+
+if __name__ == "__main__":
+    main()

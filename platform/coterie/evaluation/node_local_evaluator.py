@@ -1,0 +1,88 @@
+"""Evaluate a run of node-local data: clients return only contingency tables."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+import numpy as np
+import torch
+
+from coterie.clustering.contingency import Table
+from coterie.config.schema import EvaluationConfig
+from coterie.contract.phase import ServerState
+from coterie.evaluation.clustering_metrics import ClusteringScores
+from coterie.evaluation.scorer import Evaluation, Scorer
+from coterie.execution.backend import Backend
+from coterie.execution.node_local_data import Tally
+from coterie.execution.packing import pack_server
+
+
+@dataclass
+class NodeLocalEvaluator(Scorer):
+    """Scores server states by the sum of the clients' contingency tables.
+
+    No samples, embeddings or assignments leave a client, so there are no probes, no k-means and no
+    figure of the embedding; a model without clusters has no score.
+
+    Attributes:
+        config: When to evaluate.
+        backend: Backend that reaches the clients.
+        clients: Number of clients.
+        classifies: Whether the model's head predicts classes; the metric then is the accuracy.
+        sent: Bytes of models sent down and of tables sent up so far.
+        missed: Clients that could not be reached so far.
+    """
+
+    config: EvaluationConfig
+    backend: Backend
+    clients: int
+    classifies: bool = False
+    sent: int = 0
+    missed: tuple[int, ...] = ()
+
+    @property
+    def group(self) -> str:
+        """The group of the metrics of `quick`."""
+        return "train" if self.classifies else "clustering"
+
+    def quick(self, server: ServerState) -> dict[str, float]:
+        """Clustering metrics on all clients' data: "acc", "nmi", "ari", "kappa"; {} without any."""
+        return self._scores(self._tables(server).get("train"))
+
+    def final(self, server: ServerState) -> Evaluation:
+        """Metrics on the training samples and, if clients have any, the test samples."""
+        tables = self._tables(server)
+        groups = {self.group: "train", "test" if self.classifies else "clustering_test": "test"}
+        metrics: Mapping[str, Mapping[str, float]] = {
+            group: self._scores(tables[split]) for group, split in groups.items() if split in tables
+        }
+        return Evaluation(
+            metrics=metrics,
+            embedding=torch.empty(0, 0),
+            assignments=None,
+            confidence=None,
+            table=tables.get("train"),
+        )
+
+    def _scores(self, table: Table | None) -> dict[str, float]:
+        if table is None or not table.sum():
+            return {}
+        if self.classifies:
+            return {"acc": float(np.trace(table) / table.sum())}
+        return asdict(ClusteringScores.from_table(table))
+
+    def _tables(self, server: ServerState) -> dict[str, Table]:
+        """Sums of the tables of the clients that can be reached, by split."""
+        told = self.backend.tally(server, range(self.clients))
+        model = sum(slot.nbytes for slot in pack_server(server).slots.values())
+        self.missed += tuple(client for client, tally in enumerate(told) if tally is None)
+        self.sent += sum(model + tally.nbytes for tally in told if tally is not None)
+        return sum_tables([tally for tally in told if tally is not None])
+
+
+def sum_tables(tallies: Sequence[Tally]) -> dict[str, Table]:
+    """Add up the clients' tables by split."""
+    sums: dict[str, Table] = {}
+    for tally in tallies:
+        for split, table in tally.tables.items():
+            sums[split] = sums[split] + table if split in sums else np.array(table)
+    return sums

@@ -1,0 +1,124 @@
+"""Whether modules can be trained as one with the results of each alone; what cannot is refused."""
+
+import contextlib
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from typing import Any
+
+from lightning import LightningModule
+from torch import Tensor
+from torch.optim import SGD, Adam, AdamW, Optimizer
+
+from coterie.execution.without_trainer import (
+    check_supported,
+    only_optimizer,
+    overrides,
+    unsupported,
+)
+
+_ELEMENTWISE = (SGD, Adam, AdamW)
+"""Optimisers whose step of a parameter's element depends on that element alone."""
+_REFUSED_HOOKS = (
+    "on_before_zero_grad",
+    "on_before_backward",
+    "on_after_backward",
+    "on_before_optimizer_step",
+)
+"""Hooks of a step, which would see the loss or the gradients of all clients."""
+_PLAIN = (bool, int, float, str, type(None))
+
+
+def check_vmappable(module: LightningModule) -> None:
+    """Raise a ConfigError if a module needs a Trainer, or hooks of its own in a step."""
+    check_supported(module, "vmap")
+    for hook in _REFUSED_HOOKS:
+        if overrides(module, hook):
+            raise unsupported(module, f"overrides {hook}", "vmap")
+
+
+def architecture(module: LightningModule) -> Hashable:
+    """What modules have in common that are trained as one."""
+    parameters, buffers = module.named_parameters(), module.named_buffers()
+    return (
+        type(module),
+        tuple((name, p.shape, p.dtype, p.requires_grad) for name, p in parameters),
+        tuple((name, b.shape, b.dtype) for name, b in buffers),
+    )
+
+
+def modes(module: LightningModule) -> tuple[bool, ...]:
+    """Whether each part is in train mode."""
+    return tuple(part.training for part in module.modules())
+
+
+def trained(module: LightningModule) -> tuple[bool, ...]:
+    """Whether each parameter takes a gradient."""
+    return tuple(parameter.requires_grad for parameter in module.parameters())
+
+
+def check_alike(modules: Sequence[LightningModule]) -> None:
+    """Check that no attribute differs: one module's counts for all.
+
+    Raises:
+        ConfigError: Naming the first that does.
+    """
+    first = _attributes(modules[0])
+    for module in modules[1:]:
+        own = _attributes(module)
+        if own != first:
+            name = next(n for n in {**first, **own} if first.get(n) != own.get(n))
+            raise unsupported(module, f"has another {name} for each client", "vmap")
+
+
+def vmapped_optimizer(
+    modules: Sequence[LightningModule], parameters: Mapping[str, Tensor]
+) -> Optimizer:
+    """The modules' optimiser over vmapped parameters.
+
+    Args:
+        modules: One per client.
+        parameters: Name to the parameters of all of them.
+
+    Raises:
+        ConfigError: If an optimiser is not elementwise, or they differ.
+    """
+    found, wanted = only_optimizer(modules[0], "vmap"), None
+    if type(found) not in _ELEMENTWISE:
+        raise unsupported(
+            modules[0], f"trains by {type(found).__name__}, not by SGD, Adam or AdamW", "vmap"
+        )
+    for module in modules:
+        optimizer = found if module is modules[0] else only_optimizer(module, "vmap")
+        names = {parameter: name for name, parameter in module.named_parameters()}
+        groups = [
+            {**group, "params": [names[parameter] for parameter in group["params"]]}
+            for group in optimizer.param_groups
+        ]
+        wanted = groups if wanted is None else wanted
+        if type(optimizer) is not type(found) or groups != wanted:
+            raise unsupported(module, "has another optimiser for each client", "vmap")
+    names = {parameter: name for name, parameter in modules[0].named_parameters()}
+    for group in found.param_groups:
+        group["params"] = [parameters[names[parameter]] for parameter in group["params"]]
+    return found
+
+
+@contextlib.contextmanager
+def refusing(module: LightningModule) -> Iterator[None]:
+    """Within it, what `vmap` cannot do is a ConfigError about the module."""
+    try:
+        yield
+    except RuntimeError as error:
+        reason = str(error).strip().partition("\n")[0]
+        if "vmap" not in reason and "atching rule" not in reason:
+            raise
+        raise unsupported(module, f"cannot be vmapped ({reason[:160]})", "vmap") from error
+
+
+def _attributes(module: LightningModule) -> dict[str, Any]:
+    """Part and name to value, of numbers, strings and truth values."""
+    return {
+        f"{place}.{name}".strip("."): value
+        for place, part in module.named_modules()
+        for name, value in vars(part).items()
+        if type(value) in _PLAIN
+    }

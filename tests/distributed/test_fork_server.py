@@ -1,0 +1,281 @@
+"""A local Ray's workers are forks of a fork server, and start as plain ones where there is none."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from pathlib import Path
+
+import psutil
+import pytest
+import ray
+
+from coterie.config.schema import ClusterConfig
+from coterie.distributed import fork_request
+from coterie.distributed.cluster import connect, disconnect
+from coterie.distributed.fork_server import ForkServer, worker_executable
+from tests.builders.ray_processes import left_of
+
+pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("no_cluster")]
+
+
+class Process:
+    """Tells about the process of the actor."""
+
+    def about(self):
+        score = Path("/proc/self/oom_score_adj").read_text()
+        return os.getpid(), os.getppid(), os.nice(0), int(score), "coterie.execution.build"
+
+    def has(self, module):
+        return module in sys.modules
+
+    def draw(self):
+        import numpy as np
+
+        return np.random.random()  # noqa: NPY002 - of the process
+
+
+@pytest.fixture
+def ours():
+    assert connect(ClusterConfig()) is True
+    yield
+    disconnect()
+
+
+def start():
+    return ray.remote(num_cpus=0.1)(Process).remote()
+
+
+def about(actor):
+    return ray.get(actor.about.remote(), timeout=60)
+
+
+def gone(*processes):
+    ending = time.monotonic() + 20
+    while left := [pid for pid in processes if Path("/proc", str(pid)).exists()]:
+        if time.monotonic() > ending:
+            return left
+        time.sleep(0.05)
+    return []
+
+
+def test_actors_are_forks_that_have_what_they_need(ours):
+    one, two = start(), start()
+    assert about(one)[1] == about(two)[1] == ForkServer.running.pid
+    assert about(one)[0] != about(two)[0]
+    for module in ("lightning", "coterie.execution.build", "torch._dynamo"):
+        assert ray.get(one.has.remote(module))
+    assert ray.get(one.draw.remote()) != ray.get(two.draw.remote())
+
+
+def test_a_fork_that_ends_is_no_zombie(ours):
+    one, two, three = start(), start(), start()
+    pids = [about(actor)[0] for actor in (one, two, three)]
+    ray.kill(one)
+    os.kill(pids[1], signal.SIGKILL)
+    assert gone(*pids[:2]) == []
+    assert about(three)[0] == pids[2]
+    assert about(start())[1] == ForkServer.running.pid
+
+
+def test_without_a_fork_server_workers_start_as_ever(ours):
+    forked = start()
+    first, parent, *kept = about(forked)
+    os.kill(ForkServer.running.pid, signal.SIGKILL)
+    while ForkServer.running.alive:
+        time.sleep(0.01)
+    plain = start()
+    assert about(plain)[1] != parent
+    assert about(plain)[2:] == tuple(kept)  # niceness, and whom the kernel kills first
+    assert about(forked)[0] == first  # who was there goes on
+
+
+@pytest.mark.slow
+def test_further_rays_of_a_process_use_the_same_fork_server(ours):
+    assert worker_executable() == worker_executable()
+    fork_server = ForkServer.running
+    disconnect()
+    assert connect(ClusterConfig()) is True
+    assert about(start())[1] == fork_server.pid
+    assert ForkServer.running is fork_server
+
+
+FORKS = """
+import atexit, os, sys
+import lightning
+from coterie.config.schema import ClusterConfig
+from coterie.distributed.startup import share_imports
+if sys.argv[1] == "late":
+    import ray
+atexit.register(print, "the end of the driver", flush=True)
+share_imports(ClusterConfig())
+from coterie.distributed.cluster import connect
+from coterie.distributed.fork_server import Template
+from tests.distributed.test_template import about, start
+import ray
+forked = Template.running
+connect(ClusterConfig())
+_, parent, *_ = about(start())
+print(forked is Template.running, parent == Template.running.pid, flush=True)
+os.kill(os.getpid(), 9) if sys.argv[1] == "killed" else None
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        ("ends", "True True\nthe end of the driver\n"),
+        pytest.param("killed", "True True\n", marks=pytest.mark.slow),
+        pytest.param("late", "False True\nthe end of the driver\n", marks=pytest.mark.slow),
+    ],
+)
+def test_a_driver_forks_it_before_it_imports_ray(how, told):
+    mark = f"COTERIE_TEST={uuid.uuid4().hex}"
+    done = subprocess.run(
+        [sys.executable, "-c", FORKS, how],
+        env={**os.environ, "COTERIE_TEST": mark.split("=")[1]},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.stdout == told, done.stderr
+    assert left_of(mark) == []
+
+
+def test_its_folder_goes_with_it():
+    fork_server = ForkServer(forked=False)
+    folder = Path(fork_server.executable.split()[-1]).parent
+    assert folder.stat().st_mode & 0o077 == 0  # nobody else can reach it
+    fork_server._process.stdin.close()
+    fork_server._process.wait(60)
+    assert not folder.exists()
+
+
+def test_what_it_imports_leaves_ray_out():
+    check = (
+        "import sys, lightning; from coterie.distributed import fork_server_process;"
+        "from coterie.execution.build import warm_up; warm_up(); sys.exit('ray' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
+
+
+def test_a_request_that_ends_early_makes_no_worker():
+    address = worker_executable().split()[-1]
+    with socket.socket(socket.AF_UNIX) as asking:
+        asking.connect(address)
+        asking.sendall(b'{"arguments": [')
+    with socket.socket(socket.AF_UNIX) as asking:  # whole, but without streams
+        asking.connect(address)
+        asking.sendall(json.dumps({"arguments": ["x"]}).encode() + b"\n")
+        assert asking.recv(1) == b""
+    assert ForkServer.running.alive
+
+
+def test_an_answer_that_comes_early_counts(tmp_path, monkeypatch):
+    def answer():
+        asking, _ = listener.accept()
+        with asking:
+            asking.recv(1 << 16)
+            asking.send(b"1")
+
+    def slowly(*arguments):
+        sent = send_fds(*arguments)
+        answering.join(10)
+        return sent
+
+    send_fds = socket.send_fds
+    monkeypatch.setattr(socket, "send_fds", slowly)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "socket"))
+        listener.listen()
+        answering = threading.Thread(target=answer)
+        answering.start()
+        assert fork_request._forked(str(tmp_path / "socket"), b"{}\n")
+
+
+def test_who_is_silent_keeps_nobody_waiting_for_long():
+    address = worker_executable().split()[-1]
+    with socket.socket(socket.AF_UNIX) as silent, socket.socket(socket.AF_UNIX) as asking:
+        silent.connect(address)
+        asking.settimeout(60)
+        asking.connect(address)
+        asking.sendall(b"{}\n")
+        assert asking.recv(1) == b""
+    assert ForkServer.running.alive
+
+
+def test_a_fork_server_that_was_stopped_is_asked_in_vain_and_workers_start(tmp_path, monkeypatch):
+    monkeypatch.setattr(fork_request, "_PATIENCE_S", 0.2)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "socket"))
+        listener.listen()
+        assert not fork_request._forked(str(tmp_path / "socket"), b"{}\n")
+
+
+def test_another_users_request_is_not_heard():
+    from coterie.distributed import fork_server_process
+
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        assert fork_server_process._is_ours(ours)
+        assert not fork_server_process._is_ours(ours, os.getuid() + 1)
+
+
+STOPPED = """
+import os, signal
+import lightning
+from coterie.config.schema import ClusterConfig
+from coterie.distributed.startup import begin_local_ray, share_imports
+begin_local_ray(ClusterConfig())
+share_imports(ClusterConfig())
+from coterie.distributed.cluster import connect
+from coterie.distributed.fork_server import Template
+connect(ClusterConfig())
+os.kill(Template.running.pid, signal.SIGSTOP)
+print("stopped", flush=True)
+"""
+
+
+def test_a_fork_server_that_was_stopped_keeps_no_ray_alive():
+    mark = f"COTERIE_TEST={uuid.uuid4().hex}"
+    done = subprocess.run(
+        [sys.executable, "-c", STOPPED],
+        env={**os.environ, "COTERIE_TEST": mark.split("=")[1]},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.stdout == "stopped\n", done.stderr
+    assert left_of(mark, seconds=30) == []
+
+
+@pytest.mark.slow
+def test_who_asks_and_ends_at_once_ends_only_its_own_worker(tmp_path):
+    fork_server = ForkServer(forked=False)
+    program = tmp_path / "worker.py"
+    program.write_text("import time; time.sleep(60)")
+    request = {
+        "arguments": [str(program)],
+        "environment": dict(os.environ),
+        "folder": str(tmp_path),
+        "niceness": 0,
+        "out_of_memory": "0",
+    }
+    with (tmp_path / "output").open("w") as output, socket.socket(socket.AF_UNIX) as asking:
+        asking.connect(fork_server.executable.split()[-1])
+        socket.send_fds(asking, [json.dumps(request).encode() + b"\n"], [output.fileno()] * 3)
+    with socket.socket(socket.AF_UNIX) as asking:  # answered, so the one before is over
+        asking.connect(fork_server.executable.split()[-1])
+        asking.sendall(b"{}\n")
+        assert asking.recv(1) == b""
+    assert fork_server.alive
+    assert gone(*(child.pid for child in psutil.Process(fork_server.pid).children())) == []
+    fork_server._process.stdin.close()
+    fork_server._process.wait(60)
