@@ -1,4 +1,4 @@
-"""The tables of results/concord.md, choosing.md and differential-privacy.md have the figures of their data."""
+"""The tables of pages with measured figures have the figures of their data."""
 
 import csv
 import re
