@@ -54,9 +54,9 @@ def help_text(*overrides: str) -> str:
     """Return the help of `coterie train`, at most 80 columns wide; alone, it fits 40 lines.
 
     Args:
-        overrides: `all`; or choices such as `method=fedmcc` and classes such as `method.target=mine:Mine`,
-            whose own keys are added. With an experiment, the values that the whole command line
-            sets are added, and the list of experiments is left out.
+        overrides: `all`; or choices such as `method=fedmcc`, and classes such as
+            `method.target=mine:Mine`, whose own keys are added. With an experiment, the values
+            that the whole command line sets are added, and the list of experiments is left out.
 
     Raises:
         ConfigError: If a choice does not exist, or its class cannot be imported.
