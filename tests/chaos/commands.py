@@ -34,8 +34,8 @@ _SIGNS = {
     "gcs_server": "/gcs_server ",
     "raylet": "/raylet ",
     "keeper": "coterie.distributed.head_process",
-    "agent of the node": "/agent.py ",
-    "agent of environments": "/runtime_env/agent/main.py ",
+    "agent of the node": "ray::DashboardAgent",
+    "agent of environments": "ray::RuntimeEnvAgent",
     "actor": "ray::ClientActor",
 }
 """Process to a part of its command line."""
