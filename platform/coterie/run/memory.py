@@ -85,9 +85,10 @@ def check_round(phase: Phase, server: ServerState, config: ClusterConfig, client
     store = min(_STORE * free, down + actors * sums) if actors else down
     needed = (1 + actors) * (down + sums) + store
     if needed > free:
+        where = f"the driver and {actors} actors" if actors else "this process"
         raise ConfigError(
-            f"A round of this model takes {needed / _GIB:.1f} GiB or more in the driver and {actors} "
-            f"actors, and {free / _GIB:.1f} are free; lower the sizes under method and encoder"
+            f"A round of this model takes {needed / _GIB:.1f} GiB or more in {where}, of which "
+            f"{free / _GIB:.1f} are free; lower the sizes under method and encoder"
             f"{', or cluster.num_actors' if actors > 1 else ''}."
         )
 
