@@ -1,4 +1,4 @@
-"""The tables of results/concord.md, choosing.md and privacy.md have the figures of their data."""
+"""The tables of results/concord.md, choosing.md and differential-privacy.md have the figures of their data."""
 
 import csv
 import re
@@ -89,7 +89,7 @@ def test_the_table_of_private_runs_is_the_datas() -> None:
         for row in measured
     ]
     named = ("FedAvg, 500", "FedAvg, 60,000", "k-means, 70,000", "Concord, 70", "Prototypes, 70")
-    shown = table_rows("privacy.md", *named)
+    shown = table_rows("differential-privacy.md", *named)
     assert [tuple(cells[2:]) for cells in shown] == wanted
     assert all(row["commit"] and row["command"] for row in measured)
 
@@ -101,7 +101,7 @@ def test_the_curve_of_private_clusters_is_the_datas() -> None:
         (row["method"], f"{float(row['epsilon']):.2g}" if row["epsilon"] else "none"): row["value"]
         for row in measured
     }
-    shown = table_rows("privacy.md", "Concord, by", "prototypes, by", "k-means on pixels, by")
+    shown = table_rows("differential-privacy.md", "Concord, by", "prototypes, by", "k-means on pixels, by")
     for method, cells in zip(("concord", "prototypes", "kmeans"), shown, strict=True):
         wanted = [value.get((method, at)) for at in ("0.46", "0.93", "1.9", "7.5", "none")]
         assert cells[1:] == [f"{float(v):.3f}" if v else "–" for v in wanted]
