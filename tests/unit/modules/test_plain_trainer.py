@@ -14,6 +14,7 @@ from lightning.pytorch.loggers import CSVLogger
 
 import modules
 from coterie.commands.compose import compose
+from coterie.commands.own_module import Federation
 from coterie.contract.method import TrainsModule
 from coterie.datamodules.digits import Digits
 from coterie.errors import ConfigError
@@ -136,3 +137,17 @@ def test_a_checkpoint_of_somebody_elses_class_is_not_imported(tmp_path: Path) ->
     assert torch.equal(
         again.online.encoder(torch.ones(2, 64)), module.online.encoder(torch.ones(2, 64))
     )
+
+
+def test_a_federation_takes_module_and_data_as_any_others(tmp_path: Path) -> None:
+    run = Federation(
+        module=built(SimCLR, batch_size=8, rounds=1, epochs=1),
+        data=digits(),
+        clients=2,
+        rounds=1,
+        alpha=1.0,
+        cluster={"backend": "serial"},
+        run_dir=tmp_path / "run",
+    ).run()
+    assert math.isfinite(run.history["loss_epoch"][0].as_py())
+    assert run.module(torch.rand(3, 1, 8, 8)).shape == (3, 6)
