@@ -46,6 +46,7 @@ from coterie.aggregation.stage import (
     Stage,
     StageTask,
     Start,
+    require_sum,
 )
 from coterie.contract.method import Method
 from coterie.contract.phase import Phase, WeightedUpdate, summed
@@ -114,6 +115,7 @@ class Masking(Stage):
         """Count masked contributions: one to every slot, larger than without."""
         if not task.phase_data:
             return sent
+        require_sum(sent, "privacy.secure_aggregation")
         masked = {slot: masked_bytes(layout) for slot, layout in task.layouts.items()}
         smallest = {key: n for key, n in sent.smallest.items() if key not in task.layouts}
         return replace(sent, bytes_up={**sent.bytes_up, **masked}, smallest=smallest)

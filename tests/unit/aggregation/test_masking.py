@@ -211,9 +211,9 @@ class GroupSums:
         return {"a": sums["a"]["x"]}
 
 
-def row(type_, **more):
+def row(kind, **more):
     given = {"key": "a", "spec": "", "clients": 3, "bytes": 9, "samples": 4, "total": 40}
-    return Sent(type=type_, **{**given, **more})
+    return Sent(type=kind, **{**given, **more})
 
 
 def test_the_audit_says_that_the_server_has_read_the_sum_alone():
