@@ -167,7 +167,7 @@ def as_trained(data: Mapping[str, Any]) -> dict[str, Any]:
     levels = own.pop("levels", None)
     if isinstance(levels, list | tuple):
         own["levels"] = tuple(levels)
-    return {"form": replace(pixel_format, **own), "measures": isinstance(levels, str | Mapping)}
+    return {"pixel_format": replace(pixel_format, **own), "measures": isinstance(levels, str | Mapping)}
 
 
 def _grey(images: NDArray[np.uint8]) -> NDArray[np.uint8]:

@@ -89,7 +89,7 @@ def test_a_turned_picture_is_counted_and_predicted_alike(tmp_path):
     samples = data.arrays().samples
     np.testing.assert_array_equal(samples[0], samples[1])
     assert check_data(data, tmp_path).halves["train"].tally.turned == 1
-    kept = as_trained({"exif": False, "background": "white", "frame": 2, "levels": [0, 9]})["form"]
+    kept = as_trained({"exif": False, "background": "white", "frame": 2, "levels": [0, 9]})["pixel_format"]
     assert (kept.exif, kept.background, kept.frame, kept.levels) == (False, "white", 2, (0, 9))
     as_stored = Fitting((1, 16, 24), images=True, mode="L", pixel_format=PixelFormat(exif=False))
     one = as_stored.pictures([path / "b.png"], ["b"])

@@ -68,12 +68,12 @@ def test_what_cannot_be_rotated_is_refused(shape: tuple[int, ...]) -> None:
 def test_only_the_declared_networks_cross_and_clients_keep_nothing(kind, ran: Federated) -> None:
     federated = ran if kind is RotPred else federate(tiny_workload(SpecLoss.Config(**SMALL)))
     slots = {"encoder", "projector"} | ({"rotation"} if kind is RotPred else set())
-    for turn in federated.spy.turns:
-        assert set(turn.slots) == set(turn.outcome.up) == slots
-        assert not turn.outcome.gathered
-        assert not turn.outcome.peer_messages
-        assert set(turn.outcome.metrics) == {"loss"}
-        assert turn.outcome.state is None
+    for task in federated.spy.tasks:
+        assert set(task.slots) == set(task.outcome.up) == slots
+        assert not task.outcome.gathered
+        assert not task.outcome.peer_messages
+        assert set(task.outcome.metrics) == {"loss"}
+        assert task.outcome.state is None
 
 
 def test_the_defaults_are_those_of_orchestras_baselines() -> None:
