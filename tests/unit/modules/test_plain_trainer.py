@@ -97,8 +97,8 @@ def test_no_module_is_left_out() -> None:
 def test_without_a_seed_views_come_from_the_global_generator(tmp_path: Path) -> None:
     found = []
     for seed in (1, 1, 2):
-        seed_everything(seed, verbose=False)
         module = built(SimCLR)
+        seed_everything(seed, verbose=False)
         plain(tmp_path, enable_checkpointing=False).fit(module, datamodule=digits())
         found.append(module.online.projector.layers[0].weight)
     assert torch.equal(found[0], found[1])
@@ -121,7 +121,7 @@ def test_a_configs_module_and_data(tmp_path: Path) -> None:
     module, data = as_lightning(compose("experiment=fedbyol_digits", *small))
     assert [len(batch["samples"]) for batch in data.train_dataloader()] == [16, 16, 8]
     plain(tmp_path, enable_checkpointing=False).fit(module, datamodule=data)
-    with pytest.raises(ConfigError, match="method=KFed: its clients train no module"):
+    with pytest.raises(ConfigError, match="method=KFED: its clients train no module"):
         as_lightning(compose("experiment=kfed_digits"))
 
 
