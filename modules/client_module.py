@@ -54,7 +54,7 @@ class ClientModule(LightningModule):
         return terms
 
     @classmethod
-    def load_from_checkpoint(cls, checkpoint_path: Any, *given: Any, **named: Any) -> Any:  # type: ignore[override]
+    def load_from_checkpoint(cls, checkpoint_path: Any, *given: Any, **named: Any) -> Any:
         """Load what a Trainer has saved; nothing in the file is run.
 
         Raises:

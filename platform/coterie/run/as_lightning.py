@@ -30,7 +30,7 @@ def as_lightning(config: RunConfig) -> tuple[LightningModule, LightningDataModul
     if not isinstance(data, LightningDataModule):
         name = target_of(config.data)
         raise ConfigError(f"data={name}: it is no LightningDataModule; choose a data set that is.")
-    data.batch_size = getattr(config.method, "batch_size", 128)
+    data.batch_size = getattr(config.method, "batch_size", 128)  # type: ignore[attr-defined]
     task = task_of(config, data.arrays())  # type: ignore[attr-defined]  # as all data has
     method = load_target(target_of(config.method))(config.method, task)
     if not isinstance(method, TrainsModule):
