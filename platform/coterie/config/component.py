@@ -202,10 +202,13 @@ def _parse_nested(value: Any, info: ValidationInfo) -> Any:
         raise ValueError(f"{key}={first['input']!r}: {first['msg']}") from error
 
 
+def dumped(component: Component) -> dict[str, Any]:
+    """A component as plain values, which `parse_component` reads."""
+    return {"target": target_of(component), **component.model_dump(mode="json")}
+
+
 def _dump_nested(value: Component | None) -> Any:
-    if value is None:
-        return None
-    return {"target": target_of(value), **value.model_dump(mode="json")}
+    return None if value is None else dumped(value)
 
 
 NestedComponent = Annotated[

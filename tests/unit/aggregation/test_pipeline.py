@@ -8,8 +8,15 @@ from tests.builders.remembering import Remembering
 
 
 def test_a_stages_tensors_stay_at_the_server_and_with_each_client(monkeypatch):
-    received = []
-    server = Messenger.server
+    received, states = [], set()
+    server, client = Messenger.server, Messenger.client
+    monkeypatch.setattr(
+        Messenger,
+        "client",
+        lambda self, one, phase, slots: (
+            states.update(one.state or ()) or client(self, one, phase, slots)
+        ),
+    )
     monkeypatch.setattr(
         Messenger,
         "server",
@@ -28,6 +35,7 @@ def test_a_stages_tensors_stay_at_the_server_and_with_each_client(monkeypatch):
         2: 3.0,
     }
     assert {c: float(t["tasks"]) for c, t in kept.items()} == {0: 4.0, 1: 4.0, 2: 3.0}
+    assert states == {"memory", "tasks"}
     assert received == [set(), {"total"}, set(), {"total"}]
 
 
