@@ -37,7 +37,7 @@ from coterie.contract import (
 )
 from coterie.contract.clusterer import Clusterer
 from coterie.contract.loaders import LoaderSamples, loader_of, split_held_out
-from coterie.contract.own_module import Training, check_module, copy_of
+from coterie.contract.own_module import Training, check_module, copy_of, has_step
 from coterie.contract.seeds import seeded_everywhere
 from coterie.errors import ConfigError, reason
 from coterie.modules.strategies.strategy import Local, Strategy, corrected
@@ -102,6 +102,11 @@ class Lightning(Method):
             """
             self._object, self._callbacks, self._trainer = module, callbacks, dict(trainer)
 
+        @property
+        def followers(self) -> tuple[Any, ...]:
+            """The Lightning callbacks that a Python program gave."""
+            return self._callbacks
+
     def __init__(self, config: Config, task: Task) -> None:
         self._config, self.rounds, self._built = config, config.rounds, None
         if not isinstance(config.strategy, Strategy | None):
@@ -127,6 +132,11 @@ class Lightning(Method):
         with seeded_everywhere(seed):
             module = self._fresh()
         check_module(module, self.trainer_arguments)
+        if self._config.holdout and not has_step(module, "validation_step"):
+            raise ConfigError(
+                f"holdout={self._config.holdout:g}: {type(module).__name__} has no "
+                "validation_step; write one, or leave holdout out."
+            )
         self._check_personal(module)
         slots: dict[str, Tensors] = {SHARED: self._rules.slot(module, SHARED)}
         if not slots[SHARED]:

@@ -124,6 +124,11 @@ def own_base(value: object, name: str = "LightningModule") -> type | None:
     return found[-1] if found else None
 
 
+def has_step(module: object, hook: str) -> bool:
+    """Whether a module has a hook of its own, such as `validation_step`."""
+    return getattr(type(module), hook) is not getattr(own_base(module), hook)
+
+
 def check_module(module: Any, arguments: Mapping[str, Any]) -> None:
     """Refuse what no Trainer can train, and arguments of the Trainer that the run decides.
 
@@ -134,7 +139,7 @@ def check_module(module: Any, arguments: Mapping[str, Any]) -> None:
     if base is None:
         raise ConfigError(f"module: {kind} is no LightningModule; inherit from one.")
     for hook in ("training_step", "configure_optimizers"):
-        if getattr(type(module), hook) is getattr(base, hook):
+        if not has_step(module, hook):
             raise ConfigError(f"module: {kind} has no {hook}; write one.")
     known = inspect.signature(Trainer.__init__).parameters
     for key in arguments:

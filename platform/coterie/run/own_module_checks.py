@@ -30,19 +30,31 @@ def check_own_module(config: RunConfig, method: Method, data: DataArrays) -> Non
             "data.target=package.module:Class."
         )
     if config.executor != "lightning":
-        raise ConfigError(
-            f"executor={config.executor}: a module of your own may need its Trainer; use "
-            "executor=lightning."
-        )
+        _check_executor(config, method)
     if config.compile is not None:
         raise ConfigError("compile: compile parts in the module itself, by torch.compile.")
     _check_strategy(config, method)
+    devices, gpus = method.trainer_arguments.get("devices", 1), config.cluster.gpus_per_client
+    if isinstance(devices, int) and 0 < gpus < devices:
+        raise ConfigError(
+            f"trainer.devices={devices}: an actor has cluster.gpus_per_client={gpus:g}; set it to "
+            f"{devices}."
+        )
     for key in _UNSCORED:
         if getattr(config.evaluation, key):
             raise ConfigError(
                 f"evaluation.{key}: a module of your own is evaluated by its validation_step and "
                 "test_step; leave it out."
             )
+
+
+def _check_executor(config: RunConfig, method: FederatesModule) -> None:
+    """Refuse what needs a Trainer; of the module itself, the first training does so."""
+    needs = [*method.trainer_arguments]
+    needs += ["keep_optimizer"] if getattr(config.method, "keep_optimizer", False) else []
+    needs += ["callbacks"] if getattr(config.method, "followers", ()) else []
+    if needs:
+        raise ConfigError(f"executor={config.executor}: {needs[0]} needs a Trainer; leave it out.")
 
 
 def _check_strategy(config: RunConfig, method: FederatesModule) -> None:
