@@ -127,6 +127,11 @@ class Lightning(Method):
         """The user's arguments for the Trainer."""
         return {**self._config.trainer, **self._config._trainer}
 
+    @property
+    def personal(self) -> tuple[str, ...]:
+        """Patterns of the layers that stay with each client."""
+        return self._config.personal
+
     def init(self, sizes: Mapping[int, int], seed: int) -> ServerState:
         """The values of the given object, or those of a module built from the run's seed."""
         with seeded_everywhere(seed):

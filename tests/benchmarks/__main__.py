@@ -11,6 +11,7 @@ from tests.benchmarks import (
     masks,
     memory,
     rounds,
+    sizes,
     small_clients,
     startup,
     states,
@@ -23,7 +24,7 @@ BENCHMARKS = {
     benchmark.__name__.rpartition(".")[2]: benchmark
     for benchmark in (
         *(local_training, small_clients, rounds, fedavg, startup, large_batches),
-        *(streaming, masks, checkpoints, whole_command, states, memory),
+        *(streaming, masks, checkpoints, whole_command, states, memory, sizes),
         *(compiled, threads_or_actors),
     )
 }

@@ -53,7 +53,7 @@ class Watch:
         self.store.append(store_mb())
 
 
-def measure(clients, rounds, kept=0, every=0):
+def measure(clients, rounds, kept=0, every=0, elements=500_000):
     """Run so many rounds; what was seen before the first and after each.
 
     Args:
@@ -61,11 +61,12 @@ def measure(clients, rounds, kept=0, every=0):
         rounds: Number of rounds.
         kept: Float32 numbers of each client's state.
         every: Rounds between checkpoints; 0: one at the end.
+        elements: Float32 numbers of the model.
     """
     watch = Watch()
     with tempfile.TemporaryDirectory() as folder:
         config = RunConfig(
-            method=NoOp.Config(rounds=rounds, kept=kept),
+            method=NoOp.Config(rounds=rounds, kept=kept, elements=elements),
             data=Rows.Config(samples=2 * clients),
             partition=Pairs(clients=clients),
             encoder=MLP(),

@@ -1,8 +1,8 @@
-"""Whole turns of clients with 50 samples, batch 10: Coterie's worker against a bare loop.
+"""Whole tasks of clients with 50 samples, batch 10: Coterie's worker against a bare loop.
 
 The model is FedAvg's two-convolution net. Both load the server's weights, train one epoch by SGD
 0.1 and give the weights back; ours also resets, checks, and folds into the exact sums. They take
-turns in one process; ratios are medians of turns' pairs, in CPU time, which other work on the
+tasks in one process; ratios are medians of tasks' pairs, in CPU time, which other work on the
 machine disturbs least, and in wall-clock time.
 """
 
@@ -28,12 +28,12 @@ from coterie.modules.fedavg import Classification, FedAvg
 from coterie.networks.encoders import ConvNet2
 from tests.builders.federation import tiny_workload
 
-TITLE = "Turns of clients of 50 samples, batch 10, one thread"
+TITLE = "Tasks of clients of 50 samples, batch 10, one thread"
 SAMPLES, SHARE, ROUNDS = 50, 5, 60
 NAMES = {
     "bare": "bare PyTorch",
     "fit": "Coterie's plain loop",
-    "turn": "Coterie's whole turn: checks, exact sums",
+    "task": "Coterie's whole task: checks, exact sums",
 }
 
 
@@ -51,7 +51,7 @@ def workload():
 
 
 def bare(module, images, labels, state):
-    """The same turn without anything around it."""
+    """The same task without anything around it."""
     with torch.no_grad():
         for parameter, value in zip(module.parameters(), state, strict=True):
             parameter.copy_(value)
@@ -66,8 +66,8 @@ def bare(module, images, labels, state):
     return [parameter.detach().clone() for parameter in module.parameters()]
 
 
-class Turns:
-    """The same clients' turns by three ways."""
+class Tasks:
+    """The same clients' tasks by three ways."""
 
     def __init__(self):
         self._load = load = workload()
@@ -104,8 +104,8 @@ class Turns:
 
 
 def measure(rounds):
-    """CPU and wall-clock seconds of a turn in each round: {name: [(cpu, wall)]}."""
-    tasks = Turns()
+    """CPU and wall-clock seconds of a task in each round: {name: [(cpu, wall)]}."""
+    tasks = Tasks()
     seconds = {name: [] for name in NAMES}
     for number in range(rounds + 1):
         clients = [(number * SHARE + i) % (10_000 // SAMPLES) for i in range(SHARE)]
@@ -120,12 +120,12 @@ def measure(rounds):
 
 
 def table():
-    """Milliseconds of a turn, and the ratio to the bare loop, as a Markdown table."""
+    """Milliseconds of a task, and the ratio to the bare loop, as a Markdown table."""
     torch.set_num_threads(1)
     torch.utils.deterministic.fill_uninitialized_memory = False  # as in every worker
     seconds = {name: np.array(values) for name, values in measure(ROUNDS).items()}
     rows = [
-        "| turn by | CPU, ms | wall, ms | CPU ratio | wall ratio |",
+        "| task by | CPU, ms | wall, ms | CPU ratio | wall ratio |",
         "| --- | --- | --- | --- | --- |",
     ]
     for name, values in seconds.items():

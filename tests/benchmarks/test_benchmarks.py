@@ -21,7 +21,7 @@ def test_large_batches_take_both_kinds_of_step():
         assert seen["peak"] > 100
 
 
-def test_small_clients_take_turns():
+def test_small_clients_run_their_tasks():
     seconds = small_clients.measure(2)
     assert {name: len(values) for name, values in seconds.items()} == dict.fromkeys(seconds, 2)
 

@@ -10,6 +10,7 @@ went wrong.
 import json
 import os
 import random
+import signal
 import sys
 import time
 import traceback
@@ -29,6 +30,10 @@ from tests.chaos.kills import KILLS
 
 KINDS: Mapping[str, Callable[[random.Random, Path], str]] = {**FILES, **KILLS}
 """Kind to a trial: it draws from the generator, works in the folder and says how it ended."""
+_TURN = (*(6 * tuple(FILES)), *KILLS)
+"""Trials with files take a second, those with killed processes a minute or two."""
+_LIMIT_S = 1200
+"""A trial that takes longer hangs."""
 
 
 class Chaos(Component):
@@ -37,7 +42,7 @@ class Chaos(Component):
     minutes: PositiveFloat = 60.0
     seed: int = Field(default_factory=lambda: time.time_ns() % 2**31)
     trials: PositiveInt | None = None
-    kinds: tuple[str, ...] = tuple(KINDS)
+    kinds: tuple[str, ...] = _TURN
     out: str = "build/chaos"
 
 
@@ -61,11 +66,19 @@ def trial(kind: str, seed: int, folder: Path) -> dict[str, Any]:
     """Run one trial; its result starts with "WRONG" if it did not end as it has to."""
     began, place = time.monotonic(), folder / f"{kind}-{seed}"
     place.mkdir(exist_ok=True)
+    signal.signal(signal.SIGALRM, _hangs)
+    signal.alarm(_LIMIT_S)
     try:
         result = KINDS[kind](random.Random(seed), place)
     except Exception:  # noqa: BLE001 - that is what is looked for
         result = f"WRONG: {traceback.format_exc()}"
+    finally:
+        signal.alarm(0)
     return {"kind": kind, "seed": seed, "result": result, "seconds": time.monotonic() - began}
+
+
+def _hangs(number: int, frame: object) -> None:
+    raise TimeoutError(f"The trial took longer than {_LIMIT_S} s.")
 
 
 def table(rows: list[dict[str, Any]]) -> str:

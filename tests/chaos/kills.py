@@ -1,22 +1,34 @@
 """Trials with killed processes and lying clients: the bits are those of the undisturbed run."""
 
 import signal
+import time
 from functools import cache
 from pathlib import Path
 from random import Random
+from typing import Any
 
 from tests.builders.every_method import CHOICES, small
 from tests.builders.runs import SMALL
+from tests.chaos.commands import KILLED, killed
 from tests.distributed import test_faults_on_ray as faults
-from tests.distributed import test_lost_cluster as lost
 from tests.runs import test_driver_killed as driver
 from tests.runs import test_misbehaviour as misbehaviour
+
+_SERVER = ("cluster.server=actor", "cluster.cpus_per_client=0.5")
+"""So that the server's actor fits beside two clients' on two CPUs."""
 
 
 def actor(draw: Random, folder: Path) -> str:
     """An actor of any method, killed in a random phase."""
     choice = draw.choice(CHOICES)
     _, cost = faults.sweep(1, seed=draw.random(), keys=small(choice))
+    return "same bits, a call lost" if cost else "same bits"
+
+
+def masked_actor(draw: Random, folder: Path) -> str:
+    """An actor whose clients' sums are masked."""
+    keys = (*small("fedavg"), "privacy.secure_aggregation=true")
+    _, cost = faults.sweep(1, seed=draw.random(), keys=keys)
     return "same bits, a call lost" if cost else "same bits"
 
 
@@ -28,8 +40,7 @@ def stopped_actor(draw: Random, folder: Path) -> str:
 
 def server(draw: Random, folder: Path) -> str:
     """The server's actor."""
-    keys = (*SMALL, "cluster.server=actor")
-    faults.sweep(1, seed=draw.random(), keys=keys, victim="server")
+    faults.sweep(1, seed=draw.random(), keys=(*SMALL, *_SERVER), victim="server")
     return "same bits"
 
 
@@ -39,30 +50,22 @@ def run_driver(draw: Random, folder: Path) -> str:
     keys = (*small(choice), *driver.EVERY)
     expected, seconds = _undisturbed(choice, folder.parent)
     driver.kill_until_done(folder / "run", seconds, draw, kills=3, keys=keys)
-    if driver.gave(folder / "run") != expected:
-        return f"WRONG: other bits ({choice})"
+    found = driver.gave(folder / "run")
+    if wrong := [part for part in expected if found[part] != expected[part]]:
+        return f"WRONG: another {wrong[0]} ({choice})"
     return "same bits, resumed"
 
 
 @cache
-def _undisturbed(choice: str, folder: Path) -> tuple[object, float]:
-    import time
-
+def _undisturbed(choice: str, folder: Path) -> tuple[dict[str, Any], float]:
     began, run_dir = time.monotonic(), folder / f"whole-{choice}"
     driver.in_a_process(run_dir, keys=(*small(choice), *driver.EVERY))
     return driver.gave(run_dir), time.monotonic() - began
 
 
-def control(draw: Random, folder: Path) -> str:
-    """`gcs_server` or the raylet."""
-    victim, phase = draw.choice(("gcs_server", "raylet")), draw.randrange(4)
-    lost.check_killed(victim, phase, folder / "run", _whole(folder.parent))
-    return "same bits, resumed"
-
-
-@cache
-def _whole(folder: Path) -> object:
-    return lost.finished(folder / "whole")
+def process(draw: Random, folder: Path) -> str:
+    """Any process of a command on a local Ray, at any moment of it."""
+    return killed(draw.choice(KILLED), draw, folder)
 
 
 def client(draw: Random, folder: Path) -> str:
@@ -73,10 +76,11 @@ def client(draw: Random, folder: Path) -> str:
 
 
 KILLS = {
+    "process": process,
     "actor": actor,
+    "masked_actor": masked_actor,
     "stopped_actor": stopped_actor,
     "server": server,
     "driver": run_driver,
-    "control": control,
     "client": client,
 }

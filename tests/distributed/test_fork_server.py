@@ -115,13 +115,13 @@ if sys.argv[1] == "late":
 atexit.register(print, "the end of the driver", flush=True)
 share_imports(ClusterConfig())
 from coterie.distributed.cluster import connect
-from coterie.distributed.fork_server import Template
-from tests.distributed.test_template import about, start
+from coterie.distributed.fork_server import ForkServer
+from tests.distributed.test_fork_server import about, start
 import ray
-forked = Template.running
+forked = ForkServer.running
 connect(ClusterConfig())
 _, parent, *_ = about(start())
-print(forked is Template.running, parent == Template.running.pid, flush=True)
+print(forked is ForkServer.running, parent == ForkServer.running.pid, flush=True)
 os.kill(os.getpid(), 9) if sys.argv[1] == "killed" else None
 """
 
@@ -235,9 +235,9 @@ from coterie.distributed.startup import begin_local_ray, share_imports
 begin_local_ray(ClusterConfig())
 share_imports(ClusterConfig())
 from coterie.distributed.cluster import connect
-from coterie.distributed.fork_server import Template
+from coterie.distributed.fork_server import ForkServer
 connect(ClusterConfig())
-os.kill(Template.running.pid, signal.SIGSTOP)
+os.kill(ForkServer.running.pid, signal.SIGSTOP)
 print("stopped", flush=True)
 """
 

@@ -5,13 +5,16 @@ import shutil
 import signal
 import stat
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
 import ray
+from ray._private import services
 
 from coterie.config.schema import ClusterConfig
 from coterie.distributed import session_folder
+from coterie.distributed.address import clusters_here
 from coterie.distributed.cluster import connect, disconnect
 from coterie.distributed.local_ray import LocalRay
 from coterie.distributed.session_folder import SessionFolder
@@ -124,7 +127,35 @@ def test_a_place_that_does_not_do_is_passed_over(monkeypatch, path):
     folder.close()
 
 
-def test_a_place_where_everybody_may_rename_is_refused(place):
+@pytest.mark.parametrize("inner", ["", "own", "link"])
+def test_a_place_where_everybody_may_rename_is_refused(place, monkeypatch, inner):
     place.chmod(0o777)
-    with pytest.raises(RunError, match=r"chmod \+t"):
+    (place / "own").mkdir(mode=0o700)
+    (place / "link").symlink_to(place / "own")
+    monkeypatch.setenv("RAY_TMPDIR", str(place / inner))
+    with pytest.raises(RunError, match=rf"may rename what is in {place}; chmod \+t that"):
         SessionFolder()
+
+
+@as_root
+def test_a_cluster_that_another_user_pretends_to_have_is_not_found():
+    name, flag = "/ray/core/src/ray/raylet/raylet", "--gcs-address=127.0.0.1:1"
+    pretends = subprocess.Popen(
+        [name, "-c", "sleep 60; :", flag], executable="/bin/sh", user=NOBODY, group=NOBODY
+    )
+    try:
+        while name.encode() not in Path(f"/proc/{pretends.pid}/cmdline").read_bytes():
+            time.sleep(0.01)
+        services.find_gcs_addresses.cache_clear()
+        assert "127.0.0.1:1" in services.find_gcs_addresses()  # Ray itself would join it
+        assert "127.0.0.1:1" not in clusters_here()
+    finally:
+        pretends.kill()
+        pretends.wait()
+    own = subprocess.Popen([name, "-c", "sleep 60; :", flag], executable="/bin/sh")
+    try:
+        while "127.0.0.1:1" not in clusters_here():
+            time.sleep(0.01)
+    finally:
+        own.kill()
+        own.wait()

@@ -1,4 +1,4 @@
-"""The tables of results/concord.md, choosing.md and privacy.md have the figures of their data."""
+"""The tables of pages with measured figures have the figures of their data."""
 
 import csv
 import re
@@ -89,7 +89,7 @@ def test_the_table_of_private_runs_is_the_datas() -> None:
         for row in measured
     ]
     named = ("FedAvg, 500", "FedAvg, 60,000", "k-means, 70,000", "Concord, 70", "Prototypes, 70")
-    shown = table_rows("privacy.md", *named)
+    shown = table_rows("differential-privacy.md", *named)
     assert [tuple(cells[2:]) for cells in shown] == wanted
     assert all(row["commit"] and row["command"] for row in measured)
 
@@ -101,7 +101,9 @@ def test_the_curve_of_private_clusters_is_the_datas() -> None:
         (row["method"], f"{float(row['epsilon']):.2g}" if row["epsilon"] else "none"): row["value"]
         for row in measured
     }
-    shown = table_rows("privacy.md", "Concord, by", "prototypes, by", "k-means on pixels, by")
+    shown = table_rows(
+        "differential-privacy.md", "Concord, by", "prototypes, by", "k-means on pixels, by"
+    )
     for method, cells in zip(("concord", "prototypes", "kmeans"), shown, strict=True):
         wanted = [value.get((method, at)) for at in ("0.46", "0.93", "1.9", "7.5", "none")]
         assert cells[1:] == [f"{float(v):.3f}" if v else "–" for v in wanted]
@@ -156,3 +158,23 @@ def test_the_table_of_clients_that_share_a_gpu_is_its_datas() -> None:
     ]
     ways = [f"{line['processes']} | {line['views']}" for line in lines]
     assert table_rows("benchmarks.md", *ways) == wanted
+
+
+def test_the_table_of_loss_against_bytes_is_the_datas() -> None:
+    with (DOCS / "results" / "data" / "compression.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    shown = table_rows("benchmarks.md", "none", "`int8`", "`topk`")
+    whole = int(rows[0]["bytes_up"])
+    for place, cells in enumerate(shown):
+        runs = rows[3 * place : 3 * place + 3]
+        assert [run["seed"] for run in runs] == ["0", "1", "2"]
+        assert cells[0].startswith((runs[0]["compression"], f"`{runs[0]['compression']}`"))
+        means = [
+            f"{sum(float(run[key]) for run in runs) / 3:.3f}"
+            for key in ("loss", "loss_without_at_these_bytes", "test_acc")
+        ]
+        up = int(runs[0]["bytes_up"])
+        found = [cells[3], means[1] if cells[4] == "–" else cells[4], cells[5]]
+        assert cells[1:3] == [f"{up / 1e6:.2f}", f"{whole / up:.1f}"]
+        assert found == means
+    assert len(rows) == 3 * len(shown)

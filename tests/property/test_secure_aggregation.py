@@ -110,12 +110,12 @@ def large(clients, size=20_000):
 
 
 def test_what_a_process_holds_and_what_the_driver_gets_is_uniform():
-    processes, order, given = large(3)
+    processes, run, given = large(3)
     held = [masked.vector.copy() for masked in processes.held.calls.values()]
-    open_sums(processes.exchange, order, processes.clients, last=True)
+    open_sums(processes.exchange, run, processes.clients, last=True)
     masked = sent(processes, "mask")
     assert len(masked) == 3
-    plain = encode(unmasked([given], order.layouts), order.layouts)
+    plain = encode(unmasked([given], run.layouts), run.layouts)
     assert uniform(plain) < 1e-12  # the test sees what is not masked
     for vector in (*held, *masked.values()):
         assert uniform(vector) > 1e-6
@@ -157,12 +157,12 @@ def test_fewer_shares_fit_every_secret(secret, other):
 
 def test_one_client_cannot_be_read_from_all_that_the_driver_saw_and_one_share_too_few():
     clients, victim = 5, 2
-    processes, order, given = large(clients, size=500)
+    processes, run, given = large(clients, size=500)
     seeds = {c: masked.parties[c].seed for c, masked in processes.held.calls.items()}
-    open_sums(processes.exchange, order, processes.clients, last=True)
+    open_sums(processes.exchange, run, processes.clients, last=True)
     revealed = {c: shares[c] for c, shares in sent(processes, "reveal").items()}
     masked = sent(processes, "mask")[victim]
-    plain = encode(unmasked([given], order.layouts), order.layouts)
+    plain = encode(unmasked([given], run.layouts), run.layouts)
     own = {by + 1: revealed[by][victim] for by in revealed}
     needed = threshold(clients)
     assert combine(own, factors(sorted(own)[:needed]), KEY_BYTES) == seeds[victim]

@@ -240,9 +240,9 @@ def test_clients_tell_nothing_about_their_training(keys, tmp_path):
 def test_clients_do_not_tell_how_large_their_clusters_are(tmp_path, monkeypatch):
     told = []
 
-    def seen(order, result):
+    def seen(request, result):
         told.extend(done.smallest for done in result.client_results if done.bytes_up)
-        return sent_in(order, result)
+        return sent_in(request, result)
 
     monkeypatch.setattr(loop, "sent_in", seen)
     train(tmp_path / "run", *KMEANS)

@@ -49,16 +49,17 @@ def in_a_process(run_dir, seconds=None, keys=RUN):
 
 
 def gave(run_dir):
-    """Everything a run gives: model, clusters, metrics but for times, summary but for times."""
+    """Everything a run gives by name: all but times, and the state of this tree."""
     rows = [json.loads(line) for line in (run_dir / "metrics.jsonl").open()]
     summary = json.loads((run_dir / "summary.json").read_text())
     assert summary.pop("seconds")["total"] > 0
+    assert summary.pop("commit")  # of the tree, which may change while this runs
     model = load_file(run_dir / "model" / "model.safetensors")
     bits = {name: value.numpy().tobytes() for name, value in model.items()}
     timeless = [{k: v for k, v in row.items() if "seconds" not in k} for row in rows]
     assignments = run_dir / "assignments.parquet"
     clusters = assignments.read_bytes() if assignments.exists() else None  # FedAvg has none
-    return bits, clusters, timeless, summary
+    return {"model": bits, "clusters": clusters, "metrics": timeless, "summary": summary}
 
 
 @pytest.fixture(scope="module")

@@ -15,9 +15,10 @@ from lightning.pytorch.demos.boring_classes import (
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
-from coterie import Federation, compose
+from coterie import Federation, compose, load_model
 from coterie.errors import ConfigError, DataError, InterruptedRunError, RunError
 from coterie.jobs.train import main
+from tests.builders.observers import Silent
 from tests.builders.own_module import QUIET, Data, Lit, federated, rows, tensors
 
 
@@ -92,11 +93,19 @@ def test_a_checkpoint_of_it_is_lightnings(run, tmp_path):
     found = Lit.load_from_checkpoint(tmp_path / "model.ckpt")
     assert found.hparams.lr == 0.05
     assert torch.equal(found.head.weight, run.module.head.weight)
-    assert Lit.load_from_checkpoint(run.run_dir / "model" / "model.ckpt").hparams.gamma == 0.5
+    path = run.run_dir / "model" / "model.ckpt"
+    assert Lit.load_from_checkpoint(path).hparams.gamma == 0.5
+    for folder in (run.run_dir, path.parent):
+        with pytest.raises(DataError, match="was of a LightningModule of its own") as told:
+            load_model(folder)
+        assert f'load_from_checkpoint("{path}")' in str(told.value)
 
 
 def test_personal_layers_stay_with_their_client(tmp_path):
-    run = federated(tmp_path, personal=["head.*", "*.1.*"])
+    view = Silent()
+    run = federated(tmp_path, personal=["head.*", "*.1.*"], view=view)
+    assert not run.metrics  # the module as a whole has no trained head
+    assert any("head.*, *.1.* stay with each client" in note for note in view.notes)
     first, second = (run.client_module(client) for client in range(2))
     assert not torch.equal(first.head.weight, second.head.weight)
     assert not torch.equal(first.body[1].running_mean, second.body[1].running_mean)

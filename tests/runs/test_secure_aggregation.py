@@ -34,8 +34,8 @@ def test_a_run_under_masks_leaves_the_same_model(choice, tmp_path, monkeypatch):
     seen, steps = [], []
     execute, exchange = SerialBackend.execute, SerialBackend.exchange
 
-    def watched(self, order):
-        for event in execute(self, order):
+    def watched(self, request):
+        for event in execute(self, request):
             seen.append(event)
             yield event
 

@@ -1,5 +1,8 @@
 """Composes a run's aggregation from its config: the one list of all stages, in their order."""
 
+from collections import Counter
+from collections.abc import Sequence
+
 from coterie.aggregation.audit import Audit
 from coterie.aggregation.client_noise import ClientNoise
 from coterie.aggregation.compression import Compression
@@ -13,6 +16,10 @@ from coterie.aggregation.stage import Stage
 from coterie.config.component import load_target, target_of
 from coterie.config.schema import RunConfig
 from coterie.contract.method import Method
+from coterie.errors import ConfigError
+
+_RESULTS = ("sums", "total", "join")
+"""Hooks that say what a sum is; the first stage that answers decides."""
 
 
 def compose_stages(
@@ -24,6 +31,9 @@ def compose_stages(
         config: The run's config.
         method: Its method.
         ledger: The key of the run's noise and what it has released; the driver alone has it.
+
+    Raises:
+        ConfigError: If two stages have one name, or a custom one would pass by noise or masks.
     """
     dp, aggregation = config.privacy.dp, config.aggregation
     custom = [load_target(target_of(each))(each) for each in aggregation.stages if each is not None]
@@ -39,4 +49,26 @@ def compose_stages(
         ServerOptimizer(aggregation) if aggregation.optimizer != "none" else None,
     ]
     stages = tuple(stage for stage in candidates if stage is not None)
+    _check_custom(custom, stages, config)
     return Pipeline(stages, sums=type(config.method).sums)
+
+
+def _check_custom(custom: Sequence[Stage], stages: Sequence[Stage], config: RunConfig) -> None:
+    name, times = Counter(stage.name for stage in stages).most_common(1)[0]
+    if times > 1:
+        raise ConfigError(
+            f"aggregation.stages: {times} stages have the name {name!r}, by which a stage's data "
+            "go; give each another."
+        )
+    private = {
+        "privacy.dp": config.privacy.dp.clip is not None,
+        "privacy.secure_aggregation": config.privacy.secure_aggregation,
+    }
+    for key in (key for key, on in private.items() if on):
+        for stage in custom:
+            for hook in _RESULTS:
+                if getattr(type(stage), hook) is not getattr(Stage, hook):
+                    raise ConfigError(
+                        f"aggregation.stages: {hook} of {stage.name!r} replaces the sum that {key} "
+                        "protects; leave one of the two out."
+                    )

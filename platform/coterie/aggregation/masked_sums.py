@@ -11,14 +11,16 @@ from typing import Any, Literal, get_args
 import numpy as np
 import torch
 
-from coterie.aggregation.exact import ExactMeans, FixedPointSum, Layout
+from coterie.aggregation.exact import ExactMeans, FixedPointSum, Layout, SumsExceededError
+from coterie.aggregation.masked_messages import PublicKeys
 from coterie.aggregation.masks import Vector, add_mask
-from coterie.aggregation.secure_party import Party, PublicKeys
+from coterie.aggregation.secure_party import Party
 from coterie.contract.phase import WeightedUpdate
 from coterie.errors import ContractError, RunError
 
 SecureStep = Literal["advertise", "share", "mask", "reveal"]
 """A step of secure aggregation that the server asks clients to take."""
+_REST = "Masks did not cancel: a client sent other numbers than agreed; go on with resume=true."
 
 
 def encode(sums: Mapping[str, FixedPointSum], layouts: Mapping[str, Layout]) -> Vector:
@@ -42,8 +44,11 @@ def decode(vector: Vector, layouts: Mapping[str, Layout]) -> dict[str, FixedPoin
         high, low, counts, rest = torch.split(rest, [size, size, 2, len(rest) - 2 * size - 2])
         weight, bound = counts.tolist()
         if weight < 0 or bound < 0:
-            raise RunError("Masks did not cancel: a client sent other numbers than agreed.")
-        total.merge(FixedPointSum(high, low, weight, bound))
+            raise RunError(_REST)
+        try:
+            total.merge(FixedPointSum(high, low, weight, bound))
+        except SumsExceededError as error:  # clients are held to far less
+            raise RunError(_REST) from error
         if weight:
             found[slot] = total
     return found
@@ -100,7 +105,13 @@ class MaskedSum:
         return {client: party.share(directory) for client, party in self.parties.items()}
 
     def mask(self, inboxes: Mapping[int, Mapping[int, bytes]]) -> Vector:
-        """The sum under all masks, for the server."""
+        """The sum under all masks, for the server.
+
+        Raises:
+            RunError: If a client's inbox is missing, or as `Party.mask`.
+        """
+        if not isinstance(inboxes, Mapping) or inboxes.keys() != self.parties.keys():
+            raise RunError("A step of secure aggregation names other clients than are here.")
         masked = self.vector.copy()
         for client, party in self.parties.items():
             party.mask(masked, inboxes[client])
@@ -133,6 +144,6 @@ class MaskedSums:
 
     def take(self, call: int, step: str, message: Any) -> Any:
         """Take a step for all clients of a call and return their answer."""
-        if step not in get_args(SecureStep):
-            raise ContractError(f"{step!r} is no step of secure aggregation.")
+        if step not in get_args(SecureStep) or call not in self.calls:
+            raise ContractError(f"{step!r} of call {call} is no step of secure aggregation here.")
         return getattr(self.calls[call], step)(message)

@@ -13,6 +13,13 @@ from typing import Any, ClassVar
 
 from coterie.aggregation.audit import smallest_groups
 from coterie.aggregation.exact import FixedPointSum, Layout
+from coterie.aggregation.masked_messages import (
+    SEALED_BYTES,
+    PublicKeys,
+    are_shares,
+    are_usable_keys,
+    is_vector,
+)
 from coterie.aggregation.masked_sums import (
     MaskedSum,
     MaskedSums,
@@ -24,7 +31,6 @@ from coterie.aggregation.masked_sums import (
 from coterie.aggregation.masks import KEY_BYTES, KeyPair, Vector, add_mask
 from coterie.aggregation.secure_party import (
     FEWEST,
-    PublicKeys,
     agree_on_mask,
     pair_mask,
     points,
@@ -40,6 +46,7 @@ from coterie.aggregation.stage import (
     Stage,
     StageTask,
     Start,
+    require_sum,
 )
 from coterie.contract.method import Method
 from coterie.contract.phase import Phase, WeightedUpdate, summed
@@ -49,6 +56,7 @@ KEYS = "secure_aggregation"
 """Keys and shares in the counts of bytes."""
 _KEYS = 2 * KEY_BYTES
 _LOST = "its process was lost with its masked sum"
+_MALFORMED = "it sent no proper answer to a step of secure aggregation, {}"
 _ATTEMPTS = 3
 """Attempts at opening masked sums; the last one goes on without clients that are lost."""
 
@@ -107,6 +115,7 @@ class Masking(Stage):
         """Count masked contributions: one to every slot, larger than without."""
         if not task.phase_data:
             return sent
+        require_sum(sent, "privacy.secure_aggregation")
         masked = {slot: masked_bytes(layout) for slot, layout in task.layouts.items()}
         smallest = {key: n for key, n in sent.smallest.items() if key not in task.layouts}
         return replace(sent, bytes_up={**sent.bytes_up, **masked}, smallest=smallest)
@@ -197,6 +206,10 @@ class Opened:
     down: Mapping[int, int] = field(default_factory=dict)
 
 
+_Proper = Callable[[Any, Collection[int]], bool]
+"""Whether an answer is what a call with these clients has to give."""
+
+
 class _LostError(Exception):
     """A process was lost while its clients can still run again."""
 
@@ -242,7 +255,9 @@ class _Opening:
     def open(self) -> Opened:
         self.began = len(self.clients)
         self._require(FEWEST, self.began)
-        keys: dict[int, PublicKeys] = _joined(self._ask("advertise", dict.fromkeys(self.calls)))
+        keys: dict[int, PublicKeys] = _joined(
+            self._ask("advertise", dict.fromkeys(self.calls), are_usable_keys)
+        )
         sealed = self._share(keys)
         total = self._masked_sum(sealed, threshold(len(keys)))
         self._unmask(total, keys, frozenset(sealed))
@@ -253,7 +268,8 @@ class _Opening:
         """Sender to recipient to sealed shares."""
         needed = threshold(len(keys))
         self._require(needed, len(keys))
-        sealed = _joined(self._ask("share", dict.fromkeys(self.calls, keys)))
+        proper = _of_each(lambda by, found: are_shares(found, SEALED_BYTES, keys.keys() - {by}))
+        sealed = _joined(self._ask("share", dict.fromkeys(self.calls, keys), proper))
         self._require(needed, len(sealed))
         for client, shares in sealed.items():
             self.up[client] += _KEYS + sum(map(len, shares.values()))
@@ -268,11 +284,11 @@ class _Opening:
             }
             for call, members in self.calls.items()
         }
-        vectors = self._ask("mask", inboxes)
+        total = encode({}, self.run.layouts)
+        vectors = self._ask("mask", inboxes, lambda found, _: is_vector(found, len(total)))
         self._require(needed, len(self.clients))
         for client in self.clients:
             self.down[client] += sum(len(sealed[peer][client]) for peer in sealed.keys() - {client})
-        total = encode({}, self.run.layouts)
         for vector in vectors.values():
             total += vector
         return total
@@ -280,9 +296,10 @@ class _Opening:
     def _unmask(self, total: Vector, keys: Mapping[int, PublicKeys], graph: frozenset[int]) -> None:
         """Subtract the survivors' own masks, and those that they have in common with the lost."""
         survivors, needed = self.clients, threshold(len(keys))
-        # A process that is lost from here on has its clients in the sum.
-        answers = self.exchange("reveal", dict.fromkeys(self.calls, survivors))
-        revealed = _joined(_in_time(answers))
+        # A process that is lost, or lies, from here on has its clients in the sum.
+        answers = _in_time(self.exchange("reveal", dict.fromkeys(self.calls, survivors)))
+        proper = _of_each(lambda by, found: are_shares(found, SHARE_BYTES, graph))
+        revealed = _joined({c: each for c, each in answers.items() if proper(each, self.calls[c])})
         self._require(needed, len(revealed))
         places, speakers = points(keys), sorted(revealed)[:needed]
         weights = factors([places[client] for client in speakers])
@@ -298,15 +315,17 @@ class _Opening:
         for client in revealed:
             self.up[client] += SHARE_BYTES * len(graph)
 
-    def _ask(self, step: SecureStep, messages: Mapping[int, Any]) -> dict[int, Any]:
-        """The calls' answers; one that is lost now takes its contributions with it."""
+    def _ask(
+        self, step: SecureStep, messages: Mapping[int, Any], proper: _Proper
+    ) -> dict[int, Any]:
+        """The calls' proper answers; one that is lost now takes its contributions with it."""
         given = self.exchange(step, messages)
-        answers = _in_time(given)
-        self.lost |= {
-            call: found.why if isinstance(found := given.get(call), Late) else ""
-            for call in messages
-            if call not in answers
+        answers = {
+            c: each for c, each in given.items() if c in messages and proper(each, self.calls[c])
         }
+        for call in messages:
+            if call not in answers:
+                self.lost[call] = _why(given[call], step) if call in given else ""
         self.calls = {call: self.calls[call] for call in answers}
         if self.lost and not self.last:
             raise _LostError
@@ -324,6 +343,19 @@ def _require(phase: Phase, needed: int, there: int, began: int) -> None:
             f"privacy.secure_aggregation takes {needed} to unmask their sum; mend what fails, or "
             "let more clients take part, and go on with resume=true."
         )
+
+
+def _of_each(proper: Callable[[int, Any], bool]) -> _Proper:
+    """Whether an answer has a part of each client, and each part is proper."""
+    return lambda answer, clients: (
+        isinstance(answer, Mapping)
+        and answer.keys() == set(clients)
+        and all(proper(client, part) for client, part in answer.items())
+    )
+
+
+def _why(answer: Any, step: SecureStep) -> str:
+    return answer.why if isinstance(answer, Late) else _MALFORMED.format(step)
 
 
 def _in_time(answers: Mapping[int, Any]) -> dict[int, Any]:

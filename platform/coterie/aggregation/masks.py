@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 from coterie.errors import RunError
 
 KEY_BYTES = 32
+TAG_BYTES = 16
+"""What a sealed text is longer than the text."""
 Vector = NDArray[np.uint64]
 """Integers in two's complement (elements,); sums wrap around modulo 2⁶⁴."""
 
@@ -55,6 +57,15 @@ class KeyPair:
         except ValueError as error:  # a point of low order
             raise RunError("A client's public key is no key of X25519.") from error
         return HKDF(SHA256(), KEY_BYTES, salt=None, info=b"coterie " + purpose).derive(secret)
+
+
+def is_public_key(key: bytes) -> bool:
+    """Whether pairs can agree on a key with it: 32 bytes that are no point of low order."""
+    try:
+        KeyPair(bytes(KEY_BYTES)).agree(key, b"")
+    except RunError:
+        return False
+    return True
 
 
 def add_mask(vector: Vector, key: bytes, *, negative: bool = False) -> None:

@@ -28,7 +28,15 @@ from coterie.aggregation.discrete_gaussian import Stream, discrete_gaussian
 from coterie.aggregation.exact import ExactMeans
 from coterie.aggregation.noise_checks import check_noise, sensitivity, sums_a_phase
 from coterie.aggregation.sample_noise import SampleNoise, noisy_training
-from coterie.aggregation.stage import Contribution, PhaseRun, Sent, Stage, StageTask, Start
+from coterie.aggregation.stage import (
+    Contribution,
+    PhaseRun,
+    Sent,
+    Stage,
+    StageTask,
+    Start,
+    require_sum,
+)
 from coterie.config.privacy import DPConfig
 from coterie.config.schema import RunConfig
 from coterie.contract.accounting import epsilon
@@ -143,6 +151,7 @@ class Noise(Stage):
 
     def contribute(self, sent: Contribution, task: StageTask) -> Contribution:
         """Clip the update, and let nothing else leave the client but what is noised."""
+        require_sum(sent, "privacy.dp")
         bound: Sensitivity | None = task.phase_data
         hidden = replace(
             sent,

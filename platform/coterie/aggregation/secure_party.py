@@ -9,6 +9,13 @@ start anew, with fresh keys, if clients are lost on the way.
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
+from coterie.aggregation.masked_messages import (
+    SEALED_BYTES,
+    PublicKeys,
+    are_clients,
+    are_keys,
+    are_shares,
+)
 from coterie.aggregation.masks import KeyPair, Vector, add_mask, new_key, seal, unseal
 from coterie.aggregation.shamir import SHARE_BYTES, split
 from coterie.errors import RunError
@@ -37,14 +44,6 @@ def pair_mask(
 def agree_on_mask(own: KeyPair, public: bytes) -> bytes:
     """The key of the mask that two clients have in common."""
     return own.agree(public, b"mask")
-
-
-@dataclass(frozen=True)
-class PublicKeys:
-    """What a client advertises: for shares that are sealed for it, and for masks with others."""
-
-    sealing: bytes
-    masking: bytes
 
 
 @dataclass
@@ -85,9 +84,12 @@ class Party:
             Recipient to sealed shares; its own share stays here.
 
         Raises:
-            RunError: If the directory is too small, or lists keys twice or not its own.
+            RunError: If the directory is too small or malformed, or lists keys twice or not its
+                own.
         """
         attempt = self._now()
+        if not are_keys(directory):
+            raise self._refusal("the list of keys is malformed")
         own = PublicKeys(attempt.sealing.public, attempt.masking.public)
         keys = {key for each in directory.values() for key in (each.sealing, each.masking)}
         complete = directory.get(self.client) == own and len(keys) == 2 * len(directory)
@@ -112,9 +114,11 @@ class Party:
             inbox: Sender to sealed shares, for all that take part.
 
         Raises:
-            RunError: If too few take part, or shares were changed.
+            RunError: If too few take part, or shares were changed or are malformed.
         """
         attempt = self._now()
+        if not are_shares(inbox, SEALED_BYTES):
+            raise self._refusal("the shares that came for it are malformed")
         graph = frozenset({self.client, *inbox})
         known = graph <= attempt.directory.keys()
         if attempt.graph or not known or len(graph) < threshold(len(attempt.directory)):
@@ -136,9 +140,11 @@ class Party:
             private key. Never both, so that no contribution can be read alone.
 
         Raises:
-            RunError: If too few survive.
+            RunError: If too few survive, or it is no set of clients.
         """
         attempt = self._now()
+        if not are_clients(survivors):
+            raise self._refusal("the list of those who are left is malformed")
         enough = len(survivors) >= threshold(len(attempt.directory))
         if not (enough and self.client in survivors and survivors <= attempt.graph):
             raise self._refusal(f"{len(survivors)} of {len(attempt.directory)} clients are left")

@@ -128,6 +128,18 @@ class Contribution:
     state: Mapping[str, Tensors] = field(default_factory=dict)
 
 
+def require_sum(sent: Contribution, key: str) -> None:
+    """Refuse tensors that the server would receive one by one, past what a key protects.
+
+    Raises:
+        ContractError: Naming the slot.
+    """
+    if sent.whole:
+        raise ContractError(
+            f"A stage before sends {min(sent.whole)!r} by itself, past {key}, which protects sums."
+        )
+
+
 @dataclass(frozen=True, kw_only=True)
 class Sent:
     """What clients sent under one key in one phase, for the audit of a run.

@@ -145,8 +145,7 @@ def _config_of(own: OwnRun) -> RunConfig:
     plain["partition"] |= {} if alpha is None else {"alpha": float(alpha)}
     plain["cluster"] = {**(plain.get("cluster") or {}), **own.get("cluster", {})}
     plain["evaluation"] = {"every": every, **(plain.get("evaluation") or {})}
-    plain |= _given(own, "seed", "resume")
-    plain |= {name: str(value) for name, value in _given(own, "run_dir").items()}
+    plain |= _given(own, "seed", "resume", "run_dir")
     _choose_strategy(plain, own.get("strategy", "fedavg"), own.get("mu"))
     return load_config(plain)
 

@@ -96,6 +96,11 @@ class FederatesModule(Protocol):
         """The user's arguments for the Trainer."""
         ...
 
+    @property
+    def personal(self) -> tuple[str, ...]:
+        """Patterns of the layers that stay with each client."""
+        ...
+
 
 def copy_of(module: Any) -> Any:
     """A copy of a module that shares nothing with it.

@@ -1,8 +1,11 @@
 """The address of a Ray cluster: which one is meant, whether it answers, and takes our token."""
 
+import contextlib
 import logging
+import os
 import socket
 from collections.abc import Collection
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import grpc
@@ -18,6 +21,7 @@ from coterie.config.schema import ClusterConfig
 from coterie.errors import ConfigError, RunError
 
 _ANSWER_S = 10.0
+_GCS = "--gcs-address="
 _LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 
 
@@ -44,8 +48,7 @@ def find_address(config: ClusterConfig) -> str:
     if address == "local":
         return address
     if address == "auto":
-        services.find_gcs_addresses.cache_clear()
-        address = only_one(services.find_gcs_addresses())
+        address = only_one(clusters_here())
         use_token()
     host, port = _parse(address)
     # Ray replaces a loopback address by the node's own, and may listen on that alone.
@@ -60,6 +63,25 @@ def find_address(config: ClusterConfig) -> str:
             "RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN_PATH to a file with the cluster's own token."
         )
     return address
+
+
+def clusters_here() -> set[str]:
+    """The clusters of which this user, or root, has a node on this machine.
+
+    Ray itself believes whatever process calls itself a raylet, and would send it the token.
+    """
+    if not Path("/proc/self/status").exists():  # another system
+        services.find_gcs_addresses.cache_clear()
+        return set(services.find_gcs_addresses())
+    found = set[str]()
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended
+            # Not the owner of the folder, which is root for any process that hides its memory.
+            user = (process / "status").read_text().partition("\nUid:\t")[2].split()[0]
+            words = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
+            if int(user) in {0, os.getuid()} and services._is_raylet_process(words):
+                found |= {word.partition("=")[2] for word in words if word.startswith(_GCS)}
+    return found
 
 
 def only_one(found: Collection[str]) -> str:

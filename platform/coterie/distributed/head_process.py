@@ -19,6 +19,7 @@ from coterie.distributed.session_folder import SessionFolder
 from coterie.errors import RunError, reason
 
 _LOOK_S = 0.5
+_POLL_S = 0.1
 _END_S = 5.0
 _GRACE_S = 10.0
 
@@ -85,6 +86,7 @@ def _start(folder: SessionFolder) -> dict[str, str]:
         "prestart_worker_first_driver": False,
     }
     _leave_out(ray._private.node.Node)
+    _have_patience(ray._private.node.Node)
     try:
         with private():
             ray.init(
@@ -107,6 +109,22 @@ def _leave_out(node: Any) -> None:
     """Start no autoscaler, no log monitor and no dashboard: a local Ray has no use for them."""
     node.start_monitor = node.start_log_monitor = lambda self: None
     node.start_api_server = lambda self, **options: None
+
+
+def _have_patience(node: Any) -> None:
+    """Let the driver say how long Ray may take: it has 30 seconds of its own, on any machine."""
+    start = node.start_ray_processes
+
+    def started(self: Any) -> None:
+        start(self)
+        while not self.dead_processes():
+            with contextlib.suppress(RuntimeError):  # it has not registered yet
+                ray._private.services.get_node(self.gcs_address, self._node_id)
+                return
+            time.sleep(_POLL_S)
+        raise RuntimeError(f"its {self.dead_processes()[0][0]} has ended")
+
+    node.start_ray_processes = started
 
 
 if __name__ == "__main__":

@@ -77,11 +77,14 @@ def discard(path: Path) -> None:
 
 def _root() -> Path:
     root = temp_folder()
-    status = root.stat()
-    if status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX:
-        raise RunError(
-            f"RAY_TMPDIR={root}: everybody may rename what is in it; chmod +t it, or give another."
-        )
+    real = root.resolve()  # kept apart, because it may be too long for sockets
+    for folder in (root, *root.parents, real, *real.parents):
+        mode = folder.stat().st_mode
+        if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+            raise RunError(
+                f"RAY_TMPDIR={root}: everybody may rename what is in {folder}; chmod +t that, or "
+                "give another."
+            )
     return root
 
 

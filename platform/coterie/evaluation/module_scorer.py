@@ -43,7 +43,10 @@ class ModuleScorer(Scorer):
         return "val"
 
     def quick(self, server: ServerState) -> dict[str, float]:
-        """What `validation_step` logs of the global module; nothing without validation data."""
+        """What `validation_step` logs of the global module.
+
+        Nothing without validation data, or where layers stay with their clients.
+        """
         return self._score(server, "validate")
 
     def final(self, server: ServerState) -> Evaluation:
@@ -61,6 +64,8 @@ class ModuleScorer(Scorer):
         found = [(each, _loader(each, stage)) for each in self.samples.sources]
         source, loader = found[0]
         if loader is None or len(found) > 1:  # with data of each client, clients validate
+            return {}
+        if self.method.personal:  # the global module has no trained values for these layers
             return {}
         module = self.method.module_for(server, None)
         if not has_step(module, _HOOKS[stage]):

@@ -1,6 +1,7 @@
 """Refuses sizes that exceed this machine's memory, before anything takes it."""
 
 import math
+import os
 import resource
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -10,9 +11,15 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from coterie.config.schema import ClusterConfig
+from coterie.contract.phase import Phase, ServerState
 from coterie.errors import ConfigError, described
 
 _GIB = 2**30
+_SUM = 16
+"""Bytes of an exact sum for each number of a slot: two integers of 64 bits."""
+_STORE = 0.3
+"""What Ray takes of the memory for its object store; beyond it, it writes to the disk."""
 _TOLD = ("allocate memory", "out of memory", "size calculation overflowed")
 """Parts of PyTorch's messages where it gets no memory."""
 
@@ -55,6 +62,35 @@ def within_memory(what: str, remedy: str, *, counted: bool = True) -> Iterator[N
             f"{what} exceeds the memory, of which {free / _GIB:.1f} GiB are free "
             f"({text.rstrip('.') or 'no more can be had'}); {remedy}."
         ) from error
+
+
+def check_round(phase: Phase, server: ServerState, config: ClusterConfig, clients: int) -> None:
+    """Refuse a model of which a round exceeds the memory of this machine.
+
+    Counted is what every method takes: the driver's model and sum, each actor's sum and its copy
+    for a client, and what they send each other. Training takes more. Nothing is known of other
+    machines.
+
+    Raises:
+        ConfigError: If it does.
+    """
+    down = sum(t.nbytes for slot in phase.down for t in server.slots.get(slot, {}).values())
+    sums = _SUM * sum(t.numel() for slot in phase.up for t in server.slots.get(slot, {}).values())
+    free, actors = free_memory(), 0
+    if config.backend == "ray":
+        if config.join_address != "local":
+            return
+        room = int((os.cpu_count() or 1) / config.cpus_per_client)
+        actors = min(config.num_actors or max(1, room), clients)
+    store = min(_STORE * free, down + actors * sums) if actors else down
+    needed = (1 + actors) * (down + sums) + store
+    if needed > free:
+        where = f"the driver and {actors} actors" if actors else "this process"
+        raise ConfigError(
+            f"A round of this model takes {needed / _GIB:.1f} GiB or more in {where}, of which "
+            f"{free / _GIB:.1f} are free; lower the sizes under method and encoder"
+            f"{', or cluster.num_actors' if actors > 1 else ''}."
+        )
 
 
 class _Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]

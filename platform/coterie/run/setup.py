@@ -35,7 +35,7 @@ from coterie.rounds.participation import Participation
 from coterie.run.callbacks import AnyCallback, build_callbacks, local_callbacks, run_callbacks
 from coterie.run.checks import check_fit, check_shares, cluster_number
 from coterie.run.data import RunData, read_data, task_of
-from coterie.run.memory import within_memory
+from coterie.run.memory import check_round, within_memory
 from coterie.run.own_module_checks import check_own_module
 from coterie.run.vmap_checks import check_vmap
 
@@ -99,6 +99,7 @@ def assemble(config: RunConfig, given: Sequence[AnyCallback] = ()) -> Assembly:
         server = method.init(sizes, derive_seed(config.seed, "init"))
     if (first := method.next(server)) is not None:
         participation.check(first)
+        check_round(first, server, config.cluster, len(read.parts))
         compose_stages(config, method).check(
             Start(
                 config=config,

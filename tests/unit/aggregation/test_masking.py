@@ -19,7 +19,7 @@ from tests.builders.masked import LAYOUTS, REQUEST, contribution, phase_run, unm
 GIVEN = {client: contribution([client + 0.1] * 8, client + 1) for client in range(5)}
 
 
-def order(clients=5):
+def request(clients=5):
     return replace(
         REQUEST, tasks=tuple(ClientTask(client=c, size=2, seed=c) for c in range(clients))
     )
@@ -30,22 +30,22 @@ class Backend:
     """Runs each task in a call of its own; `dies` lists (step, client), each of which dies once.
 
     `hangs` lists those that are ended because they take too long. With `together` all tasks of an
-    order are one call, which goes by its first client.
+    request are one call, which goes by its first client.
     """
 
     dies: list = field(default_factory=list)
     hangs: list = field(default_factory=list)
-    orders: list = field(default_factory=list)
+    requests: list = field(default_factory=list)
     stage: Masking = field(default_factory=lambda: Masking(object()))
     clients: dict = field(default_factory=dict)
     together: bool = False
 
-    def execute(self, order):
-        self.requests.append(tuple(task.client for task in order.tasks))
-        for tasks in [order.tasks] if self.together else [(task,) for task in order.tasks]:
+    def execute(self, request):
+        self.requests.append(tuple(task.client for task in request.tasks))
+        for tasks in [request.tasks] if self.together else [(task,) for task in request.tasks]:
             call = len(self.clients)
             self.clients[call] = tasks[0].client
-            masked = self.stage.sums(order.key, call, order.layouts, True)
+            masked = self.stage.sums(request.key, call, request.layouts, True)
             for task in tasks:
                 masked.add(task.client, GIVEN[task.client])
                 yield ClientResult(
@@ -82,7 +82,7 @@ def masked(backend, clients, faults):
     run, pipeline = phase_run(clients=range(clients)), Pipeline((backend.stage,))
     asked = backend.stage.request(run)
     assert asked is True
-    return run_phase(backend, order(clients), run, pipeline, faults, watch=lambda event: None)
+    return run_phase(backend, request(clients), run, pipeline, faults, watch=lambda event: None)
 
 
 def found(result):
@@ -212,8 +212,8 @@ class GroupSums:
 
 
 def row(kind, **more):
-    given = {"key": "a", "form": "", "clients": 3, "bytes": 9, "samples": 4, "total": 40}
-    return Sent(kind=kind, **{**given, **more})
+    given = {"key": "a", "spec": "", "clients": 3, "bytes": 9, "samples": 4, "total": 40}
+    return Sent(type=kind, **{**given, **more})
 
 
 def test_the_audit_says_that_the_server_has_read_the_sum_alone():
@@ -222,5 +222,5 @@ def test_the_audit_says_that_the_server_has_read_the_sum_alone():
     stage = Masking(GroupSums())
     found = stage.audit(rows, phase_run(), means)
     assert [(each.samples, each.summed) for each in found] == [(6, 3), (40, 3), (4, 0), (None, 3)]
-    assert found[2].form == "public keys, sealed shares"
+    assert found[2].spec == "public keys, sealed shares"
     assert stage.audit(rows, replace(phase_run(), data={}), means) == rows

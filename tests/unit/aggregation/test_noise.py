@@ -30,7 +30,7 @@ CONFIG = DPConfig(clip=2.0, noise_multiplier=1.5)
 KEY = bytes(range(32))
 
 
-def order(clients=(0, 1, 2), round_=1, *, clips=True, slots=SLOTS, steps=2 * STEPS):
+def asked(clients=(0, 1, 2), round_=1, *, clips=True, slots=SLOTS, steps=2 * STEPS):
     return PhaseRun(
         phase=Phase(name="p", stage="s", round=round_, up=frozenset(slots)),
         sizes=dict.fromkeys(clients, 1),
@@ -61,21 +61,21 @@ def released(noise, run, sums_):
 
 def test_no_two_tasks_have_noise_of_one_secret():
     phases = [
-        replace(order((0, 1, 11), round_).phase, step=step, epsilon=1.0)
+        replace(asked((0, 1, 11), round_).phase, step=step, epsilon=1.0)
         for round_ in (1, 2, 11)
         for step in (0, 1)
     ]
     tasks = [
-        ClientNoise(NoiseLedger(key)).tasks(replace(order((0, 1, 11)), phase=phase))
+        ClientNoise(NoiseLedger(key)).tasks(replace(asked((0, 1, 11)), phase=phase))
         for key in (KEY, bytes(32))
         for phase in phases
     ]
     assert len({secret for each in tasks for secret in each.values()}) == 2 * 6 * 3
-    again = ClientNoise(NoiseLedger(KEY)).tasks(replace(order((0, 1, 11)), phase=phases[0]))
+    again = ClientNoise(NoiseLedger(KEY)).tasks(replace(asked((0, 1, 11)), phase=phases[0]))
     assert again == tasks[0]
-    assert ClientNoise().tasks(order()) == {}
+    assert ClientNoise().tasks(asked()) == {}
     with pytest.raises(ValueError, match="compose with a NoiseLedger"):
-        ClientNoise().tasks(replace(order(), phase=phases[0]))
+        ClientNoise().tasks(replace(asked(), phase=phases[0]))
 
 
 @pytest.mark.parametrize("releases", [1, 7, 300])
@@ -108,7 +108,7 @@ def test_nothing_released_costs_nothing():
 
 
 def test_the_mean_is_the_slot_plus_the_noisy_sum_by_those_asked():
-    found = released(stage(CONFIG, KEY), order(), sums())
+    found = released(stage(CONFIG, KEY), asked(), sums())
     assert {slot: value.shape for slot, value in found.items()} == {"a": (2000,), "b": (3, 2)}
     assert found["a"].dtype == torch.float32
     noise = (found["a"].double() - 3.0) * 3 - 0.25
@@ -123,7 +123,7 @@ def test_running_statistics_of_which_nobody_sends_an_update_get_no_noise():
     layouts = {"a": Layout.of(slot)}
     found, own = ExactMeans(layouts), {n: torch.zeros_like(t).double() for n, t in slot.items()}
     found.add({"a": WeightedUpdate(weight=1, tensors=own)})
-    (noisy,) = stage(CONFIG, KEY).total(order(slots={"a": slot}), found).values()
+    (noisy,) = stage(CONFIG, KEY).total(asked(slots={"a": slot}), found).values()
     for name in ("n.running_mean", "n.running_var"):
         assert torch.equal(noisy.tensors[name], slot[name])
     assert bool((noisy.tensors["n.weight"] != 1).all())
@@ -133,7 +133,7 @@ def test_running_statistics_of_which_nobody_sends_an_update_get_no_noise():
 
 def test_sums_over_samples_come_as_they_are():
     slots = {"a": {"w": torch.zeros(2000, dtype=torch.float64)}}
-    one = order(clips=False, slots=slots)
+    one = asked(clips=False, slots=slots)
     found = released(stage(CONFIG, KEY), one, sums(100.0))["a"]
     assert abs((found - 100.0).std() / 3.0 - 1) < 0.07
     assert torch.equal((found * STEPS).round(), found * STEPS)
@@ -142,25 +142,25 @@ def test_sums_over_samples_come_as_they_are():
 def test_a_phase_that_runs_again_releases_the_same_and_spends_nothing():
     written = []
     privacy = stage(CONFIG, KEY, record=written.append)
-    first = released(privacy, order(), sums())
-    assert torch.equal(first["a"], released(privacy, order(), sums())["a"])
+    first = released(privacy, asked(), sums())
+    assert torch.equal(first["a"], released(privacy, asked(), sums())["a"])
     resumed = stage(CONFIG, KEY, spent=[*written])
-    assert torch.equal(first["a"], released(resumed, order(), sums())["a"])
+    assert torch.equal(first["a"], released(resumed, asked(), sums())["a"])
     assert len(written) == 1
     assert resumed.epsilon() == epsilon(1, 1.5, 1e-5)
 
 
 def test_another_sum_of_the_same_phase_has_other_noise_and_is_paid_for():
     privacy = stage(CONFIG, KEY)
-    first = released(privacy, order(), sums(0.25))["a"]
-    second = released(privacy, order(), sums(0.25 + 2.0**-20))["a"]
+    first = released(privacy, asked(), sums(0.25))["a"]
+    second = released(privacy, asked(), sums(0.25 + 2.0**-20))["a"]
     assert (first - second).abs().median() > 0.1
     assert privacy.epsilon() == epsilon(2, 1.5, 1e-5)
 
 
-@pytest.mark.parametrize("other", [order(round_=2), order(clients=(0, 1, 2), steps=STEPS)])
+@pytest.mark.parametrize("other", [asked(round_=2), asked(clients=(0, 1, 2), steps=STEPS)])
 def test_another_phase_has_other_noise(other):
-    first = released(stage(CONFIG, KEY), order(), sums())["a"]
+    first = released(stage(CONFIG, KEY), asked(), sums())["a"]
     second = released(stage(CONFIG, KEY), other, sums())["a"]
     ratio = 1 if other.data["noise"].steps == 2 * STEPS else 2
     noise = (first.double() - 3) * 3 - 0.25, ((second.double() - 3) * 3 - 0.25) * ratio
@@ -168,14 +168,14 @@ def test_another_phase_has_other_noise(other):
 
 
 def test_another_key_gives_other_noise():
-    found = [released(stage(CONFIG, key), order(), sums())["a"] for key in (KEY, bytes(32))]
+    found = [released(stage(CONFIG, key), asked(), sums())["a"] for key in (KEY, bytes(32))]
     assert abs(np.corrcoef(*found)[0, 1]) < 0.1
 
 
 def test_it_costs_what_the_client_asked_most_often_pays():
     privacy = stage(CONFIG, KEY)
     for round_, clients in enumerate([(0, 1), (1, 2), (3,), (1,)], start=1):
-        privacy.total(order(clients, round_), sums())
+        privacy.total(asked(clients, round_), sums())
     place = [Phase(name="p", stage="s", round=round_) for round_ in (1, 2, 3, 4)]
     counts = [epsilon(count, 1.5, 1e-5) for count in (1, 2, 2, 3)]
     assert [privacy.epsilon(phase) for phase in place] == counts
@@ -183,23 +183,23 @@ def test_it_costs_what_the_client_asked_most_often_pays():
 
 def test_the_budget_pays_for_whole_phases_only_and_once():
     config = CONFIG.model_copy(update={"budget": epsilon(2, 1.5, 1e-5)})
-    privacy, phases = stage(config, KEY), [order(round_=r).phase for r in (1, 2, 3)]
+    privacy, phases = stage(config, KEY), [asked(round_=r).phase for r in (1, 2, 3)]
     for round_ in (1, 2):
         assert privacy.affords(phases[round_ - 1], (0, 1))
-        privacy.total(order((0, 1), round_), sums())
+        privacy.total(asked((0, 1), round_), sums())
     assert not privacy.affords(phases[2], (1, 4))
     assert privacy.affords(phases[2], (4, 5))  # others have spent nothing
     assert privacy.affords(phases[1], (0, 1))  # paid for
     assert privacy.affords(Phase(name="p", stage="s", round=3), (0, 1))  # sends nothing up
     with pytest.raises(RunError, match="Round 2 ran again with another sum, and"):
-        privacy.total(order((0, 1), 2), sums(0.5))
+        privacy.total(asked((0, 1), 2), sums(0.5))
     assert privacy.count() == 2
 
 
 def test_sums_between_the_steps_are_refused():
     slots = {"a": {"w": torch.zeros(2000, dtype=torch.float64)}}
     with pytest.raises(ContractError, match=r"multiples of 2\^-20"):
-        stage().total(order(clips=False, slots=slots), sums(2.0**-21))
+        stage().total(asked(clips=False, slots=slots), sums(2.0**-21))
 
 
 def test_what_bounds_a_phase():
@@ -226,14 +226,14 @@ def test_a_released_sum_is_written_before_it_is_released():
         raise OSError("no space")
 
     with pytest.raises(OSError, match="no space"):
-        stage(CONFIG, KEY, record=refuse).total(order(), sums())
+        stage(CONFIG, KEY, record=refuse).total(asked(), sums())
 
 
 SAMPLE = CONFIG.model_copy(update={"unit": "sample"})
 
 
 def training(noise, phase, client):
-    return noise.tasks(replace(order((client,)), phase=phase))[client]
+    return noise.tasks(replace(asked((client,)), phase=phase))[client]
 
 
 def test_the_noise_of_training_has_a_key_for_each_task():
@@ -248,14 +248,14 @@ def test_the_noise_of_training_has_a_key_for_each_task():
 
 def test_noise_of_training_is_for_training_alone():
     phase = Phase(name="p", stage="s", round=1)
-    assert stage().tasks(replace(order(), phase=phase)) == {}
+    assert stage().tasks(replace(asked(), phase=phase)) == {}
     summed = Phase(name="p", stage="s", round=1, sensitivity=1.0)
-    assert stage(SAMPLE).tasks(replace(order(), phase=summed)) == {}
+    assert stage(SAMPLE).tasks(replace(asked(), phase=summed)) == {}
 
 
 def test_models_trained_with_noise_are_released_as_they_are_and_paid_by_the_epoch():
     privacy = stage(SAMPLE, KEY, epochs=3)
-    one = replace(order(), data={})
+    one = replace(asked(), data={})
     found = released(privacy, one, sums(0.1))
     assert found["a"].tolist() == pytest.approx([0.1] * 2000)
     assert torch.equal(found["a"], released(privacy, one, sums(0.1))["a"])

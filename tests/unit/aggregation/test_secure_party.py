@@ -2,8 +2,9 @@
 
 import pytest
 
+from coterie.aggregation.masked_messages import PublicKeys
 from coterie.aggregation.masked_sums import encode
-from coterie.aggregation.secure_party import Party, PublicKeys, threshold
+from coterie.aggregation.secure_party import Party, threshold
 from coterie.errors import RunError
 from tests.builders.masked import LAYOUTS
 

@@ -196,7 +196,10 @@ def test_clusters_of_fewer_samples_than_the_minimum_are_not_sent(assignment: str
             assert done.metrics.get("smallest_cluster", k_anonymity) >= k_anonymity
             assert bool(done.note) is (len(sent) < 4)
             if len(sent) < 4:
-                assert f"sends {len(sent)} of 4 centroids, which stand for privacy.min" in done.note
+                assert (
+                    f"sends {len(sent)} of 4 centroids, which stand for privacy.k_anonymity"
+                    in done.note
+                )
         assert ran.state.failures == []
 
 

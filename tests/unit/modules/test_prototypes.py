@@ -72,7 +72,7 @@ def test_prototypes_of_equal_samples_take_their_own() -> None:
 
 def test_the_minimum_of_the_run_holds_too() -> None:
     samples, groups = blobs()
-    ran = on_vectors(Prototypes.Config(clusters=2, **FEW), samples, by_group(groups), minimum=9)
+    ran = on_vectors(Prototypes.Config(clusters=2, **FEW), samples, by_group(groups), k_anonymity=9)
     sent = [task.outcome.gathered["counts"] for task in ran.spy.tasks]
     assert min(float(counts.min()) for counts in sent if len(counts)) >= 9
 

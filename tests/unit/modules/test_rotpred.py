@@ -41,7 +41,7 @@ def test_an_untrained_head_of_zeros_has_log_4() -> None:
     nn.init.zeros_(module.rotation.weight)
     nn.init.zeros_(module.rotation.bias)
     batch = {"samples": torch.randint(256, (6, *SHAPE), dtype=torch.uint8), "seed": 3}
-    loss = module.training_step(module.on_after_batch_transfer(batch, 0), 0)
+    loss = module.training_step(module.on_after_batch_transfer(batch, 0), 0)["loss"]
     assert loss.item() == pytest.approx(math.log(4), rel=1e-12)
 
 
@@ -68,12 +68,12 @@ def test_what_cannot_be_rotated_is_refused(shape: tuple[int, ...]) -> None:
 def test_only_the_declared_networks_cross_and_clients_keep_nothing(kind, ran: Federated) -> None:
     federated = ran if kind is RotPred else federate(tiny_workload(SpecLoss.Config(**SMALL)))
     slots = {"encoder", "projector"} | ({"rotation"} if kind is RotPred else set())
-    for turn in federated.spy.turns:
-        assert set(turn.slots) == set(turn.outcome.up) == slots
-        assert not turn.outcome.gathered
-        assert not turn.outcome.peer_messages
-        assert set(turn.outcome.metrics) == {"loss"}
-        assert turn.outcome.state is None
+    for task in federated.spy.tasks:
+        assert set(task.slots) == set(task.outcome.up) == slots
+        assert not task.outcome.gathered
+        assert not task.outcome.peer_messages
+        assert set(task.outcome.metrics) == {"loss"}
+        assert task.outcome.state is None
 
 
 def test_the_defaults_are_those_of_orchestras_baselines() -> None:

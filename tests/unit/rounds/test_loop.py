@@ -23,7 +23,7 @@ def received(committed):
 
 
 def test_test_methods_can_be_named_by_their_path():
-    assert target_of(Messenger.Config()) == "tests.builders.messenger:Mailer"
+    assert target_of(Messenger.Config()) == "tests.builders.messenger:Messenger"
     assert target_of(Pool.Config()) == "tests.builders.pool:Pool"
 
 

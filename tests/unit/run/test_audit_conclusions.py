@@ -33,7 +33,7 @@ def attack(auc, low, high):
         ([key()], "each vector among them stands for 20 samples or more (weights)."),
         (
             [key(), key("peer_message", 1)],
-            "Vectors of single samples left the clients (peer messages)",
+            "Vectors of single samples left the clients (peer_message)",
         ),
         ([key(samples=1, summed=10)], "of which the server reads sums over 10 clients or more."),
         ([key(samples=None)], "stands for is not known."),

@@ -1,9 +1,13 @@
 """Sizes that exceed the memory are refused before they take it."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
+from coterie.config.schema import ClusterConfig
+from coterie.contract.phase import Phase, ServerState
 from coterie.errors import ConfigError
 from coterie.run import memory
 from coterie.run.memory import free_memory, within_memory
@@ -52,3 +56,22 @@ def test_one_that_is_too_large_is_refused(build):
 def test_other_errors_stay():
     with pytest.raises(RuntimeError, match="mat1"), within_memory("the network", "lower it"):
         torch.zeros(2, 3) @ torch.zeros(2, 3)
+
+
+def state(elements):
+    return ServerState(slots={"model": {"w": torch.zeros(elements)}})
+
+
+BOTH = Phase(name="p", stage="s", round=1, down=frozenset({"model"}), up=frozenset({"model"}))
+
+
+def test_a_round_that_does_not_fit_is_told_before_it(monkeypatch):
+    monkeypatch.setattr(memory, "free_memory", lambda: 61 * 2.0**20)
+    model = state(2**20)  # 4 MiB, of which a sum takes 16
+    two = ClusterConfig(num_actors=2)  # 3 x 20 MiB, and a store of 18
+    with pytest.raises(ConfigError, match=r"takes 0\.1 GiB or more in the driver and 2 actors"):
+        memory.check_round(BOTH, model, two, clients=9)
+    memory.check_round(BOTH, model, two, clients=1)  # one actor: 40 MiB and a store of 18
+    memory.check_round(BOTH, model, ClusterConfig(backend="serial"), clients=9)
+    memory.check_round(BOTH, model, ClusterConfig(num_actors=99, address="10.0.0.1:6379"), 99)
+    memory.check_round(replace(BOTH, up=frozenset()), model, two, clients=9)

@@ -1,0 +1,66 @@
+"""What messages of secure aggregation look like; whoever receives one checks it before its use."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from coterie.aggregation.masks import KEY_BYTES, TAG_BYTES, is_public_key
+from coterie.aggregation.shamir import SHARE_BYTES
+
+SEALED_BYTES = 2 * SHARE_BYTES + TAG_BYTES
+"""Of the two shares that one client holds of another's secrets, sealed."""
+
+
+@dataclass(frozen=True)
+class PublicKeys:
+    """What a client advertises: for shares that are sealed for it, and for masks with others."""
+
+    sealing: bytes
+    masking: bytes
+
+
+def are_keys(message: Any, clients: Collection[int] | None = None) -> bool:
+    """Whether it is client to public keys: of these clients, or of any."""
+    return _is_by_client(message, clients) and all(
+        isinstance(keys, PublicKeys)
+        and _is_bytes(keys.sealing, KEY_BYTES)
+        and _is_bytes(keys.masking, KEY_BYTES)
+        for keys in message.values()
+    )
+
+
+def are_usable_keys(message: Any, clients: Collection[int]) -> bool:
+    """Whether it is these clients' public keys, with which others can agree on keys."""
+    return are_keys(message, clients) and all(
+        is_public_key(key) for keys in message.values() for key in (keys.sealing, keys.masking)
+    )
+
+
+def are_shares(message: Any, size: int, clients: Collection[int] | None = None) -> bool:
+    """Whether it is client to shares of so many bytes: of these clients, or of any."""
+    return _is_by_client(message, clients) and all(
+        _is_bytes(share, size) for share in message.values()
+    )
+
+
+def are_clients(message: Any) -> bool:
+    """Whether it is a set of clients."""
+    return isinstance(message, frozenset) and all(type(client) is int for client in message)
+
+
+def is_vector(message: Any, elements: int) -> bool:
+    """Whether it is a vector of so many masked integers."""
+    array = isinstance(message, np.ndarray)
+    return array and message.dtype == np.uint64 and message.shape == (elements,)
+
+
+def _is_by_client(message: Any, clients: Collection[int] | None) -> bool:
+    if not isinstance(message, Mapping) or not all(type(client) is int for client in message):
+        return False
+    return clients is None or message.keys() == set(clients)
+
+
+def _is_bytes(value: Any, size: int) -> bool:
+    return isinstance(value, bytes) and len(value) == size
