@@ -261,7 +261,8 @@ def _drop_generators(*loaders: Any) -> None:
     A `torch.Generator` does not: PyTorch frees its shared state before the process has started.
     """
     for loader in loaders:
-        for part in (loader, getattr(loader, "sampler", None)):
+        parts: list[Any] = [loader, getattr(loader, "sampler", None)]
+        for part in parts:
             if hasattr(part, "generator"):
                 part.generator = None
 
