@@ -26,7 +26,12 @@ _STRATEGIES = {
     "fednova": "fednova:FedNova",
     "feddyn": "feddyn:FedDyn",
 }
-_OPTIMIZERS = {"fedavgm": "momentum", "fedadam": "adam"}
+_OPTIMIZERS = {
+    "fedavgm": "momentum",
+    "fedadam": "adam",
+    "fedyogi": "yogi",
+    "fedadagrad": "adagrad",
+}
 _NEED_NO_LABELS = ("iid", "by_client", "file", "rest")
 
 
@@ -57,8 +62,8 @@ class OwnRun(TypedDict, total=False):
     holdout: float
     """Share of each client's rows that it holds out for `validation_step`."""
     strategy: str
-    """"fedavg", "fedprox", "scaffold", "fednova" or "feddyn"; or a server's optimiser, "fedavgm"
-    or "fedadam"."""
+    """"fedavg", "fedprox", "scaffold", "fednova" or "feddyn"; or a server's optimiser, "fedavgm",
+    "fedadam", "fedyogi" or "fedadagrad"."""
     mu: float
     """Weight of FedProx's term."""
     keep_optimizer: bool

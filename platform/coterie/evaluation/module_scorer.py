@@ -7,7 +7,7 @@ import torch
 
 from coterie.config.schema import EvaluationConfig
 from coterie.contract.loaders import LoaderSamples, Source
-from coterie.contract.own_module import FederatesModule, Training, own_base
+from coterie.contract.own_module import FederatesModule, Training, has_step
 from coterie.contract.phase import ServerState
 from coterie.contract.seeds import derive_seed
 from coterie.evaluation.scorer import Evaluation, Scorer
@@ -68,8 +68,7 @@ class ModuleScorer(Scorer):
         if self.method.personal:  # the global module has no trained values for these layers
             return {}
         module = self.method.module_for(server, None)
-        hook = _HOOKS[stage]
-        if getattr(type(module), hook) is getattr(own_base(module), hook):
+        if not has_step(module, _HOOKS[stage]):
             return {}
         plan = Training(source=source, validation=loader, arguments=self.method.trainer_arguments)
         return score(self.trainer, module, plan, derive_seed(self.seed, stage), stage)

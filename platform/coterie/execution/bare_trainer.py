@@ -24,6 +24,7 @@ from coterie.execution.without_trainer import (
     optimizer_and_schedule,
     precision_plugin,
     prepared,
+    unsupported,
     without_trainer,
 )
 
@@ -101,6 +102,8 @@ class BareTrainer:
         def closure() -> Tensor:
             with precision.train_step_context():
                 given: Any = module.training_step(moved, index)
+            if given is None:
+                raise unsupported(module, "gives no loss in a step")
             outputs.update(given if isinstance(given, Mapping) else {"loss": given})
             loss: Tensor = outputs["loss"]
             outputs["loss"] = loss.detach().clone()

@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from coterie.contract.client import Batch
+from coterie.contract.own_module import own_base
 from coterie.errors import ConfigError
 
 Executor = Literal["bare", "vmap"]
@@ -67,7 +68,8 @@ def check_supported(module: LightningModule, executor: Executor = "bare") -> Non
 
 def overrides(module: LightningModule, hook: str) -> bool:
     """Whether the module has a hook of its own."""
-    return getattr(type(module), hook, None) is not getattr(LightningModule, hook, None)
+    base = own_base(module) or LightningModule  # of either Lightning package
+    return getattr(type(module), hook, None) is not getattr(base, hook, None)
 
 
 @contextlib.contextmanager
