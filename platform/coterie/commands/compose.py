@@ -19,7 +19,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from coterie.commands.method_choices import METHOD, methods_in_hydra, shipped_methods
+from coterie.commands.method_choices import ELSEWHERE, METHOD, methods_in_hydra, shipped_methods
 from coterie.commands.own_class_keys import with_own_classes
 from coterie.commands.recipes import (
     RECIPES,
@@ -234,6 +234,10 @@ def split_choice(group: str, choice: str) -> tuple[str, dict[str, str]]:
 
 def _check_choice(group: str, choice: str) -> None:
     known = _choices_of(group)
+    if group == METHOD and choice in ELSEWHERE:
+        raise ConfigError(f"method={choice}: {ELSEWHERE[choice]}.")
+    if group == "encoder" and ":" in choice and "/" in choice:
+        raise ConfigError(f"{group}={choice}: give encoder=timm:NAME or torchvision:NAME.")
     if ":" in choice and group in COMPONENTS:
         raise ConfigError(f"{group}={choice}: a class of your own goes in {group}.target={choice}.")
     if choice not in known:
