@@ -260,10 +260,10 @@ def _drop_generators(*loaders: Any) -> None:
 
     A `torch.Generator` does not: PyTorch frees its shared state before the process has started.
     """
-    for loader in loaders:
-        for part in (loader, getattr(loader, "sampler", None)):
-            if hasattr(part, "generator"):
-                part.generator = None
+    parts = [part for loader in loaders for part in (loader, getattr(loader, "sampler", None))]
+    for part in parts:
+        if hasattr(part, "generator"):
+            setattr(part, "generator", None)  # noqa: B010 - it has no type
 
 
 def _go_on_always() -> None:
