@@ -260,10 +260,11 @@ def _drop_generators(*loaders: Any) -> None:
 
     A `torch.Generator` does not: PyTorch frees its shared state before the process has started.
     """
-    parts = [part for loader in loaders for part in (loader, getattr(loader, "sampler", None))]
-    for part in parts:
-        if hasattr(part, "generator"):
-            setattr(part, "generator", None)  # noqa: B010 - it has no type
+    for loader in loaders:
+        parts: list[Any] = [loader, getattr(loader, "sampler", None)]
+        for part in parts:
+            if hasattr(part, "generator"):
+                part.generator = None
 
 
 def _go_on_always() -> None:

@@ -88,9 +88,9 @@ def write_assignments(
     table = pa.table(
         {
             "sample": pa.array(rows, pa.int64()),
-            **({"name": [_utf8(data.names[row]) for row in rows]} if len(data.names) else {}),
+            **({"name": [utf8_name(data.names[row]) for row in rows]} if len(data.names) else {}),
             "client": pa.array(clients, pa.int32()),
-            **({"client_name": [_utf8(sites[k]) for k in clients]} if sites else {}),
+            **({"client_name": [utf8_name(sites[k]) for k in clients]} if sites else {}),
             "cluster": pa.array(evaluation.assignments[rows], pa.int32()),
             "confidence": pa.array(evaluation.confidence[rows], pa.float32()),
         }
@@ -99,7 +99,7 @@ def write_assignments(
         pq.write_table(table, temporary)
 
 
-def _utf8(name: str) -> str:
+def utf8_name(name: str) -> str:
     """A name that is text in every file: what is no UTF-8 is written as its bytes."""
     return name.encode("utf-8", "backslashreplace").decode()
 
