@@ -85,6 +85,7 @@ def _start(folder: SessionFolder) -> dict[str, str]:
         "enable_open_telemetry": False,
         "enable_metrics_collection": False,
         "prestart_worker_first_driver": False,
+        "agent_register_timeout_ms": 600_000,  # the driver's limit is shorter
     }
     try:
         with private():
