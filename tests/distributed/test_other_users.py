@@ -81,6 +81,10 @@ def test_a_local_ray_is_its_users_alone(tmp_path):
     assert ray.get(ray.remote(num_cpus=0)(lambda: 1).remote()) == 1
     disconnect()
     local = LocalRay.running
+    local._folder.chmod(0o755)  # as if Ray had made it: each attack works then
+    for how in ATTACKS:
+        assert attack(how, session, tmp_path / "mine").returncode == 0
+    local._folder.chmod(0o700)
     local.end()
     local.process.wait(30)
     assert {path.name for path in session.iterdir()} <= {"logs"}

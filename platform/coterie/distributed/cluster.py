@@ -51,7 +51,7 @@ def connect(config: ClusterConfig, *, forked: bool = True) -> bool:
     _check_address_limit()
     try:
         address = find_address(config)
-        with _own_sigterm():
+        with _own_sigterm(), _short_of_words():
             if address == "local":
                 _join_own(config, forked=forked)
             else:
@@ -93,6 +93,18 @@ def _own_sigterm() -> Iterator[None]:
     finally:
         utils.set_sigterm_handler = theirs
         signal.signal(signal.SIGTERM, handler)  # Ray's core has put one below Python's
+
+
+@contextmanager
+def _short_of_words() -> Iterator[None]:
+    """Keep what Ray says of each dead worker in its logs; it prints 1,000 characters of advice."""
+    worker: Any = ray._private.worker
+    theirs = worker.listen_error_messages  # the thread that `ray.init` starts
+    worker.listen_error_messages = lambda connected, stopped: None
+    try:
+        yield
+    finally:
+        worker.listen_error_messages = theirs
 
 
 def _join_own(config: ClusterConfig, *, forked: bool) -> None:

@@ -32,12 +32,13 @@ def main() -> None:
     threading.Thread(target=_watch, args=(over, ready, others), daemon=True).start()
     try:
         folder = SessionFolder()
+        nodes = _leave_out(ray._private.node.Node)
+        threading.Thread(target=_watch_start, args=(folder, ready, nodes), daemon=True).start()
         found = _start(folder)
     except RunError as error:
         found = {"error": "folder", "reason": str(error)}
     ready.set()
-    sys.stdout.write(json.dumps(found) + "\n")
-    sys.stdout.flush()
+    _tell(found)
     if "error" in found:
         return
     node = ray._private.worker._global_node
@@ -84,9 +85,8 @@ def _start(folder: SessionFolder) -> dict[str, str]:
         "enable_open_telemetry": False,
         "enable_metrics_collection": False,
         "prestart_worker_first_driver": False,
+        "agent_register_timeout_ms": 600_000,  # the driver's limit is shorter
     }
-    _leave_out(ray._private.node.Node)
-    _have_patience(ray._private.node.Node)
     try:
         with private():
             ray.init(
@@ -105,26 +105,45 @@ def _start(folder: SessionFolder) -> dict[str, str]:
     return {"address": address, "folder": str(folder.path)}
 
 
-def _leave_out(node: Any) -> None:
-    """Start no autoscaler, no log monitor and no dashboard: a local Ray has no use for them."""
-    node.start_monitor = node.start_log_monitor = lambda self: None
-    node.start_api_server = lambda self, **options: None
+def _leave_out(node: Any) -> list[Any]:
+    """Leave out of a local Ray what it has no use for, and Ray's own 30 seconds for the start.
 
+    No autoscaler, no log monitor, no dashboard; the driver says how long the start may take.
 
-def _have_patience(node: Any) -> None:
-    """Let the driver say how long Ray may take: it has 30 seconds of its own, on any machine."""
+    Returns:
+        The nodes whose processes were started: one, once it is.
+    """
+    started: list[Any] = []
     start = node.start_ray_processes
 
-    def started(self: Any) -> None:
+    def wait(self: Any) -> None:
         start(self)
-        while not self.dead_processes():
+        started.append(self)
+        while True:
             with contextlib.suppress(RuntimeError):  # it has not registered yet
                 ray._private.services.get_node(self.gcs_address, self._node_id)
                 return
             time.sleep(_POLL_S)
-        raise RuntimeError(f"its {self.dead_processes()[0][0]} has ended")
 
-    node.start_ray_processes = started
+    node.start_ray_processes = wait
+    node.start_monitor = node.start_log_monitor = lambda self: None
+    node.start_api_server = lambda self, **options: None
+    return started
+
+
+def _watch_start(folder: SessionFolder, ready: threading.Event, nodes: list[Any]) -> None:
+    """Tell at once which process has ended while Ray starts: Ray would wait for it for a minute."""
+    while not ready.wait(_LOOK_S):
+        for kind, _ in [dead for node in nodes for dead in node.dead_processes()]:
+            reason = f"its {kind} has ended"
+            _tell({"error": "start", "reason": reason, "folder": str(folder.path)})
+            folder.close()
+            os._exit(1)
+
+
+def _tell(found: dict[str, str]) -> None:
+    sys.stdout.write(json.dumps(found) + "\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":
