@@ -128,7 +128,7 @@ class NPZ(CustomData["NPZ.Config"]):
         return Source(count=len(array), read=lambda rows: as_samples(array[rows], where, levels))
 
     def _values(self, key: str) -> tuple[list[Any] | None, str]:
-        """An array (n,) or (n, 1) as a list, if it exists, and its name in errors."""
+        """Return an array (n,) or (n, 1) as a list, if it exists, and its name in errors."""
         found = self._find(key)
         if found is None:
             return None, ""
@@ -195,7 +195,7 @@ class NPZ(CustomData["NPZ.Config"]):
 
 
 def _mapped(path: Path, name: str) -> NDArray[Any]:
-    """An array of a file, memory-mapped unless it is compressed."""
+    """Return an array of a file, memory-mapped unless it is compressed."""
     if path.suffix == ".npy":
         found: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
         return found
@@ -272,7 +272,7 @@ def as_samples(
 
 
 def _channel_axis(shape: tuple[int, ...]) -> int | None:
-    """The axis of channels, 0 if there is none; None if it cannot be told."""
+    """Return the axis of channels, 0 if there is none; None if it cannot be told."""
     if len(shape) == 3:
         return 0
     before, height, width = shape[1:]

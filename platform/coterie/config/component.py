@@ -78,7 +78,7 @@ class Component(BaseModel):
 
 
 def _plain(value: Any) -> Any:
-    """A value of a Python program as YAML would have given it, with tuples for lists."""
+    """Return a value of a Python program as YAML would have given it, with tuples for lists."""
     if type(value).__module__ == "numpy":
         value = value.tolist()
     if isinstance(value, PathLike):
@@ -186,7 +186,7 @@ def _path_of(model: type[Component]) -> str:
 
 
 def trust_of(info: ValidationInfo) -> tuple[str, ...]:
-    """The packages that the user trusts, in a validator."""
+    """Return the packages that the user trusts, in a validator."""
     found: tuple[str, ...] = (info.context or {}).get(TRUST, ())
     return found
 
@@ -203,7 +203,7 @@ def _parse_nested(value: Any, info: ValidationInfo) -> Any:
 
 
 def dumped(component: Component) -> dict[str, Any]:
-    """A component as plain values, which `parse_component` reads."""
+    """Return a component as plain values, which `parse_component` reads."""
     return {"target": target_of(component), **component.model_dump(mode="json")}
 
 

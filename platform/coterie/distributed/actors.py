@@ -215,4 +215,4 @@ def _resolve(handle: Handle) -> Packed:
 
 
 def _never() -> None:
-    """An actor is not asked to stop: the driver kills it."""
+    """Do nothing: the driver kills an actor."""
