@@ -112,7 +112,7 @@ class DataSet(LightningDataModule, Generic[ConfigT]):
         return merge_sources(train, self.open_half("test")) if self.has_test() else train
 
     def arrays(self) -> DataArrays:
-        """Read the data set in its original order.
+        """Read the data set in its original order, once.
 
         Returns:
             uint8 images (n, channels, height, width), or float32 feature vectors (n, features).
@@ -120,6 +120,11 @@ class DataSet(LightningDataModule, Generic[ConfigT]):
         Raises:
             DataError: If it is missing (of what, where, how to get it) or unreadable.
         """
+        if self._loaded is None:
+            self._loaded = self._read()
+        return self._loaded
+
+    def _read(self) -> DataArrays:
         config = self.config
         if config.split == "test" and not self.has_test():
             raise DataError(f"data.split=test: {self.title} has no test set; use split=all.")
@@ -145,20 +150,24 @@ class DataSet(LightningDataModule, Generic[ConfigT]):
 
     def setup(self, stage: str | None = None) -> None:
         """Read the data set for the loaders."""
-        self._data()
+        self.arrays()
 
     def train_dataloader(self) -> DataLoader[Any]:
-        """Shuffled batches (images uint8, labels int64) of the samples that `split` selects."""
-        data = self._data()
+        """Shuffled batches of the samples that `split` selects; a last one of one is left out.
+
+        They are dicts as the modules take them (`coterie.contract.client.Batch`): samples,
+        positions and, if there are any, labels.
+        """
+        data = self.arrays()
         return self._loader(data.samples, data.labels, shuffle=True)
 
     def test_dataloader(self) -> DataLoader[Any]:
-        """Batches (images uint8, labels int64) of the held-out samples, in order.
+        """The same of the held-out samples, in order and all of them.
 
         Raises:
             DataError: If nothing is held out.
         """
-        data = self._data()
+        data = self.arrays()
         if data.test_samples is None:
             raise DataError(
                 f"{self.title}: split={self.config.split} holds nothing out to test on; "
@@ -179,11 +188,6 @@ class DataSet(LightningDataModule, Generic[ConfigT]):
             samples = resize_images(samples, self.config.size)
         return samples, chosen
 
-    def _data(self) -> DataArrays:
-        if self._loaded is None:
-            self._loaded = self.arrays()
-        return self._loaded
-
     def _loader(
         self,
         samples: Samples | StreamedSamples,
@@ -192,23 +196,31 @@ class DataSet(LightningDataModule, Generic[ConfigT]):
         shuffle: bool,
     ) -> DataLoader[Any]:
         rows = _Rows(samples, labels)
-        return DataLoader(rows, batch_size=self.batch_size, shuffle=shuffle)
+        alone = shuffle and len(rows) % self.batch_size == 1  # batch norm needs two
+        return DataLoader(rows, batch_size=self.batch_size, shuffle=shuffle, drop_last=alone)
 
 
-class _Rows(Dataset[tuple[Tensor, ...]]):
+class _Rows(Dataset[dict[str, Tensor]]):
     """Samples and labels for a DataLoader, which reads a batch's rows at once."""
 
     def __init__(
         self, samples: Samples | StreamedSamples, labels: NDArray[np.int64] | None
     ) -> None:
-        self._parts = [part for part in (samples, labels) if part is not None]
+        self.samples, self.labels = samples, labels
 
     def __len__(self) -> int:
-        return len(self._parts[0])
+        return len(self.samples)
 
-    def __getitems__(self, rows: list[int]) -> list[tuple[Tensor, ...]]:
+    def __getitem__(self, row: int) -> dict[str, Tensor]:
+        return self.__getitems__([row])[0]
+
+    def __getitems__(self, rows: list[int]) -> list[dict[str, Tensor]]:
         places = np.array(rows, dtype=np.int64)
-        return list(zip(*(torch.from_numpy(part[places]) for part in self._parts), strict=True))
+        parts = {"samples": self.samples[places], "positions": places}
+        if self.labels is not None:
+            parts["labels"] = self.labels[places]
+        read = {name: torch.from_numpy(part) for name, part in parts.items()}
+        return [dict(zip(read, row, strict=True)) for row in zip(*read.values(), strict=True)]
 
 
 class ImageDataModule(DataSet[ImageConfigT]):

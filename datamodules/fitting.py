@@ -8,9 +8,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.datamodules.decoding import Picture, PixelFormat
+from coterie.datamodules.decoding import Picture, PixelFormat, UnreadablePictureError
 from coterie.datamodules.image_files import DecodedPictures, Tally, decode_images, refuse
 from coterie.datamodules.npz import as_samples
+from coterie.datamodules.picture_files import UnfitPictureError
 from coterie.datamodules.resize import resize_images
 from coterie.datamodules.site_levels import measured_levels
 from coterie.errors import DataError
@@ -20,6 +21,8 @@ _LUMA = np.array([19595, 38470, 7471], dtype=np.uint32)
 
 _AS_TRAINED = ("fit", "levels", "background", "exif", "frame", "max_pixels")
 """Keys of a run's data that say how pictures come into form."""
+
+_AS_THE_RUNS = "bring it into the form of the run's own, since a prediction has no keys for it"
 
 _logger = logging.getLogger(__name__)
 
@@ -75,6 +78,9 @@ class Fitting:
         wanted = self.shape[1:]
         pixel_format = replace(self._form, size=(wanted[0], wanted[1]))
         decoded = decode_images(pictures, names, pixel_format)
+        for row, error in decoded.bad.items():
+            if isinstance(unfit := error.__cause__, UnfitPictureError):
+                decoded.bad[row] = UnreadablePictureError(error.name, unfit.what, _AS_THE_RUNS)
         if len(decoded.images) and decoded.images.shape[1:] != self.shape:
             raise DataError(
                 f"{names[0]}: it has {decoded.images.shape[1]} channels, but {self._wanted}; give "
@@ -141,7 +147,7 @@ class Fitting:
         if array.dtype.kind not in "fiub" or array.ndim not in {3, 4} or 0 in array.shape:
             raise unfit
         whole = array.shape[1:] == self.shape and array.dtype == np.uint8
-        images: NDArray[Any] = array if whole else as_samples(array, name, self.pixel_format.levels)
+        images: NDArray[Any] = array if whole else self._eight_bits(array, name)
         given = images.shape[1]
         if given != channels and {given, channels} != {1, 3}:
             raise unfit
@@ -153,6 +159,15 @@ class Fitting:
             self._tally.converted["RGB" if channels == 1 else "L"] += len(images)
         self._tally.count += len(images)
         return np.ascontiguousarray(images)
+
+    def _eight_bits(self, array: NDArray[Any], name: str) -> NDArray[Any]:
+        """Images of other numbers as the run took its own."""
+        try:
+            return as_samples(array, name, self.pixel_format.levels)
+        except DataError as error:
+            if isinstance(unfit := error.__cause__, UnfitPictureError):
+                raise DataError(f"{name}: it {unfit.what}; {_AS_THE_RUNS}.") from error
+            raise
 
 
 def as_trained(data: Mapping[str, Any]) -> dict[str, Any]:

@@ -121,7 +121,7 @@ class NPZ(CustomData["NPZ.Config"]):
                 f"data.path={self.path}: it has no array samples or x, but {self._content()}; name "
                 "the one to use as data.samples."
             )
-        array, where = self._read(name), f"{self.path}, array {name},"
+        array, where = self._read_array(name), f"{self.path}, array {name},"
         levels = self.config.levels
         as_samples(array[:0] if array.ndim else array, where, levels, array.shape)
         _check_range(array, where, levels)
@@ -132,7 +132,7 @@ class NPZ(CustomData["NPZ.Config"]):
         found = self._find(key)
         if found is None:
             return None, ""
-        array, name = self._read(found), f"{self.path}, array {found},"
+        array, name = self._read_array(found), f"{self.path}, array {found},"
         if array.ndim == 2 and array.shape[1] == 1:
             array = array[:, 0]
         if array.ndim != 1:
@@ -154,7 +154,7 @@ class NPZ(CustomData["NPZ.Config"]):
         shown = (name if name.isprintable() else ascii(name) for name in self._names())
         return f"the arrays {', '.join(shown)}" if self._names() else "no arrays"
 
-    def _read(self, name: str) -> NDArray[Any]:
+    def _read_array(self, name: str) -> NDArray[Any]:
         try:
             array = _mapped(self.path, name)
         except DAMAGE as error:

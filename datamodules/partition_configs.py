@@ -3,7 +3,7 @@
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import Field, PositiveInt, model_validator
 
 from coterie.config.file_digest import with_digest
 from coterie.config.given_path import given_path
@@ -148,6 +148,10 @@ class Grouped(_Clients):
 class ByClient(PartitionConfig):
     """The clients that the data names: `client_folders`, `manifest`, `npz`."""
 
+    smallest: PositiveInt = 1
+    """Clients with fewer samples are joined to one, together with the next smallest if need be: as
+    if their owners had put their samples in one place."""
+
     def split(self, data: DataArrays, seed: int) -> list[Indices]:
         """Each client's rows, in the order of `owner_names`. The seed has no effect.
 
@@ -167,7 +171,7 @@ class ByClient(PartitionConfig):
                     f"partition=by_client: client {name} has no sample; "
                     "take it out, or give it more."
                 )
-        return parts
+        return partitions.with_small_joined(parts, self.smallest)
 
 
 class FromFile(PartitionConfig):

@@ -185,6 +185,24 @@ def grouped(
     return _sorted([np.concatenate(own) for own in parts])
 
 
+def with_small_joined(parts: Sequence[Indices], smallest: int) -> list[Indices]:
+    """Join the clients with fewer rows than `smallest` to one, which comes last.
+
+    If it has fewer itself, the smallest of the others, the first of several, joins it too.
+    """
+    if all(len(part) >= smallest for part in parts):
+        return list(parts)
+    by_size = sorted(range(len(parts)), key=lambda client: (len(parts[client]), client))
+    joined: list[int] = []
+    for client in by_size:
+        held = sum(len(parts[each]) for each in joined)
+        if len(parts[client]) >= smallest <= held:
+            break
+        joined.append(client)
+    others = [part for client, part in enumerate(parts) if client not in joined]
+    return [*others, np.sort(np.concatenate([parts[client] for client in sorted(joined)]))]
+
+
 def merged(parts: Sequence[Indices], members: NDArray[np.int64] | None = None) -> list[Indices]:
     """Merge the clients of each group, in ascending order of groups; with None merge all.
 

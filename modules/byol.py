@@ -5,14 +5,13 @@ second pretrainer (section 3.3.2) and Orchestra's baseline f-BYOL. No gradient r
 network, which follows the online one by EMA.
 """
 
-from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 from torch import Tensor
 
 from coterie.contract import Entry, Role, StateRoles, Task, Tensors
-from coterie.gradcache import Segment, Terms, batch_loss
+from coterie.gradcache import Terms, Views, gradient_cached, through
 from coterie.losses.cosine import normalised_error
 from coterie.modules.pretraining import (
     ONLINE,
@@ -23,7 +22,6 @@ from coterie.modules.pretraining import (
     PredictionConfig,
     PredictorConfig,
     TwoViewsPredicted,
-    Views,
 )
 from coterie.networks.ema import update_ema
 
@@ -62,24 +60,18 @@ class Bootstrap(TwoViewsPredicted):
         """Copy the online network into the target."""
         self.target.load_state_dict(self.online.state_dict())
 
-    def training_step(self, batch: Views, batch_idx: int) -> dict[str, Tensor]:
+    @gradient_cached
+    def training_step(self, views: Views, batch_idx: int) -> Terms:
         """‖p̄_a − z̄'_b‖² + ‖p̄_b − z̄'_a‖² of unit vectors, eq. (2) and its mirror image."""
-        online = [self.online, self.predictor]
-        parts = {
-            "p_a": Segment(self._predict, online, batch[0]),
-            "p_b": Segment(self._predict, online, batch[1]),
-            "z_a": Segment(self.target, [self.target], batch[0]),
-            "z_b": Segment(self.target, [self.target], batch[1]),
-        }
-        return batch_loss(parts, self._terms, self.config.micro_batch_size)
+        p_a, p_b = (through(self.predict, view) for view in views)
+        z_a, z_b = (through(self.target, view) for view in views)
+        loss = normalised_error(p_a, z_b) + normalised_error(p_b, z_a)
+        return self.logged({"loss": loss})
 
-    def _predict(self, view: Tensor) -> Tensor:
+    def predict(self, view: Tensor) -> Tensor:
+        """What the online network predicts of the target's projections of the other view."""
         predicted: Tensor = self.predictor(self.online(view))
         return predicted
-
-    def _terms(self, of: Mapping[str, Tensor]) -> Terms:
-        loss = normalised_error(of["p_a"], of["z_b"]) + normalised_error(of["p_b"], of["z_a"])
-        return {"loss": loss}
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
         """ξ ← β ξ + (1 − β) θ, over the parameters; the target's running statistics are its own."""

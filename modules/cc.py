@@ -4,7 +4,6 @@ Li et al., "Contrastive Clustering"; baselines of FedMCC, eq. (2). One network s
 is trained at instance and cluster level at once. Fed + CC averages the encoder and both projectors.
 """
 
-from collections.abc import Mapping
 from typing import Annotated, Literal
 
 import torch
@@ -13,11 +12,11 @@ from torch import Tensor
 
 from coterie.contract import Entry, Role, ServerState, StateRoles, Task
 from coterie.contract.clusterer import Clusterer
-from coterie.gradcache import MicroBatched, Rows, Terms, batch_loss
+from coterie.gradcache import MicroBatched, Terms, Views, gradient_cached, through
 from coterie.losses.contrastive import cluster_contrastive_loss, contrastive_loss, nt_xent
 from coterie.losses.entropy import cluster_entropy
 from coterie.modules.averaging import Averaging, AveragingConfig
-from coterie.modules.view_pairs import ViewPairs, pair_parts
+from coterie.modules.view_pairs import ViewPairs
 from coterie.networks.branch import ContrastiveBranch, cluster_count
 
 PARTS = ("encoder", "instance", "cluster")
@@ -53,11 +52,10 @@ class ContrastiveClustering(ViewPairs):
     config: CCConfig
 
     def __init__(self, config: CCConfig, task: Task) -> None:
-        super().__init__()
+        super().__init__(config, task)
         clusters = cluster_count(config.clusters, task)
         self.online = ContrastiveBranch(task, config.projection, clusters, config.hidden)
         self.augment = task.augmentation.build(task.shape)
-        self.config = config
         self.to(task.dtype)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
@@ -65,21 +63,21 @@ class ContrastiveClustering(ViewPairs):
         decay = self.config.weight_decay
         return torch.optim.Adam(self.parameters(), lr=self.config.learning_rate, weight_decay=decay)
 
-    def training_step(self, batch: tuple[Rows, Rows], batch_idx: int) -> dict[str, Tensor]:
+    @gradient_cached
+    def training_step(self, views: Views, batch_idx: int) -> Terms:
         """The loss of one batch of view pairs, and its terms."""
-        parts = pair_parts(self._represent, [self.online], batch)
-        return batch_loss(parts, self._terms, self.config.micro_batch_size)
-
-    def _represent(self, view: Tensor) -> tuple[Tensor, Tensor]:
-        hidden = self.online.encoder(view)
-        return self.online.instance(hidden), self.online.cluster(hidden)
-
-    def _terms(self, represented: Mapping[str, tuple[Tensor, Tensor]]) -> Terms:
-        (z_a, c_a), (z_b, c_b) = represented["a"], represented["b"]
+        (z_a, c_a), (z_b, c_b) = (through(self.project, view) for view in views)
         entropy = cluster_entropy(c_a) + cluster_entropy(c_b)
         instance, cluster = cc_terms(self.config, (z_a, z_b), (c_a, c_b))
         loss = instance + cluster - entropy
-        return {"loss": loss, "instance": instance, "cluster": cluster, "entropy": entropy}
+        return self.logged(
+            {"loss": loss, "instance": instance, "cluster": cluster, "entropy": entropy}
+        )
+
+    def project(self, view: Tensor) -> tuple[Tensor, Tensor]:
+        """Projections and soft assignments of a view."""
+        hidden = self.online.encoder(view)
+        return self.online.instance(hidden), self.online.cluster(hidden)
 
 
 def cc_terms(

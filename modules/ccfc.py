@@ -73,6 +73,10 @@ class _MinesCentroids(Method):
         self._clusters = cluster_count(config.clusters, task)
         self.rounds = schedule.rounds
 
+    def build(self) -> ClusterSiamese:
+        """The networks and the loss of the first stage."""
+        return self._module(self._schedule.at(1) or "samples")
+
     def init(self, sizes: Mapping[int, int], seed: int) -> ServerState:
         """A freshly initialised global network.
 

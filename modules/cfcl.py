@@ -81,7 +81,7 @@ class CFCL(Method):
         """
         check_exchange(self._config)
         with seeded(seed):
-            module = self._build()
+            module = self.build()
         ROLES.check(module)
         if not any(parameter.requires_grad for parameter in module.parameters()):
             raise ConfigError(
@@ -135,7 +135,7 @@ class CFCL(Method):
             client=client,
             device=device,
             neighbours=around,
-            module=client.module("cfcl", self._build),
+            module=client.module("cfcl", self.build),
             global_model=slots[MODEL],
             local=device.network if current else slots[MODEL],
         )
@@ -144,11 +144,12 @@ class CFCL(Method):
 
     def model_for(self, server: ServerState, client: int | None) -> Clusterer:
         """The global encoder."""
-        module = blank(self._build)
+        module = blank(self.build)
         load_tensors(module, server.slots[MODEL])
         return Clusterer(module.encoder)
 
-    def _build(self) -> TripletModel:
+    def build(self) -> TripletModel:
+        """The encoder and its loss."""
         return TripletModel(self._config, self._task)
 
     def _message_keys(self, event: Event) -> frozenset[str]:
@@ -194,7 +195,7 @@ class CFCL(Method):
         if device.round != phase.round:
             device.round, device.exposure, device.network = phase.round, 0, slots[MODEL]
             device.adam = {} if self._config.reset_optimizer else device.adam
-        module = client.module("cfcl", self._build)
+        module = client.module("cfcl", self.build)
         near = self._proximity(client, device, module, slots)
         load_tensors(module, device.network)
         local = self._local(client, device, event)
@@ -207,7 +208,7 @@ class CFCL(Method):
             seed=seed,
         )
         fit = client.fit(module, plan, local.data)
-        size = len(local.data)
+        size = len(local.data or client.data)
         device.exposure += fit.steps * size
         device.network, device.adam = ROLES.slot(module, MODEL), module.remember()
         reached = event.step + fit.steps - 1

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from lightning import LightningModule
 from torch import Tensor
 
 from coterie.contract import (
@@ -19,9 +18,12 @@ from coterie.contract import (
     load_optimizer,
     optimizer_tensors,
 )
+from coterie.contract.client import batch_seed
 from coterie.contract.clusterer import parameter_dtype, to_unit
+from coterie.gradcache import Terms
 from coterie.losses.triplet import received_loss, staleness_weight, triplet_losses
 from coterie.modules.cfcl_timeline import CFCLConfig
+from coterie.modules.client_module import ClientModule
 from coterie.networks.views import seeded_view
 
 
@@ -30,39 +32,40 @@ class Local:
     """The inputs of a device's training between two events.
 
     Attributes:
-        data: D_i^t, from which negatives are drawn.
+        data: D_i^t, from which negatives are drawn; by default each batch itself.
         step: The first time step t.
         adam: Adam's state.
         received: Embeddings from neighbours (k, d), constants.
         margin: m_reg.
     """
 
-    data: ClientData
-    step: int
+    data: ClientData | None = None
+    step: int = 0
     adam: Tensors = field(default_factory=dict)
     received: Tensor | None = None
     margin: float = 0.0
 
 
-class TripletModel(LightningModule):
+class TripletModel(ClientModule):
     """One device's encoder φ.
 
     Anchors, positives and negatives pass the encoder as one batch, so BatchNorm sees all of them.
     """
 
+    representation = "encoder"
+    config: CFCLConfig
+
     def __init__(self, config: CFCLConfig, task: Task) -> None:
-        super().__init__()
+        super().__init__(config, task)
         self.encoder = task.encoder.build(task.shape)
         self.augment = task.augmentation.build(task.shape)
-        self.config = config
         self.to(task.dtype)
-        self._local: Local | None = None
-        self._done = 0
-        self._adam: torch.optim.Adam | None = None
+        self.begin(Local())
 
     def begin(self, local: Local) -> None:
         """Set the inputs of the next fit."""
-        self._local, self._done, self._adam = local, 0, None
+        self._local, self._done = local, 0
+        self._adam: torch.optim.Adam | None = None
 
     def remember(self) -> dict[str, Tensor]:
         """Adam's state after training."""
@@ -71,20 +74,18 @@ class TripletModel(LightningModule):
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Adam, which continues from its remembered state."""
         self._adam = torch.optim.Adam(self.encoder.parameters(), lr=self.config.learning_rate)
-        load_optimizer(self, self._adam, self._given.adam)
+        load_optimizer(self, self._adam, self._local.adam)
         return self._adam
-
-    def on_train_epoch_start(self) -> None:
-        """Train mode, whatever the model was used for before."""
-        self.train()
 
     def on_before_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
         """Draw a negative for each anchor, uniformly from the device's other samples."""
-        data, positions = self._given.data, batch["positions"]
-        draw = torch.Generator().manual_seed(derive_seed(batch["seed"], "negatives"))
+        data, positions, seed = self._local.data, batch["positions"], batch_seed(batch)
+        if data is None:
+            data, positions = ClientData.of_batch(batch), torch.arange(len(positions))
+        draw = torch.Generator().manual_seed(derive_seed(seed, "negatives"))
         others = torch.randint(len(data) - 1, (len(positions),), generator=draw)
         others += others >= positions
-        return {**batch, "negatives": data.take(others.numpy())}
+        return {**batch, "seed": seed, "negatives": data.take(others.numpy())}
 
     @torch.no_grad()
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
@@ -94,18 +95,20 @@ class TripletModel(LightningModule):
         views = seeded_view(self.augment, to_unit(batch["samples"]), seed).to(dtype)
         return to_unit(batch["samples"], dtype), views, to_unit(batch["negatives"], dtype)
 
-    def training_step(self, batch: tuple[Tensor, ...], batch_idx: int) -> dict[str, Tensor]:
+    def training_step(self, batch: tuple[Tensor, ...], batch_idx: int) -> Terms:
         """Eq. (23) of one batch of triplets, and its two terms."""
         anchors, positives, negatives = self.encoder(torch.cat(batch)).chunk(3)
         triplet = triplet_losses(anchors, positives, negatives, self.config.margin).mean()
         weight = self.weight
         if weight == 0:  # exactly the loss without the term
-            return {"loss": triplet, "triplet": triplet, "regulariser": torch.zeros_like(triplet)}
-        received, margin = self._given.received, self._given.margin
+            none = torch.zeros_like(triplet)
+            return self.logged({"loss": triplet, "triplet": triplet, "regulariser": none})
+        received, margin = self._local.received, self._local.margin
         assert received is not None
         z = received.to(anchors.device)  # keeps its type, which autocast must not narrow
         extra = weight * received_loss(anchors, positives, z, margin, self.config.reduction)
-        return {"loss": triplet + extra, "triplet": triplet, "regulariser": extra}
+        loss = triplet + extra
+        return self.logged({"loss": loss, "triplet": triplet, "regulariser": extra})
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Advance to the next time step."""
@@ -114,7 +117,7 @@ class TripletModel(LightningModule):
     @property
     def weight(self) -> float:
         """W_t of the current step; 0 if no embeddings were received."""
-        local, config = self._given, self.config
+        local, config = self._local, self.config
         if local.received is None or len(local.received) == 0:
             return 0.0
         return staleness_weight(
@@ -124,8 +127,3 @@ class TripletModel(LightningModule):
             scale=config.regulariser,
             rho_zeta=config.rho_zeta,
         )
-
-    @property
-    def _given(self) -> Local:
-        assert self._local is not None, "call begin() before each fit"
-        return self._local

@@ -9,16 +9,17 @@ from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
-from lightning import LightningModule
 from pydantic import Field, PositiveFloat
 from torch import Tensor, nn
 
 from coterie.config.component import target_of
 from coterie.contract import Entry, Role, StateRoles, Task
+from coterie.contract.client import batch_seed
 from coterie.contract.clusterer import Clusterer, to_unit
 from coterie.errors import ConfigError
-from coterie.gradcache import UNCOUPLED
+from coterie.gradcache import UNCOUPLED, Terms
 from coterie.modules.averaging import AveragingConfig, sgd_or_adam
+from coterie.modules.client_module import ClientModule
 from coterie.networks.encoders import dense
 from coterie.networks.views import seeded_view
 from coterie.precision import cross_entropy
@@ -45,7 +46,7 @@ class ClassificationConfig(AveragingConfig):
     CP-CFL, which leaves the widths open)."""
 
 
-class Classification(LightningModule):
+class Classification(ClientModule):
     """An encoder, a head of one logit per class, and the cross-entropy of a view of each sample.
 
     Args:
@@ -56,8 +57,11 @@ class Classification(LightningModule):
         ConfigError: If the data has fewer than two classes.
     """
 
+    representation = "encoder"
+    config: ClassificationConfig
+
     def __init__(self, config: ClassificationConfig, task: Task) -> None:
-        super().__init__()
+        super().__init__(config, task)
         if task.classes < 2:
             name = target_of(config).rpartition(":")[2]
             raise ConfigError(
@@ -67,7 +71,6 @@ class Classification(LightningModule):
         width: int = self.encoder.features  # type: ignore[assignment]  # an int, not a submodule
         self.classifier = head(width, task.classes, config.head_layers)
         self.augment = task.augmentation.build(task.shape)
-        self.config = config
         self._encoder_epochs: int | None = None
         self._epoch = 0
         self.to(task.dtype)
@@ -93,7 +96,7 @@ class Classification(LightningModule):
 
     def on_train_epoch_start(self) -> None:
         """Train mode, whatever the model was used for before; eval mode for a frozen encoder."""
-        self.train()
+        super().on_train_epoch_start()
         if self._encoder_epochs is None:
             return
         if self._epoch >= self._encoder_epochs:
@@ -103,15 +106,13 @@ class Classification(LightningModule):
     @torch.no_grad()
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
         """Draw one view of each sample, on the device."""
-        views = seeded_view(self.augment, to_unit(batch["samples"]), batch["seed"])
+        views = seeded_view(self.augment, to_unit(batch["samples"]), batch_seed(batch))
         return views.to(self.dtype), batch["labels"]
 
-    def training_step(
-        self, batch: tuple[Tensor, Tensor], batch_idx: int
-    ) -> Tensor | dict[str, Tensor]:
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Terms:
         """The cross-entropy of one batch of views and classes."""
         views, labels = batch
-        return cross_entropy(self.classifier(self.encoder(views)), labels)
+        return self.logged({"loss": cross_entropy(self.classifier(self.encoder(views)), labels)})
 
     def clusterer(self) -> Clusterer:
         """Encoder and head; the probabilities are those of the classes."""

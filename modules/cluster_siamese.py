@@ -5,7 +5,6 @@ network is trained beside the frozen global one, and a term keeps it near.
 """
 
 from collections import OrderedDict
-from collections.abc import Mapping
 from copy import deepcopy
 from typing import Annotated, Any, Literal
 
@@ -17,7 +16,7 @@ from torch.nn.functional import normalize
 from coterie.clustering.kmeans import Metric, nearest_centroids
 from coterie.contract import Task, Tensors, load_optimizer, optimizer_tensors
 from coterie.contract.clusterer import parameter_dtype
-from coterie.gradcache import MicroBatched, Rows, Segment, Terms, batch_loss
+from coterie.gradcache import MicroBatched, Terms, Views, gradient_cached, through
 from coterie.losses.cosine import Pairs, cluster_contrast, negative_cosine
 from coterie.modules.view_pairs import ViewPairs
 from coterie.networks.branch import cluster_count
@@ -107,8 +106,8 @@ class ClusterSiamese(ViewPairs):
     def __init__(
         self, config: SiameseConfig, task: Task, stage: Stage, pairs: Pairs = "exclude_self"
     ) -> None:
-        super().__init__()
-        self.config, self.stage, self.pairs = config, stage, pairs
+        super().__init__(config, task, stage=stage, pairs=pairs)
+        self.stage, self.pairs = stage, pairs
         self.model_weight = 0.0 if config.alone is not None else config.model_weight
         self.online = SiameseNetwork(config, task)
         self.global_model = deepcopy(self.online).requires_grad_(False)
@@ -146,21 +145,11 @@ class ClusterSiamese(ViewPairs):
         samples = LazySamples(batch["samples"], parameter_dtype(self))
         return (samples[:] if self.config.micro_batch_size is None else samples,)
 
-    def training_step(self, views: tuple[Rows, ...], batch_idx: int) -> dict[str, Tensor]:
+    @gradient_cached
+    def training_step(self, views: Views, batch_idx: int) -> Terms:
         """Eq. (4) of one batch, or SCFC's loss of one batch of view pairs, and its two terms."""
-        networks = {"local": self.online, "global_model": self.global_model}
-        parts = {
-            f"{name} {number}": Segment(network, [network], view)
-            for name, network in networks.items()
-            for number, view in enumerate(views)
-        }
-        return batch_loss(parts, self._terms, self.config.micro_batch_size)
-
-    def _terms(self, represented: Mapping[str, tuple[Tensor, Tensor]]) -> Terms:
-        local, global_model = (
-            [pair for name, pair in represented.items() if name.startswith(network)]
-            for network in ("local", "global_model")
-        )
+        local = [through(self.online, view) for view in views]
+        global_model = [through(self.global_model, view) for view in views]
         if self.stage == "samples":
             contrast = self._sample_contrast(local)
         else:
@@ -170,7 +159,7 @@ class ClusterSiamese(ViewPairs):
         ]
         model = torch.stack(matches).mean()
         loss = contrast + self.model_weight * model
-        return {"loss": loss, "contrast": contrast, "model": model}
+        return self.logged({"loss": loss, "contrast": contrast, "model": model})
 
     def _sample_contrast(self, local: list[tuple[Tensor, Tensor]]) -> Tensor:
         """SimSiam, the mean of both directions."""

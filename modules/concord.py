@@ -39,6 +39,7 @@ from coterie.clustering.exact_kmeans import ClusterSums, grown, moved
 from coterie.clustering.lattice import off_lattice, on_lattice, sums_of_starts
 from coterie.clustering.prototypes import (
     PrototypeClusters,
+    check_enough,
     cluster_prototypes,
     evenness,
     grouped_by_means,
@@ -172,9 +173,10 @@ class Concord(OnViews):
 
     def init(self, sizes: Mapping[int, int], seed: int) -> ServerState:
         """The encoder, and no sums yet."""
-        server = super().init(sizes, seed)
+        server, samples = super().init(sizes, seed), sum(sizes.values())
         if self._noisy is not None:
             return with_slots(server, {MOMENTS: self._noisy.start(self._task.features)})
+        check_enough(samples // self._config.minimum, samples, self._clusters)
         return server
 
     def next(self, server: ServerState) -> Phase | None:

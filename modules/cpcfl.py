@@ -155,7 +155,7 @@ class CPCFL(Method):
             "restarts": 0,
             "choices": {},
         }
-        learns = any(True for _ in blank(self._build).encoder.parameters())
+        learns = any(True for _ in blank(self.build).encoder.parameters())
         return ServerState(
             slots=self._pool(seed), metadata={**metadata, "fixed_encoder": not learns}
         )
@@ -188,7 +188,7 @@ class CPCFL(Method):
     def client(self, client: Client, phase: Phase, slots: Slots) -> Outcome:
         """Algorithm 2, lines 15 to 26."""
         config, explores = self._config, phase.stage == EXPLORATION
-        module = client.module("classification", self._build)
+        module = client.module("classification", self.build)
         if config.choice == "client":
             choice = client.id
         elif explores or config.clusters == 1:
@@ -238,12 +238,13 @@ class CPCFL(Method):
         chosen = self.members(server)
         choice = favourite(chosen.values()) if client is None else chosen.get(client)
         choice = favourite(chosen.values()) if choice is None else choice
-        module = blank(self._build)
+        module = blank(self.build)
         load_tensors(module, server.slots[self._encoder(choice)])
         load_tensors(module, server.slots[_head(choice)])
         return module.clusterer()
 
-    def _build(self) -> Classification:
+    def build(self) -> Classification:
+        """The classifier and its loss."""
         return Classification(self._config, self._task)
 
     def _pool(self, seed: int) -> Slots:
@@ -251,7 +252,7 @@ class CPCFL(Method):
         slots: dict[str, Tensors] = {}
         for n in range(self._config.clusters):
             with seeded(derive_seed(seed, "model", n) if n else seed):
-                module = self._build()
+                module = self.build()
             ROLES.check(module)
             slots[_head(n)] = ROLES.slot(module, "classifier")
             encoder = ROLES.slot(module, "encoder")

@@ -8,7 +8,7 @@ alignment module, which keeps representations near those of one model that all h
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
@@ -35,7 +35,7 @@ from coterie.contract import (
 )
 from coterie.contract.tensor_spec import UNIT_LENGTH
 from coterie.errors import ConfigError
-from coterie.gradcache import Segment, Terms, batch_loss
+from coterie.gradcache import Terms, Views, gradient_cached, through
 from coterie.losses.contrastive import nt_xent_against
 from coterie.modules.pretraining import (
     ONLINE,
@@ -43,7 +43,6 @@ from coterie.modules.pretraining import (
     Pretraining,
     PretrainingConfig,
     TwoViews,
-    Views,
 )
 from coterie.networks.heads import UnitLength
 from coterie.precision import widened
@@ -79,7 +78,7 @@ class DictionaryContrast(TwoViews):
     def __init__(self, config: FedCAConfig, task: Task) -> None:
         super().__init__(config, task)
         self.base = deepcopy(self.online.encoder).requires_grad_(False)
-        self.dictionary: Tensor | None = None
+        self.dictionary = torch.zeros(0, config.projection, dtype=task.dtype)
         self.to(task.dtype)
 
     def on_train_epoch_start(self) -> None:
@@ -87,34 +86,24 @@ class DictionaryContrast(TwoViews):
         super().on_train_epoch_start()
         self.base.eval()
 
-    def training_step(self, batch: Views, batch_idx: int) -> dict[str, Tensor]:
+    @gradient_cached
+    def training_step(self, views: Views, batch_idx: int) -> Terms:
         """NT-Xent with the dictionary's negatives, plus β times the alignment."""
-        parts = {}
-        for name, view in zip("ab", batch, strict=True):
-            parts[name] = Segment(self._represent, [self.online], view)
-            if self.config.alignment:
-                parts[f"base {name}"] = Segment(self.base, [self.base], view)
-        return batch_loss(parts, self._terms, self.config.micro_batch_size)
-
-    def _represent(self, view: Tensor) -> tuple[Tensor, Tensor]:
-        h = self.online.encoder(view)
-        return h, self.online.projector(h)
-
-    def _terms(self, of: Mapping[str, Any]) -> Terms:
-        (h_a, z_a), (h_b, z_b) = of["a"], of["b"]
-        assert self.dictionary is not None, "set it before each fit"
+        (h_a, z_a), (h_b, z_b) = (through(self.represent, view) for view in views)
         others = self.dictionary.to(z_a.device)
         contrast = nt_xent_against(z_a, z_b, others, self.config.temperature)
         if not self.config.alignment:
-            return {"loss": contrast, "contrast": contrast}
-        pairs = ((h_a, of["base a"]), (h_b, of["base b"]))
+            return self.logged({"loss": contrast, "contrast": contrast})
+        pairs = zip((h_a, h_b), (through(self.base, view) for view in views), strict=True)
         apart = [(widened(h) - widened(b)).square().sum(dim=1).mean() for h, b in pairs]
         align = 0.5 * (apart[0] + apart[1])
-        return {
-            "loss": contrast + self.config.alignment * align,
-            "contrast": contrast,
-            "alignment": align,
-        }
+        loss = contrast + self.config.alignment * align
+        return self.logged({"loss": loss, "contrast": contrast, "alignment": align})
+
+    def represent(self, view: Tensor) -> tuple[Tensor, Tensor]:
+        """Representations and projections of a view."""
+        h = self.online.encoder(view)
+        return h, self.online.projector(h)
 
 
 class FedCA(Pretraining["FedCA.Config", DictionaryContrast]):

@@ -13,8 +13,7 @@ from pydantic import Field
 from torch import Tensor
 
 from coterie.contract import Slots, Task, Tensors, load_tensors
-from coterie.modules.byol import Bootstrap
-from coterie.modules.fedu import ROLES, PaperConfig, decayed_rate
+from coterie.modules.fedu import ROLES, Decayed, PaperConfig
 from coterie.modules.pretraining import Pretraining, divergence
 
 DIVERGENCE, SCALE = "divergence", "scale"
@@ -32,7 +31,7 @@ class FedEMAConfig(PaperConfig):
     """τ: the share μ of a client's own model in its second task, where λ is its own."""
 
 
-class Blended(Bootstrap):
+class Blended(Decayed):
     """BYOL's networks, which begin a task between the global model and the client's own."""
 
     config: FedEMAConfig
@@ -89,8 +88,8 @@ class FedEMA(Pretraining["FedEMA.Config", Blended]):
         return Blended(self._config, self._task)
 
     def enter_round(self, module: Blended, round_: int) -> None:
-        """The rate of this round."""
-        module.learning_rate = decayed_rate(self._config, round_)
+        """The schedule goes on from this round."""
+        module.round = round_
 
     def restore(self, module: Blended, kept: Tensors) -> None:
         """Begin a task."""

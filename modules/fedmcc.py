@@ -79,6 +79,12 @@ class _Momentum(Method):
                 entries.append(_entry(f"target.{part}.*", f"target_{part}" if sent else ""))
         return StateRoles(*entries)
 
+    def build(self) -> MomentumContrast:
+        """The networks and the loss of the first stage."""
+        first = self._schedule.at(1)
+        assert first is not None  # there is a round
+        return MomentumContrast(first.config, first.task, first.stage)
+
     def init(self, sizes: Mapping[int, int], seed: int) -> ServerState:
         """A freshly initialised global model; the targets are equal to it."""
         with seeded(seed):

@@ -6,12 +6,12 @@ its client, and the predictor is the global one only where the encoder has moved
 """
 
 import math
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+from torch.optim.lr_scheduler import LambdaLR
 
 from coterie.contract import StateRoles, Tensors
-from coterie.modules.averaging import scaled_rate
 from coterie.modules.byol import KEPT_TARGET, Bootstrap, BootstrapConfig
 from coterie.modules.pretraining import (
     ONLINE,
@@ -57,15 +57,28 @@ class PaperConfig(CrossSilo, BootstrapConfig):
         return self
 
 
-def decayed_rate(config: PaperConfig, round_: int) -> float:
-    """The learning rate of a round, from 1: the first has all of it."""
-    rate = scaled_rate(config.learning_rate, config.participation, config.base_participation)
-    if config.decay_rounds is None:
-        return rate
-    return rate * (1 + math.cos(math.pi * (round_ - 1) / config.decay_rounds)) / 2
+class Decayed(Bootstrap):
+    """BYOL's networks, whose learning rate falls by a cosine over the rounds, of `epochs` each.
+
+    Attributes:
+        round: The round at which training begins, from 1; it has all of the rate.
+    """
+
+    config: PaperConfig
+    round = 1
+
+    def configure_optimizers(self) -> Any:
+        """Adam or SGD, and the schedule if there is one."""
+        optimizer, total = super().configure_optimizers(), self.config.decay_rounds
+        if total is None:
+            return optimizer
+        first = self.round - 1
+        schedule = LambdaLR(optimizer, lambda n: (1 + math.cos(math.pi * (first + n) / total)) / 2)
+        each = {"scheduler": schedule, "interval": "epoch", "frequency": self.config.epochs}
+        return {"optimizer": optimizer, "lr_scheduler": each}
 
 
-class FedU(PredictedPretraining["FedU.Config", Bootstrap]):
+class FedU(PredictedPretraining["FedU.Config", Decayed]):
     """BYOL with local targets; a client's predictor follows its divergence.
 
     Clients keep their target network and, after a task in which the encoder moved by
@@ -81,15 +94,15 @@ class FedU(PredictedPretraining["FedU.Config", Bootstrap]):
         """Divergence from which a client keeps its own predictor for its next task; null: all
         clients take the global one."""
 
-    def build(self) -> Bootstrap:
+    def build(self) -> Decayed:
         """The networks and their loss."""
-        return Bootstrap(self._config, self._task)
+        return Decayed(self._config, self._task)
 
-    def enter_round(self, module: Bootstrap, round_: int) -> None:
-        """The rate of this round."""
-        module.learning_rate = decayed_rate(self._config, round_)
+    def enter_round(self, module: Decayed, round_: int) -> None:
+        """The schedule goes on from this round."""
+        module.round = round_
 
-    def restore(self, module: Bootstrap, kept: Tensors) -> None:
+    def restore(self, module: Decayed, kept: Tensors) -> None:
         """The target starts as the global online network; later it is the client's own."""
         module.start_target()
         super().restore(module, kept)

@@ -5,7 +5,6 @@ local distillation between two views, and global distillation from the frozen gl
 a contrastive and a relational loss.
 """
 
-from collections.abc import Mapping
 from copy import deepcopy
 from typing import Annotated, Any
 
@@ -14,10 +13,10 @@ from pydantic import Field, PositiveFloat, PositiveInt
 from torch import Tensor
 
 from coterie.contract import Client, Entry, Outcome, Phase, Role, Slots, StateRoles, Task, Tensors
-from coterie.contract.client import ClientData
+from coterie.contract.client import ClientData, batch_seed
 from coterie.contract.clusterer import parameter_dtype
 from coterie.contract.seeds import derive_seed
-from coterie.gradcache import Rows, Segment, Terms, batch_loss
+from coterie.gradcache import Terms, Views, gradient_cached, through
 from coterie.losses.contrastive import nt_xent
 from coterie.losses.relational import relational_loss
 from coterie.modules.pretraining import (
@@ -73,11 +72,14 @@ class CrossDistillation(TwoViews):
         self.global_model.eval()
 
     def on_before_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
-        """Draw as many other samples of the client as the batch has, uniformly."""
-        assert self.data is not None, "set it before each fit"
-        draw = torch.Generator().manual_seed(derive_seed(batch["seed"], "others"))
-        drawn = torch.randint(len(self.data), (len(batch["samples"]),), generator=draw)
-        return {**batch, "others": self.data.take(drawn.numpy())}
+        """Draw as many other samples of the client as the batch has, uniformly.
+
+        Under a plain Trainer they are the batch's own.
+        """
+        data, seed = self.data or ClientData.of_batch(batch), batch_seed(batch)
+        draw = torch.Generator().manual_seed(derive_seed(seed, "others"))
+        drawn = torch.randint(len(data), (len(batch["samples"]),), generator=draw)
+        return {**batch, "seed": seed, "others": data.take(drawn.numpy())}
 
     @torch.no_grad()
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
@@ -87,32 +89,23 @@ class CrossDistillation(TwoViews):
         whole = self.config.micro_batch_size is None
         return *super().on_after_batch_transfer(batch, 0), others[:] if whole else others
 
-    def training_step(self, batch: tuple[Rows, Rows, Rows], batch_idx: int) -> dict[str, Tensor]:
+    @gradient_cached
+    def training_step(self, views: Views, batch_idx: int) -> Terms:
         """The sum of all four losses of one batch, and both relational ones."""
-        a, b, others = batch
-        parts = {
-            name: Segment(self._represent, [self.online, self.predictor], view)
-            for name, view in {"a": a, "b": b, "others": others}.items()
-        }
-        for name, view in {"global b": b, "global others": others}.items():
-            parts[name] = Segment(self.global_model, [self.global_model], view)
-        return batch_loss(parts, self._terms, self.config.micro_batch_size)
+        _, b, others = views
+        (z_a, p_a), (z_b, p_b), (z_others, _) = (through(self.project, view) for view in views)
+        global_b, global_others = (through(self.global_model, view) for view in (b, others))
+        tau, target = self.config.temperature, self.config.target_temperature
+        contrast = nt_xent(z_a, z_b, tau) + nt_xent(p_a, global_b, tau)
+        local = relational_loss(z_a, z_b, z_others, tau, target)
+        far = relational_loss(p_a, p_b, global_others, tau, target)
+        loss = contrast + local + far
+        return self.logged({"loss": loss, "contrast": contrast, "relation": local + far})
 
-    def _represent(self, view: Tensor) -> tuple[Tensor, Tensor]:
+    def project(self, view: Tensor) -> tuple[Tensor, Tensor]:
+        """Projections and predictions of a view."""
         z = self.online(view)
         return z, self.predictor(z)
-
-    def _terms(self, of: Mapping[str, Any]) -> Terms:
-        (z_a, p_a), (z_b, p_b), (z_others, _) = of["a"], of["b"], of["others"]
-        tau, target = self.config.temperature, self.config.target_temperature
-        contrast = nt_xent(z_a, z_b, tau) + nt_xent(p_a, of["global b"].detach(), tau)
-        local = relational_loss(z_a, z_b, z_others, tau, target)
-        global_model = relational_loss(p_a, p_b, of["global others"].detach(), tau, target)
-        return {
-            "loss": contrast + local + global_model,
-            "contrast": contrast,
-            "relation": local + global_model,
-        }
 
 
 class FedX(Pretraining["FedX.Config", CrossDistillation]):

@@ -9,6 +9,7 @@ client: normalisation in Li et al., "FedBN" (arXiv:2102.07623), heads in Arivazh
 
 from collections.abc import Mapping
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from typing import Annotated, Any
 
 from pydantic import Field, NonNegativeInt, PositiveInt, PrivateAttr
@@ -36,10 +37,10 @@ from coterie.contract import (
 )
 from coterie.contract.clusterer import Clusterer
 from coterie.contract.loaders import LoaderSamples, loader_of, split_held_out
-from coterie.contract.own_module import Training, check_module, copy_of
+from coterie.contract.own_module import Training, check_module, copy_of, has_step
 from coterie.contract.seeds import seeded_everywhere
 from coterie.errors import ConfigError, reason
-from coterie.modules.strategies.strategy import Local, Sent, Strategy, corrected
+from coterie.modules.strategies.strategy import Local, Strategy, corrected
 
 SHARED, PERSONAL = "module", "personal"
 """The slot that is averaged, and that of the personal layers' first values."""
@@ -101,15 +102,19 @@ class Lightning(Method):
             """
             self._object, self._callbacks, self._trainer = module, callbacks, dict(trainer)
 
+        @property
+        def followers(self) -> tuple[Any, ...]:
+            """The Lightning callbacks that a Python program gave."""
+            return self._callbacks
+
     def __init__(self, config: Config, task: Task) -> None:
-        self._config, self.rounds = config, config.rounds
-        self._built: Any = None
+        self._config, self.rounds, self._built = config, config.rounds, None
         if not isinstance(config.strategy, Strategy | None):
             raise ConfigError(
                 f"method.strategy={target_of(config.strategy)}: it is no strategy; name one of "
                 "coterie.modules.strategies."
             )
-        self._strategy: Strategy | None = config.strategy
+        self._strategy: Strategy = Strategy() if config.strategy is None else config.strategy
         entries = [Entry(pattern=name, role=Role.KEEP) for name in config.personal]
         self._rules = StateRoles(
             Entry(pattern="*_extra_state", role=Role.RESET),
@@ -122,11 +127,21 @@ class Lightning(Method):
         """The user's arguments for the Trainer."""
         return {**self._config.trainer, **self._config._trainer}
 
+    @property
+    def personal(self) -> tuple[str, ...]:
+        """Patterns of the layers that stay with each client."""
+        return self._config.personal
+
     def init(self, sizes: Mapping[int, int], seed: int) -> ServerState:
         """The values of the given object, or those of a module built from the run's seed."""
         with seeded_everywhere(seed):
             module = self._fresh()
         check_module(module, self.trainer_arguments)
+        if self._config.holdout and not has_step(module, "validation_step"):
+            raise ConfigError(
+                f"holdout={self._config.holdout:g}: {type(module).__name__} has no "
+                "validation_step; write one, or leave holdout out."
+            )
         self._check_personal(module)
         slots: dict[str, Tensors] = {SHARED: self._rules.slot(module, SHARED)}
         if not slots[SHARED]:
@@ -137,27 +152,26 @@ class Lightning(Method):
         if self._config.personal:
             slots[PERSONAL] = self._rules.kept(module)
         names = _trained(module, slots[SHARED])
-        if self._strategy is not None:
-            slots[STRATEGY] = self._strategy.initial({n: slots[SHARED][n] for n in names})
-        metadata: dict[str, Any] = {"clients": len(sizes), "trained": [*names]}
-        metadata["tied"] = _tied(module)
+        slots[STRATEGY] = self._strategy.initial({n: slots[SHARED][n] for n in names})
+        metadata: Any = {"clients": len(sizes), "trained": [*names], "tied": _tied(module)}
         return ServerState(slots=slots, metadata=metadata)
 
     def next(self, server: ServerState) -> Phase | None:
         """The next round's training, or the validation that follows it."""
         if server.round >= self.rounds:
             return None
-        number = server.round + 1
+        number, strategy = server.round + 1, self._strategy
         training = Phase(
             name="training",
             stage="training",
             round=number,
             step=server.step,
             cohort=self._config.participation,
-            down=frozenset(server.slots) - (frozenset() if self._tells else {STRATEGY}),
-            up=frozenset({SHARED, STRATEGY} if self._hears else {SHARED}),
+            down=frozenset(server.slots) - (frozenset() if strategy.tells else {STRATEGY}),
+            up=frozenset({SHARED, STRATEGY} if strategy.hears else {SHARED}),
             metrics=frozenset({"loss"}),
             open_metrics=True,
+            untrained={SHARED: _untrained(server)},
             ends_round=not self._validates(number),
         )
         if server.step == 0:
@@ -166,11 +180,9 @@ class Lightning(Method):
 
     def client(self, client: Client, phase: Phase, slots: Slots) -> Outcome:
         """Train the module on the client's samples, or validate it on those held out."""
-        samples, config = client.data.samples, self._config
+        samples, config, state = client.data.samples, self._config, client.state or {}
         if not isinstance(samples, LoaderSamples):
             raise ConfigError("data: a module of your own takes its own data; use data=lightning.")
-        state = client.state or {}
-        kept = state.get(_TRAINER_STATE)
         module = self._loaded(slots, state)
         source, rows = samples.place(client.data.rows)
         seed = derive_seed(0, "held out", client.id)
@@ -187,14 +199,13 @@ class Lightning(Method):
             max_epochs=self.rounds * config.epochs,
             arguments=self.trainer_arguments,
             callbacks=config._callbacks,
-            kept=kept,
+            kept=state.get(_TRAINER_STATE),
             keep=config.keep_optimizer,
         )
         if not phase.up:
             return Outcome(state=client.state, metrics=client.score(module, training))
         local = self._local(module, slots, state)
-        correction = None if self._strategy is None else self._strategy.correction(local)
-        with corrected(module, local, correction):
+        with corrected(module, local, self._strategy):
             done = client.train(module, training)
         up, kept_by_strategy = self._update(module, slots[SHARED], len(own), local)
         found = {**self._rules.kept(module), **kept_by_strategy}
@@ -209,18 +220,17 @@ class Lightning(Method):
         means: Mapping[str, WeightedUpdate],
         gathered: Mapping[int, Tensors],
     ) -> ServerState:
-        """The means, or what the strategy makes of them."""
-        slots = averaged(means)
-        if self._strategy is None or SHARED not in means:
+        """What the strategy makes of the means."""
+        slots, strategy = averaged(means), self._strategy
+        if SHARED not in means:
             return server.advance(phase, slots)
         names: Any = server.metadata["trained"]
-        before, mean = ({n: s[n] for n in names} for s in (server.slots[SHARED], slots[SHARED]))
-        equal = self._strategy.equal
-        share = means[SHARED].weight / server.whole("clients") if equal else 1.0
-        received = slots.get(STRATEGY, {})
-        values, own = self._strategy.join(before, mean, server.slots[STRATEGY], received, share)
-        shared = {**slots[SHARED], **values}
         tied: Any = server.metadata["tied"]
+        before, mean = ({n: s[n] for n in names} for s in (server.slots[SHARED], slots[SHARED]))
+        share = means[SHARED].weight / server.whole("clients") if strategy.equal else 1.0
+        received = slots.get(STRATEGY, {})
+        values, own = strategy.join(before, mean, server.slots[STRATEGY], received, share)
+        shared = {**slots[SHARED], **values}
         shared |= {name: shared[first] for name, first in tied.items() if first in values}
         return server.advance(phase, {SHARED: shared, STRATEGY: own})
 
@@ -242,11 +252,8 @@ class Lightning(Method):
     def _local(self, module: Any, slots: Slots, state: Tensors) -> Local:
         """What a strategy knows at the start of a client's training."""
         start = {name: slots[SHARED][name] for name in _trained(module, slots[SHARED])}
-        kept = {
-            name.removeprefix(_KEPT): value
-            for name, value in state.items()
-            if name.startswith(_KEPT)
-        }
+        own = [name for name in state if name.startswith(_KEPT)]
+        kept = {name.removeprefix(_KEPT): state[name] for name in own}
         return Local(start=start, server=slots.get(STRATEGY, {}), kept=kept)
 
     def _update(
@@ -254,23 +261,15 @@ class Lightning(Method):
     ) -> tuple[dict[str, WeightedUpdate], dict[str, Tensor]]:
         """What the client sends, in the types that it received, and what its strategy keeps."""
         strategy = self._strategy
-        values = dict(self._rules.slot(module, SHARED))
-        found = Sent() if strategy is None else strategy.finish(local, values)
+        values = self._rules.slot(module, SHARED)
+        found = strategy.finish(local, values)
         values |= found.values
         shared = {name: value.to(before[name].dtype) for name, value in values.items()}
-        weight = 1 if strategy is not None and strategy.equal else samples
+        weight = 1 if strategy.equal else samples
         up = {SHARED: WeightedUpdate(weight=weight, tensors=shared)}
-        if self._hears:
+        if strategy.hears:
             up[STRATEGY] = WeightedUpdate(weight=weight, tensors=found.own)
         return up, {_KEPT + name: value for name, value in found.kept.items()}
-
-    @property
-    def _tells(self) -> bool:
-        return self._strategy is not None and self._strategy.tells
-
-    @property
-    def _hears(self) -> bool:
-        return self._strategy is not None and self._strategy.hears
 
     def _validates(self, round_: int) -> bool:
         config = self._config
@@ -296,12 +295,10 @@ class Lightning(Method):
         return copy_of(self._built)
 
     def _check_personal(self, module: Any) -> None:
+        names = [*module.state_dict()]
         for pattern in self._config.personal:
-            alone = StateRoles(
-                Entry(pattern=pattern, role=Role.KEEP), Entry(pattern="*", role=Role.RESET)
-            )
-            if not alone.kept(module):
-                first = ", ".join(list(module.state_dict())[:3])
+            if not any(fnmatchcase(name, pattern) for name in names):
+                first = ", ".join(names[:3])
                 raise ConfigError(
                     f"method.personal: no layer is called {pattern}; those of the module begin "
                     f"with {first}."
@@ -322,6 +319,13 @@ def _trained(module: Any, shared: Tensors) -> tuple[str, ...]:
     """The averaged parameters that are trained, each once."""
     named = module.named_parameters()
     return tuple(name for name, value in named if value.requires_grad and name in shared)
+
+
+def _untrained(server: ServerState) -> frozenset[str]:
+    """The averaged entries that nobody trains: buffers, frozen layers, moving averages."""
+    names: Any = server.metadata["trained"]
+    tied: Any = server.metadata["tied"]
+    return frozenset(server.slots[SHARED]) - {*names, *tied}
 
 
 def _tied(module: Any) -> dict[str, str]:

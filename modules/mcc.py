@@ -4,7 +4,7 @@ Miao and Koyuncu, "Federated Momentum Contrastive Clustering", section II-B. Bot
 pass both networks; no gradient reaches the target network, which is an EMA of the online one.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
@@ -12,7 +12,7 @@ from pydantic import Field, PositiveFloat, PositiveInt
 from torch import Tensor
 
 from coterie.contract import Task, Tensors, load_tensors
-from coterie.gradcache import MicroBatched, Rows, Segment, Terms, batch_loss
+from coterie.gradcache import MicroBatched, Terms, Views, gradient_cached, through
 from coterie.losses.contrastive import cluster_contrastive_loss, contrastive_loss
 from coterie.losses.entropy import cluster_entropy
 from coterie.modules.view_pairs import ViewPairs
@@ -91,14 +91,14 @@ class MomentumContrast(ViewPairs):
     config: MomentumConfig
 
     def __init__(self, config: MomentumConfig, task: Task, stage: Stage) -> None:
-        super().__init__()
+        super().__init__(config, task, stage=stage)
         clusters = cluster_count(config.clusters, task)
         sizes = (config.projection, clusters, config.hidden, config.cluster_heads)
         self.online = ContrastiveBranch(task, *sizes)
         self.target = ContrastiveBranch(task, *sizes)
         self.target.load_state_dict(self.online.state_dict())
         self.augment = task.augmentation.build(task.shape)
-        self.config, self.stage = config, stage
+        self.stage = stage
         self.requires_grad_(False)
         for part in PARTS[stage]:
             self.online.get_submodule(part).requires_grad_(True)
@@ -121,57 +121,39 @@ class MomentumContrast(ViewPairs):
         if self.stage == "clustering":
             self.online.encoder.eval()
 
-    def training_step(self, batch: tuple[Rows, Rows], batch_idx: int) -> dict[str, Tensor]:
+    @gradient_cached
+    def training_step(self, views: Views, batch_idx: int) -> Terms:
         """The stage's loss of one batch of view pairs, and its terms."""
         # Section V's ablation: the online network sees view a only, the target network view b.
         two = self.config.representations == "two"
-        to_online, to_target = (batch[:1], batch[1:]) if two else (batch, batch)
-        if self.stage == "clustering" and not two:
-            both = [self.online, self.target]
-            parts = {f"both {i}": Segment(self._both, both, view) for i, view in enumerate(batch)}
+        to_online, to_target = (views[:1], views[1:]) if two else (views, views)
+        if self.stage == "clustering" and not two:  # the frozen encoder sees each view once
+            online, target = zip(*(through(self.project_both, v) for v in views), strict=True)
         else:
-            online, target = self._of(self.online), self._of(self.target)
-            parts = {
-                **{
-                    f"online {i}": Segment(online, [self.online], v)
-                    for i, v in enumerate(to_online)
-                },
-                **{
-                    f"target {i}": Segment(target, [self.target], v)
-                    for i, v in enumerate(to_target)
-                },
-            }
-        return batch_loss(parts, self._terms, self.config.micro_batch_size)
-
-    def _of(self, network: ContrastiveBranch) -> Callable[[Tensor], dict[str, Any]]:
-        """A function from views to one network's projections."""
-        # Stage 2's frozen global encoder serves both networks (Algorithm 2).
-        encoder = (self.online if self.stage == "clustering" else network).encoder
-        return lambda view: self._project(network, encoder(view))
-
-    def _both(self, view: Tensor) -> dict[str, dict[str, Any]]:
-        """Both networks' projections of the frozen encoder's representations."""
-        hidden = self.online.encoder(view)
-        online = self._project(self.online, hidden)
-        with torch.no_grad():
-            return {"online": online, "target": self._project(self.target, hidden)}
-
-    def _terms(self, represented: Mapping[str, Any]) -> Terms:
-        online, target = (
-            [
-                z[network] if name.startswith("both") else z
-                for name, z in represented.items()
-                if name.startswith((network, "both"))
-            ]
-            for network in ("online", "target")
-        )
+            online = tuple(through(self.project, v, self.online) for v in to_online)
+            with torch.no_grad():
+                target = tuple(through(self.project, v, self.target) for v in to_target)
         zero = torch.zeros((), device=self.device)
         terms = {"instance": zero, "cluster": zero, "entropy": zero}
         if self.stage != "clustering":
             terms["instance"] = self._instance_loss(online, target)
         if self.stage != "representation":
             terms |= self._cluster_loss(online, target)
-        return {"loss": terms["instance"] + terms["cluster"] - terms["entropy"], **terms}
+        loss = terms["instance"] + terms["cluster"] - terms["entropy"]
+        return self.logged({"loss": loss, **terms})
+
+    def project(self, view: Tensor, network: ContrastiveBranch) -> dict[str, Any]:
+        """A network's projections of a view by the heads that the stage trains."""
+        # Stage 2's frozen global encoder serves both networks (Algorithm 2).
+        encoder = (self.online if self.stage == "clustering" else network).encoder
+        return self._project(network, encoder(view))
+
+    def project_both(self, view: Tensor) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Both networks' projections of the frozen encoder's representations."""
+        hidden = self.online.encoder(view)
+        online = self._project(self.online, hidden)
+        with torch.no_grad():
+            return online, self._project(self.target, hidden)
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
         """P_T ← m P_T + (1 − m) P_O for the parts that the stage trains."""

@@ -23,6 +23,7 @@ from coterie.contract import (
     load_tensors,
 )
 from coterie.contract.clusterer import Clusterer
+from coterie.gradcache import Terms
 from coterie.losses.cosine import model_contrast
 from coterie.modules.averaging import Averaging
 from coterie.modules.classification import Classification, ClassificationConfig, head
@@ -85,7 +86,7 @@ class ModelContrast(Classification):
         self.global_model.eval()
         self.previous.eval()
 
-    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> dict[str, Tensor]:
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Terms:
         """ℓ_sup + μ ℓ_con of one batch of views and classes, eq. (4), and both terms."""
         views, labels = batch
         z = self.projector(self.encoder(views))
@@ -94,7 +95,7 @@ class ModelContrast(Classification):
         supervised = cross_entropy(self.classifier(z), labels)
         contrast = model_contrast(z, z_world, z_previous, self.config.temperature)
         loss = supervised + self.config.contrast_weight * contrast
-        return {"loss": loss, "supervised": supervised, "contrast": contrast}
+        return self.logged({"loss": loss, "supervised": supervised, "contrast": contrast})
 
     def clusterer(self) -> Clusterer:
         """Encoder and classifier; the probabilities are those of the classes."""

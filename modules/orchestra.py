@@ -114,7 +114,7 @@ class Orchestra(Method):
     def init(self, sizes: Mapping[int, int], seed: int) -> ServerState:
         """Fresh networks, the target equal to the online one, and random centroids."""
         with seeded(seed):
-            module = self._build()
+            module = self.build()
         ROLES.check(module)
         epochs = scaled_epochs(self._config.epochs, len(sizes), self._config.base_clients)
         slots: dict[str, Tensors] = {**ROLES.slots(module, NETWORKS | {"centroids"})}
@@ -163,7 +163,7 @@ class Orchestra(Method):
 
     def client(self, client: Client, phase: Phase, slots: Slots) -> Outcome:
         """Algorithm 1; before the first round only its lines 4, 5 and 18."""
-        module = client.module("orchestra", self._build)
+        module = client.module("orchestra", self.build)
         load_slots(module, {slot: slots[slot] for slot in slots if slot != "schedule"})
         if not phase.up:
             with seeded(derive_seed(client.seed, "encode")):  # seeds dropout, as fit does
@@ -202,13 +202,14 @@ class Orchestra(Method):
         The encoder has no cluster head: G is a multiple of the number of classes, and methods are
         compared by their representations.
         """
-        module = blank(self._build)
+        module = blank(self.build)
         load_slots(module, {slot: server.slots[slot] for slot in NETWORKS | {"centroids"}})
         target = module.target
         clusters = GlobalClusters(target.projector, module.centroids, self._config.temperature)
         return Clusterer(target.encoder, projection=clusters)
 
-    def _build(self) -> OrchestraModel:
+    def build(self) -> OrchestraModel:
+        """The networks and their loss."""
         return OrchestraModel(self._config, self._task)
 
     def _specs(self, shared: str) -> dict[str, TensorSpec]:

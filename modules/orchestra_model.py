@@ -8,15 +8,16 @@ from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
-from lightning import LightningModule
 from pydantic import Field, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
 from coterie.config.method import MethodConfig
 from coterie.contract import Task
+from coterie.contract.client import batch_seed
 from coterie.contract.clusterer import Prediction, parameter_dtype, to_unit
-from coterie.gradcache import UNCOUPLED
+from coterie.gradcache import UNCOUPLED, Terms
 from coterie.modules.averaging import scaled_rate
+from coterie.modules.client_module import ClientModule
 from coterie.modules.rotation import TURNS, check_rotatable, drawn_turns, rotated
 from coterie.networks.ema import update_ema
 from coterie.networks.views import two_views
@@ -104,7 +105,7 @@ class GlobalClusters(nn.Module):
         return Prediction(z, cluster_logits(z, self.centroids, self.temperature).softmax(dim=1))
 
 
-class OrchestraModel(LightningModule):
+class OrchestraModel(ClientModule):
     """The online and the target network of one client, and the loss of eq. (3) and (4).
 
     Attributes:
@@ -114,12 +115,13 @@ class OrchestraModel(LightningModule):
             that are not written yet.
     """
 
+    config: OrchestraConfig
     centroids: Tensor
     memory: Tensor
     remembered: Tensor
 
     def __init__(self, config: OrchestraConfig, task: Task) -> None:
-        super().__init__()
+        super().__init__(config, task)
         check_rotatable(task.shape, "Orchestra")
         widths = config.hidden, config.projection
         self.online, self.target = (ProjectedEncoder(task, *widths) for _ in range(2))
@@ -131,7 +133,6 @@ class OrchestraModel(LightningModule):
         self.register_buffer("memory", torch.zeros(config.memory, config.projection))
         self.register_buffer("remembered", torch.full((config.memory,), -1))
         self.augment = task.augmentation.build(task.shape)
-        self.config = config
         self.to(task.dtype)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
@@ -144,21 +145,17 @@ class OrchestraModel(LightningModule):
             weight_decay=config.weight_decay,
         )
 
-    def on_train_epoch_start(self) -> None:
-        """Train mode for both networks."""
-        self.train()
-
     @torch.no_grad()
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
         """Draw the teacher's and the student's view, and rotate each image of the former."""
-        samples, seed, dtype = batch["samples"], batch["seed"], parameter_dtype(self)
+        samples, seed, dtype = batch["samples"], batch_seed(batch), parameter_dtype(self)
         teacher, student = two_views(self.augment, samples, seed, dtype)
         if self.config.teacher_view == "plain":
             teacher = to_unit(samples, dtype)
         turns = drawn_turns(len(samples), seed).to(teacher.device)
         return teacher, student, rotated(teacher, turns), turns, batch["positions"]
 
-    def training_step(self, batch: tuple[Tensor, ...], batch_idx: int) -> dict[str, Tensor]:
+    def training_step(self, batch: tuple[Tensor, ...], batch_idx: int) -> Terms:
         """The loss of one batch, and its terms."""
         teacher, student, turned, turns, positions = batch
         with torch.no_grad():
@@ -168,10 +165,11 @@ class OrchestraModel(LightningModule):
         # Eq. (4); algorithm 1 prints a minus before H, which is already positive.
         cluster = cross_entropy(self._logits(z), wanted)
         if not self.config.rotation_task:
-            return {"loss": cluster, "cluster": cluster}
+            return self.logged({"loss": cluster, "cluster": cluster})
         # Eq. (3) prints an accuracy; the cross-entropy is meant.
         rotation = cross_entropy(self.rotation(self.online(turned)), turns)
-        return {"loss": cluster + rotation, "cluster": cluster, "rotation": rotation}
+        loss = cluster + rotation
+        return self.logged({"loss": loss, "cluster": cluster, "rotation": rotation})
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
         """T ← m T + (1 − m) O."""

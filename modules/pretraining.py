@@ -16,12 +16,10 @@ from torch import Tensor, nn
 from coterie.config.method import MethodConfig
 from coterie.contract import Entry, Role, ServerState, Slots, Task, Tensors, load_tensors
 from coterie.contract.clusterer import Clusterer, UnitProjection
-from coterie.gradcache import MicroBatched, Rows
+from coterie.gradcache import MicroBatched
 from coterie.modules.averaging import Averaging, AveragingConfig, scaled_rate, sgd_or_adam
 from coterie.modules.view_pairs import ViewPairs
 from coterie.networks.heads import PredictionHead, Projector, ProjectorNorm
-
-Views = tuple[Rows, Rows]
 
 
 class PretrainingConfig(AveragingConfig, MicroBatched):
@@ -117,10 +115,9 @@ class TwoViews(ViewPairs):
     config: PretrainingConfig
 
     def __init__(self, config: PretrainingConfig, task: Task) -> None:
-        super().__init__()
+        super().__init__(config, task)
         self.online = Branch(task, config)
         self.augment = task.augmentation.build(task.shape)
-        self.config = config
         self.learning_rate = scaled_rate(
             config.learning_rate, config.participation, config.base_participation
         )

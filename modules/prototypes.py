@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from coterie.clustering.kmeans import kmeans
 from coterie.clustering.lattice import LIMIT, on_lattice
-from coterie.clustering.prototypes import cluster_prototypes, sizes
+from coterie.clustering.prototypes import check_enough, cluster_prototypes, sizes
 from coterie.contract import (
     Client,
     Outcome,
@@ -93,6 +93,9 @@ class Prototypes(OnEncoder):
         """The encoder as it is built; under differential privacy the moments too, still zero."""
         server = super().init(sizes, seed)
         if self._noisy is None:
+            enough = [size for size in sizes.values() if size >= self._minimum]
+            most = sum(max(1, size // (2 * self._minimum)) for size in enough)
+            check_enough(most, sum(sizes.values()), self._clusters)
             return server
         return with_slots(server, {MOMENTS: self._noisy.start(self._task.features)})
 

@@ -8,14 +8,15 @@ from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
 import torch
-from lightning import LightningModule
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
 from coterie.contract import Entry, Role, ServerState, StateRoles, Task
+from coterie.contract.client import batch_seed
 from coterie.contract.clusterer import Clusterer, UnitProjection, parameter_dtype, to_unit
-from coterie.gradcache import UNCOUPLED
+from coterie.gradcache import UNCOUPLED, Terms
 from coterie.modules.averaging import Averaging, AveragingConfig, sgd_or_adam
+from coterie.modules.client_module import ClientModule
 from coterie.modules.orchestra_model import ProjectedEncoder
 from coterie.modules.pretraining import CrossSilo
 from coterie.modules.rotation import TURNS, check_rotatable, drawn_turns, rotated
@@ -35,15 +36,16 @@ class RotPredConfig(CrossSilo, AveragingConfig):
     """Width of the projector's output."""
 
 
-class RotationPrediction(LightningModule):
+class RotationPrediction(ClientModule):
     """Encoder, projector and a linear head over the four rotations."""
 
+    config: RotPredConfig
+
     def __init__(self, config: RotPredConfig, task: Task) -> None:
-        super().__init__()
+        super().__init__(config, task)
         check_rotatable(task.shape, "RotPred")
         self.online = ProjectedEncoder(task, config.hidden, config.projection)
         self.rotation = nn.Linear(config.projection, TURNS)
-        self.config = config
         self.to(task.dtype)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
@@ -57,21 +59,17 @@ class RotationPrediction(LightningModule):
             momentum=config.sgd_momentum,
         )
 
-    def on_train_epoch_start(self) -> None:
-        """Train mode, whatever the model was used for before."""
-        self.train()
-
     @torch.no_grad()
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
         """Rotate each image by a random one of the four rotations."""
         images = to_unit(batch["samples"], parameter_dtype(self))
-        turns = drawn_turns(len(images), batch["seed"]).to(images.device)
+        turns = drawn_turns(len(images), batch_seed(batch)).to(images.device)
         return rotated(images, turns), turns
 
-    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Terms:
         """The cross-entropy of the rotations."""
         images, turns = batch
-        return cross_entropy(self.rotation(self.online(images)), turns)
+        return self.logged({"loss": cross_entropy(self.rotation(self.online(images)), turns)})
 
 
 class RotPred(Averaging["RotPred.Config", RotationPrediction]):

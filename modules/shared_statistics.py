@@ -30,9 +30,8 @@ from coterie.contract import (
     derive_seed,
     load_slots,
 )
-from coterie.gradcache import Terms, batch_loss
-from coterie.modules.pretraining import ONLINE, Pretraining, PretrainingConfig, TwoViews, Views
-from coterie.modules.view_pairs import pair_parts
+from coterie.gradcache import Terms, Views, gradient_cached, through
+from coterie.modules.pretraining import ONLINE, Pretraining, PretrainingConfig, TwoViews
 
 STATISTICS, DRAW, SEED = "statistics", "draw", "seed"
 """The slot of the clients' statistics; that of a round's seed; the seed of batches and views."""
@@ -86,21 +85,21 @@ class SharedViews(TwoViews):
         """The statistics by name, as loaded or measured so far."""
         return {name: mean.running_mean for name, mean in self.statistics.items()}  # type: ignore[misc]
 
-    def training_step(self, batch: Views, batch_idx: int) -> dict[str, Tensor]:
+    @gradient_cached
+    def training_step(self, views: Views, batch_idx: int) -> Terms:
         """The loss of one batch; a task that measures has none, and no gradient either."""
-        parts, size = pair_parts(self.online, [self.online], batch), self.config.micro_batch_size
+        with torch.set_grad_enabled(not self.measures):
+            u, v = (through(self.online, view) for view in views)
         if not self.measures:
-            return batch_loss(parts, lambda z: {"loss": self.loss(z["a"], z["b"])}, size)
-        with torch.no_grad():
-            batch_loss(parts, self._add, size)
+            return self.logged({"loss": self.loss(u, v)})
+        self._add(u, v)
         return {"loss": torch.zeros((), device=self.device, requires_grad=True)}
 
-    def _add(self, z: Mapping[str, Tensor]) -> Terms:
-        self.measured += len(z["a"])
-        share, means = len(z["a"]) / self.measured, self.shared()
-        for name, value in self.measure(z["a"], z["b"]).items():
+    def _add(self, u: Tensor, v: Tensor) -> None:
+        self.measured += len(u)
+        share, means = len(u) / self.measured, self.shared()
+        for name, value in self.measure(u, v).items():
             means[name].lerp_(value.to(means[name]), share)
-        return {}
 
 
 SharedConfigT = TypeVar("SharedConfigT", bound=PretrainingConfig)

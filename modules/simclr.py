@@ -4,13 +4,10 @@ Chen et al., "A Simple Framework for Contrastive Learning of Visual Representati
 first pretrainer (section 3.3.1) and Orchestra's baseline f-SimCLR.
 """
 
-from collections.abc import Mapping
-
 from pydantic import PositiveFloat, PositiveInt
-from torch import Tensor
 
 from coterie.contract import StateRoles, Task
-from coterie.gradcache import Terms, batch_loss
+from coterie.gradcache import Terms, Views, gradient_cached, through
 from coterie.losses.contrastive import nt_xent
 from coterie.modules.pretraining import (
     ONLINE,
@@ -18,9 +15,7 @@ from coterie.modules.pretraining import (
     Pretraining,
     PretrainingConfig,
     TwoViews,
-    Views,
 )
-from coterie.modules.view_pairs import pair_parts
 
 
 class SimCLRConfig(PretrainingConfig):
@@ -43,13 +38,11 @@ class Contrast(TwoViews):
         super().__init__(config, task)
         self.to(task.dtype)
 
-    def training_step(self, batch: Views, batch_idx: int) -> dict[str, Tensor]:
+    @gradient_cached
+    def training_step(self, views: Views, batch_idx: int) -> Terms:
         """NT-Xent over the 2n views: self excluded, positive included, mean over all anchors."""
-        parts = pair_parts(self.online, [self.online], batch)
-        return batch_loss(parts, self._terms, self.config.micro_batch_size)
-
-    def _terms(self, z: Mapping[str, Tensor]) -> Terms:
-        return {"loss": nt_xent(z["a"], z["b"], self.config.temperature)}
+        z_a, z_b = (through(self.online, view) for view in views)
+        return self.logged({"loss": nt_xent(z_a, z_b, self.config.temperature)})
 
 
 class SimCLR(Pretraining[SimCLRConfig, Contrast]):

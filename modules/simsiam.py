@@ -4,14 +4,13 @@ Chen and He, "Exploring Simple Siamese Representation Learning"; CP-CFL's third 
 3.3.3) and Orchestra's baseline f-SimSiam. The stop-gradient alone prevents collapse.
 """
 
-from collections.abc import Mapping
 from typing import Annotated
 
 from pydantic import Field
 from torch import Tensor
 
 from coterie.contract import StateRoles, Task
-from coterie.gradcache import Terms, batch_loss
+from coterie.gradcache import Terms, Views, gradient_cached, through
 from coterie.losses.cosine import negative_cosine
 from coterie.modules.pretraining import (
     ONLINE,
@@ -20,9 +19,7 @@ from coterie.modules.pretraining import (
     PredictedPretraining,
     PredictionConfig,
     TwoViewsPredicted,
-    Views,
 )
-from coterie.modules.view_pairs import pair_parts
 from coterie.networks.heads import ProjectorNorm
 
 
@@ -41,18 +38,16 @@ class SimSiamModel(TwoViewsPredicted):
         super().__init__(config, task)
         self.to(task.dtype)
 
-    def training_step(self, batch: Views, batch_idx: int) -> dict[str, Tensor]:
+    @gradient_cached
+    def training_step(self, views: Views, batch_idx: int) -> Terms:
         """½ D(p_a, z_b) + ½ D(p_b, z_a), eq. (2), with no gradient through z."""
-        parts = pair_parts(self._represent, [self.online, self.predictor], batch)
-        return batch_loss(parts, self._terms, self.config.micro_batch_size)
+        (z_a, p_a), (z_b, p_b) = (through(self.project, view) for view in views)
+        return self.logged({"loss": 0.5 * (negative_cosine(p_a, z_b) + negative_cosine(p_b, z_a))})
 
-    def _represent(self, view: Tensor) -> tuple[Tensor, Tensor]:
+    def project(self, view: Tensor) -> tuple[Tensor, Tensor]:
+        """Projections and predictions of a view."""
         z = self.online(view)
         return z, self.predictor(z)
-
-    def _terms(self, represented: Mapping[str, tuple[Tensor, Tensor]]) -> Terms:
-        (z_a, p_a), (z_b, p_b) = represented["a"], represented["b"]
-        return {"loss": 0.5 * (negative_cosine(p_a, z_b) + negative_cosine(p_b, z_a))}
 
 
 class SimSiam(PredictedPretraining[SimSiamConfig, SimSiamModel]):

@@ -4,13 +4,10 @@ HaoChen et al., "Provable Guarantees for Self-Supervised Deep Learning with Spec
 Loss" (NeurIPS 2021), eq. (6); Orchestra's baseline f-SpecLoss.
 """
 
-from collections.abc import Mapping
-
 from pydantic import PositiveFloat
-from torch import Tensor
 
 from coterie.contract import StateRoles, Task
-from coterie.gradcache import Terms, batch_loss
+from coterie.gradcache import Terms, Views, gradient_cached, through
 from coterie.losses.spectral import spectral_contrast
 from coterie.modules.pretraining import (
     ONLINE,
@@ -18,9 +15,7 @@ from coterie.modules.pretraining import (
     Pretraining,
     PretrainingConfig,
     TwoViews,
-    Views,
 )
-from coterie.modules.view_pairs import pair_parts
 from coterie.networks.heads import ProjectorNorm
 
 
@@ -44,13 +39,11 @@ class SpectralContrast(TwoViews):
         super().__init__(config, task)
         self.to(task.dtype)
 
-    def training_step(self, batch: Views, batch_idx: int) -> dict[str, Tensor]:
+    @gradient_cached
+    def training_step(self, views: Views, batch_idx: int) -> Terms:
         """Views of a sample attract each other, those of different samples become orthogonal."""
-        parts = pair_parts(self.online, [self.online], batch)
-        return batch_loss(parts, self._terms, self.config.micro_batch_size)
-
-    def _terms(self, z: Mapping[str, Tensor]) -> Terms:
-        return {"loss": spectral_contrast(z["a"], z["b"], self.config.bound)}
+        z_a, z_b = (through(self.online, view) for view in views)
+        return self.logged({"loss": spectral_contrast(z_a, z_b, self.config.bound)})
 
 
 class SpecLoss(Pretraining["SpecLoss.Config", SpectralContrast]):

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from typing import Annotated, ClassVar
 
 import torch
-from lightning import LightningModule
 from pydantic import Field, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 from torch.func import functional_call
@@ -32,7 +31,9 @@ from coterie.contract import (
 from coterie.contract.client import Batch
 from coterie.contract.clusterer import to_unit
 from coterie.errors import ConfigError
+from coterie.gradcache import Terms
 from coterie.losses.adversarial import discriminator_loss, generator_loss
+from coterie.modules.client_module import ClientModule
 from coterie.modules.fixed_encoder import OnCentroids
 from coterie.networks.branch import cluster_count
 from coterie.networks.gan import build_discriminator, build_generator
@@ -71,7 +72,7 @@ class SynthesisConfig(MethodConfig):
     """Share of the clients."""
 
 
-class GAN(LightningModule):
+class GAN(ClientModule):
     """A generator and a discriminator, trained at the same time.
 
     Vectors are standardised by the client's own mean and deviation, which never leave it.
@@ -82,12 +83,13 @@ class GAN(LightningModule):
         clusters: Categories of a code.
     """
 
+    config: SynthesisConfig
     shift: Tensor
     scale: Tensor
 
     def __init__(self, config: SynthesisConfig, task: Task, clusters: int) -> None:
-        super().__init__()
-        self.config, self.clusters = config, clusters
+        super().__init__(config, task, clusters=clusters)
+        self.clusters = clusters
         codes, hidden, width = config.noise + clusters, config.gan_hidden, config.gan_width
         self.generator = build_generator(task.shape, codes, hidden, width)
         self.discriminator = build_discriminator(task.shape, hidden, width)
@@ -107,14 +109,22 @@ class GAN(LightningModule):
         both = torch.cat([normal, one_hot(categories, self.clusters)], dim=1)
         return both.to(self.shift)
 
-    def training_step(self, batch: Batch, batch_idx: int) -> dict[str, Tensor]:
+    def forward(self, codes: Tensor) -> Tensor:
+        """Synthetic samples (n, …) of codes (n, noise + k)."""
+        made: Tensor = self.generator(codes) * self.scale + self.shift
+        return made
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Terms:
         """Both losses; the generator's gradient does not reach the discriminator."""
         real = (to_unit(batch["samples"], self.shift.dtype) - self.shift) / self.scale
         made = self.generator(self.codes(len(real)))
         told = discriminator_loss(self.discriminator(real), self.discriminator(made.detach()))
         fixed = {name: value.detach() for name, value in self.discriminator.named_parameters()}
         missed = generator_loss(functional_call(self.discriminator, fixed, (made,)))
-        return {"loss": told + missed, "discriminator": told.detach(), "generator": missed.detach()}
+        loss = told + missed
+        return self.logged(
+            {"loss": loss, "discriminator": told.detach(), "generator": missed.detach()}
+        )
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """One Adam, of two learning rates."""
@@ -162,10 +172,14 @@ class OnSynthesis(OnCentroids):
             specs={SYNTHETIC: spec},
         )
 
+    def build(self) -> GAN:
+        """The networks and their loss."""
+        return GAN(self._config, self._task, self._clusters)
+
     def client(self, client: Client, phase: Phase, slots: Slots) -> Outcome:
         """Train a GAN on the client's own samples, and draw from it; images in 8 bits a pixel."""
         config = self._config
-        module = client.module("gan", lambda: GAN(config, self._task, self._clusters))
+        module = client.module("gan", self.build)
         if not self._images:
             own = to_unit(client.data.take(), module.shift.dtype)
             module.shift.copy_(own.mean(dim=0))

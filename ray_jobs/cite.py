@@ -50,10 +50,12 @@ def _cite(arguments: Sequence[str]) -> int:
     if (options.run is None) == (options.method is None):
         raise ConfigError("run, method: give one of them, as run=DIR or method=fedmcc.")
     if options.run is not None:
-        target = RunDirectory.open(options.run, key="run").read_config()["method"]["target"]
+        method = RunDirectory.open(options.run, key="run").read_config()["method"]
     else:
-        target = read_choice("method", str(options.method))["target"]
-    Terminal(soft_wrap=True).print(citations(str(target)), highlight=False)
+        method = read_choice("method", str(options.method))
+    used = (method, method.get("strategy") or {})
+    targets = [str(part["target"]) for part in used if "target" in part]
+    Terminal(soft_wrap=True).print(citations(*targets), highlight=False)
     return 0
 
 

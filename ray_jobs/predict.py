@@ -61,6 +61,8 @@ class PredictConfig(Component):
     """A folder of pictures or shards, or a .npy, .npz, .parquet or .csv file."""
     output: _GivenPath = "assignments.parquet"
     """A new .parquet or .csv file for sample, name, cluster and confidence."""
+    clusters: _GivenPath | None = None
+    """A file of names, merges and splits that the page of `coterie show` has saved."""
     on_error: Literal["refuse", "skip"] = "refuse"
     """What pictures that cannot be read do: end the command, or are left out."""
     embedding: bool = False
@@ -125,6 +127,7 @@ def _predict(arguments: Sequence[str]) -> int:
         embedding=config.embedding,
         cluster=config.cluster.as_cluster(),
         accelerator=config.accelerator,
+        clusters=None if config.clusters is None else given_path("clusters", config.clusters),
         trust=config.trust,
         watch=partial(_shown, total=stream.total),
     )

@@ -18,6 +18,7 @@ class FedDyn(Strategy):
     """A dynamic regulariser: h on the server, h_k at each client."""
 
     equal: ClassVar[bool] = True
+    steps: ClassVar[bool] = True
 
     alpha: PositiveFloat = 0.01
     """Weight of the regulariser, α."""

@@ -21,6 +21,7 @@ class FedNova(Strategy):
     """Normalised averaging."""
 
     hears: ClassVar[bool] = True
+    steps: ClassVar[bool] = True
 
     def initial(self, parameters: Tensors) -> dict[str, Tensor]:
         """A place for the mean of ‖a_i‖₁."""

@@ -18,6 +18,7 @@ class Scaffold(Strategy):
     """Control variates: c on the server, c_i at each client."""
 
     equal: ClassVar[bool] = True
+    steps: ClassVar[bool] = True
     tells: ClassVar[bool] = True
     hears: ClassVar[bool] = True
 

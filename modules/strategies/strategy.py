@@ -62,11 +62,13 @@ class Strategy(Component):
         equal: Whether clients count alike, instead of by their numbers of samples.
         tells: Whether clients receive the strategy's values.
         hears: Whether clients send values for the strategy.
+        steps: Whether it takes the server's step in `join`, so that no optimiser may.
     """
 
     equal: ClassVar[bool] = False
     tells: ClassVar[bool] = False
     hears: ClassVar[bool] = False
+    steps: ClassVar[bool] = False
 
     def initial(self, parameters: Tensors) -> dict[str, Tensor]:
         """The strategy's values on the server before the first round; by default none."""
@@ -96,14 +98,18 @@ class Strategy(Component):
 
 
 @contextmanager
-def corrected(module: nn.Module, local: Local, correction: Correction | None) -> Iterator[None]:
+def corrected(module: nn.Module, local: Local, strategy: Strategy) -> Iterator[None]:
     """Correct the gradients of a LightningModule before each step of its optimisers.
 
     Args:
         module: The module; its own `on_before_optimizer_step` is called first.
         local: Counts the steps.
-        correction: What is added.
+        strategy: Says what is added; federated averaging needs neither corrections nor counts.
     """
+    if type(strategy) is Strategy:
+        yield
+        return
+    correction = strategy.correction(local)
     names = {value: name for name, value in module.named_parameters()}
     own: Callable[[Any], None] = module.on_before_optimizer_step  # type: ignore[assignment]
 

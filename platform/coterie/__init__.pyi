@@ -49,8 +49,8 @@ from .contract.tensor_spec import Bounds as Bounds
 from .contract.tensor_spec import TensorSpec as TensorSpec
 from .datamodules.augmentations import AugmentationConfig as AugmentationConfig
 from .gradcache.batch import MicroBatched as MicroBatched
-from .gradcache.batch import batch_loss as batch_loss
-from .gradcache.cached import Segment as Segment
+from .gradcache.batch import gradient_cached as gradient_cached
+from .gradcache.batch import through as through
 from .models.loading import load_model as load_model
 from .modules.averaging import Averaging as Averaging
 from .modules.averaging import AveragingConfig as AveragingConfig
@@ -59,5 +59,6 @@ from .networks.encoders import EncoderConfig as EncoderConfig
 from .networks.heads import Centroids as Centroids
 from .networks.views import batch_views as batch_views
 from .networks.views import two_views as two_views
+from .run.as_lightning import as_lightning as as_lightning
 from .run.federation import RunResult as RunResult
 from .version import __version__ as __version__

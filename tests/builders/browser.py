@@ -17,16 +17,17 @@ CHROMIUM = next(
 )
 
 _PROBE = """<script>
-addEventListener("load", () => {
+addEventListener("load", () => setTimeout(() => {
   const pictures = [...document.images].map((i) => i.complete && i.naturalWidth > 0 ? 1 : 0);
   const out = [...document.querySelectorAll("body *")].filter((e) => {
     if (e.closest(".wide") && !e.matches(".wide")) return false;
     return e.getBoundingClientRect().right > innerWidth + 1;
   }).map((e) => e.tagName + " " + e.className);
   const content = document.documentElement.scrollWidth;
-  const found = { width: innerWidth, content, pictures, out };
+  const said = (() => { /* script */ })();
+  const found = { width: innerWidth, content, pictures, out, said };
   parent.document.documentElement.dataset.found = btoa(JSON.stringify(found));
-});
+}, 1000));
 </script>"""
 _FRAME = """<!doctype html><iframe srcdoc="{page}" style="border:0;height:900px;width:{width}px">
 </iframe>"""  # because no window of Chromium is narrower than 500 pixels
@@ -64,17 +65,21 @@ def pictures_of(page):
     return found
 
 
-def shown(page, width, folder):
+def shown(page, width, folder, script=""):
     """What Chromium shows of a page in a window of this width.
 
-    Returns the window's and the content's width, 1 or 0 for each picture, and the elements that
-    stick out on the right (other than in a table that scrolls on its own).
+    Returns the window's and the content's width, 1 or 0 for each picture, the elements that
+    stick out on the right (other than in a table that scrolls on its own), and what `script`, the
+    body of a function, returns at the end.
     """
     framed = Path(folder) / f"framed-{width}.html"
-    probed = page.read_text(encoding="utf-8").replace("</body>", _PROBE + "</body>")
+    probed = page.read_text(encoding="utf-8").replace(
+        "</body>", _PROBE.replace("/* script */", script) + "</body>"
+    )
     framed.write_text(_FRAME.format(page=html.escape(probed), width=width), encoding="utf-8")
     flags = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage")
     flags += (f"--user-data-dir={folder}/profile", "--window-size=1300,1000", "--dump-dom")
+    flags += ("--virtual-time-budget=5000",)
     done = subprocess.run(
         [CHROMIUM, *flags, framed.as_uri()],
         capture_output=True,

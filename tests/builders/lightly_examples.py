@@ -13,12 +13,15 @@ import pytorch_lightning
 import torch
 import torchvision
 from PIL import Image
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, Subset
 
 from coterie.datamodules.cifar10 import CIFAR10
 
 VARIABLE = "LIGHTLY_EXAMPLES"
-COUNT, BATCH = 8, 4
+SMALL, LARGE = (32, 8), (8, 4)
+"""Images, and images a batch: of small views, and of large ones."""
+MANY_VALUES = 100_000
+"""Numbers in a sample's views from which on they are large."""
 
 
 def examples():
@@ -32,7 +35,7 @@ class Images(Dataset):
 
     def __init__(self, root, *, download=False, transform=None, target_transform=None, **_):
         self.transform, self.target_transform = transform, target_transform
-        source = CIFAR10(CIFAR10.Config(limit=COUNT)).arrays()
+        source = CIFAR10(CIFAR10.Config(limit=max(SMALL))).arrays()
         self.images = [Image.fromarray(each.transpose(1, 2, 0)) for each in source.samples]
         self.targets = source.labels.tolist()
 
@@ -59,6 +62,11 @@ class _Noting:
         _Noting.fitted = model, train_dataloaders, self.arguments
 
 
+def _values(views):
+    """How many numbers a sample's views have."""
+    return views.numel() if torch.is_tensor(views) else sum(map(_values, views))
+
+
 def open_example(path):
     """Run a script; its module, its loader with small batches, and its Trainer's arguments."""
     torch.manual_seed(0)
@@ -71,9 +79,10 @@ def open_example(path):
     ):
         exec(compile(path.read_text(), str(path), "exec"), space)
     module, loader, arguments = _Noting.fitted
+    count, batch = LARGE if _values(loader.dataset[0][0]) > MANY_VALUES else SMALL
     small = DataLoader(
-        loader.dataset,
-        batch_size=BATCH,
+        Subset(loader.dataset, range(count)),
+        batch_size=batch,
         shuffle=True,
         drop_last=loader.drop_last,
         collate_fn=loader.collate_fn,

@@ -11,6 +11,14 @@ from coterie import Federation
 
 torch.set_num_threads(1)
 SIZE, HELD = 48, 16
+QUIET = {
+    "logger": False,
+    "enable_checkpointing": False,
+    "enable_progress_bar": False,
+    "enable_model_summary": False,
+    "accelerator": "cpu",
+}
+"""A plain Trainer that only trains."""
 
 
 def tensors(count=SIZE, seed=0):

@@ -29,9 +29,8 @@ def blocks(language):
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """A folder with my_method.py, from which runs are started."""
-    (code,) = blocks("python")
     place = tmp_path_factory.mktemp("own")
-    (place / "my_method.py").write_text(code, encoding="utf-8")
+    (place / "my_method.py").write_text("\n\n".join(blocks("python")), encoding="utf-8")
     return place
 
 
@@ -51,8 +50,18 @@ def shell(command, folder, *more):
     )
 
 
+def test_the_shortest_form_is_averaged(folder):
+    train, *_ = blocks("bash")
+    done = shell(train, folder, *CHEAP)
+    assert done.returncode == 0, done.stderr
+    run = folder / "runs" / "averaged"
+    summary = json.loads((run / "summary.json").read_text())
+    assert (summary["method"], summary["rounds"]) == ("AveragedAutoencoder", 3)
+    assert summary["metrics"]["linear"]["acc"] > 0.5
+
+
 def test_the_command_trains_it_and_it_clusters(folder):
-    train, _ = blocks("bash")
+    _, train, _ = blocks("bash")
     assert "coterie train " in train
     done = shell(train, folder, *CHEAP)
     assert done.returncode == 0, done.stderr
@@ -76,7 +85,7 @@ def test_the_command_trains_it_and_it_clusters(folder):
 
 
 def test_a_mistyped_key_is_explained_as_the_page_says(folder):
-    train, _ = blocks("bash")
+    _, train, _ = blocks("bash")
     done = shell(train.replace("method.rounds=3", "method.rouns=3"), folder, *CHEAP)
     assert done.returncode == 2
     assert "method.rouns=3: there is no such key; did you mean method.rounds?" in done.stderr
@@ -104,7 +113,7 @@ def test_it_has_a_name_of_its_own(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_the_command_compares_it(folder):
-    _, compare = blocks("bash")
+    *_, compare = blocks("bash")
     done = shell(compare, folder, *CHEAP)
     assert done.returncode == 0, done.stderr
     rows = list(csv.DictReader((folder / "runs" / "own-compared" / "table.csv").open()))

@@ -12,7 +12,7 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "extend.md").read_text(encoding="utf-8")
-CHEAP = ("cluster=serial", "data.limit=120", "method.rounds=1", "evaluation.figures=false")
+CHEAP = ("cluster=serial", "data.count=120", "method.rounds=1", "evaluation.figures=false")
 
 
 def block(language: str) -> str:
@@ -20,7 +20,7 @@ def block(language: str) -> str:
     return str(found)
 
 
-def test_encoder_augmentation_partition_and_metric_of_ones_own(tmp_path: Path) -> None:
+def test_data_encoder_augmentation_partition_and_metric_of_ones_own(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(block("python"), encoding="utf-8")
     words = shlex.split(block("bash").replace("\\\n", " "))
     done = subprocess.run(
@@ -35,6 +35,7 @@ def test_encoder_augmentation_partition_and_metric_of_ones_own(tmp_path: Path) -
     assert done.returncode == 0, done.stderr
     run = tmp_path / "runs" / "extended"
     config = yaml.safe_load((run / "config.yaml").read_text())
+    assert config["data"] == {"target": "mine:Bars", "count": 120}
     assert config["encoder"] == {"target": "mine:Tiny", "width": 8}
     assert config["augmentation"] == {"target": "mine:Noise", "strength": 0.2}
     assert config["aggregation"]["stages"] == [{"target": "mine:Half", "elements": 64}]

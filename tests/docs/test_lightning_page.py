@@ -1,4 +1,4 @@
-"""docs/lightning.md, run as it is written: its program, and its command."""
+"""docs/lightning.md, run as it is written: its programs, and its command."""
 
 import os
 import re
@@ -26,8 +26,20 @@ def _run(words: list[str], folder: Path) -> str:
     return done.stdout
 
 
+BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE, flags=re.DOTALL | re.MULTILINE)
+
+
+def test_coteries_module_under_a_plain_trainer(tmp_path: Path) -> None:
+    (code,) = (block for block in BLOCKS if "as_lightning" in block)
+    (tmp_path / "plain.py").write_text(code, encoding="utf-8")
+    loss, shape, rate = _run(["plain.py"], tmp_path).splitlines()[-3:]
+    assert 0 < float(loss.removeprefix("tensor(").removesuffix(")")) < 4
+    assert re.fullmatch(r"torch\.Size\(\[\d+, \d+\]\)", shape)
+    assert rate == "0.01"
+
+
 def test_a_module_of_ones_own(tmp_path: Path) -> None:
-    code = re.findall(r"^```python\n(.*?)^```$", PAGE, flags=re.DOTALL | re.MULTILINE)[0]
+    code = BLOCKS[0]
     serial = code.replace("rounds=5,", 'rounds=5, cluster={"backend": "serial"},')
     assert serial != code
     (tmp_path / "my_file.py").write_text(serial, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""FedAvgM and FedAdam against torch's SGD, the paper's algorithm line by line, and by hand."""
+"""The server's optimisers against torch's SGD, the paper's algorithm line by line, and by hand."""
 
 import math
 
@@ -48,25 +48,37 @@ def test_momentum_is_torchs_sgd_on_the_pseudo_gradient():
             torch.testing.assert_close(found[name], parameter.detach(), rtol=1e-13, atol=1e-15)
 
 
-def slow_fedadam(start, sent, lr, beta_1, beta_2, tau):
-    """Algorithm 2 of Reddi et al. with FedAdam's line, coordinate by coordinate in Python."""
+def sign(number):
+    return (number > 0) - (number < 0)
+
+
+SECOND_MOMENTS = {
+    "adam": lambda v, d, beta: beta * v + (1 - beta) * d**2,
+    "yogi": lambda v, d, beta: v - (1 - beta) * d**2 * sign(v - d**2),
+    "adagrad": lambda v, d, beta: v + d**2,
+}
+
+
+def slow_algorithm_2(start, sent, lr, beta_1, beta_2, tau, second):
+    """Algorithm 2 of Reddi et al., coordinate by coordinate in Python."""
     x, m, v = list(start), [0.0] * len(start), [tau**2] * len(start)
     for mean in sent:
         for i, value in enumerate(mean):
             delta = value - x[i]
             m[i] = beta_1 * m[i] + (1 - beta_1) * delta
-            v[i] = beta_2 * v[i] + (1 - beta_2) * delta**2
+            v[i] = second(v[i], delta, beta_2)
             x[i] = x[i] + lr * m[i] / (math.sqrt(v[i]) + tau)
     return x, m, v
 
 
-def test_adam_is_the_papers_algorithm_2():
-    config = AggregationConfig(optimizer="adam", learning_rate=0.05, beta_1=0.8, beta_2=0.95)
+@pytest.mark.parametrize("optimizer", SECOND_MOMENTS)
+def test_an_adaptive_optimiser_is_the_papers_algorithm_2(optimizer):
+    config = AggregationConfig(optimizer=optimizer, learning_rate=0.05, beta_1=0.8, beta_2=0.95)
     values, moments = walk(config)
     start, *sent = means(torch.float64)
     for name in start:
         first, *others = (mean[name].flatten().tolist() for mean in (start, *sent))
-        slow = slow_fedadam(first, others, 0.05, 0.8, 0.95, 1e-3)
+        slow = slow_algorithm_2(first, others, 0.05, 0.8, 0.95, 1e-3, SECOND_MOMENTS[optimizer])
         found = (values[-1][name], moments["s"][f"m/{name}"], moments["s"][f"v/{name}"])
         for ours, theirs in zip(found, slow, strict=True):
             assert ours.flatten().tolist() == pytest.approx(theirs, rel=1e-12)
@@ -95,7 +107,7 @@ def test_momentum_with_rate_1_and_no_memory_is_plain_averaging(dtype):
                 torch.testing.assert_close(found[name], mean[name], rtol=1e-12, atol=1e-15)
 
 
-@pytest.mark.parametrize("optimizer", ["momentum", "adam"])
+@pytest.mark.parametrize("optimizer", ["momentum", *SECOND_MOMENTS])
 def test_running_statistics_are_averaged_and_never_stepped(optimizer):
     before = {"bn.running_mean": torch.ones(2), "bn.running_var": torch.full((2,), 4.0)}
     mean = {"bn.running_mean": torch.zeros(2), "bn.running_var": torch.full((2,), 0.01)}
@@ -107,8 +119,18 @@ def test_running_statistics_are_averaged_and_never_stepped(optimizer):
         stepped, moments = server_step(slots, given, moments, config)
         assert all(torch.equal(stepped["s"].tensors[name], mean[name]) for name in mean)
         assert not torch.equal(stepped["s"].tensors["w"], torch.zeros(2))
-    names = {"momentum": {"m/w"}, "adam": {"m/w", "v/w"}}[optimizer]
-    assert set(moments["s"]) == names
+    assert set(moments["s"]) == ({"m/w"} if optimizer == "momentum" else {"m/w", "v/w"})
+
+
+def test_what_nobody_trains_takes_the_mean_and_has_no_moments():
+    config = AggregationConfig(optimizer="yogi")
+    slots = {slot: {"w": torch.zeros(1), "queue": torch.zeros(1)} for slot in "ab"}
+    sent = WeightedUpdate(weight=1, tensors={"w": torch.ones(1), "queue": torch.ones(1)})
+    given, alone = {"a": sent, "b": sent}, {"a": {"queue"}}
+    stepped, moments = server_step(slots, given, {}, config, alone)
+    assert stepped["a"].tensors["queue"].item() == 1.0
+    assert stepped["b"].tensors["queue"].item() < 1.0
+    assert set(moments["a"]) == {"m/w", "v/w"}
 
 
 def test_a_slot_that_nobody_sent_keeps_its_moments_and_inputs_stay():
@@ -126,6 +148,6 @@ def test_a_slot_that_nobody_sent_keeps_its_moments_and_inputs_stay():
 
 
 def test_the_step_size_is_the_optimisers_own_unless_it_is_given():
-    sizes = [AggregationConfig(optimizer=name).step_size for name in ("momentum", "adam")]
-    assert sizes == [1.0, 0.01]
+    sizes = [AggregationConfig(optimizer=name).step_size for name in ("momentum", *SECOND_MOMENTS)]
+    assert sizes == [1.0, 0.01, 0.01, 0.01]
     assert AggregationConfig(optimizer="adam", learning_rate=0.2).step_size == 0.2

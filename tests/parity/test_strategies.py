@@ -89,6 +89,37 @@ def feddyn(w, alpha):
     return w
 
 
+def server_optimizer(w, step, rate, tau=1e-3):
+    """Federated averaging whose server steps by `step`: moments and Δ to direction and moments."""
+    moments = [(0.0, tau**2)] * 2
+    for _ in range(ROUNDS):
+        ends = [steps(k, w, lambda y: 0.0) for k in (0, 1)]
+        mean = sum(n * y for n, y in zip(SIZES, ends, strict=True)) / sum(SIZES)
+        found = [step(*moments[i], float(mean[i] - w[i])) for i in (0, 1)]
+        moments = [each[1:] for each in found]
+        w = w + rate * torch.tensor([each[0] for each in found], dtype=torch.float64)
+    return w
+
+
+def fedavgm(m, v, delta):
+    return 0.9 * m + delta, 0.9 * m + delta, v
+
+
+def adaptive(second):
+    """A step of algorithm 2 of Reddi et al., of one number."""
+
+    def step(m, v, delta):
+        m, v = 0.9 * m + 0.1 * delta, second(v, delta**2)
+        return m / (v**0.5 + 1e-3), m, v
+
+    return step
+
+
+FEDADAM = adaptive(lambda v, square: 0.99 * v + 0.01 * square)
+FEDYOGI = adaptive(lambda v, square: v - 0.01 * square * ((v > square) - (v < square)))
+FEDADAGRAD = adaptive(lambda v, square: v + square)
+
+
 START = torch.tensor([0.3, -0.2], dtype=torch.float64)
 
 
@@ -101,8 +132,12 @@ START = torch.tensor([0.3, -0.2], dtype=torch.float64)
         ({"strategy": "fednova"}, lambda: fednova(START, 0.0)),
         ({"strategy": "fednova", "momentum": 0.9}, lambda: fednova(START, 0.9)),
         ({"strategy": "feddyn"}, lambda: feddyn(START, 0.01)),
+        ({"strategy": "fedavgm"}, lambda: server_optimizer(START, fedavgm, 1.0)),
+        ({"strategy": "fedadam"}, lambda: server_optimizer(START, FEDADAM, 0.01)),
+        ({"strategy": "fedyogi"}, lambda: server_optimizer(START, FEDYOGI, 0.01)),
+        ({"strategy": "fedadagrad"}, lambda: server_optimizer(START, FEDADAGRAD, 0.01)),
     ],
-    ids=["fedavg", "fedprox", "scaffold", "fednova", "fednova with momentum", "feddyn"],
+    ids=lambda value: "-".join(map(str, value.values())) if isinstance(value, dict) else "",
 )
 def test_a_strategy_is_its_papers(tmp_path, keys, wanted):
     found, _ = run(tmp_path, **keys)
@@ -119,6 +154,31 @@ def test_control_variates_are_counted(tmp_path):
 def test_feddyn_sends_nothing_more(tmp_path):
     _, found = run(tmp_path, strategy="feddyn")
     assert "bytes/up/strategy" not in found.history.column_names
+
+
+class WithBuffer(Linear):
+    """One with a moving average of its own, which no step trains."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros((), dtype=torch.float64))
+
+    def training_step(self, batch, batch_idx):
+        self.mean += batch[1].mean()
+        return super().training_step(batch, batch_idx)
+
+
+def test_a_servers_optimiser_leaves_buffers_at_their_mean(tmp_path):
+    data = [DataLoader(TensorDataset(*pair), 4) for pair in zip(POINTS, TARGETS, strict=True)]
+    found = federated(tmp_path, WithBuffer(), data, rounds=1, strategy="fedyogi").module
+    mean = (4 * TARGETS[0].mean() + 2 * TARGETS[1].mean()) / 6
+    torch.testing.assert_close(found.mean, mean, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("strategy", ["scaffold", "fednova", "feddyn"])
+def test_one_of_two_takes_the_servers_step(tmp_path, strategy):
+    with pytest.raises(ConfigError, match=r"aggregation\.optimizer=yogi: .*leave one of the two"):
+        run(tmp_path, strategy=strategy, overrides=["aggregation.optimizer=yogi"])
 
 
 def test_an_unknown_strategy_names_the_known_ones(tmp_path):

@@ -375,7 +375,7 @@ def test_fewer_samples_than_a_batch_still_train(tmp_path, capsys):
 def test_help_is_no_error(capsys):
     assert main(["--help"]) == 0
     said = capsys.readouterr()
-    assert "fedmcc_digits" in said.out
+    assert "fedmcc      cifar10 digits" in said.out
     assert said.err == ""
 
 

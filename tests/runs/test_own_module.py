@@ -13,20 +13,13 @@ from lightning.pytorch.demos.boring_classes import (
     RandomDataset,
 )
 from torch import nn
-from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
-from coterie import Federation, compose
+from coterie import Federation, compose, load_model
 from coterie.errors import ConfigError, DataError, InterruptedRunError, RunError
 from coterie.jobs.train import main
-from tests.builders.own_module import Data, Lit, federated, rows, tensors
-
-QUIET = {
-    "logger": False,
-    "enable_checkpointing": False,
-    "enable_progress_bar": False,
-    "enable_model_summary": False,
-    "accelerator": "cpu",
-}
+from tests.builders.observers import Silent
+from tests.builders.own_module import QUIET, Data, Lit, federated, rows, tensors
 
 
 @pytest.fixture(scope="module")
@@ -100,11 +93,19 @@ def test_a_checkpoint_of_it_is_lightnings(run, tmp_path):
     found = Lit.load_from_checkpoint(tmp_path / "model.ckpt")
     assert found.hparams.lr == 0.05
     assert torch.equal(found.head.weight, run.module.head.weight)
-    assert Lit.load_from_checkpoint(run.run_dir / "model" / "model.ckpt").hparams.gamma == 0.5
+    path = run.run_dir / "model" / "model.ckpt"
+    assert Lit.load_from_checkpoint(path).hparams.gamma == 0.5
+    for folder in (run.run_dir, path.parent):
+        with pytest.raises(DataError, match="was of a LightningModule of its own") as told:
+            load_model(folder)
+        assert f'load_from_checkpoint("{path}")' in str(told.value)
 
 
 def test_personal_layers_stay_with_their_client(tmp_path):
-    run = federated(tmp_path, personal=["head.*", "*.1.*"])
+    view = Silent()
+    run = federated(tmp_path, personal=["head.*", "*.1.*"], view=view)
+    assert not run.metrics  # the module as a whole has no trained head
+    assert any("head.*, *.1.* stay with each client" in note for note in view.notes)
     first, second = (run.client_module(client) for client in range(2))
     assert not torch.equal(first.head.weight, second.head.weight)
     assert not torch.equal(first.body[1].running_mean, second.body[1].running_mean)
@@ -249,6 +250,21 @@ class Stream(IterableDataset):
         return iter(zip(*tensors(), strict=True))
 
 
+class WithoutLength(Dataset):
+    def __getitem__(self, row):
+        return tensors()[0][row], tensors()[1][row]
+
+
+class Stays:
+    """A batch of tensors that is on no other device."""
+
+    def __init__(self, samples):
+        self.points, self.labels = (torch.stack(part) for part in zip(*samples, strict=True))
+
+    def to(self, device, **_):
+        raise NotImplementedError("it cannot be moved")
+
+
 class Raises(Lit):
     def training_step(self, batch, batch_idx):
         raise LookupError("no such thing")
@@ -263,7 +279,15 @@ FAIL = ["faults.on_client_failure=fail"]
         (NoStep, Data, ConfigError, "NoStep has no training_step; write one."),
         (nn.Identity, Data, ConfigError, "Identity is no LightningModule; inherit from one."),
         (Lit, Stream, DataError, "Stream has no rows that could be split over clients"),
+        (Lit, WithoutLength, DataError, "WithoutLength has no rows that could be split"),
         (Lit, lambda: TensorDataset(*tensors(0)), DataError, "has no samples; add some."),
+        (Lit, lambda: [Data(), TensorDataset(*tensors(0))], DataError, "has no samples; add"),
+        (
+            Lit,
+            lambda: DataLoader(TensorDataset(*tensors()), 8, collate_fn=Stays),
+            RunError,
+            "NotImplementedError: .*it cannot be moved",
+        ),
         (Lit, lambda: TensorDataset(*tensors(3)), DataError, "each needs 2"),
         (NoParameters, Data, RunError, "optimizer got an empty parameter list"),
         (Diverges, Data, RunError, "is not finite; lower the learning rate"),
@@ -305,6 +329,11 @@ def test_batch_norm_is_refused_under_differential_privacy(tmp_path):
     keys = ["privacy.dp.clip=0.5", "privacy.dp.noise_multiplier=0.5"]
     with pytest.raises(ConfigError, match="batch norm's running statistics are not sent"):
         federated(tmp_path, overrides=keys)
+
+
+def test_what_is_held_out_needs_a_validation_step(tmp_path):
+    with pytest.raises(ConfigError, match=r"holdout=0\.2: .* has no validation_step"):
+        federated(tmp_path, OfTheOtherPackage(), TensorDataset(*tensors()), holdout=0.2)
 
 
 @pytest.mark.parametrize("key", ["max_epochs", "hats"])

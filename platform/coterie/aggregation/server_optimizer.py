@@ -2,13 +2,15 @@
 
 The difference Δ = mean − slot is the pseudo-gradient. FedAvgM: Hsu et
 al., "Measuring the Effects of Non-Identical Data Distribution for Federated Visual Classification"
-(2019). FedAdam: Reddi et al., "Adaptive Federated Optimization" (ICLR 2021), algorithm 2.
+(2019). FedAdam, FedYogi and FedAdagrad: Reddi et al., "Adaptive Federated Optimization" (ICLR
+2021), algorithm 2.
 
-Running statistics of BatchNorm are averaged and never stepped. They are estimates, and a step could
-carry them past every client's value, a variance even below 0.
+Running statistics of BatchNorm, and whatever else a phase calls untrained, are averaged and never
+stepped. They are estimates, and a step could carry them past every client's value, a variance even
+below 0.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import ClassVar
 
 import torch
@@ -20,7 +22,7 @@ from coterie.contract.phase import Slots, Tensors, WeightedUpdate
 from coterie.contract.roles import is_statistic
 
 Moments = dict[str, dict[str, Tensor]]
-"""Slot to float64 tensors by name: "m/<name>", and for FedAdam "v/<name>"."""
+"""Slot to float64 tensors by name: "m/<name>", and "v/<name>" if it is adaptive."""
 
 
 class ServerOptimizer(Stage):
@@ -35,7 +37,7 @@ class ServerOptimizer(Stage):
         self, run: PhaseRun, means: Mapping[str, WeightedUpdate], kept: Kept
     ) -> tuple[Mapping[str, WeightedUpdate], Kept]:
         """Step every slot that clients contributed to."""
-        return server_step(run.server, means, kept, self._config)
+        return server_step(run.server, means, kept, self._config, run.phase.untrained)
 
 
 def server_step(
@@ -43,6 +45,7 @@ def server_step(
     means: Mapping[str, WeightedUpdate],
     moments: Mapping[str, Tensors],
     config: AggregationConfig,
+    untrained: Mapping[str, Collection[str]] = {},
 ) -> tuple[dict[str, WeightedUpdate], Moments]:
     """Step every slot that clients contributed to.
 
@@ -55,6 +58,7 @@ def server_step(
         means: Slot to mean over the clients.
         moments: The optimiser's state; a missing slot starts with its initial state.
         config: The optimiser and its constants.
+        untrained: Slot to names that take the mean, beside running statistics.
 
     Returns:
         The stepped means, which the method's server half receives, and the optimiser's new state.
@@ -62,10 +66,10 @@ def server_step(
     """
     stepped, after = {}, {slot: dict(kept) for slot, kept in moments.items()}
     for slot, mean in means.items():
-        kept = after.setdefault(slot, {})
+        kept, alone = after.setdefault(slot, {}), untrained.get(slot, ())
         tensors = {
             name: value
-            if is_statistic(name)
+            if is_statistic(name) or name in alone
             else _step(name, slots[slot][name], value, kept, config)
             for name, value in mean.tensors.items()
         }
@@ -78,15 +82,23 @@ def fedavgm(delta: Tensor, velocity: Tensor, momentum: float) -> Tensor:
     return momentum * velocity + delta
 
 
-def fedadam(
+def adaptive(
     delta: Tensor, m: Tensor, v: Tensor, config: AggregationConfig
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """FedAdam's direction m/(√v + τ), without bias correction, and its new moments.
+    """An adaptive direction m/(√v + τ), without bias correction, and its new moments.
 
-    m ← β₁ m + (1 − β₁) Δ and v ← β₂ v + (1 − β₂) Δ²; initially m = 0 and v = τ².
+    m ← β₁ m + (1 − β₁) Δ; initially m = 0 and v = τ². FedAdam: v ← β₂ v + (1 − β₂) Δ²; FedYogi:
+    v ← v − (1 − β₂) Δ² sign(v − Δ²); FedAdagrad: v ← v + Δ².
     """
     m = config.beta_1 * m + (1 - config.beta_1) * delta
-    v = config.beta_2 * v + (1 - config.beta_2) * delta.square()
+    square, rest = delta.square(), 1 - config.beta_2
+    match config.optimizer:
+        case "yogi":
+            v = v - rest * square * torch.sign(v - square)
+        case "adagrad":
+            v = v + square
+        case _:
+            v = config.beta_2 * v + rest * square
     return m / (v.sqrt() + config.tau), m, v
 
 
@@ -101,5 +113,5 @@ def _step(
         direction = kept[f"m/{name}"] = fedavgm(delta, m, config.momentum)
     else:
         v = kept.get(f"v/{name}", torch.full_like(delta, config.tau**2))
-        direction, kept[f"m/{name}"], kept[f"v/{name}"] = fedadam(delta, m, v, config)
+        direction, kept[f"m/{name}"], kept[f"v/{name}"] = adaptive(delta, m, v, config)
     return (before + config.step_size * direction).to(value.dtype)

@@ -12,6 +12,7 @@ from coterie.checkpoints.client_rows import rows_of
 from coterie.checkpoints.integrity import DamagedError, check_files, file_digest, seal, unseal
 from coterie.checkpoints.record import (
     check_record,
+    group_slots,
     load_tensors_file,
     restore,
     save_tensors,
@@ -22,7 +23,8 @@ from coterie.checkpoints.record import (
 from coterie.checkpoints.retention import checkpoint_name, checkpoints_in, pointed_to, superseded
 from coterie.checkpoints.state_files import StateFiles
 from coterie.config.schema import CheckpointConfig
-from coterie.errors import DataError
+from coterie.contract.phase import Slots
+from coterie.errors import DataError, reason
 from coterie.execution.backend import Backend
 from coterie.rounds.state import RunState
 from coterie.tracking.atomic import write_text_atomically
@@ -154,6 +156,23 @@ def load_checkpoint(folder: Path, backend: Backend, which: str | int = "latest")
         f"{folder}: none of its {len(candidates)} checkpoints is whole ({damaged[0]}); "
         "restore one from a backup, or start afresh in a new run_dir."
     )
+
+
+def server_slots(folder: Path) -> Slots:
+    """The slots of the server's state in the latest checkpoint of a run's `checkpoints/`.
+
+    Raises:
+        DataError: If there is none, or it is damaged.
+    """
+    for name in _candidates(folder)[:1]:
+        path = folder / name
+        try:
+            record = unseal(path / "run.json")
+            check_files(path, {_FILES[0]: record["files"][_FILES[0]]})
+            return group_slots(load_tensors_file(path / _FILES[0]), record["slots"])
+        except (DamagedError, SafetensorError, *_MALFORMED) as error:
+            raise DataError(f"{path}: it is damaged ({reason(error)}); resume the run.") from error
+    raise DataError(f"{folder}: no checkpoint in it; start the run afresh.")
 
 
 def _read(folder: Path, name: str, backend: Backend) -> Loaded:

@@ -182,7 +182,7 @@ def restore(
             round=record["round"],
             step=record["step"],
             metadata=record["metadata"],
-            slots=_group_slots(server, record["slots"]),
+            slots=group_slots(server, record["slots"]),
         ),
         states=states,
         ledger=_ledger(record["ledger"]),
@@ -191,7 +191,7 @@ def restore(
         dropped=record["dropped"],
         best=record["best"],
         counts=record["counts"],
-        stages=dict(_group_slots(stages, record["stages"])),
+        stages=dict(group_slots(stages, record["stages"])),
         simulated=Counter(record["simulated"]),
         accounts={int(c): ClientAccount(**own) for c, own in record["accounts"].items()},
     )
@@ -244,9 +244,10 @@ def _ledger(record: dict[str, Any]) -> Ledger:
     return Ledger(versions=versions, received=received, **record)
 
 
-def _group_slots(
+def group_slots(
     tensors: Mapping[Key, Tensor], names: Iterable[str]
 ) -> dict[str, dict[str, Tensor]]:
+    """The tensors of a file by slot and name; a slot without tensors is among the names alone."""
     groups: dict[str, dict[str, Tensor]] = {name: {} for name in names}
     for (slot, name), tensor in tensors.items():
         groups[str(slot)][str(name)] = tensor

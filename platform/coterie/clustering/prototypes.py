@@ -11,8 +11,10 @@ from torch.nn.functional import one_hot
 
 from coterie.clustering.graph import cut, eigengap, fuzzy_graph, spectrum
 from coterie.clustering.lattice import off_lattice, on_lattice
-from coterie.errors import RunError
+from coterie.errors import ConfigError, RunError
 
+_LEAST = 3
+"""Prototypes of a graph."""
 _SPECTRUM = 31
 """Eigenvalues that are kept, of which `eigengap` compares all but the first."""
 _STARTS = 50
@@ -20,6 +22,25 @@ _COLDEST = 1e-6
 """Least temperature: where prototypes stand for equal samples, each takes its own."""
 _SHARPNESS = 0.1
 """Temperature of the prototypes' votes, as a share of the mean squared distance to a prototype."""
+
+
+def check_enough(most: int, samples: int, clusters: int | None) -> None:
+    """Refuse, before anything runs, samples that make too few prototypes to cut.
+
+    Args:
+        most: Prototypes that there can be, at most.
+        samples: Samples of all clients.
+        clusters: Number of clusters; None for one that is found.
+
+    Raises:
+        ConfigError: If there are too few.
+    """
+    needed = max(_LEAST, clusters or 0)
+    if most < needed:
+        raise ConfigError(
+            f"method.minimum: {samples} samples make {most} prototypes at most, and clusters need "
+            f"{needed}; lower it, add samples, or take method=kmeans."
+        )
 
 
 @dataclass(frozen=True)
@@ -83,7 +104,7 @@ def cluster_prototypes(
     Raises:
         RunError: If there are too few prototypes.
     """
-    if len(points) < max(3, clusters or 0):
+    if len(points) < max(_LEAST, clusters or 0):
         raise RunError(
             f"{len(points)} prototypes stand for method.minimum samples or more, too few to cut "
             "into clusters; lower it, or privacy.k_anonymity if that is larger."

@@ -1,4 +1,4 @@
-"""What to cite for a run: Coterie, and the papers of its method."""
+"""What to cite for a run: Coterie, and the papers of its method and strategy."""
 
 import re
 from pathlib import Path
@@ -13,16 +13,18 @@ _OWN = f"""@software{{coterie,
 }}"""
 
 
-def citations(method: str) -> str:
-    """The BibTeX of Coterie and of a method's papers.
+def citations(*targets: str) -> str:
+    """The BibTeX of Coterie and of the papers behind a method and its strategy.
 
     Args:
-        method: The class of the method, as in `coterie.modules.fedmcc:FedMCC`; of another package
-            it is not known.
+        targets: Their classes, as in `coterie.modules.fedmcc:FedMCC`; those of another package
+            are not known.
     """
-    place, _, name = method.rpartition(":")
-    known = papers().get(name, []) if place.startswith("coterie.modules.") else []
-    return "\n\n".join([_OWN, *known])
+    known = papers()
+    cited = [_OWN]
+    for place, _, name in (target.rpartition(":") for target in targets):
+        cited += known.get(name, []) if place.startswith("coterie.modules.") else []
+    return "\n\n".join(cited)
 
 
 def papers() -> dict[str, list[str]]:

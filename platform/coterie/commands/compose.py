@@ -73,7 +73,12 @@ def compose_plain(*overrides: str) -> dict[str, Any]:
     if "experiment" not in choices and directory is None:
         raise ConfigError(_no_experiment())
     try:
-        config = _compose_groups(choices) if directory is None else _stored(directory, choices)
+        own_data = "data.target" in given
+        config = (
+            _compose_groups(choices, own_data=own_data)
+            if directory is None
+            else _stored(directory, choices)
+        )
         for override in values:
             _set(config, override)
         # A stored config is data: what looks like an interpolation stays a text.
@@ -302,8 +307,13 @@ def _sort(overrides: Sequence[str]) -> tuple[dict[str, str], list[Override]]:
     return choices, sorted(values, key=lambda value: not value.key_or_group.endswith(".target"))
 
 
-def _compose_groups(choices: dict[str, str]) -> DictConfig:
-    """Compose the YAML of these choices, without an experiment's keys for other choices."""
+def _compose_groups(choices: dict[str, str], *, own_data: bool) -> DictConfig:
+    """Compose the YAML of these choices, without an experiment's keys for other choices.
+
+    Args:
+        choices: Group to choice.
+        own_data: Whether the data is a class of the user's, which no choice names.
+    """
     folder = config_dir() / "experiment"
     stem, recipe = find_recipe(folder, choices["experiment"], choices.get("data"))
     config = _experiment(stem)
@@ -315,7 +325,7 @@ def _compose_groups(choices: dict[str, str]) -> DictConfig:
         _choose(config, chosen, own)
         config.merge_with(values)
     _choose(config, chosen, {group: c for group, c in choices.items() if group != "experiment"})
-    if chosen.get("data") is None:
+    if chosen.get("data") is None and not own_data:
         raise ConfigError(
             "data: none is chosen; give data=mnist, or your own pictures with data=class_folders "
             "data.path=FOLDER (--help lists them)."

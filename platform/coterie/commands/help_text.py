@@ -1,7 +1,7 @@
 """The help texts of the commands, from the YAML groups and the config models."""
 
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, get_args, get_origin
 
 import yaml
@@ -31,9 +31,15 @@ _ABOUT = (
 _USAGE = """\
 usage: coterie train experiment=NAME [GROUP=CHOICE ...] [KEY=VALUE]
        coterie train resume=true run_dir=DIR [KEY=VALUE]
-       coterie train --help [experiment=NAME] [GROUP=CHOICE ...]
+       coterie train --help [all] [experiment=NAME] [GROUP=CHOICE ...]
        ray job submit --working-dir . --runtime-env ray_jobs/runtime_env.yaml \\
          -- python -m ray_jobs.train experiment=NAME ..."""
+_FIRST = """\
+usage: coterie train experiment=METHOD_DATA [KEY=VALUE ...]
+With data of yours: experiment=METHOD data=… (docs/data.md).
+METHOD      DATA"""
+_MORE = """\
+--help experiment=NAME: what it sets, and every key. --help all: all there is."""
 _KEYS_OF = " or ".join(f"{name}=CHOICE" for name in COMPONENTS[:2])
 _EXIT_CODES = {
     "0": "completed",
@@ -45,16 +51,19 @@ _EXIT_CODES = {
 
 
 def help_text(*overrides: str) -> str:
-    """The help of `coterie train`, at most 80 columns wide.
+    """Return the help of `coterie train`, at most 80 columns wide; alone, it fits 40 lines.
 
     Args:
-        overrides: Choices such as `method=fedmcc` and classes such as `method.target=mine:Mine`,
-            whose own keys are added. With an experiment, the values that the whole command line
-            sets are added, and the list of experiments is left out.
+        overrides: `all`; or choices such as `method=fedmcc`, and classes such as
+            `method.target=mine:Mine`, whose own keys are added. With an experiment, the values
+            that the whole command line sets are added, and the list of experiments is left out.
 
     Raises:
         ConfigError: If a choice does not exist, or its class cannot be imported.
     """
+    if not overrides:
+        return _first_screen()
+    overrides = () if overrides == ("all",) else overrides
     keys = {
         name: field
         for name, field in dotted_fields(RunConfig).items()
@@ -72,6 +81,34 @@ def help_text(*overrides: str) -> str:
         _table("Exit codes:", _EXIT_CODES),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _first_screen() -> str:
+    """Return the methods with the data sets of their experiments, a line each."""
+    found: dict[str, list[str]] = {name: [] for name in experiments() if not _recipe(name)}
+    for name in experiments():
+        if method := _recipe(name):
+            found[method].append(name.removeprefix(f"{method}_"))
+    lines = [
+        f"{name:<12}{' '.join(_joined(data)) or textwrap.shorten(experiments()[name], _WIDTH - 12)}"
+        for name, data in found.items()
+    ]
+    return "\n".join([_FIRST, *lines, _MORE])
+
+
+def _joined(names: Sequence[str]) -> Iterable[str]:
+    """Return names of which longer ones stand behind those that they begin with: digits[_more]."""
+    found: dict[str, str] = {}
+    for name in names:
+        base = next((other for other in names if name.startswith(f"{other}_")), name)
+        rest = name.removeprefix(base)
+        found[base] = found.get(base, base) + (f"[{rest}]" if rest else "")
+    return found.values()
+
+
+def _recipe(name: str) -> str:
+    """Return the experiment of which this one has the method, for a data set; "" if of none."""
+    return next((other for other in experiments() if name.startswith(f"{other}_")), "")
 
 
 def command_help(

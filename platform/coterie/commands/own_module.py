@@ -26,7 +26,12 @@ _STRATEGIES = {
     "fednova": "fednova:FedNova",
     "feddyn": "feddyn:FedDyn",
 }
-_OPTIMIZERS = {"fedavgm": "momentum", "fedadam": "adam"}
+_OPTIMIZERS = {
+    "fedavgm": "momentum",
+    "fedadam": "adam",
+    "fedyogi": "yogi",
+    "fedadagrad": "adagrad",
+}
 _NEED_NO_LABELS = ("iid", "by_client", "file", "rest")
 
 
@@ -57,8 +62,8 @@ class OwnRun(TypedDict, total=False):
     holdout: float
     """Share of each client's rows that it holds out for `validation_step`."""
     strategy: str
-    """"fedavg", "fedprox", "scaffold", "fednova" or "feddyn"; or a server's optimiser, "fedavgm"
-    or "fedadam"."""
+    """"fedavg", "fedprox", "scaffold", "fednova" or "feddyn"; or a server's optimiser, "fedavgm",
+    "fedadam", "fedyogi" or "fedadagrad"."""
     mu: float
     """Weight of FedProx's term."""
     keep_optimizer: bool
@@ -140,8 +145,7 @@ def _config_of(own: OwnRun) -> RunConfig:
     plain["partition"] |= {} if alpha is None else {"alpha": float(alpha)}
     plain["cluster"] = {**(plain.get("cluster") or {}), **own.get("cluster", {})}
     plain["evaluation"] = {"every": every, **(plain.get("evaluation") or {})}
-    plain |= _given(own, "seed", "resume")
-    plain |= {name: str(value) for name, value in _given(own, "run_dir").items()}
+    plain |= _given(own, "seed", "resume", "run_dir")
     _choose_strategy(plain, own.get("strategy", "fedavg"), own.get("mu"))
     return load_config(plain)
 

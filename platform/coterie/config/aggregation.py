@@ -28,27 +28,27 @@ class AggregationConfig(Component):
     stages: tuple[NestedComponent, ...] = ()
     """Further stages of a user's own, as {target: package.module:Class, key: value}; see
     docs/extend.md."""
-    optimizer: Literal["none", "momentum", "adam"] = "none"
-    """`none`: the server takes the mean; `momentum`: FedAvgM; `adam`: FedAdam."""
+    optimizer: Literal["none", "momentum", "adam", "yogi", "adagrad"] = "none"
+    """`none`: the server takes the mean; `momentum`: FedAvgM; `adam`: FedAdam; `yogi`: FedYogi;
+    `adagrad`: FedAdagrad."""
     learning_rate: PositiveFloat | None = None
-    """Learning rate of the server; by default 1 for `momentum` and 0.01 for `adam`, where tuning
-    pays."""
+    """Learning rate of the server; by default 1 for `momentum`, else 0.01, where tuning pays."""
     momentum: Decay = 0.9
     """Decay of FedAvgM's velocity."""
     beta_1: Decay = 0.9
-    """Decay of FedAdam's first moment, β₁."""
+    """Decay of an adaptive optimiser's first moment, β₁."""
     beta_2: Decay = 0.99
-    """Decay of FedAdam's second moment, β₂."""
+    """Decay of the second moment of FedAdam and FedYogi, β₂."""
     tau: PositiveFloat = 1e-3
-    """FedAdam's adaptivity τ: the larger, the more alike are the steps of all coordinates."""
+    """Adaptivity τ: the larger, the more alike are the steps of all coordinates."""
 
     @field_validator("learning_rate")
     @classmethod
     def _has_steps(cls, value: float | None, info: ValidationInfo) -> float | None:
         if value is not None and info.data.get("optimizer") == "none":
             raise ValueError(
-                "aggregation.optimizer=none takes no steps; choose momentum or adam, or leave it "
-                "out"
+                "aggregation.optimizer=none takes no steps; choose momentum, adam, yogi or "
+                "adagrad, or leave it out"
             )
         return value
 
@@ -57,4 +57,4 @@ class AggregationConfig(Component):
         """The server's learning rate, or the optimiser's default."""
         if self.learning_rate is not None:
             return self.learning_rate
-        return 0.01 if self.optimizer == "adam" else 1.0
+        return 1.0 if self.optimizer in ("none", "momentum") else 0.01

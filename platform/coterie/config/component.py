@@ -7,8 +7,9 @@ encoder is thus named by its path, without a registry.
 
 import importlib
 from collections.abc import Collection, Mapping
+from os import PathLike, fspath
 from types import ModuleType
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import (
     BaseModel,
@@ -21,7 +22,7 @@ from pydantic import (
     model_validator,
 )
 
-from coterie.config.explain import nearest, show
+from coterie.config.explain import dotted_fields, explain, nearest, show
 from coterie.errors import ConfigError
 
 TRUST = "trust"
@@ -56,21 +57,55 @@ class Component(BaseModel):
 
     @field_validator("*", mode="before")
     @classmethod
-    def _lists_to_tuples(cls, value: Any) -> Any:
-        """Turn YAML's lists into the tuples that a frozen config with strict types holds."""
-        return _frozen(value)
+    def _plain_values(cls, value: Any) -> Any:
+        """Turn YAML's lists into tuples, and NumPy's numbers and paths into plain ones."""
+        return _plain(value)
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """Copy it with other values of some keys, which are validated as in a new one.
+
+        Raises:
+            ConfigError: If a value is refused, or there is no such key.
+        """
+        if not update:
+            return super().model_copy(deep=deep)
+        values = {name: getattr(self, name) for name in type(self).model_fields} | dict(update)
+        try:
+            checked = type(self).model_validate(values)
+        except ValidationError as error:
+            raise ConfigError(explain(error, values, dotted_fields(type(self)), "")) from error
+        return super().model_copy(update={n: getattr(checked, n) for n in update}, deep=deep)
 
 
-def _frozen(value: Any) -> Any:
-    return tuple(_frozen(item) for item in value) if isinstance(value, list | tuple) else value
+def _plain(value: Any) -> Any:
+    """A value of a Python program as YAML would have given it, with tuples for lists."""
+    if type(value).__module__ == "numpy":
+        value = value.tolist()
+    if isinstance(value, PathLike):
+        return fspath(value)
+    return tuple(_plain(item) for item in value) if isinstance(value, list | tuple) else value
+
+
+_given: dict[str, Any] = {}
+
+
+def give_classes(classes: Mapping[str, Any]) -> None:
+    """Let targets name classes of another process's program, such as a notebook's cells.
+
+    Args:
+        classes: Target, such as `__main__:Mine`, to the class itself.
+    """
+    _given.update(classes)
 
 
 def load_target(target: str) -> Any:
-    """Import the object at `package.module:Name`.
+    """Import the object at `package.module:Name`, or take that of `give_classes`.
 
     Raises:
         ConfigError: If the path is malformed, or the module or the name does not exist.
     """
+    if target in _given:
+        return _given[target]
     module_name, separator, name = target.partition(":")
     if not separator or not module_name or not name or module_name.startswith("."):
         raise ConfigError(f"target={target}: write it as package.module:Name.")
@@ -167,10 +202,13 @@ def _parse_nested(value: Any, info: ValidationInfo) -> Any:
         raise ValueError(f"{key}={first['input']!r}: {first['msg']}") from error
 
 
+def dumped(component: Component) -> dict[str, Any]:
+    """A component as plain values, which `parse_component` reads."""
+    return {"target": target_of(component), **component.model_dump(mode="json")}
+
+
 def _dump_nested(value: Component | None) -> Any:
-    if value is None:
-        return None
-    return {"target": target_of(value), **value.model_dump(mode="json")}
+    return None if value is None else dumped(value)
 
 
 NestedComponent = Annotated[

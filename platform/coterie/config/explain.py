@@ -26,6 +26,7 @@ _SENTENCES = {
     "model_type": "must be a group of keys; give it one such as {example}",
     "string_too_short": "must not be empty",
     "string_type": "not a text; quote it twice, as {key}='\"{value}\"'",
+    "string_unicode": "it is no UTF-8; rename the file or folder, or give a link to it",
     "too_long": "must have at most {max_length} entries, not {actual_length}",
     "too_short": "must have at least {min_length} entries, not {actual_length}",
     "tuple_type": "must be a list in brackets such as {example}",
@@ -177,8 +178,8 @@ def _reason(problem: dict[str, Any], key: str, fields: Fields) -> str:
     kind, context = problem["type"], dict(problem.get("ctx", {}))
     if kind == "missing":
         return "a value is needed" + ("" if key.endswith("]") else f"; give {key}=…")
-    if kind == "string_unicode":
-        return "it is no UTF-8; rename the file or folder, or give a link to it"
+    if isinstance(problem["input"], str) and _in_quotes(kind, problem["input"]):
+        return "it is a text; give it without quotes"
     if kind == "literal_error":
         options = re.split(r", | or ", context["expected"])
         return one_of(show(problem["input"]), [option.strip("'") for option in options])
@@ -195,6 +196,14 @@ def _reason(problem: dict[str, Any], key: str, fields: Fields) -> str:
         message = str(problem["msg"])
         return message[:1].lower() + message[1:]
     return _SENTENCES[kind].format(**context)
+
+
+def _in_quotes(kind: str, text: str) -> bool:
+    """Whether a text that is refused holds a value of the wanted type."""
+    if kind == "bool_type":
+        return text.lower() in {"true", "false"}
+    number = {"int_type": r"[+-]?\d+", "float_type": r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?"}
+    return kind in number and re.fullmatch(number[kind], text.strip(), re.IGNORECASE) is not None
 
 
 def _example(kind: str, key: str, fields: Fields) -> str:

@@ -7,11 +7,6 @@ import stat
 from pathlib import Path
 
 
-def at_home(path: str | Path) -> Path:
-    """The path with a `~` or `~user` at its start replaced by that home, if there is one."""
-    return Path(os.path.expanduser(path))  # noqa: PTH111 - pathlib raises for an unknown user
-
-
 def open_regular(path: Path) -> io.BufferedReader:
     """Open a regular file to read its bytes; links are followed.
 

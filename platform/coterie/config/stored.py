@@ -22,6 +22,7 @@ def read_stored_config(path: Path) -> dict[str, Any]:
     if not (isinstance(values, dict) and isinstance(values.get("method"), dict)):
         raise ConfigError(f"{path}: it is not the config of a run; {other}.")
     values.pop("trust", None)  # it is the reader's to give, as are downloads
-    if isinstance(data := values.get("data"), dict) and "download" in data:
-        values["data"] = {**data, "download": False}
+    for name in ("data", "encoder"):
+        if isinstance(section := values.get(name), dict) and "download" in section:
+            values[name] = {**section, "download": False}
     return values

@@ -18,8 +18,14 @@ from coterie.contract.samples import StreamedSamples
 from coterie.errors import ContractError
 
 Batch = dict[str, Any]
-"""{"samples": (batch, …) uint8 or float32, "positions": int64 (batch,), "seed": int} and, for
-supervised methods, "labels". Positions index the client's own data."""
+"""{"samples": (batch, …) uint8 or float32, "positions": int64 (batch,), "labels": int64 (batch,),
+"seed": int}. Positions index the client's own data. A task's batches have labels only for
+supervised methods; those of a data module's loader have all labels, and no seed."""
+
+
+def batch_seed(batch: Batch) -> int:
+    """The seed of a batch's views; without one, a number from PyTorch's global generator."""
+    return batch["seed"] if "seed" in batch else int(torch.randint(2**63 - 1, ()))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +60,12 @@ class ClientData:
         samples = self.samples if self.streamed else _view(self.samples)
         labels = None if self.labels is None else _view(self.labels)
         return replace(self, samples=samples, rows=_view(self.rows), labels=labels)
+
+    @classmethod
+    def of_batch(cls, batch: Batch) -> "ClientData":
+        """A batch's own samples, in their order, on the CPU."""
+        samples = batch["samples"].numpy()
+        return cls(samples=samples, rows=np.arange(len(samples)))
 
     def joined(self, samples: Shaped[Tensor, "m ..."]) -> "ClientData":
         """The same data with these received samples, which replace any others."""

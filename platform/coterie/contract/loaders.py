@@ -7,6 +7,7 @@ the object store once per node; nothing is copied into arrays.
 import copy
 from collections.abc import Callable, Iterator, Sequence, Sized
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -222,12 +223,16 @@ def data_with(source: Source, training: Any, validation: Any) -> dict[str, Any]:
             return {"dataloaders": validation}
         return {"train_dataloaders": training, "val_dataloaders": validation}
     found = copy.copy(source.datamodule)
-    found.prepare_data = lambda: None
-    found.setup = lambda stage=None: None
-    found.train_dataloader = lambda: training
-    found.val_dataloader = lambda: [] if validation is None else validation
-    found.test_dataloader = found.val_dataloader
+    held = partial(_given, [] if validation is None else validation)
+    found.prepare_data = found.setup = partial(_given, None)
+    found.train_dataloader = partial(_given, training)
+    found.val_dataloader = found.test_dataloader = held
     return {"datamodule": found}
+
+
+def _given(value: Any, stage: str = "") -> Any:
+    """The value, for a hook that travels to the processes of several devices."""
+    return value
 
 
 def has_length(data: object) -> bool:

@@ -2,13 +2,15 @@
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
+from lightning import LightningModule
 from torch import Tensor, nn
 
+from coterie.config.component import dumped, parse_component
 from coterie.config.method import MethodConfig
 from coterie.contract.client import Client
 from coterie.contract.clusterer import Clusterer
@@ -22,6 +24,8 @@ from coterie.contract.phase import (
     averaged,
 )
 from coterie.contract.seeds import blank
+
+_NETWORKS = ("encoder", "augmentation")
 
 
 class BuildsEncoder(Protocol):
@@ -67,14 +71,27 @@ class Task:
         """Width of a representation."""
         return int(blank(lambda: self.encoder.build(self.shape)).features)  # type: ignore[arg-type]
 
+    def dumped(self) -> dict[str, Any]:
+        """The task as plain values."""
+        plain = {"shape": [*self.shape], "dtype": str(self.dtype).removeprefix("torch.")}
+        networks = {name: dumped(getattr(self, name)) for name in _NETWORKS}
+        return {**{f.name: getattr(self, f.name) for f in fields(self)}, **plain, **networks}
+
+    @classmethod
+    def parse(cls, plain: Mapping[str, Any]) -> "Task":
+        """The task that was `dumped`."""
+        read = {"shape": tuple(plain["shape"]), "dtype": getattr(torch, plain["dtype"])}
+        networks = {name: parse_component(plain[name]) for name in _NETWORKS}
+        return cls(**{**plain, **read, **networks})
+
 
 class Method(Protocol):
     """A federated method: an initial state, its phases, a client half and a server half.
 
-    A method inherits from this class, has a nested `Config` (a frozen `MethodConfig`), and is built
-    from a config and a `Task`. `offer` and `server` have default bodies, those of federated
-    averaging. `init` and `client` draw random numbers from the seeds they are given and from
-    nothing else; the other functions are pure.
+    A method inherits from this class, has a nested or inherited `Config` (a frozen `MethodConfig`),
+    and is built from a config and a `Task`. `offer` and `server` have default bodies, those of
+    federated averaging. `init` and `client` draw random numbers from the seeds they are given and
+    from nothing else; the other functions are pure.
 
     Attributes:
         needs_labels: Whether clients train with labels.
@@ -92,6 +109,15 @@ class Method(Protocol):
     vmappable: ClassVar[bool] = False
     scalable: ClassVar[bool] = True
     rounds: int
+
+    def __init_subclass__(cls, **given: Any) -> None:
+        """Give a class without a `Config` one of its own: a config's class names its method."""
+        super().__init_subclass__(**given)
+        inherited = getattr(cls, "Config", None)
+        if inherited is not None and "Config" not in vars(cls):
+            names = {"__module__": cls.__module__, "__qualname__": f"{cls.__qualname__}.Config"}
+            own = type("Config", (inherited,), {**names, "__doc__": inherited.__doc__})
+            setattr(cls, "Config", own)  # noqa: B010 - a method need not have one
 
     def __init__(self, config: MethodConfig, task: Task) -> None: ...
 
@@ -131,6 +157,15 @@ class Method(Protocol):
     @abstractmethod
     def model_for(self, server: ServerState, client: int | None) -> Clusterer:
         """The model to evaluate and save: the server's (None), or the one a client would use."""
+
+
+@runtime_checkable
+class TrainsModule(Protocol):
+    """A method whose clients train a LightningModule."""
+
+    def build(self) -> LightningModule:
+        """Build it, initialised from the global generator; of several stages, the first one's."""
+        ...
 
 
 @runtime_checkable

@@ -31,6 +31,10 @@ _OURS = frozenset(
 """Arguments of the Trainer that the run decides."""
 
 
+_IN_PROCESSES = ("ddp_spawn", "ddp_spawn_find_unused_parameters_true", "ddp_fork")
+"""The Trainer's strategies for several devices that start processes from the present one."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Training:
     """One client's local training, or validation, of a user's module.
@@ -92,6 +96,11 @@ class FederatesModule(Protocol):
         """The user's arguments for the Trainer."""
         ...
 
+    @property
+    def personal(self) -> tuple[str, ...]:
+        """Patterns of the layers that stay with each client."""
+        ...
+
 
 def copy_of(module: Any) -> Any:
     """A copy of a module that shares nothing with it.
@@ -108,10 +117,21 @@ def copy_of(module: Any) -> Any:
     return copy.deepcopy(module, computed)
 
 
+def several_devices(arguments: Mapping[str, Any]) -> bool:
+    """Whether a Trainer with these arguments trains on several devices."""
+    given = arguments.get("devices", 1)
+    return len(given) > 1 if isinstance(given, list | tuple) else given not in (1, "1", "auto")
+
+
 def own_base(value: object, name: str = "LightningModule") -> type | None:
     """The class of this name, of either Lightning package, that an object inherits from."""
     found = [kind for kind in type(value).__mro__ if kind.__name__ == name]
     return found[-1] if found else None
+
+
+def has_step(module: object, hook: str) -> bool:
+    """Whether a module has a hook of its own, such as `validation_step`."""
+    return getattr(type(module), hook) is not getattr(own_base(module), hook)
 
 
 def check_module(module: Any, arguments: Mapping[str, Any]) -> None:
@@ -124,7 +144,7 @@ def check_module(module: Any, arguments: Mapping[str, Any]) -> None:
     if base is None:
         raise ConfigError(f"module: {kind} is no LightningModule; inherit from one.")
     for hook in ("training_step", "configure_optimizers"):
-        if getattr(type(module), hook) is getattr(base, hook):
+        if not has_step(module, hook):
             raise ConfigError(f"module: {kind} has no {hook}; write one.")
     known = inspect.signature(Trainer.__init__).parameters
     for key in arguments:
@@ -132,6 +152,13 @@ def check_module(module: Any, arguments: Mapping[str, Any]) -> None:
             raise ConfigError(f"trainer: the run decides {key}; leave it out.")
         if key not in known:
             raise ConfigError(f"trainer: Lightning's Trainer has no argument {key}; leave it out.")
+    strategy = arguments.get("strategy", "")
+    several = several_devices(arguments) and isinstance(strategy, str)
+    if several and strategy not in ("", "auto", *_IN_PROCESSES):
+        raise ConfigError(
+            f"trainer: strategy={strategy} starts the whole program again for each device; use "
+            "ddp_spawn."
+        )
     for name, value in module.state_dict().items():
         if isinstance(value, Tensor) and not is_lazy(value) and value.is_complex():
             raise ConfigError(f"module: {name} is complex, and only real numbers are averaged.")

@@ -52,6 +52,8 @@ class Phase:
             to send all gathered tensors that have one; what has none is held to be real and finite.
         bounds: Of slots with sums over samples, each tensor's bounds by name; what lies beyond them
             is its client's failure.
+        untrained: Slot to entries that no client trains, such as buffers: the server's optimiser
+            takes their mean.
         repeats: How often a contribution's weight may count a sample: a client weighs at most so
             many times its number of samples.
         received: Samples from other clients that it may count beside its own.
@@ -78,6 +80,7 @@ class Phase:
     minima: frozenset[str] = frozenset()
     specs: Mapping[str, TensorSpec] = field(default_factory=dict)
     bounds: Mapping[str, Mapping[str, Bounds]] = field(default_factory=dict)
+    untrained: Mapping[str, frozenset[str]] = field(default_factory=dict)
     repeats: float = 1.0
     received: int = 0
     ends_round: bool = True
@@ -93,6 +96,7 @@ def read_only(phase: Phase) -> Phase:
         phase,
         recipients=None if named is None else MappingProxyType(named),
         specs=MappingProxyType(phase.specs),
+        untrained=MappingProxyType(phase.untrained),
         bounds=MappingProxyType(bounds),
     )
 

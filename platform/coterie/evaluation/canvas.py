@@ -117,7 +117,7 @@ def guarded(path: Path, tell: Callable[[str], None]) -> Iterator[None]:
             path.unlink(missing_ok=True)
         except OSError:
             _logger.debug("%s: it cannot be deleted", path)
-        tell(f"{path}: the figure could not be drawn ({reason(error)}); the run goes on.")
+        tell(f"{path}: the figure could not be drawn ({reason(error)}); all else goes on.")
 
 
 @functools.cache

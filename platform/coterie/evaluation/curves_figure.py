@@ -15,6 +15,9 @@ Panel = tuple[str, Mapping[str, Curve]]
 """A title and the curves of one axis."""
 
 _COLUMNS = 3
+_SCORES = ("acc", "nmi", "ari")
+"""Scores in 0 to 1, which share an axis."""
+_MOST_OWN = 9
 
 
 @drawn
@@ -43,11 +46,12 @@ def curves_figure(
 
 @drawn
 def draw_curves(series: Mapping[str, Curve], boundaries: Mapping[str, int] | None = None) -> Figure:
-    """Draw curves against rounds: the losses of each stage on an axis, all scores on another.
+    """Draw curves against rounds: the losses of each stage on an axis, the scores on another.
 
     Stages minimise different losses, so each has its own scale; a single one shares its rounds with
-    the scores. A series belongs to the losses if the last part of its name ("stage/loss") contains
-    "loss".
+    the scores. A series is a loss if the last part of its name is "loss" ("stage/loss"). A series
+    that is neither a loss nor a score of clusters or classes has an axis to itself, since its
+    scale is unknown, up to nine of them.
 
     Args:
         series: Name to (round, value) pairs; values that are not finite leave gaps.
@@ -59,20 +63,30 @@ def draw_curves(series: Mapping[str, Curve], boundaries: Mapping[str, int] | Non
     drawn = {name: curve for name, curve in series.items() if curve}
     if not drawn:
         raise DataError(f"{len(series)} series without a point: give at least one (round, value).")
-    losses = {name: curve for name, curve in drawn.items() if "loss" in name.rpartition("/")[2]}
-    scores = {name: curve for name, curve in drawn.items() if name not in losses}
+    last = {name: name.rpartition("/")[2] for name in drawn}
+    losses = {name: curve for name, curve in drawn.items() if last[name] == "loss"}
+    scores = {name: curve for name, curve in drawn.items() if last[name] in _SCORES}
+    own = [name for name in drawn if name not in losses and name not in scores][:_MOST_OWN]
     stages = boundaries or {}
     panels = _by_stage(losses, stages)
+    shares_rounds = len(panels) == 1 and not own
+    panels += [(label(name), {name: drawn[name]}) for name in own]
     columns = max(1, min(_COLUMNS, len(panels)))
     rows = -(-len(panels) // columns)
     figure = blank(8.5, 0.9 + 2.5 * (rows + bool(scores)))
     grid = figure.add_gridspec(rows + bool(scores), columns)
     for number, (title, curves) in enumerate(panels):
         axes = figure.add_subplot(grid[divmod(number, columns)])
-        _fill(axes, curves, "loss" if number % columns == 0 else "", legend=len(curves) > 1)
+        is_loss = not curves.keys().isdisjoint(losses)
+        _fill(
+            axes,
+            curves,
+            "loss" if is_loss and number % columns == 0 else "",
+            legend=len(curves) > 1,
+        )
         axes.set_title(title, fontsize=10)
     if scores:
-        shared = figure.axes[0] if len(panels) == 1 else None
+        shared = figure.axes[0] if shares_rounds else None
         axes = figure.add_subplot(grid[rows, :], sharex=shared)
         _fill(axes, scores, "score", legend=True)
         _mark_stages(axes, stages)
@@ -132,7 +146,10 @@ def _fill(axes: Axes, curves: Mapping[str, Curve], axis: str, *, legend: bool) -
 def _mark_stages(axes: Axes, stages: Mapping[str, int]) -> None:
     """The name of each stage above its first round, and a line before each but the first."""
     top = axes.get_xaxis_transform()
+    axes.set_xlim(axes.get_xlim())  # a mark does not move the edge that the first name stands on
+    left = axes.get_xlim()[0]
     for name, first in stages.items():
         if first > min(stages.values()):
             axes.axvline(first - 0.5, color="#444444", linewidth=0.9, linestyle="--", zorder=1)
-        axes.text(first - 0.5, 1.02, name, transform=top, fontsize=9, color="#444444")
+        place = max(first - 0.5, left)
+        axes.text(place, 1.02, name, transform=top, fontsize=9, color="#444444")

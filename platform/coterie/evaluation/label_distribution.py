@@ -18,6 +18,8 @@ _WIDTH = 80
 _MAX_ROWS = 20
 _NAME = 16
 """Width of a client's name."""
+_ABREAST = 30
+"""Characters of clients' names that stand side by side below the figure."""
 _Row = tuple[str, NDArray[np.float64]]
 """A row's label and its counts."""
 _ENDS = 8
@@ -68,11 +70,13 @@ def class_spread(data: DataArrays, parts: Sequence[Indices]) -> tuple[Counts, tu
 
 
 def client_names(data: DataArrays, parts: Sequence[Indices]) -> tuple[str, ...]:
-    """The clients' names if the parts are the data's own clients, else none."""
+    """The clients' names if the parts are the data's own clients or several of them, else none."""
     if data.owners is None:
         return ()
     owners = [np.unique(data.owners[part]).tolist() for part in parts]
-    return data.owner_names if owners == [[k] for k in range(len(data.owner_names))] else ()
+    if not all(owners) or sum(map(len, owners)) > len(set().union(*owners)):
+        return ()
+    return tuple(" + ".join(data.owner_names[owner] for owner in own) for own in owners)
 
 
 def class_table(
@@ -178,7 +182,9 @@ def label_distribution_figure(
     people = [shorten(label(name), _NAME) for name in client_names]
     names = list(class_names) or list(map(str, range(classes)))
     width = float(np.clip(2.6 + 0.4 * clients, 5.0, 12.0))
-    height = float(np.clip(1.2 + 0.3 * classes, 2.8, 12.0))
+    longest = max(map(len, people), default=0)
+    upright = clients > 4 or clients * longest > _ABREAST
+    height = float(np.clip(1.2 + 0.3 * classes, 2.8, 12.0)) + 0.08 * longest * upright
     figure = blank(width, height)
     axes = figure.add_subplot()
     image = axes.imshow(counts.T, cmap="Blues", vmin=0, aspect="auto", interpolation="nearest")
@@ -187,7 +193,7 @@ def label_distribution_figure(
     axes.set_ylabel("class")
     axes.set_xticks(range(0, clients, tick_step(clients, 30)), ticks(people, 30)[1] or None)
     if people:
-        axes.tick_params(axis="x", rotation=90 if clients > 4 else 0)
+        axes.tick_params(axis="x", rotation=90 if upright else 0)
     axes.set_yticks(*ticks(names, 40))
     if clients <= 20 and classes <= 20:
         _write_counts(axes, counts)

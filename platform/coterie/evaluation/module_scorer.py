@@ -7,7 +7,7 @@ import torch
 
 from coterie.config.schema import EvaluationConfig
 from coterie.contract.loaders import LoaderSamples, Source
-from coterie.contract.own_module import FederatesModule, Training, own_base
+from coterie.contract.own_module import FederatesModule, Training, has_step
 from coterie.contract.phase import ServerState
 from coterie.contract.seeds import derive_seed
 from coterie.evaluation.scorer import Evaluation, Scorer
@@ -43,7 +43,10 @@ class ModuleScorer(Scorer):
         return "val"
 
     def quick(self, server: ServerState) -> dict[str, float]:
-        """What `validation_step` logs of the global module; nothing without validation data."""
+        """What `validation_step` logs of the global module.
+
+        Nothing without validation data, or where layers stay with their clients.
+        """
         return self._score(server, "validate")
 
     def final(self, server: ServerState) -> Evaluation:
@@ -62,9 +65,10 @@ class ModuleScorer(Scorer):
         source, loader = found[0]
         if loader is None or len(found) > 1:  # with data of each client, clients validate
             return {}
+        if self.method.personal:  # the global module has no trained values for these layers
+            return {}
         module = self.method.module_for(server, None)
-        hook = _HOOKS[stage]
-        if getattr(type(module), hook) is getattr(own_base(module), hook):
+        if not has_step(module, _HOOKS[stage]):
             return {}
         plan = Training(source=source, validation=loader, arguments=self.method.trainer_arguments)
         return score(self.trainer, module, plan, derive_seed(self.seed, stage), stage)

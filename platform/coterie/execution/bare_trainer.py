@@ -21,9 +21,10 @@ from coterie.execution.meter import Meter
 from coterie.execution.without_trainer import (
     check_supported,
     determinism,
-    only_optimizer,
+    optimizer_and_schedule,
     precision_plugin,
     prepared,
+    unsupported,
     without_trainer,
 )
 
@@ -75,14 +76,16 @@ class BareTrainer:
     def _epochs(
         self, module: LightningModule, precision: Precision, batches: Batches, meter: Meter
     ) -> None:
-        optimizer = only_optimizer(module)
+        optimizer, schedule = optimizer_and_schedule(module)
         module.on_train_start()
-        for _ in range(batches.epochs):
+        for epoch in range(1, batches.epochs + 1):
             module.on_train_epoch_start()
             for index, batch in enumerate(batches):
                 meter.add(self._step(module, optimizer, precision, batch, index))
                 self.stop()
             module.on_train_epoch_end()
+            if schedule is not None and epoch % schedule.frequency == 0:
+                schedule.scheduler.step()
         module.on_train_end()
 
     def _step(
@@ -99,6 +102,8 @@ class BareTrainer:
         def closure() -> Tensor:
             with precision.train_step_context():
                 given: Any = module.training_step(moved, index)
+            if given is None:
+                raise unsupported(module, "gives no loss in a step")
             outputs.update(given if isinstance(given, Mapping) else {"loss": given})
             loss: Tensor = outputs["loss"]
             outputs["loss"] = loss.detach().clone()

@@ -22,11 +22,12 @@ class Meter:
         self._waiting: dict[str, list[Tensor]] = defaultdict(list)
 
     def add(self, outputs: Tensor | Mapping[str, Any]) -> None:
-        """Add one step's outputs: a loss, or a mapping with "loss" and other scalars."""
+        """Add one step's outputs: a loss, or a mapping with "loss"; of others, scalars count."""
         scalars = outputs if isinstance(outputs, Mapping) else {"loss": outputs}
         for name, scalar in scalars.items():
             value = torch.as_tensor(scalar).detach()
-            self._waiting[name].append(value if value.dim() == 0 else value.reshape(()))
+            if value.numel() == 1:
+                self._waiting[name].append(value if value.dim() == 0 else value.reshape(()))
         self.steps += 1
         if self.steps % _MAX_PENDING == 0:
             self._sum_pending()

@@ -17,13 +17,15 @@ from torch import Tensor
 from torch.nn.parameter import is_lazy
 
 from coterie.contract.loaders import data_with
-from coterie.contract.own_module import Trained, Training, copy_of, own_base
+from coterie.contract.own_module import Trained, Training, copy_of, own_base, several_devices
 from coterie.contract.seeds import seeded_everywhere
 from coterie.errors import ContractError
 from coterie.execution.trainer import LightningTrainer
 
 _RENAMED = frozenset({"round", "stage", "phase", "step", "scope", "client", "failure", "status"})
 """Names that the tracker keeps for itself; a metric called so gets the prefix "logged/"."""
+_REPORT, _KEPT = "coterie/report", "coterie/kept"
+"""What `_Follow` reports among the metrics, which come back from processes of several devices."""
 
 
 def package_of(module: object) -> str:
@@ -49,13 +51,16 @@ def train(engine: LightningTrainer, module: Any, plan: Training, seed: int, work
         limits: dict[str, Any] = {} if plan.validation is not None else {"limit_val_batches": 0}
         trainer = _build(engine, module, {**limits, **plan.arguments}, plan.max_epochs, callbacks)
         _go_on(trainer, module, plan)
+        if several_devices(plan.arguments):
+            _drop_generators(plan.loader, plan.validation)
         trainer.fit(module, **data_with(plan.source, plan.loader, plan.validation))
-        module.cpu()
-    return Trained(
-        steps=follow.steps,
-        metrics=follow.mean_loss() | numbers(trainer.callback_metrics),
-        kept=follow.kept,
-    )
+        module.cpu().zero_grad(set_to_none=True)
+        trainer.strategy.optimizers = []  # large, and kept alive by cycles until they are collected
+    logged = dict(trainer.callback_metrics)
+    steps, total, counted = logged.pop(_REPORT, torch.zeros(3)).tolist()
+    kept = logged.pop(_KEPT, None)
+    loss = numbers({"loss": total / counted}) if counted else {}
+    return Trained(steps=round(steps), metrics=loss | numbers(logged), kept=kept)
 
 
 def score(
@@ -67,8 +72,10 @@ def score(
 ) -> dict[str, float]:
     """What a module logs in its validation or test steps; see `Training.validation`."""
     callbacks = deepcopy([*engine.callbacks, *plan.callbacks])
+    # On several devices samples would be scored twice, to share them evenly.
+    alone = {k: v for k, v in plan.arguments.items() if k not in ("devices", "strategy")}
     with seeded_everywhere(seed), _quiet():
-        trainer = _build(engine, module, plan.arguments, plan.max_epochs, callbacks)
+        trainer = _build(engine, module, alone, plan.max_epochs, callbacks)
         _go_on(trainer, module, plan)
         run = trainer.validate if stage == "validate" else trainer.test
         run(module, verbose=False, **data_with(plan.source, None, plan.validation))
@@ -99,7 +106,7 @@ def _build(
     package = package_of(module)
     logger = import_module(f"{package}.loggers.logger").DummyLogger()
     plugins: list[Any] = []
-    if "strategy" not in arguments:  # else SLURM's variables crash it
+    if isinstance(arguments.get("strategy", ""), str):  # else SLURM's variables crash it
         plugins.append(import_module(f"{package}.plugins.environments").LightningEnvironment())
     keys: dict[str, Any] = {
         "accelerator": engine.accelerator,
@@ -107,7 +114,7 @@ def _build(
         "precision": engine.precision,
         "deterministic": "warn" if engine.deterministic else None,
         "num_sanity_val_steps": 0,
-        "use_distributed_sampler": False,
+        "strategy": "ddp_spawn" if several_devices(arguments) else "auto",
         **arguments,
     }
     keys["plugins"] = [*plugins, *(arguments.get("plugins") or [])]
@@ -130,6 +137,7 @@ def _go_on(trainer: Any, module: Any, plan: Training) -> None:
     loop = trainer.fit_loop
     for counts in (loop.epoch_progress.current, loop.epoch_progress.total):
         counts.ready = counts.started = counts.processed = counts.completed = plan.first_epoch
+    loop._resuming_from_checkpoint = bool(plan.first_epoch)  # else it opens the loader twice
     if plan.loader is None:
         return
     try:
@@ -184,25 +192,32 @@ class _Follow(Callback):
     """Counts steps and epochs, ends the round's training, and carries optimisers' state over."""
 
     def __init__(self, engine: LightningTrainer, plan: Training, work: float) -> None:
-        self._stop, self._plan, self._work = engine.stop, plan, work
-        self._epochs, self._most = 0, math.inf
+        self._stop, self._work, self._keep, self._kept = engine.stop, work, plan.keep, plan.kept
+        self._first_epoch, self._whole = plan.first_epoch, plan.epochs
+        self._epochs, self._steps, self._most = 0, 0, math.inf
         self._losses: list[Tensor] = []
         self._sum = 0.0
         self._counted = 0
-        self.steps = 0
-        self.kept: Tensor | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Travel to processes of several devices, which nobody asks to stop."""
+        return vars(self) | {"_stop": _go_on_always}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Be as quiet there as here."""
+        vars(self).update(state)
+        _silence()
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Load what the client kept of its optimisers, and limit a straggler's batches."""
-        if not pl_module.automatic_optimization and self._plan.first_epoch:
+        if not pl_module.automatic_optimization and self._first_epoch:
             count = trainer.fit_loop.epoch_loop.manual_optimization.optim_step_progress.total
             count.ready = count.completed = count.completed * len(trainer.optimizers)
         if self._work < 1:
-            per_epoch = trainer.num_training_batches
-            whole = self._plan.epochs * per_epoch
+            whole = self._whole * trainer.num_training_batches
             self._most = max(1, math.floor(round(self._work * whole, 9)))
-        if self._plan.kept is not None:
-            _restore(trainer, self._plan.kept)
+        if self._kept is not None:
+            _restore(trainer, self._kept)
 
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
@@ -213,32 +228,47 @@ class _Follow(Callback):
             self._losses.append(loss.detach().reshape(()))
             if len(self._losses) == 256:
                 self._add_up()
-        self.steps += 1
-        if self.steps >= self._most:
+        self._steps += 1
+        if self._steps >= self._most:
             trainer.should_stop = True
         self._stop()
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         """End the training after the round's epochs."""
         self._epochs += 1
-        if self._epochs >= self._plan.epochs:
+        if self._epochs >= self._whole:
             trainer.should_stop = True
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        """Take down the state of what goes on in the next round."""
-        if self._plan.keep:
-            self.kept = _state(trainer)
-
-    def mean_loss(self) -> dict[str, float]:
-        """The mean of what `training_step` returned; nothing if it returned no loss."""
+        """Report steps and losses, the mean over devices, and what goes on in the next round."""
         self._add_up()
-        return numbers({"loss": self._sum / self._counted}) if self._counted else {}
+        found = [float(self._steps), self._sum, float(self._counted)]
+        report = torch.tensor(found, dtype=torch.float64, device=pl_module.device)
+        trainer.callback_metrics[_REPORT] = trainer.strategy.reduce(report, reduce_op="mean")
+        if self._keep:
+            trainer.callback_metrics[_KEPT] = _state(trainer)
 
     def _add_up(self) -> None:
         if self._losses:
             self._sum += float(torch.stack(self._losses).double().sum())
             self._counted += len(self._losses)
             self._losses.clear()
+
+
+def _drop_generators(*loaders: Any) -> None:
+    """Let loaders draw from the global generators, whose seeds travel to other processes.
+
+    A `torch.Generator` does not: PyTorch frees its shared state before the process has started.
+    """
+    for loader in loaders:
+        parts: list[Any] = [loader, getattr(loader, "sampler", None)]
+        for part in parts:
+            if hasattr(part, "generator"):
+                part.generator = None
+
+
+def _go_on_always() -> None:
+    """Do not stop."""
 
 
 def _state(trainer: Any) -> Tensor:
@@ -278,11 +308,15 @@ def _restore(trainer: Any, kept: Tensor) -> None:
             callback.load_state_dict(deepcopy(state))
 
 
+def _silence() -> None:
+    for name in ("lightning.pytorch", "pytorch_lightning"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+
+
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Without the Trainer's messages and hints; a run has its own."""
-    for name in ("lightning.pytorch", "pytorch_lightning"):
-        logging.getLogger(name).setLevel(logging.ERROR)
+    _silence()
     with warnings.catch_warnings():
         for name in ("lightning", "pytorch_lightning"):
             warnings.filterwarnings("ignore", module=name)

@@ -16,10 +16,11 @@ from coterie.contract.clusterer import parameter_dtype, to_unit
 from coterie.contract.own_module import Trained, Training
 from coterie.contract.phase import Tensors
 from coterie.contract.seeds import derive_seed
-from coterie.errors import ConfigError
 from coterie.execution import own_trainer
+from coterie.execution.bare_trainer import BareTrainer
 from coterie.execution.batches import SeededBatches
 from coterie.execution.module_pool import ModulePool
+from coterie.execution.own_bare import train_bare
 from coterie.execution.trainer import LightningTrainer
 
 _EMBED_ROWS = 256
@@ -72,6 +73,8 @@ class TaskClient:
 
     def train(self, module: Any, training: Training) -> Trained:
         """Train a user's module in place by a plain Trainer and the user's own loaders."""
+        if isinstance(self.trainer, BareTrainer):
+            return train_bare(self.trainer, module, training, self.seed, self.work)
         return own_trainer.train(self._lightning, module, training, self.seed, self.work)
 
     def score(self, module: Any, training: Training) -> dict[str, float]:
@@ -80,11 +83,11 @@ class TaskClient:
 
     @property
     def _lightning(self) -> LightningTrainer:
-        if not isinstance(self.trainer, LightningTrainer):
-            raise ConfigError(
-                "executor: a module of your own is trained by a Trainer; use executor=lightning."
-            )
-        return self.trainer
+        given: Any = self.trainer
+        if isinstance(given, LightningTrainer):
+            return given
+        keys = ("accelerator", "precision", "deterministic", "stop")
+        return LightningTrainer(**{key: getattr(given, key) for key in keys})
 
     def noisy(self, sums: NDArray[np.int64], sigma: int, purpose: str) -> NDArray[np.int64]:
         """The integers with noise of the client's own."""

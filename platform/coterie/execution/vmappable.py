@@ -10,7 +10,7 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from coterie.execution.without_trainer import (
     check_supported,
-    only_optimizer,
+    optimizer_and_schedule,
     overrides,
     unsupported,
 )
@@ -81,13 +81,13 @@ def vmapped_optimizer(
     Raises:
         ConfigError: If an optimiser is not elementwise, or they differ.
     """
-    found, wanted = only_optimizer(modules[0], "vmap"), None
+    (found, _), wanted = optimizer_and_schedule(modules[0], "vmap"), None
     if type(found) not in _ELEMENTWISE:
         raise unsupported(
             modules[0], f"trains by {type(found).__name__}, not by SGD, Adam or AdamW", "vmap"
         )
     for module in modules:
-        optimizer = found if module is modules[0] else only_optimizer(module, "vmap")
+        optimizer = found if module is modules[0] else optimizer_and_schedule(module, "vmap")[0]
         names = {parameter: name for name, parameter in module.named_parameters()}
         groups = [
             {**group, "params": [names[parameter] for parameter in group["params"]]}

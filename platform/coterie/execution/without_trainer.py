@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal, NamedTuple, NoReturn
 
 import torch
 from lightning import LightningModule
@@ -13,8 +13,10 @@ from lightning.pytorch.plugins.precision import (
     Precision,
 )
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from coterie.contract.client import Batch
+from coterie.contract.own_module import own_base
 from coterie.errors import ConfigError
 
 Executor = Literal["bare", "vmap"]
@@ -66,24 +68,31 @@ def check_supported(module: LightningModule, executor: Executor = "bare") -> Non
 
 def overrides(module: LightningModule, hook: str) -> bool:
     """Whether the module has a hook of its own."""
-    return getattr(type(module), hook, None) is not getattr(LightningModule, hook, None)
+    base = own_base(module) or LightningModule  # of either Lightning package
+    return getattr(type(module), hook, None) is not getattr(base, hook, None)
 
 
 @contextlib.contextmanager
 def without_trainer(module: LightningModule, executor: Executor = "bare") -> Iterator[None]:
-    """Refuse `current_epoch`, `optimizers()` and whatever else would ask a Trainer."""
+    """Refuse `current_epoch`, `optimizers()` and whatever else would ask a Trainer.
+
+    What the module logs goes nowhere.
+    """
     module.trainer = _NoTrainer(module, executor)  # type: ignore[assignment]
+    module.log = module.log_dict = _log_nothing  # type: ignore[method-assign]
     try:
         yield
     finally:
+        del module.log, module.log_dict
         module.trainer = None
 
 
-class _NoTrainer:
-    """Takes the Trainer's place; raises on every attribute except those that `log` needs."""
+def _log_nothing(*values: object, **options: object) -> None:
+    """Take the place of Lightning's functions, which would warn in each step."""
 
-    barebones = True
-    """Makes `LightningModule.log` do nothing."""
+
+class _NoTrainer:
+    """Takes the Trainer's place; raises on every attribute."""
 
     def __init__(self, module: LightningModule, executor: Executor) -> None:
         self._module, self._executor = module, executor
@@ -110,19 +119,39 @@ def precision_plugin(name: str, accelerator: str) -> Precision:
     return DoublePrecision() if name == "64-true" else Precision()
 
 
-def only_optimizer(module: LightningModule, executor: Executor = "bare") -> Optimizer:
-    """The module's optimiser.
+class Schedule(NamedTuple):
+    """A scheduler of learning rates, and the epochs between its steps."""
+
+    scheduler: LRScheduler
+    frequency: int
+
+
+def optimizer_and_schedule(
+    module: LightningModule, executor: Executor = "bare"
+) -> tuple[Optimizer, Schedule | None]:
+    """The module's optimiser and, in Lightning's dict with it, a schedule by epochs.
 
     Raises:
-        ConfigError: If it has several, or a scheduler.
+        ConfigError: If it gives several optimisers, or a schedule of another kind.
     """
-    found = module.configure_optimizers()
-    if not isinstance(found, Optimizer):
-        kind = type(found).__name__
-        raise ConfigError(
-            f"executor={executor}: configure_optimizers gave a {kind}; return one optimiser."
-        )
-    return found
+    found: Any = module.configure_optimizers()
+    if isinstance(found, Optimizer):
+        return found, None
+    match found:
+        case {
+            "optimizer": Optimizer() as optimizer,
+            "lr_scheduler": {
+                "scheduler": LRScheduler() as scheduler,
+                "interval": "epoch",
+                "frequency": int(frequency),
+            },
+        } if executor == "bare" and not isinstance(scheduler, ReduceLROnPlateau):
+            return optimizer, Schedule(scheduler, frequency)
+    more = ", or a dict of it and a schedule by epochs" if executor == "bare" else ""
+    raise ConfigError(
+        f"executor={executor}: configure_optimizers gave a {type(found).__name__}; return one "
+        f"optimiser{more}."
+    )
 
 
 @contextlib.contextmanager

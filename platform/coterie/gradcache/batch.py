@@ -1,14 +1,14 @@
-"""Loss of a batch of representations: at once, or in micro-batches if the config says so."""
+"""A training step whose config may say that gradients are cached, micro-batch by micro-batch."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
-from typing import Any, ClassVar
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any, ClassVar, TypeVar
 
 from pydantic import PositiveInt
-from torch import Tensor
 
 from coterie.config.method import MethodConfig
-from coterie.gradcache.cached import Segment, Terms, cached_loss
+from coterie.gradcache.cached import Rows, Segment, Terms, cached_loss, represented
 
 
 class MicroBatched(MethodConfig):
@@ -27,21 +27,52 @@ UNCOUPLED = (
 )
 """Why a method has no `micro_batch_size`."""
 
+Views = tuple[Rows, ...]
+"""What a step takes: a batch's samples or views of them, of equal length."""
+ModuleT = TypeVar("ModuleT")
+Step = Callable[[ModuleT, Views, int], Terms]
 
-def batch_loss(
-    parts: Mapping[str, Segment],
-    loss: Callable[[Mapping[str, Any]], Terms],
-    micro_batch_size: int | None,
-) -> dict[str, Tensor]:
-    """Compute the terms of a loss over all representations of a batch, ready for `backward`.
+
+@dataclass(frozen=True)
+class _MicroBatches:
+    """Rows that pass networks in micro-batches."""
+
+    rows: Rows
+    size: int
+
+
+def gradient_cached(step: Step[ModuleT]) -> Step[ModuleT]:
+    """Cache the gradients of a `training_step` whose module's config has a `micro_batch_size`.
+
+    The step takes the batch apart, has networks see it by `through` and returns the terms of a loss
+    over what they gave. What has a gradient may be used only there: the loss trains no parameters
+    of its own. Without a `micro_batch_size` the step is as it is written.
 
     Args:
-        parts: The parts by name.
-        loss: Maps representations by name to the terms; see `cached_loss`.
-        micro_batch_size: None for one step with the whole batch's graph in memory.
+        step: `training_step`, of batches that are tuples of rows (n, …).
     """
-    if micro_batch_size is not None:
-        sized = {n: replace(p, micro_batch_size=micro_batch_size) for n, p in parts.items()}
-        return cached_loss(sized, loss)
-    # Without a switch on `part.trained`: within vmap no parameter says that it takes a gradient.
-    return dict(loss({name: part.apply(part.samples[:]) for name, part in parts.items()}))
+
+    @wraps(step)
+    def cached(module: ModuleT, batch: Views, batch_idx: int) -> Terms:
+        size: int | None = module.config.micro_batch_size  # type: ignore[attr-defined]
+        if size is None:
+            return step(module, batch, batch_idx)
+        pieces: Any = tuple(_MicroBatches(rows, size) for rows in batch)
+        return cached_loss({}, lambda _: step(module, pieces, batch_idx))
+
+    return cached
+
+
+def through(network: Callable[..., Any], rows: Rows, *more: Any) -> Any:
+    """A network's outputs for a batch, within a step that is `gradient_cached`.
+
+    Args:
+        network: A network, or a method of one: maps rows (m, …) to tensors (m, …), or to dicts,
+            lists and tuples of them. Its own parameters are those that get a gradient.
+        rows: One of the rows that the step was given.
+        more: Further arguments of the network.
+    """
+    if not isinstance(rows, _MicroBatches):
+        return network(rows, *more)
+    owner: Any = getattr(network, "__self__", network)
+    return represented(Segment(lambda piece: network(piece, *more), [owner], rows.rows, rows.size))

@@ -15,13 +15,14 @@ from the micro-batch, and the gradient is exactly that of L(cat(net(micro-batch)
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from coterie.errors import ConfigError, ContractError
 from coterie.gradcache.replay import Generators, Sums, autocast_now, check_leaves
@@ -48,7 +49,7 @@ class Segment:
         apply: Maps a micro-batch to its representations: tensors (micro-batch, …), or dicts, lists
             and tuples of them.
         modules: The networks that `apply` uses. If any of their parameters requires a gradient,
-            the part is passed twice.
+            and gradients are recorded, the part is passed twice.
         samples: The batch.
         micro_batch_size: Maximum size of a micro-batch; with 2, three samples where one would be
             left over. The batch is split as evenly as possible. By default the whole batch.
@@ -87,7 +88,8 @@ def cached_loss(
     Args:
         parts: The parts by name.
         loss: Maps the whole batch's representations by name, as `apply` structures them, to the
-            terms. It must not use parameters that require a gradient.
+            terms. It may represent further parts itself, by `represented`. It must not use
+            parameters that require a gradient.
 
     Returns:
         The terms; "loss" can be back-propagated once, the other terms are detached.
@@ -95,15 +97,26 @@ def cached_loss(
     Raises:
         ContractError: If the loss itself uses parameters that require a gradient.
     """
-    run = _Run([_Pass(part) for part in parts.values()], torch.is_grad_enabled())
-    leaves = dict(zip(parts, (one.represent() for one in run.passes), strict=True))
-    with torch.set_grad_enabled(run.trains):
-        terms = dict(loss(leaves))
-    if run.trains and terms["loss"].requires_grad:
-        run.differentiate(terms["loss"])
-        attached: Tensor = _Cached.apply(run, terms["loss"].detach(), *run.parameters)
-        return {name: term.detach() for name, term in terms.items()} | {"loss": attached}
-    return {name: term.detach() for name, term in terms.items()}
+    run = _Run()
+    running = _RUNNING.set(run)
+    try:
+        terms = dict(loss({name: run.represent(part) for name, part in parts.items()}))
+    finally:
+        _RUNNING.reset(running)
+    if not run.parameters or not terms["loss"].requires_grad:
+        return terms
+    run.differentiate(terms["loss"])
+    detached = {name: term.detach() for name, term in terms.items()}
+    return detached | {"loss": _Cached.apply(run, detached["loss"], *run.parameters)}
+
+
+def represented(part: Segment) -> Any:
+    """Represent a part's whole batch in micro-batches; within a cached loss, without a graph."""
+    run = _RUNNING.get()
+    if run is not None:
+        return run.represent(part)
+    pieces = [part.apply(part.samples[piece]) for piece in part.pieces()]
+    return tree_map(lambda *rows: torch.cat(rows), *pieces)
 
 
 @dataclass
@@ -117,7 +130,7 @@ class _Pass:
     buffers: list[Tensor] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.trained = self.part.parameters()
+        self.trained = self.part.parameters() if torch.is_grad_enabled() else []
 
     @torch.no_grad()
     def represent(self) -> Any:
@@ -174,12 +187,20 @@ def _leaf(n: int, rows: Tensor) -> Tensor:
 class _Run:
     """State of a batch between its two passes."""
 
-    def __init__(self, passes: Sequence[_Pass], grad: bool) -> None:
-        self.passes = passes
-        self.parameters = list(dict.fromkeys(p for one in passes for p in one.trained))
-        self.trains = grad and bool(self.parameters)
+    def __init__(self) -> None:
+        self.passes: list[_Pass] = []
         self._autocast = autocast_now()
         self._done = False
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        """Those of all parts, each once."""
+        return list(dict.fromkeys(p for one in self.passes for p in one.trained))
+
+    def represent(self, part: Segment) -> Any:
+        """Pass 1 of a part."""
+        self.passes.append(_Pass(part))
+        return self.passes[-1].represent()
 
     def differentiate(self, loss: Tensor) -> None:
         """Compute α of every representation."""
@@ -216,6 +237,10 @@ class _Run:
         finally:
             for buffer, value in zip(buffers, values, strict=True):
                 buffer.copy_(value)
+
+
+_RUNNING: ContextVar[_Run | None] = ContextVar("cached loss", default=None)
+"""The cached loss that is being computed."""
 
 
 class _Cached(torch.autograd.Function):

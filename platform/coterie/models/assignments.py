@@ -1,6 +1,7 @@
 """Writes the predictions for new samples to a Parquet or CSV file, batch by batch."""
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -18,7 +19,7 @@ _GROUP_ROWS = 8192
 
 
 class AssignmentsFile:
-    """A Parquet or CSV file with columns sample, name, cluster, confidence and embedding.
+    """A Parquet or CSV file: sample, name, cluster, cluster_name, confidence and embedding.
 
     Rows are written to a temporary file beside the path. The context manager renames it to the path
     on success and deletes it on error. Its owner alone can read it.
@@ -29,18 +30,29 @@ class AssignmentsFile:
         named: Whether to write names.
         clustered: Whether to write cluster and confidence.
         features: The embedding's width, or None to leave the embedding out.
+        cluster_names: Names of the clusters, if they have any.
 
     Raises:
         ConfigError: If the file exists, cannot be written, or cannot hold what it is to hold.
     """
 
-    def __init__(self, path: Path, *, named: bool, clustered: bool, features: int | None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        named: bool,
+        clustered: bool,
+        features: int | None,
+        cluster_names: Sequence[str] = (),
+    ) -> None:
         fields = [("sample", pa.int64())]
         fields += [("name", pa.string())] if named else []
-        fields += [("cluster", pa.int32()), ("confidence", pa.float32())] if clustered else []
+        fields += [("cluster", pa.int32())] if clustered else []
+        fields += [("cluster_name", pa.string())] if cluster_names else []
+        fields += [("confidence", pa.float32())] if clustered else []
         fields += [("embedding", pa.list_(pa.float32(), features))] if features else []
         self._schema = pa.schema(fields)
-        self._path, self._features = path, features
+        self._path, self._features, self._cluster_names = path, features, cluster_names
         self._temporary = temporary_name(path)
         self._held: list[Any] = []
         self.rows = 0
@@ -85,6 +97,8 @@ class AssignmentsFile:
             confidence, cluster = prediction.probabilities.max(dim=1)
             columns["cluster"] = cluster.int().numpy()
             columns["confidence"] = confidence.float().numpy()
+            if self._cluster_names:
+                columns["cluster_name"] = [self._cluster_names[own] for own in cluster.tolist()]
         if self._features:
             flat = pa.array(prediction.embedding.float().numpy().ravel())
             columns["embedding"] = pa.FixedSizeListArray.from_arrays(flat, self._features)

@@ -10,8 +10,6 @@ import torch
 from coterie.contract.own_module import own_base
 from coterie.tracking.atomic import replacing
 
-CHECKPOINT = "model.ckpt"
-
 
 def write_module(path: Path, module: Any, *, round_: int, epochs: int = 0) -> None:
     """Write a module's values and hyperparameters as Lightning does.

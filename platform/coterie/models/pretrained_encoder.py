@@ -10,7 +10,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load
 from torch import Tensor, nn
 
-from coterie.config.component import Component, NestedComponent, target_of, trust_of
+from coterie.config.component import Component, NestedComponent, dumped, trust_of
 from coterie.config.file_digest import are_untouched
 from coterie.config.given_path import given_path
 from coterie.contract.section_checks import check_section
@@ -140,5 +140,5 @@ def _description(path: str, trust: Collection[str]) -> dict[str, Any]:
     network: Component = self_contained(stored, folder)
     with file.open("rb") as content:
         digest = hashlib.file_digest(content, "sha256").hexdigest()
-    plain = {"target": target_of(network), **network.model_dump(mode="json")}
+    plain = dumped(network)
     return {"digest": digest, "network": plain}

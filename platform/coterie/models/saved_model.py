@@ -31,6 +31,8 @@ from coterie.version import __version__
 FORMAT = 1
 _DESCRIPTION_BYTES = 1 << 24
 WEIGHTS, DESCRIPTION, CONFIG = "model.safetensors", "model.json", "config.yaml"
+CHECKPOINT = "model.ckpt"
+"""A user's own module, in the place of the other files."""
 
 
 class _Input(TypedDict):
@@ -151,6 +153,12 @@ def model_folder(path: str | Path) -> Path:
     folder = next((f for f in (given, given / "model") if (f / DESCRIPTION).is_file()), None)
     if folder is not None:
         return folder
+    for module in (given / "model" / CHECKPOINT, given / CHECKPOINT):
+        if module.is_file():
+            raise DataError(
+                f"{path}: the run was of a LightningModule of its own, which "
+                f'load_from_checkpoint("{module}") of its class reads.'
+            )
     if given.is_file():
         raise DataError(
             f"{path}: it is a file, and a run's model is a folder; weights of a network, such as "

@@ -15,6 +15,7 @@ from coterie.config.given_path import given_path
 from coterie.errors import ConfigError, DataError, reason
 from coterie.networks.encoders import Encoder, EncoderConfig, ScalableConfig, image_shape
 from coterie.networks.frozen import frozen
+from coterie.networks.own_weights import OwnWeights
 from coterie.networks.weight_files import load_weights, parse_weights, read_file
 from coterie.precision import widened
 
@@ -44,13 +45,15 @@ class NamedModel(ScalableConfig):
 
     Images are standardised by the network's own mean and deviation. Grey ones are repeated over
     its three channels, so that weights for colour fit. Given weights travel with the config, so
-    nodes need no access to the file; nothing is ever downloaded.
+    nodes need no access to the file or to the network.
     """
 
     model: Annotated[str, Field(min_length=1)]
     """The model's name in its library."""
     pretrained: bool = False
     """Take the library's own weights, if they are on this machine already."""
+    download: bool = False
+    """Take the library's own weights, and fetch them if they are not on this machine."""
     weights: str | None = None
     """A file of weights, .safetensors or what `torch.save(network.state_dict())` wrote; by default
     weights are random."""
@@ -69,21 +72,37 @@ class NamedModel(ScalableConfig):
     """Arguments of the library's constructor, such as {patch_size: 4}."""
     digest: str | None = None
     """SHA-256 of the file of weights. Filled in from the file; a given value must match."""
+    source: str | None = None
+    """Where the library's own weights are from, with their revision. Filled in."""
     _content: bytes = PrivateAttr(default=b"")
 
     @model_validator(mode="before")
     @classmethod
     def _find_weights(cls, given: Any) -> Any:
-        """Find the library's own weights, and fill in the digest."""
+        """Find or fetch the library's own weights, and fill in their source and the digest."""
         if not isinstance(given, Mapping) or not isinstance(given.get("model"), str):
             return given
         cls.check_name(given["model"])
-        values = dict(given)
-        if values.get("pretrained") is True and values.get("weights") is None:
-            values["weights"] = cls.own_weights(given["model"])
+        values = cls._with_own_weights(dict(given))
         if isinstance(values.get("weights"), str):
             values["weights"] = str(given_path("encoder.weights", values["weights"]).absolute())
         return with_digest(values, file="weights", digest="digest", section="encoder")
+
+    @classmethod
+    def _with_own_weights(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """The values with the library's own weights where they are asked for."""
+        fetch = values.get("download") is True
+        if are_untouched() or not (fetch or values.get("pretrained") is True):
+            return values
+        if values.get("weights") is None:
+            own = cls.own_weights(values["model"], fetch=fetch)
+            values |= {"weights": own.path, "source": own.source}
+        elif values.get("source") is None:
+            raise ConfigError(
+                f"encoder.weights={values['weights']}: encoder.pretrained and encoder.download "
+                "take the library's own weights; leave one of both out."
+            )
+        return {**values, "pretrained": True}
 
     @model_validator(mode="after")
     def _read_weights(self) -> Self:
@@ -103,8 +122,16 @@ class NamedModel(ScalableConfig):
 
     @classmethod
     @abstractmethod
-    def own_weights(cls, model: str) -> str:
-        """Path of the library's own weights; a ConfigError says where they have to be."""
+    def own_weights(cls, model: str, *, fetch: bool) -> OwnWeights:
+        """The library's own weights.
+
+        Args:
+            model: The model's name.
+            fetch: Whether to fetch them if they are not on this machine.
+
+        Raises:
+            ConfigError: If they are not here, or cannot be fetched; it says where they have to be.
+        """
 
     @abstractmethod
     def create(self, height: int, width: int) -> Built:
@@ -140,8 +167,9 @@ class NamedModel(ScalableConfig):
 
     def architecture(self) -> EncoderConfig:
         """The same network, whose weights are whoever builds it to give."""
-        loose = {"pretrained": False, "weights": None, "digest": None, "freeze": False}
-        return type(self)(**{**self.model_dump(), **loose})
+        loose = {"pretrained": False, "download": False, "freeze": False}
+        none = dict.fromkeys(("weights", "digest", "source"))
+        return type(self)(**{**self.model_dump(), **loose, **none})
 
     def _weights(self) -> dict[str, Tensor]:
         if not self._content:

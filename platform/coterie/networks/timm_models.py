@@ -1,23 +1,18 @@
 """timm's networks as encoders: `encoder=timm:vit_tiny_patch16_224`, with the extra `timm`."""
 
-from pathlib import Path
 from typing import Any
-
-import torch
 
 from coterie.errors import ConfigError
 from coterie.networks.named_models import Built, NamedModel, no_such_model
+from coterie.networks.own_weights import OwnWeights, from_address, from_hub
 
 try:
     import timm
-    from huggingface_hub import try_to_load_from_cache
 except ModuleNotFoundError as missing:
     raise ConfigError(
         f"target={__name__}:Timm: timm is not installed; "
         "install it with pip install 'coterie[timm]'."
     ) from missing
-
-_FILES = ("model.safetensors", "pytorch_model.bin")
 
 
 class Timm(NamedModel):
@@ -33,21 +28,15 @@ class Timm(NamedModel):
             raise no_such_model("timm", model, timm.list_models())
 
     @classmethod
-    def own_weights(cls, model: str) -> str:
-        """See `NamedModel.own_weights`; they are in the cache of a model hub."""
+    def own_weights(cls, model: str, *, fetch: bool) -> OwnWeights:
+        """See `NamedModel.own_weights`; they are in the cache of a model hub, or in PyTorch's."""
         config = _config(model)
-        for name in _FILES:
-            found = try_to_load_from_cache(config.hf_hub_id, name) if config.hf_hub_id else None
-            if isinstance(found, str):
-                return found
+        if config.hf_hub_id:
+            return from_hub(config.hf_hub_id, config.hf_hub_filename, fetch=fetch)
         if config.url:
-            path = Path(torch.hub.get_dir()) / "checkpoints" / config.url.rpartition("/")[2]
-            if path.is_file():
-                return str(path)
-        where = config.hf_hub_id or config.url or "no place that timm knows"
+            return from_address(config.url, fetch=fetch)
         raise ConfigError(
-            f"encoder.pretrained=true: timm's weights of {model} are not on this machine; fetch "
-            f"them where there is a network (they are at {where}), or give encoder.weights=FILE."
+            f"encoder.pretrained=true: timm knows no weights of {model}; give encoder.weights=FILE."
         )
 
     def create(self, height: int, width: int) -> Built:

@@ -1,13 +1,11 @@
 """torchvision's classification networks as encoders: `encoder=torchvision:resnet18`."""
 
 import inspect
-from pathlib import Path
 
-import torch
 from torchvision import models
 
-from coterie.errors import ConfigError
 from coterie.networks.named_models import Built, NamedModel, no_such_model, replace_head
+from coterie.networks.own_weights import OwnWeights, from_address
 
 _PLAIN = {"aux_logits": False, "init_weights": True}
 _OPTIONS = {"googlenet": _PLAIN, "inception_v3": _PLAIN}
@@ -30,16 +28,9 @@ class Torchvision(NamedModel):
             raise no_such_model("torchvision", model, known)
 
     @classmethod
-    def own_weights(cls, model: str) -> str:
+    def own_weights(cls, model: str, *, fetch: bool) -> OwnWeights:
         """See `NamedModel.own_weights`; they are where torchvision keeps what it has downloaded."""
-        url = models.get_model_weights(model).DEFAULT.url
-        path = Path(torch.hub.get_dir()) / "checkpoints" / url.rpartition("/")[2]
-        if not path.is_file():
-            raise ConfigError(
-                f"encoder.pretrained=true: torchvision's weights of {model} are not on this "
-                f"machine; put {url} into {path.parent}, or give encoder.weights=FILE."
-            )
-        return str(path)
+        return from_address(models.get_model_weights(model).DEFAULT.url, fetch=fetch)
 
     def create(self, height: int, width: int) -> Built:
         """See `NamedModel.create`."""

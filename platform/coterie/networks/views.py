@@ -1,12 +1,12 @@
 """Random views of a batch, reproducible from a seed."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from coterie.contract.client import Batch, batch_seed
 from coterie.contract.clusterer import to_unit
 from coterie.contract.seeds import derive_seed
 
@@ -151,8 +151,12 @@ def two_views(
 
 
 def batch_views(
-    augment: nn.Module, batch: Mapping[str, Any], dtype: torch.dtype, *, whole: bool
+    augment: nn.Module, batch: Batch, dtype: torch.dtype, *, whole: bool
 ) -> tuple[Tensor, Tensor] | tuple[LazyViews, LazyViews]:
-    """Two views of a batch's samples: whole, or drawn on access to micro-batches."""
+    """Two views of a batch's samples: whole, or drawn on access to micro-batches.
+
+    They depend on the batch's seed; without one, as under a plain Trainer, on PyTorch's global
+    generator.
+    """
     draw = two_views if whole else view_pair
-    return draw(augment, batch["samples"], batch["seed"], dtype)
+    return draw(augment, batch["samples"], batch_seed(batch), dtype)

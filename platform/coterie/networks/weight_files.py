@@ -24,6 +24,11 @@ def read_file(key: str, path: str) -> bytes:
     Raises:
         ConfigError: If it cannot be read.
     """
+    if given_path(key, path).is_dir():
+        raise ConfigError(
+            f"{key}={path}: it cannot be read (a folder); for the encoder of a run take "
+            "encoder=pretrained encoder.path=FOLDER."
+        )
     try:
         with open_regular(given_path(key, path)) as file:
             return file.read()

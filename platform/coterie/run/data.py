@@ -15,6 +15,7 @@ from coterie.contract.data_checks import check_data
 from coterie.contract.method import Task
 from coterie.contract.seeds import derive_seed
 from coterie.errors import ConfigError, DataError
+from coterie.evaluation.label_distribution import client_names
 from coterie.evaluation.sampling import labelled_rows
 from coterie.execution.node_local_data import NodeLocalData, is_node_local, node_local_names
 from coterie.run.same_data import fingerprint
@@ -113,7 +114,7 @@ def _is_of_one_site(data: DataArrays, rows: Indices) -> bool:
 
 def _tell_if_mixed(data: DataArrays, parts: Sequence[Indices]) -> None:
     """Warn if the data names clients and the partition deals out their samples anew."""
-    if data.owners is not None and any(np.ptp(data.owners[rows]) for rows in parts if len(rows)):
+    if data.owners is not None and not client_names(data, parts):
         _log.warning(
             "data=%s names %d clients, but the partition mixes their samples; partition=by_client "
             "keeps them apart.",

@@ -41,6 +41,7 @@ from coterie.run.callbacks import AnyCallback
 from coterie.run.checks import cluster_key, cluster_number
 from coterie.run.history import plot_history, read_history
 from coterie.run.interrupts import Interrupts
+from coterie.run.kept_layers import not_scored
 from coterie.run.own_modules import OwnModules
 from coterie.run.same_run import check_same_run, measured_otherwise
 from coterie.run.session import Finished, Session
@@ -236,6 +237,8 @@ class Federation:
         if data.skipped:
             details["left out"] = f"{len(data.skipped):,} that cannot be read: {SKIPPED}"
         self._view.start(self._config.experiment, details)
+        if (sentence := not_scored(self._assembly.method, self._assembly.server)) is not None:
+            self._view.note(sentence)
         labels = self._assembly.method.needs_labels
         own = isinstance(self._assembly.method, FederatesModule)
         if own and any(

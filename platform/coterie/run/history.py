@@ -1,16 +1,21 @@
 """A run's history: its tracked numbers as a table, and its curves."""
 
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from coterie.evaluation.canvas import Figure
-from coterie.evaluation.curves_figure import draw_curves
-from coterie.tracking.metrics_log import read_rows
+from coterie.evaluation.curves_figure import Curve, draw_curves
+from coterie.tracking.metrics_log import RESERVED, is_number, read_rows
+from coterie.tracking.score_names import GROUPS
 
 _SCORES = ("acc", "nmi", "ari")
 _GROUPS = ("clustering", "test", "train", "local")
+_COUNTED = ("bytes", "items", "modelled_seconds", "seconds", "participants", "failures", "dropped")
+_NOT_OWN = {*RESERVED, *GROUPS, *_COUNTED, "absent", "stragglers", "epsilon", "loss"}
+"""First parts of the columns that no method reports."""
 
 
 def read_history(metrics: Path, *, clients: bool = False) -> pa.Table:
@@ -30,28 +35,37 @@ def read_history(metrics: Path, *, clients: bool = False) -> pa.Table:
 
 
 def plot_history(history: pa.Table) -> Figure:
-    """Draw the loss of each stage and the scores of the first group that has any.
+    """Draw what `curves_of` finds in a history.
 
     Raises:
-        DataError: If no phase has a loss or a score.
+        DataError: If no phase has a loss or another number to draw.
     """
-    names = set(history.column_names)
-    group = next((g for g in _GROUPS if any(f"{g}/{s}" in names for s in _SCORES)), _GROUPS[0])
+    return draw_curves(*curves_of(history.to_pylist()))
+
+
+def curves_of(rows: Iterable[Mapping[str, Any]]) -> tuple[dict[str, Curve], dict[str, int]]:
+    """Find the curves of a run in the rows of `metrics.jsonl`, those of single clients left out.
+
+    Returns:
+        The loss, the scores of the first group that has any, and every metric that the method or a
+        user's module reports, by name; and each stage's first round.
+    """
+    own = [row for row in rows if row.get("scope") != "client"]
+    columns = dict.fromkeys(name for row in own for name in row)
+    groups = (g for g in _GROUPS if any(f"{g}/{score}" in columns for score in _SCORES))
+    group = next(groups, _GROUPS[0])
     shown = {"loss": "loss", **{score: f"{group}/{score}" for score in _SCORES}}
-    rounds = history["round"].to_pylist() if "round" in names else []
+    shown |= {name: name for name in columns if name.partition("/")[0] not in _NOT_OWN}
     stages: dict[str, int] = {}
-    for round_, stage in zip(rounds, history["stage"].to_pylist() if rounds else [], strict=True):
-        stages.setdefault(stage, round_)
-    series = {
-        label: [
-            (round_, value)
-            for round_, value in zip(rounds, history[name].to_pylist(), strict=True)
-            if value is not None
-        ]
-        for label, name in shown.items()
-        if name in names
-    }
-    return draw_curves(series, stages)
+    for row in own:
+        if row.get("scope") == "server":
+            stages.setdefault(row["stage"], row["round"])
+    curves = {label: _curve(own, name) for label, name in shown.items() if name in columns}
+    return {label: curve for label, curve in curves.items() if curve}, stages
+
+
+def _curve(rows: Sequence[Mapping[str, Any]], name: str) -> list[tuple[int, float]]:
+    return [(row["round"], row[name]) for row in rows if is_number(row.get(name))]
 
 
 def _column(values: list[Any]) -> pa.Array:

@@ -21,15 +21,17 @@ from coterie.evaluation.figures import confusion_figure, curves_figure, embeddin
 from coterie.evaluation.label_distribution import client_names
 from coterie.evaluation.scorer import Evaluation
 from coterie.execution.device import client_device, device_name
-from coterie.models.module_checkpoint import CHECKPOINT, write_module
-from coterie.models.saved_model import blank_sample, write_model
+from coterie.models.module_checkpoint import write_module
+from coterie.models.saved_model import CHECKPOINT, blank_sample, write_model
 from coterie.models.saved_program import write_program
 from coterie.peers.links import modelled_seconds
 from coterie.rounds.state import Ledger, RunState
+from coterie.run.history import curves_of
 from coterie.run.recorder import Recorder
 from coterie.run.setup import Assembly
 from coterie.tracking.atomic import replacing
 from coterie.tracking.environment import commit
+from coterie.tracking.metrics_log import flat
 from coterie.tracking.run_directory import RunDirectory
 from coterie.tracking.summary import Summary
 
@@ -86,9 +88,9 @@ def write_assignments(
     table = pa.table(
         {
             "sample": pa.array(rows, pa.int64()),
-            **({"name": [_utf8(data.names[row]) for row in rows]} if len(data.names) else {}),
+            **({"name": [utf8_name(data.names[row]) for row in rows]} if len(data.names) else {}),
             "client": pa.array(clients, pa.int32()),
-            **({"client_name": [_utf8(sites[k]) for k in clients]} if sites else {}),
+            **({"client_name": [utf8_name(sites[k]) for k in clients]} if sites else {}),
             "cluster": pa.array(evaluation.assignments[rows], pa.int32()),
             "confidence": pa.array(evaluation.confidence[rows], pa.float32()),
         }
@@ -97,7 +99,7 @@ def write_assignments(
         pq.write_table(table, temporary)
 
 
-def _utf8(name: str) -> str:
+def utf8_name(name: str) -> str:
     """A name that is text in every file: what is no UTF-8 is written as its bytes."""
     return name.encode("utf-8", "backslashreplace").decode()
 
@@ -161,11 +163,12 @@ def draw_figures(
     """
     line = about([recorder.config])
     drawn = []
-    curves: Mapping[str, Sequence[tuple[int, float]]] = recorder.curves
     path = folder / "curves.png"
     with guarded(path, tell):
-        if any(curves.values()):
-            drawn.append(curves_figure(curves, path, recorder.stages, line))
+        final = {"round": server.round, **flat(evaluation.metrics)}
+        curves, stages = curves_of([*recorder.tracker.server_rows(), final])
+        if curves:
+            drawn.append(curves_figure(curves, path, stages, line))
     path = folder / "client_groups.png"
     with guarded(path, tell):
         groups = None if recorder.groups is None else recorder.groups.draw(path, server, line)

@@ -4,7 +4,7 @@ from coterie.config.schema import RunConfig
 from coterie.contract.data import DataArrays
 from coterie.contract.loaders import LoaderSamples
 from coterie.contract.method import Method
-from coterie.contract.own_module import FederatesModule
+from coterie.contract.own_module import FederatesModule, several_devices
 from coterie.errors import ConfigError
 
 _UNSCORED = ("local_tests", "unsupervised", "labelled_shares", "metrics")
@@ -16,13 +16,13 @@ def check_own_module(config: RunConfig, method: Method, data: DataArrays) -> Non
     Raises:
         ConfigError: Naming the first key that does not fit.
     """
-    own, loaders = isinstance(method, FederatesModule), isinstance(data.samples, LoaderSamples)
-    if loaders and not own:
-        raise ConfigError(
-            "data=lightning: it is for a module of your own, with experiment=lightning; Coterie's "
-            "methods take arrays, such as data=npz or data=class_folders."
-        )
-    if not own:
+    loaders = isinstance(data.samples, LoaderSamples)
+    if not isinstance(method, FederatesModule):
+        if loaders:
+            raise ConfigError(
+                "data=lightning: it is for a module of your own, with experiment=lightning; "
+                "Coterie's methods take arrays, such as data=npz or data=class_folders."
+            )
         return
     if not loaders:
         raise ConfigError(
@@ -30,17 +30,15 @@ def check_own_module(config: RunConfig, method: Method, data: DataArrays) -> Non
             "data.target=package.module:Class."
         )
     if config.executor != "lightning":
-        raise ConfigError(
-            f"executor={config.executor}: a module of your own may need its Trainer; use "
-            "executor=lightning."
-        )
+        _check_executor(config, method)
     if config.compile is not None:
         raise ConfigError("compile: compile parts in the module itself, by torch.compile.")
-    strategy = getattr(config.method, "strategy", None)
-    if config.privacy.dp.clip is not None and strategy is not None:
+    _check_strategy(config, method)
+    devices, gpus = method.trainer_arguments.get("devices", 1), config.cluster.gpus_per_client
+    if isinstance(devices, int) and 0 < gpus < devices:
         raise ConfigError(
-            "privacy.dp.clip: it clips what clients send as a plain update, and method.strategy "
-            "sends more, or keeps more at its clients; leave one of the two out."
+            f"trainer.devices={devices}: an actor has cluster.gpus_per_client={gpus:g}; set it to "
+            f"{devices}."
         )
     for key in _UNSCORED:
         if getattr(config.evaluation, key):
@@ -48,3 +46,35 @@ def check_own_module(config: RunConfig, method: Method, data: DataArrays) -> Non
                 f"evaluation.{key}: a module of your own is evaluated by its validation_step and "
                 "test_step; leave it out."
             )
+
+
+def _check_executor(config: RunConfig, method: FederatesModule) -> None:
+    """Refuse what needs a Trainer; of the module itself, the first training does so."""
+    needs = [*method.trainer_arguments]
+    needs += ["keep_optimizer"] if getattr(config.method, "keep_optimizer", False) else []
+    needs += ["callbacks"] if getattr(config.method, "followers", ()) else []
+    if needs:
+        raise ConfigError(f"executor={config.executor}: {needs[0]} needs a Trainer; leave it out.")
+
+
+def _check_strategy(config: RunConfig, method: FederatesModule) -> None:
+    """Refuse what cannot go with a strategy of federated optimisation."""
+    strategy = getattr(config.method, "strategy", None)
+    if strategy is None:
+        return
+    if config.privacy.dp.clip is not None:
+        raise ConfigError(
+            "privacy.dp.clip: it clips what clients send as a plain update, and method.strategy "
+            "sends more, or keeps more at its clients; leave one of the two out."
+        )
+    if several_devices(method.trainer_arguments):
+        raise ConfigError(
+            "trainer.devices: several devices train in processes of their own, in which "
+            "method.strategy cannot follow the steps; leave one of the two out."
+        )
+    optimizer = config.aggregation.optimizer
+    if optimizer != "none" and strategy.steps:
+        raise ConfigError(
+            f"aggregation.optimizer={optimizer}: method.strategy takes the server's step itself; "
+            "leave one of the two out."
+        )

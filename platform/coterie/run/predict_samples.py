@@ -12,6 +12,7 @@ from coterie.execution.batch_predictor import BatchPredictor, Predicted
 from coterie.execution.device import Accelerator
 from coterie.models.assignments import AssignmentsFile
 from coterie.models.loading import load_model
+from coterie.models.named_clusters import read_named_clusters
 from coterie.models.saved_model import model_folder, read_description
 from coterie.models.saved_program import load_program
 from coterie.run.interrupts import Interrupts
@@ -31,6 +32,7 @@ def predict_samples(
     embedding: bool,
     cluster: ClusterConfig,
     accelerator: Accelerator,
+    clusters: Path | None = None,
     trust: Collection[str] = (),
     watch: Watch = iter,
 ) -> int:
@@ -44,6 +46,7 @@ def predict_samples(
         embedding: Whether to write the representations as well.
         cluster: Where to predict.
         accelerator: Device of prediction.
+        clusters: Names of the clusters, see `coterie.models.named_clusters`.
         trust: Packages that its config may import, besides Coterie's own, if the model could not
             be exported.
         watch: Sees the predictions pass.
@@ -52,10 +55,15 @@ def predict_samples(
         The number of samples written.
 
     Raises:
+        ConfigError: If the names of the clusters are not this model's.
         DataError: If the model or a sample cannot be read.
         InterruptedRunError: If Ctrl-C or SIGTERM came; nothing is written then.
     """
     described = read_description(model_folder(model))
+    owned = None
+    if clusters is not None:
+        sizes = described["clusters"], described["features"]
+        owned = read_named_clusters(clusters, model_folder(model), *sizes)
     # The program needs none of the classes that the run's config names.
     clusterer = load_program(model_folder(model)) or load_model(model, trust)
     file = AssignmentsFile(
@@ -63,6 +71,7 @@ def predict_samples(
         named=named,
         clustered=described["clusters"] is not None,
         features=described["features"] if embedding else None,
+        cluster_names=() if owned is None else owned.names,
     )
     with file, Interrupts() as interrupts:
 
@@ -70,9 +79,9 @@ def predict_samples(
             interrupts.check("nothing was written")
 
         with _predictor(clusterer, cluster, accelerator, stop) as predict:
-            for predicted in watch(predict(batches)):
+            for batch, prediction in watch(predict(batches)):
                 stop()
-                file.write(predicted)
+                file.write((batch, prediction if owned is None else owned.of(prediction)))
     return file.rows
 
 

@@ -25,7 +25,6 @@ from coterie.tracking.loggers import Position, Tracker
 from coterie.tracking.metrics_log import MetricsRow, flat
 from coterie.tracking.summary import Summary
 
-_CURVES = ("loss", "acc", "nmi", "ari")
 _UNREACHED = "its actor or node is gone", "not in the scores"
 _SHOWN = 5
 """Failures at one time that are shown; all are recorded."""
@@ -49,7 +48,6 @@ class Recorder:
         groups: Scores the method's groups of clients; None if it has none.
         fine_tuning: Fine-tunes with shares of the labels at the end; None if not asked for.
         seconds: Purpose to wall-clock seconds.
-        curves: Name to (round, value), for the figure of curves.
         stages: Stage to its first round.
     """
 
@@ -65,7 +63,6 @@ class Recorder:
     groups: ClientGroups | None = None
     fine_tuning: FineTuning | None = None
     seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
-    curves: dict[str, list[tuple[int, float]]] = field(default_factory=lambda: defaultdict(list))
     stages: dict[str, int] = field(default_factory=dict)
 
     def abandon(self, state: RunState, phase: Phase, failures: Sequence[Failure]) -> None:
@@ -88,7 +85,6 @@ class Recorder:
         try:
             evaluation = self._evaluate(state, phase)
         finally:  # if interrupted too, because the next checkpoint holds this phase
-            self._extend_curves(phase, {**means, **(evaluation or {})})
             self._track(committed, {**means, **self._group_scores(state)}, evaluation)
         if evaluation is not None:
             self.tracker.log_table("clients", self.clients(state))
@@ -117,12 +113,6 @@ class Recorder:
         if best or (phase.ends_round and every and phase.round % every == 0):
             self.writer.begin(state, self.tracker.position, best=best)
 
-    def close_curves(self, round_: int, evaluation: Evaluation) -> None:
-        """Add the final evaluation's scores to the curves."""
-        for name, value in evaluation.metrics.get(self.evaluator.group, {}).items():
-            if name in _CURVES:
-                self.curves[name].append((round_, value))
-
     def checkpoint(self, state: RunState) -> None:
         """Write the run's last checkpoint."""
         started = time.perf_counter()
@@ -144,16 +134,11 @@ class Recorder:
         return next(reversed(self.stages), "")
 
     def rewind(self, position: Position | None) -> None:
-        """Truncate the metrics and curves to a checkpoint, or to the start."""
+        """Truncate the metrics to a checkpoint, or to the start."""
         self.tracker.rewind(position)
-        self.curves.clear()
         self.stages.clear()
         for row in self.tracker.server_rows():
             self.stages.setdefault(row["stage"], row["round"])
-            for name in _CURVES:
-                for key in (name, self._grouped(name)):
-                    if row.get(key) is not None:
-                        self.curves[name].append((row["round"], row[key]))
 
     def evaluate(self, state: RunState) -> Evaluation:
         """Run the final evaluation."""
@@ -262,11 +247,6 @@ class Recorder:
     def _grouped(self, name: str) -> str:
         """A score's name with its group, by default the evaluator's."""
         return name if "/" in name else f"{self.evaluator.group}/{name}"
-
-    def _extend_curves(self, phase: Phase, values: Mapping[str, float]) -> None:
-        for name in _CURVES:
-            if name in values:
-                self.curves[name].append((phase.round, values[name]))
 
     def _sizes(self, results: tuple[ClientResult, ...]) -> dict[int, int]:
         return {done.client: len(self.parts[done.client]) for done in results}

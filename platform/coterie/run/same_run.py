@@ -24,6 +24,7 @@ _FREE = frozenset(
         "data.root",
         "data.path",
         "data.download",
+        "encoder.download",
     }
 )
 """Keys and sections that a resumed run may change: they decide where and how it runs."""

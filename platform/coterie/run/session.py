@@ -253,7 +253,6 @@ class Session:
         write_assignments(self.directory.assignments, evaluation, parts, data)
         if recorder.groups is not None:
             recorder.groups.write(self.directory.client_groups, state.server)
-        recorder.close_curves(state.server.round, evaluation)
         self.seconds["final_evaluation"] = time.perf_counter() - started
         figures: tuple[Path, ...] = ()
         if self.config.evaluation.figures:

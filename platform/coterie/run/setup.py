@@ -30,7 +30,7 @@ from coterie.execution.backend import Backend, Workload
 from coterie.execution.build import build_method
 from coterie.execution.device import check_device, client_device
 from coterie.execution.serial import SerialBackend
-from coterie.execution.trainer import LightningTrainer, local_trainer
+from coterie.execution.trainer import LightningTrainer
 from coterie.rounds.participation import Participation
 from coterie.run.callbacks import AnyCallback, build_callbacks, local_callbacks, run_callbacks
 from coterie.run.checks import check_fit, check_shares, cluster_number
@@ -167,8 +167,9 @@ def make_scorer(config: RunConfig, assembly: Assembly, backend: Backend) -> Scor
     method, samples = assembly.method, assembly.data.samples
     if isinstance(method, FederatesModule) and isinstance(samples, LoaderSamples):
         device = client_device(config)
-        trainer = local_trainer(config, device)
-        assert isinstance(trainer, LightningTrainer)  # `assemble` has refused others
+        trainer = LightningTrainer(
+            accelerator=device.type, precision=config.precision, deterministic=config.deterministic
+        )
         return ModuleScorer(config.evaluation, method, samples, trainer, config.seed)
     evaluator, workload = make_evaluator(config, assembly, backend), assembly.workload
     if workload.node_local_classes is None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from coterie.evaluation.canvas import guarded
 from coterie.studies.comparison_figure import Line, comparison_figure
 from coterie.studies.comparison_table import ComparisonTable
 from coterie.studies.curves import axes_of, band, metrics_of, points
@@ -67,10 +68,14 @@ def _apart(table: ComparisonTable, out: Path, about: str) -> list[Path]:
     if found:
         files.append(out / "differences.csv")
         write_text_atomically(files[0], differences_csv(found))
-        drawn = differences_figure(found, out / "figures" / "differences.png", about)
-        files += [] if drawn is None else [drawn]
+        path = out / "figures" / "differences.png"
+        with guarded(path, _log.warning):
+            drawn = differences_figure(found, path, about)
+            files += [] if drawn is None else [drawn]
     if (ranks := mean_ranks(table)) is not None:
-        files.append(ranks_figure(ranks, out / "figures" / "ranks.png", about))
+        path = out / "figures" / "ranks.png"
+        with guarded(path, _log.warning):
+            files.append(ranks_figure(ranks, path, about))
     return files
 
 
@@ -90,7 +95,8 @@ def _draw(
         panels = _apart_if_unlike({name: lines for name, lines in panels.items() if lines})
         if panels:
             path = folder / f"{axis.replace('/', '_')}.png"
-            drawn.append(comparison_figure(panels, axis, path, note, about))
+            with guarded(path, _log.warning):
+                drawn.append(comparison_figure(panels, axis, path, note, about))
         elif axis in axes and done:
             _log.warning("axes=[%s]: no run has such a column in its metrics.jsonl.", axis)
     return drawn

@@ -1,6 +1,7 @@
 """A search for hyperparameters: trials as runs of a study, by Ray Tune, and the best of them."""
 
 import json
+import logging
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +17,7 @@ from coterie.config.schema import RunConfig
 from coterie.distributed.run_resources import RunResources, capacity, need
 from coterie.distributed.tuning import Halving, Report, ray_for_trials, run_trials
 from coterie.errors import InterruptedRunError, RunError
+from coterie.evaluation.canvas import guarded
 from coterie.evaluation.scorer import UNSUPERVISED
 from coterie.run.interrupts import Interrupts
 from coterie.studies.comparison_figure import comparison_figure
@@ -32,6 +34,7 @@ from coterie.tracking.atomic import write_text_atomically
 from coterie.tracking.run_records import RunRecord
 
 _POLL_S = 0.2
+_log = logging.getLogger(__name__)
 
 
 def run_tuning(
@@ -255,4 +258,7 @@ def _report(table: TuneTable, study: Study) -> list[Path]:
     note = "lines that end early: stopped" if any(r.status == "stopped" for r in records) else ""
     figure = study.folder / "figures" / "objective.png"
     text = about(run.config for run in study.runs)
-    return [path, comparison_figure({table.objective: lines}, ROUND, figure, note, text)]
+    files = [path]
+    with guarded(figure, _log.warning):
+        files.append(comparison_figure({table.objective: lines}, ROUND, figure, note, text))
+    return files

@@ -20,7 +20,7 @@ from typing import IO
 from pydantic import TypeAdapter
 
 from coterie.aggregation.noise import Spent
-from coterie.config.regular_files import at_home
+from coterie.config.given_path import given_path
 from coterie.errors import ConfigError, reason
 from coterie.tracking.atomic import replacing
 
@@ -115,10 +115,10 @@ def _own_secret() -> bytes:
     """The user's secret, which is made at its first use.
 
     Raises:
-        ConfigError: If it cannot be read, or others may.
+        ConfigError: If it cannot be read, or others may, or there is no home to keep it in.
     """
     given = os.environ.get(SECRET_VARIABLE)
-    path = at_home(given) if given else Path.home() / ".coterie" / "noise_secret"
+    path = given_path(SECRET_VARIABLE, given or "~/.coterie/noise_secret")
     try:
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)

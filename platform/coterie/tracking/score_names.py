@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-_NAMES = {
+GROUPS = {
     "clustering": "clusters",
     "clustering_test": "clusters, test set",
     "kmeans_raw": "k-means on raw samples",
@@ -14,6 +14,7 @@ _NAMES = {
     "local": "clients' own models",
     "groups": "groups of clients",
 }
+"""The engine's groups of metrics."""
 
 Scores = Mapping[str, float]
 
@@ -21,7 +22,7 @@ Scores = Mapping[str, float]
 def group_name(group: str) -> str:
     """A group of metrics in words: "kmeans_raw" is "k-means on raw samples"."""
     share = group.removeprefix("labels_")
-    return _NAMES.get(group, group if share == group else f"fine-tuned, {share} of labels")
+    return GROUPS.get(group, group if share == group else f"fine-tuned, {share} of labels")
 
 
 def score_tables(metrics: Mapping[str, Scores]) -> list[dict[str, Scores]]:

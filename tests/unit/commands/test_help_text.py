@@ -22,22 +22,36 @@ def test_no_line_is_wider_than_80_columns() -> None:
     assert text.endswith("\n")
 
 
+def test_alone_it_fits_a_terminal_and_has_every_experiment() -> None:
+    lines = help_text().splitlines()
+    assert len(lines) < 40
+    assert max(map(len, lines)) <= 80
+    shown = set()
+    for method, *data in (line.split() for line in lines[3:-1]):
+        shown |= {method, *(f"{method}_{name.partition('[')[0]}" for name in data)}
+        more = [(name.split("[")[0], x.rstrip("]")) for name in data for x in name.split("[")[1:]]
+        shown |= {f"{method}_{base}{rest}" for base, rest in more}
+    assert experiments().keys() <= shown
+
+
 def test_every_experiment_stands_with_its_description() -> None:
-    text = " ".join(" ".join(lines_after(help_text(), "Experiments (experiment=NAME):")).split())
+    text = " ".join(
+        " ".join(lines_after(help_text("all"), "Experiments (experiment=NAME):")).split()
+    )
     assert len(experiments()) > 40
     for name, description in experiments().items():
         assert f"{name} {description}" in text
 
 
 def test_every_group_stands_with_its_choices() -> None:
-    rows = lines_after(help_text(), "Groups (GROUP=CHOICE):")
+    rows = lines_after(help_text("all"), "Groups (GROUP=CHOICE):")
     text = " ".join(" ".join(rows).split())
     wanted = [f"{name} {', '.join(found)}" for name, found in groups().items()]
     assert text == " ".join(line for line in wanted if not line.startswith("experiment "))
 
 
 def test_every_key_stands_with_default_and_docstring() -> None:
-    rows = lines_after(help_text(), "Keys (KEY=VALUE) with their defaults:")
+    rows = lines_after(help_text("all"), "Keys (KEY=VALUE) with their defaults:")
     keys = {row.strip().partition("=")[0] for row in rows if not row.startswith("   ")}
     expected = {
         name
@@ -60,7 +74,7 @@ def test_every_key_stands_with_default_and_docstring() -> None:
 
 
 def test_exit_codes() -> None:
-    assert lines_after(help_text(), "Exit codes:") == [
+    assert lines_after(help_text("all"), "Exit codes:") == [
         "  0    completed",
         "  1    the run failed",
         "  2    the config or the data was refused",
@@ -74,7 +88,7 @@ def test_a_choice_adds_its_own_keys() -> None:
     rows = lines_after(text, "Keys of partition=dirichlet with their defaults:")
     assert "  partition.alpha=0.1" in rows  # the choice's own, which the model leaves open
     assert "  partition.equal_sizes=false" in rows  # the model's
-    assert "Keys of partition=dirichlet" not in help_text()
+    assert "Keys of partition=dirichlet" not in help_text("all")
 
 
 def test_a_class_of_ones_own_adds_its_keys() -> None:

@@ -5,6 +5,7 @@
 import json
 from typing import Annotated, Any, Literal
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -133,6 +134,10 @@ RUN_PROBLEMS = [
     ({"seed": "abc"}, "seed=abc: not a whole number; give one such as seed=0."),
     ({"seed": 1.0}, "seed=1.0: not a whole number; give one such as seed=0."),
     ({"seed": True}, "seed=true: not a whole number; give one such as seed=0."),
+    ({"seed": "3"}, "seed=3: it is a text; give it without quotes."),
+    ({"labelled_pool": ".5"}, "labelled_pool=.5: it is a text; give it without quotes."),
+    ({"resume": "True"}, "resume=True: it is a text; give it without quotes."),
+    ({"resume": "yes"}, "resume=yes: must be true or false."),
     ({"seed": None}, "seed=null: not a whole number; give one such as seed=0."),
     ({"seed": -1}, "seed=-1: must be at least 0."),
     (
@@ -261,6 +266,40 @@ def test_the_config_is_frozen() -> None:
     config = load_config(mapping())
     with pytest.raises(ValidationError, match="frozen"):
         config.cluster.num_actors = 3
+
+
+def test_values_of_a_python_program_become_plain(tmp_path) -> None:
+    numbers = {"temperature": np.float32(0.5), "widths": np.array([[8, 4]])}
+    given = mapping(**numbers) | {"seed": np.int64(3), "resume": np.True_, "run_dir": tmp_path}
+    config = load_config(given)
+    assert type(config.seed) is int
+    assert config.resume is True
+    assert config.run_dir == str(tmp_path)
+    assert config.method.widths == ((8, 4),)
+    assert json.dumps(dump_config(config)) == json.dumps(dump_config(load_config(plain(given))))
+
+
+def plain(values: Any) -> Any:
+    """The same values as YAML has them."""
+    return {
+        **values,
+        **mapping(temperature=0.5, widths=[[8, 4]]),
+        "seed": 3,
+        "resume": True,
+        "run_dir": str(values["run_dir"]),
+    }
+
+
+def test_a_copy_is_validated_too() -> None:
+    config = load_config(mapping())
+    assert type(config.model_copy(update={"seed": np.int64(7)}).seed) is int
+    with pytest.raises(ConfigError, match=r"^seed=7: it is a text; give it without quotes"):
+        config.model_copy(update={"seed": "7"})
+    with pytest.raises(ConfigError, match=r"^sead=7: there is no such key; did you mean seed"):
+        config.model_copy(update={"sead": 7})
+    with pytest.raises(ConfigError, match=r"^temperature=-1"):
+        config.method.model_copy(update={"temperature": -1})
+    assert config.model_copy() == config
 
 
 def test_targets_are_classes_and_their_configs() -> None:

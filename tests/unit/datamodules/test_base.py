@@ -117,16 +117,20 @@ def test_loaders_give_every_sample_once(mnist_root):
     module = MNIST(MNIST.Config(root=str(root)), batch_size=8)
     torch.manual_seed(0)
     train = list(module.train_dataloader())
-    assert [len(batch[1]) for batch in train] == [8, 8, 4]
-    pixels, classes = (torch.cat(parts) for parts in zip(*train, strict=True))
+    assert [len(batch["labels"]) for batch in train] == [8, 8, 4]
+    pixels, classes, places = (
+        torch.cat([batch[name] for batch in train]) for name in ("samples", "labels", "positions")
+    )
+    np.testing.assert_array_equal(pixels.numpy(), images[places])
     assert (pixels.dtype, classes.dtype) == (torch.uint8, torch.int64)
     assert not np.array_equal(pixels.numpy(), images[:20])
     order = np.lexsort(pixels.flatten(1).numpy().T)
     wanted = np.lexsort(images[:20].reshape(20, -1).T)
     np.testing.assert_array_equal(pixels.numpy()[order], images[:20][wanted])
     np.testing.assert_array_equal(classes.numpy()[order], labels[:20][wanted])
-    held_out = [torch.cat(parts) for parts in zip(*module.test_dataloader(), strict=True)]
-    np.testing.assert_array_equal(held_out[0], images[20:])
+    held_out = torch.cat([batch["samples"] for batch in module.test_dataloader()])
+    np.testing.assert_array_equal(held_out, images[20:])
+    assert len(list(MNIST(MNIST.Config(root=str(root)), batch_size=19).train_dataloader())) == 1
     merged = MNIST(MNIST.Config(root=str(root), split="all"))
     with pytest.raises(DataError, match="split=all holds nothing out"):
         merged.test_dataloader()

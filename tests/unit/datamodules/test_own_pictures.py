@@ -339,8 +339,20 @@ def test_decimal_images_are_predicted_as_trained():
     assert fitting.array(deep, "x").ravel().tolist() == [0, 1, 10, 255]
     plain = Fitting((1, 2, 2), images=True, mode="L")
     assert plain.array(np.ones((1, 2, 2)), "x").max() == 255
-    with pytest.raises(DataError, match="holds images of uint16"):
-        plain.array(deep, "x")
+    for other in (deep, deep / 16.0 - 1, np.where(deep, np.nan, 0.0)):
+        with pytest.raises(
+            DataError, match=r"^x: it .*bring it into the form of the run's"
+        ) as told:
+            plain.array(other, "x")
+        assert "data.levels" not in str(told.value)
+
+
+def test_unfit_pictures_of_a_prediction_name_no_key_of_data():
+    content = encoded(
+        Image.fromarray(RAMP), "TIFF", save_all=True, append_images=[Image.fromarray(RAMP)]
+    )
+    with pytest.raises(DataError, match="frames; bring it into the form of the run's own"):
+        Fitting((1, 16, 24), images=True, mode="L").pictures([content], ["two.tif"])
 
 
 def site(path, name, bits, count=3):

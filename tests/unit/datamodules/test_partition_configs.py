@@ -10,6 +10,7 @@ from coterie.datamodules import partitions
 from coterie.datamodules.dirichlet import dirichlet
 from coterie.datamodules.partition_configs import (
     IID,
+    ByClient,
     ClassBlocks,
     Dirichlet,
     Grouped,
@@ -17,6 +18,7 @@ from coterie.datamodules.partition_configs import (
     PMixture,
 )
 from coterie.errors import DataError
+from coterie.evaluation.label_distribution import client_names
 
 LABELS = np.repeat(np.arange(10), 120)
 SIZE = len(LABELS)
@@ -54,6 +56,29 @@ def test_components_pass_their_keys_on(component, expected):
 
 def test_iid_needs_no_labels():
     assert [len(part) for part in IID(clients=3).split(data_with(None, 8), 0)] == [3, 3, 2]
+
+
+SITES = np.repeat(np.arange(5), [9, 1, 2, 4, 1])
+
+
+@pytest.mark.parametrize(
+    ("smallest", "names"),
+    [
+        (1, ("a", "b", "c", "d", "e")),
+        (2, ("a", "c", "d", "b + e")),
+        (3, ("a", "d", "b + c + e")),
+        (5, ("a", "b + c + d + e")),
+        (10, ("a + b + c + d + e",)),
+        (99, ("a + b + c + d + e",)),
+    ],
+)
+def test_small_clients_are_joined_and_named(smallest, names):
+    samples = np.zeros((len(SITES), 1), np.float32)
+    data = DataArrays(name="data", samples=samples, owners=SITES, owner_names=tuple("abcde"))
+    parts = ByClient(smallest=smallest).split(data, 0)
+    assert client_names(data, parts) == names
+    assert np.array_equal(np.sort(np.concatenate(parts)), np.arange(len(SITES)))
+    assert all(np.array_equal(part, np.unique(part)) for part in parts)
 
 
 def test_merged_groups_have_the_same_samples():

@@ -61,10 +61,11 @@ def test_any_name_is_drawn_as_it_is(tmp_path, kept):
         assert sum("_hidden" in text.get_text() for text in legend.get_texts()) == 1
 
 
-def test_curves_of_hidden_names_are_in_the_legend():
-    figure = draw_curves({"loss": [(1, 2.0)], "_own": [(1, 1.0)], "b_$": [(1, 0.5)]})
-    legend = figure.axes[-1].get_legend()
-    assert [text.get_text() for text in legend.get_texts()] == ["_own", "b_$"]
+def test_curves_of_hidden_names_are_named():
+    figure = draw_curves({"loss": [(1, 2.0)], "_own": [(1, 1.0)], "_$/acc": [(1, 0.5)]})
+    *_, own, scores = figure.axes
+    assert own.get_title() == "_own"
+    assert [text.get_text() for text in scores.get_legend().get_texts()] == ["_$/acc"]
 
 
 @pytest.mark.parametrize(
@@ -144,7 +145,7 @@ def test_a_figure_that_fails_is_told(tmp_path):
             path.write_bytes(b"half")
             raise error
         assert not path.exists()
-    assert told[0] == f"{path}: the figure could not be drawn (no such glyph); the run goes on."
+    assert told[0] == f"{path}: the figure could not be drawn (no such glyph); all else goes on."
     assert "(MemoryError)" in told[1]
     with pytest.raises(InterruptedRunError), guarded(path, told.append):
         raise InterruptedRunError("SIGTERM came.")

@@ -138,7 +138,24 @@ def test_each_stage_has_its_own_axis_of_losses_and_a_mark_in_the_scores(tmp_path
     np.testing.assert_array_equal(score.lines[0].get_xydata(), SERIES["clustering/acc"])
     assert [line.get_xdata()[0] for line in score.lines[2:]] == [2.5]  # none before the first
     places = {text.get_text(): text.get_position()[0] for text in score.texts}
-    assert places == {"representation": 0.5, "clustering": 2.5}
+    left = score.get_xlim()[0]
+    assert 1 < left < 2  # the scores begin in round 2: the first name does not stand left of them
+    assert places == {"representation": left, "clustering": 2.5}
+
+
+def test_a_metric_of_the_users_own_has_an_axis_to_itself(tmp_path, drawn):
+    own = {"perplexity": [(1, 300.0), (2, 120.0)], "val/my_loss": [(2, 0.1)]}
+    curves_figure(SERIES | own, tmp_path / "c.png")
+    loss, perplexity, own_loss, score = drawn[0].axes
+    assert [axes.get_title() for axes in (perplexity, own_loss)] == ["perplexity", "val/my_loss"]
+    np.testing.assert_array_equal(perplexity.lines[0].get_xydata(), own["perplexity"])
+    assert len(loss.lines) == len(perplexity.lines) == len(own_loss.lines) == 1
+    assert len(score.lines) == 2
+
+
+def test_of_many_own_metrics_some_are_drawn(tmp_path, drawn):
+    curves_figure({f"m{n}": [(1, float(n))] for n in range(50)}, tmp_path / "c.png")
+    assert len(drawn[0].axes) == 9
 
 
 def test_a_single_loss_stands_above_the_scores_of_its_rounds(tmp_path, drawn):

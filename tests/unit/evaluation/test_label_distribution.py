@@ -1,6 +1,7 @@
 """Counts, the table's fit into 80 columns, and the figure's pixels."""
 
 import io
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ from PIL import Image
 from rich.console import Console
 
 from coterie.datamodules.partitions import iid
+from coterie.evaluation import label_distribution as module
 from coterie.evaluation.label_distribution import (
     class_counts,
     class_table,
@@ -113,6 +115,18 @@ def test_the_figure_is_dark_where_the_samples_are(tmp_path, clients, classes):
     assert plot.min() < pixels.shape[1] * 0.35
     bar = pixels.shape[1] * 0.8
     assert plot[plot < bar].max() < pixels.shape[1] * 0.6
+
+
+@pytest.mark.parametrize("clients", [2, 3, 4])
+def test_long_names_of_clients_do_not_overlap(tmp_path, monkeypatch, clients):
+    kept = []
+    monkeypatch.setattr(module, "save", lambda figure, *to, **how: kept.append(figure))
+    names = [f"a_long_name_of_{number}" for number in range(clients)]
+    label_distribution_figure(np.ones((clients, 2), np.int64), ("a", "b"), tmp_path / "f", names)
+    kept[0].draw_without_rendering()
+    places = [text.get_window_extent() for text in kept[0].axes[0].get_xticklabels()]
+    assert all(left.x1 < right.x0 for left, right in pairwise(places))
+    assert kept[0].axes[0].get_window_extent().height > 100
 
 
 def test_a_client_has_a_class_by_one_sample_or_by_a_hundredth() -> None:

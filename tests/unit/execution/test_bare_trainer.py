@@ -89,7 +89,6 @@ class LossAlone(Everything):
         return loss
 
 
-@pytest.mark.filterwarnings("ignore:You are trying to")
 def test_a_step_that_returns_the_loss_alone():
     (a, fit_a), (b, fit_b) = both(LossAlone)
     assert_same_bits(a, b)
@@ -177,6 +176,32 @@ class ScheduleDict(Everything):
         return {"optimizer": super().configure_optimizers()}
 
 
+class OnPlateau(Everything):
+    def configure_optimizers(self):
+        optimizer = super().configure_optimizers()
+        schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
+        each = {"scheduler": schedule, "interval": "epoch", "frequency": 1}
+        return {"optimizer": optimizer, "lr_scheduler": each}
+
+
+class ByEpochs(Everything):
+    """Divides the learning rate by 10 after every second epoch."""
+
+    def configure_optimizers(self):
+        optimizer = super().configure_optimizers()
+        schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+        each = {"scheduler": schedule, "interval": "epoch", "frequency": 2}
+        return {"optimizer": optimizer, "lr_scheduler": each}
+
+
+def test_a_schedule_by_epochs_is_lightnings():
+    (a, fit_a), (b, fit_b) = both(ByEpochs, epochs=5)
+    assert_same_bits(a, b)
+    assert fit_a == fit_b
+    (_, constant), _ = both(Everything, epochs=5)
+    assert fit_a != constant
+
+
 class EpochReader(Everything):
     def training_step(self, batch, batch_idx):
         return super().training_step(batch, batch_idx)["loss"] * (1 + self.current_epoch)
@@ -219,12 +244,15 @@ def test_what_only_the_trainer_does_is_refused(kind, what):
         module.trainer  # noqa: B018
 
 
-@pytest.mark.parametrize(("kind", "given"), [(Schedules, "tuple"), (ScheduleDict, "dict")])
-def test_learning_rate_schedules_are_refused(kind, given):
+@pytest.mark.parametrize(
+    ("kind", "given"), [(Schedules, "tuple"), (ScheduleDict, "dict"), (OnPlateau, "dict")]
+)
+def test_other_learning_rate_schedules_are_refused(kind, given):
     with pytest.raises(ConfigError) as caught:
         train(BareTrainer(), fresh(kind))
     assert str(caught.value) == (
-        f"executor=bare: configure_optimizers gave a {given}; return one optimiser."
+        f"executor=bare: configure_optimizers gave a {given}; return one optimiser, or a dict of "
+        "it and a schedule by epochs."
     )
 
 

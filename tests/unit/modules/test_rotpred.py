@@ -41,7 +41,7 @@ def test_an_untrained_head_of_zeros_has_log_4() -> None:
     nn.init.zeros_(module.rotation.weight)
     nn.init.zeros_(module.rotation.bias)
     batch = {"samples": torch.randint(256, (6, *SHAPE), dtype=torch.uint8), "seed": 3}
-    loss = module.training_step(module.on_after_batch_transfer(batch, 0), 0)
+    loss = module.training_step(module.on_after_batch_transfer(batch, 0), 0)["loss"]
     assert loss.item() == pytest.approx(math.log(4), rel=1e-12)
 
 

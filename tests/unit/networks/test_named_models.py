@@ -153,7 +153,12 @@ def test_weights_of_a_file_travel_with_the_config(tmp_path, name) -> None:
         ("torchvision", {"model": "resnet81"}, "no model of this name.*resnet18"),
         ("timm", {"model": "vit_tiny_patch16_225"}, "nearest are vit_tiny_patch16_224"),
         ("torchvision", {"model": "resnet18", "weights": "/no.pt"}, "No such file.*check the path"),
-        ("torchvision", {"model": "resnet18", "pretrained": True}, "not on this machine; put"),
+        ("torchvision", {"model": "resnet18", "weights": "/"}, "a folder.*encoder=pretrained"),
+        (
+            "torchvision",
+            {"model": "resnet18", "pretrained": True},
+            "not on this machine; fetch them.* put",
+        ),
         ("timm", {"model": "vit_tiny_patch16_224", "pretrained": True}, "not on this machine"),
         ("torchvision", {}, r"encoder\.model: a value is needed"),
     ],

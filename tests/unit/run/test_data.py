@@ -9,17 +9,21 @@ from coterie.run.data import read_and_split
 KEYS = ("experiment=concord", "data=npz", "encoder=raw", "data.clients=who")
 
 
-@pytest.mark.parametrize("partition", ["iid", "by_client"])
+@pytest.mark.parametrize("partition", ["iid", "by_client", "smallest"])
 def test_clients_of_the_data_that_the_partition_mixes_are_told(tmp_path, partition, caplog):
     rows = np.random.default_rng(0).normal(size=(12, 3)).astype(np.float32)
     who = np.repeat(["rome", "oslo"], 6)
     np.savez(tmp_path / "data.npz", samples=rows, who=who)
-    keys = (*KEYS, f"data.path={tmp_path / 'data.npz'}", f"partition={partition}")
-    more = ("method.clusters=2", *(["partition.clients=3"] if partition == "iid" else []))
-    _, parts = read_and_split(compose(*keys, *more))
+    keys = (*KEYS, f"data.path={tmp_path / 'data.npz'}", "method.clusters=2")
+    more = {
+        "iid": ("partition=iid", "partition.clients=3"),
+        "by_client": ("partition=by_client",),
+        "smallest": ("partition=by_client", "partition.smallest=7"),
+    }
+    _, parts = read_and_split(compose(*keys, *more[partition]))
     told = [record.getMessage() for record in caplog.records]
-    if partition == "by_client":
-        assert (len(parts), told) == (2, [])
+    if partition != "iid":
+        assert (len(parts), told) == (2 if partition == "by_client" else 1, [])
     else:
         assert told == [
             "data=data names 2 clients, but the partition mixes their samples; "

@@ -98,3 +98,14 @@ def test_a_file_that_lacks_sums_is_refused(tmp_path):
     assert file.open(begun=True, released=1)[1] == [ONE]
     with pytest.raises(ConfigError, match="it has 1 sums, but the run has released 2"):
         file.open(begun=True, released=2)
+
+
+def test_without_a_home_the_variable_is_named(tmp_path, monkeypatch):
+    monkeypatch.delenv(SECRET_VARIABLE, raising=False)
+
+    def nowhere(path):
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr("pathlib.Path.expanduser", nowhere)
+    with pytest.raises(ConfigError, match=f"^{SECRET_VARIABLE}=~/.coterie/noise_secret: no home"):
+        NoiseFile(tmp_path / "noise.jsonl").open(begun=False)

@@ -1,0 +1,64 @@
+"""Trains a user's module without a Trainer, where neither module nor data module needs one."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from coterie.contract.own_module import Trained, Training, own_base
+from coterie.contract.seeds import seeded_everywhere
+from coterie.errors import ConfigError
+from coterie.execution.bare_trainer import BareTrainer
+
+_HOOKS = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
+
+
+@dataclass
+class _Epochs:
+    """A user's loader as batches of several epochs, of which the first `steps` count."""
+
+    loader: Any
+    epoch: int
+    epochs: int
+    steps: int
+
+    def __post_init__(self) -> None:
+        self._left = self.steps
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def __iter__(self) -> Iterator[Any]:
+        now = min(self._left, len(self))
+        self._left -= now
+        if hasattr(self.loader.sampler, "set_epoch"):
+            self.loader.sampler.set_epoch(self.epoch)
+        self.epoch += 1
+        return islice(self.loader, now)
+
+
+def train_bare(engine: BareTrainer, module: Any, plan: Training, seed: int, work: float) -> Trained:
+    """Train a module in place as `own_trainer.train` does, to the same bits; nothing is logged.
+
+    Args:
+        engine: Device and precision.
+        module: The module.
+        plan: Loader and epochs.
+        seed: Of all global generators during the training.
+        work: Share of the batches to train on; under 1 for a straggler.
+
+    Raises:
+        ConfigError: If module or data module needs a Trainer.
+    """
+    data, base = plan.source.datamodule, own_base(plan.source.datamodule, "LightningDataModule")
+    for hook in _HOOKS if data is not None else ():
+        if getattr(type(data), hook) is not getattr(base, hook):
+            raise ConfigError(
+                f"executor=bare: {type(data).__name__} overrides {hook}; use executor=lightning."
+            )
+    whole = plan.epochs * len(plan.loader)
+    steps = whole if work >= 1 else max(1, math.floor(round(work * whole, 9)))
+    with seeded_everywhere(seed):
+        fit = engine.fit(module, _Epochs(plan.loader, plan.first_epoch, plan.epochs, steps), seed)
+    return Trained(steps=fit.steps, metrics={"loss": fit.metrics["loss"]} if fit.steps else {})

@@ -1,0 +1,227 @@
+"""`clusters.html`: a page on which the data's owner looks at clusters, and names them.
+
+The page is one file with its pictures in it; it loads nothing from elsewhere, and sends nothing.
+"""
+
+import base64
+import io
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+
+from coterie.checkpoints.checkpoint import server_slots
+from coterie.config.about import about
+from coterie.config.component import load_target, target_of
+from coterie.config.schema import RunConfig
+from coterie.contract.clusterer import Prediction
+from coterie.contract.data import DataArrays, SampleBatch
+from coterie.contract.seeds import derive_seed
+from coterie.errors import ConfigError, DataError
+from coterie.evaluation.canvas import COLOURS
+from coterie.execution.batch_predictor import BatchPredictor
+from coterie.execution.node_local_data import is_node_local
+from coterie.execution.predictor import join
+from coterie.models.loading import load_model
+from coterie.models.named_clusters import model_digest
+from coterie.models.saved_model import read_description
+from coterie.models.saved_program import load_program
+from coterie.networks.heads import Centroids
+from coterie.run.cluster_views import (
+    Assigned,
+    PrototypeMap,
+    Rows,
+    add_halves,
+    examined,
+    pairs_of,
+    prototype_map,
+    views_of,
+)
+from coterie.run.outputs import utf8_name
+from coterie.tracking.atomic import replacing
+from coterie.tracking.run_directory import RunDirectory
+
+_TEMPLATE = Path(__file__).with_name("clusters.html.jinja")
+_SIDE = 96
+_SMALL = 32
+"""Sides up to which a thumbnail is stored to the bit."""
+_ROWS = 256
+
+Watch = Callable[[Iterable[Any], int], Iterable[Any]]
+"""Passes items on, given how many there will be, for example with a progress bar."""
+
+
+@dataclass(frozen=True)
+class ClusterPage:
+    """Writes the page of a run.
+
+    Attributes:
+        directory: The run's folder.
+        config: Its config.
+        pictures: Pictures at either end of a cluster.
+        samples: Samples that the model looks at again.
+        watch: Sees the batches of these pass.
+    """
+
+    directory: RunDirectory
+    config: RunConfig
+    pictures: int = 24
+    samples: int = 2000
+    watch: Watch = field(default=lambda items, total: items)
+
+    def write(self, path: Path) -> None:
+        """Write the page, for its owner alone to read.
+
+        Raises:
+            ConfigError: If the run has no model, or no clusters.
+            DataError: If its data is missing, or another than the run's.
+        """
+        if not (self.directory.model / "model.json").is_file():
+            raise ConfigError(f"run={self.directory.path}: it has no model yet; let it end first.")
+        content = self._of_prototypes() if is_node_local(self.config) else self._of_samples()
+        from jinja2 import Environment  # imported only where a page is made
+
+        page = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(
+            _TEMPLATE.read_text(encoding="utf-8")
+        )
+        parts = page.generate(
+            title=self.config.experiment,
+            about=about([self.config]),
+            folder=self.directory.path.name,
+            model=model_digest(self.directory.model),
+            colours=COLOURS,
+            **content,
+        )
+        with replacing(path, private=True) as temporary, temporary.open("wb") as file:
+            for part in parts:
+                file.write(part.encode("utf-8", "backslashreplace"))
+
+    def _clusters(self) -> int:
+        """The model's number of clusters."""
+        found: int | None = read_description(self.directory.model)["clusters"]
+        if found is None:
+            raise ConfigError(
+                f"run={self.directory.path}: its model has no clusters; resume it with "
+                "evaluation.clusters=K."
+            )
+        return found
+
+    def _of_samples(self) -> dict[str, Any]:
+        """The page's content where this machine may see the samples."""
+        data: DataArrays = load_target(target_of(self.config.data))(self.config.data).arrays()
+        assigned = self._assigned(data)
+        views = views_of(assigned, self.pictures)
+        seed = derive_seed(self.config.seed, "show") % 2**31
+        places = examined(assigned, self.samples, seed)
+        found = self._looked_at(data, assigned.rows[places])
+        assert found.probabilities is not None  # the model has clusters
+        pairs = pairs_of(assigned, places, found.probabilities)
+        add_halves(views, assigned, places, found.embedding, seed)
+        shown = [rows for view in views for rows in (view.certain, view.uncertain)]
+        shown += [half.rows for view in views for half in view.halves]
+        shown += [pair.rows for pair in pairs]
+        rows = np.unique(np.concatenate(shown))
+        confidence = dict(zip(assigned.rows.tolist(), assigned.confidence.tolist(), strict=True))
+        return {
+            "samples": len(assigned.rows),
+            "views": views,
+            "pairs": pairs,
+            "planes": {view.key: view.plane._asdict() for view in views if view.plane},
+            "confidence": confidence,
+            "small": max(data.shape[1:], default=0) <= _SMALL,
+            "names": {row: data.names[row] for row in rows.tolist()} if len(data.names) else {},
+            "thumbnails": thumbnails(data, rows),
+        }
+
+    def _of_prototypes(self) -> dict[str, Any]:
+        """The page's content where samples stay with their clients."""
+        found = self._prototypes()
+        return {
+            "samples": sum(size for size, _ in found.sizes.values()),
+            "views": [],
+            "pairs": found.pairs,
+            "planes": {},
+            "prototypes": found,
+            "circles": zip(found.places.tolist(), found.radii, found.clusters, strict=True),
+        }
+
+    def _prototypes(self) -> PrototypeMap:
+        """The server's prototypes, or the model's centroids.
+
+        Raises:
+            ConfigError: If it has neither.
+        """
+        found = server_slots(self.directory.checkpoints).get("prototypes", {})
+        if {"points", "counts", "members"} <= found.keys():
+            clusters = found["members"].argmax(dim=1)
+            return prototype_map(found["points"], found["counts"], clusters, self._clusters())
+        head = load_model(self.directory.model, self.config.trust).head
+        if isinstance(head, Centroids):
+            many = len(head.centroids)
+            return prototype_map(head.centroids, torch.ones(many), torch.arange(many), many)
+        raise ConfigError(
+            f"run={self.directory.path}: its data stays with its clients, and its method has no "
+            "prototypes to show; report.html counts each client's samples by cluster."
+        )
+
+    def _assigned(self, data: DataArrays) -> Assigned:
+        """The run's assignments, checked against the data."""
+        path = self.directory.assignments
+        if not path.is_file():
+            raise ConfigError(
+                f"run={self.directory.path}: it has no {path.name}, so there are no clusters to "
+                "show; resume it."
+            )
+        table = pq.read_table(path)
+        rows = table["sample"].to_numpy()
+        names = table["name"].to_pylist() if "name" in table.column_names else []
+        here = [utf8_name(data.names[row]) for row in rows if row < len(data.names)]
+        many = len(data.samples)
+        if rows.max(initial=-1) >= many or (names and names != here):
+            raise DataError(
+                f"data: its {many:,} samples are not those that the run has clustered; "
+                "give those with data.path or data.root."
+            )
+        clusters = table["cluster"].to_numpy().astype(np.int64)
+        return Assigned(rows, clusters, table["confidence"].to_numpy(), self._clusters())
+
+    def _looked_at(self, data: DataArrays, rows: Rows) -> Prediction:
+        """The model's prediction for some samples."""
+        model = load_program(self.directory.model)
+        predictor = BatchPredictor(
+            load_model(self.directory.model, self.config.trust) if model is None else model,
+            self.config.accelerator,
+            self.config.cluster.threads_per_client,
+        )
+        size = min(64, self.config.evaluation.batch_size)
+        parts = [rows[start : start + size] for start in range(0, len(rows), size)]
+        batches = (SampleBatch(data.samples[part]) for part in self.watch(parts, len(parts)))
+        return join(prediction for _, prediction in predictor.predict_all(batches))
+
+
+def thumbnails(data: DataArrays, rows: Rows) -> dict[int, str] | None:
+    """Pictures of up to 96 pixels a side as data URIs, by row; None of vectors."""
+    if data.samples.dtype != np.uint8 or data.samples.ndim != 4 or data.shape[0] not in (1, 3):
+        return None
+    return dict(_encoded(data, rows))
+
+
+def _encoded(data: DataArrays, rows: Rows) -> Iterator[tuple[int, str]]:
+    for start in range(0, len(rows), _ROWS):
+        part = rows[start : start + _ROWS]
+        for row, pixels in zip(part.tolist(), data.samples[part], strict=True):
+            yield row, _thumbnail(pixels)
+
+
+def _thumbnail(pixels: NDArray[np.uint8]) -> str:
+    image = Image.fromarray(pixels[0] if len(pixels) == 1 else pixels.transpose(1, 2, 0))
+    image.thumbnail((_SIDE, _SIDE))
+    file = io.BytesIO()
+    image.save(file, "WEBP", quality=70, method=2, lossless=max(image.size) <= _SMALL)
+    return f"data:image/webp;base64,{base64.b64encode(file.getvalue()).decode()}"

@@ -1,0 +1,257 @@
+"""What the data's owner looks at: each cluster's pictures, where clusters touch, and their halves.
+
+Which samples belong to a cluster, and how surely, is what the run has written. The model looks at a
+bounded number of samples again, for the probabilities of other clusters and the representations.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from coterie.clustering.kmeans import kmeans
+
+Rows = NDArray[np.int64]
+_BETWEEN = 8
+"""Pictures of a pair of clusters, and of a half."""
+_PAIRS = 12
+_LEAST = 0.005
+"""Share of a cluster from which a pair is shown."""
+_FEWEST = 20
+"""Samples that were looked at, from which a cluster can be split."""
+
+
+class HalfPlane(NamedTuple):
+    """As in a file of names: half b has `direction · h > threshold`."""
+
+    direction: list[float]
+    threshold: float
+
+
+@dataclass(frozen=True)
+class Half:
+    """One of both halves of a cluster.
+
+    Attributes:
+        key: The part's name in a file of names, such as "3a".
+        share: Of the cluster.
+        rows: The samples nearest to its middle.
+    """
+
+    key: str
+    share: float
+    rows: Rows
+
+
+@dataclass
+class ClusterView:
+    """A cluster.
+
+    Attributes:
+        key: Its number, as text.
+        size: Number of samples.
+        sure: Their mean confidence.
+        certain: The samples of the largest confidence.
+        uncertain: Those of the smallest.
+        halves: Both halves, if it can be split.
+        plane: What parts them.
+    """
+
+    key: str
+    size: int
+    sure: float
+    certain: Rows
+    uncertain: Rows
+    halves: list[Half] = field(default_factory=list)
+    plane: HalfPlane | None = None
+
+
+@dataclass(frozen=True)
+class Touching:
+    """A pair of clusters.
+
+    Attributes:
+        first: Number of a cluster, as text.
+        second: That of the other.
+        share: Of the samples of one of both, those that may belong to the other; the larger share.
+        rows: The samples that were looked at and are most nearly between both.
+    """
+
+    first: str
+    second: str
+    share: float
+    rows: Rows
+
+
+@dataclass(frozen=True)
+class Assigned:
+    """What a run has written of its samples.
+
+    Attributes:
+        rows: The samples (n,), rows of the data set.
+        clusters: The cluster of each.
+        confidence: Its probability.
+        number: Number of clusters k, of which some may have no sample.
+    """
+
+    rows: Rows
+    clusters: Rows
+    confidence: NDArray[np.float32]
+    number: int
+
+    def members(self) -> Iterator[tuple[int, Rows]]:
+        """Each cluster with the places of its samples, the most certain first."""
+        for cluster in range(self.number):
+            own = np.flatnonzero(self.clusters == cluster)
+            yield cluster, own[np.argsort(-self.confidence[own], kind="stable")]
+
+
+def views_of(assigned: Assigned, pictures: int) -> list[ClusterView]:
+    """The clusters with their `pictures` most and least certain samples each, none twice."""
+    found = []
+    for cluster, own in assigned.members():
+        most, fewest = own[:pictures], own[max(pictures, len(own) - pictures) :][::-1]
+        found.append(
+            ClusterView(
+                key=str(cluster),
+                size=len(own),
+                sure=float(assigned.confidence[own].mean()) if len(own) else 0.0,
+                certain=assigned.rows[most],
+                uncertain=assigned.rows[fewest],
+            )
+        )
+    return found
+
+
+def examined(assigned: Assigned, samples: int, seed: int) -> Rows:
+    """Places of up to `samples` samples to look at again, as many of each cluster, sorted."""
+    generator = np.random.default_rng(seed)
+    members = [own for _, own in assigned.members()]
+    each = max(1, samples // max(1, sum(map(bool, map(len, members)))))
+    return np.sort(np.concatenate([generator.permutation(own)[:each] for own in members]))
+
+
+def pairs_of(assigned: Assigned, places: Rows, probabilities: Tensor) -> list[Touching]:
+    """The pairs of clusters that touch most.
+
+    Args:
+        assigned: All samples.
+        places: Those that were looked at, as many of each cluster.
+        probabilities: Theirs, (m, k).
+    """
+    own, found = assigned.clusters[places], probabilities.double().numpy()
+    pairs = []
+    for a, b, share in _touching(own, found, np.ones(len(own))):
+        near = np.flatnonzero((own == a) | (own == b))
+        between = np.minimum(found[near, a], found[near, b])
+        rows = assigned.rows[places[near[np.argsort(-between, kind="stable")[:_BETWEEN]]]]
+        pairs.append(Touching(str(a), str(b), share, rows))
+    return pairs
+
+
+def _touching(
+    own: Rows, others: NDArray[np.float64], masses: NDArray[np.float64]
+) -> Iterator[tuple[int, int, float]]:
+    """The pairs of clusters that share most, and how much of the one that shares more.
+
+    Args:
+        own: Clusters (m,).
+        others: How far each may belong to every cluster, (m, k).
+        masses: Weights (m,) of the mean over a cluster.
+    """
+    sums = np.zeros((others.shape[1], others.shape[1]))
+    np.add.at(sums, own, others * masses[:, None])
+    sizes = np.bincount(own, weights=masses, minlength=len(sums))
+    means = sums / np.maximum(sizes, 1e-12)[:, None]
+    first, second = np.triu_indices(len(means), 1)
+    both = np.maximum(means, means.T)[first, second] * (np.minimum(sizes[first], sizes[second]) > 0)
+    for place in np.argsort(-both, kind="stable")[:_PAIRS]:
+        if both[place] >= _LEAST:
+            yield int(first[place]), int(second[place]), float(both[place])
+
+
+def add_halves(
+    views: Iterable[ClusterView], assigned: Assigned, places: Rows, embedding: Tensor, seed: int
+) -> None:
+    """Split each cluster by 2-means of the representations that were looked at.
+
+    Args:
+        views: The clusters.
+        assigned: All samples.
+        places: Those that were looked at.
+        embedding: Their representations, (m, d).
+        seed: Of k-means.
+    """
+    for view in views:
+        near = np.flatnonzero(assigned.clusters[places] == int(view.key))
+        points = embedding[torch.from_numpy(near)].float()
+        if len(points) < _FEWEST or bool((points == points[0]).all()):
+            continue
+        found = kmeans(points, 2, seed=seed, restarts=3)
+        first, second = found.centroids.double()
+        # As they are read back, so that a half here is that half in a prediction.
+        rounded = [float(f"{value:.7g}") for value in (second - first).tolist()]
+        direction = torch.tensor(rounded, dtype=torch.float64)
+        threshold = float((second.square().sum() - first.square().sum()) / 2)
+        beyond = (points.double() @ direction > threshold).numpy()
+        if beyond.all() or not beyond.any():
+            continue
+        view.plane = HalfPlane(rounded, threshold)
+        away = (points - found.centroids[found.assignments]).square().sum(dim=1).numpy()
+        for side, inside in (("a", ~beyond), ("b", beyond)):
+            rows = near[inside][np.argsort(away[inside], kind="stable")[:_BETWEEN]]
+            view.halves.append(
+                Half(view.key + side, float(inside.mean()), assigned.rows[places[rows]])
+            )
+
+
+@dataclass(frozen=True)
+class PrototypeMap:
+    """Prototypes of node-local data, whose samples nobody may look at.
+
+    Attributes:
+        places: (m, 2) in [0, 1], the two leading principal components.
+        radii: (m,), the roots of their shares of the samples, 1 for the largest.
+        clusters: The cluster of each, (m,).
+        sizes: Cluster to its number of samples and of prototypes.
+        pairs: The pairs of clusters that touch, by their prototypes' nearest neighbours.
+    """
+
+    places: NDArray[np.float64]
+    radii: NDArray[np.float64]
+    clusters: Rows
+    sizes: Mapping[str, tuple[int, int]]
+    pairs: list[Touching]
+
+
+def prototype_map(points: Tensor, counts: Tensor, clusters: Tensor, number: int) -> PrototypeMap:
+    """Where prototypes lie, and which clusters they say touch.
+
+    Args:
+        points: (m, d).
+        counts: Samples that each stands for, (m,).
+        clusters: The cluster of each, (m,).
+        number: Number of clusters.
+    """
+    values, masses, own = points.double().numpy(), counts.double().numpy(), clusters.numpy()
+    centred = values - np.average(values, axis=0, weights=masses)
+    _, _, axes = np.linalg.svd(centred * np.sqrt(masses)[:, None], full_matrices=False)
+    plane = np.zeros((len(values), 2))
+    plane[:, : min(2, len(axes))] = centred @ axes[:2].T
+    low, wide = plane.min(axis=0), max(np.ptp(plane, axis=0).max(), 1e-12)
+    near = torch.cdist(points.double(), points.double()).fill_diagonal_(torch.inf).argmin(dim=1)
+    found = _touching(own, np.eye(number)[own[near.numpy()]], masses)
+    sizes = np.bincount(own, weights=masses, minlength=number)
+    none, many = np.empty(0, np.int64), np.bincount(own, minlength=number)
+    return PrototypeMap(
+        places=(plane - low) / wide,
+        radii=np.sqrt(masses / masses.max()),
+        clusters=own,
+        sizes={str(k): (round(sizes[k]), int(many[k])) for k in range(number)},
+        # A single prototype has none but others as neighbours.
+        pairs=[Touching(str(a), str(b), share, none) for a, b, share in found if many.max() > 1],
+    )

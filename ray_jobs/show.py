@@ -1,0 +1,82 @@
+"""Look at a run's clusters, and merge, split and name them: `coterie show run=DIR`."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Annotated, Any
+
+from pydantic import Field, PositiveInt
+from rich.progress import track
+
+from coterie.commands.arguments import read_values
+from coterie.commands.changed_config import changed_config, check_changes
+from coterie.commands.help_text import command_help
+from coterie.commands.program import run_command, run_program
+from coterie.config.component import Component
+from coterie.config.loading import load_component
+from coterie.config.trust import Trust
+from coterie.tracking.formatting import display_path
+from coterie.tracking.paths import local_path, make_writable
+from coterie.tracking.run_directory import RunDirectory
+from coterie.tracking.terminal import Terminal
+
+
+class ShowConfig(Component):
+    """Which run to show."""
+
+    run: Annotated[str, Field(min_length=1)]
+    """The folder of a finished run."""
+    out: Annotated[str, Field(min_length=1)] | None = None
+    """The page; by default clusters.html in the run's folder."""
+    pictures: PositiveInt = 24
+    """Most certain pictures of each cluster, and as many of the least certain."""
+    samples: PositiveInt = 2000
+    """Samples that the model looks at again, to find pairs that touch and halves of clusters."""
+    trust: Trust = ()
+    """Packages that the run's config may import, besides Coterie's own."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Write the page of the run that the arguments name.
+
+    Returns:
+        The exit code: 0 done; 1 it cannot be written; 2 arguments, run or data refused.
+    """
+    return run_command(_show, arguments, _help)
+
+
+def _help(*arguments: str) -> str:
+    return command_help(
+        "Writes a page with each cluster's most and least certain pictures and the pairs of "
+        "clusters that touch, on which the data's owner merges, splits and names clusters; "
+        "`predict clusters=FILE` assigns by the file that it saves. Of node-local data it shows "
+        "prototypes. Keys of data can be changed, such as data.path.",
+        "usage: coterie show run=DIR [data.KEY=VALUE ...]",
+        ShowConfig,
+    )
+
+
+def _show(arguments: Sequence[str]) -> int:
+    changes = read_values(arguments)
+    keys = ShowConfig.model_fields
+    own = {key: changes.pop(key) for key in keys if key in changes}
+    check_changes(changes, keys)
+    options = load_component(ShowConfig, own)
+    directory = RunDirectory.open(options.run, key="run")
+    config = changed_config(directory, changes, options.trust)
+    # Imported here, so that a mistyped key is refused before PyTorch is imported.
+    from coterie.run.cluster_page import ClusterPage
+
+    page = directory.path / "clusters.html"
+    page = page if options.out is None else local_path("out", options.out)
+    make_writable("out" if options.out else "run", page.parent)
+    ClusterPage(directory, config, options.pictures, options.samples, _watched).write(page)
+    Terminal().print(display_path(page), soft_wrap=True, highlight=False)
+    return 0
+
+
+def _watched(items: Iterable[Any], total: int) -> Iterator[Any]:
+    """Pass items on, with a progress bar on stderr."""
+    yield from track(items, "looking", total=total, console=Terminal(stderr=True))
+
+
+if __name__ == "__main__":
+    run_program(main)

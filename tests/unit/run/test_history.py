@@ -1,0 +1,23 @@
+"""The curves of a run are found in its rows, whoever wrote them."""
+
+from coterie.run.history import curves_of
+
+PLACE = {"stage": "training", "phase": "training", "step": 0, "scope": "server", "seconds": 0.1}
+ROWS = [
+    {**PLACE, "round": 1, "loss": 2.0, "accuracy": 0.1, "bytes/up": 9, "participants": 3},
+    {**PLACE, "round": 1, "scope": "client", "client": 0, "loss": 9.0, "accuracy": 0.9},
+    {**PLACE, "round": 2, "loss": None, "clustering/acc": 0.5, "val/val_acc": 0.7, "epsilon": 1.0},
+    {"round": 2, "clustering/acc": 0.6, "knn/acc": 0.3, "seconds/total": 3.0},
+]
+
+
+def test_the_loss_the_scores_and_the_users_own_metrics_are_drawn():
+    curves, stages = curves_of(ROWS)
+    assert curves == {
+        "loss": [(1, 2.0)],
+        "acc": [(2, 0.5), (2, 0.6)],
+        "accuracy": [(1, 0.1)],
+        "val/val_acc": [(2, 0.7)],
+    }
+    assert stages == {"training": 1}
+    assert curves_of([]) == ({}, {})

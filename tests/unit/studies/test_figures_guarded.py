@@ -1,0 +1,33 @@
+"""A figure of a comparison that cannot be drawn is told; the tables and other figures are there."""
+
+import pytest
+
+from coterie.studies import report
+from coterie.studies.report import write_report
+from coterie.tracking.run_records import RunRecord
+
+
+def record(label, seed, data):
+    return RunRecord(
+        label=f"{label}_{data}",
+        seed=seed,
+        status="completed",
+        numbers={"clustering/acc": 0.5 + 0.1 * seed},
+        scores=("clustering/acc",),
+        rows=({"round": 1, "clustering/acc": 0.5}, {"round": 2, "clustering/acc": 0.6}),
+    )
+
+
+@pytest.mark.parametrize("figure", ["comparison_figure", "differences_figure"])
+def test_the_rest_of_a_report_is_written(tmp_path, monkeypatch, caplog, figure):
+    def fail(*_):
+        raise RuntimeError("no such glyph")
+
+    monkeypatch.setattr(report, figure, fail)
+    records = [record(label, seed, "digits") for label in "ab" for seed in range(2)]
+    _, files = write_report(records, tmp_path)
+    assert "the figure could not be drawn (no such glyph); all else goes on." in caplog.text
+    assert all(path.stat().st_size for path in files)
+    names = {path.name for path in files}
+    other = {"comparison_figure": "differences.png", "differences_figure": "round.png"}[figure]
+    assert {"table.md", "table.csv", "differences.csv", other} <= names
