@@ -111,24 +111,27 @@ def _leave_out(node: Any) -> list[Any]:
     No autoscaler, no log monitor, no dashboard; the driver says how long the start may take.
 
     Returns:
-        The nodes whose processes were started: one, once it is.
+        The node whose processes are started, once they are.
     """
-    started: list[Any] = []
-    start = node.start_ray_processes
+    nodes: list[Any] = []
+    begin, start = node.start_head_processes, node.start_ray_processes
+
+    def note(self: Any) -> None:
+        nodes.append(self)
+        begin(self)
 
     def wait(self: Any) -> None:
         start(self)
-        started.append(self)
         while True:
             with contextlib.suppress(RuntimeError):  # it has not registered yet
                 ray._private.services.get_node(self.gcs_address, self._node_id)
                 return
             time.sleep(_POLL_S)
 
-    node.start_ray_processes = wait
+    node.start_head_processes, node.start_ray_processes = note, wait
     node.start_monitor = node.start_log_monitor = lambda self: None
     node.start_api_server = lambda self, **options: None
-    return started
+    return nodes
 
 
 def _watch_start(folder: SessionFolder, ready: threading.Event, nodes: list[Any]) -> None:

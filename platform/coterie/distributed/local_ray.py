@@ -41,6 +41,7 @@ class LocalRay:
                 **os.environ,
                 "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
                 "RAY_TMPDIR": str(temp_folder()),
+                "RAY_gcs_server_port_wait_time_s": "3600",  # `wait` says how long
             },
             start_new_session=True,
         )
