@@ -139,7 +139,7 @@ REFUSED = [
     ),
     (
         "aggregation.learning_rate=0.1",
-        "aggregation.learning_rate=0.1: aggregation.optimizer=none takes no steps; choose momentum or adam, or leave it out.",
+        "aggregation.learning_rate=0.1: aggregation.optimizer=none takes no steps; choose momentum, adam, yogi or adagrad, or leave it out.",
     ),
     (
         "participation.availability_digest=ab",

@@ -15,7 +15,9 @@ _SCORES = ("acc", "nmi", "ari")
 _GROUPS = ("clustering", "test", "train", "local")
 _COUNTED = ("bytes", "items", "modelled_seconds", "seconds", "participants", "failures", "dropped")
 _NOT_OWN = {*RESERVED, *GROUPS, *_COUNTED, "absent", "stragglers", "epsilon", "loss"}
-"""First parts of the columns that no method reports."""
+"""First parts of the columns that no module reports."""
+_MODULES = ("training", "validation")
+"""Phases of a user's own module, whose every metric is drawn."""
 
 
 def read_history(metrics: Path, *, clients: bool = False) -> pa.Table:
@@ -47,15 +49,16 @@ def curves_of(rows: Iterable[Mapping[str, Any]]) -> tuple[dict[str, Curve], dict
     """Find the curves of a run in the rows of `metrics.jsonl`, those of single clients left out.
 
     Returns:
-        The loss, the scores of the first group that has any, and every metric that the method or a
-        user's module reports, by name; and each stage's first round.
+        The loss, the scores of the first group that has any, and every metric that a user's module
+        reports, by name; and each stage's first round.
     """
     own = [row for row in rows if row.get("scope") != "client"]
     columns = dict.fromkeys(name for row in own for name in row)
     groups = (g for g in _GROUPS if any(f"{g}/{score}" in columns for score in _SCORES))
     group = next(groups, _GROUPS[0])
     shown = {"loss": "loss", **{score: f"{group}/{score}" for score in _SCORES}}
-    shown |= {name: name for name in columns if name.partition("/")[0] not in _NOT_OWN}
+    told = dict.fromkeys(name for row in own if row.get("phase") in _MODULES for name in row)
+    shown |= {name: name for name in told if name.partition("/")[0] not in _NOT_OWN}
     stages: dict[str, int] = {}
     for row in own:
         if row.get("scope") == "server":

@@ -21,3 +21,5 @@ def test_the_loss_the_scores_and_the_users_own_metrics_are_drawn():
     }
     assert stages == {"training": 1}
     assert curves_of([]) == ({}, {})
+    terms = [{**ROWS[0], "phase": "local training", "entropy": 1.0}]  # of a method's loss
+    assert curves_of(terms)[0] == {"loss": [(1, 2.0)]}
