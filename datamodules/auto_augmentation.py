@@ -17,7 +17,7 @@ class Auto(AugmentationConfig):
 
     `VectorNoise` for vectors, `DigitsAugmentation` for grey images of up to 32 pixels (the shorter
     side counts), and `NaturalAugmentation` for all others. Larger grey images, such as X-rays, need
-    a choice of one's own: a flip may change what they show.
+    a choice of your own: a flip may change what they show.
     """
 
     def build(self, shape: tuple[int, ...]) -> nn.Module:
@@ -25,7 +25,7 @@ class Auto(AugmentationConfig):
         return self.choice(shape).build(shape)
 
     def choice(self, shape: tuple[int, ...]) -> AugmentationConfig:
-        """The config of the views for samples of this shape."""
+        """Return the config of the views for samples of this shape."""
         if len(shape) == 1:
             return VectorNoise()
         small = shape[0] == 1 and min(shape[1:]) <= _SMALL

@@ -121,10 +121,10 @@ class DataSet(LightningDataModule, Generic[ConfigT]):
             DataError: If it is missing (of what, where, how to get it) or unreadable.
         """
         if self._loaded is None:
-            self._loaded = self._read()
+            self._loaded = self._read_whole()
         return self._loaded
 
-    def _read(self) -> DataArrays:
+    def _read_whole(self) -> DataArrays:
         config = self.config
         if config.split == "test" and not self.has_test():
             raise DataError(f"data.split=test: {self.title} has no test set; use split=all.")

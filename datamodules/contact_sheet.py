@@ -54,7 +54,7 @@ def write_contact_sheet(
 def _chosen(
     source: Source, good: NDArray[np.int64], classes: Sequence[str]
 ) -> list[tuple[str, list[int]]]:
-    """A title and the rows of each line of the sheet."""
+    """Return a title and the rows of each line of the sheet."""
     if not len(good):
         return []
     if source.labels is None:

@@ -162,7 +162,7 @@ class CustomData(DataSet[PathConfigT]):
 def number_classes(
     values: Sequence[Any], name: str, classes: tuple[str, ...] | None = None
 ) -> tuple[Labels, tuple[str, ...]]:
-    """Number labels by the rank of their values.
+    """Enumerate labels by the rank of their values.
 
     None, NaN, empty text, -1 and "-1" are unknown. Whole numbers may be stored as decimals, as
     pandas does where one is missing; booleans are the classes False and True. Blanks around text do
@@ -223,7 +223,7 @@ def _alike(values: Sequence[Any], name: str) -> list[Any]:
 
 
 def number_owners(values: Sequence[Any], name: str) -> tuple[Indices, tuple[str, ...]]:
-    """Number clients by the rank of their names.
+    """Enumerate clients by the rank of their names.
 
     Args:
         values: Text or integers (n,).

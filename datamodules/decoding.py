@@ -138,7 +138,7 @@ class Decoded(NamedTuple):
 
 
 def read_content(picture: Picture, name: str) -> bytes:
-    """A picture's bytes.
+    """Return a picture's bytes.
 
     Raises:
         UnreadablePictureError: If it is missing, no regular file, empty, or cannot be opened.
@@ -188,7 +188,7 @@ def decode(picture: Picture, name: str, pixel_format: PixelFormat) -> Decoded:
 def level_range(
     picture: Picture, name: str, pixel_format: PixelFormat
 ) -> tuple[float, float, bool] | None:
-    """The lowest and highest level of a picture of more than 8 bits, and whether they are whole.
+    """Return the range of levels of a picture of more than 8 bits, and whether they are whole.
 
     None for DICOM, and for pictures of 8 bits.
 
@@ -208,7 +208,7 @@ def level_range(
 
 
 def _stored_levels(content: bytes, pixel_format: PixelFormat) -> NDArray[Any] | None:
-    """The numbers of a picture as they are stored; None if they have 8 bits."""
+    """Return the numbers of a picture as they are stored; None if they have 8 bits."""
     try:
         image = open_picture(content, max_pixels=pixel_format.max_pixels)
     except UnidentifiedImageError:
@@ -274,7 +274,7 @@ def _decoded(content: bytes, name: str, pixel_format: PixelFormat) -> Decoded:
 
 
 def _many(content: bytes, pixel_format: PixelFormat) -> Decoded:
-    """A TIFF of many channels, or of several deep ones."""
+    """Return a TIFF of many channels, or of several deep ones."""
     values = read_tiff(content, pixel_format.frame, pixel_format.max_pixels)
     bits = 8 * values.dtype.itemsize
     pixels, dark = eight_bits(values, bits, pixel_format.levels)
@@ -289,7 +289,7 @@ def _many(content: bytes, pixel_format: PixelFormat) -> Decoded:
 
 
 def _deep(image: Image.Image, content: bytes, pixel_format: PixelFormat, found: str) -> Decoded:
-    """A grey picture of more than 8 bits."""
+    """Return a grey picture of more than 8 bits."""
     values, bits = deep_levels(image, content, pixel_format.levels)
     # Compare before scaling: levels that differ in 16 bits may be equal in 8.
     clear = values == image.info.get("transparency", -1)
@@ -324,5 +324,5 @@ def _as_mode(image: Image.Image, pixel_format: PixelFormat, found: str) -> Decod
 
 
 def _ground(share: float, pixel_format: PixelFormat) -> Ground:
-    """What transparent pixels become in a picture that is transparent for this share."""
+    """Return what transparent pixels become in a picture that is transparent for this share."""
     return pixel_format.background or ("white" if share > 0.5 else "black")

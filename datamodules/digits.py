@@ -39,7 +39,7 @@ class Digits(ImageDataModule["Digits.Config"]):
         return source_from_arrays(images, data.target.astype(np.int64))
 
     def open_half(self, half: Half) -> Source:
-        """The fixed 80 % (train) or 20 % (test) of each class."""
+        """Return the fixed 80 % (train) or 20 % (test) of each class."""
         source = self.open_all()
         test = stratified_subset(
             load_digits().target, round(_TEST_SHARE * source.count), _SPLIT_SEED

@@ -65,7 +65,10 @@ def dirichlet(
 def _free_counts(
     sizes: NDArray[np.int64], clients: int, alpha: float, least: int, rng: np.random.Generator
 ) -> NDArray[np.int64]:
-    """Counts (clients, classes): each class is split at its cumulated Dirichlet proportions."""
+    """Return counts (clients, classes).
+
+    Each class is split at its cumulated Dirichlet proportions.
+    """
     for _ in range(_MAX_DRAWS):
         shares = rng.dirichlet(np.full(clients, alpha), size=len(sizes))
         cuts = np.rint(np.cumsum(shares, axis=1) * sizes[:, None]).astype(np.int64)
@@ -83,7 +86,7 @@ def _free_counts(
 def _equal_counts(
     sizes: NDArray[np.int64], clients: int, alpha: float, rng: np.random.Generator
 ) -> NDArray[np.int64]:
-    """Counts (clients, classes) with equal sums over classes (±1).
+    """Return counts (clients, classes) with equal sums over classes (±1).
 
     Each class's Dirichlet shares of the clients are scaled to equal clients and whole classes in
     turn, as in Orchestra's code. What rounding leaves goes to the largest counts, so that few
@@ -124,6 +127,6 @@ def _log_gamma_draws(
 
 
 def _log_sum(log: NDArray[np.float64], axis: int) -> NDArray[np.float64]:
-    """The log of Σ exp along an axis, which stays."""
+    """Return the log of Σ exp along an axis, which stays."""
     most = log.max(axis=axis, keepdims=True)
     return np.asarray(most + np.log(np.exp(log - most).sum(axis=axis, keepdims=True)))

@@ -41,7 +41,7 @@ class _Half(NamedTuple):
     names: Sequence[str]
 
     def row(self, number: int, vector: NDArray[np.float32]) -> Row:
-        """A sample as it is stored, by its name or else its number."""
+        """Return a sample as it is stored, by its name or else its number."""
         label = -1 if self.labels is None else int(self.labels[number])
         owner = -1 if self.owners is None else int(self.owners[number])
         return Row(vector, label, owner, self.names[number] if self.names else str(number))
@@ -105,7 +105,7 @@ class Embedder:
         write_index(folder, index)
 
     def _vectors(self, samples: Samples, rows: NDArray[np.int64]) -> Iterator[NDArray[np.float32]]:
-        """The embeddings of some rows, batch by batch."""
+        """Return the embeddings of some rows, batch by batch."""
         for start in range(0, len(rows), self.batch_size):
             batch = samples[rows[start : start + self.batch_size]]
             with torch.inference_mode():

@@ -59,7 +59,7 @@ class Fitting:
             DataError: If the model takes no pictures, or one is missing or unreadable.
         """
         decoded = self.readable(pictures, names)
-        refuse(list(decoded.bad.values()), len(pictures), "mend them or take them out")
+        refuse(list(decoded.bad.values()), len(pictures), "repair them or take them out")
         return decoded.images
 
     def readable(self, pictures: Sequence[Picture], names: Sequence[str]) -> DecodedPictures:

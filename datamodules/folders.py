@@ -179,7 +179,7 @@ def _find(search: PictureSearch, folders: Iterable[Path]) -> list[Path]:
 
 
 def _visible(folder: Path) -> list[Path]:
-    """The folders in a folder, but hidden ones and those of the system, sorted."""
+    """Return the folders in a folder, but hidden ones and those of the system, sorted."""
     return [
         path
         for path in sorted(folder.iterdir())

@@ -32,7 +32,7 @@ def _available() -> int:
 
 
 def _left(limit: Path, used: Path) -> int | None:
-    """What a limit leaves; files in the cache count as used, but make room."""
+    """Return what a limit leaves; files in the cache count as used, but make room."""
     try:
         return max(0, int(limit.read_text(encoding="ascii")) - int(used.read_text("ascii")))
     except (OSError, ValueError):  # there is none, or "max"

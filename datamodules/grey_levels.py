@@ -71,7 +71,7 @@ def _beyond(what: str, low: Any, high: Any) -> UnfitPictureError:
 
 
 def deep_levels(image: Image.Image, content: bytes, levels: Levels | None) -> tuple[Any, int]:
-    """The levels of a grey picture of more than 8 bits, and how many bits the file states."""
+    """Return the levels of a grey picture of more than 8 bits, and its number of bits."""
     values = np.asarray(image)
     # To native order: NumPy below 2.3 crashes where it compares other levels with -1.
     values = values.astype(values.dtype.newbyteorder("="), copy=False)
@@ -86,18 +86,18 @@ def white_is_zero(image: Image.Image) -> bool:
 
 
 def tiff_bits(image: Any) -> int:
-    """The number of bits of a sample of a TIFF."""
+    """Return the number of bits of a sample of a TIFF."""
     return tiff_tag(image, _TIFF_BITS, 1)
 
 
 def tiff_tag(image: Any, tag: int, default: int) -> int:
-    """A number in a TIFF's header."""
+    """Return a number in a TIFF's header."""
     value = image.tag_v2.get(tag, default)
     return int(value[0] if isinstance(value, tuple) else value)
 
 
 def _stated_bits(image: Image.Image, content: bytes) -> int:
-    """The number of bits of a grey level, as the file states it: 9 to 16."""
+    """Return the number of bits of a grey level, as the file states it: 9 to 16."""
     stated = 16
     if image.format == "TIFF":
         stated = tiff_tag(image, _TIFF_BITS, 16)
@@ -107,7 +107,7 @@ def _stated_bits(image: Image.Image, content: bytes) -> int:
 
 
 def _unscaled(values: NDArray[np.integer], content: bytes) -> NDArray[np.integer]:
-    """A PGM's levels as they are in the file, which Pillow scales to 16 bits."""
+    """Return a PGM's levels as they are in the file, which Pillow scales to 16 bits."""
     header = _PGM.match(content)
     largest = 65535 if header is None else int(header[1])
     found: NDArray[np.integer] = np.rint(values * (largest / 65535)).astype(np.int64)
@@ -115,7 +115,7 @@ def _unscaled(values: NDArray[np.integer], content: bytes) -> NDArray[np.integer
 
 
 def _png_chunks(content: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """The chunks of a PNG before its pixels."""
+    """Return the chunks of a PNG before its pixels."""
     place = 8
     while place + 8 <= len(content):
         length, kind = struct.unpack_from(">I4s", content, place)

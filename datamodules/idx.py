@@ -45,7 +45,7 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
 
 
 def _unzipped(path: Path) -> bytes:
-    """The content of a gzipped file, if it does not grow too much."""
+    """Return the content of a gzipped file, if it does not grow too much."""
     packed = path.stat().st_size
     with gzip.open(path) as file:
         content = file.read(most_from(packed) + 1)

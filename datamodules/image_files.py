@@ -118,7 +118,7 @@ class Tally:
             )
 
     def _ground(self, pixel_format: PixelFormat) -> str:
-        """What transparent pixels have become, as the end of a sentence."""
+        """Return what transparent pixels have become, as the end of a sentence."""
         alpha = any(name in ALPHA or name.endswith(TRANSPARENT) for name in self.converted)
         if not (self.grounds or alpha):
             return ""
@@ -231,7 +231,7 @@ def read_images(
             `pixel_format.size`.
     """
     decoded = decode_images(pictures, names, pixel_format)
-    refuse(list(decoded.bad.values()), len(pictures), "mend them or take them out")
+    refuse(list(decoded.bad.values()), len(pictures), "repair them or take them out")
     return decoded.images
 
 
@@ -274,7 +274,7 @@ def tell_skipped(bad: Sequence[UnreadablePictureError], count: int) -> None:
 def _first_readable(
     pictures: Sequence[Picture], names: Sequence[str], pixel_format: PixelFormat
 ) -> tuple[int, NDArray[np.uint8]]:
-    """The first picture that can be read: its row, and its pixels; none of no size."""
+    """Return the first picture that can be read: its row, and its pixels; none of no size."""
     for row, (picture, name) in enumerate(zip(pictures, names, strict=True)):
         try:
             return row, decode(picture, name, pixel_format).pixels

@@ -76,7 +76,7 @@ def import_data(data: DataSet[Any], out: Path, *, shard_bytes: int) -> dict[str,
         for folder in (*folders.values(), out):
             _discard(folder)
         count = len(bad) + sum(half.samples for half in found.values())
-        refuse(bad, count, "mend them", skip="" if nothing else "data.on_error=skip")
+        refuse(bad, count, "repair them", skip="" if nothing else "data.on_error=skip")
     if bad:
         with writing(out / SKIPPED) as temporary:
             write_skipped(temporary, [Unreadable(error.name, error.reason) for error in bad])

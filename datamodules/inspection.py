@@ -50,7 +50,7 @@ class Looked(NamedTuple):
     error: UnreadablePictureError | None = None
 
     def digest(self) -> bytes:
-        """A digest of the content as it is stored."""
+        """Return a digest of the content as it is stored."""
         sample = self.sample
         return sha256(sample if isinstance(sample, bytes) else sample.tobytes()).digest()
 

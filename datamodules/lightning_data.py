@@ -145,7 +145,7 @@ def _open_module(data: Any) -> Source:
 
 
 def _held_out(data: Any, hook: str, stage: str | None = None) -> Any:
-    """The loaders of a hook, after `setup(stage)`; None where the data module has none."""
+    """Return the loaders of a hook, after `setup(stage)`; None where the data module has none."""
     base = own_base(data, "LightningDataModule")
     if getattr(type(data), hook) is getattr(base, hook) and hook not in vars(data):
         return None
@@ -159,7 +159,10 @@ def _held_out(data: Any, hook: str, stage: str | None = None) -> Any:
 
 
 def _checked(loader: DataLoader[Any]) -> DataLoader[Any]:
-    """The loader, of a data set with rows; one that samples from a list of rows has these only."""
+    """Return the loader, of a data set with rows.
+
+    One that samples from a list of rows has these only.
+    """
     _check_length(loader.dataset)
     if not isinstance(loader.sampler, SubsetRandomSampler):
         return loader
@@ -216,7 +219,7 @@ def _column(values: Any, count: int) -> NDArray[Any] | None:
 
 
 def _class_in(sample: Any) -> Any:
-    """The class in a sample: of a mapping by its usual names, of a tuple the second part."""
+    """Return the class in a sample: of a mapping by its usual names, of a tuple the second part."""
     if isinstance(sample, Mapping):
         found = next((sample[key] for key in _KEYS if key in sample), None)
     else:
@@ -230,7 +233,7 @@ def _class_in(sample: Any) -> Any:
 def _numbered(
     every: Sequence[NDArray[Any] | None],
 ) -> tuple[NDArray[np.int64] | None, tuple[str, ...]]:
-    """Number the classes of all data sets by the rank of their values."""
+    """Enumerate the classes of all data sets by the rank of their values."""
     known = [labels for labels in every if labels is not None]
     if not known or len(known) < len(every):
         return None, ()

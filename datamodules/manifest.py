@@ -175,7 +175,7 @@ def _as_numbers(values: list[Any]) -> list[Any]:
 
 
 def _beside(folder: Any, value: str) -> Any:
-    """The file that a table names, also with a Windows path or accents of another form."""
+    """Return the file that a table names, also with a Windows path or accents of another form."""
     path = folder / value
     if not isinstance(path, Path) or (value.isascii() and "\\" not in value) or path.exists():
         return path
@@ -188,7 +188,7 @@ def _beside(folder: Any, value: str) -> Any:
 
 
 def _files(path: Path) -> tuple[Path, ...]:
-    """The files of a table.
+    """Return the files of a table.
 
     Raises:
         FileNotFoundError: If there are none.
@@ -233,7 +233,7 @@ def _description(path: Path) -> _Description:
 
 
 def _class_names(path: Path, column: str) -> tuple[str, ...]:
-    """The names of classes that Hugging Face `datasets` has stored, if any."""
+    """Return the names of classes that Hugging Face `datasets` has stored, if any."""
     if not (path / _FEATURES).is_file():
         return ()
     try:

@@ -121,18 +121,18 @@ class NPZ(CustomData["NPZ.Config"]):
                 f"data.path={self.path}: it has no array samples or x, but {self._content()}; name "
                 "the one to use as data.samples."
             )
-        array, where = self._read_array(name), f"{self.path}, array {name},"
+        array, where = self._read(name), f"{self.path}, array {name},"
         levels = self.config.levels
         as_samples(array[:0] if array.ndim else array, where, levels, array.shape)
         _check_range(array, where, levels)
         return Source(count=len(array), read=lambda rows: as_samples(array[rows], where, levels))
 
     def _values(self, key: str) -> tuple[list[Any] | None, str]:
-        """An array (n,) or (n, 1) as a list, if it exists, and its name in errors."""
+        """Return an array (n,) or (n, 1) as a list, if it exists, and its name in errors."""
         found = self._find(key)
         if found is None:
             return None, ""
-        array, name = self._read_array(found), f"{self.path}, array {found},"
+        array, name = self._read(found), f"{self.path}, array {found},"
         if array.ndim == 2 and array.shape[1] == 1:
             array = array[:, 0]
         if array.ndim != 1:
@@ -154,7 +154,7 @@ class NPZ(CustomData["NPZ.Config"]):
         shown = (name if name.isprintable() else ascii(name) for name in self._names())
         return f"the arrays {', '.join(shown)}" if self._names() else "no arrays"
 
-    def _read_array(self, name: str) -> NDArray[Any]:
+    def _read(self, name: str) -> NDArray[Any]:
         try:
             array = _mapped(self.path, name)
         except DAMAGE as error:
@@ -195,7 +195,7 @@ class NPZ(CustomData["NPZ.Config"]):
 
 
 def _mapped(path: Path, name: str) -> NDArray[Any]:
-    """An array of a file, memory-mapped unless it is compressed."""
+    """Return an array of a file, memory-mapped unless it is compressed."""
     if path.suffix == ".npy":
         found: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
         return found
@@ -272,7 +272,7 @@ def as_samples(
 
 
 def _channel_axis(shape: tuple[int, ...]) -> int | None:
-    """The axis of channels, 0 if there is none; None if it cannot be told."""
+    """Return the axis of channels, 0 if there is none; None if it cannot be told."""
     if len(shape) == 3:
         return 0
     before, height, width = shape[1:]

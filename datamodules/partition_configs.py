@@ -201,7 +201,7 @@ class Rest(FromFile):
     """
 
     def split(self, data: DataArrays, seed: int) -> list[Indices]:
-        """The remaining rows, as one client. The seed has no effect.
+        """Return the remaining rows, as one client. The seed has no effect.
 
         Raises:
             DataError: If the file does not fit the data, or no rows remain.

@@ -236,7 +236,7 @@ def client_groups(clients: int, groups: int) -> NDArray[np.int64]:
 def _spread_classes(
     classes: int, clients: int, k: int, rng: np.random.Generator
 ) -> list[NDArray[np.int64]]:
-    """The clients that hold each class, in random order."""
+    """Return the clients that hold each class, in random order."""
     held = np.zeros((clients, classes), dtype=bool)
     for client in rng.permutation(clients):
         # The k least-held classes, with random ties, keep the numbers of holders even.

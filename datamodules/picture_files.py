@@ -101,7 +101,7 @@ def check_pixels(pixels: int, most: int) -> None:
 
 
 def choose_frame(frames: int, frame: int | None, kind: str | None = None) -> int:
-    """The number of the frame to take.
+    """Return the number of the frame to take.
 
     Args:
         frames: How many there are.

@@ -132,7 +132,7 @@ def _walk(
 
 
 def _listing(folder: Any, others: Counter[str], litter: Counter[str]) -> Iterator[Any]:
-    """The pictures below a folder at a URL, by extension."""
+    """Return the pictures below a folder at a URL, by extension."""
     start = folder.path.rstrip("/") + "/"
     for name in folder.fs.find(start):
         inside = PurePosixPath(name.removeprefix(start))
@@ -148,19 +148,20 @@ def _listing(folder: Any, others: Counter[str], litter: Counter[str]) -> Iterato
 
 
 def _entries(folder: Path) -> list[os.DirEntry[str]]:
-    """The visible entries of a folder, sorted."""
+    """Return the visible entries of a folder, sorted."""
     try:
         with os.scandir(folder) as entries:
             visible = [entry for entry in entries if not entry.name.startswith(".")]
     except OSError as error:
         raise DataError(
-            f"{folder}: it cannot be listed ({error.strerror}); mend access, or take it out."
+            f"{folder}: it cannot be listed ({error.strerror}); change its permissions, or take "
+            "it out."
         ) from error
     return sorted(visible, key=lambda entry: entry.name)
 
 
 def _kind(entry: os.DirEntry[str]) -> str:
-    """What an entry is: "folder", "picture", or another kind, in words."""
+    """Return what an entry is: "folder", "picture", or another kind, in words."""
     try:
         if entry.is_dir():
             return "folder"

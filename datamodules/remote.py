@@ -24,7 +24,7 @@ def is_remote(path: str) -> bool:
 
 
 def remote_path(url: str) -> Any:
-    """A path at a URL, with the methods of `pathlib.Path`.
+    """Return a path at a URL, with the methods of `pathlib.Path`.
 
     Raises:
         DataError: If it is no URL of an object store, or the store's package is not installed.
@@ -61,7 +61,7 @@ def writing(path: Any) -> Iterator[Path]:
 
 
 def cached(path: Any, version: str) -> Path:
-    """A local copy of a remote file, fetched when it is first asked for.
+    """Return a local copy of a remote file, fetched when it is first asked for.
 
     Copies lie in COTERIE_CACHE, by default ~/.cache/coterie, and are kept; processes may ask for
     the same file at once.

@@ -120,14 +120,14 @@ def write_shard(folder: Path, number: int, rows: Sequence[Row]) -> ShardEntry:
 
 
 def entry_of(path: Path, number: int, rows: int) -> ShardEntry:
-    """The index's entry for a shard that lies at a path for now."""
+    """Return the index's entry for a shard that lies at a path for now."""
     with path.open("rb") as file:
         digest = file_digest(file, "sha256").hexdigest()
     return ShardEntry(file=shard_name(number), rows=rows, digest=digest)
 
 
 def shard_name(number: int) -> str:
-    """The file of a shard, counted from 0."""
+    """Return the file of a shard, counted from 0."""
     return f"shard-{number:05d}.arrow"
 
 
@@ -139,7 +139,7 @@ def write_index(folder: Path, index: ShardIndex) -> None:
 
 
 def _schema(index: ShardIndex) -> pa.Schema:
-    """The columns of every shard."""
+    """Return the columns of every shard."""
     width = None if index.shape is None else index.shape[0]
     vectors = index.kind == "vectors"
     sample = pa.list_(pa.float32(), width) if vectors else pa.large_binary()
@@ -202,7 +202,7 @@ class ShardFiles:
         return self._ends[-1]
 
     def pictures(self, rows: Indices) -> list[bytes]:
-        """The pictures of some rows, encoded as they were.
+        """Return the pictures of some rows, encoded as they were.
 
         Raises:
             DataError: If a shard is missing or damaged.
@@ -210,7 +210,7 @@ class ShardFiles:
         return [self._shard(shard)["sample"][place].as_py() for shard, place in self._places(rows)]
 
     def vectors(self, rows: Indices) -> NDArray[np.float32]:
-        """The vectors of some rows (m, features).
+        """Return the vectors of some rows (m, features).
 
         Raises:
             DataError: If a shard is missing or damaged.
@@ -222,11 +222,11 @@ class ShardFiles:
         return found
 
     def names(self, rows: Indices) -> list[str]:
-        """What some rows are called."""
+        """Return what some rows are called."""
         return [self._shard(shard)["name"][place].as_py() for shard, place in self._places(rows)]
 
     def numbers(self, column: Literal["label", "client"]) -> NDArray[np.int64]:
-        """A column of numbers of all rows (n,).
+        """Return a column of numbers of all rows (n,).
 
         Raises:
             DataError: If a number is out of the range of its names.

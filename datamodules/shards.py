@@ -70,7 +70,7 @@ class Shards(CustomData["Shards.Config"]):
 
 
 def _tally(index: ShardIndex, config: PicturesConfig) -> Tally:
-    """What happens to the pictures, as far as the index tells."""
+    """Return what happens to the pictures, as far as the index tells."""
     converted = Counter({mode: count for mode, count in index.modes.items() if mode != config.mode})
     square = isinstance(config.size, int) or (config.size and config.size[0] == config.size[1])
     return Tally(

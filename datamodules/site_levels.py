@@ -26,7 +26,7 @@ _BITS = range(8, 17)
 def measured_levels(
     pictures: Sequence[Picture], names: Sequence[str], pixel_format: PixelFormat
 ) -> Levels | None:
-    """What is black and white in pictures of one site.
+    """Return what is black and white in pictures of one site.
 
     Of whole numbers it is 0 and the largest that as many bits hold as the site uses; of others
     their range.

@@ -128,7 +128,7 @@ class Source:
             refuse(
                 errors,
                 self.count,
-                "mend them or take them out (coterie check_data lists all)",
+                "repair them or take them out (coterie check_data lists all)",
                 skip="data.on_error=skip",
             )
         tell_skipped(errors, self.count)
@@ -137,7 +137,7 @@ class Source:
         return replace(self.rows(good), skipped=(*self.skipped, *skipped))
 
     def stream(self) -> StreamedSamples:
-        """The samples as an array that is read when it is indexed."""
+        """Return the samples as an array that is read when it is indexed."""
         first = self.read(np.zeros(1, dtype=np.int64))
         return StreamedSamples(
             shape=(self.count, *first.shape[1:]), dtype=first.dtype, read=self.read

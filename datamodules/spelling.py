@@ -15,7 +15,7 @@ _logger = logging.getLogger(__name__)
 
 
 def spelled(name: str) -> str:
-    """The name in NFC, and what is no UTF-8 as escapes; it can always be written."""
+    """Return the name in NFC, and what is no UTF-8 as escapes; it can always be written."""
     if name.isascii():
         return name
     try:

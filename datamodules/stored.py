@@ -122,7 +122,7 @@ class StoredTable:
         return self._ends[-1]
 
     def column(self, name: str) -> Any:
-        """A whole column, of the type that the first file gives it."""
+        """Return a whole column, of the type that the first file gives it."""
         chunks, kind = list[Any](), self.schema.field(name).type
         for number in range(len(self.files)):
             with self._reading(number):

@@ -137,7 +137,7 @@ def _picture_batches(
         decoded = fitting.readable(pictures, shown)
         bad += decoded.bad.values()
         if bad and (on_error == "refuse" or len(bad) == count):
-            refuse(bad, count, "mend them or take them out", skip="on_error=skip")
+            refuse(bad, count, "repair them or take them out", skip="on_error=skip")
         good = tuple(name for row, name in enumerate(names) if row not in decoded.bad)
         if good:
             yield SampleBatch(decoded.images, good)

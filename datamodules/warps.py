@@ -43,7 +43,7 @@ class Warp(nn.Module):
         return views
 
     def _sampled(self, images: Tensor, matrix: Tensor) -> Tensor:
-        """What `warp_perspective` gives for affine matrices (n, 3, 3), in half the time."""
+        """Return what `warp_perspective` gives for affine matrices (n, 3, 3), in half the time."""
         to_unit, to_pixels = self._unit(images)
         # Not `inv`, which waits for a GPU to say whether there is an inverse.
         back = to_unit @ torch.linalg.inv_ex(matrix).inverse @ to_pixels

@@ -82,7 +82,7 @@ class WebDataset(CustomData["WebDataset.Config"]):
             yield (*picture, label)
 
     def _members(self, path: Path) -> Iterator[tuple[tarfile.TarInfo, bytes | None]]:
-        """The regular files of a tar file, with the content of labels."""
+        """Return the regular files of a tar file, with the content of labels."""
         try:
             with (
                 path.open("rb") as file,
@@ -114,7 +114,7 @@ class _Headers:
         self._file, self.seek, self.tell = file, file.seek, file.tell
 
     def read(self, size: int) -> bytes:
-        """The next bytes.
+        """Return the next bytes.
 
         Raises:
             tarfile.ReadError: If they are more than those of a header.
@@ -126,7 +126,7 @@ class _Headers:
 
 
 def _split(name: str) -> tuple[str, str]:
-    """A member's key and extension: up to, and from, the first dot of the file's name."""
+    """Return a member's key and extension: up to, and from, the first dot of the file's name."""
     path = PurePosixPath(name)
     stem, _, extension = path.name.partition(".")
     return str(path.parent / stem), extension.lower()

@@ -76,7 +76,10 @@ class Averaging(Method, Generic[ConfigT, ModuleT]):
         """The role of every entry of its state; what is averaged is sent in each round."""
 
     def init(self, sizes: Mapping[int, int], seed: int) -> ServerState:
-        """A freshly initialised global model; slots without parameters are never sent back."""
+        """Return a freshly initialised global model.
+
+        Slots without parameters are never sent back.
+        """
         with seeded(seed):
             module = self.build()
         self.roles.check(module)
@@ -86,7 +89,7 @@ class Averaging(Method, Generic[ConfigT, ModuleT]):
         return ServerState(slots=slots, metadata={"fixed": [*fixed]} if fixed else {})
 
     def next(self, server: ServerState) -> Phase | None:
-        """The next round."""
+        """Return the next round."""
         if server.round >= self.rounds:
             return None
         down, fixed = self.roles.averaged, server.metadata.get("fixed")
@@ -125,14 +128,14 @@ class Averaging(Method, Generic[ConfigT, ModuleT]):
         return None
 
     def global_module(self, server: ServerState) -> ModuleT:
-        """The module with the server's values."""
+        """Return the module with the server's values."""
         module = blank(self.build)
         load_slots(module, {slot: server.slots[slot] for slot in self.roles.averaged})
         return module
 
 
 def scaled_rate(rate: float, participation: float, base: float | None) -> float:
-    """The learning rate η √(ρ_new / ρ) for a participation that it was not tuned for.
+    """Return the learning rate η √(ρ_new / ρ) for a participation that it was not tuned for.
 
     Orchestra (Lubana et al., 2022), appendix C.4, after Charles et al. (2021).
     """

@@ -69,7 +69,7 @@ class Bootstrap(TwoViewsPredicted):
         return self.logged({"loss": loss})
 
     def predict(self, view: Tensor) -> Tensor:
-        """What the online network predicts of the target's projections of the other view."""
+        """Return what the online network predicts of the target's projections of the other view."""
         predicted: Tensor = self.predictor(self.online(view))
         return predicted
 
@@ -96,7 +96,7 @@ class BYOL(PredictedPretraining[BYOLConfig, Bootstrap]):
         """BYOL's configuration, as CP-CFL pretrains with it."""
 
     def build(self) -> Bootstrap:
-        """The networks and their loss."""
+        """Return the networks and their loss."""
         return Bootstrap(self._config, self._task)
 
     @property
@@ -107,7 +107,7 @@ class BYOL(PredictedPretraining[BYOLConfig, Bootstrap]):
         return StateRoles(*ONLINE, PREDICTOR, KEPT_TARGET if kept else averaged)
 
     def restore(self, module: Bootstrap, kept: Tensors) -> None:
-        """The target starts as the global online network; later it is the client's own."""
+        """Set the target: at first the global online network, later the client's own."""
         if self._config.target_network == "kept":
             module.start_target()
         super().restore(module, kept)

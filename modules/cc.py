@@ -65,7 +65,7 @@ class ContrastiveClustering(ViewPairs):
 
     @gradient_cached
     def training_step(self, views: Views, batch_idx: int) -> Terms:
-        """The loss of one batch of view pairs, and its terms."""
+        """Return the loss of one batch of view pairs, and its terms."""
         (z_a, c_a), (z_b, c_b) = (through(self.project, view) for view in views)
         entropy = cluster_entropy(c_a) + cluster_entropy(c_b)
         instance, cluster = cc_terms(self.config, (z_a, z_b), (c_a, c_b))
@@ -83,7 +83,7 @@ class ContrastiveClustering(ViewPairs):
 def cc_terms(
     config: CCConfig, z: tuple[Tensor, Tensor], c: tuple[Tensor, Tensor]
 ) -> tuple[Tensor, Tensor]:
-    """The contrastive terms at instance and at cluster level, before the entropy.
+    """Return the contrastive terms at instance and at cluster level, before the entropy.
 
     Args:
         config: The form and the temperatures.
@@ -124,11 +124,11 @@ class CC(Averaging[CCConfig, ContrastiveClustering]):
         """Samples a batch, n."""
 
     def build(self) -> ContrastiveClustering:
-        """The network and its loss."""
+        """Return the network and its loss."""
         return ContrastiveClustering(self._config, self._task)
 
     def model_for(self, server: ServerState, client: int | None) -> Clusterer:
-        """The global encoder and cluster projector."""
+        """Return the global encoder and cluster projector."""
         online = self.global_module(server).online
         return Clusterer(online.encoder, online.cluster)
 

@@ -74,11 +74,11 @@ class _MinesCentroids(Method):
         self.rounds = schedule.rounds
 
     def build(self) -> ClusterSiamese:
-        """The networks and the loss of the first stage."""
+        """Return the networks and the loss of the first stage."""
         return self._module(self._schedule.at(1) or "samples")
 
     def init(self, sizes: Mapping[int, int], seed: int) -> ServerState:
-        """A freshly initialised global network.
+        """Return a freshly initialised global network.
 
         Raises:
             ConfigError: If a client has fewer samples than clusters, or `alone` is no client.
@@ -100,7 +100,7 @@ class _MinesCentroids(Method):
         return ServerState(slots=ROLES.slots(module, NETWORKS), metadata={"seed": seed})
 
     def next(self, server: ServerState) -> Phase | None:
-        """The next round of the current stage.
+        """Return the next round of the current stage.
 
         Stage "clusters" starts with a phase that finds centroids. If nobody takes part in it, the
         phase is repeated once, and then the round ends.
@@ -173,7 +173,7 @@ class _MinesCentroids(Method):
         return server.advance(phase, slots)
 
     def model_for(self, server: ServerState, client: int | None) -> Clusterer:
-        """The global encoder, with the global centroids once there are any.
+        """Return the global encoder, with the global centroids once there are any.
 
         Before that, under `metric=cosine`, representations have unit length, for the evaluation's
         k-means.
@@ -198,7 +198,7 @@ class _MinesCentroids(Method):
         return ClusterSiamese(self._config, self._task, stage, self._pairs)
 
     def _mine(self, client: Client, module: ClusterSiamese) -> Outcome:
-        """The client's own k centroids, in the latent space of its own network (line 11).
+        """Return the client's own k centroids, in the latent space of its own network (line 11).
 
         A client that has fewer samples than the task's k-anonymity for each does not send those of
         fewer.

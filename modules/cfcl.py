@@ -74,7 +74,7 @@ class CFCL(Method):
         self.rounds = len(self._timeline)
 
     def init(self, sizes: Mapping[int, int], seed: int) -> ServerState:
-        """A fresh encoder, the graph of devices, and the seed of their batches.
+        """Return a fresh encoder, the graph of devices, and the seed of their batches.
 
         Raises:
             ConfigError: If the encoder is frozen, or options do not fit each other.
@@ -97,7 +97,7 @@ class CFCL(Method):
         return ServerState(slots={MODEL: ROLES.slot(module, MODEL), SETUP: setup})
 
     def next(self, server: ServerState) -> Phase | None:
-        """The next event; a round ends with its aggregation."""
+        """Return the next event; a round ends with its aggregation."""
         if server.round >= self.rounds:
             return None
         event = self._timeline[server.round][server.step]
@@ -143,17 +143,17 @@ class CFCL(Method):
         return Outcome(state=device.tensors(), peer_messages=peer_messages)
 
     def model_for(self, server: ServerState, client: int | None) -> Clusterer:
-        """The global encoder."""
+        """Return the global encoder."""
         module = blank(self.build)
         load_tensors(module, server.slots[MODEL])
         return Clusterer(module.encoder)
 
     def build(self) -> TripletModel:
-        """The encoder and its loss."""
+        """Return the encoder and its loss."""
         return TripletModel(self._config, self._task)
 
     def _message_keys(self, event: Event) -> frozenset[str]:
-        """The keys of the messages that devices may send each other in an event."""
+        """Return the keys of the messages that devices may send each other in an event."""
         reserve, pulled = (keys[self._config.sends_embeddings] for keys in (RESERVE, PULLED))
         late = {reserve} if self._config.pushes_late else set()
         return frozenset({"push": {reserve}, "pull": {pulled} | late}.get(event.kind, ()))
@@ -170,7 +170,7 @@ class CFCL(Method):
         return specs
 
     def _most_received(self, server: ServerState) -> int:
-        """The most samples that a device trains on beside its own."""
+        """Return the most samples that a device trains on beside its own."""
         if self._config.sends_embeddings:
             return 0
         ends = server.slots[SETUP]["edges"].flatten()
@@ -229,7 +229,7 @@ class CFCL(Method):
         return {"proximity": proximity(self._config, client, module.encoder, received, seed)}
 
     def _local(self, client: Client, device: Device, event: Event) -> Local:
-        """Samples join the device's own; embeddings join the loss."""
+        """Add samples to the device's own, embeddings to the loss."""
         received: Tensor | None = device.received
         if received is None or self._config.sends_embeddings:
             return Local(
@@ -242,7 +242,7 @@ class CFCL(Method):
         return Local(data=client.data.joined(received), step=event.step, adam=device.adam)
 
     def _send_up(self, device: Device, phase: Phase, unit: int) -> Outcome:
-        """The device's model, unless it took no step since the last aggregation.
+        """Return the device's model, unless it took no step since the last aggregation.
 
         Its weight in the server's mean, eq. (5), is the size of its training set, summed over the
         steps.
@@ -261,7 +261,7 @@ def _pairs(edges: Tensor) -> Edges:
 
 
 def weight_unit(samples: int, steps: int, devices: int) -> int:
-    """The unit of weights, 1 except for huge data: exact sums hold weights up to 2²³.
+    """Return the unit of weights, 1 except for huge data: exact sums hold weights up to 2²³.
 
     Args:
         samples: All devices' samples, and the most that they can have received.

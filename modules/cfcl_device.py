@@ -92,7 +92,7 @@ class Device:
         )
 
     def tensors(self) -> dict[str, Tensor]:
-        """The state to keep, by name."""
+        """Return the state to keep, by name."""
         named = {
             "counts": torch.tensor([self.round, self.exposure]),
             "margin": torch.tensor(self.margin, dtype=torch.float64),
@@ -151,7 +151,10 @@ class Sender:
         return dict.fromkeys(self.neighbours, message)
 
     def pull(self) -> PeerMessages:
-        """What each neighbour pulls from this device; the device drops its own earlier pulls."""
+        """Return what each neighbour pulls from this device.
+
+        The device drops its own earlier pulls.
+        """
         self.device.pulled = {}
         if self.config.pull_size == 0:
             return {}
@@ -188,7 +191,7 @@ class Sender:
         return self._embed(self.local, self._samples)
 
     def _choose(self, receiver: int) -> Tensor:
-        """The positions of the candidates that a neighbour gets."""
+        """Return the positions of the candidates that a neighbour gets."""
         exchange, count = self.config.exchange, len(self._samples)
         stream = self._stream("draw", receiver)
         if exchange == "kmeans":
@@ -243,7 +246,7 @@ class Sender:
         )
 
     def _mean_radius(self) -> float:
-        """The mean squared radius of this device's clusters, embedded by the last global model."""
+        """Return the mean squared radius of this device's clusters under the last global model."""
         shared = self.config.importance == "global"
         labels = self._labels if shared else self._clusters(self._embeddings, "radius")
         return mean_squared_radius(self._embeddings, labels)

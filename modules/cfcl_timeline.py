@@ -175,7 +175,7 @@ class Event:
 
 
 def timeline(config: CFCLConfig) -> tuple[tuple[Event, ...], ...]:
-    """The events of each round, in order; a round ends with its aggregation."""
+    """Return the events of each round, in order; a round ends with its aggregation."""
     rounds: list[tuple[Event, ...]] = []
     events = _beforehand(config)
     begun = 1

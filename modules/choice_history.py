@@ -16,7 +16,10 @@ ABSENT = -1
 def remember(
     server: ServerState, round_: int, gathered: Mapping[int, Tensors], clients: int
 ) -> dict[str, Json]:
-    """The history with this round's choices added; metadata, round to one entry per client."""
+    """Return the history with this round's choices added.
+
+    Metadata, round to one entry per client.
+    """
     row: list[Json] = [ABSENT] * clients
     for client, tensors in gathered.items():
         row[client] = int(tensors["choice"])
@@ -43,13 +46,13 @@ def latest_choices(server: ServerState, after: int) -> dict[int, int]:
 
 
 def favourite(choices: Iterable[int]) -> int:
-    """The model that most clients chose, ties to the lowest index; 0 without choices."""
+    """Return the model that most clients chose, ties to the lowest index; 0 without choices."""
     counts = Counter(choices)
     return min(counts, key=lambda n: (-counts[n], n), default=0)
 
 
 def smallest_share(choices: Collection[int], models: int) -> float:
-    """The share of the clients that chose the least chosen model."""
+    """Return the share of the clients that chose the least chosen model."""
     counts = Counter(choices)
     return min(counts[n] for n in range(models)) / max(1, len(choices))
 

@@ -110,12 +110,12 @@ class Classification(ClientModule):
         return views.to(self.dtype), batch["labels"]
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Terms:
-        """The cross-entropy of one batch of views and classes."""
+        """Return the cross-entropy of one batch of views and classes."""
         views, labels = batch
         return self.logged({"loss": cross_entropy(self.classifier(self.encoder(views)), labels)})
 
     def clusterer(self) -> Clusterer:
-        """Encoder and head; the probabilities are those of the classes."""
+        """Return the encoder and the head; the probabilities are those of the classes."""
         probabilities = nn.Sequential(self.classifier, nn.Softmax(dim=1))
         return Clusterer(self.encoder, probabilities, classifies=True)
 

@@ -172,7 +172,7 @@ class Concord(OnViews):
             self.rounds = self._noisy.rounds
 
     def init(self, sizes: Mapping[int, int], seed: int) -> ServerState:
-        """The encoder, and no sums yet."""
+        """Return the encoder, and no sums yet."""
         server, samples = super().init(sizes, seed), sum(sizes.values())
         if self._noisy is not None:
             return with_slots(server, {MOMENTS: self._noisy.start(self._task.features)})
@@ -203,7 +203,10 @@ class Concord(OnViews):
         )
 
     def _bounds(self, name: str, server: ServerState) -> dict[str, Bounds]:
-        """What a sample adds to a phase's sums; after the first, samples are unit vectors."""
+        """Return what a sample adds to a phase's sums.
+
+        After the first, samples are unit vectors.
+        """
         if name == MOMENTS:
             return self._moment_bounds()
         width = server.slots[PROJECTION]["directions"].shape[1]
@@ -223,7 +226,7 @@ class Concord(OnViews):
         return {PRODUCTS: Bounds(highest=largest**2), TARGETS: rows}
 
     def client(self, client: Client, phase: Phase, slots: Slots) -> Outcome:
-        """The client's sums. Its projected samples stay with it from task to task."""
+        """Return the client's sums. Its projected samples stay with it from task to task."""
         if self._noisy is not None:
             return self._noisy.client(client, phase, slots, partial(self._embedded, client, slots))
         if phase.name == MOMENTS:
@@ -277,7 +280,10 @@ class Concord(OnViews):
         return moved(sums, generator)
 
     def group_sizes(self, sums: Slots) -> Mapping[str, Tensor]:
-        """The samples of each cluster; for the labels, whose φ begins with 1, the first row."""
+        """Return the samples of each cluster.
+
+        For the labels, whose φ begins with 1, the first row.
+        """
         if self._noisy is not None:
             return self._noisy.group_sizes(sums)
         if LABELS in sums:
@@ -287,7 +293,7 @@ class Concord(OnViews):
         return {SUMS: torch.cat([s[:, -1] for s in sums[SUMS].values()])} if SUMS in sums else {}
 
     def model_for(self, server: ServerState, client: int | None) -> Clusterer:
-        """The encoder, with projection and prototypes once there are any."""
+        """Return the encoder, with projection and prototypes once there are any."""
         model = super().model_for(server, client)
         if OWN in server.slots and bool(server.slots[OWN][WEIGHTS].any()):
             project_in(model, server, WIDE)
@@ -303,7 +309,7 @@ class Concord(OnViews):
         return model
 
     def _projected(self, server: ServerState, phase: Phase, sums: Tensors) -> ServerState:
-        """The projection, and centroids drawn from the samples' moments."""
+        """Return the projection, and centroids drawn from the samples' moments."""
         moments = moments_of(sums)
         within = sums[WARPED] / (4 * moments.count) if WARPED in sums else None
         mean = on_lattice(moments.mean)
@@ -326,7 +332,7 @@ class Concord(OnViews):
     def _clustered(
         self, server: ServerState, phase: Phase, starts: Mapping[str, ClusterSums]
     ) -> ServerState:
-        """The prototypes of the start whose clusters are most alike in size, and these clusters.
+        """Return the prototypes of the start with the evenest clusters, and these clusters.
 
         If nobody gives their number, it is the first start's.
 
@@ -346,7 +352,7 @@ class Concord(OnViews):
     def _cut(
         self, server: ServerState, sums: ClusterSums, clusters: int | None
     ) -> PrototypeClusters:
-        """The prototypes of one start and their clusters."""
+        """Return the prototypes of one start and their clusters."""
         kept = sums.counts >= self._config.minimum
         return cluster_prototypes(
             on_lattice(sums.means[kept]),
@@ -358,7 +364,7 @@ class Concord(OnViews):
         )
 
     def _labelled(self, server: ServerState, phase: Phase, sums: Tensors) -> ServerState:
-        """The partition with the wider margin: its quadrics, or the start of its linear classifier.
+        """Return the partition with the wider margin: quadrics, or a linear classifier's start.
 
         Quadrics count if they agree with the prototypes that their labels come from.
         """
@@ -388,7 +394,7 @@ def growth(prototypes: int) -> Schedule[int]:
 def _with_centroids(
     server: ServerState, phase: Phase, centroids: Mapping[str, Int32[Tensor, "k c"]]
 ) -> ServerState:
-    """The state with each start's next centroids, and room for their sums."""
+    """Return the state with each start's next centroids, and room for their sums."""
     zeros = {
         start: torch.zeros(len(one), one.shape[1] + 2, dtype=torch.float64)
         for start, one in centroids.items()

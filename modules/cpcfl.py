@@ -145,7 +145,7 @@ class CPCFL(Method):
         self.rounds = config.rounds
 
     def init(self, sizes: Mapping[int, int], seed: int) -> ServerState:
-        """The pool; model 0 is FedAvg's initial model."""
+        """Return the pool; model 0 is FedAvg's initial model."""
         check_pool(self._config, len(sizes))
         metadata: dict[str, Json] = {
             "seed": seed,
@@ -161,7 +161,7 @@ class CPCFL(Method):
         )
 
     def next(self, server: ServerState) -> Phase | None:
-        """A round of exploration or of exploitation."""
+        """Return a round of exploration or of exploitation."""
         config, done = self._config, server.round - server.whole("began")
         if done >= config.rounds:
             return None
@@ -234,7 +234,10 @@ class CPCFL(Method):
         return latest_choices(server, after=server.whole("began"))
 
     def model_for(self, server: ServerState, client: int | None) -> Clusterer:
-        """The model that a client chose last; otherwise the one that most clients chose last."""
+        """Return the model that a client chose last.
+
+        Otherwise the one that most clients chose last.
+        """
         chosen = self.members(server)
         choice = favourite(chosen.values()) if client is None else chosen.get(client)
         choice = favourite(chosen.values()) if choice is None else choice
@@ -244,7 +247,7 @@ class CPCFL(Method):
         return module.clusterer()
 
     def build(self) -> Classification:
-        """The classifier and its loss."""
+        """Return the classifier and its loss."""
         return Classification(self._config, self._task)
 
     def _pool(self, seed: int) -> Slots:
@@ -274,7 +277,7 @@ class CPCFL(Method):
         return self._config.encoder_epochs == 0 or server.metadata["fixed_encoder"] is True
 
     def _restarted(self, server: ServerState) -> ServerState:
-        """The state with other random models, and rounds counted from here."""
+        """Return the state with other random models, and rounds counted from here."""
         count = server.whole("restarts") + 1
         pool = self._pool(derive_seed(server.whole("seed"), "restart", count))
         metadata: dict[str, Json] = {"restarts": count, "began": server.round}
@@ -310,7 +313,7 @@ def chosen_at_random(models: int, seed: int) -> int:
 
 
 def chosen_by_loss(client: Client, models: Iterable[nn.Module]) -> int:
-    """The model with the lowest mean cross-entropy on the client's data, CP-CFL's eq. (5).
+    """Return the model with the lowest mean cross-entropy on the client's data, CP-CFL's eq. (5).
 
     Models see the samples without augmentation, in eval mode. Of equal losses the lowest index
     wins; a loss that is not a number counts as infinite.
@@ -359,7 +362,7 @@ def has_failed(server: ServerState, config: CPCFLConfig) -> bool:
 
 
 def _by_loss_after(server: ServerState, config: CPCFLConfig) -> int:
-    """The last round of exploration of the current pool."""
+    """Return the last round of exploration of the current pool."""
     return server.whole("began") + config.explore_rounds
 
 

@@ -45,11 +45,14 @@ class CrossCorrelation(SharedViews):
         self.to(task.dtype)
 
     def measure(self, u: Tensor, v: Tensor) -> Tensors:
-        """The five means."""
+        """Return the five means."""
         return pair_statistics(u, v)
 
     def loss(self, u: Tensor, v: Tensor) -> Tensor:
-        """The cross-correlation loss; of the batch alone before anyone has sent statistics."""
+        """Return the cross-correlation loss.
+
+        Of the batch alone before anyone has sent statistics.
+        """
         own, shared = pair_statistics(u, v), self.shared()
         if any(bool(value.any()) for value in shared.values()):
             own = corrected(own, shared)
@@ -66,7 +69,7 @@ class DCCO(SharedStatistics["DCCO.Config", CrossCorrelation]):
         """DCCO's configuration."""
 
     def build(self) -> CrossCorrelation:
-        """The network and its loss."""
+        """Return the network and its loss."""
         return CrossCorrelation(self._config, self._task)
 
     def plan(self, phase: Phase, seed: int) -> Plan:
@@ -74,5 +77,5 @@ class DCCO(SharedStatistics["DCCO.Config", CrossCorrelation]):
         return Plan(batch_size=self._config.batch_size, steps=1, seed=seed)
 
     def weight(self, client: Client) -> int:
-        """The samples of the batch."""
+        """Return the samples of the batch."""
         return min(len(client.data), self._config.batch_size)

@@ -60,11 +60,11 @@ class OnExactSums(OnEncoder):
     widest: ClassVar[float] = float("inf")
 
     def init(self, sizes: Mapping[int, int], seed: int) -> ServerState:
-        """The encoder as it is built, and no sums yet."""
+        """Return the encoder as it is built, and no sums yet."""
         return with_slots(super().init(sizes, seed), {MOMENTS: self._no_moments()})
 
     def _moment_bounds(self) -> dict[str, Bounds]:
-        """What a sample adds to the moments: features are on the lattice."""
+        """Return what a sample adds to the moments: features are on the lattice."""
         return {
             COUNT: Bounds(lowest=0.0, highest=1.0),
             TOTAL: Bounds(highest=LIMIT),
@@ -72,11 +72,11 @@ class OnExactSums(OnEncoder):
         }
 
     def group_sizes(self, sums: Slots) -> Mapping[str, Tensor]:
-        """The samples of each cluster, the last column of the sums."""
+        """Return the samples of each cluster, the last column of the sums."""
         return {SUMS: sums[SUMS][SUMS][..., -1]} if SUMS in sums else {}
 
     def _no_moments(self) -> dict[str, Tensor]:
-        """The shapes of the moments, zero."""
+        """Return the shapes of the moments, zero."""
         width = self._task.features
         second = (width,) if width > self.widest else (width, width)
         return {
@@ -91,7 +91,7 @@ class OnExactSums(OnEncoder):
         return on_lattice(self._embedded(client, slots, samples))
 
     def _projected_points(self, client: Client, slots: Slots) -> Int16[Tensor, "n c"]:
-        """The client's projected samples, which it keeps from task to task."""
+        """Return the client's projected samples, which it keeps from task to task."""
         if client.state is not None:
             return client.state[POINTS]
         project = LatticeProjection(**slots[PROJECTION])
@@ -144,7 +144,7 @@ def discriminant(
 
 
 def cluster_bounds(width: int, largest: float, squared: float) -> dict[str, Bounds]:
-    """What a sample adds to the sums of a cluster: itself, its squared length, and one.
+    """Return what a sample adds to the sums of a cluster: itself, its squared length, and one.
 
     Args:
         width: Number of features.
@@ -156,12 +156,15 @@ def cluster_bounds(width: int, largest: float, squared: float) -> dict[str, Boun
 
 
 def with_slots(server: ServerState, slots: Slots) -> ServerState:
-    """The state with these slots added or replaced."""
+    """Return the state with these slots added or replaced."""
     return replace(server, slots={**server.slots, **slots})
 
 
 def once(tensors: Tensors) -> WeightedUpdate:
-    """A contribution of sums: weight 1, so that the mean is the sum by the number of clients."""
+    """Return a contribution of sums.
+
+    Weight 1, so that the mean is the sum by the number of clients.
+    """
     return WeightedUpdate(weight=1, tensors=tensors)
 
 
@@ -173,10 +176,10 @@ def project_in(model: Clusterer, server: ServerState, slot: str = PROJECTION) ->
 
 
 def draws(server: ServerState, *purpose: str | int) -> np.random.Generator:
-    """The server's random numbers for a purpose."""
+    """Return the server's random numbers for a purpose."""
     return np.random.default_rng(derive_seed(server.whole("seed"), *purpose))
 
 
 def moments_of(sums: Tensors) -> Moments:
-    """The moments that clients' sums give."""
+    """Return the moments that clients' sums give."""
     return Moments.of(sums[COUNT], sums[TOTAL], sums[PRODUCTS])

@@ -41,9 +41,9 @@ class FedAvg(Averaging["FedAvg.Config", Classification]):
         """Samples a batch, B."""
 
     def build(self) -> Classification:
-        """The classifier and its loss."""
+        """Return the classifier and its loss."""
         return Classification(self._config, self._task)
 
     def model_for(self, server: ServerState, client: int | None) -> Clusterer:
-        """The global encoder and classifier; the probabilities are those of the classes."""
+        """Return the global encoder and classifier; the probabilities are those of the classes."""
         return self.global_module(server).clusterer()

@@ -128,17 +128,17 @@ class FedCA(Pretraining["FedCA.Config", DictionaryContrast]):
         super().__init__(config, task)
 
     def build(self) -> DictionaryContrast:
-        """The networks and their loss."""
+        """Return the networks and their loss."""
         return DictionaryContrast(self._config, self._task)
 
     def init(self, sizes: Mapping[int, int], seed: int) -> ServerState:
-        """A fresh model, which is also the base model, and an empty dictionary."""
+        """Return a fresh model, which is also the base model, and an empty dictionary."""
         start = super().init(sizes, seed)
         empty = torch.zeros(0, self._config.projection, dtype=self._task.dtype)
         return replace(start, slots={**start.slots, DICTIONARY: {PROJECTIONS: empty}})
 
     def next(self, server: ServerState) -> Phase | None:
-        """The next round; the base model is never sent back."""
+        """Return the next round; the base model is never sent back."""
         phase = super().next(server)
         shape = (range(self._config.sent + 1), self._config.projection)
         return phase and replace(

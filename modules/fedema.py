@@ -65,7 +65,10 @@ class Blended(Decayed):
         }
 
     def _blended(self) -> dict[str, torch.nn.Parameter]:
-        """The parameters that are blended; running statistics stay those of the global model."""
+        """Return the parameters that are blended.
+
+        Running statistics stay those of the global model.
+        """
         return {name: p for name, p in self.named_parameters() if name.startswith(BLENDED)}
 
 
@@ -84,11 +87,11 @@ class FedEMA(Pretraining["FedEMA.Config", Blended]):
         """FedEMA's configuration."""
 
     def build(self) -> Blended:
-        """The networks and their loss."""
+        """Return the networks and their loss."""
         return Blended(self._config, self._task)
 
     def enter_round(self, module: Blended, round_: int) -> None:
-        """The schedule goes on from this round."""
+        """Note that the schedule goes on from this round."""
         module.round = round_
 
     def restore(self, module: Blended, kept: Tensors) -> None:

@@ -66,7 +66,7 @@ class _Momentum(Method):
         self.rounds = schedule.rounds
 
     def roles(self, stage: Stage) -> StateRoles:
-        """The role of every state entry in a stage."""
+        """Return the role of every state entry in a stage."""
         entries = [Entry(pattern="augment.*", role=Role.RESET)]
         for part in PARTS["joint"]:
             trained = part in PARTS[stage]
@@ -80,13 +80,13 @@ class _Momentum(Method):
         return StateRoles(*entries)
 
     def build(self) -> MomentumContrast:
-        """The networks and the loss of the first stage."""
+        """Return the networks and the loss of the first stage."""
         first = self._schedule.at(1)
         assert first is not None  # there is a round
         return MomentumContrast(first.config, first.task, first.stage)
 
     def init(self, sizes: Mapping[int, int], seed: int) -> ServerState:
-        """A freshly initialised global model; the targets are equal to it."""
+        """Return a freshly initialised global model; the targets are equal to it."""
         with seeded(seed):
             module = MomentumContrast(self._config, self._task, "joint")
         roles = self.roles("joint")
@@ -94,7 +94,10 @@ class _Momentum(Method):
         return ServerState(slots=roles.slots(module, self._trained("joint")))
 
     def next(self, server: ServerState) -> Phase | None:
-        """The next round of the current stage; the clustering stage also offers the encoder."""
+        """Return the next round of the current stage.
+
+        The clustering stage also offers the encoder.
+        """
         training = self._schedule.at(server.round + 1)
         if training is None:
             return None
@@ -149,7 +152,7 @@ class _Momentum(Method):
         return server.advance(phase, averaged(means), metadata)
 
     def model_for(self, server: ServerState, client: int | None) -> Clusterer:
-        """The global encoder, and the cluster projector once a stage has trained it."""
+        """Return the global encoder, and the cluster projector once a stage has trained it."""
         module = blank(lambda: MomentumContrast(self._config, self._task, "joint"))
         load_slots(module, {part: server.slots[part] for part in PARTS["joint"]})
         latest = self._schedule.at(max(1, server.round))
@@ -243,7 +246,7 @@ class MCC(_Momentum):
 
 
 def head_losses(metrics: Mapping[str, float]) -> Tensor:
-    """The losses of the single cluster projectors, float64 (heads,), in order."""
+    """Return the losses of the single cluster projectors, float64 (heads,), in order."""
     own = {k.removeprefix(HEAD_LOSS): v for k, v in metrics.items() if k.startswith(HEAD_LOSS)}
     return torch.tensor([own[key] for key in sorted(own, key=int)], dtype=torch.float64)
 

@@ -82,12 +82,12 @@ class SharedSpectral(SharedViews):
         self.to(task.dtype)
 
     def measure(self, u: Tensor, v: Tensor) -> Tensors:
-        """The correlation matrix of both views."""
+        """Return the correlation matrix of both views."""
         bound = self.config.bound
         return {MATRIX: correlation(bounded_rows(u, bound), bounded_rows(v, bound))}
 
     def loss(self, u: Tensor, v: Tensor) -> Tensor:
-        """The local objective with this task's α."""
+        """Return the local objective with this task's α."""
         u, v = (bounded_rows(z, self.config.bound) for z in (u, v))
         return shared_spectral_loss(u, v, self.shared()[MATRIX], self.share)
 
@@ -102,11 +102,11 @@ class FedSC(SharedStatistics["FedSC.Config", SharedSpectral]):
         """FedSC's configuration."""
 
     def build(self) -> SharedSpectral:
-        """The network and its loss."""
+        """Return the network and its loss."""
         return SharedSpectral(self._config, self._task)
 
     def init(self, sizes: Mapping[int, int], seed: int) -> ServerState:
-        """A fresh model, no matrices, and the size of the smallest client.
+        """Return a fresh model, no matrices, and the size of the smallest client.
 
         Raises:
             ConfigError: If there is to be noise, and one sample can move all projections.
@@ -122,7 +122,7 @@ class FedSC(SharedStatistics["FedSC.Config", SharedSpectral]):
         return replace(start, metadata={**start.metadata, FEWEST: min(sizes.values())})
 
     def next(self, server: ServerState) -> Phase | None:
-        """The next phase, with the ε of all matrices up to it where clients add noise."""
+        """Return the next phase, with the ε of all matrices up to it where clients add noise."""
         phase = super().next(server)
         if phase is None or not self._config.noise:
             return phase

@@ -95,14 +95,14 @@ class FedU(PredictedPretraining["FedU.Config", Decayed]):
         clients take the global one."""
 
     def build(self) -> Decayed:
-        """The networks and their loss."""
+        """Return the networks and their loss."""
         return Decayed(self._config, self._task)
 
     def enter_round(self, module: Decayed, round_: int) -> None:
-        """The schedule goes on from this round."""
+        """Note that the schedule goes on from this round."""
         module.round = round_
 
     def restore(self, module: Decayed, kept: Tensors) -> None:
-        """The target starts as the global online network; later it is the client's own."""
+        """Set the target: at first the global online network, later the client's own."""
         module.start_target()
         super().restore(module, kept)

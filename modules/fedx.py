@@ -91,7 +91,7 @@ class CrossDistillation(TwoViews):
 
     @gradient_cached
     def training_step(self, views: Views, batch_idx: int) -> Terms:
-        """The sum of all four losses of one batch, and both relational ones."""
+        """Return the sum of all four losses of one batch, and both relational ones."""
         _, b, others = views
         (z_a, p_a), (z_b, p_b), (z_others, _) = (through(self.project, view) for view in views)
         global_b, global_others = (through(self.global_model, view) for view in (b, others))
@@ -121,7 +121,7 @@ class FedX(Pretraining["FedX.Config", CrossDistillation]):
         """FedX's configuration."""
 
     def build(self) -> CrossDistillation:
-        """The networks and their loss."""
+        """Return the networks and their loss."""
         return CrossDistillation(self._config, self._task)
 
     def client(self, client: Client, phase: Phase, slots: Slots) -> Outcome:
@@ -130,5 +130,5 @@ class FedX(Pretraining["FedX.Config", CrossDistillation]):
         return super().client(client, phase, slots)
 
     def restore(self, module: CrossDistillation, kept: Tensors) -> None:
-        """The frozen network is the global one."""
+        """Make the frozen network the global one."""
         module.start_world()

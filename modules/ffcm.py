@@ -73,7 +73,7 @@ class FFCM(OnFixedEncoder):
         self.rounds = config.rounds
 
     def next(self, server: ServerState) -> Phase | None:
-        """The next round; before the first one a phase that finds initial centroids.
+        """Return the next round; before the first one a phase that finds initial centroids.
 
         If nobody takes part in that phase, it is repeated once, and then the round ends.
         """

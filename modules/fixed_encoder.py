@@ -70,14 +70,14 @@ class OnEncoder(Method):
         self._task = task
 
     def init(self, sizes: Mapping[int, int], seed: int) -> ServerState:
-        """The encoder as it is built."""
+        """Return the encoder as it is built."""
         with seeded(seed):
             module = FixedEncoder(self._task)
         ROLES.check(module)
         return ServerState(slots={ENCODER: ROLES.slot(module, ENCODER)}, metadata={"seed": seed})
 
     def model_for(self, server: ServerState, client: int | None) -> Clusterer:
-        """The encoder, with a head once there is one."""
+        """Return the encoder, with a head once there is one."""
         module = blank(lambda: FixedEncoder(self._task))
         load_slots(module, {ENCODER: server.slots[ENCODER]})
         return Clusterer(module.encoder, self._head_of(server))
@@ -93,7 +93,7 @@ class OnEncoder(Method):
         return client.embed(self._encoder(client, slots), samples)
 
     def _encoder(self, client: Client, slots: Slots) -> nn.Module:
-        """The encoder that was sent."""
+        """Return the encoder that was sent."""
         module = client.module("fixed", lambda: FixedEncoder(self._task))
         load_slots(module, {ENCODER: slots[ENCODER]})
         return module.encoder
@@ -108,7 +108,7 @@ class OnCentroids(OnEncoder):
         return self._head(server.slots[CENTROIDS][CENTROIDS].clone())
 
     def _head(self, centroids: Tensor) -> nn.Module:
-        """The head of these centroids, (k, d)."""
+        """Return the head of these centroids, (k, d)."""
         return Centroids(centroids)
 
 
@@ -126,7 +126,7 @@ class OnFixedEncoder(OnCentroids):
         self._key = "method.local_clusters" if local else "method.clusters"
 
     def init(self, sizes: Mapping[int, int], seed: int) -> ServerState:
-        """The encoder as it is built.
+        """Return the encoder as it is built.
 
         Raises:
             ConfigError: If a client is to find more clusters than there are in total or than it

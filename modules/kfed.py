@@ -48,7 +48,7 @@ class KFED(OnFixedEncoder):
         self._config = config
 
     def next(self, server: ServerState) -> Phase | None:
-        """The only phase."""
+        """Return the only phase."""
         if server.round:
             return None
         return Phase(

@@ -78,7 +78,7 @@ class KMeans(OnExactSums):
         self.rounds = 1 + config.iterations
 
     def init(self, sizes: Mapping[int, int], seed: int) -> ServerState:
-        """The encoder as it is built, and no sums yet."""
+        """Return the encoder as it is built, and no sums yet."""
         server = super().init(sizes, seed)
         if self._noisy is None:
             return server
@@ -107,7 +107,10 @@ class KMeans(OnExactSums):
         return cluster_bounds(width, LIMIT, width * LIMIT**2)
 
     def client(self, client: Client, phase: Phase, slots: Slots) -> Outcome:
-        """The client's sums: over all its samples, or over those nearest to each centroid."""
+        """Return the client's sums.
+
+        Over all its samples, or over those nearest to each centroid.
+        """
         if self._noisy is not None:
             return self._noisy.client(self._embedded(client, slots), phase, slots, BEST)
         points = self._features(client, slots)
@@ -128,7 +131,10 @@ class KMeans(OnExactSums):
         means: Mapping[str, WeightedUpdate],
         gathered: Mapping[int, Tensors],
     ) -> ServerState:
-        """Starts from the moments of all samples; then Lloyd's step for every start that moves."""
+        """Return starts from the moments of all samples.
+
+        Then Lloyd's step for every start that moves.
+        """
         if self._noisy is not None:
             best = self._noisy.after(server, means)
             zeros = torch.zeros(len(best), best.shape[1] + 1, dtype=torch.float64)
@@ -152,13 +158,13 @@ class KMeans(OnExactSums):
         return self._after(server, phase, moving, best, least)
 
     def group_sizes(self, sums: Slots) -> Mapping[str, Tensor]:
-        """The samples of each cluster."""
+        """Return the samples of each cluster."""
         if self._noisy is not None:
             return {SUMS: self._noisy.sizes(sums[SUMS][SUMS])} if SUMS in sums else {}
         return super().group_sizes(sums)
 
     def model_for(self, server: ServerState, client: int | None) -> Clusterer:
-        """The encoder, with the best centroids so far once there are any."""
+        """Return the encoder, with the best centroids so far once there are any."""
         model = super().model_for(server, client)
         if CENTROIDS in server.slots:
             model.head = Centroids(off_lattice(server.slots[CENTROIDS][BEST]))
@@ -172,7 +178,7 @@ class KMeans(OnExactSums):
         best: Int32[Tensor, "k d"],
         inertia: Json,
     ) -> ServerState:
-        """The state with these starts still moving."""
+        """Return the state with these starts still moving."""
         stack = torch.stack(moving) if moving else best.new_zeros((0, *best.shape))
         zeros = torch.zeros(len(moving), *best.shape[:1], best.shape[1] + 2, dtype=torch.float64)
         slots: Slots = {CENTROIDS: {MOVING: stack, BEST: best}, SUMS: {SUMS: zeros}}

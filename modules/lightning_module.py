@@ -133,7 +133,7 @@ class Lightning(Method):
         return self._config.personal
 
     def init(self, sizes: Mapping[int, int], seed: int) -> ServerState:
-        """The values of the given object, or those of a module built from the run's seed."""
+        """Return the values of the given object, or those of a module built from the run's seed."""
         with seeded_everywhere(seed):
             module = self._fresh()
         check_module(module, self.trainer_arguments)
@@ -157,7 +157,7 @@ class Lightning(Method):
         return ServerState(slots=slots, metadata=metadata)
 
     def next(self, server: ServerState) -> Phase | None:
-        """The next round's training, or the validation that follows it."""
+        """Return the next round's training, or the validation that follows it."""
         if server.round >= self.rounds:
             return None
         number, strategy = server.round + 1, self._strategy
@@ -220,7 +220,7 @@ class Lightning(Method):
         means: Mapping[str, WeightedUpdate],
         gathered: Mapping[int, Tensors],
     ) -> ServerState:
-        """What the strategy makes of the means."""
+        """Return what the strategy makes of the means."""
         slots, strategy = averaged(means), self._strategy
         if SHARED not in means:
             return server.advance(phase, slots)
@@ -235,11 +235,11 @@ class Lightning(Method):
         return server.advance(phase, {SHARED: shared, STRATEGY: own})
 
     def model_for(self, server: ServerState, client: int | None) -> Clusterer:
-        """The module itself, in the place of an encoder."""
+        """Return the module itself, in the place of an encoder."""
         return Clusterer(self.module_for(server, None))
 
     def module_for(self, server: ServerState, state: Tensors | None) -> Any:
-        """The module with the server's values, and with a client's personal layers if given."""
+        """Return the module with the server's values and, if given, a client's own layers."""
         return self._loaded(server.slots, state or {})
 
     def _loaded(self, slots: Slots, kept: Tensors) -> Any:
@@ -250,7 +250,7 @@ class Lightning(Method):
         return module
 
     def _local(self, module: Any, slots: Slots, state: Tensors) -> Local:
-        """What a strategy knows at the start of a client's training."""
+        """Return what a strategy knows at the start of a client's training."""
         start = {name: slots[SHARED][name] for name in _trained(module, slots[SHARED])}
         own = [name for name in state if name.startswith(_KEPT)]
         kept = {name.removeprefix(_KEPT): state[name] for name in own}
@@ -259,7 +259,7 @@ class Lightning(Method):
     def _update(
         self, module: Any, before: Tensors, samples: int, local: Local
     ) -> tuple[dict[str, WeightedUpdate], dict[str, Tensor]]:
-        """What the client sends, in the types that it received, and what its strategy keeps."""
+        """Return what the client sends, in the types received, and what its strategy keeps."""
         strategy = self._strategy
         values = self._rules.slot(module, SHARED)
         found = strategy.finish(local, values)
@@ -279,7 +279,10 @@ class Lightning(Method):
         return round_ == self.rounds or bool(every and round_ % every == 0)
 
     def _fresh(self) -> Any:
-        """The module as it was given; its attributes are those that no client has changed."""
+        """Return the module as it was given.
+
+        Its attributes are those that no client has changed.
+        """
         config = self._config
         if config._object is not None:
             return copy_of(config._object)
@@ -316,13 +319,13 @@ def _build(target: str, arguments: Mapping[str, Any]) -> Any:
 
 
 def _trained(module: Any, shared: Tensors) -> tuple[str, ...]:
-    """The averaged parameters that are trained, each once."""
+    """Return the averaged parameters that are trained, each once."""
     named = module.named_parameters()
     return tuple(name for name, value in named if value.requires_grad and name in shared)
 
 
 def _untrained(server: ServerState) -> frozenset[str]:
-    """The averaged entries that nobody trains: buffers, frozen layers, moving averages."""
+    """Return the averaged entries that nobody trains: buffers, frozen layers, moving averages."""
     names: Any = server.metadata["trained"]
     tied: Any = server.metadata["tied"]
     return frozenset(server.slots[SHARED]) - {*names, *tied}

@@ -105,7 +105,7 @@ class MomentumContrast(ViewPairs):
         self.to(task.dtype)
 
     def start_target(self, kept: Tensors) -> None:
-        """The target starts as the global model; later it is the one that the client kept."""
+        """Set the target: at first the global model, later the one that the client kept."""
         self.target.load_state_dict(self.online.state_dict())
         load_tensors(self, kept)
 
@@ -123,7 +123,7 @@ class MomentumContrast(ViewPairs):
 
     @gradient_cached
     def training_step(self, views: Views, batch_idx: int) -> Terms:
-        """The stage's loss of one batch of view pairs, and its terms."""
+        """Return the stage's loss of one batch of view pairs, and its terms."""
         # Section V's ablation: the online network sees view a only, the target network view b.
         two = self.config.representations == "two"
         to_online, to_target = (views[:1], views[1:]) if two else (views, views)
@@ -143,7 +143,7 @@ class MomentumContrast(ViewPairs):
         return self.logged({"loss": loss, **terms})
 
     def project(self, view: Tensor, network: ContrastiveBranch) -> dict[str, Any]:
-        """A network's projections of a view by the heads that the stage trains."""
+        """Return a network's projections of a view by the heads that the stage trains."""
         # Stage 2's frozen global encoder serves both networks (Algorithm 2).
         encoder = (self.online if self.stage == "clustering" else network).encoder
         return self._project(network, encoder(view))

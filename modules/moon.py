@@ -98,7 +98,7 @@ class ModelContrast(Classification):
         return self.logged({"loss": loss, "supervised": supervised, "contrast": contrast})
 
     def clusterer(self) -> Clusterer:
-        """Encoder and classifier; the probabilities are those of the classes."""
+        """Return the encoder and the classifier; the probabilities are those of the classes."""
         probabilities = nn.Sequential(self.projector, self.classifier, nn.Softmax(dim=1))
         return Clusterer(self.encoder, probabilities, classifies=True)
 
@@ -129,11 +129,11 @@ class MOON(Averaging["MOON.Config", ModelContrast]):
         """MOON's configuration."""
 
     def build(self) -> ModelContrast:
-        """The classifier, the frozen models and the loss."""
+        """Return the classifier, the frozen models and the loss."""
         return ModelContrast(self._config, self._task)
 
     def restore(self, module: ModelContrast, kept: Tensors) -> None:
-        """The last model is the client's own; in its first task, the global one."""
+        """Take the client's own model as the last one; in its first task, the global one."""
         module.copy_into(module.global_model)
         module.copy_into(module.previous)
         load_tensors(module, kept)
@@ -144,5 +144,8 @@ class MOON(Averaging["MOON.Config", ModelContrast]):
         return self.roles.kept(module)
 
     def model_for(self, server: ServerState, client: int | None) -> Clusterer:
-        """The global encoder, projector and classifier; the probabilities are of the classes."""
+        """Return the global encoder, projector and classifier.
+
+        The probabilities are of the classes.
+        """
         return self.global_module(server).clusterer()

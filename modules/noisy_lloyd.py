@@ -61,16 +61,16 @@ class NoisyLloyd:
         return math.nextafter(math.hypot(self._clip, self._weight), math.inf)
 
     def sizes(self, sums: Tensor) -> Tensor:
-        """The samples of each cluster in sums, which count them with a weight."""
+        """Return the samples of each cluster in sums, which count them with a weight."""
         counts: Tensor = sums[..., -1] / self._weight
         return counts.round()
 
     def start(self, features: int) -> dict[str, Tensor]:
-        """The sums' shapes, for one cluster of all samples."""
+        """Return the sums' shapes, for one cluster of all samples."""
         return {SUMS: torch.zeros(1, features + 1, dtype=torch.float64)}
 
     def next(self, server: ServerState) -> Phase:
-        """The mean of all samples, then an iteration a round."""
+        """Return the mean of all samples, then an iteration a round."""
         first = CENTROIDS not in server.slots
         return Phase(
             name=MEAN if first else LLOYD,
@@ -83,7 +83,7 @@ class NoisyLloyd:
         )
 
     def client(self, values: Tensor, phase: Phase, slots: Slots, best: str) -> Outcome:
-        """The sum and the weighted number of each cluster's clipped samples."""
+        """Return the sum and the weighted number of each cluster's clipped samples."""
         points = clipped_rows(values, self._clip)
         if phase.name == MEAN:
             assigned, clusters = torch.zeros(len(points), dtype=torch.int64), 1
@@ -96,7 +96,7 @@ class NoisyLloyd:
     def after(
         self, server: ServerState, means: Mapping[str, WeightedUpdate]
     ) -> Int32[Tensor, "k d"]:
-        """The centroids after a phase, from its noisy sums."""
+        """Return the centroids after a phase, from its noisy sums."""
         generator = draws(server, "noisy", server.round)
         centroids, counts = self.found(summed(means[SUMS])[SUMS])
         if CENTROIDS not in server.slots:

@@ -95,14 +95,14 @@ class NoisyPrototypes:
         self.rounds = 1 + ITERATIONS
 
     def start(self, features: int) -> dict[str, Tensor]:
-        """The moments' shapes."""
+        """Return the moments' shapes."""
         shapes = {COUNT: (1,), TOTAL: (features,), PRODUCTS: (features, features)}
         if self._warps:
             shapes[WARPED] = (features, features)
         return {name: torch.zeros(shape, dtype=torch.float64) for name, shape in shapes.items()}
 
     def next(self, server: ServerState) -> Phase | None:
-        """The moments, then an iteration a round."""
+        """Return the moments, then an iteration a round."""
         if server.round >= self.rounds:
             return None
         first = PROJECTION not in server.slots
@@ -122,7 +122,7 @@ class NoisyPrototypes:
         )
 
     def client(self, client: Client, phase: Phase, slots: Slots, embed: Embed) -> Outcome:
-        """The client's sums. Its projected samples stay with it from task to task."""
+        """Return the client's sums. Its projected samples stay with it from task to task."""
         if phase.name == MOMENTS:
             return Outcome(up={MOMENTS: once(self._moments(client, embed))})
         if client.state is None:
@@ -136,7 +136,10 @@ class NoisyPrototypes:
     def after(
         self, server: ServerState, phase: Phase, means: Mapping[str, WeightedUpdate]
     ) -> ServerState:
-        """The projection from noisy moments; then centroids, and the clusters of the good ones."""
+        """Return the projection from noisy moments.
+
+        Then centroids, and the clusters of the good ones.
+        """
         if phase.name == MOMENTS:
             return self._projected(server, phase, summed(means[MOMENTS]))
         centroids, counts = self._lloyd.found(summed(means[SUMS])[SUMS])
@@ -150,7 +153,7 @@ class NoisyPrototypes:
         return {SUMS: self._lloyd.sizes(sums[SUMS][SUMS])} if SUMS in sums else {}
 
     def _moments(self, client: Client, embed: Embed) -> dict[str, Tensor]:
-        """Sums over samples in the unit ball, and over differences between both warps of a pair."""
+        """Return sums over samples in the unit ball, and over differences of both warps."""
         points = _in_ball(embed(None) / self._clip, 1.0)
         sums = {
             COUNT: torch.tensor([float(len(points))], dtype=torch.float64),
@@ -193,7 +196,7 @@ class NoisyPrototypes:
         centroids: Float64[Tensor, "m c"],
         counts: Float64[Tensor, "m"],
     ) -> dict[str, Mapping[str, Tensor]]:
-        """The prototypes and their clusters, or those of the round before if there are too few.
+        """Return the prototypes and their clusters; if they are too few, the round before's.
 
         Raises:
             RunError: If there are too few in the last round.
@@ -235,7 +238,7 @@ def _symmetric(products_: Float64[Tensor, "d d"]) -> Float64[Tensor, "d d"]:
 
 
 def _positive(matrix: Float64[Tensor, "d d"]) -> Float64[Tensor, "d d"]:
-    """The matrix without the negative eigenvalues that noise gave it."""
+    """Return the matrix without the negative eigenvalues that noise gave it."""
     with threadpool_limits(1):
         values, vectors = np.linalg.eigh(matrix.numpy())
     return torch.from_numpy((vectors * np.maximum(values, 0)) @ vectors.T)

@@ -126,7 +126,7 @@ class Orchestra(Method):
         return ServerState(slots=slots | {"schedule": schedule})
 
     def next(self, server: ServerState) -> Phase | None:
-        """The phase that only clusters, then the rounds."""
+        """Return the phase that only clusters, then the rounds."""
         if server.round >= self.rounds:
             return None
         shared = "representations" if self._config.privacy == "none" else "centroids"
@@ -197,7 +197,7 @@ class Orchestra(Method):
         return server.advance(phase, averaged(means) | centroids)
 
     def model_for(self, server: ServerState, client: int | None) -> Clusterer:
-        """The target encoder, with its projections' assignment to the global clusters.
+        """Return the target encoder, with its projections' assignment to the global clusters.
 
         The encoder has no cluster head: G is a multiple of the number of classes, and methods are
         compared by their representations.
@@ -209,11 +209,11 @@ class Orchestra(Method):
         return Clusterer(target.encoder, projection=clusters)
 
     def build(self) -> OrchestraModel:
-        """The networks and their loss."""
+        """Return the networks and their loss."""
         return OrchestraModel(self._config, self._task)
 
     def _specs(self, shared: str) -> dict[str, TensorSpec]:
-        """Unit rows, as many as a client has clusters or samples in memory."""
+        """Return unit rows, as many as a client has clusters or samples in memory."""
         config = self._config
         most = config.local_clusters if shared == "centroids" else config.memory
         shape = (range(most + 1), config.projection)
@@ -236,7 +236,7 @@ class Orchestra(Method):
             module.remember(views, positions)
 
     def _noise(self, target: float) -> float:
-        """The noise multiplier of a phase's centroids for an ε."""
+        """Return the noise multiplier of a phase's centroids for an ε."""
         try:
             return noise_for(target, self._config.delta)
         except ValueError as error:
@@ -249,7 +249,7 @@ class Orchestra(Method):
         return epsilon(phases, float(server.slots["schedule"]["noise"]), self._config.delta)
 
     def shared_records(self, client: Client, module: OrchestraModel, slots: Slots) -> Outcome:
-        """The tensor for the server to cluster, and the size of the client's smallest cluster.
+        """Return the tensor for the server, and the size of the client's smallest cluster.
 
         Clusters of fewer samples than the task's k_anonymity are not sent; a client that has too
         few for all clusters makes fewer.

@@ -156,7 +156,7 @@ class OrchestraModel(ClientModule):
         return teacher, student, rotated(teacher, turns), turns, batch["positions"]
 
     def training_step(self, batch: tuple[Tensor, ...], batch_idx: int) -> Terms:
-        """The loss of one batch, and its terms."""
+        """Return the loss of one batch, and its terms."""
         teacher, student, turned, turns, positions = batch
         with torch.no_grad():
             z = self.remember(teacher, positions)
@@ -190,7 +190,7 @@ class OrchestraModel(ClientModule):
         return z
 
     def recollect(self) -> Tensor:
-        """The written rows of the memory, only the newest of each sample, on the CPU."""
+        """Return the written rows of the memory, only the newest of each sample, on the CPU."""
         newest: dict[int, int] = {}
         for row, position in enumerate(self.remembered.tolist()):
             newest.setdefault(position, row)

@@ -25,7 +25,7 @@ _LARGEST = 16.0
 
 
 def started(counts: Float64[Tensor, "k"], width: int) -> dict[str, Tensor]:
-    """What goes down before there is a classifier: roots of samples' weights.
+    """Return what goes down before there is a classifier: roots of samples' weights.
 
     Args:
         counts: Samples of each cluster.
@@ -36,7 +36,7 @@ def started(counts: Float64[Tensor, "k"], width: int) -> dict[str, Tensor]:
 
 
 def no_sums(width: int, clusters: int) -> dict[str, Tensor]:
-    """The shapes of the sums, zero."""
+    """Return the shapes of the sums, zero."""
     size = 1 + width
     shapes = {PRODUCTS: (size * (size + 1) // 2,), TARGETS: (size, clusters), COUNTS: (clusters,)}
     return {name: torch.zeros(shape, dtype=torch.float64) for name, shape in shapes.items()}
@@ -45,7 +45,7 @@ def no_sums(width: int, clusters: int) -> dict[str, Tensor]:
 def own_sums(
     points: Int[Tensor, "n c"], first: Int64[Tensor, "n"], classifier: Tensors
 ) -> dict[str, Tensor]:
-    """Sums over samples with the labels that the classifier gives them.
+    """Return sums over samples with the labels that the classifier gives them.
 
     Args:
         points: Unit vectors, on the lattice.
@@ -65,7 +65,7 @@ def own_sums(
 
 
 def sum_bounds(width: int, scales: Float64[Tensor, "k"]) -> dict[str, Bounds]:
-    """What a sample adds to the sums."""
+    """Return what a sample adds to the sums."""
     largest = largest_value(width) * (1 + float(scales.max()))
     return {
         PRODUCTS: Bounds(highest=largest**2),
@@ -75,7 +75,7 @@ def sum_bounds(width: int, scales: Float64[Tensor, "k"]) -> dict[str, Bounds]:
 
 
 def refitted(sums: Tensors, scales: Float64[Tensor, "k"]) -> Mapping[str, Tensor]:
-    """The next classifier, and the weights of samples that follow from these clusters' sizes."""
+    """Return the next classifier, and samples' weights by these clusters' sizes."""
     weights = fitted(sums[PRODUCTS], sums[TARGETS] * scales, _RIDGE)
     return {WEIGHTS: weights, SCALES: _scales(sums[COUNTS])}
 

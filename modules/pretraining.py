@@ -163,7 +163,7 @@ class Pretraining(Averaging[ConfigT, ModuleT]):
     stage = "representation"
 
     def model_for(self, server: ServerState, client: int | None) -> Clusterer:
-        """The global encoder, with the projector's outputs, which the losses compare."""
+        """Return the global encoder, with the projector's outputs, which the losses compare."""
         online = self.global_module(server).online
         return Clusterer(online.encoder, projection=UnitProjection(online.projector))
 

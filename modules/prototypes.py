@@ -90,7 +90,10 @@ class Prototypes(OnEncoder):
             self.rounds = self._noisy.rounds
 
     def init(self, sizes: Mapping[int, int], seed: int) -> ServerState:
-        """The encoder as it is built; under differential privacy the moments too, still zero."""
+        """Return the encoder as it is built.
+
+        Under differential privacy the moments too, still zero.
+        """
         server = super().init(sizes, seed)
         if self._noisy is None:
             enough = [size for size in sizes.values() if size >= self._minimum]
@@ -100,7 +103,10 @@ class Prototypes(OnEncoder):
         return with_slots(server, {MOMENTS: self._noisy.start(self._task.features)})
 
     def next(self, server: ServerState) -> Phase | None:
-        """The only phase; under differential privacy, moments and then an iteration a round."""
+        """Return the only phase.
+
+        Under differential privacy, moments and then an iteration a round.
+        """
         if self._noisy is not None:
             return self._noisy.next(server)
         if server.round:
@@ -177,11 +183,14 @@ class Prototypes(OnEncoder):
         )
 
     def group_sizes(self, sums: Slots) -> Mapping[str, Tensor]:
-        """The samples of each cluster, under differential privacy; else there are no sums."""
+        """Return the samples of each cluster, under differential privacy.
+
+        Else there are no sums.
+        """
         return {} if self._noisy is None else self._noisy.group_sizes(sums)
 
     def model_for(self, server: ServerState, client: int | None) -> Clusterer:
-        """The encoder, with the projection that noise asks for, and prototypes, once there are."""
+        """Return the encoder, with the projection that noise needs, and prototypes if any."""
         model = super().model_for(server, client)
         project_in(model, server)
         return model

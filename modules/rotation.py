@@ -14,7 +14,7 @@ TURNS = 4
 
 
 def drawn_turns(count: int, seed: int) -> Tensor:
-    """A rotation for each of so many images, int64 (count,), in quarter turns, from a seed."""
+    """Return a rotation of each image in quarter turns, int64 (count,), from a seed."""
     draw = torch.Generator().manual_seed(derive_seed(seed, "rotation"))
     return torch.randint(TURNS, (count,), generator=draw)
 

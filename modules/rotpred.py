@@ -67,7 +67,7 @@ class RotationPrediction(ClientModule):
         return rotated(images, turns), turns
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Terms:
-        """The cross-entropy of the rotations."""
+        """Return the cross-entropy of the rotations."""
         images, turns = batch
         return self.logged({"loss": cross_entropy(self.rotation(self.online(images)), turns)})
 
@@ -89,10 +89,10 @@ class RotPred(Averaging["RotPred.Config", RotationPrediction]):
         """RotPred's configuration."""
 
     def build(self) -> RotationPrediction:
-        """The network and its loss."""
+        """Return the network and its loss."""
         return RotationPrediction(self._config, self._task)
 
     def model_for(self, server: ServerState, client: int | None) -> Clusterer:
-        """The global encoder, with the projector's outputs."""
+        """Return the global encoder, with the projector's outputs."""
         online = self.global_module(server).online
         return Clusterer(online.encoder, projection=UnitProjection(online.projector))

@@ -61,7 +61,7 @@ class SDAFC(OnSynthesis):
         return server.advance(phase, {CENTROIDS: {CENTROIDS: unit_rows(centroids)}})
 
     def _encoded(self, server: ServerState, samples: Tensor) -> Tensor:
-        """The samples' representations at unit length, (n, features)."""
+        """Return the samples' representations at unit length, (n, features)."""
         model = self.model_for(server, None).eval()
         with torch.no_grad():
             parts = [model(part).embedding for part in torch.split(samples, _ROWS)]

@@ -68,11 +68,11 @@ class SharedViews(TwoViews):
 
     @abstractmethod
     def measure(self, u: Tensor, v: Tensor) -> Tensors:
-        """The statistics of a batch's projections of both views, both (n, projection)."""
+        """Return the statistics of a batch's projections of both views, both (n, projection)."""
 
     @abstractmethod
     def loss(self, u: Tensor, v: Tensor) -> Tensor:
-        """The loss of a batch's projections of both views."""
+        """Return the loss of a batch's projections of both views."""
 
     def begin(self, *, measures: bool) -> None:
         """Begin a task that measures from nothing, or that trains with the statistics as loaded."""
@@ -82,12 +82,12 @@ class SharedViews(TwoViews):
                 value.zero_()
 
     def shared(self) -> dict[str, Tensor]:
-        """The statistics by name, as loaded or measured so far."""
+        """Return the statistics by name, as loaded or measured so far."""
         return {name: mean.running_mean for name, mean in self.statistics.items()}  # type: ignore[misc]
 
     @gradient_cached
     def training_step(self, views: Views, batch_idx: int) -> Terms:
-        """The loss of one batch; a task that measures has none, and no gradient either."""
+        """Return the loss of one batch; a task that measures has none, and no gradient either."""
         with torch.set_grad_enabled(not self.measures):
             u, v = (through(self.online, view) for view in views)
         if not self.measures:
@@ -113,13 +113,13 @@ class SharedStatistics(Pretraining[SharedConfigT, SharedT]):
     roles = StateRoles(*ONLINE, Entry(pattern="statistics.*", role=Role.AVERAGE, slot=STATISTICS))
 
     def init(self, sizes: Mapping[int, int], seed: int) -> ServerState:
-        """A fresh model, no statistics, and the seed of all batches."""
+        """Return a fresh model, no statistics, and the seed of all batches."""
         start = super().init(sizes, seed)
         metadata = {SEED: derive_seed(seed, "batches"), MEASURED: 0, SAMPLES: 0}
         return replace(start, metadata={**start.metadata, **metadata})
 
     def next(self, server: ServerState) -> Phase | None:
-        """The next phase: of a round's two, the first sends statistics up."""
+        """Return the next phase: of a round's two, the first sends statistics up."""
         training = super().next(server)
         if training is None or server.step:
             return training and replace(training, step=1, down=training.down | {DRAW})
@@ -133,7 +133,7 @@ class SharedStatistics(Pretraining[SharedConfigT, SharedT]):
         )
 
     def offer(self, server: ServerState, phase: Phase) -> Slots:
-        """The networks, the statistics, and the seed of this round."""
+        """Return the networks, the statistics, and the seed of this round."""
         seed = torch.tensor([derive_seed(server.whole(SEED), phase.round)])
         slots = {DRAW: {SEED: seed}} | {s: server.slots[s] for s in phase.down - {DRAW}}
         if STATISTICS in slots and not self.is_fresh(server, phase):
@@ -177,12 +177,12 @@ class SharedStatistics(Pretraining[SharedConfigT, SharedT]):
         )
 
     def plan(self, phase: Phase, seed: int) -> Plan:
-        """The batches of a task: one pass to measure, then all epochs."""
+        """Return the batches of a task: one pass to measure, then all epochs."""
         epochs = 1 if STATISTICS in phase.up else self._config.epochs
         return Plan(batch_size=self._config.batch_size, epochs=epochs, seed=seed)
 
     def weight(self, client: Client) -> int:
-        """The samples that a client has trained on."""
+        """Return the samples that a client has trained on."""
         return len(client.data)
 
     def receive(self, module: SharedT, phase: Phase, kept: Tensors, slots: Slots) -> None:

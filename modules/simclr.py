@@ -55,7 +55,7 @@ class SimCLR(Pretraining[SimCLRConfig, Contrast]):
         """SimCLR's configuration, as CP-CFL pretrains with it."""
 
     def build(self) -> Contrast:
-        """The network and its loss."""
+        """Return the network and its loss."""
         return Contrast(self._config, self._task)
 
 

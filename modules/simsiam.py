@@ -64,7 +64,7 @@ class SimSiam(PredictedPretraining[SimSiamConfig, SimSiamModel]):
         """SimSiam's configuration, as CP-CFL pretrains with it."""
 
     def build(self) -> SimSiamModel:
-        """The network and its loss."""
+        """Return the network and its loss."""
         return SimSiamModel(self._config, self._task)
 
 

@@ -41,7 +41,7 @@ class SpectralContrast(TwoViews):
 
     @gradient_cached
     def training_step(self, views: Views, batch_idx: int) -> Terms:
-        """Views of a sample attract each other, those of different samples become orthogonal."""
+        """Attract views of one sample; make those of different samples orthogonal."""
         z_a, z_b = (through(self.online, view) for view in views)
         return self.logged({"loss": spectral_contrast(z_a, z_b, self.config.bound)})
 
@@ -59,5 +59,5 @@ class SpecLoss(Pretraining["SpecLoss.Config", SpectralContrast]):
         """SpecLoss's configuration."""
 
     def build(self) -> SpectralContrast:
-        """The network and its loss."""
+        """Return the network and its loss."""
         return SpectralContrast(self._config, self._task)

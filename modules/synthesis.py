@@ -155,7 +155,7 @@ class OnSynthesis(OnCentroids):
             )
 
     def next(self, server: ServerState) -> Phase | None:
-        """The only phase."""
+        """Return the only phase."""
         if server.round:
             return None
         shape: tuple[range | int, ...] = (range(1, self._config.samples + 1), *self._task.shape)
@@ -173,7 +173,7 @@ class OnSynthesis(OnCentroids):
         )
 
     def build(self) -> GAN:
-        """The networks and their loss."""
+        """Return the networks and their loss."""
         return GAN(self._config, self._task, self._clusters)
 
     def client(self, client: Client, phase: Phase, slots: Slots) -> Outcome:

@@ -120,7 +120,10 @@ class Turtle(OnExactSums):
         )
 
     def _bounds(self, name: str, server: ServerState) -> dict[str, Bounds]:
-        """What a sample adds to each sum; φ begins with 1, other features are within its scale."""
+        """Return what a sample adds to each sum.
+
+        Φ begins with 1, other features are within its scale.
+        """
         if name == MOMENTS:
             return self._moment_bounds()
         features = len(server.slots[SCATTER][SCATTER])
@@ -160,7 +163,10 @@ class Turtle(OnExactSums):
         means: Mapping[str, WeightedUpdate],
         gathered: Mapping[int, Tensors],
     ) -> ServerState:
-        """The projection; labels drawn by the seed; then a step of these, and their classifier."""
+        """Return the projection; labels drawn by the seed.
+
+        Then a step of these, and their classifier.
+        """
         if phase.name == MOMENTS:
             return self._projected(server, phase, summed(means[MOMENTS]))
         if phase.name == SCATTER:
@@ -183,7 +189,7 @@ class Turtle(OnExactSums):
         return {}
 
     def model_for(self, server: ServerState, client: int | None) -> Clusterer:
-        """The encoder, with projection and labels once there are any."""
+        """Return the encoder, with projection and labels once there are any."""
         model = super().model_for(server, client)
         if TASK in server.slots:
             project_in(model, server)
@@ -191,7 +197,7 @@ class Turtle(OnExactSums):
         return model
 
     def _projected(self, server: ServerState, phase: Phase, sums: Tensors) -> ServerState:
-        """The principal directions of all representations."""
+        """Return the principal directions of all representations."""
         moments = moments_of(sums)
         kept = directions(discriminant(moments.covariance, self._config.components))
         size = 1 + kept.shape[1]
@@ -271,7 +277,7 @@ def gradient_sums(
 
 
 def _rows(matrix: NDArray[np.float64]) -> tuple[tuple[float, ...], ...]:
-    """A matrix as bounds are written."""
+    """Return a matrix as bounds are written."""
     return tuple(map(tuple, matrix.tolist()))
 
 

@@ -49,7 +49,7 @@ def members_of(
 def label_sums(
     points: Int[Tensor, "n c"], prototypes: Tensors, by_means: Float64[Tensor, "m k"]
 ) -> dict[str, Tensor]:
-    """Sums for the classifiers of the cut's labels and of those by k-means."""
+    """Return sums for the classifiers of the cut's labels and of those by k-means."""
     near = nearest(points, prototypes["points"])
     labels = [each.argmax(dim=1)[near] for each in (prototypes[MEMBERS], by_means)]
     leading = products_of(points.shape[1], int(prototypes["counts"].sum()))

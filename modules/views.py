@@ -49,7 +49,7 @@ class OnViews(OnExactSums):
         self._warps = sizes.pairs() if images and not self._mirrored else []
 
     def init(self, sizes: Mapping[int, int], seed: int) -> ServerState:
-        """The encoder as it is built, and no sums yet."""
+        """Return the encoder as it is built, and no sums yet."""
         server = super().init(sizes, seed)
         moments = dict(server.slots[MOMENTS])
         if self._warps or self._mirrored:
@@ -57,14 +57,14 @@ class OnViews(OnExactSums):
         return with_slots(server, {MOMENTS: moments})
 
     def model_for(self, server: ServerState, client: int | None) -> Clusterer:
-        """The encoder, of images and their mirror images where it is a network."""
+        """Return the encoder, of images and their mirror images where it is a network."""
         model = super().model_for(server, client)
         if self._mirrored:
             model.encoder = Encoder(Mirrored(model.encoder), self._task.features)
         return model
 
     def _moment_bounds(self) -> dict[str, Bounds]:
-        """What a sample adds to the moments, and each pair of its views to the differences."""
+        """Return what a sample adds to the moments, and its pairs of views to the differences."""
         pairs = len(self._warps) + self._mirrored
         within = {WARPED: Bounds(highest=pairs * (2 * LIMIT) ** 2)}
         return {**super()._moment_bounds(), **(within if pairs else {})}
@@ -72,7 +72,7 @@ class OnViews(OnExactSums):
     def _moments(
         self, client: Client, slots: Slots
     ) -> tuple[dict[str, Tensor], dict[str, Tensor] | None]:
-        """Sums over the features, and over what warps or a mirror change in them.
+        """Return sums over the features, and over what warps or a mirror change in them.
 
         A network's features are computed once, and stay with the client.
         """
@@ -90,12 +90,12 @@ class OnViews(OnExactSums):
         return {**sums, WARPED: within}, None
 
     def _encoder(self, client: Client, slots: Slots) -> nn.Module:
-        """The encoder that was sent, of images and their mirror images where it is a network."""
+        """Return the encoder that was sent; a network sees images and mirror images."""
         encoder = super()._encoder(client, slots)
         return Mirrored(encoder) if self._mirrored else encoder
 
     def _kept_points(self, client: Client, slots: Slots) -> dict[str, Tensor]:
-        """The client's projected samples, which it keeps from task to task."""
+        """Return the client's projected samples, which it keeps from task to task."""
         kept = client.state or {}
         if POINTS in kept:
             return {POINTS: kept[POINTS], WIDE: kept[WIDE]}
@@ -107,7 +107,7 @@ class OnViews(OnExactSums):
         }
 
     def _warp_pairs(self) -> list[tuple[Warp, Warp]]:
-        """The warps; none of vectors."""
+        """Return the warps; none of vectors."""
         if not self._warps:
             return []
         _, height, width = self._task.shape

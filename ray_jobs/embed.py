@@ -104,7 +104,7 @@ def _embed(arguments: Sequence[str]) -> int:
 
 
 def _section(name: str, section: dict[str, object], trust: Collection[str]) -> Component:
-    """The validated config of one section."""
+    """Return the validated config of one section."""
     model = section_model(name, section)
     own = {key: value for key, value in section.items() if key != "target"}
     found = load_component(model, own, f"{name}.", trust)

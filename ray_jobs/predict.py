@@ -45,7 +45,7 @@ class WorkersConfig(Component):
     """Actors that are replaced before the prediction fails."""
 
     def as_cluster(self) -> ClusterConfig:
-        """The cluster's config, with the backend decided."""
+        """Return the cluster's config, with the backend decided."""
         keys = self.model_dump()
         if self.backend == "auto":
             keys["backend"] = backend_at_hand(keys)

@@ -24,7 +24,7 @@ class FedNova(Strategy):
     steps: ClassVar[bool] = True
 
     def initial(self, parameters: Tensors) -> dict[str, Tensor]:
-        """A place for the mean of ‖a_i‖₁."""
+        """Return a place for the mean of ‖a_i‖₁."""
         return {_STEPS: torch.zeros((), dtype=torch.float64)}
 
     def finish(self, local: Local, trained: Tensors) -> Sent:

@@ -17,7 +17,7 @@ class FedProx(Strategy):
     """Weight of the term, µ; 0 is federated averaging."""
 
     def correction(self, local: Local) -> Correction:
-        """The term's gradient, µ (w − wᵗ)."""
+        """Return the term's gradient, µ (w − wᵗ)."""
 
         def add(name: str, value: Tensor) -> Tensor:
             return self.mu * (value - local.start[name].to(value.device))

@@ -71,21 +71,24 @@ class Strategy(Component):
     steps: ClassVar[bool] = False
 
     def initial(self, parameters: Tensors) -> dict[str, Tensor]:
-        """The strategy's values on the server before the first round; by default none."""
+        """Return the strategy's values on the server before the first round; by default none."""
         return {}
 
     def correction(self, local: Local) -> Correction | None:
-        """What is added to the gradients of this client; by default nothing."""
+        """Return what is added to the gradients of this client; by default nothing."""
         return None
 
     def finish(self, local: Local, trained: Tensors) -> Sent:
-        """What a client sends and keeps after its training; by default the trained values."""
+        """Return what a client sends and keeps after its training.
+
+        By default the trained values.
+        """
         return Sent()
 
     def join(
         self, before: Tensors, mean: Tensors, own: Tensors, received: Tensors, share: float
     ) -> tuple[Tensors, Tensors]:
-        """The server's next parameters and the strategy's next values.
+        """Return the server's next parameters and the strategy's next values.
 
         Args:
             before: The parameters before the round.

@@ -61,7 +61,7 @@ class StateLostError(RunError):
 
 
 def described(error: BaseException) -> str:
-    """The first line of any error's text, printable and short, whatever its class does.
+    """Return the first line of any error's text, printable and short, whatever its class does.
 
     Empty if it has no text or cannot make one.
     """
@@ -86,14 +86,14 @@ def reason(error: BaseException) -> str:
 
 
 def listed(items: Collection[object]) -> str:
-    """The items with commas, of many the first ten and how many more there are."""
+    """Return the items with commas, of many the first ten and how many more there are."""
     names = [str(item) for item in items]
     more = f" and {len(names) - _LISTED:,} more" if len(names) > _LISTED else ""
     return ", ".join(names[:_LISTED]) + more
 
 
 def printable(text: str) -> str:
-    """The text in at most 500 characters, without control characters, escapes and surrogates."""
+    """Return at most 500 characters, without control characters, escapes and surrogates."""
     shown = "".join(c if c.isprintable() else "?" for c in text[:_LONGEST])
     return shown if len(text) <= _LONGEST else f"{shown[: _LONGEST - 1]}…"
 

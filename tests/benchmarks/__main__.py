@@ -10,6 +10,7 @@ from tests.benchmarks import (
     local_training,
     masks,
     memory,
+    own_module,
     rounds,
     sizes,
     small_clients,
@@ -25,7 +26,7 @@ BENCHMARKS = {
     for benchmark in (
         *(local_training, small_clients, rounds, fedavg, startup, large_batches),
         *(streaming, masks, checkpoints, whole_command, states, memory, sizes),
-        *(compiled, threads_or_actors),
+        *(compiled, threads_or_actors, own_module),
     )
 }
 

@@ -1,6 +1,6 @@
 """What federation costs a user's module: one plain Trainer and a round of one client, in turns.
 
-`python -m tests.benchmarks.own_module`. Both train the same module on the same 1,000 batches. A
+`python -m tests.benchmarks own_module`. Both train the same module on the same 1,000 batches. A
 round's time is from its start until it is tracked: what is sent, summed and written is in it. CPU
 seconds are those of the driver and the actor.
 """

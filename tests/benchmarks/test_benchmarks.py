@@ -6,6 +6,7 @@ from tests.benchmarks import (
     checkpoints,
     large_batches,
     masks,
+    own_module,
     profile_steps,
     rounds,
     small_clients,
@@ -33,6 +34,12 @@ def test_streaming_reads_what_it_has_written(tmp_path, monkeypatch):
     for stream in (True, False):
         assert streaming.read(tmp_path / "shards", stream)["images_s"] > 1
     assert {len(values) for values in streaming.train(tmp_path / "shards", 1).values()} == {1}
+
+
+def test_a_module_of_ones_own_takes_turns_with_a_plain_trainer():
+    (pair,) = own_module.measure(own_module.perceptron, {"backend": "serial"}, turns=1, steps=2)
+    assert [len(part) for part in pair] == [2, 2]
+    assert min(seconds for seconds, _ in pair) > 0
 
 
 @pytest.mark.ray

@@ -22,7 +22,7 @@ from coterie.errors import RunError
 
 NOBODY = 65534
 ATTACKS = {
-    "a link among the logs": 'ln -s "$2" "$1/logs/gcs_server.out"',
+    "a link among the logs": 'ln -sf "$2" "$1/logs/gcs_server.out"',
     "another socket": 'rm -f "$1/sockets/plasma_store" && touch "$1/sockets/plasma_store"',
     "other code": 'mv "$1/runtime_resources" "$1/moved" && mkdir "$1/runtime_resources"',
     "a look": 'ls "$1/logs"',

@@ -41,10 +41,9 @@ def test_under_15_lines_federate_what_knows_nothing_of_clients(cells):
 
 
 def test_the_rounds_learn(cells):
-    rounds = [row for row in eval(value(cells[3])) if row[2] is not None]
-    assert [row[0] for row in rounds] == [1, 2, 3, 4, 5]
+    rounds = eval(value(cells[3]))
+    assert [number for number, _ in rounds] == [1, 2, 3, 4, 5]
     assert rounds[-1][1] < rounds[0][1]
-    assert float(value(cells[2])) == pytest.approx(rounds[-1][2], abs=1e-3)
     assert float(value(cells[2])) > 0.6
 
 

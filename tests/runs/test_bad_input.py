@@ -198,7 +198,7 @@ REFUSED = [
     ),
     (
         f"encoder.target={HERE}:Silent ~encoder.hidden ~encoder.features",
-        "encoder: Encoder cannot take samples of shape (1, 8, 8) (ValueError); mend its build, or choose another.",
+        "encoder: Encoder cannot take samples of shape (1, 8, 8) (ValueError); correct its build, or choose another.",
     ),
     (
         f"encoder.target={HERE}:Featureless ~encoder.hidden ~encoder.features",
@@ -287,7 +287,7 @@ def test_encoders_for_images_and_vectors(refused, tmp_path):
     )
     other = refused(f"encoder.target={HERE}:ForOthers", "~encoder.hidden", "~encoder.features")
     assert other.startswith("encoder: Encoder cannot take samples of shape (1, 8, 8) (")
-    assert other.endswith("(2x64 and 9x8)); mend its build, or choose another.")
+    assert other.endswith("(2x64 and 9x8)); correct its build, or choose another.")
     narrow = ("encoder=conv3", "encoder.norm=group", "encoder.width=8", "~encoder.hidden")
     assert refused(*narrow) == (
         "encoder: a group norm in it has one value a group on samples of shape (1, 8, 8), and "

@@ -55,7 +55,9 @@ def test_training_is_not_lost_where_outputs_cannot_be_written(tmp_path, whole):
     run_dir = tmp_path / "run"
     done = limited(sizes[largest] - 1, *FIGURES, f"run_dir={run_dir}")
     assert done.returncode == 1
-    remedy = f"so make room or mend access and go on with resume=true run_dir={run_dir}.\n"
+    remedy = (
+        f"so make room or change its permissions and go on with resume=true run_dir={run_dir}.\n"
+    )
     assert done.stderr.endswith(f"training is done, {remedy}")
     assert done.stderr.count("\n") == 1
     assert main([*FIGURES, f"run_dir={run_dir}", "resume=true"]) == 0

@@ -18,7 +18,7 @@ CLIPPED = {"barlowtwins": {"gradient_clip_val": 0.5}}
 """Its rate is for batches of 256: with 8, statistics reach 2e8 under a plain Trainer too."""
 
 ACTORS = {"num_actors": 2, "cpus_per_client": 0.5}
-ON_ACTORS = ("byol", "dcl", "densecl", "detcon", "fastsiam", "simclr")
+ON_ACTORS = ("byol", "dcl", "densecl", "detcon", "fastsiam", "fda", "simclr")
 """Examples that run on two actors; the others in this process, which gives the same bits."""
 
 NAMES = sorted(set(examples()) - set(NO_MODULE))

@@ -132,7 +132,7 @@ def test_fail_ends_the_run(tmp_path):
         run(tmp_path / "run", "faults.on_client_failure=fail")
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert (summary["status"], RunError.exit_code) == ("failed", 1)
-    assert summary["error"].endswith("mend its data, or set faults.on_client_failure=drop.")
+    assert summary["error"].endswith("correct its data, or set faults.on_client_failure=drop.")
 
 
 def test_the_traceback_of_the_first_failure_is_in_a_file_that_the_error_names(tmp_path):

@@ -52,7 +52,7 @@ def test_a_finished_run_is_measured_anew_where_that_changes(tmp_path):
     train(run_dir, "evaluation.kmeans_baseline=false")
     before = json.loads((run_dir / "summary.json").read_text())["metrics"]
     again = "resume=true", "evaluation.kmeans_baseline=true"
-    changed = "Measured otherwise than before: evaluation.kmeans_baseline changes from false to "
+    changed = "Measured differently than before: evaluation.kmeans_baseline changes from false to "
     assert any(note.startswith(changed) for note in train(run_dir, *again))
     after = json.loads((run_dir / "summary.json").read_text())["metrics"]
     assert set(after) - set(before) == {"kmeans_raw"}
@@ -63,7 +63,7 @@ def test_a_finished_run_is_measured_anew_where_that_changes(tmp_path):
 
 def test_where_there_is_no_checkpoint_it_starts_and_says_so(tmp_path):
     run_dir = tmp_path / "run"
-    anew = f"Nothing to resume in {run_dir}/checkpoints: the run starts anew."
+    anew = f"Nothing to resume in {run_dir}/checkpoints: the run starts from the beginning."
     assert anew in train(run_dir, "resume=true")  # pretrain and compare begin so
     rows = (run_dir / "metrics.jsonl").read_text().splitlines()
     shutil.rmtree(run_dir / "checkpoints")  # as if it had been stopped before the first one

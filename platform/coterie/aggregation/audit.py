@@ -34,7 +34,10 @@ def smallest_groups(method: Method, sums: Slots) -> dict[str, int]:
 
 
 def smallest_sent(outcome: Outcome) -> dict[str, int]:
-    """What a client says of its tensors and messages, by full name; 1 where it says nothing."""
+    """Return what a client says of its tensors and messages, by full name.
+
+    1 where it says nothing.
+    """
     addressed = {key for message in outcome.peer_messages.values() for key in message}
     kinds = (("gathered", sorted(outcome.gathered)), ("peer", sorted(addressed)))
     return {f"{kind}/{key}": outcome.smallest.get(key, 1) for kind, keys in kinds for key in keys}

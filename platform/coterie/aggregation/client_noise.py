@@ -41,18 +41,18 @@ class ClientNoise(Stage):
     def noisy(
         self, sums: NDArray[np.int64], sigma: int, purpose: str, task: StageTask
     ) -> NDArray[np.int64] | None:
-        """The integers with noise that is a function of the key, the purpose and the integers."""
+        """Return the integers with noise, a function of the key, the purpose and the integers."""
         if task.data is None:
             return None
         key = hmac.digest(task.data, f"{purpose} {sigma} ".encode() + sums.tobytes(), "sha256")
         return sums + discrete_gaussian(Stream(key), sigma, len(sums))
 
     def hides(self, task: StageTask) -> bool:
-        """A traceback could show what the noise hides."""
+        """Return True: a traceback could show what the noise hides."""
         return task.data is not None
 
     def metrics(self, phase: Phase) -> Mapping[str, float]:
-        """The ε that the phase declares."""
+        """Return the ε that the phase declares."""
         return {} if phase.epsilon is None else {"epsilon": phase.epsilon}
 
 

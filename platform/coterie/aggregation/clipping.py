@@ -37,7 +37,7 @@ class Sensitivity:
 def clipped(
     up: Mapping[str, WeightedUpdate], received: Slots, layouts: Mapping[str, Layout], steps: int
 ) -> dict[str, WeightedUpdate]:
-    """A client's update, clipped; running statistics of BatchNorm stay as they were.
+    """Return a client's update, clipped; running statistics of BatchNorm stay as they were.
 
     Args:
         up: Slot to what the client contributes.

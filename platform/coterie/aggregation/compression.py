@@ -92,7 +92,7 @@ class Compression(Stage):
 
 
 def int8(update: Tensor, generator: torch.Generator) -> Tensor:
-    """The update as 255 levels of its largest magnitude give it back; its expectation is itself.
+    """Return the update by 255 levels of its largest magnitude; its expectation is itself.
 
     Args:
         update: float64 (elements,).
@@ -111,7 +111,7 @@ def int8(update: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def topk(updates: Updates, memory: Mapping[str, Tensor], keep: float) -> tuple[Updates, Updates]:
-    """The largest entries of all updates together, and the rest, for the client's memory.
+    """Return the largest entries of all updates together, and the rest, for the client's memory.
 
     Args:
         updates: Key to update (elements,).
@@ -141,7 +141,7 @@ def _flat(value: Tensor) -> Tensor:
 
 
 def _restored(slot: str, mean: WeightedUpdate, task: StageTask, coarse: Updates) -> WeightedUpdate:
-    """What the server makes of a compressed contribution."""
+    """Return what the server makes of a compressed contribution."""
     tensors = {
         name: (_flat(task.received[slot][name]) + coarse[f"{slot}/{name}"])
         .reshape(value.shape)

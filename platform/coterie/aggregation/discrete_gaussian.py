@@ -64,7 +64,7 @@ def discrete_gaussian(stream: Stream, sigma: int, size: int) -> NDArray[np.int64
 
 
 def _candidates(stream: Stream, sigma: int, tries: int) -> NDArray[np.int64]:
-    """The accepted ones of so many tries: discrete Laplace samples ±(u + σ v), thinned."""
+    """Return the accepted ones of so many tries: discrete Laplace samples ±(u + σ v), thinned."""
     low = stream.below(sigma, tries)
     low = low[_bernoulli(stream, low, sigma)]
     times = np.zeros(len(low), dtype=np.int64)

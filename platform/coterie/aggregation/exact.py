@@ -78,7 +78,7 @@ class FixedPointSum:
             low.add_(rest if floating else rest.long(), alpha=weight)
 
     def mean(self) -> Tensor:
-        """The weighted mean, float64 (elements,); the mean of equal values is that value."""
+        """Return the weighted mean, float64 (elements,); the mean of equal values is that value."""
         means = torch.empty(len(self.high), dtype=torch.float64)
         for mean, high, low in _blocks(means, self.high, self.low):
             whole, high_rest = _divide(high, self.weight)
@@ -170,7 +170,7 @@ def check_value(slot: str, layout: "Layout", weight: int, largest: float) -> Non
 
 
 def max_weights(sizes: Mapping[int, int], phase: Phase) -> dict[int, int]:
-    """The largest weight of each client, so that no order of clients exceeds the exact range.
+    """Return each client's largest weight; no order of clients exceeds the exact range.
 
     Args:
         sizes: Client to its number of samples, for all clients of the phase.
@@ -182,7 +182,7 @@ def max_weights(sizes: Mapping[int, int], phase: Phase) -> dict[int, int]:
 
 
 def sum_limit(clients: int) -> float:
-    """The largest sum over samples that each of so many clients may send."""
+    """Return the largest sum over samples that each of so many clients may send."""
     return min(_EXACT_SUM, _MAX_SUM // max(1, clients) / _HIGH)
 
 
@@ -227,7 +227,7 @@ class Layout:
 
     @classmethod
     def of(cls, tensors: Tensors, sum_limit: float | None = None) -> "Layout":
-        """The layout of a slot, its tensors sorted by name.
+        """Return the layout of a slot, its tensors sorted by name.
 
         Args:
             tensors: The slot's tensors.
@@ -262,7 +262,7 @@ class Layout:
         return {name: narrowed(part.reshape(shape), dtype) for name, shape, dtype, part in parts}
 
     def zeros(self) -> FixedPointSum:
-        """An empty sum."""
+        """Return an empty sum."""
         return FixedPointSum(*torch.zeros(2, self.elements, dtype=torch.float64))
 
     @property
@@ -272,7 +272,7 @@ class Layout:
 
 
 def magnitude(values: Tensor) -> float:
-    """The largest absolute value, 0 of none; NaN or infinite if one of them is."""
+    """Return the largest absolute value, 0 of none; NaN or infinite if one of them is."""
     if not values.numel():
         return 0.0
     low, high = (bound.item() for bound in torch.aminmax(values.detach()))

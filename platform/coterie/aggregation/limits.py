@@ -53,7 +53,7 @@ class Limits(Stage):
 
 
 def growth_limits(tensors: Tensors, names: tuple[str, ...], growth: float) -> tuple[float, ...]:
-    """The largest magnitude with which each tensor may come back.
+    """Return the largest magnitude with which each tensor may come back.
 
     Args:
         tensors: The server's own.
@@ -70,7 +70,7 @@ def growth_limits(tensors: Tensors, names: tuple[str, ...], growth: float) -> tu
 def _check_values(
     slot: str, mean: WeightedUpdate, layout: Layout, limits: tuple[float, ...] | None
 ) -> float:
-    """The largest magnitude, if no tensor exceeds its limit."""
+    """Return the largest magnitude, if no tensor exceeds its limit."""
     largest = 0.0
     for name, limit in zip(layout.names, limits or [math.inf] * len(layout.names), strict=True):
         found = magnitude(mean.tensors[name])

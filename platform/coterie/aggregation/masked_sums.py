@@ -105,7 +105,7 @@ class MaskedSum:
         return {client: party.share(directory) for client, party in self.parties.items()}
 
     def mask(self, inboxes: Mapping[int, Mapping[int, bytes]]) -> Vector:
-        """The sum under all masks, for the server.
+        """Return the sum under all masks, for the server.
 
         Raises:
             RunError: If a client's inbox is missing, or as `Party.mask`.

@@ -121,13 +121,13 @@ class Masking(Stage):
         return replace(sent, bytes_up={**sent.bytes_up, **masked}, smallest=smallest)
 
     def hides(self, task: StageTask) -> bool:
-        """A traceback could show what the mask hides."""
+        """Return True: a traceback could show what the mask hides."""
         return bool(task.phase_data)
 
     def sums(
         self, key: str, call: int, layouts: Mapping[str, Layout], data: Any
     ) -> MaskedSum | None:
-        """The sum under masks, which stays in the process with its clients' secrets."""
+        """Return the sum under masks, which stays in the process with its clients' secrets."""
         return self.held.begin(key, call, layouts) if data else None
 
     def answer(self, call: int, question: str, message: Any) -> Any:
@@ -162,7 +162,7 @@ class Masking(Stage):
     def audit(
         self, rows: Sequence[Sent], run: PhaseRun, means: Mapping[str, WeightedUpdate]
     ) -> Sequence[Sent]:
-        """The server has read the sum over the clients alone."""
+        """Say that the server has read the sum over the clients alone."""
         if not run.data.get(self.name):
             return rows
         groups = smallest_groups(self._method, {s: summed(mean) for s, mean in means.items()})
@@ -318,7 +318,10 @@ class _Opening:
     def _ask(
         self, step: SecureStep, messages: Mapping[int, Any], proper: _Proper
     ) -> dict[int, Any]:
-        """The calls' proper answers; one that is lost now takes its contributions with it."""
+        """Return the calls' proper answers.
+
+        One that is lost now takes its contributions with it.
+        """
         given = self.exchange(step, messages)
         answers = {
             c: each for c, each in given.items() if c in messages and proper(each, self.calls[c])
@@ -340,8 +343,8 @@ def _require(phase: Phase, needed: int, there: int, began: int) -> None:
     if there < needed:
         raise RunError(
             f"Round {phase.round}: {there} of {began} clients are left, and "
-            f"privacy.secure_aggregation takes {needed} to unmask their sum; mend what fails, or "
-            "let more clients take part, and go on with resume=true."
+            f"privacy.secure_aggregation takes {needed} to unmask their sum; correct what fails, "
+            "or let more clients take part, and go on with resume=true."
         )
 
 

@@ -50,7 +50,7 @@ class KeyPair:
         return X25519PrivateKey.from_private_bytes(self.private).public_key().public_bytes_raw()
 
     def agree(self, public: bytes, purpose: bytes) -> bytes:
-        """The key that this pair shares with another's public half, for one purpose."""
+        """Return the key that this pair shares with another's public half, for one purpose."""
         private = X25519PrivateKey.from_private_bytes(self.private)
         try:
             secret = private.exchange(X25519PublicKey.from_public_bytes(public))

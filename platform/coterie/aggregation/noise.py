@@ -113,7 +113,7 @@ class Noise(Stage):
         check_noise(start)
 
     def ends(self, phase: Phase, clients: Sequence[int]) -> str:
-        """The budget ends the run before a phase that would exceed it."""
+        """Return the budget ends the run before a phase that would exceed it."""
         if self.affords(phase, clients):
             return ""
         return (
@@ -132,7 +132,7 @@ class Noise(Stage):
         return self._cost([*self.ledger.spent, next_]) <= self._dp.budget
 
     def request(self, run: PhaseRun) -> Sensitivity | None:
-        """What bounds the sums; None where clients train with noise."""
+        """Return what bounds the sums; None where clients train with noise."""
         assert self.ledger  # before anything is sent
         return sensitivity(self._dp, run.phase, type(self._config.method))
 
@@ -163,7 +163,7 @@ class Noise(Stage):
         return replace(hidden, up=clipped(sent.up, task.received, task.layouts, bound.steps))
 
     def hides(self, task: StageTask) -> bool:
-        """A traceback could show what the noise hides."""
+        """Return True: a traceback could show what the noise hides."""
         return True
 
     def total(self, run: PhaseRun, sums: ExactMeans) -> Mapping[str, WeightedUpdate]:
@@ -209,15 +209,15 @@ class Noise(Stage):
         return [replace(row, samples=None) if row.type == "slot" else row for row in rows]
 
     def metrics(self, phase: Phase) -> Mapping[str, float]:
-        """The ε up to a phase."""
+        """Return the ε up to a phase."""
         return {"epsilon": self.epsilon(phase)}
 
     def summary(self) -> Mapping[str, float]:
-        """The ε of all sums, and its δ."""
+        """Return the ε of all sums, and its δ."""
         return {"epsilon": self.epsilon(), "delta": self._dp.delta}
 
     def count(self) -> int:
-        """The number of sums released: the file of a resumed run must have as many."""
+        """Return the number of sums released: the file of a resumed run must have as many."""
         return 0 if self._ledger is None else len(self._ledger.spent)
 
     def epsilon(self, phase: Phase | None = None) -> float:
@@ -259,7 +259,7 @@ class Noise(Stage):
         self.ledger.spent.append(entry)
 
     def _cost(self, spent: Collection[Spent]) -> float:
-        """The ε of the client that was asked most often: who is asked depends on no data."""
+        """Return the ε of the client that was asked most often: who is asked depends on no data."""
         asked = Counter(chain.from_iterable(entry.clients for entry in spent))
         assert self._dp.noise_multiplier is not None  # as there is a clip
         releases = self._epochs * max(asked.values(), default=0)
@@ -267,13 +267,13 @@ class Noise(Stage):
 
 
 def sigma(config: DPConfig, bound: Sensitivity) -> int:
-    """The noise's standard deviation in units of 2^-20, rounded up."""
+    """Return the noise's standard deviation in units of 2^-20, rounded up."""
     assert config.noise_multiplier is not None
     return math.ceil(Fraction(config.noise_multiplier) * bound.steps)
 
 
 def place(phase: Phase) -> str:
-    """A phase's place in the run, as keys of noise are derived from it."""
+    """Return a phase's place in the run, as keys of noise are derived from it."""
     return f"{phase.round} {phase.step} "
 
 

@@ -56,7 +56,7 @@ def check_noise(start: Start) -> None:
 
 
 def sensitivity(config: DPConfig, phase: Phase, method: type[MethodConfig]) -> Sensitivity | None:
-    """What one client, or one sample, adds to a phase's sums at most.
+    """Return what one client, or one sample, adds to a phase's sums at most.
 
     Returns:
         The bound; None where clients train with noise.

@@ -109,7 +109,7 @@ class Pipeline:
             stage.collect(run, gathering)
 
     def total(self, run: PhaseRun, sums: ExactMeans) -> Mapping[str, WeightedUpdate]:
-        """The slots' means."""
+        """Return the slots' means."""
         for stage in self.stages:
             means = stage.total(run, sums)
             if means is not None:
@@ -119,7 +119,7 @@ class Pipeline:
     def join(
         self, run: PhaseRun, whole: Mapping[str, Callable[[], Sequence[Tensors]]]
     ) -> dict[str, WeightedUpdate]:
-        """The results of slots whose contributions came one by one."""
+        """Return the results of slots whose contributions came one by one."""
         return {
             slot: mean for stage in self.stages for slot, mean in stage.join(run, whole).items()
         }
@@ -127,7 +127,7 @@ class Pipeline:
     def step(
         self, run: PhaseRun, means: Mapping[str, WeightedUpdate], kept: Kept
     ) -> tuple[dict[str, WeightedUpdate], dict[str, Tensors]]:
-        """What the method's server half receives, and what stages keep at the server now."""
+        """Return what the method's server half receives, and what stages keep at the server now."""
         after: dict[str, Tensors] = {}
         for stage in self.stages:
             means, now = stage.step(run, means, _kept_by(stage, kept))
@@ -137,7 +137,7 @@ class Pipeline:
     def audit(
         self, rows: Sequence[Sent], run: PhaseRun, means: Mapping[str, WeightedUpdate]
     ) -> Sequence[Sent]:
-        """What clients sent, as the server has read it."""
+        """Return what clients sent, as the server has read it."""
         for stage in self.stages:
             rows = stage.audit(rows, run, means)
         return rows
@@ -161,7 +161,7 @@ class Pipeline:
         data: Mapping[str, Any],
         state: Tensors | None,
     ) -> "ClientStages":
-        """The stages for one client's task.
+        """Return the stages for one client's task.
 
         Args:
             task: The task, without what belongs to single stages.
@@ -209,14 +209,14 @@ class ClientStages:
 
     @contextmanager
     def training(self, module: LightningModule, plan: Plan) -> Iterator[None]:
-        """The context in which the client trains."""
+        """Return the context in which the client trains."""
         with ExitStack() as stack:
             for stage, task in self.bound:
                 stack.enter_context(stage.training(module, plan, task))
             yield
 
     def noisy(self, sums: NDArray[np.int64], sigma: int, purpose: str) -> NDArray[np.int64]:
-        """The integers with noise of the client's own.
+        """Return the integers with noise of the client's own.
 
         Raises:
             ContractError: If the phase declares none.
@@ -264,5 +264,5 @@ def _kept_by(stage: Stage, kept: Kept) -> dict[str, Tensors]:
 
 
 def _inner(named: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-    """The entries whose names begin so, without that beginning."""
+    """Return the entries whose names begin so, without that beginning."""
     return {n.removeprefix(prefix): value for n, value in named.items() if n.startswith(prefix)}

@@ -17,7 +17,7 @@ from coterie.contract.phase import Tensors
 
 
 def coordinate_median(stacked: Tensor) -> Tensor:
-    """The median of each coordinate over clients; for an even number, the mean of the middle two.
+    """Return each coordinate's median over clients; of an even number, the middle two's mean.
 
     Args:
         stacked: Floating (clients, …).
@@ -41,7 +41,7 @@ def trimmed(clients: int, trim: float) -> int:
 
 
 def trimmed_mean(stacked: Tensor, trim: float) -> Tensor:
-    """The mean of each coordinate without its smallest and largest values.
+    """Return the mean of each coordinate without its smallest and largest values.
 
     Args:
         stacked: Floating (clients, …).
@@ -57,7 +57,7 @@ def trimmed_mean(stacked: Tensor, trim: float) -> Tensor:
 def joined(
     given: Sequence[Tensors], layout: Layout, config: AggregationConfig
 ) -> dict[str, Tensor]:
-    """The median or trimmed mean of each tensor over clients.
+    """Return the median or trimmed mean of each tensor over clients.
 
     Computed tensor by tensor, so that only one tensor of all clients is copied at a time.
 

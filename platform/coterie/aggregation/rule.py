@@ -39,7 +39,10 @@ class Rule(Stage):
     def join(
         self, run: PhaseRun, whole: Mapping[str, Callable[[], Sequence[Tensors]]]
     ) -> Mapping[str, WeightedUpdate]:
-        """The median or trimmed mean of each slot; its weight is the number of contributions."""
+        """Return the median or trimmed mean of each slot.
+
+        Its weight is the number of contributions.
+        """
         means = {}
         for slot in sorted(whole):
             given = whole[slot]()

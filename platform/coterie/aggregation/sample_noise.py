@@ -107,7 +107,7 @@ def noisy_training(module: LightningModule, plan: Plan, noise: SampleNoise) -> I
 
 
 def noisy_optimizer(optimizer: Optimizer, noise: SampleNoise, batch_size: int) -> Optimizer:
-    """An optimiser over parameters with `grad_sample`, whose gradients it clips and noises."""
+    """Return an optimiser that clips and noises the gradients of single samples."""
     from opacus.optimizers import DPOptimizer
 
     class Noisy(DPOptimizer):  # type: ignore[misc]  # Opacus has no types
@@ -116,7 +116,7 @@ def noisy_optimizer(optimizer: Optimizer, noise: SampleNoise, batch_size: int) -
         steps = 0
 
         def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:
-            """A step; per-sample gradients are gone afterwards, whoever clears gradients."""
+            """Take a step; per-sample gradients are gone afterwards, whoever clears gradients."""
             loss: Tensor | None = super().step(closure)
             for parameter in self.params:
                 parameter.grad_sample = parameter.summed_grad = None

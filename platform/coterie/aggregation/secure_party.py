@@ -3,7 +3,7 @@
 Bonawitz et al., "Practical Secure Aggregation for Privacy-Preserving Machine Learning" (CCS 2017),
 figure 4, for a server and clients that follow the protocol. A client masks its contribution with a
 mask of its own as soon as it has one. The other steps follow when it is known who contributed, and
-start anew, with fresh keys, if clients are lost on the way.
+start again, with fresh keys, if clients are lost on the way.
 """
 
 from collections.abc import Collection, Mapping
@@ -42,7 +42,7 @@ def pair_mask(
 
 
 def agree_on_mask(own: KeyPair, public: bytes) -> bytes:
-    """The key of the mask that two clients have in common."""
+    """Return the key of the mask that two clients have in common."""
     return own.agree(public, b"mask")
 
 

@@ -85,7 +85,7 @@ def fedavgm(delta: Tensor, velocity: Tensor, momentum: float) -> Tensor:
 def adaptive(
     delta: Tensor, m: Tensor, v: Tensor, config: AggregationConfig
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """An adaptive direction m/(√v + τ), without bias correction, and its new moments.
+    """Return an adaptive direction m/(√v + τ), without bias correction, and its new moments.
 
     m ← β₁ m + (1 − β₁) Δ; initially m = 0 and v = τ². FedAdam: v ← β₂ v + (1 − β₂) Δ²; FedYogi:
     v ← v − (1 − β₂) Δ² sign(v − Δ²); FedAdagrad: v ← v + Δ².
@@ -105,7 +105,7 @@ def adaptive(
 def _step(
     name: str, value: Tensor, mean: Tensor, kept: dict[str, Tensor], config: AggregationConfig
 ) -> Tensor:
-    """The tensor's new value; its new moments are written to `kept`."""
+    """Return the tensor's new value; its new moments are written to `kept`."""
     before = value.double()
     delta = mean.double() - before
     m = kept.get(f"m/{name}", torch.zeros_like(delta))

@@ -30,7 +30,7 @@ def split(secret: bytes, points: Collection[int], threshold: int) -> dict[int, b
 
 
 def factors(points: Collection[int]) -> dict[int, int]:
-    """The factor of each point's share in a secret: Lagrange's polynomials at 0."""
+    """Return the factor of each point's share in a secret: Lagrange's polynomials at 0."""
     found = {}
     for point in points:
         above, below = 1, 1
@@ -43,7 +43,7 @@ def factors(points: Collection[int]) -> dict[int, int]:
 
 
 def combine(shares: Mapping[int, bytes], weights: Mapping[int, int], size: int) -> bytes:
-    """The secret of `size` bytes behind shares.
+    """Return the secret of `size` bytes behind shares.
 
     Args:
         shares: Point to share, exactly `threshold` of them or more.

@@ -46,7 +46,7 @@ class Start:
     cohort: Callable[[Phase], int]
 
     def phases(self) -> Iterator[Phase]:
-        """The phases to come, as far as they depend on no client's answer."""
+        """Return the phases to come, as far as they depend on no client's answer."""
         server = self.server
         for _ in range(_MOST_PHASES):
             try:

@@ -159,7 +159,7 @@ def load_checkpoint(folder: Path, backend: Backend, which: str | int = "latest")
 
 
 def server_slots(folder: Path) -> Slots:
-    """The slots of the server's state in the latest checkpoint of a run's `checkpoints/`.
+    """Return the slots of the server's state in the latest checkpoint of a run's `checkpoints/`.
 
     Raises:
         DataError: If there is none, or it is damaged.
@@ -218,7 +218,7 @@ def _restored(folder: Path, path: Path, record: dict[str, Any], backend: Backend
 
 
 def _named(folder: Path, which: str | int) -> str:
-    """The name of the checkpoint that "best" or a round refers to."""
+    """Return the name of the checkpoint that "best" or a round refers to."""
     name = pointed_to(folder, "best") if which == "best" else None
     if isinstance(which, int):
         name = checkpoint_name(which, 0)
@@ -235,7 +235,7 @@ def _named(folder: Path, which: str | int) -> str:
 
 
 def _candidates(folder: Path) -> list[str]:
-    """The checkpoints to try, in order: `latest`, then the others from the newest on."""
+    """Return the checkpoints to try, in order: `latest`, then the others from the newest on."""
     latest = pointed_to(folder, "latest")
     formers = sorted((path.name for path in folder.glob(".round-*.former")), reverse=True)
     first = [] if latest is None else [latest, _former(latest)]

@@ -17,7 +17,7 @@ class DamagedError(Exception):
 
 
 def file_digest(path: Path) -> str:
-    """The BLAKE2b hash of a file's bytes.
+    """Return the BLAKE2b hash of a file's bytes.
 
     Raises:
         DamagedError: If it cannot be read.

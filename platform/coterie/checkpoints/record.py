@@ -124,7 +124,7 @@ def check_record(record: Mapping[str, Any]) -> None:
 
 
 def state_record(state: RunState, rows: Mapping[int, Row]) -> dict[str, Any]:
-    """A run's state without its tensors, and with these clients' rows alone."""
+    """Return a run's state without its tensors, and with these clients' rows alone."""
     of_clients = split(rows)
     by_client = {name: of_clients.pop(name) for name in _LEDGER}
     totals = {f.name: getattr(state.ledger, f.name) for f in fields(state.ledger)}
@@ -152,7 +152,7 @@ def state_record(state: RunState, rows: Mapping[int, Row]) -> dict[str, Any]:
 
 
 def with_rows(record: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """A record with all its clients' rows, of which some lie in files of this folder.
+    """Return a record with all its clients' rows, of which some lie in files of this folder.
 
     Raises:
         DamagedError: If one of the files is missing, or its content has another digest.
@@ -165,7 +165,7 @@ def with_rows(record: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def state_tensors(state: RunState, backend: Backend) -> tuple[dict[Key, Tensor], ...]:
-    """The tensors of the server's slots, of the aggregation's stages, and of messages in flight."""
+    """Return the tensors of the server's slots, of stages, and of messages in flight."""
     return _by_slot(state.server.slots), _by_slot(state.stages), _by_route(state, backend)
 
 
@@ -247,7 +247,10 @@ def _ledger(record: dict[str, Any]) -> Ledger:
 def group_slots(
     tensors: Mapping[Key, Tensor], names: Iterable[str]
 ) -> dict[str, dict[str, Tensor]]:
-    """The tensors of a file by slot and name; a slot without tensors is among the names alone."""
+    """Return the tensors of a file by slot and name.
+
+    A slot without tensors is among the names alone.
+    """
     groups: dict[str, dict[str, Tensor]] = {name: {} for name in names}
     for (slot, name), tensor in tensors.items():
         groups[str(slot)][str(name)] = tensor

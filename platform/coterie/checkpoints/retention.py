@@ -14,7 +14,7 @@ def checkpoint_name(round_: int, step: int) -> str:
 
 
 def place_of(name: str) -> tuple[int, int]:
-    """The (round, step) of a checkpoint's name."""
+    """Return the (round, step) of a checkpoint's name."""
     match = _NAME.fullmatch(name)
     if match is None:
         raise ValueError(f"{name}: not a checkpoint's name")
@@ -22,20 +22,23 @@ def place_of(name: str) -> tuple[int, int]:
 
 
 def checkpoints_in(folder: Path) -> list[str]:
-    """The names of the complete checkpoints in a folder, newest first."""
+    """Return the names of the complete checkpoints in a folder, newest first."""
     names = [path.name for path in folder.glob("round-*") if _NAME.fullmatch(path.name)]
     return sorted(names, key=place_of, reverse=True)
 
 
 def pointed_to(folder: Path, pointer: str) -> str | None:
-    """The checkpoint that `latest` or `best` names; None if the file is missing or damaged."""
+    """Return the checkpoint that `latest` or `best` names.
+
+    None if the file is missing or damaged.
+    """
     path = folder / pointer
     name = path.read_text(encoding="utf-8", errors="replace").strip() if path.is_file() else ""
     return name if _NAME.fullmatch(name) else None
 
 
 def superseded(folder: Path, written: str, config: CheckpointConfig) -> list[str]:
-    """The checkpoints to delete once `written` is complete.
+    """Return the checkpoints to delete once `written` is complete.
 
     Kept are `written`, the `keep` - 1 before it, every `keep_every`-th round's and the best. Those
     of later rounds precede a rewind of the run and are deleted.

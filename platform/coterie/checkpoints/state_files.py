@@ -93,7 +93,7 @@ class StateFiles:
             self._places |= dict.fromkeys(group, path)
 
     def packs(self, digests: Collection[str]) -> list[str]:
-        """The names of the packs that hold these states, without their suffix."""
+        """Return the names of the packs that hold these states, without their suffix."""
         return sorted({self._places[d].stem for d in set(digests) & self._places.keys()})
 
     def read(
@@ -146,7 +146,7 @@ class StateFiles:
         return self._packs
 
     def _groups(self, missing: Mapping[str, int]) -> Iterator[dict[str, int]]:
-        """The missing states in groups of at most `PACK_BYTES`, or of one."""
+        """Return the missing states in groups of at most `PACK_BYTES`, or of one."""
         group: dict[str, int] = {}
         size = 0
         for found, client in sorted(missing.items()):

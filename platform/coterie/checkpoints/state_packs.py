@@ -38,7 +38,7 @@ def write_pack(folder: Path, states: Mapping[str, Packed]) -> Path:
 
 
 def packs_in(folder: Path) -> list[Path]:
-    """The packs of a folder, whole or not."""
+    """Return the packs of a folder, whole or not."""
     return sorted(folder.glob(f"{PREFIX}*{SUFFIX}"))
 
 
@@ -60,7 +60,7 @@ def pack_sizes(path: Path) -> dict[str, int]:
 
 
 def read_pack(path: Path, wanted: frozenset[str]) -> Iterator[tuple[str, Packed]]:
-    """These states of a pack, as far as it has them, by their digests.
+    """Return these states of a pack, as far as it has them, by their digests.
 
     Raises:
         DamagedError: If it cannot be read.

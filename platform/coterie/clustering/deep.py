@@ -96,7 +96,7 @@ def running_means(
     points: Float64[Tensor, "n d"],
     nearest: Int64[Tensor, "n"],
 ) -> tuple[Float64[Tensor, "k d"], Float64[Tensor, "k"]]:
-    """The steps c ← c + (x − c)/(n_c + 1), n_c ← n_c + 1 of all points, at once.
+    """Return the steps c ← c + (x − c)/(n_c + 1), n_c ← n_c + 1 of all points, at once.
 
     Args:
         centroids: c.

@@ -101,7 +101,7 @@ class ClusterSums:
 
 
 def moved(sums: ClusterSums, generator: np.random.Generator) -> Int[Tensor, "k d"]:
-    """The next centroids: the means; an empty cluster takes half of the one of largest inertia.
+    """Return the means; an empty cluster takes half of the one of largest inertia.
 
     If none is left to split, it takes a copy of the largest cluster's mean.
     """

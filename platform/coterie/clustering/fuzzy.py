@@ -59,7 +59,7 @@ def fuzzy_means(
     fuzziness: float,
     iterations: int,
 ) -> FuzzyMeans:
-    """Iterations of fuzzy c-means: c_j ← Σ_i u_ij^m x_i / Σ_i u_ij^m.
+    """Iterate fuzzy c-means: c_j ← Σ_i u_ij^m x_i / Σ_i u_ij^m.
 
     A centroid whose memberships are all 0 in float64 stays where it is.
 

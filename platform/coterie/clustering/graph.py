@@ -73,7 +73,7 @@ def fuzzy_graph(points: Matrix, neighbours: int) -> csr_matrix:
 
 
 def _scales(beyond: Matrix, target: float) -> Float64[np.ndarray, "n"]:
-    """The scale s of each row at which Σ exp(−beyond / s) is the target, by bisection."""
+    """Return the scale s of each row at which Σ exp(−beyond / s) is the target, by bisection."""
     low, high = np.zeros(len(beyond)), np.full(len(beyond), np.inf)
     scale = np.ones(len(beyond))
     for _ in range(_SEARCHES):
@@ -84,7 +84,7 @@ def _scales(beyond: Matrix, target: float) -> Float64[np.ndarray, "n"]:
 
 
 def spectrum(graph: csr_matrix, size: int) -> Spectrum:
-    """The `size` leading eigenvectors; at most one fewer than vertices in a large graph.
+    """Return the `size` leading eigenvectors; at most one fewer than vertices in a large graph.
 
     Each connected component is decomposed on its own: together they have the eigenvalue 1 once for
     each, and a Lanczos method misses some of equal eigenvalues.
@@ -117,7 +117,7 @@ def _connected_spectrum(graph: csr_matrix, size: int) -> Spectrum:
 
 
 def eigengap(found: Spectrum, fewest: int = 2) -> int:
-    """The number k ≥ `fewest` of clusters with the largest eigengap in the spectrum.
+    """Return the number k ≥ `fewest` of clusters with the largest eigengap in the spectrum.
 
     Von Luxburg, "A tutorial on spectral clustering" (2007), section 8.3. The gap λ_k − λ_{k+1} is
     taken relative to √(1 − λ_{k+1}). The gap itself grows towards the end of the spectrum, and the

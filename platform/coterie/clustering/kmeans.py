@@ -212,7 +212,7 @@ def _tensor(values: Points, name: str) -> Float32[Tensor, "n d"]:
 
 
 def _unit(points: Float32[Tensor, "n d"]) -> Float32[Tensor, "n d"]:
-    """The points at length 1, also those whose squares leave float32; zeros stay."""
+    """Return the points at length 1, also those whose squares leave float32; zeros stay."""
     units, lengths = normalize(points, dim=1), points.norm(dim=1)
     odd = (lengths < _SHORTEST) | torch.isinf(lengths)
     if bool(odd.any()):
@@ -247,7 +247,7 @@ def _weights(weights: _Weights, samples: int) -> Float64[Tensor, "n"]:
 
 
 def _scaled(weights: Float64[Tensor, "n"]) -> Float32[np.ndarray, "positive"]:
-    """The positive weights, scaled to mean 1.
+    """Return the positive weights, scaled to mean 1.
 
     To refill an empty cluster, some versions of FAISS (not 1.15) look for one of weight above 1,
     and never return if all weights are small.

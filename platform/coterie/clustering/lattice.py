@@ -52,7 +52,7 @@ def clipped_rows(points: Float[Tensor, "n d"], norm: float) -> Int32[Tensor, "n 
     steps, most = points.double() * UNIT, math.floor(norm * UNIT)
     lengths = steps.norm(dim=1)
     if not bool(lengths.isfinite().all()):
-        raise DataError("A representation has a value that is not finite; mend the samples.")
+        raise DataError("A representation has a value that is not finite; correct the samples.")
     longest = lengths.new_tensor(most)  # a number by a tensor would be a product with its inverse
     scale: Tensor = (longest / lengths.clamp_min(most))[:, None]
     whole: Tensor = (steps * scale).trunc()
@@ -63,7 +63,7 @@ def clipped_rows(points: Float[Tensor, "n d"], norm: float) -> Int32[Tensor, "n 
 
 
 def off_lattice(steps: Shaped[Tensor, "*shape"]) -> Float64[Tensor, "*shape"]:
-    """The values of lattice points."""
+    """Return the values of lattice points."""
     return steps.double() / UNIT
 
 
@@ -89,7 +89,7 @@ def cluster_sums(
 def sums_of_starts(
     points: Int[Tensor, "n d"], starts: Sequence[Int[Tensor, "k d"]]
 ) -> list[Float64[Tensor, "k d+2"]]:
-    """The `cluster_sums` of the nearest centroids, for several sets of centroids at once."""
+    """Return the `cluster_sums` of the nearest centroids, for several sets of centroids at once."""
     wide = torch.cat([*starts]).double()
     half, sizes = wide.square().sum(dim=1) / 2, [len(start) for start in starts]
     sums = [torch.zeros(size, points.shape[1] + 2, dtype=torch.float64) for size in sizes]

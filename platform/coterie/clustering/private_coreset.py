@@ -77,7 +77,7 @@ def private_clusters(
 
 
 def noise_of(levels: int, noise_multiplier: float) -> tuple[float, float]:
-    """The noise of each level's counts, and of the leaves' sums, in units of one row."""
+    """Return the noise of each level's counts, and of the leaves' sums, in units of one row."""
     counts = noise_multiplier * math.sqrt(levels / (1 - _SUMS))
     return counts, noise_multiplier / math.sqrt(_SUMS)
 

@@ -74,7 +74,7 @@ def grouped_by_means(
 def sizes(
     points: Float[Tensor, "n d"], centroids: Float[Tensor, "m d"], assignments: Int64[Tensor, "n"]
 ) -> tuple[Float64[Tensor, "m"], Float64[Tensor, "m"]]:
-    """Samples of each centroid, and Σ ‖x − centroid‖² over these samples."""
+    """Return samples of each centroid, and Σ ‖x − centroid‖² over these samples."""
     many = len(centroids)
     away = (points - centroids[assignments]).double().square().sum(dim=1)
     scatter = torch.zeros(many, dtype=torch.float64).index_add_(0, assignments, away)
@@ -123,7 +123,7 @@ def cluster_prototypes(
 
 
 def evenness(found: PrototypeClusters) -> float:
-    """The entropy of the clusters' shares of the samples, at most log k."""
+    """Return the entropy of the clusters' shares of the samples, at most log k."""
     counts = found.tensors["counts"] @ found.tensors["members"]
     return float(torch.special.entr(counts / counts.sum()).sum())
 

@@ -84,7 +84,7 @@ def balanced_assignment(plan: Float[Tensor, "n k"]) -> Int64[Tensor, "n"]:
 def local_centroids(
     z: Float[Tensor, "n d"], clusters: int, *, seed: int, balanced: bool
 ) -> tuple[Float[Tensor, "{clusters} d"], Int64[Tensor, "n"]]:
-    """A client's centroids: five iterations of Sinkhorn, assignment and normalised cluster means.
+    """Return a client's centroids: five times Sinkhorn, assignment, normalised means.
 
     An empty cluster gets a random row. Where the rows of a cluster cancel, as z and −z do, no
     direction is nearer to them than another: the centroid is a random direction, not a row, which
@@ -132,7 +132,7 @@ def global_centroids(
     momentum: float = 0.9,
     temperature: float = 0.1,
 ) -> Float[Tensor, "k d"]:
-    """The server's centroids: gradient steps that fit a softmax to the Sinkhorn plan.
+    """Return the server's centroids: gradient steps that fit a softmax to the Sinkhorn plan.
 
         L(C) = −(1/n) Σ_i ⟨Sinkhorn(C z_i), log softmax(C z_i / τ)⟩, the plan held constant,
 

@@ -14,7 +14,7 @@ _OWN = f"""@software{{coterie,
 
 
 def citations(*targets: str) -> str:
-    """The BibTeX of Coterie and of the papers behind a method and its strategy.
+    """Return the BibTeX of Coterie and of the papers behind a method and its strategy.
 
     Args:
         targets: Their classes, as in `coterie.modules.fedmcc:FedMCC`; those of another package
@@ -28,7 +28,7 @@ def citations(*targets: str) -> str:
 
 
 def papers() -> dict[str, list[str]]:
-    """The entries of `papers.bib` by class of the method, without the field that names classes."""
+    """Return the entries of `papers.bib` by the method's class."""
     found: dict[str, list[str]] = {}
     text = _PAPERS.read_text(encoding="utf-8")
     for entry in re.split(r"\n(?=@)", text.strip()):

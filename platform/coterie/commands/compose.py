@@ -19,7 +19,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from coterie.commands.method_choices import METHOD, methods_in_hydra, shipped_methods
+from coterie.commands.method_choices import ELSEWHERE, METHOD, methods_in_hydra, shipped_methods
 from coterie.commands.own_class_keys import with_own_classes
 from coterie.commands.recipes import (
     RECIPES,
@@ -52,7 +52,7 @@ def compose(*overrides: str) -> RunConfig:
     both name the same class, it replaces only the keys that the choice itself sets.
 
     Without an experiment, `resume=true run_dir=…` takes the config of that run; `cluster=` and
-    `tracking=` can be chosen anew. Only Coterie's own classes are imported from it, those of the
+    `tracking=` can be chosen again. Only Coterie's own classes are imported from it, those of the
     packages in `trust=`, and those of packages that the overrides name.
 
     Args:
@@ -122,12 +122,12 @@ def compose_sections(needed: Sequence[str], arguments: Sequence[str]) -> dict[st
 
 
 def _given(values: Sequence[Override]) -> dict[str, Any]:
-    """The values on the command line by dotted key, without those that are deleted."""
+    """Return the values on the command line by dotted key, without those that are deleted."""
     return {value.key_or_group: value.value() for value in values if not value.is_delete()}
 
 
 def _resumed(choices: Mapping[str, str], given: Mapping[str, Any]) -> RunDirectory | None:
-    """The run that `resume=true run_dir=…` resumes, if nothing else is chosen.
+    """Return the run that `resume=true run_dir=…` resumes, if nothing else is chosen.
 
     Another `cluster` or `tracking` replaces the run's; keys that decide bits are checked later.
     """
@@ -142,7 +142,7 @@ def _resumed(choices: Mapping[str, str], given: Mapping[str, Any]) -> RunDirecto
 
 
 def _stored(directory: RunDirectory, choices: Mapping[str, str]) -> DictConfig:
-    """The config of a run, with sections chosen anew."""
+    """Return the config of a run, with sections chosen again."""
     own = {group: read_choice(group, choice) for group, choice in choices.items()}
     return OmegaConf.create({**directory.read_config(), **own})
 
@@ -164,7 +164,7 @@ def config_dir() -> Path:
 
 
 def groups() -> dict[str, list[str]]:
-    """The choices of every group, sorted: `{"cluster": ["gpu", "local", "serial"], …}`."""
+    """Return the choices of every group, sorted: `{"cluster": ["gpu", "local", "serial"], …}`."""
     return {group: _choices_of(group) for group in _group_names()}
 
 
@@ -181,17 +181,20 @@ def _choices_of(group: str) -> list[str]:
 
 
 def _yaml_names(group: str) -> set[str]:
-    """The choices of a group that have YAML."""
+    """Return the choices of a group that have YAML."""
     return {path.stem for path in (config_dir() / group).glob("*.yaml")}
 
 
 def experiments() -> dict[str, str]:
-    """The sentence of every experiment."""
+    """Return the sentence of every experiment."""
     return recipe_names(config_dir() / "experiment")
 
 
 def describe_choice(group: str, choice: str) -> str:
-    """The first comment of a choice's YAML that is not Hydra's, or what its class says; or ""."""
+    """Return the first comment of a choice's YAML that is not Hydra's, or what its class says.
+
+    Or "".
+    """
     if group == "experiment":
         return experiments()[choice]
     path = _yaml(group, choice)
@@ -213,7 +216,7 @@ def read_choice(group: str, choice: str) -> dict[str, Any]:
 
 
 def _content(group: str, choice: str) -> DictConfig | ListConfig:
-    """A choice's YAML; that of a method without one names its class."""
+    """Return a choice's YAML; that of a method without one names its class."""
     path = _yaml(group, choice)
     if path.is_file():
         return OmegaConf.load(path)
@@ -234,6 +237,10 @@ def split_choice(group: str, choice: str) -> tuple[str, dict[str, str]]:
 
 def _check_choice(group: str, choice: str) -> None:
     known = _choices_of(group)
+    if group == METHOD and choice in ELSEWHERE:
+        raise ConfigError(f"method={choice}: {ELSEWHERE[choice]}.")
+    if group == "encoder" and ":" in choice and "/" in choice:
+        raise ConfigError(f"{group}={choice}: give encoder=timm:NAME or torchvision:NAME.")
     if ":" in choice and group in COMPONENTS:
         raise ConfigError(f"{group}={choice}: a class of your own goes in {group}.target={choice}.")
     if choice not in known:
@@ -352,7 +359,7 @@ def _choose(config: DictConfig, chosen: dict[str, Any], choices: Mapping[str, st
 
 
 def _experiment(stem: str) -> DictConfig:
-    """What Hydra composes of an experiment's YAML, with its own section."""
+    """Return what Hydra composes of an experiment's YAML, with its own section."""
     world = GlobalHydra.instance()
     surrounding, world.hydra = world.hydra, None  # a notebook may use Hydra itself
     try:

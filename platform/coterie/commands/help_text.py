@@ -114,7 +114,7 @@ def _recipe(name: str) -> str:
 def command_help(
     about: str, usage: str, model: type[BaseModel], exit_codes: Mapping[str, str] | None = None
 ) -> str:
-    """The help of a command with a config model, at most 80 columns wide.
+    """Return the help of a command with a config model, at most 80 columns wide.
 
     Args:
         about: What the command does, in one or more sentences.
@@ -143,7 +143,7 @@ def _names_experiment(overrides: tuple[str, ...]) -> bool:
 
 
 def _experiments(overrides: tuple[str, ...]) -> list[str]:
-    """The list of experiments, unless one is named."""
+    """Return the list of experiments, unless one is named."""
     if _names_experiment(overrides):
         return []
     return [_table("Experiments (experiment=NAME):", experiments())]
@@ -154,7 +154,7 @@ def _choices() -> dict[str, str]:
 
 
 def _choices_keys(overrides: tuple[str, ...]) -> list[str]:
-    """A list of keys for each component that the overrides choose, or name by its class."""
+    """Return a list of keys for each component that the overrides choose, or name by its class."""
     parts = []
     for override in parse(overrides):
         group, _, key = override.key_or_group.partition(".")
@@ -177,7 +177,7 @@ def _choices_keys(overrides: tuple[str, ...]) -> list[str]:
 
 
 def _experiments_values(overrides: tuple[str, ...]) -> list[str]:
-    """The values that an experiment and the other overrides set, as YAML."""
+    """Return the values that an experiment and the other overrides set, as YAML."""
     if not _names_experiment(overrides):
         return []
     values = compose_plain(*overrides)
@@ -191,7 +191,7 @@ def _experiments_values(overrides: tuple[str, ...]) -> list[str]:
 
 
 def _table(title: str, rows: dict[str, str]) -> str:
-    """A title, then names with their texts in a second column."""
+    """Return a title, then names with their texts in a second column."""
     column = max(map(len, rows), default=0) + 4
     lines = [
         textwrap.fill(
@@ -209,7 +209,7 @@ def _table(title: str, rows: dict[str, str]) -> str:
 def _key_list(
     title: str, fields: dict[str, FieldInfo], chosen: Mapping[str, object] | None = None
 ) -> str:
-    """A title, then each key with its default and its docstring."""
+    """Return a title, then each key with its default and its docstring."""
     lines = [title]
     for name, field in fields.items():
         default = (chosen or {}).get(
@@ -226,7 +226,7 @@ def _key_list(
 
 
 def _options(annotation: Any) -> list[str]:
-    """The values of a `Literal`, as a last sentence: "(auto, cpu, cuda)"."""
+    """Return the values of a `Literal`, as a last sentence: "(auto, cpu, cuda)"."""
     if get_origin(annotation) is Literal:
         return [f"({', '.join(map(show, get_args(annotation)))})"]
     return next(filter(None, map(_options, get_args(annotation))), [])

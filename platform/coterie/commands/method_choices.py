@@ -14,6 +14,20 @@ from typing import NamedTuple
 
 from hydra.core.config_store import ConfigStore
 
+_STRATEGY = (
+    "it is a strategy for a LightningModule of your own; give experiment=lightning and "
+    "method.strategy='{{target: coterie.modules.strategies.{}:{}}}'"
+)
+_OPTIMIZER = "it is an optimiser of the server, for any method that averages; give {}"
+ELSEWHERE = {
+    "fedprox": _STRATEGY.format("fedprox", "FedProx"),
+    "scaffold": _STRATEGY.format("scaffold", "Scaffold"),
+    "fednova": _STRATEGY.format("fednova", "FedNova"),
+    "feddyn": _STRATEGY.format("feddyn", "FedDyn"),
+    "fedadam": _OPTIMIZER.format("aggregation.optimizer=adam"),
+    "fedavgm": _OPTIMIZER.format("aggregation.optimizer=momentum"),
+}
+"""What people look for among the methods, and where it is."""
 METHOD = "method"
 _MODULES = Path(__file__).resolve().parent.parent / "modules"
 _CLASS = re.compile(

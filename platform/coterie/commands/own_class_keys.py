@@ -12,7 +12,7 @@ _DATA = ("loader_batch_size", "read_labels", "module", "arguments", "is_object")
 
 
 def with_own_classes(overrides: Sequence[str]) -> list[str]:
-    """The overrides with these keys written out; others as they are."""
+    """Return the overrides with these keys written out; others as they are."""
     if not {"experiment=lightning", "data=lightning"} & set(overrides):
         return list(overrides)
     return [*_written_out(overrides)]
@@ -35,12 +35,12 @@ def _written_out(overrides: Sequence[str]) -> Iterator[str]:
 
 
 def _argument(key: str, section: str) -> str:
-    """The argument's name; LightningCLI writes model.init_args.lr."""
+    """Return the argument's name; LightningCLI writes model.init_args.lr."""
     return key.removeprefix(section).removeprefix("init_args.")
 
 
 def _path(value: str) -> str:
-    """A class as package.module:Class."""
+    """Return a class as package.module:Class."""
     if ":" in value or "." not in value:
         return value
     module, _, name = value.rpartition(".")

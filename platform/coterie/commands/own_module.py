@@ -126,7 +126,7 @@ class Federation(federation.Federation):
 
 
 def _config_of(own: OwnRun) -> RunConfig:
-    """The config of a run of the user's own module, without its objects."""
+    """Return the config of a run of the user's own module, without its objects."""
     if own.get("module") is None or own.get("data") is None:
         raise ConfigError("Federation: give a module and data, or a config of compose().")
     several, alpha = isinstance(own["data"], list | tuple), own.get("alpha")
@@ -151,7 +151,7 @@ def _config_of(own: OwnRun) -> RunConfig:
 
 
 def _method_keys(own: OwnRun) -> dict[str, Any]:
-    """The keys of the method."""
+    """Return the keys of the method."""
     given = _given(own, "rounds", "epochs", "participation", "holdout", "keep_optimizer")
     for name in given.keys() & {"participation", "holdout"}:
         given[name] = float(given[name])
@@ -196,14 +196,14 @@ def _choose_strategy(plain: dict[str, Any], strategy: str, mu: float | None) -> 
 
 
 def _first_loader(config: RunConfig) -> dict[str, Any]:
-    """The arguments of `Trainer.fit` for the data of a config."""
+    """Return the arguments of `Trainer.fit` for the data of a config."""
     data = load_target(target_of(config.data))(config.data).arrays()
     source: Source = data.samples.sources[0]
     return data_with(source, source.loader, None)
 
 
 def _class_of(given: Any) -> dict[str, Any]:
-    """The keys that say what was given: a class by its path, or an object."""
+    """Return the keys that say what was given: a class by its path, or an object."""
     if isinstance(given, str):
         return {"module": given}
     one = given[0] if isinstance(given, list | tuple) and given else given

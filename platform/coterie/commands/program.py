@@ -66,7 +66,7 @@ def run_command(
         show(_refusal(error))
         return RunError.exit_code
     except SystemExit as error:  # of code that the run loads: nothing of it has completed
-        show(f"Code that was loaded called sys.exit ({described(error) or 'no code'}); mend it.")
+        show(f"Code that was loaded called sys.exit ({described(error) or 'no code'}); correct it.")
         return RunError.exit_code
     except KeyboardInterrupt:  # before or after `Interrupts`
         show("Interrupted.")
@@ -74,14 +74,17 @@ def run_command(
 
 
 def _refusal(error: OSError | MemoryError | RuntimeError) -> str:
-    """What the system refused, as a sentence; other errors are raised again."""
+    """Return what the system refused, as a sentence; other errors are raised again."""
     if out_of_memory(error):
         return f"There is too little memory ({reason(error)}); make data or encoder smaller."
     if not isinstance(error, OSError):
         raise error
     why = error.strerror or " ".join(str(error).split()) or type(error).__name__
     where = f"{error.filename}: " if error.filename else ""
-    return f"{where}the system refused it ({why}); make room or mend access, and start again."
+    return (
+        f"{where}the system refused it ({why}); make room or change its permissions, and start "
+        "again."
+    )
 
 
 def run_program(main: Callable[[Sequence[str]], int]) -> NoReturn:

@@ -33,13 +33,13 @@ def recipe_names(folder: Path) -> dict[str, str]:
 
 
 def first_comment(text: str) -> str:
-    """The first comment of a YAML that is not Hydra's, or "" without any."""
+    """Return the first comment of a YAML that is not Hydra's, or "" without any."""
     comments = (line.lstrip("# ").strip() for line in text.splitlines() if line.startswith("#"))
     return next((comment for comment in comments if not comment.startswith("@")), "")
 
 
 def find_recipe(folder: Path, name: str, data: str | None) -> tuple[str, str | None]:
-    """The YAML and the recipe in it that are meant.
+    """Return the YAML and the recipe in it that are meant.
 
     Args:
         folder: The folder of the experiments' YAML.
@@ -58,13 +58,13 @@ def find_recipe(folder: Path, name: str, data: str | None) -> tuple[str, str | N
 
 
 def read_recipes(path: Path) -> dict[str, Any]:
-    """The recipes of an experiment's YAML, as they stand there."""
+    """Return the recipes of an experiment's YAML, as they stand there."""
     content: Any = OmegaConf.to_container(OmegaConf.load(path))
     return dict(content.get(RECIPES, {}))
 
 
 def read_recipe(path: Path, name: str) -> tuple[dict[str, str], dict[str, Any]]:
-    """The choices and the values of a recipe, those that it starts from included."""
+    """Return the choices and the values of a recipe, those that it starts from included."""
     recipes = read_recipes(path)
     steps = [recipes[name]]
     while (like := steps[0].get("like")) is not None:

@@ -9,7 +9,10 @@ from hydra.errors import HydraException
 
 
 def written(value: Any) -> str:
-    """A value as on the command line, at full length; a text in quotes where it needs them."""
+    """Return a value as on the command line, at full length.
+
+    A text in quotes where it needs them.
+    """
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, list | tuple):

@@ -22,7 +22,7 @@ def about(configs: Iterable[RunConfig]) -> str:
 
 
 def _joined(names: Iterable[str]) -> str:
-    """The distinct names, at most six of them."""
+    """Return the distinct names, at most six of them."""
     distinct = list(dict.fromkeys(names))
     return ", ".join(distinct[:6]) + (f" and {len(distinct) - 6} others" * (len(distinct) > 6))
 

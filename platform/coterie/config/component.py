@@ -78,7 +78,7 @@ class Component(BaseModel):
 
 
 def _plain(value: Any) -> Any:
-    """A value of a Python program as YAML would have given it, with tuples for lists."""
+    """Return a value of a Python program as YAML would have given it, with tuples for lists."""
     if type(value).__module__ == "numpy":
         value = value.tolist()
     if isinstance(value, PathLike):
@@ -86,26 +86,12 @@ def _plain(value: Any) -> Any:
     return tuple(_plain(item) for item in value) if isinstance(value, list | tuple) else value
 
 
-_given: dict[str, Any] = {}
-
-
-def give_classes(classes: Mapping[str, Any]) -> None:
-    """Let targets name classes of another process's program, such as a notebook's cells.
-
-    Args:
-        classes: Target, such as `__main__:Mine`, to the class itself.
-    """
-    _given.update(classes)
-
-
 def load_target(target: str) -> Any:
-    """Import the object at `package.module:Name`, or take that of `give_classes`.
+    """Import the object at `package.module:Name`.
 
     Raises:
         ConfigError: If the path is malformed, or the module or the name does not exist.
     """
-    if target in _given:
-        return _given[target]
     module_name, separator, name = target.partition(":")
     if not separator or not module_name or not name or module_name.startswith("."):
         raise ConfigError(f"target={target}: write it as package.module:Name.")
@@ -186,7 +172,7 @@ def _path_of(model: type[Component]) -> str:
 
 
 def trust_of(info: ValidationInfo) -> tuple[str, ...]:
-    """The packages that the user trusts, in a validator."""
+    """Return the packages that the user trusts, in a validator."""
     found: tuple[str, ...] = (info.context or {}).get(TRUST, ())
     return found
 
@@ -203,7 +189,7 @@ def _parse_nested(value: Any, info: ValidationInfo) -> Any:
 
 
 def dumped(component: Component) -> dict[str, Any]:
-    """A component as plain values, which `parse_component` reads."""
+    """Return a component as plain values, which `parse_component` reads."""
     return {"target": target_of(component), **component.model_dump(mode="json")}
 
 

@@ -8,7 +8,7 @@ from coterie.config.schema import COMPONENTS, RunConfig
 
 
 def changed_keys(config: RunConfig) -> dict[str, Any]:
-    """The keys whose values differ from the defaults, by dotted name, in the config's order.
+    """Return the keys whose values differ from the defaults, by dotted name, in the config's order.
 
     The classes that a config names are always among them (`method` is
     `coterie.modules.fedmcc:FedMCC`); their other keys are compared with the defaults of
@@ -22,7 +22,7 @@ def changed_keys(config: RunConfig) -> dict[str, Any]:
 
 
 def dotted(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """The values of nested sections by dotted name."""
+    """Return the values of nested sections by dotted name."""
     found: dict[str, Any] = {}
     for name, value in values.items():
         key = f"{prefix}.{name}".strip(".")

@@ -21,7 +21,7 @@ def given_path(key: str, given: str) -> Path:
 
 
 def home() -> Path | None:
-    """The home folder; None for a user who has none, as under a number without a name."""
+    """Return the home folder; None for a user who has none, as under a number without a name."""
     try:
         return Path.home()
     except RuntimeError:

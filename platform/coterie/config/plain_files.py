@@ -61,7 +61,7 @@ def read_json(path: Path, most: int = _JSON_BYTES) -> Any:
 
 
 def read_bytes(path: Path, most: int = _JSON_BYTES) -> bytes:
-    """The content of a regular file.
+    """Return the content of a regular file.
 
     Raises:
         ValueError: If it is larger than `most` bytes, or no regular file.
@@ -88,7 +88,10 @@ def _check_events(text: str) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """The value, if it has no dates, binary data or keys that are no texts, and finite numbers."""
+    """Return the value if JSON can hold it.
+
+    No dates, bytes, other keys than text, or infinities.
+    """
     if isinstance(value, dict):
         if not all(isinstance(key, str) for key in value):
             raise ValueError("it has keys that are no texts")

@@ -24,5 +24,5 @@ def open_regular(path: Path) -> io.BufferedReader:
 
 
 def system_devices() -> set[int]:
-    """The devices of the system's own file systems, whose files are made up and may not end."""
+    """Return the devices of the system's own file systems, whose files may not end."""
     return {Path(path).stat().st_dev for path in ("/proc", "/sys") if Path(path).is_dir()}

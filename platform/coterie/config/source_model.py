@@ -65,7 +65,10 @@ class _Names(dict[str, Any]):
 
 @cache
 def _look_up(module: str, name: str) -> Any:
-    """The object at a dotted name of a module: a value, a type, or a class as a config model."""
+    """Return the object at a dotted name of a module.
+
+    A value, a type, or a class as a config model.
+    """
     if (module, name) in _TAKES_ANYTHING:
         return _TAKES_ANYTHING[module, name]
     if module.startswith("coterie.config.") or module.partition(".")[0] in _LIGHT:
@@ -88,7 +91,7 @@ def _look_up(module: str, name: str) -> Any:
 
 @cache
 def _definitions(module: str) -> Mapping[str, ast.stmt]:
-    """The statements that define a module's names."""
+    """Return the statements that define a module's names."""
     package, *rest = module.split(".")
     spec = find_spec(package) if package in _OURS else None
     if spec is None or spec.origin is None:

@@ -26,12 +26,12 @@ _PLACES: Mapping[str, tuple[str, tuple[str, ...], str]] = {
 
 
 def as_packages(given: Any) -> Any:
-    """A single name as a list of one."""
+    """Return a single name as a list of one."""
     return (given,) if isinstance(given, str) else given
 
 
 def trusted_by(values: Mapping[str, Any]) -> tuple[str, ...]:
-    """The packages under `trust` in plain values that are not validated yet."""
+    """Return the packages under `trust` in plain values that are not validated yet."""
     given = as_packages(values.get("trust"))
     return tuple(map(str, given)) if isinstance(given, list | tuple) else ()
 
@@ -74,7 +74,10 @@ def check_targets(stored: Any, path: Path, trust: Collection[str]) -> None:
 
 
 def packages_in(given: Any) -> set[str]:
-    """The packages that values name by nested or dotted keys; Coterie's own only for loggers."""
+    """Return the packages that values name by nested or dotted keys.
+
+    Coterie's own only for loggers.
+    """
     named = {key: target.partition(":")[0].partition(".")[0] for key, target in targets_in(given)}
     return {each for key, each in named.items() if each != _OWN or key.startswith(_LOGGERS)}
 
@@ -106,7 +109,7 @@ def check_places(stored: Mapping[str, Any], path: Path, given: Mapping[str, Any]
 
 
 def _at(values: Any, key: str) -> Any:
-    """The value at a dotted key of nested values; None without one."""
+    """Return the value at a dotted key of nested values; None without one."""
     for part in key.split("."):
         values = values.get(part) if isinstance(values, Mapping) else None
     return values
@@ -126,7 +129,7 @@ def _has(values: Mapping[str, Any], key: str) -> bool:
 
 
 def targets_in(values: Any, key: str = "") -> Iterator[tuple[str, str]]:
-    """The key and the value of each `target` in plain values, however deep."""
+    """Return the key and the value of each `target` in plain values, however deep."""
     if isinstance(values, Mapping):
         for name, value in values.items():
             inner = f"{key}.{name}" if key else str(name)
@@ -140,7 +143,10 @@ def targets_in(values: Any, key: str = "") -> Iterator[tuple[str, str]]:
 
 
 def _declared() -> set[str]:
-    """Packages that an installed distribution declares; what lies in the current folder is not."""
+    """Return packages that an installed distribution declares.
+
+    What lies in the current folder is not.
+    """
     folders = [*site.getsitepackages(), site.getusersitepackages()]
     return {
         entry.value.partition(":")[0]

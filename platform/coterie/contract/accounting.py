@@ -43,14 +43,14 @@ def epsilon(releases: int, noise_multiplier: float, delta: float) -> float:
 
 
 def _log_delta(epsilon: float, shift: float) -> float:
-    """The log of δ at ε, where the sum changes by `shift` deviations of its noise."""
+    """Return the log of δ at ε, where the sum changes by `shift` deviations of its noise."""
     above = float(log_ndtr(shift / 2 - epsilon / shift))
     below = epsilon + float(log_ndtr(-shift / 2 - epsilon / shift))
     return above + math.log1p(-math.exp(min(below - above, -1e-16)))
 
 
 def noise_for(target: float, delta: float) -> float:
-    """The least noise multiplier with which one Gaussian mechanism has an ε of `target` at δ.
+    """Return the least noise multiplier by which a Gaussian mechanism has this ε at δ.
 
     Raises:
         ValueError: If no noise multiplier up to 10⁴ has it.

@@ -21,7 +21,7 @@ class RunCallback:
     """
 
     def on_run_start(self, experiment: str, details: Mapping[str, str]) -> None:
-        """The run begins.
+        """Note that the run begins.
 
         Args:
             experiment: The experiment's name.
@@ -29,19 +29,19 @@ class RunCallback:
         """
 
     def on_client_end(self, client: int, metrics: Mapping[str, float]) -> None:
-        """A client's task succeeded, with these scalars of its training."""
+        """Note that a client's task succeeded, with these scalars of its training."""
 
     def on_client_failure(self, client: int, message: str) -> None:
-        """A client's task failed; the run's policy decides what follows."""
+        """Note that a client's task failed; the run's policy decides what follows."""
 
     def on_phase_end(self, record: PhaseRecord) -> None:
-        """A phase is over: aggregated and, where due, evaluated."""
+        """Note that a phase is over: aggregated and, where due, evaluated."""
 
     def on_round_end(self, record: PhaseRecord) -> None:
-        """A round is over; the record is that of its last phase."""
+        """Note that a round is over; the record is that of its last phase."""
 
     def on_evaluation_end(self, round_: int, scores: Mapping[str, float], *, final: bool) -> None:
-        """An evaluation is over.
+        """Note that an evaluation is over.
 
         Args:
             round_: The round.
@@ -50,7 +50,7 @@ class RunCallback:
         """
 
     def on_run_end(self, status: Status, error: str | None) -> None:
-        """The run is over, with why if it did not complete."""
+        """Note that the run is over, with why if it did not complete."""
 
 
 class _Hooks:

@@ -24,7 +24,7 @@ supervised methods; those of a data module's loader have all labels, and no seed
 
 
 def batch_seed(batch: Batch) -> int:
-    """The seed of a batch's views; without one, a number from PyTorch's global generator."""
+    """Return the seed of a batch's views; without one, a number from PyTorch's global generator."""
     return batch["seed"] if "seed" in batch else int(torch.randint(2**63 - 1, ()))
 
 
@@ -47,7 +47,7 @@ class ClientData:
     received: Shaped[np.ndarray, "m ..."] | None = None
 
     def __len__(self) -> int:
-        """Number of samples, including received ones."""
+        """Return the number of samples, including received ones."""
         return len(self.rows) + (0 if self.received is None else len(self.received))
 
     @property
@@ -56,19 +56,19 @@ class ClientData:
         return isinstance(self.samples, StreamedSamples)
 
     def read_only(self) -> "ClientData":
-        """The same data, as views that cannot be written into."""
+        """Return the same data, as views that cannot be written into."""
         samples = self.samples if self.streamed else _view(self.samples)
         labels = None if self.labels is None else _view(self.labels)
         return replace(self, samples=samples, rows=_view(self.rows), labels=labels)
 
     @classmethod
     def of_batch(cls, batch: Batch) -> "ClientData":
-        """A batch's own samples, in their order, on the CPU."""
+        """Return a batch's own samples, in their order, on the CPU."""
         samples = batch["samples"].numpy()
         return cls(samples=samples, rows=np.arange(len(samples)))
 
     def joined(self, samples: Shaped[Tensor, "m ..."]) -> "ClientData":
-        """The same data with these received samples, which replace any others."""
+        """Return the same data with these received samples, which replace any others."""
         return replace(self, received=samples.numpy() if len(samples) else None)
 
     def take(self, positions: Indices | None = None) -> Shaped[Tensor, "n ..."]:
@@ -167,10 +167,10 @@ class Batches(Protocol):
         """Number of batches of all epochs."""
 
     def __iter__(self) -> Iterator[Batch]:
-        """The batches of the next epoch."""
+        """Return the batches of the next epoch."""
 
     def __len__(self) -> int:
-        """Number of batches in an epoch."""
+        """Return the number of batches in an epoch."""
 
 
 ModuleT = TypeVar("ModuleT", bound=LightningModule)
@@ -217,7 +217,7 @@ class Client(Protocol):
         """Train a user's module in place by a plain Trainer and the user's own loaders."""
 
     def score(self, module: Any, training: Training) -> dict[str, float]:
-        """What a user's module logs in its validation steps, by name."""
+        """Return what a user's module logs in its validation steps, by name."""
 
     def noisy(self, sums: NDArray[np.int64], sigma: int, purpose: str) -> NDArray[np.int64]:
         """Add noise to integers, where the phase has an ε.
@@ -237,7 +237,7 @@ class Client(Protocol):
     def embed(
         self, network: nn.Module, samples: Shaped[Tensor, "n ..."] | None = None
     ) -> Shaped[Tensor, "n ..."]:
-        """Outputs of the network, in eval mode, for each sample; by default the client's own.
+        """Return the network's outputs in eval mode; by default of the client's own samples.
 
         Args:
             network: Takes samples in [0, 1].

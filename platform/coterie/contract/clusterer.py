@@ -44,7 +44,7 @@ def to_unit(
 
 
 def parameter_dtype(module: nn.Module) -> torch.dtype:
-    """The floating dtype of a module's parameters, else of its buffers, else float32."""
+    """Return the floating dtype of a module's parameters, else of its buffers, else float32."""
     numbers = chain(module.parameters(), module.buffers())
     return next((t.dtype for t in numbers if t.is_floating_point()), torch.float32)
 

@@ -18,7 +18,7 @@ _SHARE = 64
 
 
 def digest(*parts: bytes | NDArray[Any]) -> str:
-    """A digest of bytes and arrays, in hexadecimal."""
+    """Return a digest of bytes and arrays, in hexadecimal."""
     found = hashlib.blake2b(digest_size=16)
     for part in parts:
         found.update(part if isinstance(part, bytes) else np.ascontiguousarray(part).data)
@@ -26,7 +26,7 @@ def digest(*parts: bytes | NDArray[Any]) -> str:
 
 
 def contents_digest(samples: Samples | None) -> str:
-    """A digest of samples that costs far less than to read them.
+    """Return a digest of samples that costs far less than to read them.
 
     Up to 1 MiB all values count; beyond, 64 samples in full and eight values of every sample. Of
     streamed samples one in 64 is read, at most 64.
@@ -44,12 +44,12 @@ def contents_digest(samples: Samples | None) -> str:
 
 
 def labels_digest(labels: Indices | None) -> str:
-    """A digest of labels; "" without."""
+    """Return a digest of labels; "" without."""
     return "" if labels is None else digest(labels)
 
 
 def data_digest(data: DataArrays) -> str:
-    """A digest of labels and contents of a whole data set, with its test set."""
+    """Return a digest of labels and contents of a whole data set, with its test set."""
     parts = (
         contents_digest(data.samples),
         labels_digest(data.labels),

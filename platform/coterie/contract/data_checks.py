@@ -66,7 +66,7 @@ def _check_variety(name: str, samples: Samples) -> None:
 
 
 def _chunks(samples: Samples) -> Iterator[NDArray[Any]]:
-    """The samples in blocks of a bounded size, each read when it is asked for."""
+    """Return the samples in blocks of a bounded size, each read when it is asked for."""
     rows = max(1, _VALUES * len(samples) // samples.size)
     return (samples[start : start + rows] for start in range(0, len(samples), rows))
 

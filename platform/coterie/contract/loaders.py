@@ -46,7 +46,7 @@ class Source:
     test: Any = None
 
     def __len__(self) -> int:
-        """Number of training samples."""
+        """Return the number of training samples."""
         return len(self.loader.dataset)  # type: ignore[arg-type]  # checked when it was opened
 
 
@@ -68,7 +68,7 @@ class LoaderSamples(StreamedSamples):
         sources: Sequence[Source],
         rebuild: "Callable[[], tuple[Source, ...]] | None" = None,
     ) -> "LoaderSamples":
-        """The rows of these data sets."""
+        """Return the rows of these data sets."""
         return cls(
             shape=(sum(map(len, sources)), 1),
             dtype=np.dtype(np.float32),
@@ -84,7 +84,7 @@ class LoaderSamples(StreamedSamples):
         return _with_sources, (self.sources,)
 
     def place(self, rows: Indices) -> tuple[Source, Indices]:
-        """The source of a client's rows, and the rows within it.
+        """Return the source of a client's rows, and the rows within it.
 
         Raises:
             DataError: If they are of several sources.
@@ -112,7 +112,7 @@ def _open_again(rebuild: Callable[[], tuple[Source, ...]]) -> LoaderSamples:
 
 
 def loader_of(source: Source, rows: Indices, seed: int, *, ordered: bool = False) -> Any:
-    """A loader of some rows, with the arguments of the user's own: a function of rows and seed.
+    """Return a function of rows and seed that gives a loader like the user's own.
 
     Args:
         source: The data set.
@@ -165,7 +165,7 @@ def _batch_size(loader: DataLoader[Any]) -> int | None:
 
 
 def _sampler(given: Any, places: list[int], generator: torch.Generator) -> Any:
-    """The user's sampler, of a client's rows only; it gives positions among them."""
+    """Return the user's sampler, of a client's rows only; it gives positions among them."""
     count = range(len(places))
     if isinstance(given, SequentialSampler):
         return SequentialSampler(count)
@@ -209,7 +209,7 @@ class _RestrictedBatches(Sampler[list[int]]):
 
 
 def data_with(source: Source, training: Any, validation: Any) -> dict[str, Any]:
-    """The arguments of `Trainer.fit`: loaders, behind the user's data module if there is one.
+    """Return the arguments of `Trainer.fit`: loaders, or the user's data module with them.
 
     The Trainer calls the data module's hooks, such as `on_after_batch_transfer`.
 
@@ -231,7 +231,7 @@ def data_with(source: Source, training: Any, validation: Any) -> dict[str, Any]:
 
 
 def _given(value: Any, stage: str = "") -> Any:
-    """The value, for a hook that travels to the processes of several devices."""
+    """Return the value, for a hook that travels to the processes of several devices."""
     return value
 
 

@@ -72,14 +72,14 @@ class Task:
         return int(blank(lambda: self.encoder.build(self.shape)).features)  # type: ignore[arg-type]
 
     def dumped(self) -> dict[str, Any]:
-        """The task as plain values."""
+        """Return the task as plain values."""
         plain = {"shape": [*self.shape], "dtype": str(self.dtype).removeprefix("torch.")}
         networks = {name: dumped(getattr(self, name)) for name in _NETWORKS}
         return {**{f.name: getattr(self, f.name) for f in fields(self)}, **plain, **networks}
 
     @classmethod
     def parse(cls, plain: Mapping[str, Any]) -> "Task":
-        """The task that was `dumped`."""
+        """Return the task that was `dumped`."""
         read = {"shape": tuple(plain["shape"]), "dtype": getattr(torch, plain["dtype"])}
         networks = {name: parse_component(plain[name]) for name in _NETWORKS}
         return cls(**{**plain, **read, **networks})
@@ -123,14 +123,20 @@ class Method(Protocol):
 
     @abstractmethod
     def init(self, sizes: Mapping[int, int], seed: int) -> ServerState:
-        """The state before the first phase; `sizes` maps a client to its number of samples."""
+        """Return the state before the first phase.
+
+        `sizes` maps a client to its number of samples.
+        """
 
     @abstractmethod
     def next(self, server: ServerState) -> Phase | None:
-        """The phase that follows this state; None at the end."""
+        """Return the phase that follows this state; None at the end."""
 
     def offer(self, server: ServerState, phase: Phase) -> Slots:
-        """The slots of `phase.down` for the clients; by default those of the server's state."""
+        """Return the slots of `phase.down` for the clients.
+
+        By default those of the server's state.
+        """
         return {slot: server.slots[slot] for slot in phase.down}
 
     @abstractmethod
@@ -144,7 +150,7 @@ class Method(Protocol):
         means: Mapping[str, WeightedUpdate],
         gathered: Mapping[int, Tensors],
     ) -> ServerState:
-        """The server's state after the phase; by default the means replace its slots.
+        """Return the server's state after the phase; by default the means replace its slots.
 
         Args:
             server: The state before the phase.
@@ -156,7 +162,10 @@ class Method(Protocol):
 
     @abstractmethod
     def model_for(self, server: ServerState, client: int | None) -> Clusterer:
-        """The model to evaluate and save: the server's (None), or the one a client would use."""
+        """Return the model to evaluate and save.
+
+        The server's (None), or the one a client would use.
+        """
 
 
 @runtime_checkable

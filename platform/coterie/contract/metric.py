@@ -1,4 +1,4 @@
-"""A metric of one's own, computed from a run's final predictions."""
+"""A metric of your own, computed from a run's final predictions."""
 
 import re
 from abc import ABC, abstractmethod

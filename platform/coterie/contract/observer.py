@@ -58,7 +58,7 @@ class Observer(Protocol):
     """
 
     def start(self, title: str, details: Mapping[str, str]) -> None:
-        """The run begins.
+        """Note that the run begins.
 
         Args:
             title: The experiment's name.
@@ -69,7 +69,7 @@ class Observer(Protocol):
         """Show a table, rich's or plain text."""
 
     def phase_started(self, phase: Phase, cohort_size: int, total_rounds: int | None) -> None:
-        """A phase begins.
+        """Note that a phase begins.
 
         Args:
             phase: The phase.
@@ -78,16 +78,16 @@ class Observer(Protocol):
         """
 
     def client_done(self, client: int, metrics: Mapping[str, float]) -> None:
-        """A client's task succeeded, with these scalars of its training."""
+        """Note that a client's task succeeded, with these scalars of its training."""
 
     def client_failed(self, client: int, message: str) -> None:
-        """A client's task failed; the engine decides whether to retry it."""
+        """Note that a client's task failed; the engine decides whether to retry it."""
 
     def phase_finished(self, record: PhaseRecord) -> None:
-        """A phase is over: aggregated and, where due, evaluated."""
+        """Note that a phase is over: aggregated and, where due, evaluated."""
 
     def evaluated(self, round_: int, scores: Mapping[str, float], *, final: bool) -> None:
-        """An evaluation is over.
+        """Note that an evaluation is over.
 
         Args:
             round_: The round.
@@ -96,7 +96,7 @@ class Observer(Protocol):
         """
 
     def note(self, text: str) -> None:
-        """An event worth a line: a checkpoint was resumed, an actor replaced."""
+        """Note an event worth a line: a checkpoint was resumed, an actor replaced."""
 
     def finish(
         self,
@@ -106,7 +106,7 @@ class Observer(Protocol):
         scores: Scores | None = None,
         outputs: Sequence[Path] = (),
     ) -> None:
-        """The run is over; called exactly once, also after a failure or an interruption.
+        """Note that the run is over; called exactly once, also after a failure or an interruption.
 
         Args:
             status: How it ended.

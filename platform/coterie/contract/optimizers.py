@@ -8,7 +8,7 @@ from coterie.errors import ContractError
 
 
 def optimizer_tensors(module: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
-    """The optimiser's state of each parameter that it has stepped, on the CPU.
+    """Return the optimiser's state of each parameter that it has stepped, on the CPU.
 
     Returns:
         "<parameter>/<entry>" to tensor: "encoder.weight/exp_avg", "encoder.weight/step" of Adam.

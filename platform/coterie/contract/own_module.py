@@ -88,7 +88,7 @@ class FederatesModule(Protocol):
     """A method whose model is a user's own LightningModule, evaluated by its own steps."""
 
     def module_for(self, server: ServerState, state: Tensors | None) -> Any:
-        """The module with the server's values, and with what a client keeps, if given."""
+        """Return the module with the server's values, and with what a client keeps, if given."""
         ...
 
     @property
@@ -103,7 +103,7 @@ class FederatesModule(Protocol):
 
 
 def copy_of(module: Any) -> Any:
-    """A copy of a module that shares nothing with it.
+    """Return a copy of a module that shares nothing with it.
 
     A tensor that is computed from parameters, such as the weight under `weight_norm`, has its
     values in the copy: `deepcopy` alone refuses it, and the next forward pass computes it again.
@@ -124,7 +124,7 @@ def several_devices(arguments: Mapping[str, Any]) -> bool:
 
 
 def own_base(value: object, name: str = "LightningModule") -> type | None:
-    """The class of this name, of either Lightning package, that an object inherits from."""
+    """Return the class of this name, of either Lightning package, that an object inherits from."""
     found = [kind for kind in type(value).__mro__ if kind.__name__ == name]
     return found[-1] if found else None
 

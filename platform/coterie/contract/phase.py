@@ -89,7 +89,7 @@ class Phase:
 
 
 def read_only(phase: Phase) -> Phase:
-    """The phase with mappings that its clients cannot write into; it cannot be pickled."""
+    """Return the phase with mappings that its clients cannot write into; it cannot be pickled."""
     bounds = {slot: MappingProxyType(each) for slot, each in phase.bounds.items()}
     named = phase.recipients
     return replace(
@@ -118,12 +118,12 @@ class WeightedUpdate:
 
 
 def averaged(means: Mapping[str, WeightedUpdate]) -> dict[str, Tensors]:
-    """The slots after federated averaging: each slot's mean, without its weight."""
+    """Return the slots after federated averaging: each slot's mean, without its weight."""
     return {slot: mean.tensors for slot, mean in means.items()}
 
 
 def summed(mean: WeightedUpdate) -> dict[str, Tensor]:
-    """The sums over clients of tensors that each contributed with weight 1.
+    """Return the sums over clients of tensors that each contributed with weight 1.
 
     Exact, whatever the number of clients, for sums that are multiples of 2^-24 below 2^28.
     """
@@ -139,7 +139,7 @@ def concatenated(gathered: Mapping[int, Tensors], key: str) -> Tensor:
 
 
 def fewest(counts: Tensor) -> int:
-    """The smallest of these numbers of samples that is above 0; 0 if none is."""
+    """Return the smallest of these numbers of samples that is above 0; 0 if none is."""
     there = counts[counts > 0]
     return int(there.min()) if len(there) else 0
 
@@ -188,7 +188,7 @@ class ServerState:
     renewed: frozenset[str] = frozenset()
 
     def whole(self, key: str) -> int:
-        """A whole number of the metadata.
+        """Return a whole number of the metadata.
 
         Raises:
             ContractError: If there is none of this name.
@@ -201,7 +201,7 @@ class ServerState:
     def advance(
         self, phase: Phase, slots: Slots, metadata: Mapping[str, Json] | None = None
     ) -> "ServerState":
-        """The state after `phase`: slots replaced, metadata set, counters moved on."""
+        """Return the state after `phase`: slots replaced, metadata set, counters moved on."""
         return replace(
             self,
             round=phase.round if phase.ends_round else self.round,

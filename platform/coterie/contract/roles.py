@@ -33,7 +33,7 @@ class Role(Enum):
     RESET = "reset"
     """Starts each task from the model's initial value and is never sent."""
     NOBODY = "nobody"
-    """Bookkeeping that no computation reads; starts each task anew and is never sent."""
+    """Bookkeeping that no computation reads; starts again in each task and is never sent."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +68,7 @@ class StateRoles:
         return frozenset(e.slot for e in self._entries if e.role is Role.AVERAGE)
 
     def of(self, key: str) -> Entry:
-        """The role of a state entry.
+        """Return the role of a state entry.
 
         Raises:
             ContractError: If the entry has no role.
@@ -84,7 +84,7 @@ class StateRoles:
             self.of(key)
 
     def slot(self, module: nn.Module, slot: str) -> dict[str, Tensor]:
-        """The module's entries of a slot, detached, on the CPU.
+        """Return the module's entries of a slot, detached, on the CPU.
 
         Integers and booleans that no role names in full are constants of the network, such as an
         index: they stay as they are built and are never sent.
@@ -100,18 +100,21 @@ class StateRoles:
     def contributions(
         self, module: nn.Module, names: Collection[str], *, weight: int
     ) -> dict[str, WeightedUpdate]:
-        """What a client sends up: several slots of the module, each with the client's weight."""
+        """Return what a client sends up.
+
+        Several slots of the module, each with the client's weight.
+        """
         slots = self.slots(module, names)
         return {
             name: WeightedUpdate(weight=weight, tensors=tensors) for name, tensors in slots.items()
         }
 
     def kept(self, module: nn.Module) -> dict[str, Tensor]:
-        """The module's entries under `Role.KEEP`, detached, on the CPU."""
+        """Return the module's entries under `Role.KEEP`, detached, on the CPU."""
         return self._select(module, lambda entry: entry.role is Role.KEEP)
 
     def keep_only(self, tensors: Tensors) -> dict[str, Tensor]:
-        """The tensors under `Role.KEEP`, out of those that a client kept under other roles."""
+        """Return the tensors under `Role.KEEP` of those that a client has kept."""
         return {key: value for key, value in tensors.items() if self.of(key).role is Role.KEEP}
 
     def _select(self, module: nn.Module, wanted: Callable[[Entry], bool]) -> dict[str, Tensor]:

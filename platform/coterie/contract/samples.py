@@ -50,7 +50,7 @@ class StreamedSamples:
         return int(np.prod(self.shape))
 
     def __len__(self) -> int:
-        """The number of samples, n."""
+        """Return the number of samples, n."""
         return self.shape[0]
 
     def __getitem__(self, index: slice | NDArray[np.int64]) -> NDArray[Any]:
@@ -84,7 +84,10 @@ class StreamedSamples:
 
 
 def picked(samples: Any, rows: NDArray[np.int64]) -> Any:
-    """Some samples (m, …), in any order: a copy of those in memory, else still to be read."""
+    """Return some samples (m, …), in any order.
+
+    A copy of those in memory, else still to be read.
+    """
     if not isinstance(samples, StreamedSamples):
         return samples[rows]
     return StreamedSamples(

@@ -27,7 +27,7 @@ class Schedule(Generic[StageT]):
         return self.stages[-1][0]
 
     def at(self, number: int) -> StageT | None:
-        """The stage of a round, counted from 1; None after the last round."""
+        """Return the stage of a round, counted from 1; None after the last round."""
         for stage, rounds in self.stages:
             if number <= rounds:
                 return stage

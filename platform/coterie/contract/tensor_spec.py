@@ -52,7 +52,7 @@ class Bounds:
     lowest: Each | None = None
 
     def of(self, samples: int) -> tuple[Tensor, Tensor]:
-        """The bounds of a sum over so many samples."""
+        """Return the bounds of a sum over so many samples."""
         highest = torch.tensor(self.highest, dtype=torch.float64) * samples
         if self.lowest is None:
             return -highest, highest

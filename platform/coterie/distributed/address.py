@@ -66,7 +66,7 @@ def find_address(config: ClusterConfig) -> str:
 
 
 def clusters_here() -> set[str]:
-    """The clusters of which this user, or root, has a node on this machine.
+    """Return the clusters of which this user, or root, has a node on this machine.
 
     Ray itself believes whatever process calls itself a raylet, and would send it the token.
     """

@@ -89,7 +89,7 @@ def _root() -> Path:
 
 
 def _left(root: Path) -> Iterator[Path]:
-    """The folders of this user whose process has ended."""
+    """Return the folders of this user whose process has ended."""
     for path in root.glob(f"{_PREFIX}????????"):
         with contextlib.suppress(OSError):
             status = path.lstat()

@@ -71,16 +71,16 @@ class Listener(Protocol):
     """Is told about the trials by their names."""
 
     def started(self, name: str) -> None:
-        """A trial has started."""
+        """Note that a trial has started."""
 
     def reported(self, name: str, report: Report) -> None:
-        """A trial has reported; the last report has an exit code."""
+        """Note that a trial has reported; the last report has an exit code."""
 
     def stopped(self, name: str, round_: int) -> None:
         """ASHA stops a trial after this round."""
 
     def step(self) -> None:
-        """Some time has passed; an exception ends the search."""
+        """Note that some time has passed; an exception ends the search."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,7 +222,10 @@ def _scheduler(
 
 
 def _place(*, gpu: bool) -> dict[str, float]:
-    """What a trial takes: its driver's node, where the run directories are, and perhaps a GPU."""
+    """Return what a trial takes.
+
+    Its driver's node, where the run directories are, and perhaps a GPU.
+    """
     here = ray.get_runtime_context().get_node_id()
     (node,) = [node for node in ray.nodes() if node["NodeID"] == here]
     own = next(

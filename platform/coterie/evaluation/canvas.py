@@ -134,7 +134,7 @@ def style(number: int) -> tuple[str, str]:
 
 
 def label(name: object) -> str:
-    """A name as a figure shows it: in one line, printable, and not too long."""
+    """Return a name as a figure shows it: in one line, printable, and not too long."""
     text = printable(str(name))
     return text if len(text) <= NAME else f"{text[: NAME - 1]}…"
 
@@ -147,7 +147,7 @@ def ticks(names: Sequence[object], most: int) -> tuple[list[int], list[str]]:
 
 
 def tick_step(count: int, most: int) -> int:
-    """The smallest of 1, 2, 5, 10, 20, 50, … that leaves at most `most` ticks."""
+    """Return the smallest of 1, 2, 5, 10, 20, 50, … that leaves at most `most` ticks."""
     size = 1
     while True:
         for step in _STEPS:
@@ -171,7 +171,10 @@ class Drawing(Figure):
 
 
 def blank(width: float, height: float) -> Figure:
-    """An empty figure of this size in inches, without pyplot: no display and no global state."""
+    """Return an empty figure of this size in inches, without pyplot.
+
+    No display and no global state.
+    """
     figure = Drawing(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure

@@ -64,7 +64,7 @@ def nmi(table: Table, average: Average = "arithmetic") -> float:
 
 
 def ari(table: Table) -> float:
-    """Adjusted Rand index: agreement of pairs of samples, corrected for chance.
+    """Return adjusted Rand index: agreement of pairs of samples, corrected for chance.
 
     With a pairs together in both, b only in the clusters, c only in the classes, d in neither:
     2(ad − bc) / ((a + b)(b + d) + (a + c)(c + d)). As in scikit-learn, b = c = 0 gives 1, which
@@ -137,7 +137,10 @@ class ClusteringScores:
 
 
 def _total(table: Table) -> int:
-    """The number of samples in a table; refuse a table that is not one of counts or is empty."""
+    """Return the number of samples in a table.
+
+    Refuse a table that is not one of counts or is empty.
+    """
     if table.ndim != 2 or not np.issubdtype(table.dtype, np.integer) or (table < 0).any():
         raise DataError(
             f"a table of shape {table.shape} and type {table.dtype}: give non-negative integer "
@@ -150,7 +153,7 @@ def _total(table: Table) -> int:
 
 
 def _matched(table: Table) -> int:
-    """The number of samples whose cluster is matched to their class."""
+    """Return the number of samples whose cluster is matched to their class."""
     return sum(int(table[row, column]) for row, column in match(table).items())
 
 

@@ -94,7 +94,7 @@ def draw_curves(series: Mapping[str, Curve], boundaries: Mapping[str, int] | Non
 
 
 def _by_stage(losses: Mapping[str, Curve], stages: Mapping[str, int]) -> list[Panel]:
-    """A panel for each stage with losses."""
+    """Return a panel for each stage with losses."""
     starts = sorted(stages.items(), key=lambda stage: stage[1]) or [("loss", 0)]
     panels: list[Panel] = []
     for number, (stage, first) in enumerate(starts):
@@ -144,7 +144,7 @@ def _fill(axes: Axes, curves: Mapping[str, Curve], axis: str, *, legend: bool) -
 
 
 def _mark_stages(axes: Axes, stages: Mapping[str, int]) -> None:
-    """The name of each stage above its first round, and a line before each but the first."""
+    """Write the name of each stage above its first round, and a line before each but the first."""
     top = axes.get_xaxis_transform()
     axes.set_xlim(axes.get_xlim())  # a mark does not move the edge that the first name stands on
     left = axes.get_xlim()[0]

@@ -121,7 +121,10 @@ def tsne_points(vectors: NDArray[Any], seed: int) -> NDArray[np.float64]:
 
 
 def _ordinary(values: NDArray[np.float64]) -> NDArray[np.float64] | None:
-    """The values, rescaled if their spread is extreme; None if it is not above their rounding."""
+    """Return the values, rescaled if their spread is extreme.
+
+    None if it is not above their rounding.
+    """
     size = float(np.abs(values).max()) or 1.0
     spread = float(np.ptp(values / size, axis=0).max())
     if spread <= 8 * np.finfo(np.float64).eps:
@@ -137,7 +140,7 @@ def _groups(
     assignments: NDArray[np.integer[Any]] | None,
     class_names: Sequence[str],
 ) -> list[_Panel]:
-    """The panels: by true class and by cluster, as far as they are known."""
+    """Return the panels: by true class and by cluster, as far as they are known."""
     panels: list[_Panel] = []
     classes, matched = len(class_names), {}
     if labels is not None:

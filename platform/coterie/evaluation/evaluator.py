@@ -229,7 +229,7 @@ class Evaluator(Scorer):
     def _table(
         self, assignments: NDArray[np.int64], labels: NDArray[np.int64]
     ) -> NDArray[np.int64]:
-        """Counts (clusters, classes) of the samples of known class."""
+        """Return counts (clusters, classes) of the samples of known class."""
         known = labels >= 0
         clusters = max(int(assignments.max()) + 1, self.clusters)
         classes = len(self.data.classes)

@@ -70,7 +70,7 @@ def class_spread(data: DataArrays, parts: Sequence[Indices]) -> tuple[Counts, tu
 
 
 def client_names(data: DataArrays, parts: Sequence[Indices]) -> tuple[str, ...]:
-    """The clients' names if the parts are the data's own clients or several of them, else none."""
+    """Return the clients' names if the parts are the data's own clients, else none."""
     if data.owners is None:
         return ()
     owners = [np.unique(data.owners[part]).tolist() for part in parts]
@@ -137,7 +137,7 @@ def _empty_table(counts: Counts) -> Table:
 
 
 def _rows(counts: Counts, names: Sequence[str]) -> list[_Row]:
-    """The rows of the table; many clients' middle ones are replaced by their mean."""
+    """Return the rows of the table; many clients' middle ones are replaced by their mean."""
 
     def one(client: int) -> _Row:
         name = shorten(label(names[client]), _NAME) if names else str(client)
@@ -153,7 +153,7 @@ def _rows(counts: Counts, names: Sequence[str]) -> list[_Row]:
 
 
 def _short(count: float) -> str:
-    """A count in at most five characters up to 9,999,999; a dot for zero."""
+    """Return a count in at most five characters up to 9,999,999; a dot for zero."""
     if count == 0:
         return "·"
     if count < 10 and count != int(count):

@@ -102,7 +102,7 @@ def _features(x: Tensor, device: torch.device) -> Tensor:
 
 
 def linear_layer(features: int, classes: int, generator: torch.Generator) -> nn.Linear:
-    """A linear layer with PyTorch's default initial distribution, drawn from `generator`."""
+    """Return a linear layer with PyTorch's default initial distribution, drawn from `generator`."""
     # The meta device keeps the layer's own initialisation from using the global random state.
     layer = nn.Linear(features, classes, device="meta").to_empty(device="cpu")
     bound = features**-0.5
@@ -114,7 +114,7 @@ def linear_layer(features: int, classes: int, generator: torch.Generator) -> nn.
 def _batches(
     samples: int, batch_size: int, epochs: int, generator: torch.Generator
 ) -> Iterator[Tensor]:
-    """The rows of each step: a new permutation every epoch, the last batch included."""
+    """Return the rows of each step: a new permutation every epoch, the last batch included."""
     for _ in range(epochs):
         order = torch.randperm(samples, generator=generator)
         for first in range(0, samples, batch_size):
@@ -124,7 +124,7 @@ def _batches(
 def _descent(
     head: nn.Linear, optimizer: ProbeOptimizer, batch_size: int, lr: float | None, steps: int
 ) -> tuple[torch.optim.Optimizer, LRScheduler]:
-    """The protocol's optimiser and its learning rate over `steps` steps."""
+    """Return the protocol's optimiser and its learning rate over `steps` steps."""
     if optimizer == "adam":
         adam = torch.optim.Adam(head.parameters(), lr=3e-3 if lr is None else lr)
         return adam, ConstantLR(adam, factor=1.0)

@@ -69,7 +69,7 @@ class Membership:
         return "It does not tell training samples from others: the interval holds 0.5, chance."
 
     def row(self) -> dict[str, Any]:
-        """The values for `audit.json`."""
+        """Return the values for `audit.json`."""
         return {**vars(self), "finding": self.finding}
 
 
@@ -120,7 +120,7 @@ def _interval(values: NDArray[np.float64]) -> tuple[float, float]:
 
 
 def loss_scores(probabilities: Tensor, labels: NDArray[np.int64]) -> NDArray[np.float64]:
-    """The negative cross-entropy (Yeom et al., "Privacy Risk in Machine Learning", 2018).
+    """Return the negative cross-entropy (Yeom et al., "Privacy Risk in Machine Learning", 2018).
 
     Args:
         probabilities: Of the classes (n, k).
@@ -131,7 +131,7 @@ def loss_scores(probabilities: Tensor, labels: NDArray[np.int64]) -> NDArray[np.
 
 
 def centroid_scores(head: nn.Module | None, embedding: Tensor) -> NDArray[np.float64] | None:
-    """The negative distance to the nearest centroid or prototype; None for a head without any.
+    """Return the negative distance to the nearest centroid; None for a head without any.
 
     Args:
         head: Of a model, on the CPU.
@@ -156,7 +156,7 @@ def centroid_scores(head: nn.Module | None, embedding: Tensor) -> NDArray[np.flo
 def view_scores(
     encoder: nn.Module, augment: nn.Module, samples: Tensor, seed: int
 ) -> NDArray[np.float64]:
-    """The mean cosine between representations of random views of a sample.
+    """Return the mean cosine between representations of random views of a sample.
 
     Liu et al., "EncoderMI: Membership Inference against Pre-trained Encoders in Contrastive
     Learning" (2021): a contrastive encoder maps views of a training sample nearer to each other.
@@ -176,7 +176,7 @@ def view_scores(
 
 @torch.no_grad()
 def _agreement(encoder: nn.Module, views: Sequence[LazyViews], start: int) -> Tensor:
-    """The mean cosine over all pairs of views of a block of samples."""
+    """Return the mean cosine over all pairs of views of a block of samples."""
     seen = torch.stack([unit_rows(encoder(view[start : start + BLOCK]).double()) for view in views])
     # Σ over i < j of z_i · z_j = (‖Σ z‖² − Σ ‖z‖²) / 2
     over_pairs = seen.sum(dim=0).square().sum(dim=1) - seen.square().sum(dim=(0, 2))

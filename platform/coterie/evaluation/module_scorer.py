@@ -43,14 +43,14 @@ class ModuleScorer(Scorer):
         return "val"
 
     def quick(self, server: ServerState) -> dict[str, float]:
-        """What `validation_step` logs of the global module.
+        """Return what `validation_step` logs of the global module.
 
         Nothing without validation data, or where layers stay with their clients.
         """
         return self._score(server, "validate")
 
     def final(self, server: ServerState) -> Evaluation:
-        """What validation and test steps log of the global module."""
+        """Return what validation and test steps log of the global module."""
         found = {"val": self._score(server, "validate"), "test": self._score(server, "test")}
         return Evaluation(
             metrics={group: metrics for group, metrics in found.items() if metrics},

@@ -71,7 +71,7 @@ class NodeLocalEvaluator(Scorer):
         return asdict(ClusteringScores.from_table(table))
 
     def _tables(self, server: ServerState) -> dict[str, Table]:
-        """Sums of the tables of the clients that can be reached, by split."""
+        """Return sums of the tables of the clients that can be reached, by split."""
         told = self.backend.tally(server, range(self.clients))
         model = sum(slot.nbytes for slot in pack_server(server).slots.values())
         self.missed += tuple(client for client, tally in enumerate(told) if tally is None)

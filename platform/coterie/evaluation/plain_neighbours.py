@@ -1,4 +1,4 @@
-"""Plain nearest neighbours with a number of them of one's own, as a metric of a run."""
+"""Plain nearest neighbours with a number of them of your own, as a metric of a run."""
 
 from typing import Literal, get_args
 
@@ -52,7 +52,7 @@ class PlainNeighbours(Metric):
         assignments: NDArray[np.int64] | None,
         labels: NDArray[np.int64],
     ) -> float:
-        """The accuracy in 0..1; see `Metric`. Samples without a class take no part."""
+        """Return the accuracy in 0..1; see `Metric`. Samples without a class take no part."""
         known = np.flatnonzero(labels >= 0)
         if self._last is None:
             asked = np.arange(len(known)) % _EVERY == 0

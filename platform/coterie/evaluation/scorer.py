@@ -64,4 +64,4 @@ class Scorer(Protocol):
         """Metrics between rounds."""
 
     def final(self, server: ServerState) -> Evaluation:
-        """The final evaluation."""
+        """Return the final evaluation."""

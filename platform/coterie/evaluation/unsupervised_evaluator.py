@@ -51,7 +51,7 @@ class UnsupervisedEvaluator:
         return self._scores(server, [np.arange(len(part)) for part in self.parts])
 
     def quick(self, server: ServerState) -> dict[str, float]:
-        """The same metrics on up to `max_samples`, each compared with all samples of its client.
+        """Return the metrics of up to `max_samples`, each against all samples of its client.
 
         All samples are embedded: uniformity compares a sample with itself too, and with fewer
         samples that term would weigh more.
@@ -76,7 +76,7 @@ class UnsupervisedEvaluator:
         return found
 
     def assignments_of(self, found: Prediction) -> NDArray[np.int64] | None:
-        """The clusters of the head, or of k-means; None for fewer samples than clusters."""
+        """Return the clusters of the head, or of k-means; None for fewer samples than clusters."""
         assigned: Tensor
         if found.probabilities is not None:
             assigned = found.probabilities.argmax(dim=1)

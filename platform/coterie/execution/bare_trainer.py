@@ -63,7 +63,7 @@ class BareTrainer:
 
     @contextmanager
     def _device(self, module: LightningModule) -> Iterator[None]:
-        """The module on its device within it, and on the CPU after it, whatever happened."""
+        """Return the module on its device within it, and on the CPU after it, whatever happened."""
         if self.accelerator == "cpu":  # moving visits each tensor, which takes time there too
             yield
             return

@@ -67,7 +67,7 @@ class SeededBatches:
         return self._end - self._step
 
     def __len__(self) -> int:
-        """Number of batches in a full epoch."""
+        """Return the number of batches in a full epoch."""
         return self._per_epoch
 
     def __iter__(self) -> Iterator[Batch]:

@@ -14,7 +14,7 @@ Accelerator = Literal["auto", "cpu", "cuda"]
 
 
 def device_of(accelerator: Accelerator, gpus: float | None = None) -> torch.device:
-    """The device of this process: a GPU if it sees one and may use it.
+    """Return the device of this process: a GPU if it sees one and may use it.
 
     Ray does not hide GPUs from an actor that has reserved none, so the reservation decides. On a
     GPU, float32 then means float32, also in convolutions (no TF32), and cuBLAS has the fixed
@@ -32,7 +32,7 @@ def device_of(accelerator: Accelerator, gpus: float | None = None) -> torch.devi
 
 
 def client_device(config: RunConfig) -> torch.device:
-    """The device of a process that runs clients."""
+    """Return the device of a process that runs clients."""
     cluster = config.cluster
     gpus = cluster.gpus_per_client if cluster.backend == "ray" else None
     return device_of(config.accelerator, gpus)
@@ -40,7 +40,7 @@ def client_device(config: RunConfig) -> torch.device:
 
 @cache
 def device_name(device: torch.device) -> str:
-    """The GPU of this process, or the processor of this machine and its cores."""
+    """Return the GPU of this process, or the processor of this machine and its cores."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     cpu = Path("/proc/cpuinfo")

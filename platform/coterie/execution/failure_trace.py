@@ -10,7 +10,7 @@ _LONGEST = 10_000
 
 
 def trace_of(error: BaseException, *, private: bool) -> str:
-    """The traceback of a task's error, in printable lines of at most 10,000 characters.
+    """Return the traceback of a task's error, in printable lines of at most 10,000 characters.
 
     Args:
         error: What ended the task.

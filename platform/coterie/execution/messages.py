@@ -141,7 +141,7 @@ def size_of(tensors: Tensors) -> int:
 
 
 def _closed_metrics(phase: Phase, metrics: Mapping[str, object]) -> set[str]:
-    """The metrics that the phase has to declare; of those that it need not, the names are checked.
+    """Return the metrics that a phase has to declare; check the names of the others.
 
     Raises:
         ContractError: If there are too many, or a name cannot be written to a file.
@@ -255,7 +255,10 @@ def _check_specs(what: str, tensors: Tensors, phase: Phase, samples: int) -> Non
 
 
 def _plain(name: str, value: Any) -> float:
-    """A metric, converted once: another conversion of a client's type might give another value."""
+    """Return a metric, converted once.
+
+    Another conversion of a client's type might give another value.
+    """
     if not isinstance(value, Real):
         raise ContractError(f"metric: {name!r} is {type(value).__name__}; report a number.")
     return float(value)

@@ -33,7 +33,7 @@ class Meter:
             self._sum_pending()
 
     def fit(self) -> Fit:
-        """Number of steps and mean of each scalar."""
+        """Return the number of steps and mean of each scalar."""
         self._sum_pending()
         means = {name: value / self.steps for name, value in self._sums.items()}
         return Fit(steps=self.steps, metrics=means)

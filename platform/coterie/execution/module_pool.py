@@ -71,11 +71,11 @@ class ModulePool:
         self._built: dict[str, _Built] = {}
 
     def beside(self) -> "ModulePool":
-        """A pool of other modules in the same initial state, which takes no memory twice."""
+        """Return a pool of other modules in the same initial state, which takes no memory twice."""
         return ModulePool(self._seed, self._finish, self)
 
     def fresh(self, key: str, build: Callable[[], ModuleT]) -> ModuleT:
-        """The module in its initial state; every process builds it from the same seed."""
+        """Return the module in its initial state; every process builds it from the same seed."""
         if key not in self._built or not self._built[key].whole:  # a client took it apart
             with seeded(self._seed):
                 built = build()
@@ -87,5 +87,5 @@ class ModulePool:
 
 
 def _tensors(module: LightningModule) -> dict[str, Tensor]:
-    """A module's state with its buffers, non-persistent ones too."""
+    """Return a module's state with its buffers, non-persistent ones too."""
     return {**dict(module.named_buffers()), **module.state_dict()}

@@ -27,7 +27,7 @@ def is_node_local(config: RunConfig) -> bool:
 
 
 def node_local_names(config: RunConfig) -> tuple[str, ...]:
-    """The names of node-local clients, in the order of their numbers.
+    """Return the names of node-local clients, in the order of their numbers.
 
     Raises:
         ConfigError: If `cluster.client_resources` names a client that does not exist.
@@ -125,7 +125,7 @@ class NodeLocalData:
     def _global_labels(
         self, arrays: DataArrays, labels: NDArray[np.int64] | None
     ) -> NDArray[np.int64] | None:
-        """A client's labels as indices into the classes of all clients; -1 stays."""
+        """Return a client's labels as indices into the classes of all clients; -1 stays."""
         if labels is None:
             return None
         places = [self.classes.index(name) for name in arrays.classes]

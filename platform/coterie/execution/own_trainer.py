@@ -29,7 +29,7 @@ _REPORT, _KEPT = "coterie/report", "coterie/kept"
 
 
 def package_of(module: object) -> str:
-    """The package whose Trainer trains a module: lightning.pytorch or pytorch_lightning."""
+    """Return the package whose Trainer trains a module: lightning.pytorch or pytorch_lightning."""
     home = own_base(module)
     ours = home is None or home.__module__.startswith("lightning.")
     return "lightning.pytorch" if ours else "pytorch_lightning"
@@ -70,7 +70,7 @@ def score(
     seed: int,
     stage: Literal["validate", "test"] = "validate",
 ) -> dict[str, float]:
-    """What a module logs in its validation or test steps; see `Training.validation`."""
+    """Return what a module logs in its validation or test steps; see `Training.validation`."""
     callbacks = deepcopy([*engine.callbacks, *plan.callbacks])
     # On several devices samples would be scored twice, to share them evenly.
     alone = {k: v for k, v in plan.arguments.items() if k not in ("devices", "strategy")}
@@ -84,7 +84,7 @@ def score(
 
 
 def numbers(logged: Mapping[str, Any]) -> dict[str, float]:
-    """The finite scalars among logged metrics, under names that the tracker takes."""
+    """Return the finite scalars among logged metrics, under names that the tracker takes."""
     found: dict[str, float] = {}
     for name, value in logged.items():
         if isinstance(value, Tensor) and value.numel() != 1:
@@ -102,7 +102,7 @@ def _build(
     max_epochs: int,
     callbacks: list[Any],
 ) -> Any:
-    """A Trainer with the user's arguments: no checkpoints, bars, summary or sanity check."""
+    """Return a Trainer with the user's arguments: no checkpoints, bars, summary or sanity check."""
     package = package_of(module)
     logger = import_module(f"{package}.loggers.logger").DummyLogger()
     plugins: list[Any] = []
@@ -166,7 +166,7 @@ class _BeforeTheFirstStep(Callback):
 
 
 def materialised(module: Any, loader: Any) -> Any:
-    """A module whose lazy parameters, and layers that are built in `setup`, are there.
+    """Return a module whose lazy parameters, and layers that are built in `setup`, are there.
 
     Args:
         module: A module, which is left as it is.
@@ -272,7 +272,7 @@ def _go_on_always() -> None:
 
 
 def _state(trainer: Any) -> Tensor:
-    """The state of optimisers, schedulers, precision and callbacks, as bytes."""
+    """Return the state of optimisers, schedulers, precision and callbacks, as bytes."""
     content = {
         "optimizers": [each.state_dict() for each in trainer.optimizers],
         "schedulers": [each.scheduler.state_dict() for each in trainer.lr_scheduler_configs],

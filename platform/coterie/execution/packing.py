@@ -72,7 +72,7 @@ def pack(tensors: Tensors) -> Packed:
 
 
 def unpack(packed: Packed) -> dict[str, Tensor]:
-    """The tensors as views of the buffer, which must not be written to."""
+    """Return the tensors as views of the buffer, which must not be written to."""
     if not packed.fields:
         return {}
     with warnings.catch_warnings():
@@ -90,12 +90,12 @@ def _view(flat: Tensor, field: Field) -> Tensor:
 
 
 def copied(tensors: Tensors) -> dict[str, Tensor]:
-    """Copies of the tensors, for code that may write into them."""
+    """Return copies of the tensors, for code that may write into them."""
     return {name: value.clone() for name, value in tensors.items()}
 
 
 def digest(packed: Packed) -> str:
-    """A content hash: equal for equal names, dtypes, shapes and bits."""
+    """Return a content hash: equal for equal names, dtypes, shapes and bits."""
     state = hashlib.blake2b(repr(packed.fields).encode(), digest_size=16)
     state.update(packed.buffer.data)
     return state.hexdigest()
@@ -121,6 +121,6 @@ def pack_server(server: ServerState) -> PackedServer:
 
 
 def unpack_server(packed: PackedServer) -> ServerState:
-    """The server state, its tensors as views of the buffers."""
+    """Return the server state, its tensors as views of the buffers."""
     slots = {name: unpack(slot) for name, slot in packed.slots.items()}
     return replace(packed.state, slots=slots)

@@ -112,7 +112,7 @@ class ChunkPredictor:
         return self._run(self._load(server, key, None), samples, rows, batch_size)
 
     def _view(self, seed: int | None) -> Callable[[Tensor], Tensor]:
-        """The transformation of each batch: the identity, or a new random view per batch."""
+        """Return the transformation of each batch: the identity, or a new random view per batch."""
         if seed is None:
             return lambda batch: batch
         augment, seeds = self.augmentation().to(self.device), count()

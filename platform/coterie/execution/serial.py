@@ -74,11 +74,11 @@ class SerialBackend:
         return [node_local_data.tally(self._predictor, server, key, client) for client in clients]
 
     def store(self, packed: Packed) -> Handle:
-        """The tensors themselves are their handle."""
+        """Return the tensors themselves as their handle."""
         return packed
 
     def fetch(self, handle: Handle) -> Packed:
-        """The tensors themselves."""
+        """Return the tensors themselves."""
         packed: Packed = handle
         return packed
 

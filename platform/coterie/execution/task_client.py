@@ -58,7 +58,7 @@ class TaskClient:
     stages: ClientStages = field(default_factory=ClientStages)
 
     def module(self, key: str, build: Callable[[], ModuleT]) -> ModuleT:
-        """The module in its initial state."""
+        """Return the module in its initial state."""
         return self.pool.fresh(key, build)
 
     def fit(self, module: LightningModule, plan: Plan, data: ClientData | None = None) -> Fit:
@@ -78,7 +78,7 @@ class TaskClient:
         return own_trainer.train(self._lightning, module, training, self.seed, self.work)
 
     def score(self, module: Any, training: Training) -> dict[str, float]:
-        """What a user's module logs in its validation steps on the client's held-out samples."""
+        """Return what a user's module logs on the client's held-out samples."""
         return own_trainer.score(self._lightning, module, training, self.seed)
 
     @property
@@ -90,11 +90,11 @@ class TaskClient:
         return LightningTrainer(**{key: getattr(given, key) for key in keys})
 
     def noisy(self, sums: NDArray[np.int64], sigma: int, purpose: str) -> NDArray[np.int64]:
-        """The integers with noise of the client's own."""
+        """Return the integers with noise of the client's own."""
         return self.stages.noisy(sums, sigma, purpose)
 
     def embed(self, network: nn.Module, samples: Tensor | None = None) -> Tensor:
-        """The network's outputs for samples, by default the client's own, on the CPU, in order."""
+        """Return the network's outputs for samples, by default the client's own, on the CPU."""
         return embed(network, self.data if samples is None else samples, self.device)
 
 

@@ -158,7 +158,7 @@ class VmapTrainer:
 
 
 def _stream(training: Training, plugin: Precision) -> Iterator[_Given]:
-    """A client's batches, and between them the hooks of its epochs."""
+    """Return a client's batches, and between them the hooks of its epochs."""
     module, batches, _ = training
     at_first = trained(module)
     module.on_train_start()
@@ -180,7 +180,7 @@ def _stream(training: Training, plugin: Precision) -> Iterator[_Given]:
 
 
 def _calls(given: Sequence[_Given]) -> list[list[int]]:
-    """The clients whose batches have one shape, for each shape."""
+    """Return the clients whose batches have one shape, for each shape."""
     calls: dict[Hashable, list[int]] = {}
     for client, one in enumerate(given):
         calls.setdefault(one.call, []).append(client)
@@ -193,7 +193,7 @@ def _outputs(
     clients: Sequence[int],
     given: Sequence[_Given],
 ) -> dict[str, Tensor]:
-    """What `training_step` returns for some clients, each value (clients,)."""
+    """Return what `training_step` returns for some clients, each value (clients,)."""
     every = zip(*(given[client].tensors for client in clients), strict=True)
     batch = tree_unflatten([torch.stack(own) for own in every], given[clients[0]].structure)
     module = modules[clients[0]]
@@ -202,6 +202,6 @@ def _outputs(
 
 
 def _generators(accelerator: str) -> list[Tensor]:
-    """The states of the global generators; no device is waited for."""
+    """Return the states of the global generators; no device is waited for."""
     states = [torch.get_rng_state()]
     return states if accelerator == "cpu" else [*states, torch.cuda.get_rng_state()]

@@ -36,7 +36,7 @@ def check_vmappable(module: LightningModule) -> None:
 
 
 def architecture(module: LightningModule) -> Hashable:
-    """What modules have in common that are trained as one."""
+    """Return what modules have in common that are trained as one."""
     parameters, buffers = module.named_parameters(), module.named_buffers()
     return (
         type(module),
@@ -72,7 +72,7 @@ def check_alike(modules: Sequence[LightningModule]) -> None:
 def vmapped_optimizer(
     modules: Sequence[LightningModule], parameters: Mapping[str, Tensor]
 ) -> Optimizer:
-    """The modules' optimiser over vmapped parameters.
+    """Return the modules' optimiser over vmapped parameters.
 
     Args:
         modules: One per client.

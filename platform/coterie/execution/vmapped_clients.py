@@ -75,7 +75,7 @@ class VmappedClients:
     def step(
         self, module: LightningModule, clients: Sequence[int], batch: Any, indices: Sequence[int]
     ) -> dict[str, Tensor]:
-        """The outputs of `training_step` of some clients, each (clients,); buffers are updated.
+        """Return what `training_step` gives for clients, each (clients,); update buffers.
 
         Args:
             module: Whose modes and attributes count for all of these clients.
@@ -109,7 +109,7 @@ class VmappedClients:
         functional_call(_BatchEnd(module), tensors, (torch.tensor(indices),))
 
     def _rows(self, clients: Sequence[int]) -> Tensor:
-        """The clients as an index on the device, copied there once and without waiting."""
+        """Return the clients as an index on the device, copied there once and without waiting."""
         key = tuple(clients)
         if key not in self._indices:
             device = next(iter(self.parameters.values())).device
@@ -141,7 +141,7 @@ class _TrainingStep(nn.Module):
         self.module = module
 
     def forward(self, batch: Any, index: Any) -> dict[str, Tensor]:
-        """What the step returns: a loss, or a dict with "loss" and other scalars."""
+        """Return what the step returns: a loss, or a dict with "loss" and other scalars."""
         given: Any = self.module.training_step(batch, index)
         outputs = given if isinstance(given, Mapping) else {"loss": given}
         return {name: torch.as_tensor(value) for name, value in outputs.items()}

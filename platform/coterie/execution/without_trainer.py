@@ -105,7 +105,7 @@ _INSTEAD: Mapping[Executor, str] = {"bare": "lightning", "vmap": "bare"}
 
 
 def unsupported(module: LightningModule, what: str, executor: Executor = "bare") -> ConfigError:
-    """The error for a module that an executor cannot train; it names the executor to use."""
+    """Return the error for a module that an executor cannot train; it names the executor to use."""
     kind, instead = type(module).__name__, _INSTEAD[executor]
     return ConfigError(f"executor={executor}: {kind} {what}; use executor={instead}.")
 
@@ -129,7 +129,7 @@ class Schedule(NamedTuple):
 def optimizer_and_schedule(
     module: LightningModule, executor: Executor = "bare"
 ) -> tuple[Optimizer, Schedule | None]:
-    """The module's optimiser and, in Lightning's dict with it, a schedule by epochs.
+    """Return the module's optimiser and, in Lightning's dict with it, a schedule by epochs.
 
     Raises:
         ConfigError: If it gives several optimisers, or a schedule of another kind.
@@ -168,7 +168,7 @@ def determinism(deterministic: bool) -> Iterator[None]:
 def prepared(
     module: LightningModule, precision: Precision, batch: Batch, index: int, executor: Executor
 ) -> Any:
-    """A batch as `training_step` takes it: what the module's hooks make of it, on its device.
+    """Return a batch as `training_step` takes it: past the module's hooks, on its device.
 
     Args:
         module: On the device where it trains.

@@ -50,7 +50,7 @@ class ClientTimeoutError(Exception):
 
 
 def timeout_message(limit: float | None) -> str:
-    """The failure message of a client that exceeds the time limit."""
+    """Return the failure message of a client that exceeds the time limit."""
     return f"took longer than faults.client_timeout_s={limit or math.inf:g}"
 
 
@@ -172,7 +172,7 @@ class Worker:
         return done
 
     def _stages(self, of: _Call, client_task: ClientTask) -> ClientStages:
-        """The aggregation's stages for a task, and what the client has kept."""
+        """Return the aggregation's stages for a task, and what the client has kept."""
         task = StageTask(
             phase=of.request.phase,
             client=client_task.client,
@@ -185,12 +185,12 @@ class Worker:
         return self.pipeline.for_client(task, of.request.stages, client_task.stages, state)
 
     def _recipients(self, request: PhaseRequest, task: ClientTask) -> Collection[int]:
-        """The clients that a client may send messages to."""
+        """Return the clients that a client may send messages to."""
         named = request.phase.recipients
         return range(len(self.parts)) if named is None else named.get(task.client, frozenset())
 
     def _peer_messages(self, task: ClientTask) -> dict[int, Tensors]:
-        """Copies of the client's peer messages, for the client to write into."""
+        """Return copies of the client's peer messages, for the client to write into."""
         return {
             sender: self._read(task, task.peer_messages[sender])
             for sender in sorted(task.peer_messages)

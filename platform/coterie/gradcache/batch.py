@@ -64,7 +64,7 @@ def gradient_cached(step: Step[ModuleT]) -> Step[ModuleT]:
 
 
 def through(network: Callable[..., Any], rows: Rows, *more: Any) -> Any:
-    """A network's outputs for a batch, within a step that is `gradient_cached`.
+    """Return a network's outputs for a batch, within a step that is `gradient_cached`.
 
     Args:
         network: A network, or a method of one: maps rows (m, …) to tensors (m, …), or to dicts,

@@ -35,10 +35,10 @@ class Rows(Protocol):
     """Source of micro-batches: a tensor (n, …), or views that are drawn on access."""
 
     def __len__(self) -> int:
-        """Number of samples, n."""
+        """Return the number of samples, n."""
 
     def __getitem__(self, rows: slice, /) -> Tensor:
-        """These rows; the same on every access."""
+        """Return these rows; the same on every access."""
 
 
 @dataclass(frozen=True)
@@ -65,14 +65,17 @@ class Segment:
             raise ConfigError(f"micro_batch_size={self.micro_batch_size}: it must be positive.")
 
     def pieces(self) -> list[slice]:
-        """The micro-batches; for batch norm, none has a single sample unless the size is 1."""
+        """Return the micro-batches.
+
+        For batch norm, none has a single sample unless the size is 1.
+        """
         n, size = len(self.samples), self.micro_batch_size or len(self.samples)
         count = max(1, min(-(-n // size), n // min(size, 2)))
         bounds = [n * i // count for i in range(count + 1)]
         return [slice(a, b) for a, b in itertools.pairwise(bounds)]
 
     def parameters(self) -> list[nn.Parameter]:
-        """The parameters that require a gradient, each once."""
+        """Return the parameters that require a gradient, each once."""
         found = (p for module in self.modules for p in module.parameters() if p.requires_grad)
         return list(dict.fromkeys(found))
 

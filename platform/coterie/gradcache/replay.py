@@ -21,12 +21,15 @@ class Generators:
 
     @classmethod
     def now(cls, samples: Tensor) -> "Generators":
-        """The present state, for samples on their device."""
+        """Return the present state, for samples on their device."""
         cuda = torch.cuda.get_rng_state(samples.device) if samples.is_cuda else None
         return cls(torch.get_rng_state(), samples.device, cuda)
 
     def shared(self, others: "Sequence[Generators]") -> "Generators":
-        """The last of the others if it is equal: saves memory for networks that draw nothing."""
+        """Return the last of the others if it is equal.
+
+        Saves memory for networks that draw nothing.
+        """
         if not others or not torch.equal(others[-1].cpu, self.cpu):
             return self
         before = others[-1].cuda
@@ -64,7 +67,7 @@ class Sums:
             self.totals()
 
     def totals(self) -> dict[nn.Parameter, Tensor]:
-        """The sums so far."""
+        """Return the sums so far."""
         _add(self._totals, self._recent.items())
         self._recent = {}
         return self._totals

@@ -21,7 +21,7 @@ _ROUNDINGS = 8
 
 
 def pair_shapes(width: int) -> dict[str, tuple[int, ...]]:
-    """The shapes of `pair_statistics` of projections of this width."""
+    """Return the shapes of `pair_statistics` of projections of this width."""
     one = (width,)
     return {"u": one, "v": one, "uu": one, "vv": one, "uv": (width, width)}
 
@@ -77,7 +77,7 @@ def cross_correlation_loss(of: Statistics, weight: float) -> Float[Tensor, ""]:
 
 
 def corrected(own: Statistics, shared: Statistics) -> dict[str, Tensor]:
-    """The shared statistics with the gradient of a client's own.
+    """Return the shared statistics with the gradient of a client's own.
 
     With one step on a client's whole batch, the mean of the clients' gradients is the gradient of
     the loss over all clients' batches.

@@ -30,7 +30,7 @@ def anchor_logits(
     temperature: float,
     include_positive: bool,
 ) -> tuple[Float[Tensor, "n n"], Float[Tensor, "n n"]]:
-    """The logits whose exponentials sum to ξ: s(u_i, u_j)/τ and s(u_i, v_j)/τ.
+    """Return the logits whose exponentials sum to ξ: s(u_i, u_j)/τ and s(u_i, v_j)/τ.
 
     Args:
         u: Rows of unit length, the anchors.

@@ -150,7 +150,7 @@ def _slices(n: int, tile: int) -> list[slice]:
 
 
 def _pairs(n: int, tile: int) -> Iterator[tuple[slice, slice]]:
-    """The blocks on and above the diagonal."""
+    """Return the blocks on and above the diagonal."""
     return ((rows, columns) for rows, columns in _all(n, tile) if rows.start <= columns.start)
 
 

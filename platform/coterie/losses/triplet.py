@@ -75,7 +75,7 @@ def received_loss(
     margin: float,
     reduction: Reduction,
 ) -> Float[Tensor, ""]:
-    """The regulariser of eq. (23) without its weight: received embeddings as negatives.
+    """Return the regulariser of eq. (23) without its weight: received embeddings as negatives.
 
     Args:
         anchors: φ(d).

@@ -49,7 +49,7 @@ _SPARE = 1 << 30
 
 
 def load_model(path: str | Path, trust: Collection[str] = ()) -> Clusterer:
-    """The model of a finished run, in eval mode on the CPU; it needs no data set and no Ray.
+    """Return the model of a finished run, in eval mode on the CPU; it needs no data set and no Ray.
 
     It takes a batch of samples, uint8 images (n, channels, height, width) or float vectors
     (n, features), and returns a `Prediction`: embedding and cluster probabilities. The run's
@@ -80,7 +80,7 @@ def load_model(path: str | Path, trust: Collection[str] = ()) -> Clusterer:
 
 
 def _read_sections(folder: Path, trust: Collection[str]) -> dict[str, Component]:
-    """The sections of the config that the network is built from."""
+    """Return the sections of the config that the network is built from."""
     # Only these sections: the data module of the run need not be importable.
     names = ("method", "encoder", "augmentation")
     sections = {name: read_section(folder / CONFIG, name, trust) for name in names}
@@ -155,7 +155,7 @@ def _build(
 
 
 def self_contained(encoder: Component, folder: Path) -> Component:
-    """The encoder's config with no other files than those of a saved model's folder."""
+    """Return the encoder's config with no other files than those of a saved model's folder."""
     return encoder.among(folder) if isinstance(encoder, EncoderConfig) else encoder
 
 
@@ -216,7 +216,7 @@ def zeros(layouts: Mapping[str, str]) -> dict[str, Tensor]:
 
 
 def _layout(text: str) -> tuple[torch.dtype, list[int]]:
-    """The dtype and the shape in a text such as `float32 32x1x4x4`."""
+    """Return the dtype and the shape in a text such as `float32 32x1x4x4`."""
     name, _, shape = text.partition(" ")
     dtype, sizes = getattr(torch, name), [int(size) for size in shape.split("x") if size]
     if not isinstance(dtype, torch.dtype) or any(size < 0 for size in sizes):

@@ -66,7 +66,7 @@ class NamedClusters:
     planes: dict[int, Plane]
 
     def of(self, prediction: Prediction) -> Prediction:
-        """The prediction with the probability of each name, the sum over its parts."""
+        """Return the prediction with the probability of each name, the sum over its parts."""
         found = prediction.probabilities
         assert found is not None  # `read_named_clusters` refuses models without clusters
         probabilities = found.new_zeros(len(found), len(self.names))
@@ -82,7 +82,7 @@ class NamedClusters:
 
 
 def model_digest(folder: Path) -> str:
-    """The SHA-256 of a saved model's weights, by which a file of names knows its model."""
+    """Return the SHA-256 of a saved model's weights, by which a file of names knows its model."""
     with (folder / WEIGHTS).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -119,7 +119,7 @@ def read_named_clusters(
 
 
 def _place(part: str) -> tuple[int, int | None]:
-    """A part's cluster, and its side if it is a half."""
+    """Return a part's cluster, and its side if it is a half."""
     if part[-1:] in SIDES and part[:-1]:
         return int(part[:-1]), SIDES.index(part[-1])
     return int(part), None

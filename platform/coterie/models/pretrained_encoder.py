@@ -69,7 +69,7 @@ class Pretrained(ScalableConfig):
         self._weights = file.read_bytes() if file.is_file() and not are_untouched() else b""
 
     def build(self, shape: tuple[int, ...]) -> Encoder:
-        """The encoder with its weights; see `EncoderConfig.build`.
+        """Return the encoder with its weights; see `EncoderConfig.build`.
 
         Raises:
             DataError: If the weights are damaged, or missing since the config was resolved.
@@ -87,7 +87,7 @@ class Pretrained(ScalableConfig):
         return frozen(encoder) if self.freeze else encoder
 
     def architecture(self) -> EncoderConfig:
-        """The network's own config.
+        """Return the network's own config.
 
         Raises:
             ConfigError: If representations are to have unit length, and it cannot do that.

@@ -90,7 +90,7 @@ def write_model(
 
 
 def model_description(model: Clusterer, server: ServerState, data: DataArrays) -> dict[str, Any]:
-    """The content of `model.json`.
+    """Return the content of `model.json`.
 
     "input" describes a sample: uint8 images in 0..255 of mode "L" or "RGB", or float vectors as in
     training. "head" is "method", "centroids" or "prototypes" (found in the final representations,
@@ -132,7 +132,7 @@ def example_samples(description: Mapping[str, Any]) -> Tensor:
 
 
 def blank_sample(data: DataArrays) -> Tensor:
-    """A batch of one sample of the data's shape and type, all zero."""
+    """Return a batch of one sample of the data's shape and type, all zero."""
     return torch.zeros(1, *data.shape, dtype=torch.from_numpy(data.samples[:1].copy()).dtype)
 
 

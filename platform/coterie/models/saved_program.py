@@ -95,7 +95,7 @@ def write_program_file(path: Path, model: Clusterer, sample: Tensor) -> None:
 
 
 def plain(model: Clusterer) -> nn.Module:
-    """A copy of a model with a tuple as its result, and with memory of its own for each tensor.
+    """Return a copy of a model that returns a tuple and shares no memory.
 
     What came in a message is a view of the message.
     """
@@ -106,7 +106,7 @@ def plain(model: Clusterer) -> nn.Module:
 
 
 def _exported(model: Clusterer, sample: Tensor) -> bytes:
-    """The content of a program's file, for batches of any size."""
+    """Return the content of a program's file, for batches of any size."""
     from torch.export import Dim, export, save  # a slow import
 
     content, batch = io.BytesIO(), torch.cat([sample] * 2)
@@ -116,7 +116,7 @@ def _exported(model: Clusterer, sample: Tensor) -> bytes:
 
 
 def load_program(folder: Path) -> SavedProgram | None:
-    """The program of a saved model; None if it has none.
+    """Return the program of a saved model; None if it has none.
 
     Raises:
         DataError: If it is damaged, or holds more than a network.

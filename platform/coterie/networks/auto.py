@@ -16,7 +16,7 @@ class Auto(ScalableConfig):
     | 65 to 223 | ResNet-18 with ImageNet's stem |
     | 224 and more | ResNet-50 with ImageNet's stem |
 
-    The shorter side counts. A network of one's own choice has more keys.
+    The shorter side counts. A network of your own choice has more keys.
     """
 
     def build(self, shape: tuple[int, ...]) -> Encoder:
@@ -26,7 +26,7 @@ class Auto(ScalableConfig):
         return encoder
 
     def choice(self, shape: tuple[int, ...]) -> ScalableConfig:
-        """The config of the network for samples of this shape."""
+        """Return the config of the network for samples of this shape."""
         if len(shape) == 1:
             return MLP()
         channels, height, width = image_shape("Auto", shape, smallest=8)

@@ -39,7 +39,7 @@ class ContrastiveBranch(nn.Module):
 
 
 def cluster_count(configured: int | None, task: Task) -> int:
-    """Number of clusters: as configured, else the data's number of classes.
+    """Return the number of clusters: as configured, else the data's number of classes.
 
     Raises:
         ConfigError: If it is below two, or unknown.

@@ -73,11 +73,11 @@ class EncoderConfig(Component, ABC):
         """
 
     def architecture(self) -> "EncoderConfig":
-        """A config of the same architecture without given weights."""
+        """Return a config of the same architecture without given weights."""
         return self
 
     def among(self, folder: Path) -> "EncoderConfig":
-        """A config of the same architecture that depends on no file outside of this folder.
+        """Return a config of the same architecture that depends on no file outside of this folder.
 
         Args:
             folder: A saved model's, which holds the encoder's `files`.
@@ -226,7 +226,7 @@ class Raw(ScalableConfig):
 
 
 def channels_last(network: nn.Module) -> nn.Module:
-    """The network with its kernels' channels last in memory; samples follow its first convolution.
+    """Return the network with channels last in memory; samples follow its first layer.
 
     On a CPU, a step takes 0.79 to 0.98 of the time, and pooling a third; tensor cores need no
     transposing.

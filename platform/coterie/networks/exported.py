@@ -50,7 +50,7 @@ class Exported(ScalableConfig):
         return self
 
     def build(self, shape: tuple[int, ...]) -> Encoder:
-        """The program as a frozen encoder; see `EncoderConfig.build`.
+        """Return the program as a frozen encoder; see `EncoderConfig.build`.
 
         Raises:
             DataError: If the file is damaged, or missing since the config was resolved.
@@ -83,7 +83,7 @@ class Exported(ScalableConfig):
         return frozen(encoder)
 
     def among(self, folder: Path) -> ScalableConfig:
-        """The same encoder, from the program in a saved model's folder."""
+        """Return the same encoder, from the program in a saved model's folder."""
         return type(self)(
             path=str(folder / PROGRAM), digest=self.digest, unit_length=self.unit_length
         )

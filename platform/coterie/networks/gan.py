@@ -14,7 +14,7 @@ _SMALLEST = 8
 
 
 def build_generator(shape: tuple[int, ...], codes: int, hidden: int, width: int) -> nn.Module:
-    """A network from codes (n, codes) to samples (n, *shape): in [0, 1] if they are images.
+    """Return a network from codes (n, codes) to samples (n, *shape): in [0, 1] if they are images.
 
     Args:
         shape: A sample's shape: (channels, height, width) or (features,).
@@ -39,7 +39,7 @@ def build_generator(shape: tuple[int, ...], codes: int, hidden: int, width: int)
 
 
 def build_discriminator(shape: tuple[int, ...], hidden: int, width: int) -> nn.Module:
-    """A network from samples (n, *shape) to the logits (n, 1) that they are real.
+    """Return a network from samples (n, *shape) to the logits (n, 1) that they are real.
 
     Its batch norm takes the statistics of the batch, in eval mode too.
 
@@ -80,7 +80,7 @@ def _has_convolutions(shape: tuple[int, ...]) -> bool:
 
 
 def _block(layer: nn.Module, norm: nn.Module, *, leaky: bool = False) -> list[nn.Module]:
-    """A layer, its normalisation, which has the shift, and ReLU."""
+    """Return a layer, its normalisation, which has the shift, and ReLU."""
     return [layer, norm, nn.LeakyReLU(0.2) if leaky else nn.ReLU()]
 
 

@@ -18,13 +18,13 @@ _ODD = tuple(2 / (float(np.log(2)) * n) for n in range(1, 20, 2))
 
 
 def design(points: Int[Tensor, "n c"]) -> Int32[Tensor, "n c+1"]:
-    """A constant 1, and unit vectors on the lattice times `scale_of` their width."""
+    """Return a constant 1, and unit vectors on the lattice times `scale_of` their width."""
     scaled = points.int() * scale_of(points.shape[1])
     return torch.cat([torch.full_like(scaled[:, :1], UNIT), scaled], dim=1)
 
 
 def scale_of(width: int) -> int:
-    """A power of two near √width, so that a feature's mean square is near 1."""
+    """Return a power of two near √width, so that a feature's mean square is near 1."""
     return int(2 ** round(float(np.log2(width)) / 2))
 
 

@@ -90,7 +90,7 @@ class NamedModel(ScalableConfig):
 
     @classmethod
     def _with_own_weights(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """The values with the library's own weights where they are asked for."""
+        """Return the values with the library's own weights where they are asked for."""
         fetch = values.get("download") is True
         if are_untouched() or not (fetch or values.get("pretrained") is True):
             return values
@@ -123,7 +123,7 @@ class NamedModel(ScalableConfig):
     @classmethod
     @abstractmethod
     def own_weights(cls, model: str, *, fetch: bool) -> OwnWeights:
-        """The library's own weights.
+        """Return the library's own weights.
 
         Args:
             model: The model's name.
@@ -138,7 +138,7 @@ class NamedModel(ScalableConfig):
         """Build the network for colour images of this size, with random weights."""
 
     def build(self, shape: tuple[int, ...]) -> Encoder:
-        """The network with its weights; see `EncoderConfig.build`.
+        """Return the network with its weights; see `EncoderConfig.build`.
 
         Raises:
             DataError: If the weights are damaged, or missing since the config was resolved.
@@ -166,7 +166,7 @@ class NamedModel(ScalableConfig):
         return frozen(encoder) if self.freeze else encoder
 
     def architecture(self) -> EncoderConfig:
-        """The same network, whose weights are whoever builds it to give."""
+        """Return the same network, whose weights are whoever builds it to give."""
         loose = {"pretrained": False, "download": False, "freeze": False}
         none = dict.fromkeys(("weights", "digest", "source"))
         return type(self)(**{**self.model_dump(), **loose, **none})
@@ -179,7 +179,7 @@ class NamedModel(ScalableConfig):
         return parse_weights(self._content, str(self.weights))
 
     def _features(self, network: nn.Module, height: int, width: int) -> int:
-        """The width of the output; on the meta device only shapes are computed."""
+        """Return the width of the output; on the meta device only shapes are computed."""
         probe = copy.deepcopy(network).to("meta").eval()
         try:
             found = probe(torch.zeros(2, 3, height, width, device="meta"))
@@ -196,7 +196,7 @@ class NamedModel(ScalableConfig):
     def _refused(self, what: str, error: Exception) -> ConfigError:
         return ConfigError(
             f"encoder.model={self.model}: {what} ({reason(error)}); choose another "
-            "size with encoder.size or data.size, or mend encoder.options."
+            "size with encoder.size or data.size, or correct encoder.options."
         )
 
 
@@ -241,7 +241,7 @@ def make_stem_small(model: str, network: nn.Module) -> None:
     """Let the first convolution be 3×3 with stride 1, and leave out the max-pool that follows it.
 
     Raises:
-        ConfigError: If the network begins otherwise: a transformer cuts the image into patches.
+        ConfigError: If the network begins differently: a transformer cuts the image into patches.
     """
     parts = dict(network.named_modules())
     names = list(parts)
@@ -285,7 +285,7 @@ def replace_head(network: nn.Module) -> str | None:
 
 
 def no_such_model(library: str, model: str, known: list[str]) -> ConfigError:
-    """The refusal of a name that the library does not have."""
+    """Return the refusal of a name that the library does not have."""
     close = get_close_matches(model, known, n=3)
     hint = f"the nearest are {', '.join(close)}." if close else "look it up in its documentation."
     return ConfigError(f"encoder.model={model}: {library} has no model of this name; {hint}")

@@ -73,7 +73,7 @@ class CellOrientations(nn.Module):
 def directions(
     x: Float[Tensor, "n c h w"], y: Float[Tensor, "n c h w"]
 ) -> Float[Tensor, "n 8 c h w"]:
-    """The parts of each gradient (x, y) along eight directions, in sixteenths."""
+    """Return the parts of each gradient (x, y) along eight directions, in sixteenths."""
     east, west, south, north = (part.clamp_min(0.0) for part in (x, -x, y, -y))
     across, along = x.abs(), y.abs()
     straight = [

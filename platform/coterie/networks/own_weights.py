@@ -32,7 +32,7 @@ class OwnWeights(NamedTuple):
 
 
 def from_address(url: str, *, fetch: bool) -> OwnWeights:
-    """The file that torchvision, or PyTorch, keeps for an address.
+    """Return the file that torchvision, or PyTorch, keeps for an address.
 
     Args:
         url: Its address; before the suffix a hash, the first digits of its SHA-256.
@@ -61,7 +61,7 @@ def from_address(url: str, *, fetch: bool) -> OwnWeights:
 
 
 def from_hub(repository: str, name: str | None, *, fetch: bool) -> OwnWeights:
-    """A file of the Hugging Face hub, in the hub's cache.
+    """Return a file of the Hugging Face hub, in the hub's cache.
 
     Args:
         repository: Its repository, with @revision unless that is the newest.
@@ -113,7 +113,7 @@ def _check_promised(path: Path, promised: str) -> None:
 
 
 def _source(repository: str, path: str) -> str:
-    """The file's place in the hub, with the commit, which is its folder in the cache."""
+    """Return the file's place in the hub, with the commit, which is its folder in the cache."""
     file = Path(path)
     return f"hf://{repository}@{file.parent.name}/{file.name}"
 

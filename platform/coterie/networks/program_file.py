@@ -97,7 +97,7 @@ class Program(nn.Module):
 
 
 def _with_checked_attention(program: nn.Module) -> nn.Module:
-    """The program with `_attention` in place of PyTorch's, in its parts too."""
+    """Return the program with `_attention` in place of PyTorch's, in its parts too."""
     for part in program.modules():
         if isinstance(part, fx.GraphModule):
             for node in part.graph.find_nodes(op="call_function", target=_ATTENTION):
@@ -122,7 +122,7 @@ def _attention(query: Tensor, key: Tensor, value: Tensor, *rest: Any, **options:
 
 
 def checked_program(content: bytes) -> bytes:
-    """A new archive of a program's graph and tensors, all of them checked.
+    """Return a new archive of a program's graph and tensors, all of them checked.
 
     Example inputs, lines of source code and checks of arguments are left out.
 
@@ -142,7 +142,7 @@ def checked_program(content: bytes) -> bytes:
 
 
 def _members(content: bytes) -> dict[str, bytes]:
-    """The files of the archive, without its top folder."""
+    """Return the files of the archive, without its top folder."""
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         infos = archive.infolist()
         if any(info.compress_type != zipfile.ZIP_STORED for info in infos) or (
@@ -153,7 +153,7 @@ def _members(content: bytes) -> dict[str, bytes]:
 
 
 def _tensors(found: Mapping[str, bytes], folder: str) -> dict[str, bytes]:
-    """The tensors of a folder and the table that names them."""
+    """Return the tensors of a folder and the table that names them."""
     name, pattern = _TABLES[folder]
     table = json.loads(found[folder + name])
     parts = {folder + name: json.dumps(_clean(table, "")).encode()}
@@ -170,7 +170,7 @@ def _tensors(found: Mapping[str, bytes], folder: str) -> dict[str, bytes]:
 
 
 def _clean(value: Any, key: str) -> Any:
-    """A part of the JSON without what is not needed, checked at each text.
+    """Return a part of the JSON without what is not needed, checked at each text.
 
     Args:
         value: The part.
@@ -226,7 +226,7 @@ def _is_structure(spec: Any) -> bool:
 
 
 def _asserts(node: Any) -> bool:
-    """Whether a node only asserts where a tensor lies, which a user may choose anew."""
+    """Whether a node only asserts where a tensor lies, which a user may choose again."""
     return bool(node["target"] == "torch.ops.aten._assert_tensor_metadata.default")
 
 

@@ -56,12 +56,12 @@ def expand(points: Int[Tensor, "n c"], leading: int) -> Int32[Tensor, "n q"]:
 
 
 def largest_value(width: int) -> float:
-    """The largest magnitude of a value of φ, for unit vectors of this width."""
+    """Return the largest magnitude of a value of φ, for unit vectors of this width."""
     return (1.01 * _scale(width)) ** 2 + 1.0
 
 
 def _scale(width: int) -> float:
-    """A power of two near √c."""
+    """Return a power of two near √c."""
     return float(2 ** round(np.log2(width) / 2))
 
 
@@ -72,7 +72,7 @@ def fit_sums(
     leading: int,
     scales: Float64[Tensor, "k"] | None = None,
 ) -> tuple[Float64[Tensor, "t"], Float64[Tensor, "q k*l"]]:
-    """The upper triangle of Σ φ φᵀ, row by row, and Σ φ yᵀ of one-hot labels y.
+    """Return the upper triangle of Σ φ φᵀ, row by row, and Σ φ yᵀ of one-hot labels y.
 
     Args:
         points: Unit vectors, on the lattice.
@@ -101,7 +101,7 @@ def fit_sums(
 def fitted(
     triangle: Float64[Tensor, "t"], targets: Float64[Tensor, "q k"], ridge: float = RIDGE
 ) -> Int64[Tensor, "q k"]:
-    """The weights of the ridge regression on one-hot labels, in steps of 2^-20.
+    """Return the weights of the ridge regression on one-hot labels, in steps of 2^-20.
 
     Args:
         triangle: Of Σ φ φᵀ.
@@ -141,6 +141,6 @@ class QuadraticClassifier(nn.Module):
         return (scores / scores.sum(dim=1, keepdim=True).clamp_min(1e-9)).float()
 
     def values(self, points: Int[Tensor, "n c"]) -> Float64[Tensor, "n k"]:
-        """The regression's values of points on the lattice; exact."""
+        """Return the regression's values of points on the lattice; exact."""
         values = expand(points, self.leading).double()
         return values @ self.weights.double() / (UNIT * _FINE)

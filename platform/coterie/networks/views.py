@@ -84,12 +84,12 @@ class LazyViews:
         self._kept: tuple[int, Tensor] | None = None
 
     def __len__(self) -> int:
-        """Number of samples in the batch."""
+        """Return the number of samples in the batch."""
         return len(self._samples)
 
     @torch.no_grad()
     def __getitem__(self, rows: slice) -> Tensor:
-        """Views of these consecutive samples, in `dtype`."""
+        """Return views of these consecutive samples, in `dtype`."""
         start, stop, _ = rows.indices(len(self))
         pieces = []
         for number in range(start // BLOCK, -(-stop // BLOCK)):
@@ -117,11 +117,11 @@ class LazySamples:
         self._samples, self._dtype = samples, dtype
 
     def __len__(self) -> int:
-        """Number of samples in the batch."""
+        """Return the number of samples in the batch."""
         return len(self._samples)
 
     def __getitem__(self, rows: slice) -> Tensor:
-        """These samples, in `dtype`."""
+        """Return these samples, in `dtype`."""
         return to_unit(self._samples[rows], self._dtype)
 
 

@@ -49,7 +49,7 @@ class WarpSizes:
 
 
 def _affine(parameter: str, size: float) -> Affine:
-    """The identity with one parameter moved."""
+    """Return the identity with one parameter moved."""
     if parameter == "rotation":
         angle = np.deg2rad(size)
         return np.array([[np.cos(angle), -np.sin(angle), 0.0], [np.sin(angle), np.cos(angle), 0.0]])
@@ -104,7 +104,7 @@ def _corner(
     height: int,
     width: int,
 ) -> tuple[Int64[Tensor, "hw"], Int32[Tensor, "hw"]]:
-    """A corner's flat positions and weights; 0 outside of the image."""
+    """Return a corner's flat positions and weights; 0 outside of the image."""
     inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
     places = np.where(inside, row * width + column, 0).astype(np.int64)
     return torch.from_numpy(places), torch.from_numpy(np.where(inside, weight, 0).astype(np.int32))

@@ -19,7 +19,7 @@ _INNER = ("state_dict", "model_state_dict", "model")
 
 
 def read_file(key: str, path: str) -> bytes:
-    """The content of a file that the config names.
+    """Return the content of a file that the config names.
 
     Raises:
         ConfigError: If it cannot be read.
@@ -38,7 +38,7 @@ def read_file(key: str, path: str) -> bytes:
 
 
 def parse_weights(content: bytes, path: str) -> dict[str, Tensor]:
-    """The weights in a .safetensors file, or in one that `torch.save` wrote.
+    """Return the weights in a .safetensors file, or in one that `torch.save` wrote.
 
     A checkpoint may hold them under `state_dict`, `model_state_dict` or `model`. PyTorch's files
     are read with `weights_only=True`: one that holds other objects than tensors is refused.
@@ -101,7 +101,7 @@ def load_weights(
 
 
 def _part(weights: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    """The weights whose names begin with the network's place in a larger one, without that."""
+    """Return the weights of the network's place in a larger one, by its own names."""
     needed = [name for name in wanted if not name.endswith("num_batches_tracked")]
     if not needed or needed[0] in weights:
         return weights

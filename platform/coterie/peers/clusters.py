@@ -6,7 +6,7 @@ from torch import Tensor
 
 
 def sizes(labels: Int64[Tensor, "n"], count: int) -> Float64[Tensor, "{count}"]:
-    """Number of points in each cluster."""
+    """Return the number of points in each cluster."""
     return labels.bincount(minlength=count).double()
 
 

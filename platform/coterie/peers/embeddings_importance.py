@@ -112,7 +112,7 @@ def cluster_overlaps(
 def _centroids(
     points: Float[Tensor, "n d"], labels: Int64[Tensor, "n"]
 ) -> tuple[Float64[Tensor, "k d"], Bool[Tensor, "k"]]:
-    """The centroids, and which of the clusters have members."""
+    """Return the centroids, and which of the clusters have members."""
     count = int(labels.max()) + 1
     return means(points, labels, count), sizes(labels, count) > 0
 

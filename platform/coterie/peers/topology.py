@@ -42,7 +42,7 @@ def complete_graph(clients: int) -> Edges:
 
 
 def listed_graph(clients: int, pairs: Iterable[tuple[int, int]]) -> Edges:
-    """The graph of a list of links; directions and repetitions do not matter.
+    """Return the graph of a list of links; directions and repetitions do not matter.
 
     Raises:
         ConfigError: If a link is not between two different existing devices.

@@ -28,7 +28,7 @@ class ClientAccount:
     peer: int = 0
 
     def after(self, done: ClientResult) -> "ClientAccount":
-        """The account after one more task."""
+        """Return the account after one more task."""
         return replace(
             self,
             tasks=self.tasks + 1,
@@ -42,7 +42,7 @@ class ClientAccount:
 def changed_accounts(
     accounts: Mapping[int, ClientAccount], result: PhaseResult
 ) -> dict[int, ClientAccount]:
-    """The accounts, after one more phase, of the clients that have changed in it."""
+    """Return the accounts, after one more phase, of the clients that have changed in it."""
     now: dict[int, ClientAccount] = {}
     for done in result.client_results:
         before = now.get(done.client) or accounts.get(done.client, ClientAccount())

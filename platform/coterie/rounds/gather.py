@@ -37,7 +37,7 @@ class Failure:
     remedy: str
 
     def __str__(self) -> str:
-        """The failure as one sentence."""
+        """Return the failure as one sentence."""
         who = "an actor" if self.client is None else f"client {self.client}"
         return f"round {self.round}, {self.phase}: {who} failed ({self.message}); {self.remedy}"
 
@@ -265,7 +265,7 @@ class _Gather:
             if faults.on_client_failure == "fail":
                 raise RunError(
                     f"Client {client} failed in round {number} ({message});{see} "
-                    "mend its data, or set faults.on_client_failure=drop."
+                    "correct its data, or set faults.on_client_failure=drop."
                 )
         asked = len(self.request.tasks)
         if len(self.done) / max(1, asked) < faults.min_participation:
@@ -273,6 +273,6 @@ class _Gather:
             raise RunError(
                 f"Round {number}: {len(self.done)} of {asked} clients "
                 f"succeeded, under faults.min_participation={faults.min_participation} "
-                f"(first failure: {first});{see} mend what fails, or lower it, and go on with "
+                f"(first failure: {first});{see} correct what fails, or lower it, and go on with "
                 "resume=true."
             )

@@ -62,17 +62,17 @@ class Committed:
 
 
 def _give_up(state: RunState, lost: StateLostError) -> None:
-    """The default of `Loop.recover`: there is no checkpoint to go back to."""
+    """Give up: the default of `Loop.recover`, as there is no checkpoint to go back to."""
     raise lost
 
 
 def _remember(state: RunState, phase: Phase, failures: Sequence[Failure]) -> None:
-    """The default of `Loop.abandon`."""
+    """Keep the failures: the default of `Loop.abandon`."""
     state.failures += [str(failure) for failure in failures]
 
 
 def _forget(phase: Phase, failed: ClientFailed) -> None:
-    """The default of `Loop.log_failure`."""
+    """Do nothing: the default of `Loop.log_failure`."""
 
 
 @dataclass
@@ -163,7 +163,7 @@ class Loop:
     def _request(
         self, state: RunState, run: PhaseRun, turnout: Turnout
     ) -> tuple[PhaseRequest, Mapping[str, tuple[str, int]]]:
-        """The backend's request for a phase, and each offered slot's version and bytes."""
+        """Return the backend's request for a phase, and each offered slot's version and bytes."""
         packed = {name: pack(run.offered[name]) for name in sorted(run.offered)}
         versions = {name: (digest(p), p.nbytes) for name, p in packed.items()}
         stages, seed = self.pipeline.tasks(run), self.workload.config.seed

@@ -79,7 +79,7 @@ class Participation:
             )
 
     def size(self, phase: Phase) -> int:
-        """The number of a phase's clients before dropouts."""
+        """Return the number of a phase's clients before dropouts."""
         here, cohort = self._present(phase), self._sized(phase).cohort
         if isinstance(cohort, tuple):
             return len(set(cohort).intersection(here))
@@ -113,7 +113,7 @@ class Participation:
         return self._rounds[(phase.round - 1) % len(self._rounds)]
 
     def _sized(self, phase: Phase) -> Phase:
-        """The phase with the configured cohort size; clients that the method names stay."""
+        """Return the phase with the configured cohort size; clients that the method names stay."""
         size = self._config.count if self._config.fraction is None else self._config.fraction
         if size is None or isinstance(phase.cohort, tuple):
             return phase
@@ -123,7 +123,7 @@ class Participation:
 def choose_cohort(
     phase: Phase, clients: Sequence[int], seed: int, present: Collection[int] | None = None
 ) -> tuple[int, ...]:
-    """The phase's clients, sorted; drawn without replacement when only some take part.
+    """Return the phase's clients, sorted; drawn without replacement when only some take part.
 
     There is one draw per round: all phases of a round with the same cohort size have the same
     clients, and the number of phases, which may depend on a method's options, changes no cohort.
@@ -202,10 +202,13 @@ def _count(cohort: float | int, clients: int) -> int:
 
 
 def _share(fraction: float, clients: int) -> int:
-    """A share of clients, rounded up; 0.07 of 100 is 7, although 0.07 * 100 > 7 in binary."""
+    """Return a share of clients, rounded up.
+
+    0.07 of 100 is 7, although 0.07 * 100 > 7 in binary.
+    """
     return math.ceil(round(fraction * clients, 9))
 
 
 def _nearest(rate: float, clients: int) -> int:
-    """A share of clients, to the nearest whole number, halves up: 0.3 of 5 is 2."""
+    """Return a share of clients, to the nearest whole number, halves up: 0.3 of 5 is 2."""
     return math.floor(round(rate * clients + 0.5, 9))

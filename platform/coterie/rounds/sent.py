@@ -10,7 +10,7 @@ from coterie.rounds.gather import PhaseResult
 
 
 def sent_in(request: PhaseRequest, result: PhaseResult) -> tuple[Sent, ...]:
-    """What the clients of a phase sent, of the tasks that count."""
+    """Return what the clients of a phase sent, of the tasks that count."""
     sizes = {task.client: task.size for task in request.tasks}
     found = (
         *_slots(request, result.client_results, sizes),
@@ -81,7 +81,7 @@ def _metrics(results: Sequence[ClientResult], sizes: Mapping[int, int]) -> Itera
 
 
 def _keys(results: Sequence[ClientResult], slots: Collection[str]) -> Iterable[Sent]:
-    """What stages of the aggregation have sent besides slots."""
+    """Return what stages of the aggregation have sent besides slots."""
     of_outcomes = {
         "metrics",
         *(f"gathered/{f.name}" for done in results for f in done.gathered.fields),
@@ -93,7 +93,7 @@ def _keys(results: Sequence[ClientResult], slots: Collection[str]) -> Iterable[S
 
 
 def _rest(results: Sequence[ClientResult]) -> Iterable[Sent]:
-    """Notes, and what clients keep."""
+    """Return notes, and what clients keep."""
     notes = [len(done.note.encode()) for done in results if done.note]
     kept = [done for done in results if done.state is not None]
     yield Sent(
@@ -105,7 +105,7 @@ def _rest(results: Sequence[ClientResult]) -> Iterable[Sent]:
 
 
 def _least(numbers: Iterable[int]) -> int | None:
-    """The smallest number above 0: a client that has no group has sent no vector."""
+    """Return the smallest number above 0: a client that has no group has sent no vector."""
     return min((number for number in numbers if number), default=None)
 
 
@@ -117,7 +117,7 @@ def _layout_text(layout: Layout) -> str:
 
 
 def _shapes_text(dtype: str, shapes: Sequence[tuple[int, ...]]) -> str:
-    """A dtype with shapes, as `float32 (3-8, 64)`."""
+    """Return a dtype with shapes, as `float32 (3-8, 64)`."""
     if len({len(shape) for shape in shapes}) > 1:
         return f"{dtype} of several shapes"
     lengths = [(min(along), max(along)) for along in zip(*shapes, strict=True)]

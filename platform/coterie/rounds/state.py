@@ -71,7 +71,7 @@ class Ledger:
         return {"down": self.down, "up": self.up, "peer": self.peer}
 
     def snapshot(self) -> "Ledger":
-        """A copy that later phases do not change."""
+        """Return a copy that later phases do not change."""
         return replace(
             self, versions=dict(self.versions), received=dict(self.received), items=dict(self.items)
         )
@@ -176,7 +176,10 @@ class RunState:
         vars(self).update(vars(other))
 
     def snapshot(self) -> "RunState":
-        """A copy that later phases do not change; tensors are shared, as they are never changed."""
+        """Return a copy that later phases do not change.
+
+        Tensors are shared, as they are never changed.
+        """
         peer_messages = {
             recipient: dict(messages) for recipient, messages in self.peer_messages.items()
         }

@@ -35,7 +35,7 @@ class AuditedKey:
     summed: int = 0
 
     def row(self) -> dict[str, Any]:
-        """The values for `audit.json`."""
+        """Return the values for `audit.json`."""
         return asdict(self)
 
 
@@ -95,7 +95,7 @@ def _key(kind: str, key: str, sent: Sequence[Mapping[str, Any]]) -> AuditedKey:
 
 
 def _failures(rows: Iterable[Mapping[str, Any]]) -> list[AuditedKey]:
-    """The reasons that failed clients gave, which the server reads too."""
+    """Return the reasons that failed clients gave, which the server reads too."""
     failed = [row for row in rows if row.get("scope") == "event" and "client" in row]
     if not failed:
         return []

@@ -46,14 +46,20 @@ def check_fit(config: RunConfig, task: Task, data: DataArrays) -> None:
 
 
 def cluster_number(config: RunConfig, classes: int) -> int:
-    """The number of clusters: as configured, else the number of classes; 0 if neither is known."""
+    """Return the number of clusters: as configured, else the number of classes.
+
+    0 if neither is known.
+    """
     section, _, name = cluster_key(config).partition(".")
     given: int | None = getattr(getattr(config, section), name)
     return given or classes
 
 
 def cluster_key(config: RunConfig) -> str:
-    """The key that gives the number of clusters: the method's, else `evaluation.clusters`."""
+    """Return the key that gives the number of clusters.
+
+    The method's, else `evaluation.clusters`.
+    """
     own = type(config.method).sample_clusters
     return f"method.{own}" if own in type(config.method).model_fields else "evaluation.clusters"
 
@@ -122,7 +128,7 @@ def _check_encoder(task: Task, method: MethodConfig) -> None:
         except (RuntimeError, ValueError, TypeError) as error:
             raise ConfigError(
                 f"encoder: {type(encoder).__name__} cannot take samples of shape {task.shape} "
-                f"({reason(error)}); mend its build, or choose another."
+                f"({reason(error)}); correct its build, or choose another."
             ) from error
     if any(dead):
         raise ConfigError(

@@ -35,7 +35,7 @@ class ClientGroups:
 
     @classmethod
     def of(cls, config: RunConfig, method: Method) -> "ClientGroups | None":
-        """The groups of a run; None if its method does not group clients."""
+        """Return the groups of a run; None if its method does not group clients."""
         if not isinstance(method, GroupsClients):
             return None
         partition = config.partition

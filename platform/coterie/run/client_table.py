@@ -19,7 +19,7 @@ ClientRow = Mapping[str, int | float | str | None]
 def client_rows(
     assembly: Assembly, state: RunState, groups: Mapping[int, int] | None = None
 ) -> list[ClientRow]:
-    """What each client has and has done so far.
+    """Return what each client has and has done so far.
 
     Args:
         assembly: The run's parts.

@@ -103,7 +103,7 @@ class ClusterPage:
                 file.write(part.encode("utf-8", "backslashreplace"))
 
     def _clusters(self) -> int:
-        """The model's number of clusters."""
+        """Return the model's number of clusters."""
         found: int | None = read_description(self.directory.model)["clusters"]
         if found is None:
             raise ConfigError(
@@ -113,7 +113,7 @@ class ClusterPage:
         return found
 
     def _of_samples(self) -> dict[str, Any]:
-        """The page's content where this machine may see the samples."""
+        """Return the page's content where this machine may see the samples."""
         data: DataArrays = load_target(target_of(self.config.data))(self.config.data).arrays()
         assigned = self._assigned(data)
         views = views_of(assigned, self.pictures)
@@ -140,7 +140,7 @@ class ClusterPage:
         }
 
     def _of_prototypes(self) -> dict[str, Any]:
-        """The page's content where samples stay with their clients."""
+        """Return the page's content where samples stay with their clients."""
         found = self._prototypes()
         return {
             "samples": sum(size for size, _ in found.sizes.values()),
@@ -152,7 +152,7 @@ class ClusterPage:
         }
 
     def _prototypes(self) -> PrototypeMap:
-        """The server's prototypes, or the model's centroids.
+        """Return the server's prototypes, or the model's centroids.
 
         Raises:
             ConfigError: If it has neither.
@@ -171,7 +171,7 @@ class ClusterPage:
         )
 
     def _assigned(self, data: DataArrays) -> Assigned:
-        """The run's assignments, checked against the data."""
+        """Return the run's assignments, checked against the data."""
         path = self.directory.assignments
         if not path.is_file():
             raise ConfigError(
@@ -192,7 +192,7 @@ class ClusterPage:
         return Assigned(rows, clusters, table["confidence"].to_numpy(), self._clusters())
 
     def _looked_at(self, data: DataArrays, rows: Rows) -> Prediction:
-        """The model's prediction for some samples."""
+        """Return the model's prediction for some samples."""
         model = load_program(self.directory.model)
         predictor = BatchPredictor(
             load_model(self.directory.model, self.config.trust) if model is None else model,

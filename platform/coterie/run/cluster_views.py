@@ -111,7 +111,7 @@ class Assigned:
 
 
 def views_of(assigned: Assigned, pictures: int) -> list[ClusterView]:
-    """The clusters with their `pictures` most and least certain samples each, none twice."""
+    """Return the clusters with their `pictures` most and least certain samples each, none twice."""
     found = []
     for cluster, own in assigned.members():
         most, fewest = own[:pictures], own[max(pictures, len(own) - pictures) :][::-1]
@@ -136,7 +136,7 @@ def examined(assigned: Assigned, samples: int, seed: int) -> Rows:
 
 
 def pairs_of(assigned: Assigned, places: Rows, probabilities: Tensor) -> list[Touching]:
-    """The pairs of clusters that touch most.
+    """Return the pairs of clusters that touch most.
 
     Args:
         assigned: All samples.
@@ -156,7 +156,7 @@ def pairs_of(assigned: Assigned, places: Rows, probabilities: Tensor) -> list[To
 def _touching(
     own: Rows, others: NDArray[np.float64], masses: NDArray[np.float64]
 ) -> Iterator[tuple[int, int, float]]:
-    """The pairs of clusters that share most, and how much of the one that shares more.
+    """Return the pairs of clusters that share most, and how much of the one that shares more.
 
     Args:
         own: Clusters (m,).

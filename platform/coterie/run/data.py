@@ -113,7 +113,7 @@ def _is_of_one_site(data: DataArrays, rows: Indices) -> bool:
 
 
 def _tell_if_mixed(data: DataArrays, parts: Sequence[Indices]) -> None:
-    """Warn if the data names clients and the partition deals out their samples anew."""
+    """Warn if the data names clients and the partition deals out their samples again."""
     if data.owners is not None and not client_names(data, parts):
         _log.warning(
             "data=%s names %d clients, but the partition mixes their samples; partition=by_client "
@@ -149,7 +149,7 @@ def draw_pool(data: DataArrays, share: float, seed: int) -> Indices:
 
 
 def without_pool(parts: Sequence[Indices], pool: Indices) -> list[Indices]:
-    """The clients' rows that are not in the labelled pool, in order."""
+    """Return the clients' rows that are not in the labelled pool, in order."""
     return [rows[~np.isin(rows, pool)] for rows in parts] if len(pool) else list(parts)
 
 
@@ -172,7 +172,7 @@ def survey_silos(config: RunConfig) -> list[Survey]:
 def arrays_of_silos(
     config: RunConfig, surveys: Sequence[Survey]
 ) -> tuple[DataArrays, list[Indices]]:
-    """Placeholder arrays for the data of all node-local data, and each client's rows of them.
+    """Return placeholder arrays for all node-local data, and each client's rows.
 
     Returns:
         Arrays of the right shape and dtype that use no memory and hold no values, and consecutive
@@ -204,7 +204,7 @@ def arrays_of_silos(
 
 
 def task_of(config: RunConfig, data: DataArrays) -> Task:
-    """The learning task: sample shape, classes, encoder, augmentation and dtype."""
+    """Return the learning task: sample shape, classes, encoder, augmentation and dtype."""
     return Task(
         shape=data.shape,
         classes=len(data.classes),

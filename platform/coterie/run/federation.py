@@ -99,7 +99,7 @@ class RunResult:
         return self._own.module()
 
     def client_module(self, client: int) -> Any:
-        """The user's module with the global values and the client's personal layers."""
+        """Return the user's module with the global values and the client's personal layers."""
         return self._own.client_module(client)
 
     def save(self, path: str | Path) -> None:
@@ -113,7 +113,7 @@ class RunResult:
         return self.modules
 
     def plot(self) -> Figure:
-        """The loss of each stage and the scores over the rounds; notebooks show it."""
+        """Return the loss of each stage and the scores over the rounds; notebooks show it."""
         return plot_history(self.history)
 
 
@@ -313,7 +313,10 @@ class Federation:
 
 
 def _failure(error: BaseException) -> BaseException:
-    """The error to end a run with: code that calls `sys.exit(0)` in it has not completed it."""
+    """Return the error to end a run with.
+
+    Code that calls `sys.exit(0)` in it has not completed it.
+    """
     if isinstance(error, SystemExit | GeneratorExit):
         return RunError(
             f"Code of the run raised {type(error).__name__} ({described(error) or 'no message'}); "
@@ -328,7 +331,7 @@ def _refused(session: Session, error: BaseException) -> bool:
 
 
 def _as_submitted(config: RunConfig) -> RunConfig:
-    """The config of a job, which resumes the run in its directory if one is there."""
+    """Return the config of a job, which resumes the run in its directory if one is there."""
     again = under_submitted_job() and config.run_dir and RunDirectory.exists(config.run_dir)
     return config.model_copy(update={"resume": True}) if again else config
 

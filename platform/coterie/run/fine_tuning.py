@@ -41,7 +41,7 @@ class FineTuning:
     def of(
         cls, config: RunConfig, assembly: Assembly, scorer: Scorer, check: Callable[[], None]
     ) -> "FineTuning | None":
-        """What the config asks for at the end of its run; None without shares."""
+        """Return what the config asks for at the end of its run; None without shares."""
         if not config.evaluation.labelled_shares:
             return None
         assert isinstance(scorer, Evaluator)  # `read_data` has refused the run otherwise
@@ -80,7 +80,7 @@ class FineTuning:
         return asdict(scores)
 
     def _labelled(self, fit: Indices, share: float) -> tuple[Indices, float]:
-        """The rows whose labels may be used, and the share of them that gives as many labels."""
+        """Return the rows whose labels may be used, and the share that gives as many."""
         kept = self.config.labelled_pool
         if not kept:
             return fit, share

@@ -35,7 +35,7 @@ def not_scored(method: Method, server: ServerState) -> str | None:
 
 
 def _kept_in_model(method: Method, server: ServerState) -> list[str]:
-    """The entries under `Role.KEEP` that the model to evaluate has with their first values."""
+    """Return the entries under `Role.KEEP` that the evaluated model has with initial values."""
     roles, build = getattr(method, "roles", None), getattr(method, "build", None)
     if not isinstance(roles, StateRoles) or build is None:
         return []

@@ -25,7 +25,10 @@ _TOLD = ("allocate memory", "out of memory", "size calculation overflowed")
 
 
 def free_memory() -> float:
-    """The bytes that this process can still take: of the machine, its group and its own limit."""
+    """Return the bytes that this process can still take.
+
+    Of the machine, its group and its own limit.
+    """
     machine = [line.split() for line in _lines(Path("/proc/meminfo"))]
     free = [1024 * float(size) for name, size, *_ in machine if name == "MemAvailable:"]
     group = Path("/sys/fs/cgroup")

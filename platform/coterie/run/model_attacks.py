@@ -135,7 +135,7 @@ class ModelAttacks:
 
     @torch.no_grad()
     def _predicted(self, model: Clusterer, side: _Side) -> Prediction:
-        """The model's outputs for one side, on the CPU."""
+        """Return the model's outputs for one side, on the CPU."""
         model.to(self._device)
         starts = range(0, len(side.samples), _ROWS)
         rows = (torch.from_numpy(np.array(side.samples[s : s + _ROWS])) for s in starts)
@@ -168,7 +168,7 @@ class ModelAttacks:
 
 
 def _took_part(directory: RunDirectory, clients: int) -> list[int]:
-    """The clients with a task that counts; only their samples are members."""
+    """Return the clients with a task that counts; only their samples are members."""
     try:
         with directory.clients.open(encoding="utf-8", newline="") as file:
             found = [int(row["client"]) for row in csv.DictReader(file) if int(row["tasks"])]

@@ -100,7 +100,7 @@ def write_assignments(
 
 
 def utf8_name(name: str) -> str:
-    """A name that is text in every file: what is no UTF-8 is written as its bytes."""
+    """Return a name that is text in every file: what is no UTF-8 is written as its bytes."""
     return name.encode("utf-8", "backslashreplace").decode()
 
 
@@ -116,7 +116,7 @@ def summary_of(
     devices: Collection[str],
     error: str | None,
 ) -> Summary:
-    """The content of `summary.json` for a run, whose state is None if it never began.
+    """Return the content of `summary.json` for a run, whose state is None if it never began.
 
     `devices` are the names of what clients have computed on; the other arguments are `Summary`'s.
     """

@@ -29,11 +29,11 @@ class OwnModules:
     clients: int
 
     def module(self) -> Any:
-        """The module with the global values."""
+        """Return the module with the global values."""
         return self.method.module_for(self.server, None)
 
     def client_module(self, client: int) -> Any:
-        """The module with the global values and what the client keeps.
+        """Return the module with the global values and what the client keeps.
 
         Raises:
             DataError: If there is no such client.
@@ -53,9 +53,9 @@ class _Here:
     """Holds what clients keep in this process; the part of a backend that a checkpoint needs."""
 
     def store(self, packed: Packed) -> Packed:
-        """The tensors themselves are their handle."""
+        """Return the tensors themselves as their handle."""
         return packed
 
     def fetch(self, handle: Packed) -> Packed:
-        """The tensors themselves."""
+        """Return the tensors themselves."""
         return handle

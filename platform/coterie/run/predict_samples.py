@@ -89,7 +89,7 @@ def predict_samples(
 def _predictor(
     model: nn.Module, cluster: ClusterConfig, accelerator: Accelerator, stop: Callable[[], None]
 ) -> Iterator[Predict]:
-    """The model in this process or, with the Ray backend, in actors that end with the context."""
+    """Return the model in this process or, with Ray, in actors that end with the context."""
     if cluster.backend == "serial":
         yield BatchPredictor(model, accelerator, cluster.threads_per_client).predict_all
         return

@@ -57,7 +57,7 @@ def pretraining_relevance(
 
 
 def mean_cross_cosine(first: Tensor, second: Tensor) -> float:
-    """The mean of s(u, v) over all u of `first` and v of `second`; a zero vector counts as 0.
+    """Return the mean s(u, v) over u of `first` and v of `second`; zero vectors count as 0.
 
     It is computed as the product of the two means of unit vectors.
 

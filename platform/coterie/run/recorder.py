@@ -125,7 +125,7 @@ class Recorder:
         self.tracker.log(replace(row, status=summary.status))
 
     def _end(self, state: RunState) -> Phase:
-        """The place of what belongs to the end of the run."""
+        """Return the place of what belongs to the end of the run."""
         return Phase(round=state.server.round, stage=self._stage, name="final")
 
     @property
@@ -245,7 +245,7 @@ class Recorder:
             self.tracker.log_text(replace(row, failure=str(failure)))
 
     def _grouped(self, name: str) -> str:
-        """A score's name with its group, by default the evaluator's."""
+        """Return a score's name with its group, by default the evaluator's."""
         return name if "/" in name else f"{self.evaluator.group}/{name}"
 
     def _sizes(self, results: tuple[ClientResult, ...]) -> dict[int, int]:

@@ -44,7 +44,7 @@ class Recovery:
     _in_vain: int = 0
 
     def begin(self) -> RunState:
-        """The state to start from: with `resume`, the last intact checkpoint's if there is one.
+        """Return the state to start from; with `resume`, the last intact checkpoint's.
 
         Raises:
             ConfigError: If the checkpoint belongs to a run with another config.
@@ -56,7 +56,9 @@ class Recovery:
         if state.phases:
             self.view.note(f"Resumed after round {state.server.round}.")
         else:
-            self.view.note(f"Nothing to resume in {self.checkpoints}: the run starts anew.")
+            self.view.note(
+                f"Nothing to resume in {self.checkpoints}: the run starts from the beginning."
+            )
         return state
 
     def recover(self, state: RunState, lost: StateLostError) -> None:
@@ -92,7 +94,7 @@ class Recovery:
         self.view.note(f"{state.failures[-1]}.")
 
     def _all_lost(self, state: RunState, lost: StateLostError) -> list[int]:
-        """The clients whose state or peer messages can no longer be read."""
+        """Return the clients whose state or peer messages can no longer be read."""
         clients = set(lost.clients)
         for client in state.states.keys() | state.peer_messages.keys():
             own = [state.states[client]] if client in state.states else []
@@ -104,7 +106,7 @@ class Recovery:
         return sorted(clients)
 
     def _back(self) -> RunState:
-        """The last checkpoint's state or the start's, with the metrics truncated to it."""
+        """Return the last checkpoint's state or the start's, with the metrics truncated to it."""
         loaded = self._load()
         self.recorder.rewind(loaded.tracking if loaded else None)
         return loaded.state if loaded else RunState(server=self.start)

@@ -123,10 +123,10 @@ def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _bound(config: Mapping[str, Any]) -> frozenset[str]:
-    """The keys of those sections that change bits."""
+    """Return the keys of those sections that change bits."""
     return _BOUND | {"cluster.vmap_clients"} if config.get("executor") == _ROUNDS else _BOUND
 
 
 def _plain(value: Any) -> Any:
-    """The value as JSON returns it: tuples become lists."""
+    """Return the value as JSON returns it: tuples become lists."""
     return [_plain(item) for item in value] if isinstance(value, list | tuple) else value

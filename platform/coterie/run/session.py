@@ -66,7 +66,7 @@ class Session:
         directory: The run's directory.
         view: Shows progress.
         extension: What extends the run that is in the directory, as a sentence; "" if nothing.
-        remeasured: What its scores are measured otherwise by, as a sentence; "" if nothing.
+        remeasured: What its scores are measured differently by, as a sentence; "" if nothing.
         loggers: Loggers beside those of the config.
         state: Everything that changes, once training has begun.
         seconds: Purpose to wall-clock seconds.
@@ -142,7 +142,7 @@ class Session:
             self._backend.close()
 
     def system_error(self, error: OSError, so_far: str) -> RunError:
-        """The error to raise for a full disk or missing access.
+        """Return the error to raise for a full disk or missing access.
 
         Args:
             error: The system's error.
@@ -150,8 +150,8 @@ class Session:
         """
         return RunError(
             f"{error.filename or self.directory.path}: cannot write or read "
-            f"({error.strerror or error}); {so_far}, so make room or mend access and go on with "
-            f"resume=true run_dir={self.directory.path}."
+            f"({error.strerror or error}); {so_far}, so make room or change its permissions and "
+            f"go on with resume=true run_dir={self.directory.path}."
         )
 
     @property
@@ -230,13 +230,13 @@ class Session:
             )
 
     def _extend(self) -> None:
-        """Turn the directory's run into the longer one, or one that is measured otherwise."""
+        """Turn the directory's run into the longer one, or one that is measured differently."""
         self.directory.summary.unlink(missing_ok=True)
         self.directory.write_config(dump_config(self.config))
         if self.extension:
             self.view.note(f"Longer than before: {self.extension}")
         if self.remeasured:
-            self.view.note(f"Measured otherwise than before: {self.remeasured}")
+            self.view.note(f"Measured differently than before: {self.remeasured}")
 
     def _finish(self, recorder: Recorder, state: RunState) -> Finished:
         started = time.perf_counter()
@@ -270,11 +270,11 @@ class Session:
         return Finished(evaluation=evaluation, model=model, figures=figures)
 
     def _compose(self, state: RunState) -> Pipeline:
-        """The aggregation, with the key of the run's noise and what it has spent before."""
+        """Return the aggregation, with the key of the run's noise and what it has spent before."""
         return compose_stages(self.config, self.assembly.method, self._open_ledger(state))
 
     def _open_ledger(self, state: RunState) -> NoiseLedger | None:
-        """The key of the run's noise and its expenses; None without noise."""
+        """Return the key of the run's noise and its expenses; None without noise."""
         phase = self.assembly.method.next(state.server)
         by_clients = phase is not None and phase.epsilon is not None
         if self.config.privacy.dp.clip is None and not by_clients:

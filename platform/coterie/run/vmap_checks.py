@@ -28,7 +28,7 @@ def check_vmap(config: RunConfig, task: Task) -> None:
 
 
 def _undeclared(config: RunConfig) -> str:
-    """That a method is not vmappable, and what to do; "" if it is."""
+    """Say that a method is not vmappable, and what to do; "" if it is."""
     kind = load_target(target_of(config.method))
     if vars(kind).get("vmappable", False):
         return ""
@@ -36,7 +36,7 @@ def _undeclared(config: RunConfig) -> str:
 
 
 def _alone(config: RunConfig) -> str:
-    """What needs each client alone, and what to do; "" if nothing does."""
+    """Return what needs each client alone, and what to do; "" if nothing does."""
     key, timeout = config.method.micro_batch, config.faults.client_timeout_s
     size = None if key is None else getattr(config.method, key)
     if size is not None:

@@ -32,7 +32,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> "Spread | None":
-        """The spread of these values, None without any."""
+        """Return the spread of these values, None without any."""
         if not values:
             return None
         deviation = statistics.stdev(values) if values[1:] else None
@@ -109,7 +109,7 @@ class ComparisonTable:
         ]
 
     def markdown(self) -> str:
-        """The table in Markdown, and below it the runs that did not complete."""
+        """Return the table in Markdown, and below it the runs that did not complete."""
         head = ["experiment", "runs", *self.columns]
         lines = [head, ["---"] * len(head)]
         lines += [[row.label, row.count, *self.texts(row)] for row in self.rows]
@@ -118,7 +118,10 @@ class ComparisonTable:
         return f"{table}\n\n{problems}" if problems else f"{table}\n"
 
     def texts(self, row: ComparisonRow) -> list[str]:
-        """A row's cells as text; where some of its runs lack the number, with how many have it."""
+        """Return a row's cells as text.
+
+        Where some of its runs lack the number, with how many have it.
+        """
         texts = []
         for name, cell in zip(self.columns, row.cells, strict=True):
             few = cell is not None and cell.count < row.completed
@@ -143,7 +146,7 @@ class ComparisonTable:
         return lines
 
     def csv(self) -> str:
-        """The table as CSV in full precision."""
+        """Return the table as CSV in full precision."""
         return csv_text([self.head, *self.lines])
 
     def runs_csv(self) -> str:
@@ -158,7 +161,7 @@ class ComparisonTable:
 
 
 def cell_text(name: str, cell: Spread | None) -> str:
-    """A cell as text: `0.929 ± 0.012`, bytes with a unit, a dash for None."""
+    """Return a cell as text: `0.929 ± 0.012`, bytes with a unit, a dash for None."""
     if cell is None:
         return "–"
     sizes = name.startswith("bytes/")
@@ -169,7 +172,7 @@ def cell_text(name: str, cell: Spread | None) -> str:
 
 
 def foremost(comparison: ComparisonTable) -> list[str]:
-    """The final metrics among the columns, those that most rows have first.
+    """Return the final metrics among the columns, those that most rows have first.
 
     Among equals, the first of each group ("clustering", "linear") comes before the second of each.
     """
@@ -183,7 +186,7 @@ def foremost(comparison: ComparisonTable) -> list[str]:
 
 
 def alternating(names: Iterable[str]) -> list[str]:
-    """The first name of each group (the part before the slash), then the second of each."""
+    """Return the first name of each group (the part before the slash), then the second of each."""
     groups: dict[str, list[str]] = {}
     for name in names:
         groups.setdefault(name.partition("/")[0], []).append(name)

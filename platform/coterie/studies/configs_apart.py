@@ -40,7 +40,7 @@ def check_all(configs: Mapping[Variant, RunConfig], key: str, out: str | None) -
 
 
 def differences(configs: Mapping[Variant, RunConfig]) -> list[str]:
-    """The keys besides the method's in which variants differ, other than those asked for.
+    """Return the keys besides the method's in which variants differ, other than those asked for.
 
     Where two variants have different classes in a section, such as two encoders, it is the section.
     """
@@ -59,13 +59,16 @@ def differences(configs: Mapping[Variant, RunConfig]) -> list[str]:
 
 
 def differences_text(configs: Mapping[Variant, RunConfig]) -> str:
-    """The differences as a sentence; "" without any."""
+    """Return the differences as a sentence; "" without any."""
     found = differences(configs)
     return f"Differs besides the method: {', '.join(found)}." if found else ""
 
 
 def _flat(config: RunConfig) -> dict[str, Any]:
-    """The compared keys; a section's class stands before its keys, under the section's name."""
+    """Return the compared keys.
+
+    A section's class stands before its keys, under the section's name.
+    """
     values = {key: v for key, v in dump_config(config).items() if key not in _NOT_COMPARED}
     classes = {name: target_of(getattr(config, name)) for name in COMPONENTS if name in values}
     return {**classes, **dotted(values)}

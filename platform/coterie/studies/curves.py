@@ -24,7 +24,7 @@ _LARGEST = 4
 
 
 def axes_of(records: Iterable[RunRecord]) -> list[str]:
-    """The axes of these runs: rounds, and bytes, steps and modelled seconds if any were used.
+    """Return these runs' axes: rounds, and what was used of bytes, steps and seconds.
 
     An axis is the first part of a column's name, if one of these words is in it:
     `modelled_seconds/up` and `modelled_seconds/peer` add up to `modelled_seconds`. Wall-clock
@@ -42,7 +42,7 @@ def axes_of(records: Iterable[RunRecord]) -> list[str]:
 
 
 def metrics_of(records: Iterable[RunRecord]) -> list[str]:
-    """The default metrics of the figures: up to four final metrics that were tracked each round.
+    """Return up to four final metrics that were tracked each round, for the figures.
 
     The first metric of every group comes before the second of any. Without such metrics it is the
     loss.
@@ -55,7 +55,7 @@ def metrics_of(records: Iterable[RunRecord]) -> list[str]:
 
 
 def points(record: RunRecord, metric: str, axis: str) -> Points:
-    """A metric of one run along an axis, with the final value at its end.
+    """Return a metric of one run along an axis, with the final value at its end.
 
     Args:
         record: The run.
@@ -77,7 +77,7 @@ def points(record: RunRecord, metric: str, axis: str) -> Points:
 
 
 def from_rounds(record: RunRecord, name: str) -> float | None:
-    """A number that a study takes from a run's rounds, not from its final scores.
+    """Return a number that a study takes from a run's rounds, not from its final scores.
 
     Args:
         record: The run.
@@ -119,7 +119,7 @@ def until(record: RunRecord, name: str) -> float | None:
 
 
 def band(curves: Sequence[Points]) -> tuple[Points, Points | None]:
-    """The mean of curves, and the band of one sample standard deviation around it.
+    """Return the mean of curves, and the band of one sample standard deviation around it.
 
     Curves are interpolated linearly, because bytes and seconds differ between seeds, at every
     position within the range of all of them. Where there is no such position, as with a single
@@ -146,7 +146,7 @@ def band(curves: Sequence[Points]) -> tuple[Points, Points | None]:
 
 
 def _places(rows: Sequence[Mapping[str, Any]], axis: str) -> list[float]:
-    """The position of each row on the axis; [] if the run has no such column."""
+    """Return the position of each row on the axis; [] if the run has no such column."""
     if axis == ROUND:
         return [float(row["round"]) for row in rows]
     names = {name for row in rows for name in row}

@@ -10,7 +10,7 @@ _FIELDS = ("page", "finding", "measured", "seeds", "command", "commit", "device"
 
 
 def findings_texts(path: Path) -> dict[str, str]:
-    """The findings of each page of docs/results, as a Markdown list.
+    """Return the findings of each page of docs/results, as a Markdown list.
 
     Args:
         path: A CSV file with the columns page, finding, measured, seeds, command, commit, device;
@@ -32,7 +32,7 @@ def findings_texts(path: Path) -> dict[str, str]:
 
 
 def _text(line: dict[str, str]) -> str:
-    """A finding as an item of a list, with its command below it."""
+    """Return a finding as an item of a list, with its command below it."""
     seeds = f"seed{'s' * (',' in line['seeds'])} {line['seeds']}"
     item = f"- {line['finding']}: {line['measured']} ({seeds}; {line['commit']}, {line['device']})."
     command = f"\n\n    ```bash\n    {line['command']}\n    ```\n"

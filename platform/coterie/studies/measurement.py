@@ -50,7 +50,7 @@ class Measurement:
         return self.study.scales[self.scale].noise
 
     def number(self, metric: str, cell: Cell) -> Measured | None:
-        """A cell's number over its seeds, by the metric's title; None unless all of them have it.
+        """Return a cell's number over its seeds; None unless all of them have it.
 
         A run that does not reach a score has no number of bytes until then: the mean of the others
         would be that of the best.
@@ -61,12 +61,15 @@ class Measurement:
         return Measured(spread, seeds) if spread and len(with_it) == wanted else None
 
     def seeds_with(self, metric: str, cell: Cell) -> tuple[list[Result], int]:
-        """The results of a cell that have a metric, and the number of all."""
+        """Return the results of a cell that have a metric, and the number of all."""
         own = self.results_of(cell)
         return [result for result in own if self.study.metrics[metric] in result.numbers], len(own)
 
     def results_of(self, cell: Cell) -> list[Result]:
-        """The results of a cell, of a mean those of its rows; none where a row is not measured."""
+        """Return the results of a cell, of a mean those of its rows.
+
+        None where a row is not measured.
+        """
         rows = self.study.means.get(cell.row, (cell.row,))
         found = [r for r in self.results if r.cell.column == cell.column and r.cell.row in rows]
         return found if {result.cell.row for result in found} == set(rows) else []
@@ -92,7 +95,10 @@ class Measurement:
         return sign(here, there, expected, self.noise)
 
     def _expected(self, metric: str, cell: Cell) -> float | None:
-        """The paper's reference less its row, or a number of that sign; None if it says nothing."""
+        """Return the paper's reference less its row, or a number of that sign.
+
+        None if it says nothing.
+        """
         own = self.study.number(metric, self.study.reference, cell.column)
         other = self.study.number(metric, cell.row, cell.column)
         if own is not None and other is not None:
@@ -123,7 +129,7 @@ def _file(docs: Path, name: str, scale: ScaleName) -> Path:
 
 
 def number_text(here: Measured | None) -> str:
-    """A measured number: `0.929 ± 0.012`, or a dash."""
+    """Return a measured number: `0.929 ± 0.012`, or a dash."""
     if here is None:
         return "–"
     spread = here.spread
@@ -132,7 +138,7 @@ def number_text(here: Measured | None) -> str:
 
 
 def printed_text(number: float | None) -> str:
-    """A number as the paper prints it."""
+    """Return a number as the paper prints it."""
     return "–" if number is None else f"{number:.4g}"
 
 

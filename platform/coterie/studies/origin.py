@@ -11,7 +11,7 @@ _ELSEWHERE = ("run_dir", "resume", "tracking", "checkpoint", "faults", "cluster"
 
 
 def config_digest(config: RunConfig) -> str:
-    """A digest of all keys that decide a run's numbers."""
+    """Return a digest of all keys that decide a run's numbers."""
     values = {name: v for name, v in dump_config(config).items() if name not in _ELSEWHERE}
     for section, place in (
         ("data", "root"),

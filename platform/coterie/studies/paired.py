@@ -46,7 +46,7 @@ class Difference:
 
 
 def paired_differences(table: ComparisonTable) -> list[Difference]:
-    """The differences of every pair of variants, for each final metric of the table.
+    """Return the differences of every pair of variants, for each final metric of the table.
 
     Seeds are paired because runs with one seed share the split over clients and, where the networks
     are alike, the first weights.
@@ -64,7 +64,7 @@ def paired_differences(table: ComparisonTable) -> list[Difference]:
 
 
 def differences_csv(found: Sequence[Difference]) -> str:
-    """The differences as CSV in full precision."""
+    """Return the differences as CSV in full precision."""
     head = ["metric", "first", "second", "seeds", "first less second", "low", "high"]
     lines: list[Sequence[object]] = [head]
     for one in found:

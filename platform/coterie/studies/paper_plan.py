@@ -115,7 +115,7 @@ class StudyPlan:
         return prepared_variants(self.study, self.scale, self._more)
 
     def cells(self, folders: Mapping[str, Path] | None) -> dict[Variant, Cell]:
-        """The variant of each chosen cell; see `cell_variants`."""
+        """Return the variant of each chosen cell; see `cell_variants`."""
         found = cell_variants(self.study, self.scale, self._more, folders)
         rows, columns = self._options.rows, self._options.columns
         chosen = {
@@ -147,7 +147,7 @@ class StudyPlan:
         return tuple(name for name in self.study.metrics.values() if " " not in name)
 
     def options(self, part: Literal["prepared", "cells"], seeds: tuple[int, ...]) -> CompareConfig:
-        """The options of the comparison of the cells, or of what is `prepared`."""
+        """Return the options of the comparison of the cells, or of what is `prepared`."""
         return CompareConfig(
             seeds=seeds,
             out=str(self.folder / part),

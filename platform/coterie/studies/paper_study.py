@@ -23,7 +23,7 @@ _Numbers = Annotated[tuple[float | None, ...], Field(strict=False)]
 
 
 def _named(given: Any) -> Any:
-    """A list of names as a mapping of each to no overrides."""
+    """Return a list of names as a mapping of each to no overrides."""
     return {str(name): "" for name in given} if isinstance(given, list | tuple) else given
 
 
@@ -146,7 +146,7 @@ class PaperStudy(Component):
                 raise ValueError(f"there is no {kind} {name}; it {one_of(name, known)}")
 
     def number(self, metric: str, row: str, column: str) -> float | None:
-        """The number that the paper prints in a cell, None without any."""
+        """Return the number that the paper prints in a cell, None without any."""
         numbers = self.printed.get(metric, {}).get(row)
         return None if numbers is None else numbers[list(self.columns).index(column)]
 
@@ -170,7 +170,7 @@ class Cell:
 
 
 def studies() -> dict[str, Path]:
-    """The file of every study, by name, sorted."""
+    """Return the file of every study, by name, sorted."""
     return {path.stem: path for path in sorted((config_dir() / STUDIES).glob("*.yaml"))}
 
 
@@ -194,7 +194,7 @@ def read_study(name: str) -> PaperStudy:
 def prepared_variants(
     study: PaperStudy, scale: ScaleName, more: Iterable[str] = ()
 ) -> dict[str, Variant]:
-    """The runs that come before a study's own, by label.
+    """Return the runs that come before a study's own, by label.
 
     Args:
         study: The study.
@@ -217,7 +217,7 @@ def cell_variants(
     more: Iterable[str] = (),
     folders: Mapping[str, Path] | None = None,
 ) -> dict[Variant, Cell]:
-    """The runs of a study's cells, column by column.
+    """Return the runs of a study's cells, column by column.
 
     Args:
         study: The study.
@@ -240,7 +240,7 @@ def cell_variants(
 
 
 def _variant(label: str, texts: Iterable[str], more: Iterable[str]) -> Variant:
-    """A variant of overrides of which one is `experiment=`."""
+    """Return a variant of overrides of which one is `experiment=`."""
     words = [word for text in texts for word in text.split()]
     names = [word.partition("=")[2] for word in words if word.startswith("experiment=")]
     if not names:
@@ -252,7 +252,7 @@ def _variant(label: str, texts: Iterable[str], more: Iterable[str]) -> Variant:
 def _prepared(
     variant: Variant, scale: Scale, column: str, folders: Mapping[str, Path] | None
 ) -> Variant:
-    """The variant with the folders of prepared runs in place of their names."""
+    """Return the variant with the folders of prepared runs in place of their names."""
     named = [name for name in scale.prepare if any(f"{{{name}}}" in o for o in variant.overrides)]
     if not named:
         return variant

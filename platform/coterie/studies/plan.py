@@ -94,7 +94,7 @@ class Variant:
         return f"{plain[:80]}-{blake2b(self.label.encode(), digest_size=4).hexdigest()}"
 
     def arguments(self, seed: int) -> tuple[str, ...]:
-        """The command line of one of its runs, without `run_dir`."""
+        """Return the command line of one of its runs, without `run_dir`."""
         return (f"experiment={self.experiment}", *self.overrides, f"seed={seed}")
 
 
@@ -145,7 +145,7 @@ def variant_configs(variants: Sequence[Variant], seed: int) -> dict[Variant, Run
 
 
 def _by_name(texts: Sequence[str], names: Mapping[str, str]) -> dict[str, list[str]]:
-    """The overrides of single experiments (`name:key=value`) by name."""
+    """Return the overrides of single experiments (`name:key=value`) by name."""
     found: dict[str, list[str]] = {name: [] for name in names}
     for text in texts:
         name, _, override = text.partition(":")
@@ -160,7 +160,7 @@ def _by_name(texts: Sequence[str], names: Mapping[str, str]) -> dict[str, list[s
 def _variants(
     name: str, experiment: str, shared: Sequence[str], own: Sequence[str]
 ) -> list[Variant]:
-    """The variants of an experiment: one per combination of the keys' values."""
+    """Return the variants of an experiment: one per combination of the keys' values."""
     texts, chosen = [*shared, *own], dict[str, tuple[Override, str]]()
     for number, (override, text) in enumerate(zip(parse(texts, sweeps=True), texts, strict=True)):
         key = override.key_or_group
@@ -183,7 +183,7 @@ def _variants(
 
 
 def _values(override: Override, text: str) -> list[str]:
-    """The override of each value of a key."""
+    """Return the override of each value of a key."""
     if not override.is_sweep_override():
         return [text]
     if not (override.is_choice_sweep() or override.is_range_sweep()):

@@ -96,19 +96,19 @@ class Watcher(Protocol):
     """Is told about the runs of a study, for example to show them."""
 
     def begin(self, total: int, todo: int) -> None:
-        """The study has `total` runs, of which `todo` have not completed."""
+        """Note that the study has `total` runs, of which `todo` have not completed."""
 
     def started(self, name: str) -> None:
-        """A run's process has started."""
+        """Note that a run's process has started."""
 
     def ended(self, name: str, record: RunRecord, seconds: float) -> None:
-        """A run's process has ended."""
+        """Note that a run's process has ended."""
 
     def running(self, progress: Mapping[str, str], waiting: int) -> None:
-        """The runs under way with their last lines, and the number of runs that wait."""
+        """Show the runs under way with their last lines, and the number of runs that wait."""
 
     def note(self, text: str) -> None:
-        """A sentence for the user."""
+        """Show a sentence."""
 
 
 def check_finished(run: PlannedRun) -> str:
@@ -194,7 +194,7 @@ class _Held:
         return number in self._since
 
     def completed(self) -> dict[int, RunRecord]:
-        """Records of the runs that have been released since the last call and are completed."""
+        """Return records of the completed runs that were released since the last call."""
         free = [number for number in self._since if not self._runs[number].held]
         seconds = {number: time.monotonic() - self._since.pop(number) for number in free}
         records = {number: self._runs[number].record() for number in free}

@@ -70,7 +70,7 @@ def critical_difference(methods: int, sets: int) -> float:
 
 
 def cliques(ranks: Ranks) -> list[tuple[float, float]]:
-    """The largest ranges of mean ranks within which no two methods differ, of two or more."""
+    """Return the largest ranges of mean ranks in which no two methods differ."""
     ordered = sorted(ranks.mean.values())
     found: list[tuple[float, float]] = []
     for number, first in enumerate(ordered):

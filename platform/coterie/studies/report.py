@@ -103,7 +103,7 @@ def _draw(
 
 
 def _apart_if_unlike(panels: Mapping[str, dict[str, Line]]) -> dict[str, dict[str, Line]]:
-    """The panels, with one for each line of a loss that would flatten another variant's."""
+    """Return the panels, with one for each line of a loss that would flatten another variant's."""
     found: dict[str, dict[str, Line]] = {}
     for metric, lines in panels.items():
         values = [mean[1] for (mean, _) in lines.values()]
@@ -117,7 +117,7 @@ def _apart_if_unlike(panels: Mapping[str, dict[str, Line]]) -> dict[str, dict[st
 
 
 def _lines(done: Sequence[RunRecord], metric: str, axis: str) -> dict[str, Line]:
-    """A line for each variant that has this metric."""
+    """Return a line for each variant that has this metric."""
     lines = {}
     for label in dict.fromkeys(record.label for record in done):
         curves = [points(record, metric, axis) for record in done if record.label == label]

@@ -34,7 +34,7 @@ def claims_table(found: Iterable[list[Measurement]]) -> str:
 
 
 def _claim(part: Measurement, claim: Claim) -> list[str] | None:
-    """A claim's line; None if one of its cells was not measured."""
+    """Return a claim's line; None if one of its cells was not measured."""
     metric = claim.metric or next(iter(part.study.metrics))
     cells = [Cell(*claim.more), Cell(*claim.less)]
     more, less = (part.number(metric, cell) for cell in cells)
@@ -50,7 +50,7 @@ def _claim(part: Measurement, claim: Claim) -> list[str] | None:
 
 
 def _link(part: Measurement) -> str:
-    """The link to the study's tables."""
+    """Return the link to the study's tables."""
     study = part.study
     slug = re.sub(r"[^\w -]", "", study.paper.lower()).replace(" ", "-")
     return f"[{study.paper}](results/{study.page}.md#{slug})"

@@ -60,7 +60,7 @@ def read_results(path: Path) -> tuple[Result, ...]:
         _check_keys(found)
     except (KeyError, ValueError, csv.Error) as error:
         raise DataError(
-            f"{path}: it is no file of a study's results ({error}); mend it or take it away."
+            f"{path}: it is no file of a study's results ({error}); correct it or take it away."
         ) from error
     return found
 
@@ -121,7 +121,7 @@ def _same(then: Result, now: Result) -> bool:
 
 
 def _text(results: Iterable[Result]) -> str:
-    """The file's text: results in order, a column for every number that one of them has."""
+    """Return the file's text: results in order, a column for every number that one of them has."""
     results = list(results)
     names = list(dict.fromkeys(name for result in results for name in result.numbers))
     text = io.StringIO()

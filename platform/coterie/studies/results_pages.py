@@ -17,7 +17,7 @@ _NAMED = re.compile(rf"<!-- (claims|findings) -->{_INNER}", re.DOTALL)
 
 
 def written_pages(docs: Path) -> dict[Path, str]:
-    """The pages that have markers, as they have to be.
+    """Return the pages that have markers, as they have to be.
 
     Args:
         docs: The folder of the pages, with `results.md`, `results/` and `results/data`.
@@ -42,7 +42,7 @@ def written_pages(docs: Path) -> dict[Path, str]:
 
 
 def _named(text: str, made: Mapping[str, str]) -> str:
-    """A page with the texts between the markers of these names."""
+    """Return a page with the texts between the markers of these names."""
     return _NAMED.sub(lambda match: _marked(match[1], made[match[1]]), text)
 
 
@@ -67,7 +67,7 @@ def _block(found: Mapping[str, list[Measurement]], name: str) -> str:
 
 
 def _measured(part: Measurement) -> Iterator[str]:
-    """The paragraphs of a scale: budget, command, table, origin."""
+    """Return the paragraphs of a scale: budget, command, table, origin."""
     scale = part.study.scales[part.scale]
     seeds = f"seed{'s' * (len(part.seeds) > 1)} {', '.join(map(str, part.seeds))}"
     noise = f" Differences up to {scale.noise:g} are undecided." if scale.noise else ""
@@ -85,7 +85,7 @@ def _measured(part: Measurement) -> Iterator[str]:
 
 
 def _correlation(study: PaperStudy, r: float, runs: int) -> str:
-    """The sentence of the study's correlation."""
+    """Return the sentence of the study's correlation."""
     assert study.correlation is not None
     one, other = study.correlation.of
     printed = f"in the paper {study.correlation.printed:.2f}"
@@ -104,7 +104,7 @@ def _missing(part: Measurement) -> list[str]:
 
 
 def _table(part: Measurement) -> str:
-    """A line for each cell that was run, column by column."""
+    """Return a line for each cell that was run, column by column."""
     study, instead = part.study, part.study.scales[part.scale].instead
     titles = [title for metric in study.metrics for title in _heads(study, metric)]
     lines = [["column", "row", "seeds", *titles]]
@@ -122,7 +122,10 @@ def _table(part: Measurement) -> str:
 
 
 def _heads(study: PaperStudy, metric: str) -> list[str]:
-    """The heads of a metric's columns: the paper's and the sign only where the paper says it."""
+    """Return the heads of a metric's columns.
+
+    The paper's and the sign only where the paper says it.
+    """
     printed = ["paper"] * (metric in study.printed)
     signed = metric in study.printed or (study.leads and metric == next(iter(study.metrics)))
     return [metric, *printed, *["sign"] * bool(signed)]

@@ -89,7 +89,7 @@ class RunProcess:
             self._process.stdin.close()
 
     def _printed(self) -> list[str]:
-        """The last lines that the process has printed."""
+        """Return the last lines that the process has printed."""
         with self.log.open("rb") as log:
             end = log.seek(0, os.SEEK_END)
             log.seek(max(self._from, end - _TAIL))

@@ -105,7 +105,7 @@ class Study:
         return run_all(self.runs, limit, watcher, check)
 
     def records(self) -> list[RunRecord]:
-        """The records of all runs as their folders have them now, in order."""
+        """Return the records of all runs as their folders have them now, in order."""
         return [run.record() for run in self.runs]
 
     def _write_plan(self) -> None:
@@ -129,14 +129,14 @@ class Study:
 
 
 def exit_code(records: Sequence[RunRecord]) -> int:
-    """The exit code of a study: 0 all completed; 1 one did not; 3 clients were dropped."""
+    """Return the exit code of a study: 0 all completed; 1 one did not; 3 clients were dropped."""
     if not all(record.completed for record in records):
         return 1
     return 3 if any(record.dropped for record in records) else 0
 
 
 def _folder(kind: str, out: str | None, *, resume: bool, key: str) -> Path:
-    """The folder of a new study, or of the one to resume."""
+    """Return the folder of a new study, or of the one to resume."""
     if resume:
         if out is None:
             raise ConfigError(f"resume=true: give the folder of the {kind} as {key}=DIR.")

@@ -77,7 +77,7 @@ class StudyView:
             self._live.update(self.panel(progress, waiting))
 
     def panel(self, progress: Mapping[str, str], waiting: int) -> Group:
-        """A line on the whole study, then a line per run under way."""
+        """Return a line on the whole study, then a line per run under way."""
         width = min(WIDTH, self._console.width)
         head = f"{len(progress)} running, {waiting} waiting  {self._eta}"
         lines = [formatting.shorten(head, width)]
@@ -120,7 +120,7 @@ class StudyView:
 
 
 def terminal_table(comparison: ComparisonTable) -> Table:
-    """The table with as many metrics as fit into 80 columns; table.md has all of them."""
+    """Return the table with as many metrics as fit into 80 columns; table.md has all of them."""
     label = min(_LABEL, max(len(row.label) for row in comparison.rows))
     count = max(len("runs"), *(len(row.count) for row in comparison.rows))
     room = (WIDTH - label - count - 5) // _CELL

@@ -138,7 +138,7 @@ def read_tuning(arguments: Sequence[str]) -> tuple[TuneConfig, dict[Variant, Poi
 
 
 def _space(given: Mapping[str, Any]) -> dict[str, Values]:
-    """The values of each key, or its range."""
+    """Return the values of each key, or its range."""
     if not given:
         raise ConfigError("space: none is given; write space='{method.KEY: [VALUE, VALUE]}'.")
     space: dict[str, Values] = {}

@@ -25,7 +25,10 @@ class TuneView(StudyView):
 
 
 def trials_table(found: TuneTable) -> Table:
-    """A row for each trial: the chosen one marked, its point, how it ended, the objective."""
+    """Return a row for each trial.
+
+    The chosen one marked, its point, how it ended, the objective.
+    """
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("", no_wrap=True)
     for name in short_names(found.trials[0].point).values():

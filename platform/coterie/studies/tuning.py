@@ -142,13 +142,13 @@ class _Search:
             )
 
     def started(self, name: str) -> None:
-        """A trial has started."""
+        """Note that a trial has started."""
         self._began.setdefault(name, time.monotonic())
         self._now[name] = "starting"
         self._view.started(name)
 
     def reported(self, name: str, report: Report) -> None:
-        """A trial has reported; the last report has an exit code."""
+        """Note that a trial has reported; the last report has an exit code."""
         value = "" if report.value is None else f": {self._options.objective} {report.value:.4f}"
         self._now[name] = f"round {report.round}{value}"
         if report.code is None:
@@ -166,7 +166,7 @@ class _Search:
         self._end(name, replace(self._runs[name].record(), status="stopped"))
 
     def step(self) -> None:
-        """Some time has passed."""
+        """Note that some time has passed."""
         self._check()
         self._view.running(self._now, len(self._todo) - len(self._began))
 
@@ -176,7 +176,7 @@ class _Search:
             time.sleep(_POLL_S)
 
     def records(self) -> list[RunRecord]:
-        """The record of each trial, in order."""
+        """Return the record of each trial, in order."""
         return [self._record(label) for label in self._runs]
 
     def _record(self, label: str) -> RunRecord:
@@ -189,7 +189,7 @@ class _Search:
         self._view.ended(name, record, time.monotonic() - self._began[name])
 
     def _read_stopped(self) -> dict[str, int]:
-        """The trials that were stopped before, by this objective, and their rounds."""
+        """Return the trials that were stopped before, by this objective, and their rounds."""
         if not self._file.is_file():
             return {}
         known = read_json(self._file)
@@ -223,7 +223,7 @@ class _Search:
 def _table(
     options: TuneConfig, drawn: Sequence[Point], records: Sequence[RunRecord], *, blind: bool
 ) -> TuneTable:
-    """The trials in order."""
+    """Return the trials in order."""
     found = [
         TrialResult(point, record, options.objective)
         for point, record in zip(drawn, records, strict=True)

@@ -12,7 +12,7 @@ _HALF = re.compile(r"\..+\.(\d+)\.tmp")
 
 
 def temporary_name(path: Path) -> Path:
-    """The hidden file beside `path`, with the process id, that is written before it is renamed."""
+    """Return the hidden file beside `path` that is written before it is renamed."""
     return path.with_name(f".{path.name}.{os.getpid()}.tmp")
 
 

@@ -140,7 +140,7 @@ class ConsoleView:
             self._print(formatting.display_path(path))
 
     def panel(self) -> RenderableType:
-        """The current live panel."""
+        """Return the current live panel."""
         progress = self._progress
         phase, total = progress.phase, progress.total_rounds
         place = f"{phase.stage} / {phase.name}  " if phase else ""
@@ -174,7 +174,7 @@ class ConsoleView:
             self._left_out = ""
 
     def _line(self, record: PhaseRecord) -> str:
-        """A round in at most 100 characters, without less important parts if they do not fit."""
+        """Return a round in at most 100 characters; less important parts may be left out."""
         progress = self._progress
         parts = [f"{progress.round} {formatting.shorten(record.phase.stage, 24)}"]
         parts += [f"FAILED {progress.failures}"] if progress.failures else []

@@ -8,14 +8,14 @@ _FORMULA = ("=", "+", "-", "@", "\t")
 
 
 def csv_text(rows: Iterable[Sequence[object]]) -> str:
-    """The rows as CSV, in which numbers read back unchanged; None is empty."""
+    """Return the rows as CSV, in which numbers read back unchanged; None is empty."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(map(cell, row) for row in rows)
     return text.getvalue()
 
 
 def cell(value: object) -> object:
-    """The value, with an apostrophe before text that a spreadsheet would take for a formula."""
+    """Return the value; text that a spreadsheet takes for a formula gets an apostrophe."""
     if not isinstance(value, str):
         return value
     text = value.replace("\r", " ")  # it would begin a row, and is not quoted

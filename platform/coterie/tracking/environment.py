@@ -33,7 +33,7 @@ _CODE = ("platform", "modules", "datamodules", "ray_jobs", "configs")
 
 
 def environment() -> dict[str, Any]:
-    """The versions of Coterie, Python, the platform and the packages."""
+    """Return the versions of Coterie, Python, the platform and the packages."""
     versions = {name: _version(name) for name in _PACKAGES}
     return {
         "version": _version("coterie") or "unknown",
@@ -44,7 +44,7 @@ def environment() -> dict[str, Any]:
 
 
 def _version(package: str) -> str | None:
-    """The version of an installed package, or None."""
+    """Return the version of an installed package, or None."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -52,7 +52,7 @@ def _version(package: str) -> str | None:
 
 
 def commit(source: Path = Path(__file__)) -> str:
-    """The commit of the code's source tree; without one, Coterie's version.
+    """Return the commit of the code's source tree; without one, Coterie's version.
 
     Args:
         source: A file of the code. One that its folder's repository does not track, such as that of

@@ -14,7 +14,7 @@ _NAME_WIDTH = 28
 
 
 def scores_table(rows: Mapping[str, Mapping[str, float]]) -> Table:
-    """A table of scores, at most 80 columns wide for up to five metrics.
+    """Return a table of scores, at most 80 columns wide for up to five metrics.
 
     Args:
         rows: Name of a row to its metrics, for all of which higher is better; some may be missing.
@@ -42,12 +42,12 @@ def scores_table(rows: Mapping[str, Mapping[str, float]]) -> Table:
 
 
 def without_auroc(scores: Mapping[str, float]) -> dict[str, float]:
-    """The scores without areas under ROC curves, for which a terminal has no room."""
+    """Return the scores without areas under ROC curves, for which a terminal has no room."""
     return {name: value for name, value in scores.items() if not name.startswith("auroc")}
 
 
 def format_bytes(count: float) -> str:
-    """A size in decimal units with three significant digits: 999 B, 1.23 MB, 45.6 GB."""
+    """Return a size in decimal units with three significant digits: 999 B, 1.23 MB, 45.6 GB."""
     for unit in _UNITS[:-1]:
         if round(count) < 1000:
             return f"{_three_digits(count) if unit != 'B' else int(count)} {unit}"
@@ -56,7 +56,7 @@ def format_bytes(count: float) -> str:
 
 
 def format_seconds(seconds: float) -> str:
-    """A duration: 4.2 s, 3:07 (minutes and seconds), 2:03:07 (hours too)."""
+    """Return a duration: 4.2 s, 3:07 (minutes and seconds), 2:03:07 (hours too)."""
     if seconds < 59.95:  # beyond, it would print as 60.0 s
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -65,7 +65,7 @@ def format_seconds(seconds: float) -> str:
 
 
 def display_path(path: Path) -> str:
-    """A path relative to the current folder if it is inside, else absolute."""
+    """Return a path relative to the current folder if it is inside, else absolute."""
     absolute = path.absolute()
     current = Path.cwd()
     return str(absolute.relative_to(current) if absolute.is_relative_to(current) else absolute)
@@ -115,7 +115,7 @@ def _score(value: float | None) -> str:
 
 
 def _best(values: list[float | None]) -> str | None:
-    """The highest number as text, or None without any."""
+    """Return the highest number as text, or None without any."""
     numbers = [value for value in values if value is not None and not math.isnan(value)]
     return _score(max(numbers)) if numbers else None
 

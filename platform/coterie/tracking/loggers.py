@@ -51,7 +51,7 @@ def build_loggers(
 
 
 def _offers(directory: Path, run_name: str) -> dict[str, str]:
-    """What another library's logger is told unless the config says otherwise."""
+    """Return what another library's logger is told unless the config says otherwise."""
     return {"save_dir": str(directory), "run_name": run_name, "experiment_name": "coterie"}
 
 
@@ -165,7 +165,7 @@ class Tracker:
         self._offer("use_model", artifact)
 
     def server_rows(self) -> list[dict[str, Any]]:
-        """The server's rows in `metrics.jsonl` so far."""
+        """Return the server's rows in `metrics.jsonl` so far."""
         return self._metrics.rows("server")
 
     def rewind(self, position: Position | None) -> None:

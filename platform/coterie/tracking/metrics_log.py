@@ -71,7 +71,7 @@ class MetricsRow:
         return "server" if self.client is None else "client"
 
     def to_json(self) -> str:
-        """The row as a line of strict JSON; numbers that are not finite become null.
+        """Return the row as a line of strict JSON; numbers that are not finite become null.
 
         Raises:
             ContractError: If a metric has the name of a reserved key.
@@ -92,7 +92,7 @@ class MetricsRow:
 
 
 def finite(value: float) -> float | None:
-    """A number for strict JSON: None for NaN and infinities."""
+    """Return a number for strict JSON: None for NaN and infinities."""
     if isinstance(value, int):
         return value
     number = float(value)  # NumPy's and PyTorch's scalars too
@@ -141,7 +141,7 @@ class MetricsLog:
         return os.fstat(self.file.fileno()).st_size + len(self._waiting)
 
     def rows(self, *scopes: str) -> list[dict[str, Any]]:
-        """The rows written so far; see `read_rows`."""
+        """Return the rows written so far; see `read_rows`."""
         return read_rows(self.path, *scopes)
 
     def append(self, row: MetricsRow) -> None:
@@ -202,7 +202,7 @@ class MetricsLog:
 
 
 def read_rows(path: Path, *scopes: str) -> list[dict[str, Any]]:
-    """The rows of a file, without lines that a crash cut short; none if there is no file.
+    """Return the rows of a file, without lines that a crash cut short; none if there is no file.
 
     Args:
         path: The file, which is read line by line.
@@ -218,7 +218,7 @@ def read_rows(path: Path, *scopes: str) -> list[dict[str, Any]]:
 
 
 def _lines(path: Path) -> Iterator[bytes]:
-    """The lines of a file; only a line feed ends one."""
+    """Return the lines of a file; only a line feed ends one."""
     with open_regular(path) as file:
         while line := file.readline(_LONGEST + 1):
             if len(line) > _LONGEST:

@@ -41,7 +41,7 @@ class NoiseFile:
     path: Path
 
     def open(self, *, begun: bool, released: int = 0) -> tuple[bytes, list[Spent]]:
-        """The key and the released sums; a new file for a new key if there is none.
+        """Return the key and the released sums; a new file for a new key if there is none.
 
         Args:
             begun: Whether the run has begun, so that the file must be there.
@@ -96,7 +96,7 @@ class NoiseFile:
 
 
 def _key(secret: bytes, salt: str) -> bytes:
-    """The key of a run's noise.
+    """Return the key of a run's noise.
 
     Raises:
         ValueError: If the salt is none.
@@ -107,12 +107,12 @@ def _key(secret: bytes, salt: str) -> bytes:
 
 
 def _check(key: bytes) -> str:
-    """What tells whether a key is the right one, without telling the key."""
+    """Return what tells whether a key is the right one, without telling the key."""
     return hmac.digest(key, b"check", "sha256").hex()
 
 
 def _own_secret() -> bytes:
-    """The user's secret, which is made at its first use.
+    """Return the user's secret, which is made at its first use.
 
     Raises:
         ConfigError: If it cannot be read, or others may, or there is no home to keep it in.
@@ -128,7 +128,7 @@ def _own_secret() -> bytes:
     except OSError as error:
         raise ConfigError(
             f"{path}: the secret of your private runs' noise cannot be read ({reason(error)}); "
-            f"mend access, or set {SECRET_VARIABLE} to another file."
+            f"change its permissions, or set {SECRET_VARIABLE} to another file."
         ) from error
     if status.st_uid != os.getuid() or status.st_mode & 0o077 or len(secret) < _KEY_BYTES:
         raise ConfigError(

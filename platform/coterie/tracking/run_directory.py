@@ -200,7 +200,7 @@ class RunDirectory:
         write_text_atomically(self.config, text)
 
     def read_config(self) -> dict[str, Any]:
-        """The config that `write_config` wrote, without the versions.
+        """Return the config that `write_config` wrote, without the versions.
 
         Raises:
             ConfigError: If the file is not a run's config.
@@ -226,5 +226,5 @@ def _make_default(root: Path, experiment: str) -> Path:
 
 
 def _timestamp() -> str:
-    """The UTC time to the second, as a sortable file name."""
+    """Return the UTC time to the second, as a sortable file name."""
     return datetime.now(UTC).strftime("%Y-%m-%d_%H-%M-%S")

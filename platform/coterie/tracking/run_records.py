@@ -94,7 +94,7 @@ def read_run(label: str, seed: int, folder: Path, failure: str = "") -> RunRecor
 
 
 def _nulls(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """The names, as `flat` joins them, of what is null."""
+    """Return the names, as `flat` joins them, of what is null."""
     for name, value in values.items():
         if isinstance(value, Mapping):
             yield from _nulls(value, f"{prefix}{name}/")
@@ -108,7 +108,7 @@ def is_completed(summary: Path) -> bool:
 
 
 def _json(path: Path) -> dict[str, Any]:
-    """The content of a summary.json; {} if it is missing or damaged."""
+    """Return the content of a summary.json; {} if it is missing or damaged."""
     try:
         found = read_json(path)
     except (FileNotFoundError, ValueError):
@@ -121,7 +121,7 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 def _server_rows(path: Path) -> Iterator[Mapping[str, Any]]:
-    """The server's rows with the numbers in them, without incomplete lines."""
+    """Return the server's rows with the numbers in them, without incomplete lines."""
     for row in read_rows(path, "server"):
         if isinstance(row.get("round"), int) and is_number(row["round"]):
             yield {

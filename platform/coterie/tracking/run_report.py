@@ -130,7 +130,7 @@ def _page(directory: RunDirectory, config: RunConfig) -> str:
 
 
 def _tiles(summary: Row) -> dict[str, str]:
-    """The numbers at the top of the page: up to four scores, then size, bytes and time."""
+    """Return the numbers at the top of the page: up to four scores, then size, bytes and time."""
     groups = summary.get("metrics", {})
     main: Row = next(
         (groups[name] for name in ("clustering", "test", "train") if name in groups), {}
@@ -153,7 +153,7 @@ def _score_table(scores: Mapping[str, Mapping[str, Any]]) -> Table:
 
 
 def _round_table(rows: Sequence[Row]) -> Table | None:
-    """The evaluations between rounds, at most twelve of them."""
+    """Return the evaluations between rounds, at most twelve of them."""
     tracked = [name for name in dict.fromkeys(key for row in rows for key in row) if "/" in name]
     ours = ("clustering/", "clustering_test/", "train/", "test/", "linear/", "local/", "groups/")
     names = [name for name in tracked if name.startswith((*ours, "unsupervised/"))]
@@ -175,7 +175,7 @@ def _round_table(rows: Sequence[Row]) -> Table | None:
 
 
 def _figures(folder: Path) -> list[dict[str, Any]]:
-    """The figures as data URIs with captions."""
+    """Return the figures as data URIs with captions."""
     order = list(_CAPTIONS)
     paths = sorted(
         folder.glob("*.png"),
@@ -226,7 +226,7 @@ def _second_table(summary: Row) -> Table | None:
 
 
 def _skipped_table(path: Path) -> Table | None:
-    """The samples that were left out because they could not be read."""
+    """Return the samples that were left out because they could not be read."""
     if not path.is_file():
         return None
     head, *rows = csv.reader(_opened(path))
@@ -235,7 +235,10 @@ def _skipped_table(path: Path) -> Table | None:
 
 
 def _client_table(path: Path) -> Table | None:
-    """The clients; of many those with the most failures, then those with the largest loss."""
+    """Return the clients.
+
+    Of many those with the most failures, then those with the largest loss.
+    """
     if not path.is_file():
         return None
     rows = list(csv.DictReader(_opened(path)))
@@ -255,7 +258,7 @@ def _client_table(path: Path) -> Table | None:
 
 
 def _opened(path: Path) -> io.StringIO:
-    """A table in CSV, of a size that a run writes."""
+    """Return a table in CSV, of a size that a run writes."""
     return io.StringIO(read_bytes(path).decode("utf-8"), newline="")
 
 
@@ -285,7 +288,7 @@ def _software(directory: RunDirectory, summary: Row) -> str:
 
 
 def _number(value: float | None) -> str:
-    """A number with four significant digits at least before the point, or a dash."""
+    """Return a number with four significant digits at least before the point, or a dash."""
     if value is None or not math.isfinite(value):
         return "–"
     return f"{value:.3f}" if 0.001 <= abs(value) < 10_000 or value == 0 else f"{value:.3g}"

@@ -20,13 +20,16 @@ Scores = Mapping[str, float]
 
 
 def group_name(group: str) -> str:
-    """A group of metrics in words: "kmeans_raw" is "k-means on raw samples"."""
+    """Return a group of metrics in words: "kmeans_raw" is "k-means on raw samples"."""
     share = group.removeprefix("labels_")
     return GROUPS.get(group, group if share == group else f"fine-tuned, {share} of labels")
 
 
 def score_tables(metrics: Mapping[str, Scores]) -> list[dict[str, Scores]]:
-    """The metrics by row name in tables: clusters, classifiers, then each other group alone."""
+    """Return the metrics by row name in tables.
+
+    Clusters, classifiers, then each other group alone.
+    """
     clusters: dict[str, Scores] = {}
     classifiers: dict[str, Scores] = {}
     others: list[dict[str, Scores]] = []

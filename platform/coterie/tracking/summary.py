@@ -71,7 +71,7 @@ class Summary:
             raise ValueError(f"status={self.status!r}: give an error if, and only if, it failed")
 
     def as_dict(self) -> dict[str, Any]:
-        """The object of `summary.json`; numbers that are not finite become None."""
+        """Return the object of `summary.json`; numbers that are not finite become None."""
         summary = {
             "status": self.status,
             "method": self.method,
@@ -101,7 +101,7 @@ class Summary:
         return summary if self.error is None else {**summary, "error": self.error}
 
     def numbers(self) -> dict[str, float]:
-        """The final numbers by name, for `metrics.jsonl` and the loggers.
+        """Return the final numbers by name, for `metrics.jsonl` and the loggers.
 
         Final metrics have the names of those between rounds (`clustering/acc`, `linear/acc`);
         totals of the run begin with `total/` (`total/bytes/up`, `total/seconds/training`).

@@ -29,7 +29,7 @@ def api_key_known() -> bool:
 
 
 def _settings() -> dict[str, str]:
-    """The user's settings, and over them those of the working directory, as `wandb login` left."""
+    """Return W&B's settings of the user, and over them those of the working directory."""
     own = os.environ.get("WANDB_CONFIG_DIR")
     there = Path(own) if own else (home() or Path()) / ".config" / "wandb"
     here = Path(os.environ.get("WANDB_DIR") or ".") / "wandb"

@@ -94,7 +94,10 @@ class WandbRunLogger(WandbLogger):
 
 
 def model_artifact(folder: Path) -> str | None:
-    """The name of the artifact of a run's model, by its run directory or `model/`; else None."""
+    """Return the name of the artifact of a run's model, by its run directory or `model/`.
+
+    Else None.
+    """
     notes = (place / "wandb" / _ARTIFACT for place in (folder, folder.parent))
     note = next((path for path in notes if path.is_file()), None)
     return None if note is None else note.read_text(encoding="utf-8").strip()
@@ -201,7 +204,7 @@ def resolve_mode(config: WandbConfig) -> Mode:
 
 
 def _persistent_id(directory: Path) -> str:
-    """The W&B id of the run in this directory, chosen at the first call.
+    """Return the W&B id of the run in this directory, chosen at the first call.
 
     An agent's WANDB_RUN_ID is that of the first run of this process alone.
     """

@@ -255,6 +255,14 @@ PROBLEMS = [
         "encoder=a.b:C: a class of your own goes in encoder.target=a.b:C.",
     ),
     (
+        ["experiment=first", "encoder=hf:x/y"],
+        "encoder=hf:x/y: give encoder=timm:NAME or torchvision:NAME.",
+    ),
+    (
+        ["experiment=first", "method=fedprox"],
+        "method=fedprox: it is a strategy for a LightningModule of your own; ",
+    ),
+    (
         ["experiment=first", "encoder@x=deep"],
         "encoder@x=deep: a section cannot be renamed; leave @x out.",
     ),

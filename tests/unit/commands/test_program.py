@@ -106,7 +106,7 @@ def test_code_that_exits_with_0_while_it_is_loaded_has_failed(capsys):
         sys.exit(0)
 
     assert run_command(command, [], str) == 1
-    assert capsys.readouterr().err == "Code that was loaded called sys.exit (0); mend it.\n"
+    assert capsys.readouterr().err == "Code that was loaded called sys.exit (0); correct it.\n"
 
 
 def test_an_error_cannot_steer_the_terminal(capsys):

@@ -35,7 +35,7 @@ def test_what_a_spreadsheet_adds_says_nothing(tmp_path, end):
 
 FILES = [
     ("a.txt", "", "give a .json or a .csv file."),
-    ("a.json", "[[0],\n[1", "line 2 is not JSON; mend it."),
+    ("a.json", "[[0],\n[1", "line 2 is not JSON; correct it."),
     ("a.json", '{"1": [0]}', "write a list of lists of clients, such as [[0, 1], [2]]."),
     ("a.json", "[[0], [true]]", "write a list of lists of clients, such as [[0, 1], [2]]."),
     ("a.json", "[]", "it lists no round; give each round its clients."),
@@ -51,10 +51,10 @@ FILES = [
     (
         "a.csv",
         f"round,client\n{'1' * 200_000},0\n",
-        "it is no CSV (field larger than field limit (131072)); mend it.",
+        "it is no CSV (field larger than field limit (131072)); correct it.",
     ),
-    ("a.json", "[" * 100_000, "it is no list of rounds; mend it."),
-    ("a.json", f"[[{'1' * 5001}]]", "it is no list of rounds; mend it."),
+    ("a.json", "[" * 100_000, "it is no list of rounds; correct it."),
+    ("a.json", f"[[{'1' * 5001}]]", "it is no list of rounds; correct it."),
     ("a.json", "[[0], [9]]", "round 2 names client 9; there are 5 clients, from 0 to 4."),
     ("a.csv", "round,client\n1,-1\n", "round 1 names client -1; there are 5 clients, from 0 to 4."),
 ]

@@ -119,7 +119,7 @@ def test_bad_manifests(tmp_path):
     )
     assert refusal(Manifest, other, picture_column="bytes") == (
         "2 of 2 pictures cannot be read (row 0 of PATH is empty (0 bytes); row 1 of PATH is no "
-        "picture that can be read); mend them or take them out (coterie check_data "
+        "picture that can be read); repair them or take them out (coterie check_data "
         "lists all)."  # none is left to go on with
     )
     other.write_bytes(b"PAR1")

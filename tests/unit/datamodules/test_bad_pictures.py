@@ -81,7 +81,7 @@ def test_all_are_named_in_one_pass(folders, stream):
         arrays(Manifest, path, size=5, stream=stream)
     assert str(refusal.value).replace(str(path.parent), "P") == (
         "3 of 30 pictures cannot be read (P/a/03.png is empty (0 bytes); P/a/07.png is no picture "
-        "that can be read; P/b/04.png: there is no such file); mend them or take them out "
+        "that can be read; P/b/04.png: there is no such file); repair them or take them out "
         "(coterie check_data lists all), or set data.on_error=skip."
     )
 
@@ -89,7 +89,9 @@ def test_all_are_named_in_one_pass(folders, stream):
 def test_of_very_many_some_are_named(tmp_path):
     for number in range(200):
         (tmp_path / f"{number:03}.png").write_bytes(b"")
-    with pytest.raises(DataError, match=r"^200 of 200 pictures .* and 180 more\); mend") as refusal:
+    with pytest.raises(
+        DataError, match=r"^200 of 200 pictures .* and 180 more\); repair"
+    ) as refusal:
         arrays(ImageFolder, tmp_path, on_error="skip")
     assert str(refusal.value).count("is empty") == 20
 

@@ -1,4 +1,4 @@
-"""Data of one's own: folders of classes and of clients, manifests, arrays."""
+"""Data of your own: folders of classes and of clients, manifests, arrays."""
 
 import csv
 

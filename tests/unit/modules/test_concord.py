@@ -143,7 +143,7 @@ def test_it_refuses_what_cannot_be_cut() -> None:
     with pytest.raises(ConfigError, match=r"method\.clusters=1: there is nothing to tell apart"):
         on_vectors(Concord.Config(clusters=1), samples, halves(samples))
     with pytest.raises(RunError, match=r"prototypes stand for method\.minimum samples"):
-        on_vectors(Concord.Config(clusters=2, minimum=50, **FEW), samples, halves(samples))
+        on_vectors(Concord.Config(clusters=2, minimum=40, **FEW), samples, halves(samples))
     four = samples[:4]
     with pytest.raises(ConfigError, match=r"^method\.minimum: 4 samples make 1 prototypes at most"):
         on_vectors(Concord.Config(clusters=2, **FEW), four, halves(four))

@@ -148,7 +148,7 @@ def test_fail_ends_the_run_with_the_first_failed_client():
     with pytest.raises(RunError) as caught:
         gather(play, on_client_failure="fail")
     assert str(caught.value) == (
-        "Client 1 failed in round 4 (a); mend its data, or set faults.on_client_failure=drop."
+        "Client 1 failed in round 4 (a); correct its data, or set faults.on_client_failure=drop."
     )
 
 
@@ -163,7 +163,7 @@ def test_too_few_clients_fail_the_run(share, enough):
         gather(play, **policy)
     assert str(caught.value) == (
         "Round 4: 2 of 4 clients succeeded, under faults.min_participation=0.51 "
-        "(first failure: first); mend what fails, or lower it, and go on with resume=true."
+        "(first failure: first); correct what fails, or lower it, and go on with resume=true."
     )
 
 

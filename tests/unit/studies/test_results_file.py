@@ -80,7 +80,9 @@ def test_a_damaged_file_is_refused_in_a_sentence(tmp_path, kind) -> None:
     add_results(path, [result()])
     with path.open("ab") as file:
         file.write((line if isinstance(line, bytes) else line.encode()) + b"\n")
-    with pytest.raises(DataError, match=r"it is no file of a study's results \(.+\); mend") as told:
+    with pytest.raises(
+        DataError, match=r"it is no file of a study's results \(.+\); correct"
+    ) as told:
         read_results(path)
     assert "\n" not in str(told.value)
 
