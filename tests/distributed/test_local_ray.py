@@ -54,8 +54,9 @@ def test_further_runs_of_a_process_find_it_ready():
 def test_a_dead_one_is_replaced():
     connect(ClusterConfig())
     dead = LocalRay.running
-    os.kill(ray_process("raylet"), signal.SIGKILL)
-    ray.shutdown()
+    raylet = ray_process("raylet")
+    ray.shutdown()  # before: a driver ends itself when it sees that its raylet has died
+    os.kill(raylet, signal.SIGKILL)
     assert dead.process.wait(20) == 0
     assert connect(ClusterConfig()) is True
     assert LocalRay.running is not dead
