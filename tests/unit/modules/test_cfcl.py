@@ -556,7 +556,7 @@ def test_every_state_entry_has_a_role() -> None:
     module = TripletModel(short(), tiny_task())
     ROLES.check(module)
     assert {ROLES.of(name).slot for name in ENCODER} == {"encoder"}
-    assert isinstance(CFCL(short(), tiny_task())._build(), TripletModel)
+    assert isinstance(CFCL(short(), tiny_task()).build(), TripletModel)
 
 
 def test_bytes_and_items_are_those_counted_by_hand(
