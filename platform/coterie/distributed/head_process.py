@@ -32,8 +32,7 @@ def main() -> None:
     threading.Thread(target=_watch, args=(over, ready, others), daemon=True).start()
     try:
         folder = SessionFolder()
-        nodes = _leave_out(ray._private.node.Node)
-        threading.Thread(target=_watch_start, args=(folder, ready, nodes), daemon=True).start()
+        _leave_out(ray._private.node.Node)
         found = _start(folder)
     except RunError as error:
         found = {"error": "folder", "reason": str(error)}
@@ -105,20 +104,12 @@ def _start(folder: SessionFolder) -> dict[str, str]:
     return {"address": address, "folder": str(folder.path)}
 
 
-def _leave_out(node: Any) -> list[Any]:
+def _leave_out(node: Any) -> None:
     """Leave out of a local Ray what it has no use for, and Ray's own 30 seconds for the start.
 
     No autoscaler, no log monitor, no dashboard; the driver says how long the start may take.
-
-    Returns:
-        The node whose processes are started, once they are.
     """
-    nodes: list[Any] = []
-    begin, start = node.start_head_processes, node.start_ray_processes
-
-    def note(self: Any) -> None:
-        nodes.append(self)
-        begin(self)
+    start = node.start_ray_processes
 
     def wait(self: Any) -> None:
         start(self)
@@ -128,20 +119,9 @@ def _leave_out(node: Any) -> list[Any]:
                 return
             time.sleep(_POLL_S)
 
-    node.start_head_processes, node.start_ray_processes = note, wait
+    node.start_ray_processes = wait
     node.start_monitor = node.start_log_monitor = lambda self: None
     node.start_api_server = lambda self, **options: None
-    return nodes
-
-
-def _watch_start(folder: SessionFolder, ready: threading.Event, nodes: list[Any]) -> None:
-    """Tell at once which process has ended while Ray starts: Ray would wait for it for a minute."""
-    while not ready.wait(_LOOK_S):
-        for kind, _ in [dead for node in nodes for dead in node.dead_processes()]:
-            reason = f"its {kind} has ended"
-            _tell({"error": "start", "reason": reason, "folder": str(folder.path)})
-            folder.close()
-            os._exit(1)
 
 
 def _tell(found: dict[str, str]) -> None:
