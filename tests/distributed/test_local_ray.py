@@ -8,6 +8,7 @@ import time
 import uuid
 from pathlib import Path
 
+import psutil
 import pytest
 import ray
 
@@ -152,11 +153,6 @@ import ray
 from coterie.config.schema import ClusterConfig
 from coterie.distributed.cluster import connect, disconnect
 
-for _ in range(2):
-    connect(ClusterConfig())
-    ray.get(ray.remote(num_cpus=0)(lambda: 1).remote())
-    disconnect()
-
 def alike():
     names = []
     for path in Path("/proc/self/task").glob("*/comm"):
@@ -164,20 +160,28 @@ def alike():
             names.append(path.read_text())
     return names.count(Path("/proc/self/comm").read_text())
 
-ending = time.monotonic() + 10
-while alike() > 1 and time.monotonic() < ending:
-    time.sleep(0.1)
-print(alike())
+def left(most):
+    connect(ClusterConfig())
+    ray.get(ray.remote(num_cpus=0)(lambda: 1).remote())
+    disconnect()
+    ending = time.monotonic() + 10
+    while alike() > most and time.monotonic() < ending:
+        time.sleep(0.1)
+    return alike()
+
+first = left(1)
+print(left(first) - first)
 """
 
 
 @pytest.mark.slow
-def test_a_program_that_goes_on_has_no_thread_of_rays_metrics_left(mark):
+def test_no_connection_leaves_a_thread_of_rays_metrics(mark):
     # Such a thread is named as the one that made it. At the end of Python it reads what is gone:
     # with an export each 100 ms, four of ten such programs ended by a segmentation fault.
     environment = {"RAY_metrics_report_interval_ms": "100", "OPENBLAS_NUM_THREADS": "1"}
-    output, _ = begin(mark, "-c", STAYS, env=environment).communicate(timeout=120)
-    assert output == "1\n"
+    process = begin(mark, "-c", STAYS, env=environment)
+    output, _ = process.communicate(timeout=120)
+    assert (output, process.returncode) == ("0\n", 0)
 
 
 def test_a_late_one_is_one_sentence(tmp_path, capsys):
@@ -205,6 +209,25 @@ def test_one_that_is_killed_while_it_starts_is_one_sentence():
     local = LocalRay.running
     with pytest.raises(RunError, match=r"^Ray could not be started \(its process was killed\); "):
         local.wait(10)
+
+
+@pytest.mark.parametrize("name", ["gcs_server", "raylet"])
+def test_one_whose_process_is_killed_while_it_starts_is_told_at_once(name):
+    if LocalRay.running is not None:
+        LocalRay.running.end()
+    local = LocalRay.begin()
+    head = psutil.Process(local.process.pid)
+    while not (found := [child for child in head.children() if child.name() == name]):
+        time.sleep(0.01)
+    found[0].kill()
+    killed = time.monotonic()
+    with pytest.raises(
+        RunError, match=rf"^Ray could not be started \(its {name} has ended\); make"
+    ):
+        local.wait(120)
+    assert time.monotonic() - killed < 15  # Ray itself waits for a minute
+    left = [child for child in (head, *found) if child.is_running()]
+    assert all(child.status() == psutil.STATUS_ZOMBIE for child in left)
 
 
 def test_a_worker_that_dies_is_not_told_by_ray(capfd):

@@ -4,10 +4,13 @@ import contextlib
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import ClassVar
+from typing import IO, ClassVar
 
 from coterie.distributed.ray_token import keep_token
 from coterie.distributed.session_folder import discard
@@ -15,6 +18,8 @@ from coterie.distributed.temp_folder import temp_folder
 from coterie.errors import RunError
 
 _HEAD = "coterie.distributed.head_process"
+_LOOK_S = 0.5
+_RAYS = frozenset({"gcs_server", "raylet"})
 
 
 class LocalRay:
@@ -92,12 +97,7 @@ class LocalRay:
     def _read(self, seconds: float) -> str:
         output = self.process.stdout
         assert output is not None
-        if not select.select([output], [], [], seconds)[0]:
-            self.end()
-            raise RunError(
-                f"cluster.start_timeout_s={seconds:g}: Ray did not start in time; look for what "
-                "else runs here, or raise it."
-            )
+        self._wait_for(output, seconds)
         line = output.readline()
         found = json.loads(line or b'{"error": "start", "reason": "its process was killed"}')
         if "address" in found:
@@ -116,3 +116,37 @@ class LocalRay:
             f"Ray could not be started ({reason}); see ray/session_latest/logs in "
             f"{found.get('folder', 'its folder')}, make room, and start again."
         )
+
+    def _wait_for(self, output: IO[bytes], seconds: float) -> None:
+        """Wait for Ray's line; the process that starts Ray cannot see one of Ray's own die."""
+        ending = time.monotonic() + seconds
+        while not select.select([output], [], [], _LOOK_S)[0]:
+            if ended := [name for _, name, state in self._children() if state == "Z"]:
+                self._kill()
+                raise RunError(
+                    f"Ray could not be started (its {ended[0]} has ended); make room, and start "
+                    "again."
+                )
+            if time.monotonic() > ending:
+                self.end()
+                raise RunError(
+                    f"cluster.start_timeout_s={seconds:g}: Ray did not start in time; look for "
+                    "what else runs here, or raise it."
+                )
+
+    def _children(self) -> Iterator[tuple[int, str, str]]:
+        """Yield the id, name and state of Ray's own processes; none where there is no /proc."""
+        for process in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):  # it has ended
+                name, _, rest = (process / "stat").read_text().partition("(")[2].rpartition(")")
+                state, parent = rest.split()[:2]
+                if name in _RAYS and int(parent) == self.process.pid:
+                    yield int(process.name), name, state
+
+    def _kill(self) -> None:
+        """End what has begun to start; its folder is gone at the next start."""
+        for pid in [*(pid for pid, _, _ in self._children()), self.process.pid]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.process.wait()
+        self.end()
