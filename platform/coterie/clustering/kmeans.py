@@ -1,18 +1,22 @@
 """k-means by FAISS: on all points, from k-means++ starts, reproducible from a seed."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
-import faiss
 import numpy as np
 import torch
 from jaxtyping import Float32, Float64, Int64, Shaped
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from coterie.clustering.faiss_library import load_faiss
 from coterie.errors import DataError
+
+faiss = load_faiss()
 
 Points = Shaped[Tensor, "n d"] | Shaped[np.ndarray, "n d"]
 _Weights = Shaped[Tensor, "n"] | Shaped[np.ndarray, "n"]
@@ -23,7 +27,7 @@ Metric = Literal["euclidean", "cosine"]
 _SHORTEST = 1e-12
 """Length below which `normalize` does not bring a vector to length 1."""
 
-_ROWS = 16384
+_ROWS = 8192
 """Rows whose distances to the centroids are held at a time."""
 
 
@@ -56,9 +60,10 @@ def kmeans(
 ) -> KMeansResult:
     """Cluster points with Lloyd's algorithm; return the restart of least inertia.
 
-    Starts are k-means++ if FAISS has it (1.15 does), else random points. FAISS runs on one thread,
-    so that the bits do not depend on the number of cores, and on the points' GPU if it was built
-    for GPUs. It stops early once its objective no longer falls. An empty cluster takes half of
+    Starts are k-means++ if FAISS has it (1.15 does), else random points. Each runs on one thread,
+    so that the bits do not depend on the number of cores, and as many of them side by side as
+    PyTorch has threads; on the points' GPU, one after the other, if FAISS was built for GPUs. It
+    stops early once its objective no longer falls. An empty cluster takes half of
     another one, drawn with a probability that grows with its size: both get that cluster's
     centroid, moved by ±1/1024 of each coordinate. So with fewer than k distinct points some
     centroids are such near-copies, and may have no points. With n = k the points themselves are
@@ -87,9 +92,12 @@ def kmeans(
     scaled = None if masses is None else _scaled(masses)
     draws = np.random.SeedSequence(seed).generate_state(1 if start is not None else restarts)
     # Restarts are compared here, because FAISS's own `nredo` ignores the weights when it does.
-    runners = (_clustering(used, k, int(draw >> 1), iterations, spherical) for draw in draws)
-    results = (result_of(points, _lloyd(run, used, scaled, start), masses) for run in runners)
-    return min(results, key=lambda result: result.inertia)
+    runs = [_clustering(used, k, int(draw >> 1), iterations, spherical) for draw in draws]
+    lloyd = partial(_lloyd, points=used, weights=scaled, init=start)
+    threads = 1 if used.is_cuda else min(len(runs), torch.get_num_threads())
+    with ThreadPoolExecutor(threads) as pool:
+        found = [result_of(points, centroids, masses) for centroids in pool.map(lloyd, runs)]
+    return min(found, key=lambda result: result.inertia)
 
 
 def nearest_centroids(
@@ -127,12 +135,24 @@ def nearest_centroids(
 def _nearest(
     points: Float32[Tensor, "n d"], centroids: Float32[Tensor, "k d"]
 ) -> Int64[Tensor, "n"]:
-    """Nearest centroid by differences: no cancellation, no dependence on threads."""
-    exact = "donot_use_mm_for_euclid_dist"
-    blocks = [
-        torch.cdist(points[first : first + _ROWS], centroids, compute_mode=exact).argmin(dim=1)
-        for first in range(0, max(1, len(points)), _ROWS)
-    ]
+    """Nearest centroid, whatever the number of threads, and ties to the lowest index.
+
+    By products in float64; where rounding could decide, by differences.
+    """
+    wide = centroids.double()
+    squares = wide.square().sum(dim=1)
+    rounding = 4 * points.shape[1] * torch.finfo(torch.float64).eps
+    blocks = []
+    for block in torch.split(points, _ROWS):
+        rows = block.double()
+        away = torch.addmm(squares, rows, wide.T, alpha=-2)
+        least, near = away.min(dim=1)
+        slack = rounding * (rows.square().sum(dim=1) + squares.max())
+        unsure = (away <= (least + slack)[:, None]).sum(dim=1) > 1
+        if bool(unsure.any()):
+            exact = "donot_use_mm_for_euclid_dist"
+            near[unsure] = torch.cdist(rows[unsure], wide, compute_mode=exact).argmin(dim=1)
+        blocks.append(near)
     return torch.cat(blocks)
 
 

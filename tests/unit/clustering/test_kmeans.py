@@ -1,3 +1,5 @@
+from threading import Barrier
+
 import faiss
 import numpy as np
 import pytest
@@ -103,18 +105,31 @@ def test_same_seed_same_bits_whatever_the_threads_and_the_input_type(blobs):
     assert first.inertia == again.inertia
 
 
-def test_faiss_runs_on_one_thread(blobs, monkeypatch):
-    seen = []
+def test_each_start_runs_on_one_thread_and_starts_side_by_side(blobs, monkeypatch):
+    together, seen = Barrier(2, timeout=60), []
     original = faiss.Kmeans.train
 
     def train(self, *args, **kwargs):
+        together.wait()
         seen.append(faiss.omp_get_max_threads())
         return original(self, *args, **kwargs)
 
     monkeypatch.setattr(faiss.Kmeans, "train", train)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     faiss.omp_set_num_threads(2)
     kmeans(blobs, 3, seed=0, restarts=2)
     assert seen == [1, 1]
+
+
+def test_near_copies_of_a_centroid_are_told_apart_and_equal_ones_go_to_the_first():
+    draw = np.random.default_rng(0)
+    one = draw.normal(size=300).astype(np.float32) * 1000
+    step = np.zeros(300, np.float32)
+    step[7] = np.spacing(one[7])
+    centroids = np.stack([one + step, one, one, one + 1, one + 1])
+    points = np.repeat([one, one + step, one + 1], 700, axis=0)
+    expected = np.repeat([1, 0, 3], 700)
+    np.testing.assert_array_equal(nearest_centroids(points, centroids).numpy(), expected)
 
 
 def test_seeds_and_restarts_matter(blobs):
