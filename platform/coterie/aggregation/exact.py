@@ -10,7 +10,7 @@ two, rounding to an integer and the remainder are. Both precisions give the same
 
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -59,32 +59,52 @@ class FixedPointSum:
     def merge(self, other: "FixedPointSum") -> None:
         """Add another sum of the same tensors in place; the range is checked as in `add`."""
         self._grow(other.weight, other.bound)
-        self.high += other.high.to(self.high.dtype)
-        self.low += other.low.to(self.low.dtype)
+        for own, added in ((self.high, other.high), (self.low, other.low)):
+            for block, more in _blocks(own, added):
+                block.add_(more.to(block.dtype))
 
-    def add(self, values: Tensor, weight: int, largest: float) -> None:
-        """Add `weight` times the flat values, at most `largest` in magnitude, in place.
+    def add(self, values: Sequence[Tensor], weight: int, largest: float) -> None:
+        """Add `weight` times flat values, at most `largest` in magnitude, in place.
+
+        Args:
+            values: Vectors that have the sum's elements one after the other.
+            weight: The weight.
+            largest: Their largest magnitude.
 
         Raises:
             RunError: If the sum could leave the exact range; no order of clients would avoid it.
         """
         self._grow(weight, weight * math.ceil(largest * _HIGH))
         floating = self.high.is_floating_point()
-        for block, high, low in _blocks(values, self.high, self.low):
-            scaled = block * _HIGH
-            rounded = scaled.round()
-            rest = scaled.sub_(rounded).mul_(_LOW).round_()
-            high.add_(rounded if floating else rounded.long(), alpha=weight)
-            low.add_(rest if floating else rest.long(), alpha=weight)
+        sizes = [len(part) for part in values]
+        for part, *limbs in zip(values, self.high.split(sizes), self.low.split(sizes), strict=True):
+            kind = torch.promote_types(part.dtype, torch.float32)
+            for block, high, low in _blocks(part, *limbs):
+                scaled = block.to(kind) * _HIGH
+                rounded = scaled.round()
+                rest = scaled.sub_(rounded).mul_(_LOW).round_()
+                high.add_(rounded if floating else rounded.long(), alpha=weight)
+                low.add_(rest if floating else rest.long(), alpha=weight)
 
-    def mean(self) -> Tensor:
-        """Return the weighted mean, float64 (elements,); the mean of equal values is that value."""
-        means = torch.empty(len(self.high), dtype=torch.float64)
-        for mean, high, low in _blocks(means, self.high, self.low):
+    def mean(
+        self, dtype: torch.dtype = torch.float64, start: int = 0, size: int | None = None
+    ) -> Tensor:
+        """Return the weighted mean (size,); the mean of equal values is that value.
+
+        Args:
+            dtype: Its dtype, to which it is rounded once.
+            start: The first element.
+            size: Number of elements; None for all from there.
+        """
+        size = len(self.high) - start if size is None else size
+        means = torch.empty(size, dtype=dtype)
+        limbs = (limb.narrow(0, start, size) for limb in (self.high, self.low))
+        for mean, high, low in _blocks(means, *limbs):
             whole, high_rest = _divide(high, self.weight)
             part, low_rest = _divide(low, self.weight)
             rest = high_rest / _HIGH + low_rest / (_HIGH * _LOW)
-            torch.add(whole / _HIGH, part / (_HIGH * _LOW) + rest / self.weight, out=mean)
+            found = whole / _HIGH + (part / (_HIGH * _LOW) + rest / self.weight)
+            mean.copy_(narrowed(found, dtype))
         return means
 
     def __reduce__(self) -> tuple[Callable[..., "FixedPointSum"], tuple[object, ...]]:
@@ -106,7 +126,7 @@ class FixedPointSum:
         self.bound += bound
         fits = self.bound <= _FLOAT and self.weight * _LOW / 2 <= _FLOAT
         if self.high.is_floating_point() and not fits:
-            self.high, self.low = self.high.long(), self.low.long()
+            self.high, self.low = _as_integers(self.high), _as_integers(self.low)
 
 
 def _received(
@@ -116,6 +136,14 @@ def _received(
         # The memory may be read-only: received sums are only read, when merged into others.
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         return FixedPointSum(torch.from_numpy(high), torch.from_numpy(low), weight, bound)
+
+
+def _as_integers(limb: Tensor) -> Tensor:
+    """Convert float64 to int64 in its own memory."""
+    integers = limb.view(torch.int64)
+    for block, into in _blocks(limb, integers):
+        into.copy_(block.long())
+    return integers
 
 
 def _blocks(*flat: Tensor) -> Iterator[tuple[Tensor, ...]]:
@@ -142,8 +170,9 @@ def narrowed(values: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.where((lost != 0) & (near.view(torch.int32) % 2 == 0), other, near).to(dtype)
 
 
-def _largest(slot: str, layout: "Layout", values: Tensor, weight: int) -> float:
-    largest = magnitude(values)
+def _largest(slot: str, layout: "Layout", values: Sequence[Tensor], weight: int) -> float:
+    sizes = [magnitude(part) for part in values]
+    largest = math.nan if any(map(math.isnan, sizes)) else max(sizes, default=0.0)
     check_positive(slot, weight)
     check_value(slot, layout, weight, largest)
     return largest
@@ -247,19 +276,32 @@ class Layout:
         dtypes = tuple(tensors[name].dtype for name in names)
         return cls(names, shapes, dtypes, sum_limit)
 
+    def parts(self, tensors: Tensors) -> list[Tensor]:
+        """Return the tensors' elements, one vector for each, which share their memory."""
+        return [tensors[name].detach().reshape(-1) for name in self.names]
+
     def flatten(self, tensors: Tensors) -> Tensor:
         """Concatenate the tensors into one vector, float64 if any of them is, else float32."""
         if not self.names:
             return torch.zeros(0)
         kinds = {tensors[name].dtype for name in self.names}
         kind = torch.float64 if torch.float64 in kinds else torch.float32
-        return torch.cat([tensors[name].detach().reshape(-1).to(kind) for name in self.names])
+        return torch.cat([part.to(kind) for part in self.parts(tensors)])
 
     def restore(self, flat: Tensor) -> dict[str, Tensor]:
         """Split a flat float64 vector into the tensors, in their own dtypes."""
         sizes = [torch.Size(shape).numel() for shape in self.shapes]
         parts = zip(self.names, self.shapes, self.dtypes, torch.split(flat, sizes), strict=True)
         return {name: narrowed(part.reshape(shape), dtype) for name, shape, dtype, part in parts}
+
+    def mean(self, sums: FixedPointSum) -> dict[str, Tensor]:
+        """Return a sum's mean as the tensors, in their own dtypes."""
+        found, start = {}, 0
+        for name, shape, dtype in zip(self.names, self.shapes, self.dtypes, strict=True):
+            size = math.prod(shape)
+            found[name] = sums.mean(dtype, start, size).reshape(shape)
+            start += size
+        return found
 
     def zeros(self) -> FixedPointSum:
         """Return an empty sum."""
@@ -298,14 +340,14 @@ class ExactMeans:
                 large.
             RunError: If a sum could leave the exact range, which ends the run.
         """
-        flat = {slot: self._layouts[slot].flatten(c.tensors) for slot, c in contributions.items()}
+        parts = {slot: self._layouts[slot].parts(c.tensors) for slot, c in contributions.items()}
         largest = {
-            slot: _largest(slot, self._layouts[slot], flat[slot], c.weight)
+            slot: _largest(slot, self._layouts[slot], parts[slot], c.weight)
             for slot, c in contributions.items()
         }
         for slot, contribution in contributions.items():
             sums = self.sums.get(slot) or self._layouts[slot].zeros()
-            sums.add(flat[slot], contribution.weight, largest[slot])
+            sums.add(parts[slot], contribution.weight, largest[slot])
             self.sums[slot] = sums
 
     def merge(self, others: Mapping[str, FixedPointSum]) -> None:
@@ -321,8 +363,6 @@ class ExactMeans:
     def result(self) -> dict[str, WeightedUpdate]:
         """Slot to mean and total weight."""
         return {
-            slot: WeightedUpdate(
-                weight=sums.weight, tensors=self._layouts[slot].restore(sums.mean())
-            )
+            slot: WeightedUpdate(weight=sums.weight, tensors=self._layouts[slot].mean(sums))
             for slot, sums in sorted(self.sums.items())
         }
