@@ -4,6 +4,8 @@ import os
 import resource
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 import ray
@@ -43,6 +45,29 @@ def command(*keys, limit=None, **environment):
         text=True,
         check=False,
         timeout=400,
+    )
+
+
+@pytest.fixture
+def disk(request):
+    """A folder on a disk of so many MiB, with a path short enough for sockets."""
+    if os.geteuid():
+        pytest.skip("only root mounts a disk")
+    folder = Path(tempfile.mkdtemp(prefix="d", dir="/tmp"))
+    size = f"size={request.param}m,mode=700"
+    subprocess.run(["mount", "-t", "tmpfs", "-o", size, "tmpfs", folder], check=True)
+    yield folder
+    subprocess.run(["umount", "--lazy", folder], check=True)
+    folder.rmdir()
+
+
+@pytest.mark.parametrize("disk", [1], indirect=True)
+def test_a_full_temporary_folder_is_told_before_ray_fails_in_it(disk, tmp_path):
+    done = command(*LARGE, f"run_dir={tmp_path / 'run'}", TMPDIR=str(disk), RAY_TMPDIR="")
+    assert done.returncode == 1
+    assert done.stderr == (
+        f"Ray cannot start: {disk} has 1 MiB free, and Ray needs 32 or more for its logs; make "
+        "room there, or set RAY_TMPDIR to another folder.\n"
     )
 
 

@@ -4,11 +4,13 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import ray
 from ray.exceptions import RayError
 
 from coterie.distributed.local_ray import LocalRay
+from coterie.distributed.session_folder import no_room
 from coterie.errors import RunError, reason
 
 _EVERY_S = 1.0
@@ -75,7 +77,14 @@ def as_run_error() -> Iterator[None]:
     try:
         yield
     except RayError as error:
+        if ray.is_initialized() and (told := no_room(_session())):
+            raise RunError(f"Ray failed: {told}, and go on with resume=true.") from error
         raise RunError(
             f"Ray failed ({type(error).__name__}: {reason(error)}); see its logs, and go on with "
             "resume=true."
         ) from error
+
+
+def _session() -> Path:
+    """Return the folder of the Ray that this process is connected to."""
+    return Path(ray._private.worker._global_node.get_session_dir_path())
