@@ -75,6 +75,7 @@ def _send(work: Callable[[], object], sender: Connection) -> None:
 def _parent(attempt: Callable[[], str], limit: int) -> Ended:
     """Run the trial in a child, whose orphans become this process's children."""
     ctypes.CDLL(None, use_errno=True).prctl(_SUBREAPER, 1, 0, 0, 0)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a session that is ended leaves nothing either
     temporary = Path(tempfile.mkdtemp(prefix="c"))  # its sockets' paths have at most 107 characters
     os.environ["TMPDIR"] = tempfile.tempdir = str(temporary)
     os.environ.pop("RAY_TMPDIR", None)
@@ -87,6 +88,7 @@ def _parent(attempt: Callable[[], str], limit: int) -> Ended:
 
 
 def _try(attempt: Callable[[], str], limit: int) -> str:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGALRM, _hangs)
     signal.alarm(limit)
     try:

@@ -73,6 +73,20 @@ def test_a_full_temporary_folder_is_told_before_ray_fails_in_it(disk, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
+@pytest.mark.parametrize("disk", [150], indirect=True)
+def test_a_temporary_folder_that_fills_up_is_named(disk, tmp_path):
+    """What the object store does not hold goes there."""
+    small = {"RAY_DEFAULT_OBJECT_STORE_MAX_MEMORY_BYTES": str(STORE), "RAY_TMPDIR": str(disk)}
+    done = command(*LARGE, f"run_dir={tmp_path / 'run'}", **small)
+    assert done.returncode == 1
+    assert done.stdout.splitlines()[-1].startswith(
+        f"failed: Ray's object store is full, and so is the disk with {disk}/"
+    )
+    assert "Traceback" not in done.stdout + done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
 def test_sums_larger_than_the_object_store_go_by_the_disk(no_cluster, tmp_path):
     plain = model(tmp_path / "serial", "cluster=serial")
     assert sum(value.nbytes for value in plain.values()) > STORE / 3
@@ -88,9 +102,9 @@ def test_sums_larger_than_the_object_store_go_by_the_disk(no_cluster, tmp_path):
 def test_a_limit_under_which_ray_aborts_is_told(tmp_path):
     done = command(*LARGE, f"run_dir={tmp_path / 'run'}", limit=63 * 2**30)
     assert done.returncode == 1
-    assert done.stderr.splitlines()[-1] == (
-        "cluster.backend=ray: this process may map 63 GiB (ulimit -v), and Ray maps up to 64; lift "
-        "the limit, or take cluster=serial."
+    assert done.stdout.splitlines()[-1] == (
+        "failed: cluster.backend=ray: this process may map 63 GiB (ulimit -v), and Ray maps up to "
+        "64; lift the limit, or take cluster=serial."
     )
 
 

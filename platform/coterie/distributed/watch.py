@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import ObjectStoreFullError, OutOfDiskError, RayError
 
 from coterie.distributed.local_ray import LocalRay
 from coterie.distributed.session_folder import no_room
@@ -76,6 +76,12 @@ def as_run_error() -> Iterator[None]:
     """Turn an error of Ray itself, such as a full object store, into one sentence."""
     try:
         yield
+    except (ObjectStoreFullError, OutOfDiskError) as error:
+        raise RunError(
+            f"Ray's object store is full, and so is the disk with {_session()}, where the rest "
+            "goes; make room there, or set RAY_TMPDIR to a folder with more, and go on with "
+            "resume=true."
+        ) from error
     except RayError as error:
         if ray.is_initialized() and (told := no_room(_session())):
             raise RunError(f"Ray failed: {told}, and go on with resume=true.") from error
