@@ -112,6 +112,7 @@ def test_rewind_gives_the_undisturbed_runs_bits(nodes, tmp_path, undisturbed, ev
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(480)
 def test_a_node_that_is_cut_off_counts_as_lost(nodes, tmp_path, undisturbed):
     result, view, summary, rounds, model = run(nodes, tmp_path, "checkpoint.every=2", seen=CutsOff)
     for process in view.cut_off:
