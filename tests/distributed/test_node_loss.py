@@ -40,9 +40,12 @@ def nodes():
     """A head with one CPU and a node with two."""
     head = {"num_cpus": 1, "include_dashboard": False, "_system_config": QUICK}
     cluster = Cluster(initialize_head=True, head_node_args=head)
-    cluster.node = cluster.add_node(num_cpus=2)
+    cluster.node, cluster.cut_off = cluster.add_node(num_cpus=2), []
     ray.init(address=cluster.address, log_to_driver=False)
     yield cluster
+    for process in cluster.cut_off:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
     ray.shutdown()
     cluster.shutdown()
 
@@ -73,8 +76,8 @@ class CutsOff(Removes):
     def phase_finished(self, record):
         self.phases += 1
         if self.phases == self.phase:
-            self.cut_off = processes(self.cluster.node)
-            for process in self.cut_off:
+            self.cluster.cut_off = processes(self.cluster.node)
+            for process in self.cluster.cut_off:
                 process.suspend()
 
 
@@ -114,11 +117,10 @@ def test_rewind_gives_the_undisturbed_runs_bits(nodes, tmp_path, undisturbed, ev
 @pytest.mark.slow
 @pytest.mark.timeout(480)
 def test_a_node_that_is_cut_off_counts_as_lost(nodes, tmp_path, undisturbed):
-    result, view, summary, rounds, model = run(nodes, tmp_path, "checkpoint.every=2", seen=CutsOff)
-    for process in view.cut_off:
-        with suppress(psutil.NoSuchProcess):  # Ray kills those that come back
-            process.resume()
-    assert any("raylet" in process.name() for process in view.cut_off)
+    keys = "checkpoint.every=2"
+    result, _, summary, rounds, model = run(nodes, tmp_path, keys, seen=CutsOff)
+    (raylet,) = [process for process in nodes.cut_off if process.name() == "raylet"]
+    assert raylet.status() == psutil.STATUS_STOPPED
     assert same(model, undisturbed)
     assert (result.exit_code, summary["status"]) == (0, "completed")
     assert rounds == [1, 2, 3, 4, 5]
