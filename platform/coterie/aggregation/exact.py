@@ -10,7 +10,7 @@ two, rounding to an integer and the remainder are. Both precisions give the same
 
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -63,28 +63,20 @@ class FixedPointSum:
             for block, more in _blocks(own, added):
                 block.add_(more.to(block.dtype))
 
-    def add(self, values: Sequence[Tensor], weight: int, largest: float) -> None:
-        """Add `weight` times flat values, at most `largest` in magnitude, in place.
-
-        Args:
-            values: Vectors that have the sum's elements one after the other.
-            weight: The weight.
-            largest: Their largest magnitude.
+    def add(self, values: Tensor, weight: int, largest: float) -> None:
+        """Add `weight` times the flat values, at most `largest` in magnitude, in place.
 
         Raises:
             RunError: If the sum could leave the exact range; no order of clients would avoid it.
         """
         self._grow(weight, weight * math.ceil(largest * _HIGH))
         floating = self.high.is_floating_point()
-        sizes = [len(part) for part in values]
-        for part, *limbs in zip(values, self.high.split(sizes), self.low.split(sizes), strict=True):
-            kind = torch.promote_types(part.dtype, torch.float32)
-            for block, high, low in _blocks(part, *limbs):
-                scaled = block.to(kind) * _HIGH
-                rounded = scaled.round()
-                rest = scaled.sub_(rounded).mul_(_LOW).round_()
-                high.add_(rounded if floating else rounded.long(), alpha=weight)
-                low.add_(rest if floating else rest.long(), alpha=weight)
+        for block, high, low in _blocks(values, self.high, self.low):
+            scaled = block * _HIGH
+            rounded = scaled.round()
+            rest = scaled.sub_(rounded).mul_(_LOW).round_()
+            high.add_(rounded if floating else rounded.long(), alpha=weight)
+            low.add_(rest if floating else rest.long(), alpha=weight)
 
     def mean(
         self, dtype: torch.dtype = torch.float64, start: int = 0, size: int | None = None
@@ -170,9 +162,8 @@ def narrowed(values: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.where((lost != 0) & (near.view(torch.int32) % 2 == 0), other, near).to(dtype)
 
 
-def _largest(slot: str, layout: "Layout", values: Sequence[Tensor], weight: int) -> float:
-    sizes = [magnitude(part) for part in values]
-    largest = math.nan if any(map(math.isnan, sizes)) else max(sizes, default=0.0)
+def _largest(slot: str, layout: "Layout", values: Tensor, weight: int) -> float:
+    largest = magnitude(values)
     check_positive(slot, weight)
     check_value(slot, layout, weight, largest)
     return largest
@@ -276,17 +267,13 @@ class Layout:
         dtypes = tuple(tensors[name].dtype for name in names)
         return cls(names, shapes, dtypes, sum_limit)
 
-    def parts(self, tensors: Tensors) -> list[Tensor]:
-        """Return the tensors' elements, one vector for each, which share their memory."""
-        return [tensors[name].detach().reshape(-1) for name in self.names]
-
     def flatten(self, tensors: Tensors) -> Tensor:
         """Concatenate the tensors into one vector, float64 if any of them is, else float32."""
         if not self.names:
             return torch.zeros(0)
         kinds = {tensors[name].dtype for name in self.names}
         kind = torch.float64 if torch.float64 in kinds else torch.float32
-        return torch.cat([part.to(kind) for part in self.parts(tensors)])
+        return torch.cat([tensors[name].detach().reshape(-1).to(kind) for name in self.names])
 
     def restore(self, flat: Tensor) -> dict[str, Tensor]:
         """Split a flat float64 vector into the tensors, in their own dtypes."""
@@ -340,14 +327,15 @@ class ExactMeans:
                 large.
             RunError: If a sum could leave the exact range, which ends the run.
         """
-        parts = {slot: self._layouts[slot].parts(c.tensors) for slot, c in contributions.items()}
+        # Copies: what is checked is what is added, whatever a client's threads write meanwhile.
+        flat = {slot: self._layouts[slot].flatten(c.tensors) for slot, c in contributions.items()}
         largest = {
-            slot: _largest(slot, self._layouts[slot], parts[slot], c.weight)
+            slot: _largest(slot, self._layouts[slot], flat[slot], c.weight)
             for slot, c in contributions.items()
         }
         for slot, contribution in contributions.items():
             sums = self.sums.get(slot) or self._layouts[slot].zeros()
-            sums.add(parts[slot], contribution.weight, largest[slot])
+            sums.add(flat[slot], contribution.weight, largest[slot])
             self.sums[slot] = sums
 
     def merge(self, others: Mapping[str, FixedPointSum]) -> None:

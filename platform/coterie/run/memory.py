@@ -94,8 +94,8 @@ def check_round(phase: Phase, server: ServerState, config: ClusterConfig, client
 def round_bytes(phase: Phase, server: ServerState, actors: int, store: float) -> float:
     """Return what a round takes of the memory with every method; training takes more.
 
-    That is the driver's model, sum and mean, each actor's sum and its copy for a client, and what
-    they send each other.
+    That is the model, its exact sum and its mean in the driver, a client's model, the sum and a
+    contribution in each actor, and what they send each other.
 
     Args:
         phase: Says which slots go down and up.
@@ -110,7 +110,7 @@ def round_bytes(phase: Phase, server: ServerState, actors: int, store: float) ->
     model, means = (sum(t.nbytes for t in tensors) for tensors in (down, up))
     sums = _SUM * sum(t.numel() for t in up)
     sent = min(store, model + actors * sums) if actors else model
-    return (1 + actors) * (model + sums) + means + sent
+    return (1 + actors) * (model + sums + means) + sent
 
 
 class _Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
