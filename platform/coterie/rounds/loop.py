@@ -211,7 +211,7 @@ class Loop:
             state.server = state.server.advance(run.phase, {})
             return
         means, kept = self.pipeline.step(run, result.means, state.stages)
-        state.server = self.backend.serve(state.server, run.phase, means, result.gathered)
+        state.server = self.method.server(state.server, run.phase, means, result.gathered)
         renewed = state.server.renewed
         state.stages = {key: v for key, v in kept.items() if key.partition("/")[2] not in renewed}
 
