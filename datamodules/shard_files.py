@@ -166,10 +166,6 @@ class ShardFiles:
     """A folder of shards, opened. Files are memory-mapped by the process that reads them.
 
     Shards at a URL are fetched one by one when a row of theirs is asked for, and kept on disk.
-
-    Attributes:
-        folder: The folder.
-        index: Its index.
     """
 
     folder: Path

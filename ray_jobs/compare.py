@@ -25,12 +25,7 @@ _ABOUT = (
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the comparison that the arguments ask for.
-
-    Returns:
-        The exit code: 0 all runs completed; 1 one failed; 2 arguments refused; 3 all completed, but
-        clients were dropped; 130 interrupted, the runs under way after a checkpoint.
-    """
+    """Run the comparison that the arguments ask for."""
     return run_command(_compare, arguments, _help)
 
 

@@ -27,12 +27,7 @@ _ABOUT = (
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the study that the arguments ask for, or list all.
-
-    Returns:
-        The exit code: 0 all runs completed; 1 one failed; 2 arguments refused; 3 all completed, but
-        clients were dropped; 130 interrupted, the runs under way after a checkpoint.
-    """
+    """Run the study that the arguments ask for, or list all."""
     return run_command(_study, arguments, _help)
 
 

@@ -101,10 +101,6 @@ class StateFiles:
     ) -> Iterator[tuple[str, Packed]]:
         """Read the states with these digests, one after the other.
 
-        Args:
-            digests: The states.
-            packs: The packs that hold them.
-
         Raises:
             DamagedError: If one is missing, or its content has another digest.
         """

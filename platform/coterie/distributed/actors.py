@@ -56,7 +56,6 @@ class StoredWorkload:
     Attributes:
         workload: The rest of it.
         samples: References to its arrays of samples.
-        labels: A reference to its labels.
         classes: The classes that the config names of the program itself, which no other process
             can import.
     """
@@ -89,7 +88,6 @@ class ClientActor:
     """Runs clients on its share of CPUs and GPUs, one after the other.
 
     Args:
-        stored: The workload.
         memory_fraction: Share of the GPU's memory that this process stays below, or None.
         clients: The clients of this node, whose data is read now.
 

@@ -56,12 +56,10 @@ class RayBackend:
     """Runs clients on actors of a Ray cluster.
 
     Args:
-        workload: What to run.
         stop: Called several times a second; raises when the run has to stop.
         note: Told what is waited for, and how many actors there are when their number changes.
 
     Attributes:
-        fleet: The actors.
         devices: The names of what clients have computed on so far.
     """
 
@@ -304,10 +302,7 @@ class RayBackend:
     ) -> dict[Any, Call]:
         """Make one call to each actor with tasks; return the calls by stream.
 
-        Args:
-            request: The phase.
-            placed: The actors with their tasks.
-            alone: Whether to give each actor its first task only, and the rest one by one.
+        `alone`: each actor gets its first task only, and the rest one by one.
         """
         calls = {}
         for actor, tasks in placed:

@@ -33,10 +33,7 @@ def connect(config: ClusterConfig, *, forked: bool = True) -> bool:
     address it is a local one of this process: `ray.init()` alone would join whatever cluster was
     last started on the machine.
 
-    Args:
-        config: The cluster's address.
-        forked: Whether a local Ray's workers are forked from the fork server, where that is
-            possible.
+    `forked`: a local Ray's workers are forked from the fork server, where that is possible.
 
     Returns:
         Whether the connection was made here.

@@ -46,7 +46,6 @@ class Fleet:
 
     Args:
         workload: What the actors run; its arrays are stored once per node in the object store.
-        stop: Called while waiting; raises when the run has to stop.
         note: Told what is waited for, and how many actors there are when their number changes.
 
     Attributes:
@@ -129,10 +128,6 @@ class Fleet:
         Actors that have joined get work from now on. Those whose node is about to go end, if
         others are left. Where an autoscaler takes idle nodes away, actors that a new stage does not
         need end too.
-
-        Args:
-            stage: The phase's stage.
-            tasks: Its number of tasks.
 
         Returns:
             The nodes that the run leaves; client states there have to move.

@@ -45,7 +45,6 @@ class Report:
     """What a trial reports.
 
     Attributes:
-        round: The round.
         value: The objective after it; None if it was not measured.
         code: The exit code of the trial's process, if it has ended; its last report has one.
         reason: Why it ended with this code.

@@ -39,15 +39,11 @@ class Evaluator(Scorer):
     """Scores the server states of one run on all its data.
 
     Attributes:
-        config: What is evaluated.
         data: The data set with its labels, which are used nowhere else.
-        backend: Backend that predicts.
         clusters: Clusters of k-means if the model has no head; 0 for no clustering.
-        seed: The run's seed.
         classifies: Whether the model predicts the data's classes, and is scored as a classifier.
         unsupervised: Evaluator of the metrics without labels, if the config asks for it.
         local: Evaluator on the clients' own test sets, if the config asks for it.
-        own: The user's metrics.
         parts: Each client's rows, if the classes that clients have are to be counted.
     """
 

@@ -24,8 +24,6 @@ class Workload:
     """Everything that a process needs to run clients.
 
     Attributes:
-        config: The run's config.
-        task: What is learned.
         samples: "train" and, where there are any, "test" samples; empty where data is node-local.
         parts: Client to its rows of the training samples.
         labels: The training samples' classes; None unless the method is supervised.

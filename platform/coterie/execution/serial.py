@@ -21,10 +21,6 @@ class SerialBackend:
     Args:
         workload: What to run.
         stop: Called between steps and batches; raises when the run is to stop.
-
-    Attributes:
-        worker: Runs the tasks.
-        devices: The name of what clients compute on.
     """
 
     name = "serial"

@@ -55,9 +55,7 @@ class VmappedClients:
     def narrow(self, clients: int, optimizer: Optimizer) -> None:
         """Go on with the first clients only: the others have taken their last step.
 
-        Args:
-            clients: How many.
-            optimizer: Over `parameters`; its state is cut to these clients too.
+        The optimizer is over `parameters`; its state is cut to these clients too.
         """
         self.clients, kept = clients, dict[Tensor, Tensor]()
         for name, before in self.parameters.items():

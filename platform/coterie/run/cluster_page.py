@@ -62,11 +62,8 @@ class ClusterPage:
     """Writes the page of a run.
 
     Attributes:
-        directory: The run's folder.
-        config: Its config.
         pictures: Pictures at either end of a cluster.
         samples: Samples that the model looks at again.
-        watch: Sees the batches of these pass.
     """
 
     directory: RunDirectory

@@ -23,9 +23,7 @@ _MODULES = ("training", "validation")
 def read_history(metrics: Path, *, clients: bool = False) -> pa.Table:
     """Read the rows of a run as a whole from `metrics.jsonl`.
 
-    Args:
-        metrics: The file.
-        clients: Whether to read the rows of single clients too, with a column "client".
+    `clients` adds the rows of single clients, with a column "client".
 
     Returns:
         A row per phase, and a last one with the final numbers. Columns: round, stage, phase, step,

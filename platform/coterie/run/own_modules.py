@@ -17,10 +17,7 @@ class OwnModules:
     """The modules of a completed run.
 
     Attributes:
-        method: Builds them.
-        server: The final state.
         checkpoints: The run's `checkpoints/`, which hold what clients keep.
-        clients: Number of clients.
     """
 
     method: FederatesModule

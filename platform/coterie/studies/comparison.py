@@ -35,14 +35,6 @@ def run_comparison(
 ) -> list[RunRecord]:
     """Train the variants over the seeds and write the report; also after an interrupt.
 
-    Args:
-        options: Seeds, folder, runs at a time, and contents of the report.
-        configs: Each variant's config.
-        view: Is told about the runs and the report.
-
-    Returns:
-        The record of each run.
-
     Raises:
         ConfigError: If the folder cannot be used, a run in it has another config, or W&B has no
             API key.

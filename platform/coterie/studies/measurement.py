@@ -17,14 +17,7 @@ _FEWEST = 3
 
 @dataclass(frozen=True)
 class Measurement:
-    """A study's results at one scale.
-
-    Attributes:
-        name: The study's name.
-        study: The study.
-        scale: The scale.
-        results: The results; none if it was not run.
-    """
+    """A study's results at one scale."""
 
     name: str
     study: PaperStudy
@@ -109,11 +102,7 @@ class Measurement:
 
 
 def measurements(docs: Path) -> dict[str, list[Measurement]]:
-    """Every study by name, with what was measured at the scales that are shown.
-
-    Args:
-        docs: The folder with `results/data`.
-    """
+    """Every study by name, with what was measured at the scales that are shown."""
     found = {}
     for name in studies():
         study = read_study(name)

@@ -11,12 +11,7 @@ Sign = Literal["yes", "no", "undecided"]
 
 @dataclass(frozen=True)
 class Measured:
-    """A cell's number over its seeds.
-
-    Attributes:
-        spread: Mean and standard deviation.
-        seeds: The number of seeds.
-    """
+    """A cell's number over its seeds."""
 
     spread: Spread
     seeds: int

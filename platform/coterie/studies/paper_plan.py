@@ -59,7 +59,6 @@ class StudyPlan:
     """A study at one scale, ready to be run.
 
     Args:
-        options: What to run, and where.
         more: Overrides of every run, which come last.
 
     Raises:

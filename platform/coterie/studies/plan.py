@@ -77,7 +77,6 @@ class Variant:
 
     Attributes:
         label: The name and the values that differ between variants: "ccfc_digits p=0.25".
-        experiment: The experiment.
         overrides: As on the command line of `coterie train`.
     """
 

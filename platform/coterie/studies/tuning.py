@@ -45,12 +45,6 @@ def run_tuning(
 ) -> int:
     """Run the trials of a search, and write table and figure; also after an interrupt.
 
-    Args:
-        options: Objective, stopping and folder.
-        trials: Each trial's point.
-        configs: Each trial's config.
-        view: Is told about the trials and the result.
-
     Returns:
         The exit code: 0 all trials completed or were stopped; 1 one failed; 3 clients were dropped.
 
@@ -93,9 +87,6 @@ class _Search:
     """The trials of a search, told about by Ray Tune.
 
     Args:
-        options: Objective and stopping.
-        study: The trials' runs.
-        view: Is told about the trials.
         check: Raises to stop; every trial then stops after a checkpoint.
     """
 

@@ -21,13 +21,6 @@ def send_comparison(
 
     An outage causes a warning only: the files have everything.
 
-    Args:
-        comparison: The table.
-        figures: PNG files.
-        config: The project, the account and whether to go online.
-        directory: The comparison's folder; W&B's files go to `wandb/` in it.
-        plan: The config that W&B shows for this run.
-
     Raises:
         ConfigError: If W&B is to be online and no API key is known.
     """

@@ -81,7 +81,6 @@ class Tracker:
     out, so that an outage of a tracker does not end a run; `metrics.jsonl` has everything.
 
     Args:
-        metrics: The run's `metrics.jsonl`.
         loggers: Lightning loggers; they are started at once.
         client_rows: Rows of clients 0 to `client_rows` - 1 are tracked, always the same clients, so
             that their series have no gaps and loggers have few columns.

@@ -186,11 +186,7 @@ class RunDirectory:
         return self.path / "figures"
 
     def write_config(self, config: Mapping[str, Any]) -> None:
-        """Write `config.yaml`: the resolved config, then the versions.
-
-        Args:
-            config: Plain values from `coterie.config.loading.dump_config`.
-        """
+        """Write `config.yaml`: the resolved config, then the versions."""
         text = yaml.safe_dump({**config, **environment()}, sort_keys=False, allow_unicode=True)
         if len(text.encode()) > YAML_BYTES:
             raise ConfigError(
