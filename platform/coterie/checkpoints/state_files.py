@@ -40,9 +40,6 @@ class StateFiles:
     A state that is unchanged since the last call of `digests` is neither fetched nor hashed again,
     and a state in the folder is not written again, unless over half of its pack is out of use. A
     pack of an earlier process is read once, and its states count as missing if it is damaged.
-
-    Attributes:
-        rows: The files there with what checkpoints' records say of clients.
     """
 
     def __init__(self, folder: Path, backend: Backend) -> None:

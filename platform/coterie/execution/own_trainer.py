@@ -164,10 +164,6 @@ class _BeforeTheFirstStep(Callback):
 def materialised(module: Any, loader: Any) -> Any:
     """Return a module whose lazy parameters, and layers that are built in `setup`, are there.
 
-    Args:
-        module: A module, which is left as it is.
-        loader: Opens a loader of training samples.
-
     Returns:
         The module itself if nothing is missing, else a copy after one forward pass.
     """

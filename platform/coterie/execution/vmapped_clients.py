@@ -96,12 +96,7 @@ class VmappedClients:
         return outputs
 
     def batch_end(self, module: LightningModule, indices: Sequence[int]) -> None:
-        """Call `on_train_batch_end` once for all clients that train, on the vmapped tensors.
-
-        Args:
-            module: Whose hook it is.
-            indices: The batches' numbers in their epochs.
-        """
+        """Call `on_train_batch_end` once for all clients that train, on the vmapped tensors."""
         buffers = {name: buffer[: self.clients] for name, buffer in self.buffers.items()}
         tensors = {**_named(self.parameters), **_named(buffers)}
         functional_call(_BatchEnd(module), tensors, (torch.tensor(indices),))

@@ -78,7 +78,6 @@ class Loop:
     """Runs a method's phases on a backend.
 
     Attributes:
-        backend: Runs the clients' tasks.
         commit: Called after each phase, to track, evaluate and checkpoint.
         recover: Called when clients' states were lost; changes the state to one that can go on.
         abandon: Called with the failures of a phase that cannot be completed; keeps them.

@@ -41,9 +41,6 @@ class AuditedKey:
 def audited_keys(metrics: Path) -> list[AuditedKey]:
     """Sum a run's messages up, in the order in which they were first sent.
 
-    Args:
-        metrics: The run's `metrics.jsonl`.
-
     Raises:
         DataError: If the run has not written what its clients sent.
     """

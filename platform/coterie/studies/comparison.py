@@ -15,9 +15,8 @@ from coterie.studies.plan import CompareConfig, Variant
 from coterie.studies.processes import Watcher
 from coterie.studies.report import write_report
 from coterie.studies.study import Study
-from coterie.studies.wandb_report import send_comparison
 from coterie.tracking.run_records import RunRecord
-from coterie.tracking.wandb_logger import resolve_mode
+from coterie.tracking.wandb_logger import WandbRunLogger, resolve_mode, send_to_wandb
 
 
 class ComparisonView(Watcher, Protocol):
@@ -88,7 +87,18 @@ def _report(
 def _send(
     study: Study, tracking: TrackingConfig, table: ComparisonTable, outputs: Sequence[Path]
 ) -> None:
-    """Send the table and the figures to W&B."""
+    """Send the table and the figures to W&B, as a run beside those of the comparison.
+
+    An outage causes a warning only: the files have everything.
+    """
     plan = {run.variant.label: dump_config(run.config) for run in study.runs}
-    figures = [path for path in outputs if path.suffix == ".png"]
-    send_comparison(table, figures, config=tracking.wandb, directory=study.folder, plan=plan)
+    figures = [str(path) for path in outputs if path.suffix == ".png"]
+    name = f"comparison-{study.folder.name}"
+
+    def fill(logger: WandbRunLogger) -> None:
+        logger.log_table("comparison", columns=table.head, data=table.lines)
+        if figures:
+            logger.log_image("figures", figures)
+
+    own = {"group": tracking.wandb.group or name, "job_type": "compare"}
+    send_to_wandb(tracking.wandb.model_copy(update=own), study.folder, name, plan, fill)

@@ -158,11 +158,7 @@ class StudyPlan:
 
 
 def read_study_plan(arguments: Sequence[str]) -> StudyPlan:
-    """Read the command line of a study.
-
-    Raises:
-        ConfigError: At the first invalid argument.
-    """
+    """Read the command line of a study."""
     own, more = separate(arguments, set(StudyConfig.model_fields))
     for text in more:
         key = text.partition("=")[0].lstrip("+~")

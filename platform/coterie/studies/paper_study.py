@@ -208,12 +208,8 @@ def cell_variants(
 ) -> dict[Variant, Cell]:
     """Return the runs of a study's cells, column by column.
 
-    Args:
-        study: The study.
-        scale: The scale.
-        more: Overrides of every run, which come last.
-        folders: Label to folder of the prepared runs; None to leave out what names them, and so to
-            check the rest before they exist.
+    `folders` are those of the prepared runs by label; None leaves out what names them, and so
+    checks the rest before they exist.
     """
     at, found = study.scales[scale], {}
     for column, own in (at.columns or dict.fromkeys(study.columns, "")).items():

@@ -98,11 +98,7 @@ class Variant:
 
 
 def read_comparison(arguments: Sequence[str]) -> tuple[CompareConfig, tuple[Variant, ...]]:
-    """Read the command line of a comparison.
-
-    Raises:
-        ConfigError: At the first invalid argument.
-    """
+    """Read the command line of a comparison."""
     heads = {text: text.partition("=")[0] for text in arguments}
     own = [text for text in arguments if heads[text] in CompareConfig.model_fields]
     single = [text for text in arguments if ":" in heads[text]]
@@ -126,11 +122,7 @@ def read_comparison(arguments: Sequence[str]) -> tuple[CompareConfig, tuple[Vari
 
 
 def variant_configs(variants: Sequence[Variant], seed: int) -> dict[Variant, RunConfig]:
-    """Load each variant's config with this seed, so that errors are found before any run.
-
-    Raises:
-        ConfigError: At the first variant whose config is invalid.
-    """
+    """Load each variant's config with this seed, so that errors are found before any run."""
     plain, configs = {}, {}
     try:
         for variant in variants:  # all of them before a class, and with it PyTorch, is imported

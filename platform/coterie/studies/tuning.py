@@ -15,7 +15,7 @@ from coterie.config.component import load_target, target_of
 from coterie.config.plain_files import read_json
 from coterie.config.schema import RunConfig
 from coterie.distributed.run_resources import RunResources, capacity, need
-from coterie.distributed.tuning import Halving, Report, ray_for_trials, run_trials
+from coterie.distributed.tuning import Report, ray_for_trials, run_trials
 from coterie.errors import InterruptedRunError, RunError
 from coterie.evaluation.canvas import guarded
 from coterie.evaluation.scorer import UNSUPERVISED
@@ -126,7 +126,8 @@ class _Search:
                 partial(begin, orders),
                 self,
                 lower=options.lower,
-                halving=self._halving(configs[0]),
+                grace=self._grace(configs[0]),
+                reduction=options.reduction,
                 history=history,
                 parallel=self._parallel(configs),
                 gpu=gpu,
@@ -198,11 +199,10 @@ class _Search:
             gpu=gpu,
         )
 
-    def _halving(self, config: RunConfig) -> Halving | None:
+    def _grace(self, config: RunConfig) -> int | None:
         if not self._options.early_stopping:
             return None
-        grace = self._options.grace or max(config.evaluation.every, 1)
-        return Halving(grace=grace, reduction=self._options.reduction)
+        return self._options.grace or max(config.evaluation.every, 1)
 
     def _parallel(self, configs: Sequence[RunConfig]) -> int:
         """How many of these runs the resources hold at once."""

@@ -29,11 +29,7 @@ def build_loggers(
     A resumed run adds a version beside the earlier ones (`csv/version_1`, …); online W&B continues
     the same run.
 
-    Args:
-        config: The loggers, and the options of W&B.
-        directory: The run directory; each logger writes to a folder in it.
-        run_name: The run's name in the tracker.
-        resolved_config: The whole config as plain values, for W&B.
+    Each writes to a folder in `directory`.
 
     Raises:
         ConfigError: If W&B is to be online and no API key is known, or another library's logger
