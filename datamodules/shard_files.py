@@ -194,7 +194,6 @@ class ShardFiles:
         return {"folder": self.folder, "index": self.index, "_open": {}}
 
     def __len__(self) -> int:
-        """How many samples there are."""
         return self._ends[-1]
 
     def pictures(self, rows: Indices) -> list[bytes]:

@@ -375,7 +375,6 @@ def _target(config: DictConfig, section: str) -> str | None:
 
 
 def _set(config: DictConfig, override: Override) -> None:
-    """Set or delete one value."""
     key, value = override.key_or_group, override.value()
     parent, _, leaf = key.rpartition(".")
     if override.is_delete():

@@ -97,7 +97,7 @@ def _keys_of(module: str, node: ast.ClassDef) -> dict[str, None]:
             ):
                 raise _UnreadableError(node.name)
             case ast.AnnAssign(target=ast.Name(id="absent"), value=ast.Dict(keys=keys)):
-                found |= {key.value: None for key in keys if isinstance(key, ast.Constant)}
+                found |= {str(key.value): None for key in keys if isinstance(key, ast.Constant)}
             case ast.AnnAssign(target=ast.Name(id=name), annotation=kind):
                 found |= {} if "ClassVar" in ast.unparse(kind) else {name: None}
     return found

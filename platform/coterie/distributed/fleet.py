@@ -206,7 +206,6 @@ class Fleet:
             self.joining[new] = new.ready.remote()
 
     def _on(self, nodes: frozenset[str]) -> list[Any]:
-        """Return the actors on some nodes."""
         return [actor for actor in self.actors if node_of(actor) in nodes]
 
     def _release(self) -> frozenset[str]:

@@ -162,7 +162,6 @@ class Evaluator(Scorer):
 
     @property
     def _labels(self) -> NDArray[np.int64]:
-        """Classes of the training samples, -1 if unknown."""
         labels = self.data.labels
         return np.full(len(self.data.samples), -1, np.int64) if labels is None else labels
 

@@ -157,7 +157,6 @@ class _BeforeTheFirstStep(Callback):
     """Ends the training as soon as every parameter has a shape and a gradient."""
 
     def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
-        """End it."""
         raise _EnoughError
 
 

@@ -185,6 +185,5 @@ def _outputs(
 
 
 def _generators(accelerator: str) -> list[Tensor]:
-    """Return the states of the global generators; no device is waited for."""
     states = [torch.get_rng_state()]
     return states if accelerator == "cpu" else [*states, torch.cuda.get_rng_state()]

@@ -134,7 +134,6 @@ class _TrainingStep(nn.Module):
         self.module = module
 
     def forward(self, batch: Any, index: Any) -> dict[str, Tensor]:
-        """Return what the step returns: a loss, or a dict with "loss" and other scalars."""
         given: Any = self.module.training_step(batch, index)
         outputs = given if isinstance(given, Mapping) else {"loss": given}
         return {name: torch.as_tensor(value) for name, value in outputs.items()}
@@ -148,7 +147,6 @@ class _BatchEnd(nn.Module):
         self.module = module
 
     def forward(self, index: Any) -> None:
-        """Call the hook, which gets neither outputs nor batch."""
         self.module.on_train_batch_end(None, None, index)
 
 

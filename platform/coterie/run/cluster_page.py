@@ -100,7 +100,6 @@ class ClusterPage:
                 file.write(part.encode("utf-8", "backslashreplace"))
 
     def _clusters(self) -> int:
-        """Return the model's number of clusters."""
         found: int | None = read_description(self.directory.model)["clusters"]
         if found is None:
             raise ConfigError(

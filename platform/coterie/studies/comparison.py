@@ -73,7 +73,6 @@ def run_comparison(
 def _report(
     options: CompareConfig, study: Study, records: Sequence[RunRecord], note: str
 ) -> tuple[ComparisonTable, list[Path]]:
-    """Write the report of the runs."""
     return write_report(
         records,
         study.folder,

@@ -134,7 +134,6 @@ class _Search:
             )
 
     def started(self, name: str) -> None:
-        """Note that a trial has started."""
         self._began.setdefault(name, time.monotonic())
         self._now[name] = "starting"
         self._view.started(name)
@@ -158,7 +157,6 @@ class _Search:
         self._end(name, replace(self._runs[name].record(), status="stopped"))
 
     def step(self) -> None:
-        """Note that some time has passed."""
         self._check()
         self._view.running(self._now, len(self._todo) - len(self._began))
 
@@ -168,7 +166,6 @@ class _Search:
             time.sleep(_POLL_S)
 
     def records(self) -> list[RunRecord]:
-        """Return the record of each trial, in order."""
         return [self._record(label) for label in self._runs]
 
     def _record(self, label: str) -> RunRecord:
@@ -214,7 +211,6 @@ class _Search:
 def _table(
     options: TuneConfig, drawn: Sequence[Point], records: Sequence[RunRecord], *, blind: bool
 ) -> TuneTable:
-    """Return the trials in order."""
     found = [
         TrialResult(point, record, options.objective)
         for point, record in zip(drawn, records, strict=True)

@@ -58,7 +58,6 @@ def _build(
     run_name: str,
     resolved_config: Mapping[str, Any],
 ) -> Logger:
-    """Build one logger."""
     if name == "wandb":
         from coterie.tracking.wandb_logger import build_wandb_logger  # a slow import
 
