@@ -28,6 +28,14 @@ _INSTEAD = {
 }
 """Keys of a single run, and their replacements in a comparison."""
 
+EXIT_CODES = {
+    "0": "all runs completed",
+    "1": "a run failed",
+    "2": "the arguments were refused",
+    "3": "all runs completed, but clients were dropped",
+    "130": "interrupted; the runs under way stopped after a checkpoint",
+}
+
 
 class CompareConfig(Component):
     """What to compare, and where to write it."""
