@@ -33,8 +33,6 @@ class Dialect:
 
     Attributes:
         encoding: "utf-8", "utf-16" or "cp1252".
-        delimiter: What parts the cells.
-        decimal: The decimal sign.
     """
 
     encoding: str = "utf-8"

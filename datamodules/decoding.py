@@ -45,7 +45,6 @@ class Levelled:
     """A picture with levels of its own, which go before those of the form.
 
     Attributes:
-        picture: The picture.
         levels: Its levels; None for what the file states.
     """
 
@@ -105,7 +104,6 @@ class UnreadablePictureError(DataError):
     """A picture that cannot be read.
 
     Attributes:
-        name: The picture.
         reason: What is wrong with it, such as "is empty (0 bytes)".
         told: Both, as a sentence goes.
         remedy: What to do about it.

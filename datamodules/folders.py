@@ -21,9 +21,6 @@ _TEST = ("test", "testing", "val", "valid", "validation")
 
 _logger = logging.getLogger(__name__)
 
-Folders = Mapping[str, Sequence[Path]]
-"""A name, as it is spelled, to the folders that have it."""
-
 
 class ImageFolder(CustomData[PicturesConfig]):
     """Unlabelled pictures in a folder and the folders below it, sorted by path."""

@@ -121,7 +121,6 @@ class Sender:
     """One device as a transmitter, in one event.
 
     Attributes:
-        config: The options of the exchange.
         client: The device's data, its seed for this event, and `embed`.
         device: The device's state; changed in place.
         neighbours: The receivers.

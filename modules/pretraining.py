@@ -92,7 +92,6 @@ class Branch(nn.Module):
     """An encoder and a projector on top of it.
 
     Args:
-        task: Shapes and encoder.
         config: The projector's widths and its BatchNorm.
     """
 

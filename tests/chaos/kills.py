@@ -12,9 +12,6 @@ from tests.distributed import test_faults_on_ray as faults
 from tests.runs import test_driver_killed as driver
 from tests.runs import test_misbehaviour as misbehaviour
 
-_SERVER = ("cluster.server=actor", "cluster.cpus_per_client=0.5")
-"""So that the server's actor fits beside two clients' on two CPUs."""
-
 
 def actor(draw: Random, folder: Path) -> str:
     """An actor of any method, killed in a random phase."""
@@ -33,12 +30,6 @@ def masked_actor(draw: Random, folder: Path) -> str:
 def stopped_actor(draw: Random, folder: Path) -> str:
     """An actor that stands still for a second."""
     faults.sweep(1, seed=draw.random(), keys=SMALL, sent=signal.SIGSTOP)
-    return "same bits"
-
-
-def server(draw: Random, folder: Path) -> str:
-    """The server's actor."""
-    faults.sweep(1, seed=draw.random(), keys=(*SMALL, *_SERVER), victim="server")
     return "same bits"
 
 
@@ -79,7 +70,6 @@ KILLS = {
     "actor": actor,
     "masked_actor": masked_actor,
     "stopped_actor": stopped_actor,
-    "server": server,
     "driver": run_driver,
     "client": client,
 }

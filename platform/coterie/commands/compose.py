@@ -315,12 +315,7 @@ def _sort(overrides: Sequence[str]) -> tuple[dict[str, str], list[Override]]:
 
 
 def _compose_groups(choices: dict[str, str], *, own_data: bool) -> DictConfig:
-    """Compose the YAML of these choices, without an experiment's keys for other choices.
-
-    Args:
-        choices: Group to choice.
-        own_data: Whether the data is a class of the user's, which no choice names.
-    """
+    """Compose the YAML of these choices, without an experiment's keys for other choices."""
     folder = config_dir() / "experiment"
     stem, recipe = find_recipe(folder, choices["experiment"], choices.get("data"))
     config = _experiment(stem)
@@ -380,7 +375,6 @@ def _target(config: DictConfig, section: str) -> str | None:
 
 
 def _set(config: DictConfig, override: Override) -> None:
-    """Set or delete one value."""
     key, value = override.key_or_group, override.value()
     parent, _, leaf = key.rpartition(".")
     if override.is_delete():

@@ -151,7 +151,6 @@ def _config_of(own: OwnRun) -> RunConfig:
 
 
 def _method_keys(own: OwnRun) -> dict[str, Any]:
-    """Return the keys of the method."""
     given = _given(own, "rounds", "epochs", "participation", "holdout", "keep_optimizer")
     for name in given.keys() & {"participation", "holdout"}:
         given[name] = float(given[name])
@@ -161,7 +160,6 @@ def _method_keys(own: OwnRun) -> dict[str, Any]:
 
 
 def _given(own: OwnRun, *names: str) -> dict[str, Any]:
-    """Those of these keys that are given."""
     return {name: value for name, value in own.items() if name in names and value is not None}
 
 

@@ -62,8 +62,8 @@ def load_config(values: Mapping[str, Any]) -> RunConfig:
 def check_keys(values: Mapping[str, Any]) -> None:
     """Validate what can be validated without importing methods, data or PyTorch.
 
-    These are the keys outside of `COMPONENTS`, and the keys of Coterie's own components as far as
-    their source tells them.
+    These are the keys outside of `COMPONENTS`, and the names of the keys of Coterie's own
+    components as far as their source tells them.
 
     Args:
         values: As for `load_config`, which validates all of them.

@@ -74,9 +74,6 @@ class ClusterConfig(Component):
     node-local data on nodes of their own, or a node's whole memory and network."""
     threads_per_client: Threads = 1
     """CPU threads of PyTorch in each actor and the driver; another number gives other bits."""
-    server: Literal["driver", "actor"] = "driver"
-    """Where the method's server half runs; `actor`: on an actor of its own, with the CPUs of a
-    client's and no GPU."""
     start_timeout_s: PositiveFloat = 180.0
     """Seconds to wait until the cluster has started the actors; with an autoscaler, until it has
     added nodes."""

@@ -22,8 +22,6 @@ class Probes:
 
     Attributes:
         config: Which probes, and their options.
-        classes: The number of classes.
-        seed: Seed of the linear probe.
     """
 
     config: EvaluationConfig

@@ -19,11 +19,7 @@ _INNER = ("state_dict", "model_state_dict", "model")
 
 
 def read_file(key: str, path: str) -> bytes:
-    """Return the content of a file that the config names.
-
-    Raises:
-        ConfigError: If it cannot be read.
-    """
+    """Return the content of a file that the config names."""
     if given_path(key, path).is_dir():
         raise ConfigError(
             f"{key}={path}: it cannot be read (a folder); for the encoder of a run take "

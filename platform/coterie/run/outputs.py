@@ -46,15 +46,7 @@ def write_models(
     server: ServerState,
     data: DataArrays,
 ) -> None:
-    """Write `model/` and, if the method groups clients, `model/groups/<group>/`.
-
-    Args:
-        directory: The run's directory.
-        model: The run's model.
-        recorder: The run's recorder, for the method and its groups of clients.
-        server: The method's final state.
-        data: The training data.
-    """
+    """Write `model/` and, if the method groups clients, `model/groups/<group>/`."""
     if isinstance(recorder.method, FederatesModule):
         module = recorder.method.module_for(server, None)
         directory.model.mkdir(parents=True, exist_ok=True)
@@ -187,13 +179,7 @@ def draw_evaluation(
 ) -> list[Path]:
     """Draw confusion after matching, the clusters, and t-SNE, where there is the data for them.
 
-    Args:
-        folder: Where to draw.
-        evaluation: The evaluation.
-        data: The training data.
-        seed: Of t-SNE.
-        line: What was run, for the line below the figures.
-        tell: Called with a sentence about each figure that cannot be drawn.
+    `tell` is called with a sentence about each figure that cannot be drawn.
     """
     drawn = []
     if evaluation.table is not None:

@@ -31,9 +31,6 @@ def comparison_figure(
         note: What the bands show, below the axis.
         about: What was run, for the line below the figure.
 
-    Returns:
-        Path: `path`.
-
     Raises:
         DataError: If there is nothing to draw.
     """

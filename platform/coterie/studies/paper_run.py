@@ -23,9 +23,6 @@ _SECONDS = ("seconds/training", "seconds/total")
 def run_study(plan: StudyPlan, view: ComparisonView) -> int:
     """Run what has not completed, and write the results as runs end.
 
-    Returns:
-        The exit code, as of a comparison.
-
     Raises:
         ConfigError: If a config is refused, or a folder cannot be used.
         InterruptedRunError: If a signal stopped the runs.

@@ -153,12 +153,7 @@ class PaperStudy(Component):
 
 @dataclass(frozen=True)
 class Cell:
-    """A place in a study's table.
-
-    Attributes:
-        row: The row's name.
-        column: The column's name.
-    """
+    """A place in a study's table."""
 
     row: str
     column: str
@@ -194,13 +189,7 @@ def read_study(name: str) -> PaperStudy:
 def prepared_variants(
     study: PaperStudy, scale: ScaleName, more: Iterable[str] = ()
 ) -> dict[str, Variant]:
-    """Return the runs that come before a study's own, by label.
-
-    Args:
-        study: The study.
-        scale: The scale.
-        more: Overrides of every run, which come last.
-    """
+    """Return the runs that come before a study's own, by label."""
     found = {}
     for name, text in study.scales[scale].prepare.items():
         texts = (
@@ -219,12 +208,8 @@ def cell_variants(
 ) -> dict[Variant, Cell]:
     """Return the runs of a study's cells, column by column.
 
-    Args:
-        study: The study.
-        scale: The scale.
-        more: Overrides of every run, which come last.
-        folders: Label to folder of the prepared runs; None to leave out what names them, and so to
-            check the rest before they exist.
+    `folders` are those of the prepared runs by label; None leaves out what names them, and so
+    checks the rest before they exist.
     """
     at, found = study.scales[scale], {}
     for column, own in (at.columns or dict.fromkeys(study.columns, "")).items():

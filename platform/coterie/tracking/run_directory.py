@@ -80,9 +80,7 @@ class RunDirectory:
     def open(cls, run_dir: str, *, key: str = "run_dir") -> "RunDirectory":
         """Open the folder of an earlier run, to resume or to read it.
 
-        Args:
-            run_dir: The folder, as a path or file:// URI.
-            key: The name of the path in errors.
+        `key` names the path in errors.
 
         Raises:
             ConfigError: If it has no run, or a part of it is a link to elsewhere.
@@ -186,11 +184,7 @@ class RunDirectory:
         return self.path / "figures"
 
     def write_config(self, config: Mapping[str, Any]) -> None:
-        """Write `config.yaml`: the resolved config, then the versions.
-
-        Args:
-            config: Plain values from `coterie.config.loading.dump_config`.
-        """
+        """Write `config.yaml`: the resolved config, then the versions."""
         text = yaml.safe_dump({**config, **environment()}, sort_keys=False, allow_unicode=True)
         if len(text.encode()) > YAML_BYTES:
             raise ConfigError(

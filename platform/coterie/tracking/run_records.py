@@ -19,8 +19,6 @@ class RunRecord:
     """A run as read from its directory.
 
     Attributes:
-        label: The run's variant.
-        seed: The run's seed.
         status: How the run ended; "stopped" if a search for hyperparameters has given it up.
         error: Why the run failed, as a sentence; "" if it did not.
         commit: The code's commit when the run ended; "" of one that has not.

@@ -60,7 +60,6 @@ class Table:
     """A table of the page.
 
     Attributes:
-        head: The columns' names.
         rows: The cells; the first of each row names it.
         note: What the table leaves out, as a sentence; "" if nothing.
     """
@@ -72,13 +71,6 @@ class Table:
 
 def write_run_report(directory: RunDirectory, config: RunConfig) -> Path:
     """Write `report.html` from the run directory's other files, of which any may be missing.
-
-    Args:
-        directory: The run's directory.
-        config: The run's config.
-
-    Returns:
-        The page.
 
     Raises:
         DataError: If one of them is damaged.
