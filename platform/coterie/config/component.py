@@ -86,12 +86,31 @@ def _plain(value: Any) -> Any:
     return tuple(_plain(item) for item in value) if isinstance(value, list | tuple) else value
 
 
+_given: dict[str, Any] = {}
+
+
+def give_classes(classes: Mapping[str, Any]) -> None:
+    """Let targets name classes of another process's program, such as a notebook's cells.
+
+    Args:
+        classes: Target, such as `__main__:Mine`, to the class itself.
+    """
+    for target, found in classes.items():
+        # A class that was sent by value has lost the name of the class that it is nested in.
+        found.__qualname__ = target.partition(":")[2]
+        if isinstance(nested := vars(found).get("Config"), type):
+            nested.__qualname__ = f"{found.__qualname__}.Config"
+    _given.update(classes)
+
+
 def load_target(target: str) -> Any:
-    """Import the object at `package.module:Name`.
+    """Import the object at `package.module:Name`, or take that of `give_classes`.
 
     Raises:
         ConfigError: If the path is malformed, or the module or the name does not exist.
     """
+    if target in _given:
+        return _given[target]
     module_name, separator, name = target.partition(":")
     if not separator or not module_name or not name or module_name.startswith("."):
         raise ConfigError(f"target={target}: write it as package.module:Name.")

@@ -10,6 +10,9 @@ import ray
 import torch
 from ray.exceptions import ObjectLostError, RayActorError
 
+from coterie.config.component import give_classes, load_target
+from coterie.config.loading import dump_config
+from coterie.config.trust import targets_in
 from coterie.contract.clusterer import Prediction
 from coterie.contract.phase import Phase, WeightedUpdate
 from coterie.distributed.handles import Stored
@@ -49,14 +52,35 @@ class Report:
 
 @dataclass(frozen=True, kw_only=True)
 class StoredWorkload:
-    """A workload whose arrays are in the object store, once per node."""
+    """A workload whose arrays are in the object store, once per node.
+
+    Attributes:
+        workload: The rest of it.
+        samples: References to its arrays of samples.
+        labels: A reference to its labels.
+        classes: The classes that the config names of the program itself, which no other process
+            can import.
+    """
 
     workload: Workload
     samples: Mapping[str, Any]
     labels: Any | None
+    classes: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, workload: Workload) -> "StoredWorkload":
+        """Put a workload's arrays into the object store."""
+        named = (target for _, target in targets_in(dump_config(workload.config)))
+        return cls(
+            workload=replace(workload, samples={}, labels=None),
+            samples={split: ray.put(array) for split, array in workload.samples.items()},
+            labels=None if workload.labels is None else ray.put(workload.labels),
+            classes={name: load_target(name) for name in named if name.startswith("__main__:")},
+        )
 
     def load(self) -> Workload:
         """Return the workload with views of the arrays, without a copy."""
+        give_classes(self.classes)
         samples = {split: ray.get(ref) for split, ref in self.samples.items()}
         labels = None if self.labels is None else ray.get(self.labels)
         return replace(self.workload, samples=samples, labels=labels)

@@ -5,7 +5,6 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import ray
@@ -93,7 +92,7 @@ class Fleet:
 
     def start_all(self, workload: Workload) -> None:
         """Place the workload and start every actor."""
-        self._stored = _place(workload)
+        self._stored = StoredWorkload.of(workload)
         self._places_server = self._config.server == "actor"
         self._names = (
             node_local_names(workload.config) if workload.node_local_classes is not None else None
@@ -385,11 +384,3 @@ def _cohort(workload: Workload) -> int:
     if config.count is not None:
         return config.count
     return clients if config.fraction is None else math.ceil(config.fraction * clients)
-
-
-def _place(workload: Workload) -> StoredWorkload:
-    """Put a workload's arrays into the object store."""
-    samples = {split: ray.put(array) for split, array in workload.samples.items()}
-    labels = None if workload.labels is None else ray.put(workload.labels)
-    rest = replace(workload, samples={}, labels=None)
-    return StoredWorkload(workload=rest, samples=samples, labels=labels)
