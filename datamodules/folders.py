@@ -42,7 +42,7 @@ class ImageFolder(CustomData[PicturesConfig]):
         return open_pictures(paths, self.config)
 
 
-class ClassFolders(CustomData[PicturesConfig]):
+class ClassFolders(CustomData["ClassFolders.Config"]):
     """Pictures in a folder per class, as torchvision's ImageFolder reads them.
 
     Reads <path>/<class>/…; or, where `train` lies beside `test` or `val`, <path>/train/<class>/…

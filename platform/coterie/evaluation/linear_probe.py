@@ -97,7 +97,8 @@ def _check_options(
 ) -> None:
     if optimizer not in ("adam", "sgd"):
         raise DataError(f"optimizer={optimizer}: choose adam or sgd.")
-    numbers = {"epochs": epochs, "steps": steps, "batch_size": batch_size, "lr": lr}
+    numbers: dict[str, float | None] = {"epochs": epochs, "steps": steps}
+    numbers |= {"batch_size": batch_size, "lr": lr}
     for name, value in numbers.items():
         if value is not None and value <= 0:
             raise DataError(f"{name}={value}: give a positive number.")

@@ -15,8 +15,8 @@ from coterie.tracking.formatting import format_bytes
 Line = tuple[NDArray[np.float64], NDArray[np.float64] | None]
 """A mean curve (2, n) of positions and values, and the edges (2, n) of its band, if any."""
 
-_ABREAST = 3
-"""Figures in a row."""
+_WIDE = 1.7
+"""Width by height from which only two figures stand in a row."""
 _LISTED = 30
 """Labels in the legend: as many as colours and markers tell apart."""
 
@@ -69,7 +69,7 @@ def comparison_figure(
 
 @drawn
 def panels_figure(pictures: Mapping[str, Path], path: Path, about: str = "") -> Path:
-    """Put figures of several runs side by side, at most 30, three in a row.
+    """Put figures of several runs side by side, at most 30: three in a row, two if they are wide.
 
     Args:
         pictures: Label to PNG.
@@ -80,10 +80,11 @@ def panels_figure(pictures: Mapping[str, Path], path: Path, about: str = "") -> 
         Path: `path`.
     """
     shown = [(name, imread(picture)) for name, picture in list(pictures.items())[:_LISTED]]
-    across = min(_ABREAST, len(shown))
-    down = -(-len(shown) // across)
     height, width = shown[0][1].shape[:2]
-    figure = blank(5.0 * across, (5.0 * height / width + 0.3) * down)
+    abreast, inches = (2, 8.0) if width > _WIDE * height else (3, 5.0)
+    across = min(abreast, len(shown))
+    down = -(-len(shown) // across)
+    figure = blank(inches * across, (inches * height / width + 0.4) * down + 0.3)
     grid = figure.subplots(down, across, squeeze=False).ravel()
     for axes in grid:
         axes.axis("off")
