@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "tracking.md"
 WANDB = ("tracking=wandb", "tracking.wandb.mode=offline", "tracking.progress=none")
 RUN = (*COMMAND, *WANDB, "partition.clients=3")
-FIGURES = ("clusters", "confusion", "curves", "partition", "tsne")
+FIGURES = ("class_distances", "clusters", "confusion", "curves", "partition", "tsne")
 OWN_ENCODER = ("encoder=mlp", "encoder.hidden=[16]", "encoder.features=8")
 
 

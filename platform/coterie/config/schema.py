@@ -168,6 +168,8 @@ class EvaluationConfig(Component):
     linear_probe_optimizer: ProbeOptimizer = "adam"
     """Its optimiser: Adam at the constant rate 3e-3 (FedU), or SGD from 60 with cosine decay
     (Orchestra); 200 epochs of batches of 512 in either case."""
+    linear_probe_steps: PositiveInt | None = None
+    """Its steps in place of 200 epochs; CF-CL has 1,000."""
     linear_probe_standardise: bool = False
     """Standardise each feature over the training samples first: for representations far from zero,
     as CF-CL's become, or very small."""

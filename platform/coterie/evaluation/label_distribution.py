@@ -45,11 +45,20 @@ def class_counts(
 def classes_held(counts: NDArray[np.int64]) -> dict[str, float]:
     """In the mean over clients: "classes" with a sample, "classes_1%" with a hundredth of all.
 
-    Orchestra (Lubana et al., 2022), table 4.
+    Orchestra (Lubana et al., 2022), table 4. "imbalance" is how many times as large as the smallest
+    of these classes the largest one is, the imbalance ratio of CCFC's (Yan et al.) table 3.
+
+    Args:
+        counts: Each client's samples of each class (clients, classes).
     """
     shares = counts / counts.sum(axis=1, keepdims=True).clip(min=1)
     held = {"classes": counts > 0, "classes_1%": shares >= 0.01}
-    return {name: float(found.sum(axis=1).mean()) for name, found in held.items()}
+    smallest = np.where(counts > 0, counts, counts.max()).min(axis=1)
+    ratio = float((counts.max(axis=1) / smallest.clip(min=1)).mean())
+    return {
+        **{name: float(found.sum(axis=1).mean()) for name, found in held.items()},
+        "imbalance": ratio,
+    }
 
 
 def class_spread(data: DataArrays, parts: Sequence[Indices]) -> tuple[Counts, tuple[str, ...]]:

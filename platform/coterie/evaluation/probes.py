@@ -59,6 +59,7 @@ class Probes:
             classes=self.classes,
             seed=self.seed,
             optimizer=self.config.linear_probe_optimizer,
+            steps=self.config.linear_probe_steps,
         )
         return asdict(scores)
 

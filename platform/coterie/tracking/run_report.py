@@ -37,6 +37,7 @@ _CAPTIONS = {
     "client_groups": "Groups of clients over the rounds",
     "clusters": "Clusters: how large, how sure, what is in them, and other numbers of them",
     "confusion": "True classes against matched clusters",
+    "class_distances": "Mean distances between the representations of classes",
     "tsne": "t-SNE of the representations",
 }
 """Figures in the order of the page; others follow."""

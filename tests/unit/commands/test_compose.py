@@ -356,7 +356,7 @@ def test_the_working_directory_does_not_matter(
 
 CHOICES = [(g, choice) for g, names in groups().items() if g != "experiment" for choice in names]
 OWN_DATA = {"class_folders", "client_folders", "image_folder", "manifest", "npz", "shards"}
-OWN_DATA |= {"webdataset"}
+OWN_DATA |= {"webdataset", "imagenet10", "imagenet_dogs"}
 
 
 @pytest.mark.parametrize(("group", "choice"), CHOICES)
