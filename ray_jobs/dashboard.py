@@ -22,8 +22,8 @@ _Name = Annotated[str, Field(min_length=1)]
 class DashboardConfig(Component):
     """Which workspace to make."""
 
-    entity: _Name
-    """The team or user on W&B."""
+    entity: _Name | None = None
+    """The team or user on W&B; only out=FILE goes without."""
     project: _Name = "coterie"
     """The project, as tracking.wandb.project."""
     name: _Name = "Coterie"
@@ -55,7 +55,9 @@ def _dashboard(arguments: Sequence[str]) -> int:
     from coterie.tracking.wandb_logger import resolve_mode
     from coterie.tracking.wandb_workspace import coterie_workspace, write_workspace
 
-    workspace = coterie_workspace(options.project, options.entity, options.name)
+    if options.entity is None and options.out is None:
+        raise ConfigError("entity: a value is needed; give entity=TEAM, or out=FILE.")
+    workspace = coterie_workspace(options.project, options.entity or "", options.name)
     console = Terminal(soft_wrap=True)
     if options.out is not None:
         path = local_path("out", options.out)
