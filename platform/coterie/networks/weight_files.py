@@ -58,7 +58,7 @@ def parse_weights(content: bytes, path: str) -> dict[str, Tensor]:
     """
     remedy = "save the network's state_dict()."
     try:
-        if content[8:9] == b"{" or Path(path).suffix == ".safetensors" and not _is_zip(content):
+        if content[8:9] == b"{" or (Path(path).suffix == ".safetensors" and not _is_zip(content)):
             return load(content)
         with torch.serialization.safe_globals(_PLAIN):
             found: Any = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
