@@ -201,7 +201,7 @@ def test_an_example_trains_on_real_data_into_a_folder_that_stays(name, arguments
 
 
 def test_each_file_has_an_example():
-    assert {name for name, _ in examples()} == {"cluster.yaml", "slurm.sh", "kuberay/raycluster.yaml"}
+    assert [*dict(examples())] == ["cluster.yaml", "slurm.sh", "kuberay/raycluster.yaml"]
 
 
 def test_slurms_script_asks_for_cpus_and_memory():
