@@ -1,15 +1,13 @@
 """Trials with killed processes and lying clients: the bits are those of the undisturbed run."""
 
 import signal
-import time
-from functools import cache
 from pathlib import Path
 from random import Random
 from typing import Any
 
 from tests.builders.every_method import CHOICES, small
 from tests.builders.runs import SMALL
-from tests.chaos.commands import KILLED, killed
+from tests.chaos.commands import KILLED, killed, timed
 from tests.distributed import test_faults_on_ray as faults
 from tests.runs import test_driver_killed as driver
 from tests.runs import test_misbehaviour as misbehaviour
@@ -56,11 +54,12 @@ def run_driver(draw: Random, folder: Path) -> str:
     return "same bits, resumed"
 
 
-@cache
 def _undisturbed(choice: str, folder: Path) -> tuple[dict[str, Any], float]:
-    began, run_dir = time.monotonic(), folder / f"whole-{choice}"
-    driver.in_a_process(run_dir, keys=(*small(choice), *driver.EVERY))
-    return driver.gave(run_dir), time.monotonic() - began
+    run_dir = folder / f"whole-{choice}"
+    seconds = timed(
+        run_dir, lambda: driver.in_a_process(run_dir, keys=(*small(choice), *driver.EVERY))
+    )
+    return driver.gave(run_dir), seconds
 
 
 def process(draw: Random, folder: Path) -> str:
