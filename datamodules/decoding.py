@@ -257,8 +257,6 @@ def _decoded(content: bytes, name: str, pixel_format: PixelFormat) -> Decoded:
     image.seek(choose_frame(getattr(image, "n_frames", 1), pixel_format.frame, image.format))
     held = orientation(image) if pixel_format.exif else 1
     image.load()
-    if held == 1 and pixel_format.exif:
-        held = orientation(image)  # a PNG's may stand behind its pixels
     found = image.mode + (TRANSPARENT if "transparency" in image.info else "")
     decoded = (
         _deep(image, content, pixel_format, found)

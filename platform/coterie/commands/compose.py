@@ -237,10 +237,14 @@ def split_choice(group: str, choice: str) -> tuple[str, dict[str, str]]:
 
 def _check_choice(group: str, choice: str) -> None:
     known = _choices_of(group)
-    if group == METHOD and choice in ELSEWHERE:
-        raise ConfigError(f"method={choice}: {ELSEWHERE[choice]}.")
+    sought = choice if group == METHOD else choice.partition("_")[0]
+    if group in (METHOD, "experiment") and sought in ELSEWHERE and choice not in known:
+        raise ConfigError(f"{group}={choice}: {ELSEWHERE[sought]}.")
     if group == "encoder" and ":" in choice and "/" in choice:
-        raise ConfigError(f"{group}={choice}: give encoder=timm:NAME or torchvision:NAME.")
+        raise ConfigError(
+            f"{group}={choice}: give encoder=timm:NAME or torchvision:NAME, or "
+            "encoder=exported encoder.path=FILE for any other network."
+        )
     if ":" in choice and group in COMPONENTS:
         raise ConfigError(f"{group}={choice}: a class of your own goes in {group}.target={choice}.")
     if choice not in known:

@@ -13,6 +13,7 @@ from typing import Any
 
 import yaml
 
+from coterie.config.given_path import checkpoint_in_parts
 from coterie.config.plain_files import YAML_BYTES
 from coterie.config.stored import read_stored_config
 from coterie.errors import ConfigError
@@ -96,6 +97,8 @@ class RunDirectory:
             hint = "no config.yaml in it" if found else "there is no such folder"
             if directory.path.is_file():
                 hint = "it is a file, such as a checkpoint of Lightning, and no run"
+            if checkpoint_in_parts(directory.path):
+                hint = "it is a checkpoint of Lightning, and no run"
             raise ConfigError(f"{key}={run_dir}: {hint}; give the folder of an earlier run.")
         check_contained(key, directory.path)
         return directory

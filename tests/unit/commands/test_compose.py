@@ -256,11 +256,18 @@ PROBLEMS = [
     ),
     (
         ["experiment=first", "encoder=hf:x/y"],
-        "encoder=hf:x/y: give encoder=timm:NAME or torchvision:NAME.",
+        "encoder=hf:x/y: give encoder=timm:NAME or torchvision:NAME, or encoder=exported ",
     ),
     (
         ["experiment=first", "method=fedprox"],
-        "method=fedprox: it is a strategy for a LightningModule of your own; ",
+        "method=fedprox: it is a strategy for a LightningModule of your own; give "
+        "experiment=lightning method.strategy=fedprox.",
+    ),
+    (["experiment=fedprox_digits"], "experiment=fedprox_digits: it is a strategy for a Lightning"),
+    (["experiment=fedbn"], "experiment=fedbn: it keeps layers with their clients, for a Lightning"),
+    (
+        ["experiment=first", "method=fedyogi"],
+        "method=fedyogi: it is an optimiser of the server; give aggregation.optimizer=yogi ",
     ),
     (
         ["experiment=first", "encoder@x=deep"],
