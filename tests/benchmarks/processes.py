@@ -4,6 +4,7 @@ import os
 import threading
 from pathlib import Path
 
+import ray
 from ray._private.internal_api import get_memory_info_reply, get_state_from_address
 
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -42,7 +43,8 @@ def pss_mb(pids):
 
 def store_mb():
     """MB in the object stores of the cluster that this process is connected to."""
-    stats = get_memory_info_reply(get_state_from_address()).store_stats
+    address = ray.get_runtime_context().gcs_address  # others' Rays may run here
+    stats = get_memory_info_reply(get_state_from_address(address)).store_stats
     return float(stats.object_store_bytes_used) / 1e6
 
 

@@ -50,10 +50,10 @@ class Watch:
         self.driving.append(cpu_seconds(self._pids[:1]) - self._begun[2])
         self.driver.append(pss_mb(self._pids[:1]))
         self.actors.append(pss_mb(self._pids[1:]))
-        self.store.append(store_mb())
+        self.store.append(store_mb() if self._pids[1:] else 0.0)
 
 
-def measure(clients, rounds, kept=0, every=0, elements=500_000):
+def measure(clients, rounds, kept=0, every=0, elements=500_000, actors=2):
     """Run so many rounds; what was seen before the first and after each.
 
     Args:
@@ -62,7 +62,9 @@ def measure(clients, rounds, kept=0, every=0, elements=500_000):
         kept: Float32 numbers of each client's state.
         every: Rounds between checkpoints; 0: one at the end.
         elements: Float32 numbers of the model.
+        actors: Number of actors; 0: in this process.
     """
+    cluster = ClusterConfig(num_actors=actors) if actors else ClusterConfig(backend="serial")
     watch = Watch()
     with tempfile.TemporaryDirectory() as folder:
         config = RunConfig(
@@ -71,7 +73,7 @@ def measure(clients, rounds, kept=0, every=0, elements=500_000):
             partition=Pairs(clients=clients),
             encoder=MLP(),
             augmentation=NoAugmentation(),
-            cluster=ClusterConfig(num_actors=2),
+            cluster=cluster,
             checkpoint=CheckpointConfig(every=every),
             evaluation=EvaluationConfig(
                 every=0, figures=False, linear_probe=False, knn=False, kmeans_baseline=False

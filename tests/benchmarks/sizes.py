@@ -1,28 +1,56 @@
-"""Very many clients, and very large models: seconds and memory of a round on Ray.
+"""Very many clients, and very large models: seconds and memory of a round.
 
-Clients that send the model back as it came; 2 actors on a local Ray, exact sums. All lie in the
-memory of one machine: that of the driver, of both actors and the object store add up.
+Clients that send the model back as it came, all of them in each round; exact sums. All lies in the
+memory of one machine. `python -m tests.benchmarks.sizes 10 250 2` measures ten clients with a model
+of 250 MB on two actors (0: the serial backend), and adds a line to the data.
 """
 
+import csv
+import os
+import sys
+from pathlib import Path
+
+from coterie.run.memory import free_memory, round_bytes
+from tests.benchmarks.noop import NoOp
+from tests.benchmarks.processes import Peak
 from tests.benchmarks.rounds import measure
 
-TITLE = "Very many clients, and very large models: 2 actors, local Ray, all take part"
-CASES = ((5_000, 1, 3), (10, 250, 3), (10, 500, 3))
-"""Clients, MB of the model, rounds."""
+TITLE = "Very many clients, and very large models"
+DATA = Path(__file__).parents[2] / "docs" / "results" / "data" / "sizes.csv"
+HEADS = ("clients", "model, MB", "actors", "told beforehand, MB", "peak, MB", "rounds, s", "load")
+ROUNDS = 3
+_STORE = 0.3
+"""Ray's object store, as a share of the free memory."""
 
 
-def row(clients, size, rounds):
-    """A line of the table."""
-    seen = measure(clients, rounds, elements=size * 250_000)
+def told(elements, actors):
+    """MB that a round is said to take, before anything takes them."""
+    method = NoOp(NoOp.Config(rounds=1, elements=1), None)
+    server = method.init(None, 0)
+    store = _STORE * free_memory() / elements
+    return round_bytes(method.next(server), server, actors, store) * elements / 1e6
+
+
+def line(clients, size, actors):
+    """Clients, MB of the model, actors, and what was seen of the run."""
+    said, peak = told(size * 250_000, actors), Peak(os.getpid())
+    seen = measure(clients, ROUNDS, elements=size * 250_000, actors=actors)
+    peak.stop()
     seconds = ", ".join(f"{s:.1f}" for s in seen.seconds)
-    return (
-        f"| {clients:,} | {size:,} | {seconds} | {max(seen.driver):,.0f} "
-        f"| {max(seen.actors):,.0f} | {max(seen.store):,.0f} |"
-    )
+    return (clients, size, actors, round(said), round(peak.mb), seconds, round(os.getloadavg()[1]))
 
 
 def table():
-    """By clients and size, as a Markdown table."""
-    head = "clients", "model, MB", "rounds, s", "driver, MB", "both actors, MB", "object store, MB"
-    lines = [f"| {' | '.join(head)} |", "|" + " --- |" * len(head)]
-    return "\n".join([*lines, *(row(*case) for case in CASES)])
+    """The data, as a Markdown table."""
+    with DATA.open(newline="") as file:
+        _, *lines = csv.reader(file)
+    heads = f"| {' | '.join(HEADS)} |", "|" + " --- |" * len(HEADS)
+    rows = [[f"{int(n):,}" if n.isdigit() else n for n in cells] for cells in lines]
+    return "\n".join([*heads, *(f"| {' | '.join(cells)} |" for cells in rows)])
+
+
+if __name__ == "__main__":
+    measured = line(*map(int, sys.argv[1:]))
+    new = not DATA.exists()
+    with DATA.open("a", newline="") as data:
+        csv.writer(data, lineterminator="\n").writerows([HEADS, measured] if new else [measured])

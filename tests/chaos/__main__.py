@@ -9,11 +9,11 @@ went wrong.
 
 import json
 import os
-import random
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +26,14 @@ from coterie.tracking.environment import commit
 from tests.chaos.apart import run_apart
 from tests.chaos.files import FILES
 from tests.chaos.kills import KILLS
+from tests.chaos.trial import Trial, drawn
 
-KINDS: Mapping[str, Callable[[random.Random, Path], str]] = {**FILES, **KILLS}
-"""Kind to a trial: it draws from the generator, works in the folder and says how it ended."""
+KINDS: Mapping[str, Callable[[Trial], str]] = {**FILES, **KILLS}
+"""Kind to what a trial of it does; it says how it ended."""
 _TURN = (*(6 * tuple(FILES)), *KILLS)
 """Trials with files take a second, those with killed processes a minute or two."""
+_NO_METHOD = ("data_file", "masked_actor", "client")
+"""Kinds that run no method, or one of their own."""
 _LIMIT_S = 1200
 """A trial that takes longer hangs."""
 
@@ -53,32 +56,37 @@ def run(chaos: Chaos) -> list[dict[str, Any]]:
     with (folder / "trials.jsonl").open("w") as log:
         while time.monotonic() < ending and len(rows) != chaos.trials:
             kind, seed = chaos.kinds[len(rows) % len(chaos.kinds)], chaos.seed + len(rows)
-            rows.append(trial(kind, seed, folder))
+            rows.append(attempt(kind, seed, folder))
             log.write(json.dumps(rows[-1]) + "\n")
             log.flush()
-            sys.stdout.write(f"{kind} seed={seed}: {rows[-1]['result']}\n")
+            sys.stdout.write(f"{kind} seed={seed} {rows[-1]['method']}: {rows[-1]['result']}\n")
             sys.stdout.flush()
     return rows
 
 
-def trial(kind: str, seed: int, folder: Path) -> dict[str, Any]:
+def attempt(kind: str, seed: int, folder: Path) -> dict[str, Any]:
     """Run one trial; its result starts with "WRONG" if it did not end as it has to."""
     began, place = time.monotonic(), folder / f"{kind}-{seed}"
     place.mkdir(exist_ok=True)
-    result = run_apart(lambda: KINDS[kind](random.Random(seed), place), _LIMIT_S)
-    return {"kind": kind, "seed": seed, "result": result, "seconds": time.monotonic() - began}
+    trial = drawn(seed, place)
+    ended = run_apart(lambda: KINDS[kind](trial), _LIMIT_S)
+    known = {"kind": kind, "seed": seed, "method": trial.method}
+    return known | asdict(ended) | {"seconds": round(time.monotonic() - began, 1)}
 
 
 def table(rows: list[dict[str, Any]]) -> str:
     """The trials by kind, as Markdown."""
-    lines = ["| what | trials | ended as | wrong | s |", "| --- | --- | --- | --- | --- |"]
+    heads = "what", "trials", "ended as", "wrong", "folders left", "gone after, s", "s"
+    lines = [f"| {' | '.join(heads)} |", f"|{' --- |' * len(heads)}"]
     for kind in dict.fromkeys(row["kind"] for row in rows):
         own = [row for row in rows if row["kind"] == kind]
         wrong = sum(row["result"].startswith("WRONG") for row in own)
         ends = Counter(row["result"] for row in own if not row["result"].startswith("WRONG"))
         told = ", ".join(f"{end} {count}" for end, count in sorted(ends.items()))
-        seconds = sum(row["seconds"] for row in own)
-        lines.append(f"| {kind} | {len(own)} | {told} | {wrong} | {seconds:.0f} |")
+        folders, seconds = (sum(row[key] for row in own) for key in ("folders", "seconds"))
+        ending = max(row["ending"] for row in own)
+        counts = f"{wrong} | {folders} | {ending:.1f} | {seconds:.0f}"
+        lines.append(f"| {kind} | {len(own)} | {told} | {counts} |")
     return "\n".join(lines)
 
 
@@ -88,7 +96,8 @@ def main() -> int:
     sys.stdout.write(f"seed={chaos.seed} minutes={chaos.minutes:g}\n")
     rows = run(chaos)
     where = f"{os.cpu_count()} CPUs, load {os.getloadavg()[1]:.0f}, commit {commit()}"
-    text = f"{table(rows)}\n\nseed={chaos.seed}, {len(rows)} trials, {where}\n"
+    methods = ", ".join(sorted({row["method"] for row in rows if row["kind"] not in _NO_METHOD}))
+    text = f"{table(rows)}\n\nseed={chaos.seed}, {len(rows)} trials, {where}\n{methods}\n"
     (Path(chaos.out) / "table.md").write_text(text)
     sys.stdout.write(text)
     return int(any(row["result"].startswith("WRONG") for row in rows))

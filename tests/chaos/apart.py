@@ -1,77 +1,138 @@
-"""A trial in a process of its own; what it leaves behind is found, told and ended by id."""
+"""A trial under a parent of its own, which finds, counts and ends what the trial leaves behind."""
 
 import ctypes
 import multiprocessing
+import os
+import shutil
 import signal
+import tempfile
 import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
+from pathlib import Path
 
 import psutil
 
+from coterie.distributed.session_folder import SessionFolder
+
 _FORK = multiprocessing.get_context("fork")
 _SUBREAPER = 36
-_GRACE_S = 15.0
-"""Seconds that Ray's processes have to follow their driver."""
+_GRACE_S = 30.0
+"""Seconds that Ray's processes have to follow their driver, on a machine that is busy."""
+_YOUNG_S = 10.5
+"""A start leaves folders alone that are younger: another process may be making them."""
 
 
-def run_apart(attempt: Callable[[], str], limit: int) -> str:
-    """Run a trial in a fork of this process, whose orphans become this process's children.
+@dataclass(frozen=True)
+class Ended:
+    """How a trial ended.
+
+    Attributes:
+        result: What it says, or "WRONG: " with what it raised or left behind.
+        ending: Seconds until its last process was gone.
+        folders: What it left in its temporary folder, until the next start.
+    """
+
+    result: str
+    ending: float = 0.0
+    folders: int = 0
+
+
+def run_apart(attempt: Callable[[], str], limit: int) -> Ended:
+    """Run a trial under a fork of this process, which has a temporary folder of its own.
 
     Args:
         attempt: The trial; says how it ended.
         limit: Seconds; a trial that takes longer hangs.
-
-    Returns:
-        What the trial says, or "WRONG: " with what it raised or left behind.
     """
-    ctypes.CDLL(None, use_errno=True).prctl(_SUBREAPER, 1, 0, 0, 0)
+    ended = _forked(lambda: _parent(attempt, limit))
+    return ended if isinstance(ended, Ended) else Ended(f"WRONG: {ended}")
+
+
+def _forked(work: Callable[[], object]) -> object:
+    """Return what the work returned in a fork of this process, or how that ended."""
     receiver, sender = _FORK.Pipe(duplex=False)
-    process = _FORK.Process(target=_try, args=(attempt, limit, sender))
+    process = _FORK.Process(target=_send, args=(work, sender))
     process.start()
     sender.close()
-    try:
-        result = receiver.recv()
-    except EOFError:
-        process.join()
-        result = f"WRONG: the trial's process ended with {process.exitcode}"
+    with receiver:
+        try:
+            result = receiver.recv()
+        except EOFError:
+            process.join()
+            return f"WRONG: its process ended with {process.exitcode}"
     process.join(_GRACE_S)
-    left = _end_left()
-    return result if not left or result.startswith("WRONG") else f"WRONG: left {', '.join(left)}"
+    return result
 
 
-def _try(attempt: Callable[[], str], limit: int, sender: Connection) -> None:
-    """Send how the trial ended."""
+def _send(work: Callable[[], object], sender: Connection) -> None:
+    sender.send(work())
+
+
+def _parent(attempt: Callable[[], str], limit: int) -> Ended:
+    """Run the trial in a child, whose orphans become this process's children."""
+    ctypes.CDLL(None, use_errno=True).prctl(_SUBREAPER, 1, 0, 0, 0)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a session that is ended leaves nothing either
+    temporary = Path(tempfile.mkdtemp(prefix="c"))  # its sockets' paths have at most 107 characters
+    os.environ["TMPDIR"] = tempfile.tempdir = str(temporary)
+    os.environ.pop("RAY_TMPDIR", None)
+    try:
+        result = str(_forked(lambda: _try(attempt, limit)))
+        ended = _end_processes(Ended(result))
+        return _end_folders(ended, temporary)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _try(attempt: Callable[[], str], limit: int) -> str:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGALRM, _hangs)
     signal.alarm(limit)
     try:
-        result = attempt()
+        return attempt()
     except Exception:  # noqa: BLE001 - that is what is looked for
-        result = f"WRONG: {traceback.format_exc()}"
+        return f"WRONG: {traceback.format_exc()}"
     finally:
         signal.alarm(0)
-    sender.send(result)
 
 
 def _hangs(number: int, frame: object) -> None:
     raise TimeoutError("The trial takes too long.")
 
 
-def _end_left() -> list[str]:
-    """Command lines of the processes that are left after a while; none is left then."""
-    own, ending = psutil.Process(), time.monotonic() + _GRACE_S
+def _end_processes(ended: Ended) -> Ended:
+    """Wait for the processes that are left; those that stay are told, and killed by id."""
+    own, began = psutil.Process(), time.monotonic()
     while alive := _alive(own):
-        if time.monotonic() > ending:
-            told = [_line(process) for process in alive]
+        if time.monotonic() - began > _GRACE_S:
+            told = ", ".join(_line(process) for process in alive)
             for process in alive:
                 with suppress(psutil.NoSuchProcess):
                     process.kill()
             psutil.wait_procs(alive, 10)
-            return told
+            return _wrong(ended, f"{len(alive)} processes stay: {told}")
         time.sleep(0.1)
-    return []
+    return replace(ended, ending=time.monotonic() - began)
+
+
+def _end_folders(ended: Ended, temporary: Path) -> Ended:
+    """Count what is left in the temporary folder, and have the next start remove Coterie's."""
+    ended = replace(ended, folders=len(list(temporary.iterdir())))
+    if not (left := list(temporary.glob("coterie-*"))):
+        return ended
+    time.sleep(max(0.0, max(each.stat().st_mtime for each in left) + _YOUNG_S - time.time()))
+    SessionFolder()
+    stayed = [each.name for each in left if each.exists()]
+    return _wrong(ended, f"folders stay: {', '.join(stayed)}") if stayed else ended
+
+
+def _wrong(ended: Ended, why: str) -> Ended:
+    """Return it as wrong, for this reason if it has none."""
+    told = ended.result if ended.result.startswith("WRONG") else f"WRONG: {why}"
+    return replace(ended, result=told, ending=_GRACE_S)
 
 
 def _alive(own: psutil.Process) -> list[psutil.Process]:

@@ -11,17 +11,15 @@ import yaml
 from coterie import load_model
 from coterie.commands import train
 from coterie.errors import CoterieError
-from coterie.jobs import audit, evaluate, export, predict, report
-from tests.builders.runs import train as train_small
+from coterie.jobs import audit, evaluate, export, predict, relevance, report, show
+from tests.builders.every_method import small
+from tests.builders.runs import SERIAL
+from tests.chaos.trial import Trial
 from tests.property import test_hostile_data as data
 
 SECTIONS = ("data", "encoder", "augmentation", "partition", "method", "tracking", "cluster")
 VALUES = (None, 3, -1.5, [1], "text", True, {}, {"target": 3}, {"target": "torch.nn:Linear"})
-PRETRAINED = (
-    *("experiment=kmeans", "data=digits", "data.limit=60", "encoder=pretrained"),
-    *("cluster=serial", "tracking.progress=none", "evaluation.figures=false"),
-    *("evaluation.linear_probe=false", "evaluation.knn=false", "method.iterations=1"),
-)
+DIGITS = ("experiment=kmeans_digits", "data.limit=60", *SERIAL)
 READERS: Mapping[str, Callable[[Path], object]] = {
     "evaluate": lambda run: evaluate.main([f"run={run}", "evaluation.figures=false"]),
     "resume": lambda run: train.main(["resume=true", f"run_dir={run}"]),
@@ -31,15 +29,21 @@ READERS: Mapping[str, Callable[[Path], object]] = {
     ),
     "audit": lambda run: audit.main([f"run={run}", "samples=50"]),
     "export": lambda run: export.main([f"model={run}", "format=pt2"]),
-    "pretrained": lambda run: train.main([*PRETRAINED, f"encoder.path={run}"]),
+    "pretrained": lambda run: train.main(
+        [*DIGITS, "encoder=pretrained", f"encoder.path={run}", f"run_dir={run.parent / 'on'}"]
+    ),
+    "relevance": lambda run: relevance.main([f"pretrained={run}", "samples=50", *DIGITS]),
+    "show": lambda run: show.main([f"run={run}", "pictures=3", "samples=50"]),
     "load": load_model,
 }
 
 
-def finished(folder: Path) -> Path:
-    """A small finished run, the same for all trials."""
-    run = folder / "finished"
-    return run if (run / "summary.json").exists() else train_small(run).run_dir
+def finished(folder: Path, method: str) -> Path:
+    """A small finished run of the method, the same for all trials."""
+    run = folder / f"finished-{method}"
+    if not (run / "summary.json").exists():
+        assert train.main([*small(method), *SERIAL, "checkpoint.every=1", f"run_dir={run}"]) == 0
+    return run
 
 
 def damaged(content: bytes, draw: Random) -> bytes:
@@ -64,26 +68,26 @@ def ended(read: Callable[[], object]) -> str:
     )
 
 
-def data_file(draw: Random, folder: Path) -> str:
+def data_file(trial: Trial) -> str:
     """A file of samples."""
-    name = draw.choice(sorted(data.FILES))
-    path = folder / name
-    path.write_bytes(damaged(data.FILES[name], draw))
+    name = trial.draw.choice(sorted(data.FILES))
+    path = trial.folder / name
+    path.write_bytes(damaged(data.FILES[name], trial.draw))
     return ended(partial(data.read, path))
 
 
-def run_file(draw: Random, folder: Path) -> str:
+def run_file(trial: Trial) -> str:
     """A file of a run, whichever command reads it."""
-    run = _copy(folder)
+    run, draw = _copy(trial), trial.draw
     files = sorted(path for path in run.rglob("*") if path.is_file() and path.name != ".lock")
     path = draw.choice(files)
     path.write_bytes(damaged(path.read_bytes(), draw))
     return _read(run, draw)
 
 
-def stored_config(draw: Random, folder: Path) -> str:
+def stored_config(trial: Trial) -> str:
     """A section of a run's config that is none."""
-    run = _copy(folder)
+    run, draw = _copy(trial), trial.draw
     section, value = draw.choice(SECTIONS), draw.choice(VALUES)
     for path in (run / "config.yaml", run / "model" / "config.yaml"):
         values = yaml.safe_load(path.read_text())
@@ -92,11 +96,12 @@ def stored_config(draw: Random, folder: Path) -> str:
     return _read(run, draw)
 
 
-def _copy(folder: Path) -> Path:
+def _copy(trial: Trial) -> Path:
     import numpy as np
 
-    np.save(folder / "x.npy", np.zeros((3, 8, 8), np.uint8))
-    return Path(shutil.copytree(finished(folder.parent), folder / "run", dirs_exist_ok=True))
+    np.save(trial.folder / "x.npy", np.zeros((3, 8, 8), np.uint8))
+    whole = finished(trial.folder.parent, trial.method)
+    return Path(shutil.copytree(whole, trial.folder / "run", dirs_exist_ok=True))
 
 
 def _read(run: Path, draw: Random) -> str:

@@ -1,67 +1,57 @@
 """Trials with killed processes and lying clients: the bits are those of the undisturbed run."""
 
 import signal
-from pathlib import Path
-from random import Random
 from typing import Any
 
-from tests.builders.every_method import CHOICES, small
-from tests.builders.runs import SMALL
+from tests.builders.every_method import small
 from tests.chaos.commands import KILLED, killed, timed
+from tests.chaos.trial import Trial
 from tests.distributed import test_faults_on_ray as faults
 from tests.runs import test_driver_killed as driver
 from tests.runs import test_misbehaviour as misbehaviour
 
 
-def actor(draw: Random, folder: Path) -> str:
-    """An actor of any method, killed in a random phase."""
-    choice = draw.choice(CHOICES)
-    _, cost = faults.sweep(1, seed=draw.random(), keys=small(choice))
-    return "same bits, a call lost" if cost else "same bits"
+def actor(trial: Trial) -> str:
+    """An actor, killed in a random phase."""
+    return _swept(trial, small(trial.method))
 
 
-def masked_actor(draw: Random, folder: Path) -> str:
+def masked_actor(trial: Trial) -> str:
     """An actor whose clients' sums are masked."""
-    keys = (*small("fedavg"), "privacy.secure_aggregation=true")
-    _, cost = faults.sweep(1, seed=draw.random(), keys=keys)
+    return _swept(trial, (*small("fedavg"), "privacy.secure_aggregation=true"))
+
+
+def stopped_actor(trial: Trial) -> str:
+    """An actor that stands still for a second."""
+    return _swept(trial, small(trial.method), sent=signal.SIGSTOP)
+
+
+def _swept(trial: Trial, keys: tuple[str, ...], **options: Any) -> str:
+    _, cost = faults.sweep(1, seed=trial.draw.random(), keys=keys, **options)
     return "same bits, a call lost" if cost else "same bits"
 
 
-def stopped_actor(draw: Random, folder: Path) -> str:
-    """An actor that stands still for a second."""
-    faults.sweep(1, seed=draw.random(), keys=SMALL, sent=signal.SIGSTOP)
-    return "same bits"
-
-
-def run_driver(draw: Random, folder: Path) -> str:
-    """The driver of any method, killed again and again and resumed."""
-    choice = draw.choice(CHOICES)
-    keys = (*small(choice), *driver.EVERY)
-    expected, seconds = _undisturbed(choice, folder.parent)
-    driver.kill_until_done(folder / "run", seconds, draw, kills=3, keys=keys)
-    found = driver.gave(folder / "run")
+def run_driver(trial: Trial) -> str:
+    """The driver, killed again and again and resumed."""
+    keys = (*small(trial.method), *driver.EVERY)
+    whole, run = trial.folder.parent / f"whole-{trial.method}", trial.folder / "run"
+    seconds = timed(whole, lambda: driver.in_a_process(whole, keys=keys))
+    driver.kill_until_done(run, seconds, trial.draw, kills=3, keys=keys)
+    expected, found = driver.gave(whole), driver.gave(run)
     if wrong := [part for part in expected if found[part] != expected[part]]:
-        return f"WRONG: another {wrong[0]} ({choice})"
+        return f"WRONG: another {wrong[0]}"
     return "same bits, resumed"
 
 
-def _undisturbed(choice: str, folder: Path) -> tuple[dict[str, Any], float]:
-    run_dir = folder / f"whole-{choice}"
-    seconds = timed(
-        run_dir, lambda: driver.in_a_process(run_dir, keys=(*small(choice), *driver.EVERY))
-    )
-    return driver.gave(run_dir), seconds
-
-
-def process(draw: Random, folder: Path) -> str:
+def process(trial: Trial) -> str:
     """Any process of a command on a local Ray, at any moment of it."""
-    return killed(draw.choice(KILLED), draw, folder)
+    return killed(trial.draw.choice(KILLED), trial)
 
 
-def client(draw: Random, folder: Path) -> str:
+def client(trial: Trial) -> str:
     """A client that misbehaves."""
-    how = draw.choice(sorted(misbehaviour.REASONS))
-    misbehaviour.test_it_is_retried_then_dropped_from_the_round(folder, how)
+    how = trial.draw.choice(sorted(misbehaviour.REASONS))
+    misbehaviour.test_it_is_retried_then_dropped_from_the_round(trial.folder, how)
     return "its failure alone"
 
 

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.benchmarks import sizes
+
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 TITLES = {"mnist": "MNIST", "fashionmnist": "Fashion-MNIST", "usps": "USPS"}
 SECTIONS = {
@@ -178,3 +180,7 @@ def test_the_table_of_loss_against_bytes_is_the_datas() -> None:
         assert cells[1:3] == [f"{up / 1e6:.2f}", f"{whole / up:.1f}"]
         assert found == means
     assert len(rows) == 3 * len(shown)
+
+
+def test_the_sizes_that_were_measured_stand_with_the_benchmarks() -> None:
+    assert sizes.table() in (DOCS / "benchmarks.md").read_text(encoding="utf-8")

@@ -59,8 +59,9 @@ class FixedPointSum:
     def merge(self, other: "FixedPointSum") -> None:
         """Add another sum of the same tensors in place; the range is checked as in `add`."""
         self._grow(other.weight, other.bound)
-        self.high += other.high.to(self.high.dtype)
-        self.low += other.low.to(self.low.dtype)
+        for own, added in ((self.high, other.high), (self.low, other.low)):
+            for block, more in _blocks(own, added):
+                block.add_(more.to(block.dtype))
 
     def add(self, values: Tensor, weight: int, largest: float) -> None:
         """Add `weight` times the flat values, at most `largest` in magnitude, in place.
@@ -77,14 +78,25 @@ class FixedPointSum:
             high.add_(rounded if floating else rounded.long(), alpha=weight)
             low.add_(rest if floating else rest.long(), alpha=weight)
 
-    def mean(self) -> Tensor:
-        """Return the weighted mean, float64 (elements,); the mean of equal values is that value."""
-        means = torch.empty(len(self.high), dtype=torch.float64)
-        for mean, high, low in _blocks(means, self.high, self.low):
+    def mean(
+        self, dtype: torch.dtype = torch.float64, start: int = 0, size: int | None = None
+    ) -> Tensor:
+        """Return the weighted mean (size,); the mean of equal values is that value.
+
+        Args:
+            dtype: Its dtype, to which it is rounded once.
+            start: The first element.
+            size: Number of elements; None for all from there.
+        """
+        size = len(self.high) - start if size is None else size
+        means = torch.empty(size, dtype=dtype)
+        limbs = (limb.narrow(0, start, size) for limb in (self.high, self.low))
+        for mean, high, low in _blocks(means, *limbs):
             whole, high_rest = _divide(high, self.weight)
             part, low_rest = _divide(low, self.weight)
             rest = high_rest / _HIGH + low_rest / (_HIGH * _LOW)
-            torch.add(whole / _HIGH, part / (_HIGH * _LOW) + rest / self.weight, out=mean)
+            found = whole / _HIGH + (part / (_HIGH * _LOW) + rest / self.weight)
+            mean.copy_(narrowed(found, dtype))
         return means
 
     def __reduce__(self) -> tuple[Callable[..., "FixedPointSum"], tuple[object, ...]]:
@@ -106,7 +118,7 @@ class FixedPointSum:
         self.bound += bound
         fits = self.bound <= _FLOAT and self.weight * _LOW / 2 <= _FLOAT
         if self.high.is_floating_point() and not fits:
-            self.high, self.low = self.high.long(), self.low.long()
+            self.high, self.low = _as_integers(self.high), _as_integers(self.low)
 
 
 def _received(
@@ -116,6 +128,14 @@ def _received(
         # The memory may be read-only: received sums are only read, when merged into others.
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         return FixedPointSum(torch.from_numpy(high), torch.from_numpy(low), weight, bound)
+
+
+def _as_integers(limb: Tensor) -> Tensor:
+    """Convert float64 to int64 in its own memory."""
+    integers = limb.view(torch.int64)
+    for block, into in _blocks(limb, integers):
+        into.copy_(block.long())
+    return integers
 
 
 def _blocks(*flat: Tensor) -> Iterator[tuple[Tensor, ...]]:
@@ -251,6 +271,15 @@ class Layout:
         parts = zip(self.names, self.shapes, self.dtypes, torch.split(flat, sizes), strict=True)
         return {name: narrowed(part.reshape(shape), dtype) for name, shape, dtype, part in parts}
 
+    def mean(self, sums: FixedPointSum) -> dict[str, Tensor]:
+        """Return a sum's mean as the tensors, in their own dtypes."""
+        found, start = {}, 0
+        for name, shape, dtype in zip(self.names, self.shapes, self.dtypes, strict=True):
+            size = math.prod(shape)
+            found[name] = sums.mean(dtype, start, size).reshape(shape)
+            start += size
+        return found
+
     def zeros(self) -> FixedPointSum:
         """Return an empty sum."""
         return FixedPointSum(*torch.zeros(2, self.elements, dtype=torch.float64))
@@ -288,6 +317,7 @@ class ExactMeans:
                 large.
             RunError: If a sum could leave the exact range, which ends the run.
         """
+        # Copies: what is checked is what is added, whatever a client's threads write meanwhile.
         flat = {slot: self._layouts[slot].flatten(c.tensors) for slot, c in contributions.items()}
         largest = {
             slot: _largest(slot, self._layouts[slot], flat[slot], c.weight)
@@ -311,8 +341,6 @@ class ExactMeans:
     def result(self) -> dict[str, WeightedUpdate]:
         """Slot to mean and total weight."""
         return {
-            slot: WeightedUpdate(
-                weight=sums.weight, tensors=self._layouts[slot].restore(sums.mean())
-            )
+            slot: WeightedUpdate(weight=sums.weight, tensors=self._layouts[slot].mean(sums))
             for slot, sums in sorted(self.sums.items())
         }

@@ -27,6 +27,7 @@ from coterie.execution.events import (
 
 LOST = (RayActorError, ObjectLostError, OutOfMemoryError)
 """Errors of a call whose actor or node is gone."""
+OUT_OF_MEMORY = "out of memory"
 
 _POLL_S = 0.2
 _BLAMED = 2
@@ -159,7 +160,7 @@ def why_lost(error: BaseException) -> str:
     if node_died(error):
         return "its node cannot be reached"
     if isinstance(error, OutOfMemoryError) or "memory pressure" in str(error):
-        return "out of memory"
+        return OUT_OF_MEMORY
     return type(error).__name__
 
 

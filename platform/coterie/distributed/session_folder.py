@@ -25,6 +25,8 @@ _LOCK = "lock"
 _RAYS = "ray"
 SOCKET = "socket"
 """The file of a socket: the folder is in use as long as somebody listens on it."""
+_LEAST = 32 * 2**20
+"""Bytes of room for Ray's logs; without them it fails in ways that do not tell why."""
 _NEW_S = 10.0
 """A folder so young may be one that another process is just making."""
 
@@ -42,7 +44,7 @@ class SessionFolder:
 
         Raises:
             ConfigError: If no folder is short enough for sockets.
-            RunError: If others may rename what is in it.
+            RunError: If others may rename what is in it, or it is full.
         """
         for left in _left(_root()):
             discard(left)
@@ -61,8 +63,26 @@ class SessionFolder:
 
 
 def new_folder() -> Path:
-    """Make a folder, in which `SOCKET` may tell that it is in use."""
-    return Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_root()))
+    """Make a folder, in which `SOCKET` may tell that it is in use.
+
+    Raises:
+        RunError: As for `SessionFolder`.
+    """
+    root = _root()
+    if told := no_room(root):
+        raise RunError(f"Ray cannot start: {told}.")
+    return Path(tempfile.mkdtemp(prefix=_PREFIX, dir=root))
+
+
+def no_room(folder: Path) -> str:
+    """Return the end of a sentence if a folder is too full for Ray, with what to do about it."""
+    free = shutil.disk_usage(folder).free if folder.is_dir() else _LEAST
+    if free >= _LEAST:
+        return ""
+    return (
+        f"{folder} has {free / 2**20:.0f} MiB free, and Ray needs {_LEAST / 2**20:.0f} or more for "
+        "its logs; make room there, or set RAY_TMPDIR to another folder"
+    )
 
 
 def discard(path: Path) -> None:

@@ -9,10 +9,10 @@ import ray
 from ray.exceptions import RayTaskError
 
 from coterie.config.schema import ClusterConfig
-from coterie.distributed.calls import LOST
+from coterie.distributed.calls import LOST, OUT_OF_MEMORY, why_lost
 from coterie.distributed.cluster import room
 from coterie.distributed.nodes import autoscales
-from coterie.errors import RunError
+from coterie.errors import RunError, printable
 
 _POLL_S = 0.2
 _SETTLE_S = 10.0
@@ -91,8 +91,13 @@ def raise_if_dead(reference: Any) -> None:
     except RayTaskError as error:
         raise error.cause from None
     except LOST as error:
-        reason = str(error).strip().splitlines()[-1]
-        raise RunError(f"An actor died while it started ({reason}); see Ray's logs.") from error
+        if (why := why_lost(error)) == OUT_OF_MEMORY:
+            raise RunError(
+                "An actor died while it started, as its machine is out of memory; end what else "
+                "runs there, or lower cluster.num_actors."
+            ) from error
+        told = printable(str(error).strip().splitlines()[-1]) or why
+        raise RunError(f"An actor died while it started ({told}); see Ray's logs.") from error
 
 
 def _each(config: ClusterConfig) -> str:

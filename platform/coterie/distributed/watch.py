@@ -4,11 +4,13 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import ObjectStoreFullError, OutOfDiskError, RayError
 
 from coterie.distributed.local_ray import LocalRay
+from coterie.distributed.session_folder import no_room
 from coterie.errors import RunError, reason
 
 _EVERY_S = 1.0
@@ -74,8 +76,21 @@ def as_run_error() -> Iterator[None]:
     """Turn an error of Ray itself, such as a full object store, into one sentence."""
     try:
         yield
+    except (ObjectStoreFullError, OutOfDiskError) as error:
+        raise RunError(
+            f"Ray's object store is full, and so is the disk with {_session()}, where the rest "
+            "goes; make room there, or set RAY_TMPDIR to a folder with more, and go on with "
+            "resume=true."
+        ) from error
     except RayError as error:
+        if ray.is_initialized() and (told := no_room(_session())):
+            raise RunError(f"Ray failed: {told}, and go on with resume=true.") from error
         raise RunError(
             f"Ray failed ({type(error).__name__}: {reason(error)}); see its logs, and go on with "
             "resume=true."
         ) from error
+
+
+def _session() -> Path:
+    """Return the folder of the Ray that this process is connected to."""
+    return Path(ray._private.worker._global_node.get_session_dir_path())

@@ -70,23 +70,18 @@ def within_memory(what: str, remedy: str, *, counted: bool = True) -> Iterator[N
 def check_round(phase: Phase, server: ServerState, config: ClusterConfig, clients: int) -> None:
     """Refuse a model of which a round exceeds the memory of this machine.
 
-    Counted is what every method takes: the driver's model and sum, each actor's sum and its copy
-    for a client, and what they send each other. Training takes more. Nothing is known of other
-    machines.
+    Nothing is known of other machines.
 
     Raises:
         ConfigError: If it does.
     """
-    down = sum(t.nbytes for slot in phase.down for t in server.slots.get(slot, {}).values())
-    sums = _SUM * sum(t.numel() for slot in phase.up for t in server.slots.get(slot, {}).values())
     free, actors = free_memory(), 0
     if config.backend == "ray":
         if config.join_address != "local":
             return
         room = int((os.cpu_count() or 1) / config.cpus_per_client)
         actors = min(config.num_actors or max(1, room), clients)
-    store = min(_STORE * free, down + actors * sums) if actors else down
-    needed = (1 + actors) * (down + sums) + store
+    needed = round_bytes(phase, server, actors, _STORE * free)
     if needed > free:
         where = f"the driver and {actors} actors" if actors else "this process"
         raise ConfigError(
@@ -94,6 +89,28 @@ def check_round(phase: Phase, server: ServerState, config: ClusterConfig, client
             f"{free / _GIB:.1f} are free; lower the sizes under method and encoder"
             f"{', or cluster.num_actors' if actors > 1 else ''}."
         )
+
+
+def round_bytes(phase: Phase, server: ServerState, actors: int, store: float) -> float:
+    """Return what a round takes of the memory with every method; training takes more.
+
+    That is the model, its exact sum and its mean in the driver, a client's model, the sum and a
+    contribution in each actor, and what they send each other.
+
+    Args:
+        phase: Says which slots go down and up.
+        server: Has the slots.
+        actors: Number of actors; 0 for one process.
+        store: Bytes of the object store.
+    """
+    down, up = (
+        [t for slot in sorted(slots) for t in server.slots.get(slot, {}).values()]
+        for slots in (phase.down, phase.up)
+    )
+    model, means = (sum(t.nbytes for t in tensors) for tensors in (down, up))
+    sums = _SUM * sum(t.numel() for t in up)
+    sent = min(store, model + actors * sums) if actors else model
+    return (1 + actors) * (model + sums + means) + sent
 
 
 class _Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]

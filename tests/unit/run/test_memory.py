@@ -66,12 +66,12 @@ BOTH = Phase(name="p", stage="s", round=1, down=frozenset({"model"}), up=frozens
 
 
 def test_a_round_that_does_not_fit_is_told_before_it(monkeypatch):
-    monkeypatch.setattr(memory, "free_memory", lambda: 61 * 2.0**20)
+    monkeypatch.setattr(memory, "free_memory", lambda: 69 * 2.0**20)
     model = state(2**20)  # 4 MiB, of which a sum takes 16
-    two = ClusterConfig(num_actors=2)  # 3 x 20 MiB, and a store of 18
+    two = ClusterConfig(num_actors=2)  # 3 x 24 MiB, and a store of 20
     with pytest.raises(ConfigError, match=r"takes 0\.1 GiB or more in the driver and 2 actors"):
         memory.check_round(BOTH, model, two, clients=9)
-    memory.check_round(BOTH, model, two, clients=1)  # one actor: 40 MiB and a store of 18
+    memory.check_round(BOTH, model, two, clients=1)  # one actor: 48 MiB, and a store of 20
     memory.check_round(BOTH, model, ClusterConfig(backend="serial"), clients=9)
     memory.check_round(BOTH, model, ClusterConfig(num_actors=99, address="10.0.0.1:6379"), 99)
     memory.check_round(replace(BOTH, up=frozenset()), model, two, clients=9)
