@@ -35,7 +35,7 @@ UNTRAINED = (
 UNPROJECTED = (*UNTRAINED, "encoder.features=32", "method.batch_size=32")
 SMALL = (*UNPROJECTED, "method.projection=16")
 UNPROJECTING = ("fedavg", "cpcfl", "ifca", "cfcl", "cfcl_implicit")
-RAW = ("ffcm", "sda_fc")
+RAW = ("ffcm", "sda_fc", "mae")
 METHODS = {
     "fedmcc": (
         "experiment=fedmcc_digits",
@@ -108,6 +108,23 @@ METHODS = {
         )
         for name in ("fedsimclr", "fedbyol", "fedsimsiam", "fedu", "fedema", "specloss", "rotpred")
     },
+    **{
+        name: (
+            f"experiment={name}_digits",
+            "data.limit=320",
+            "method.rounds=3",
+            "method.epochs=1",
+            "method.hidden=32",
+            *own,
+        )
+        for name, own in {
+            "vicreg": (),
+            "barlow_twins": ("method.learning_rate=1e-4",),
+            "moco": ("method.queue_size=40",),
+            "dino": ("method.bottleneck=16",),
+        }.items()
+    },
+    "mae": ("experiment=mae_digits", "data.limit=320", "method.rounds=3", "method.epochs=1"),
     "ccfc": (
         "experiment=ccfc_digits",
         "data.limit=480",
