@@ -55,7 +55,6 @@ class Averaging(Method, Generic[ConfigT, ModuleT]):
     """A method of one stage. A subclass defines the module, its roles and the model to evaluate.
 
     Attributes:
-        stage: The stage's name.
         metrics: The scalars of `training_step` to report.
     """
 
@@ -143,16 +142,17 @@ def scaled_rate(rate: float, participation: float, base: float | None) -> float:
 
 
 def sgd_or_adam(
-    kind: Literal["sgd", "adam"],
+    kind: Literal["sgd", "adam", "adamw"],
     parameters: Iterable[nn.Parameter],
     *,
     learning_rate: float,
     weight_decay: float,
     momentum: float,
 ) -> torch.optim.Optimizer:
-    """SGD with momentum, or Adam, which ignores `momentum`."""
-    if kind == "adam":
-        return torch.optim.Adam(parameters, lr=learning_rate, weight_decay=weight_decay)
+    """SGD with momentum, or Adam or AdamW, which ignore `momentum`."""
+    if kind != "sgd":
+        adam = torch.optim.Adam if kind == "adam" else torch.optim.AdamW
+        return adam(parameters, lr=learning_rate, weight_decay=weight_decay)
     return torch.optim.SGD(
         parameters,
         lr=learning_rate,

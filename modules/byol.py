@@ -5,7 +5,7 @@ second pretrainer (section 3.3.2) and Orchestra's baseline f-BYOL. No gradient r
 network, which follows the online one by EMA.
 """
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 from torch import Tensor
@@ -16,20 +16,18 @@ from coterie.losses.cosine import normalised_error
 from coterie.modules.pretraining import (
     ONLINE,
     PREDICTOR,
-    Branch,
     CrossSilo,
+    Followed,
+    FollowedConfig,
     PredictedPretraining,
     PredictionConfig,
     PredictorConfig,
     TwoViewsPredicted,
 )
-from coterie.networks.ema import update_ema
 
 
-class BootstrapConfig(PredictorConfig):
+class BootstrapConfig(PredictorConfig, FollowedConfig):
     """Options of BYOL's networks."""
-
-    ema: ClassVar[frozenset[str]] = frozenset({"momentum"})
 
     momentum: Annotated[float, Field(ge=0.0, le=1.0)] = 0.9
     """EMA of the target network, β."""
@@ -44,21 +42,14 @@ class BYOLConfig(BootstrapConfig, PredictionConfig):
     `predictor_threshold=null` clients keep nothing."""
 
 
-class Bootstrap(TwoViewsPredicted):
+class Bootstrap(Followed, TwoViewsPredicted):
     """The online network with its predictor, and the target network that it predicts."""
 
     config: BootstrapConfig
 
     def __init__(self, config: BootstrapConfig, task: Task) -> None:
         super().__init__(config, task)
-        self.target = Branch(task, config)
-        self.start_target()
-        self.target.requires_grad_(False)
         self.to(task.dtype)
-
-    def start_target(self) -> None:
-        """Copy the online network into the target."""
-        self.target.load_state_dict(self.online.state_dict())
 
     @gradient_cached
     def training_step(self, views: Views, batch_idx: int) -> Terms:
@@ -72,10 +63,6 @@ class Bootstrap(TwoViewsPredicted):
         """Return what the online network predicts of the target's projections of the other view."""
         predicted: Tensor = self.predictor(self.online(view))
         return predicted
-
-    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """ξ ← β ξ + (1 − β) θ, over the parameters; the target's running statistics are its own."""
-        update_ema(self.target, self.online, self.config.momentum)
 
 
 KEPT_TARGET = Entry(pattern="target.*", role=Role.KEEP)

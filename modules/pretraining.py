@@ -7,7 +7,7 @@ federated baselines: stateful clients, and the divergence-aware update of the pr
 al., "Collaborative Unsupervised Visual Representation Learning" (FedU).
 """
 
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import torch
 from pydantic import Field, PositiveFloat, PositiveInt
@@ -19,14 +19,15 @@ from coterie.contract.clusterer import Clusterer, UnitProjection
 from coterie.gradcache import MicroBatched
 from coterie.modules.averaging import Averaging, AveragingConfig, scaled_rate, sgd_or_adam
 from coterie.modules.view_pairs import ViewPairs
+from coterie.networks.ema import update_ema
 from coterie.networks.heads import PredictionHead, Projector, ProjectorNorm
 
 
 class PretrainingConfig(AveragingConfig, MicroBatched):
     """Options of all pretrainers; the defaults are CP-CFL's, for one client with all data."""
 
-    optimizer: Literal["adam", "sgd"] = "adam"
-    """Adam (CP-CFL) or SGD with momentum (Orchestra's baselines)."""
+    optimizer: Literal["adam", "sgd", "adamw"] = "adam"
+    """Adam (CP-CFL), SGD with momentum (Orchestra's baselines) or AdamW."""
     learning_rate: PositiveFloat = 1e-3
     """The optimiser's learning rate."""
     base_participation: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
@@ -49,6 +50,10 @@ class PretrainingConfig(AveragingConfig, MicroBatched):
     batch_size: Annotated[int, Field(ge=2)] = 500
     """Samples a batch, n."""
 
+    def projector(self, width: int) -> nn.Module:
+        """Return the projector on top of an encoder of this width."""
+        return Projector(width, self.hidden, self.projection, self.projector_norm)
+
 
 class CrossSilo(MethodConfig):
     """Defaults of the federated pretrainers: the cross-silo setting of Orchestra's baselines."""
@@ -65,6 +70,15 @@ class CrossSilo(MethodConfig):
     """Local epochs a round."""
     batch_size: Annotated[int, Field(ge=2)] = 256
     """Samples a batch, n; 16 across devices."""
+
+
+class FollowedConfig(PretrainingConfig):
+    """Options of methods with a target network."""
+
+    ema: ClassVar[frozenset[str]] = frozenset({"momentum"})
+
+    momentum: Annotated[float, Field(ge=0.0, le=1.0)] = 0.99
+    """EMA of the target network."""
 
 
 class PredictorConfig(PretrainingConfig):
@@ -92,7 +106,6 @@ class Branch(nn.Module):
     """An encoder and a projector on top of it.
 
     Args:
-        task: Shapes and encoder.
         config: The projector's widths and its BatchNorm.
     """
 
@@ -100,8 +113,7 @@ class Branch(nn.Module):
         super().__init__()
         self.encoder = task.encoder.build(task.shape)
         self.width: int = self.encoder.features  # type: ignore[assignment]  # an int, no submodule
-        sizes = (self.width, config.hidden, config.projection)
-        self.projector = Projector(*sizes, config.projector_norm)
+        self.projector = config.projector(self.width)
 
     def forward(self, samples: Tensor) -> Tensor:
         """Projections (n, projection) of samples."""
@@ -132,6 +144,26 @@ class TwoViews(ViewPairs):
             weight_decay=config.weight_decay,
             momentum=config.sgd_momentum,
         )
+
+
+class Followed(TwoViews):
+    """The same with a target network, which no gradient reaches and which follows by EMA."""
+
+    config: FollowedConfig
+
+    def __init__(self, config: FollowedConfig, task: Task) -> None:
+        super().__init__(config, task)
+        self.target = Branch(task, config)
+        self.start_target()
+        self.target.requires_grad_(False)
+
+    def start_target(self) -> None:
+        """Copy the online network into the target."""
+        self.target.load_state_dict(self.online.state_dict())
+
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """ξ ← m ξ + (1 − m) θ, over the parameters; the target's running statistics are its own."""
+        update_ema(self.target, self.online, self.config.momentum)
 
 
 class TwoViewsPredicted(TwoViews):

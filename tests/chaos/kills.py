@@ -10,9 +10,6 @@ from tests.distributed import test_faults_on_ray as faults
 from tests.runs import test_driver_killed as driver
 from tests.runs import test_misbehaviour as misbehaviour
 
-_SERVER = ("cluster.server=actor", "cluster.cpus_per_client=0.5")
-"""So that the server's actor fits beside two clients' on two CPUs."""
-
 
 def actor(trial: Trial) -> str:
     """An actor, killed in a random phase."""
@@ -27,11 +24,6 @@ def masked_actor(trial: Trial) -> str:
 def stopped_actor(trial: Trial) -> str:
     """An actor that stands still for a second."""
     return _swept(trial, small(trial.method), sent=signal.SIGSTOP)
-
-
-def server(trial: Trial) -> str:
-    """The server's actor."""
-    return _swept(trial, (*small(trial.method), *_SERVER), victim="server")
 
 
 def _swept(trial: Trial, keys: tuple[str, ...], **options: Any) -> str:
@@ -68,7 +60,6 @@ KILLS = {
     "actor": actor,
     "masked_actor": masked_actor,
     "stopped_actor": stopped_actor,
-    "server": server,
     "driver": run_driver,
     "client": client,
 }

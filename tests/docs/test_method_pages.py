@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.builders.every_method import METHODS
+from tests.builders.every_method import EVERY
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = {path.stem: path.read_text(encoding="utf-8") for path in ROOT.glob("docs/methods/*.md")}
@@ -84,7 +84,7 @@ def says(text: str, default: Any) -> bool:
     return bool(value == default)
 
 
-@pytest.mark.parametrize("kind", METHODS, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", EVERY, ids=lambda kind: kind.__name__)
 def test_its_page_lists_every_key_with_its_default(kind: Any) -> None:
     found = documented(page_of(kind), kind.__name__)
     defaults = dict(kind.Config())
@@ -99,7 +99,7 @@ def test_its_page_lists_every_key_with_its_default(kind: Any) -> None:
 
 @pytest.mark.parametrize("stem", PAGES)
 def test_a_page_lists_no_key_that_no_method_has(stem: str) -> None:
-    kinds = [kind for kind in METHODS if page_of(kind) == PAGES[stem]]
+    kinds = [kind for kind in EVERY if page_of(kind) == PAGES[stem]]
     assert kinds
     known = {key for kind in kinds for key in dict(kind.Config())}
     assert {key for keys, _ in options(PAGES[stem]) for key in keys} <= known

@@ -35,7 +35,7 @@ UNTRAINED = (
 UNPROJECTED = (*UNTRAINED, "encoder.features=32", "method.batch_size=32")
 SMALL = (*UNPROJECTED, "method.projection=16")
 UNPROJECTING = ("fedavg", "cpcfl", "ifca", "cfcl", "cfcl_implicit")
-RAW = ("ffcm", "sda_fc")
+RAW = ("ffcm", "sda_fc", "mae")
 METHODS = {
     "fedmcc": (
         "experiment=fedmcc_digits",
@@ -107,6 +107,23 @@ METHODS = {
             "method.hidden=32",
         )
         for name in ("fedsimclr", "fedbyol", "fedsimsiam", "fedu", "fedema", "specloss", "rotpred")
+    },
+    **{
+        name: (
+            f"experiment={name}_digits",
+            "data.limit=320",
+            "method.rounds=3",
+            "method.epochs=1",
+            "method.learning_rate=1e-4",
+            *own,
+        )
+        for name, own in {
+            "vicreg": ("method.hidden=32",),
+            "barlow_twins": ("method.hidden=32",),
+            "moco": ("method.hidden=32", "method.queue_size=40"),
+            "dino": ("method.hidden=32", "method.bottleneck=16"),
+            "mae": (),
+        }.items()
     },
     "ccfc": (
         "experiment=ccfc_digits",

@@ -6,19 +6,23 @@ import pytest
 import torch
 
 from coterie.gradcache import batch
+from coterie.modules.barlow_twins import BarlowTwins
 from coterie.modules.byol import BYOL, FedBYOL
 from coterie.modules.cc import CC, FedCC
 from coterie.modules.ccfc import CCFC, SCFC
 from coterie.modules.dcco import DCCO
+from coterie.modules.dino import DINO
 from coterie.modules.fedca import FedCA
 from coterie.modules.fedema import FedEMA
 from coterie.modules.fedmcc import MCC, FedMCC
 from coterie.modules.fedsc import FedSC
 from coterie.modules.fedu import FedU
 from coterie.modules.fedx import FedX
+from coterie.modules.moco import MoCo
 from coterie.modules.simclr import FedSimCLR, SimCLR
 from coterie.modules.simsiam import FedSimSiam, SimSiam
 from coterie.modules.specloss import SpecLoss
+from coterie.modules.vicreg import VICReg
 from coterie.networks.encoders import MLP
 from tests.builders.federation import federate, tiny_workload
 
@@ -46,10 +50,14 @@ WITHOUT_BATCH_NORM = {
     "fedsc": (FedSC, {**ROUNDS, **HEADS}),
     "fedca": (FedCA, {**ROUNDS, **HEADS}),
     "fedx": (FedX, {**ROUNDS, **HEADS}),
+    "moco": (MoCo, {**ROUNDS, **HEADS, "queue_size": 20}),
+    "dino": (DINO, {**ROUNDS, **HEADS, "bottleneck": 6, "local_views": 0}),
 }
 WITH_BATCH_NORM = {
     "byol": (BYOL, {**ROUNDS, **HEADS, "optimizer": "sgd"}),
     "fedbyol": (FedBYOL, {**ROUNDS, **HEADS}),
+    "vicreg": (VICReg, {**ROUNDS, **HEADS, "optimizer": "sgd"}),
+    "barlow_twins": (BarlowTwins, {**ROUNDS, **HEADS, "optimizer": "sgd"}),
     "specloss": (SpecLoss, {**ROUNDS, **HEADS}),
     "fedu": (FedU, {**ROUNDS, **HEADS, "bottleneck": 3}),
     "fedema": (FedEMA, {**ROUNDS, **HEADS, "bottleneck": 3}),

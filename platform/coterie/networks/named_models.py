@@ -125,10 +125,6 @@ class NamedModel(ScalableConfig):
     def own_weights(cls, model: str, *, fetch: bool) -> OwnWeights:
         """Return the library's own weights.
 
-        Args:
-            model: The model's name.
-            fetch: Whether to fetch them if they are not on this machine.
-
         Raises:
             ConfigError: If they are not here, or cannot be fetched; it says where they have to be.
         """
@@ -204,9 +200,6 @@ class Prepared(nn.Module):
     """Brings images in [0, 1] into the form that a network was made for.
 
     Args:
-        network: Takes standardised (n, 3, height, width).
-        mean: Of the three channels.
-        deviation: Of the three channels.
         size: Pixels a side to resize to, if any.
     """
 
@@ -227,14 +220,18 @@ class Prepared(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Encode images (n, 1 or 3, height, width); grey ones become three equal channels."""
+        encoded: Tensor = self.network(self.prepared(images))
+        return encoded
+
+    def prepared(self, images: Tensor) -> Tensor:
+        """Return what the network is given for these images."""
         if self._size is not None and images.shape[2:] != (self._size, self._size):
             wanted = (self._size, self._size)
             wide = widened(images)  # CPUs cannot resize bfloat16
             wide = nn.functional.interpolate(wide, wanted, mode="bilinear", antialias=True)
             images = wide.to(images.dtype)
         colour = images.expand(-1, 3, -1, -1)
-        encoded: Tensor = self.network((colour - self.mean) / self.deviation)
-        return encoded
+        return (colour - self.mean) / self.deviation
 
 
 def make_stem_small(model: str, network: nn.Module) -> None:

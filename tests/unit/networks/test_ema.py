@@ -94,6 +94,8 @@ WITH_TARGET = {
     "fedu": "momentum=0.99",
     "fedema": "momentum=0.99",
     "orchestra": "momentum=0.99",
+    "moco": "momentum=0.99",
+    "dino": "momentum=0.99",
 }
 WITHOUT = ("fedcc", "cc", "fedsimclr", "simsiam", "ccfc", "cfcl", "cpcfl", "fedavg")
 KEYS = ("cluster=serial", "precision=bf16-true")

@@ -1,0 +1,85 @@
+"""MoCo: a view is told from a queue of other samples' keys, which a slower network makes.
+
+He et al., "Momentum Contrast for Unsupervised Visual Representation Learning" (arXiv:1911.05722),
+with the head of Chen et al.'s MoCo v2 (arXiv:2003.04297) and lightly's loss and queue. Query and
+key network are averaged, with their running statistics; the queue never leaves its client.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, PositiveFloat, PositiveInt
+from torch import nn
+
+from coterie.contract import Entry, Role, Slots, StateRoles, Task, Tensors, load_tensors
+from coterie.gradcache import Terms, Views, gradient_cached, through
+from coterie.modules.lightly_parts import MoCoProjectionHead, NTXentLoss
+from coterie.modules.pretraining import ONLINE, Followed, FollowedConfig, Pretraining
+from coterie.precision import in_float32
+
+
+class MoCoConfig(FollowedConfig):
+    """Options of MoCo."""
+
+    temperature: PositiveFloat = 0.2
+    """τ; 0.07 in the first version."""
+    queue_size: PositiveInt = 4096
+    """Keys in a client's queue, K, random at first; 65,536 in the paper. A queue that is longer
+    than a client's data has each sample's own older keys among the negatives."""
+    hidden: PositiveInt = 2048
+    """Width of the projector's hidden layer."""
+    projection: PositiveInt = 128
+    """Width of the projector's output."""
+    projector_norm: Literal["none"] = "none"
+    """The projector has no BatchNorm."""
+    batch_size: Annotated[int, Field(ge=2)] = 256
+    """Samples a batch, n."""
+
+    def projector(self, width: int) -> nn.Module:
+        """Return lightly's head, of two layers."""
+        head: nn.Module = MoCoProjectionHead(width, self.hidden, self.projection)
+        return head
+
+
+class QueueContrast(Followed):
+    """The query network, as its target the key network, and the queue."""
+
+    config: MoCoConfig
+
+    def __init__(self, config: MoCoConfig, task: Task) -> None:
+        super().__init__(config, task)
+        self.criterion = NTXentLoss(config.temperature, (config.queue_size, config.projection))
+        queue = self.criterion.memory_bank
+        for name in ("bank", "bank_ptr"):  # lightly leaves them out of the state
+            queue.register_buffer(name, getattr(queue, name), persistent=True)
+        self.to(task.dtype)
+
+    @gradient_cached
+    def training_step(self, views: Views, batch_idx: int) -> Terms:
+        """−log exp(q·k₊/τ) / (exp(q·k₊/τ) + Σ_queue exp(q·k/τ)), eq. (1); then enqueue k₊."""
+        query, key = through(self.online, views[0]), through(self.target, views[1])
+        return self.logged({"loss": in_float32(self.criterion.forward)(query, key)})
+
+
+class MoCo(Pretraining["MoCo.Config", QueueContrast]):
+    """Contrasts a view with a queue of keys; both networks averaged. Clients keep their queue."""
+
+    roles = StateRoles(
+        *ONLINE,
+        Entry(pattern="target.*", role=Role.AVERAGE, slot="target"),
+        Entry(pattern="criterion.memory_bank.*", role=Role.KEEP),
+    )
+
+    class Config(MoCoConfig):
+        """MoCo's configuration."""
+
+    def build(self) -> QueueContrast:
+        """Return the networks, the queue and the loss."""
+        return QueueContrast(self._config, self._task)
+
+    def restore(self, module: QueueContrast, kept: Tensors) -> None:
+        """Load the client's queue; in its first task it is random."""
+        load_tensors(module, kept)
+
+    def keep(self, module: QueueContrast, slots: Slots) -> Tensors:
+        """Keep the queue."""
+        return self.roles.kept(module)
