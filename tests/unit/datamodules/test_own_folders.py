@@ -264,6 +264,7 @@ def test_measurements_are_no_labels(tmp_path):
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
+        (b"path,label\na.png,1\n,2\n", "column path, names no picture in row 1; give one"),
         (b"path,label,label\na.png,1,2\n", "has 2 columns of that name; give each its own"),
         (b"path;label\na.png;1,5\nb.png;2,0\nc.png;1,5\n", r"holds 1\.5, a fraction"),
     ],
