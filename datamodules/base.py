@@ -68,7 +68,6 @@ class DataSet(LightningDataModule, Generic[ConfigT]):
 
     Attributes:
         classes: Names of the classes, in the order of the labels; empty if the files hold them.
-        config: Config of the data set.
         batch_size: Samples a batch of the loaders, which a federated run does not use.
     """
 

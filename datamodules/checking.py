@@ -29,7 +29,6 @@ class Findings:
         modes: Number of pictures by mode.
         classes: Number of samples by class; "unknown" without label.
         clients: Number of samples by client.
-        bad: What cannot be read.
         tally: How many pictures are not square, or dark.
     """
 
@@ -62,9 +61,7 @@ class Report:
     """What a data set holds.
 
     Attributes:
-        halves: Findings by half.
         duplicates: Groups of samples with the same content, each (half, class, name).
-        files: The files written.
     """
 
     halves: dict[str, Findings]

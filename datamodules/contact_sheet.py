@@ -23,12 +23,6 @@ def write_contact_sheet(
 ) -> bool:
     """Draw up to ten pictures of each of up to twenty classes, evenly spread over the source.
 
-    Args:
-        source: Where they are from.
-        good: Its rows that can be read.
-        classes: The names of its classes.
-        path: The PNG to write.
-
     Returns:
         Whether there was anything to draw: vectors have no picture.
     """

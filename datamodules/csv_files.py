@@ -20,6 +20,8 @@ _BLOCK = 1 << 20
 _BOMS = ((codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
 _DELIMITERS = (",", ";", "\t", "|")
 _QUOTED = re.compile(r'"[^"]*"')
+_TOLD = re.compile(r'"?sep=(.)"?\1*')
+"""A first line by which Excel is told what parts the cells."""
 _DECIMAL_COMMA = re.compile(r"(?<![\d,])-?\d+,\d+(?![\d,])")
 _INDEX = re.compile(r"|Unnamed: \d+|__index_level_\d+__")
 """Names of the index that pandas writes along, in CSV and in parquet."""
@@ -32,14 +34,16 @@ class Dialect:
     """How a CSV file is written.
 
     Attributes:
-        encoding: "utf-8", "utf-16" or "cp1252".
+        encoding: "utf-8", "utf-16", that of one of its byte orders, or "cp1252".
         delimiter: What parts the cells.
         decimal: The decimal sign.
+        skipped: Lines before the header.
     """
 
     encoding: str = "utf-8"
     delimiter: str = ","
     decimal: str = "."
+    skipped: int = 0
 
 
 def is_csv(path: Path) -> bool:
@@ -61,10 +65,12 @@ def dialect_of(path: Path) -> Dialect:
     encoding = _encoding(path)
     with path.open("rb") as file:
         lines = file.read(_BLOCK).decode(encoding, "replace").splitlines()
-    head = _QUOTED.sub("", lines[0].lstrip("\ufeff") if lines else "")
-    delimiter = max(_DELIMITERS, key=head.count) if head else ","
+    head = lines[0].lstrip("\ufeff") if lines else ""
+    told = _TOLD.fullmatch(head)
+    head = _QUOTED.sub("", head)
+    delimiter = told[1] if told else max(_DELIMITERS, key=head.count) if head else ","
     comma = delimiter != "," and any(_DECIMAL_COMMA.search(line) for line in lines[1:100])
-    return Dialect(encoding, delimiter, "," if comma else ".")
+    return Dialect(encoding, delimiter, "," if comma else ".", skipped=1 if told else 0)
 
 
 def _encoding(path: Path) -> str:
@@ -74,6 +80,8 @@ def _encoding(path: Path) -> str:
         for mark, encoding in _BOMS:
             if start.startswith(mark):
                 return encoding
+        if start[:100].count(0) > len(start[:100]) // 3:  # every second byte of a western text
+            return "utf-16-be" if start[:1] == b"\0" else "utf-16-le"
         try:
             while start:
                 decoder.decode(start)
@@ -110,7 +118,7 @@ def _options(dialect: Dialect, text: Sequence[str], **convert: Any) -> tuple[Any
     if "null_values" in convert:
         convert["strings_can_be_null"] = True
     return (
-        pa_csv.ReadOptions(encoding=dialect.encoding),
+        pa_csv.ReadOptions(encoding=dialect.encoding, skip_rows=dialect.skipped),
         pa_csv.ParseOptions(delimiter=dialect.delimiter),
         pa_csv.ConvertOptions(column_types=types, decimal_point=dialect.decimal, **convert),
     )

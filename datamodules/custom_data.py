@@ -225,9 +225,7 @@ def _alike(values: Sequence[Any], name: str) -> list[Any]:
 def number_owners(values: Sequence[Any], name: str) -> tuple[Indices, tuple[str, ...]]:
     """Enumerate clients by the rank of their names.
 
-    Args:
-        values: Text or integers (n,).
-        name: Their name in errors.
+    `values` are text or integers (n,).
 
     Returns:
         int64 (n,) and the names of the clients.

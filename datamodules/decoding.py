@@ -45,7 +45,6 @@ class Levelled:
     """A picture with levels of its own, which go before those of the form.
 
     Attributes:
-        picture: The picture.
         levels: Its levels; None for what the file states.
     """
 
@@ -105,7 +104,6 @@ class UnreadablePictureError(DataError):
     """A picture that cannot be read.
 
     Attributes:
-        name: The picture.
         reason: What is wrong with it, such as "is empty (0 bytes)".
         told: Both, as a sentence goes.
         remedy: What to do about it.
@@ -259,8 +257,6 @@ def _decoded(content: bytes, name: str, pixel_format: PixelFormat) -> Decoded:
     image.seek(choose_frame(getattr(image, "n_frames", 1), pixel_format.frame, image.format))
     held = orientation(image) if pixel_format.exif else 1
     image.load()
-    if held == 1 and pixel_format.exif:
-        held = orientation(image)  # a PNG's may stand behind its pixels
     found = image.mode + (TRANSPARENT if "transparency" in image.info else "")
     decoded = (
         _deep(image, content, pixel_format, found)

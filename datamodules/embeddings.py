@@ -53,7 +53,6 @@ class Embedder:
 
     Attributes:
         encoder: In eval mode, on its device, with the attribute `features`.
-        device: That device.
         batch_size: Samples that pass the encoder at a time.
         shard_samples: Samples of a shard; batches do not cross shards.
         watch: Told of the number of samples done, after each batch and each shard that is there.

@@ -5,9 +5,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
+from pydantic import Field
 
+from coterie.config.explain import one_of
 from coterie.datamodules.base import Half
 from coterie.datamodules.custom_data import CustomData, PicturesConfig
 from coterie.datamodules.picture_search import PictureSearch, is_litter
@@ -20,9 +23,6 @@ _TEST = ("test", "testing", "val", "valid", "validation")
 """Names of folders that hold a half of a data set; of several test halves the first counts."""
 
 _logger = logging.getLogger(__name__)
-
-Folders = Mapping[str, Sequence[Path]]
-"""A name, as it is spelled, to the folders that have it."""
 
 
 class ImageFolder(CustomData[PicturesConfig]):
@@ -39,7 +39,7 @@ class ImageFolder(CustomData[PicturesConfig]):
         return open_pictures(paths, self.config)
 
 
-class ClassFolders(CustomData[PicturesConfig]):
+class ClassFolders(CustomData["ClassFolders.Config"]):
     """Pictures in a folder per class, as torchvision's ImageFolder reads them.
 
     Reads <path>/<class>/…; or, where `train` lies beside `test` or `val`, <path>/train/<class>/…
@@ -49,14 +49,17 @@ class ClassFolders(CustomData[PicturesConfig]):
     class Config(PicturesConfig):
         """Config of a folder per class."""
 
+        classes: Annotated[tuple[str, ...], Field(strict=False, min_length=1)] | None = None
+        """Folders to take, the others are left out, such as some of ImageNet's; by default all."""
+
     def has_test(self) -> bool:
         """Whether there are folders of both halves."""
         return "test" in self._halves
 
     def open_half(self, half: Half) -> Source:
         """Find the pictures of a half, class by class."""
-        classes = list(subfolders(self._folder("train"), "classes"))
-        found = subfolders(self._folder(half), "classes")
+        classes = list(self._classes("train"))
+        found = self._classes(half)
         new = [name for name in found if name not in classes]
         if new:
             raise DataError(
@@ -70,6 +73,19 @@ class ClassFolders(CustomData[PicturesConfig]):
         labels = np.repeat(list(pictures), [len(paths) for paths in pictures.values()])
         source = open_pictures([path for paths in pictures.values() for path in paths], self.config)
         return replace(source, labels=labels.astype(np.int64), classes=tuple(classes))
+
+    def _classes(self, half: Half) -> dict[str, list[Path]]:
+        """Return the folders of a half's classes, or of those that are wanted."""
+        found, wanted = subfolders(self._folder(half), "classes"), self.config.classes
+        if wanted is None:
+            return found
+        missing = [name for name in wanted if name not in found]
+        if missing and half == "train":
+            raise DataError(
+                f"data.classes=[{missing[0]}]: there is no such folder in {self._folder(half)}; "
+                f"it {one_of(missing[0], found)}"
+            )
+        return {name: folders for name, folders in found.items() if name in wanted}
 
     def _folder(self, half: Half) -> Path:
         return self._halves.get(half, self.path)

@@ -29,10 +29,8 @@ def eight_bits(
 ) -> tuple[NDArray[np.uint8], bool]:
     """Scale levels to 0..255, rounded.
 
-    Args:
-        values: Integers or decimal numbers of any shape.
-        bits: How many bits integers have.
-        levels: What becomes black and white; None for 0..2^bits - 1, of decimal numbers 0..1.
+    Integers have `bits` bits. Without `levels`, integers of 0..2^bits - 1 and decimal numbers
+    of 0..1 become black to white.
 
     Returns:
         uint8 of the same shape; and whether levels of 16 bits use 12 only, and so come out dark.

@@ -68,10 +68,7 @@ class IDXDataModule(DownloadedDataModule[DownloadConfigT]):
     def read_half(self, half: Half, classes: int, first: int = 0) -> tuple[Images, Labels]:
         """Read images (n, height, width) and labels in 0..classes - 1.
 
-        Args:
-            half: Which half.
-            classes: Number of classes.
-            first: The file's label of the first class.
+        `first` is the file's label of the first class.
 
         Raises:
             DataError: If a file is missing or corrupt, or images and labels do not fit.

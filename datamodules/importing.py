@@ -31,8 +31,6 @@ class Imported:
     """What an import found.
 
     Attributes:
-        samples: How many samples it wrote.
-        bad: The pictures that cannot be read.
         modes: Pillow's name of a picture's mode to the number of pictures that have it.
         shapes: The sizes (height, width) of pictures, or (features,) of vectors.
         tally: How many pictures are not square, or dark.

@@ -32,7 +32,6 @@ class Looked(NamedTuple):
 
     Attributes:
         row: Its row of the source.
-        name: What it is called.
         sample: A picture's bytes, an image uint8 (channels, height, width) or a vector float32
             (features,).
         shape: (height, width) of pictures and images, (features,) of vectors.

@@ -28,9 +28,12 @@ from coterie.errors import DataError
 
 _STATE, _SPLITS, _FEATURES = "state.json", "dataset_dict.json", "dataset_info.json"
 """Files of a folder that Hugging Face `datasets` saved."""
-_WHOLE = re.compile(r"-?(0|[1-9]\d*)(\.0*)?")
+_WHOLE = re.compile(r"-?(0|[1-9]\d*)(\.0*|,0)?")
 """A whole number without zeros in front."""
-_DECIMAL = re.compile(r"-?(0|[1-9]\d*)(\.\d*)?([eE][-+]?\d+)?")
+_DECIMAL = re.compile(r"-?(0|[1-9]\d*)([.,]\d*)?([eE][-+]?\d+)?")
+_GAPS = frozenset({"nan", "na", "n/a", "#n/a", "<na>", "null", "none"})
+"""What programs write for a missing number; a class of other texts may be called so."""
+_WORKBOOKS = (".xlsx", ".xls", ".xlsm", ".ods", ".numbers")
 _LONGEST = 1 << 24
 """Bytes of such a file that are read."""
 
@@ -120,7 +123,12 @@ class Manifest(CustomData["Manifest.Config"]):
                 f"data.path={path}: it cannot be read ({reason}); give a .csv or .parquet."
             ) from error
         for key, column in wanted.items():
-            if column is not None and columns.count(column) != 1:
+            if column is not None and columns.count(column) > 1:
+                raise DataError(
+                    f"data.{key}={column}: {path} has {columns.count(column)} columns of that "
+                    "name; give each its own."
+                )
+            if column is not None and column not in columns:
                 raise DataError(
                     f"data.{key}={column}: {path} has the columns {', '.join(columns)}; name one "
                     "of them."
@@ -166,11 +174,12 @@ def _as_numbers(values: list[Any]) -> list[Any]:
     Text stays text where one of them has zeros in front, which are a name's.
     """
     cells = [value.strip() if value else "" for value in values]
+    cells = ["" if cell.lower() in _GAPS else cell for cell in cells]
     given = [cell for cell in cells if cell]
-    if all(map(_WHOLE.fullmatch, given)):
-        return [int(cell.partition(".")[0]) if cell else None for cell in cells]
-    if all(map(_DECIMAL.fullmatch, given)):  # measurements, which no class is
-        return [float(cell) if cell else None for cell in cells]
+    if given and all(map(_WHOLE.fullmatch, given)):
+        return [int(re.split("[.,]", cell)[0]) if cell else None for cell in cells]
+    if given and all(map(_DECIMAL.fullmatch, given)):  # measurements, which no class is
+        return [float(cell.replace(",", ".")) if cell else None for cell in cells]
     return values
 
 
@@ -194,6 +203,8 @@ def _files(path: Path) -> tuple[Path, ...]:
         FileNotFoundError: If there are none.
         ValueError: If it is neither a file nor a folder of a known kind.
     """
+    if path.suffix.lower() in _WORKBOOKS:
+        raise ValueError("it is a workbook; save its sheet as CSV")
     if path.is_file():
         return (path,)
     if not path.exists():

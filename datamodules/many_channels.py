@@ -19,11 +19,6 @@ def is_tiff(content: bytes) -> bool:
 def read_tiff(content: bytes, frame: int | None, max_pixels: int) -> NDArray[np.generic]:
     """Decode a TIFF with tifffile.
 
-    Args:
-        content: The file.
-        frame: Which page to take of several.
-        max_pixels: How many pixels it may have.
-
     Returns:
         Numbers (height, width, channels), as they are stored.
 

@@ -57,11 +57,7 @@ class NodeLocal:
         return arrays
 
     def arrays(self) -> DataArrays:
-        """Refuse: node-local data cannot be gathered.
-
-        Raises:
-            DataError: Always.
-        """
+        """Refuse: node-local data cannot be gathered."""
         raise DataError(
             "data=node_local: the data stays with its clients, so there is nothing to show or to "
             "split here; use data=client_folders for data in one place."

@@ -297,11 +297,7 @@ def _eight_bits(array: NDArray[Any], levels: Levels | None) -> NDArray[np.uint8]
 
 
 def _check_range(array: NDArray[Any], name: str, levels: Levels | None) -> None:
-    """Look through images that are not of 8 bits, so that numbers out of range are told at once.
-
-    Raises:
-        DataError: If there are any.
-    """
+    """Look through images that are not of 8 bits, so that numbers out of range are told at once."""
     if array.ndim < 3 or array.dtype.kind not in "fiu" or array.dtype == np.uint8:
         return
     if levels is not None or not array.size:

@@ -51,7 +51,6 @@ class UnfitPictureError(ValueError):
 
     Attributes:
         what: What it is, to follow its name: "is of 3 frames".
-        remedy: What to do about it.
     """
 
     def __init__(self, what: str, remedy: str) -> None:
@@ -61,10 +60,6 @@ class UnfitPictureError(ValueError):
 
 def open_picture(content: bytes, *, max_pixels: int = MAX_PIXELS) -> Image.Image:
     """Open a picture without decoding it.
-
-    Args:
-        content: The file.
-        max_pixels: How many pixels it may have.
 
     Raises:
         DataError: If it is HEIC, and pillow-heif is not installed.
@@ -88,11 +83,7 @@ def open_picture(content: bytes, *, max_pixels: int = MAX_PIXELS) -> Image.Image
 
 
 def check_pixels(pixels: int, most: int) -> None:
-    """Refuse a picture that is too large.
-
-    Raises:
-        UnfitPictureError: If it is.
-    """
+    """Refuse a picture that is too large."""
     if pixels > most:
         raise UnfitPictureError(
             f"has {pixels / 1e6:,.0f} million pixels",
@@ -102,11 +93,6 @@ def check_pixels(pixels: int, most: int) -> None:
 
 def choose_frame(frames: int, frame: int | None, kind: str | None = None) -> int:
     """Return the number of the frame to take.
-
-    Args:
-        frames: How many there are.
-        frame: Which one is asked for, if any.
-        kind: The format.
 
     Raises:
         UnfitPictureError: If there are several and none is asked for, or too few.

@@ -47,11 +47,6 @@ def resize_images(images: NDArray[np.uint8], size: Size) -> NDArray[np.uint8]:
 def fit_images(images: NDArray[np.uint8], size: Size, fit: Fit) -> NDArray[np.uint8]:
     """Bring uint8 images (n, channels, height, width) to a size, as `resize_images` does.
 
-    Args:
-        images: Images of one size.
-        size: The new height and width in pixels.
-        fit: What happens if the shape differs.
-
     Returns:
         uint8 (n, channels, *size).
     """

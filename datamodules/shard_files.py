@@ -166,10 +166,6 @@ class ShardFiles:
     """A folder of shards, opened. Files are memory-mapped by the process that reads them.
 
     Shards at a URL are fetched one by one when a row of theirs is asked for, and kept on disk.
-
-    Attributes:
-        folder: The folder.
-        index: Its index.
     """
 
     folder: Path
@@ -198,7 +194,6 @@ class ShardFiles:
         return {"folder": self.folder, "index": self.index, "_open": {}}
 
     def __len__(self) -> int:
-        """How many samples there are."""
         return self._ends[-1]
 
     def pictures(self, rows: Indices) -> list[bytes]:

@@ -22,13 +22,7 @@ ItemT = TypeVar("ItemT")
 
 @dataclass(frozen=True)
 class FilePart:
-    """Some bytes of a file.
-
-    Attributes:
-        path: The file.
-        offset: Its first byte.
-        size: The number of bytes.
-    """
+    """Some bytes of a file."""
 
     path: Path
     offset: int
@@ -46,7 +40,6 @@ class Picked(Sequence[ItemT], Generic[ItemT]):
     """Some items of a sequence, each read when it is indexed.
 
     Attributes:
-        base: The sequence.
         rows: Which items, int64 (n,).
     """
 

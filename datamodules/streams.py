@@ -39,7 +39,6 @@ class SampleStream:
 
     Attributes:
         total: Number of samples; None if unknown before the end.
-        named: Whether samples have names.
         batches: Batches of exactly the requested size, except the last.
     """
 

@@ -104,11 +104,7 @@ class WebDataset(CustomData["WebDataset.Config"]):
 
 
 class _Headers:
-    """A tar file read in short pieces, because its headers may claim any length.
-
-    Args:
-        file: The open file.
-    """
+    """A tar file read in short pieces, because its headers may claim any length."""
 
     def __init__(self, file: Any) -> None:
         self._file, self.seek, self.tell = file, file.seek, file.tell

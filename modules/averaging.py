@@ -55,7 +55,6 @@ class Averaging(Method, Generic[ConfigT, ModuleT]):
     """A method of one stage. A subclass defines the module, its roles and the model to evaluate.
 
     Attributes:
-        stage: The stage's name.
         metrics: The scalars of `training_step` to report.
     """
 

@@ -83,13 +83,7 @@ class ContrastiveClustering(ViewPairs):
 def cc_terms(
     config: CCConfig, z: tuple[Tensor, Tensor], c: tuple[Tensor, Tensor]
 ) -> tuple[Tensor, Tensor]:
-    """Return the contrastive terms at instance and at cluster level, before the entropy.
-
-    Args:
-        config: The form and the temperatures.
-        z: Both views' projections (n, d1).
-        c: Both views' soft assignments (n, d2).
-    """
+    """Return the contrastive terms at instance and at cluster level, before the entropy."""
     tau_i, tau_c = config.instance_temperature, config.cluster_temperature
     if config.form == "cc_code":
         return nt_xent(*z, tau_i), nt_xent(c[0].T, c[1].T, tau_c)

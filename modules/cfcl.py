@@ -33,7 +33,7 @@ from coterie.contract import (
 )
 from coterie.contract.clusterer import Clusterer
 from coterie.errors import ConfigError
-from coterie.modules.cfcl_device import PULLED, RESERVE, Device, Sender, proximity
+from coterie.modules.cfcl_device import EDGES, PULLED, RESERVE, Device, Sender, proximity
 from coterie.modules.cfcl_model import Local, TripletModel
 from coterie.modules.cfcl_timeline import CFCLConfig, Event, check_exchange, timeline
 from coterie.peers.topology import (
@@ -49,12 +49,12 @@ from coterie.peers.topology import (
 MODEL, SETUP = "encoder", "setup"
 METRICS = {
     "train": frozenset(
-        {"loss", "triplet", "regulariser", "set_size", "steps", "time_step", "proximity"}
+        {"loss", "triplet", "regulariser", "set_size", "steps", "time_step", "proximity", *EDGES}
     ),
     "aggregate": frozenset({"time_step"}),
 }
 """By event. `set_size`: samples that a device trains on, including pulled ones; `steps`: those
-taken in the phase; `time_step`: the last one; `proximity`: see the option of that name."""
+taken in the phase; `time_step`: the last one; `proximity` and shares of it: see the option."""
 ROLES = StateRoles(
     Entry(pattern="encoder.*", role=Role.AVERAGE, slot=MODEL),
     Entry(pattern="augment.*", role=Role.RESET),
@@ -226,7 +226,7 @@ class CFCL(Method):
             return {}
         load_tensors(module, slots[MODEL])
         seed = derive_seed(client.seed, "proximity")
-        return {"proximity": proximity(self._config, client, module.encoder, received, seed)}
+        return proximity(self._config, client, module.encoder, received, seed)
 
     def _local(self, client: Client, device: Device, event: Event) -> Local:
         """Add samples to the device's own, embeddings to the loss."""

@@ -21,11 +21,13 @@ from coterie.modules.cfcl_model import TripletModel
 from coterie.modules.cfcl_timeline import CFCLConfig
 from coterie.networks.views import seeded_view
 from coterie.peers.choosing import draw, draw_uniformly, nearest_to_centroids
-from coterie.peers.clusters import mean_squared_radius, relative_distance
+from coterie.peers.clusters import mean_squared_radius, relative_distances
 from coterie.peers.embeddings_importance import embedding_importance
 from coterie.peers.samples_importance import sample_importance
 
 RESERVE, PULLED = ("reserve_samples", "reserve_embeddings"), ("samples", "embeddings")
+EDGES = {f"proximity/{edge:g}": edge for edge in (1.0, 1.5, 2.0)}
+"""Metrics that are the share of pulled items within a relative distance."""
 """The keys of messages: samples in explicit exchange, embeddings in implicit exchange."""
 
 PeerMessages = dict[int, Tensors]
@@ -121,7 +123,6 @@ class Sender:
     """One device as a transmitter, in one event.
 
     Attributes:
-        config: The options of the exchange.
         client: The device's data, its seed for this event, and `embed`.
         device: The device's state; changed in place.
         neighbours: The receivers.
@@ -277,8 +278,8 @@ class Sender:
 
 def proximity(
     config: CFCLConfig, client: Client, encoder: nn.Module, received: Tensor, seed: int
-) -> float:
-    """How near received items are to a device's own clusters, figure 7; see `relative_distance`.
+) -> dict[str, float]:
+    """How near received items are to a device's own clusters, figure 7; see `relative_distances`.
 
     Args:
         config: The options of the exchange.
@@ -286,9 +287,14 @@ def proximity(
         encoder: That of the last global model, which embeddings were sent by.
         received: Samples or embeddings, at least one.
         seed: Of the k-means.
+
+    Returns:
+        `proximity`, the mean, and the shares of items that are not beyond `EDGES`.
     """
     own = client.embed(encoder, client.data.take())
     count = min(config.clusters, len(own))
     centroids = kmeans(own, count, seed=seed, restarts=config.restarts).centroids
     points = received if config.sends_embeddings else client.embed(encoder, received)
-    return relative_distance(points, own, centroids)
+    found = relative_distances(points, own, centroids).double()
+    shares = {name: float((found <= edge).double().mean()) for name, edge in EDGES.items()}
+    return {"proximity": float(found.mean()), **shares}

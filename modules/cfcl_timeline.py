@@ -125,11 +125,7 @@ class CFCLConfig(MethodConfig):
 
 
 def check_exchange(config: CFCLConfig) -> None:
-    """Refuse options of the exchange that would have no effect.
-
-    Raises:
-        ConfigError: If there is one.
-    """
+    """Refuse options of the exchange that would have no effect."""
     if config.exchange == "explicit" and config.medium == "embeddings":
         raise ConfigError(
             "method.medium=embeddings: exchange=explicit sends samples; use exchange=implicit, or "

@@ -49,10 +49,6 @@ class ClassificationConfig(AveragingConfig):
 class Classification(ClientModule):
     """An encoder, a head of one logit per class, and the cross-entropy of a view of each sample.
 
-    Args:
-        config: Head and optimiser.
-        task: Shapes, encoder and augmentation.
-
     Raises:
         ConfigError: If the data has fewer than two classes.
     """

@@ -21,12 +21,6 @@ class ClientModule(LightningModule):
 
     Attributes:
         representation: The name of the encoder among its parts.
-        config: The options.
-
-    Args:
-        config: The options.
-        task: Shapes, encoder and augmentation.
-        more: Further arguments of the subclass.
     """
 
     representation: ClassVar[str] = "online.encoder"

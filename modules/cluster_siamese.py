@@ -94,8 +94,6 @@ class ClusterSiamese(ViewPairs):
     """The local network w^l, the frozen global one w^g, and the loss of one stage.
 
     Args:
-        config: Sizes, λ, optimiser.
-        task: Shapes, encoder and augmentation.
         stage: The stage, which says what term is added to the model-contrastive one.
         pairs: The pairs of a cluster's samples that count, in stage "clusters".
     """

@@ -15,10 +15,11 @@ clusters depend on the split, to the bit.
    "UMAP: Uniform Manifold Approximation and Projection for Dimension Reduction" (2018), and its
    normalised cut, as in Ng et al., "On Spectral Clustering: Analysis and an algorithm" (2001). The
    start counts whose clusters are most alike in size. k-means with k centroids among its
-   prototypes gives a second partition of them.
-4. `labels`: a ridge regression of each partition on products of pairs of features. The partition
-   counts whose regression tells its clusters apart by the wider margin.
-5. `own_labels`, where k-means' counts: a linear classifier, fitted again to its own labels.
+   prototypes gives other partitions of them.
+4. `labels`: a ridge regression of the cut and of the best of k-means on products of pairs of
+   features. What counts is whose regression tells its clusters apart by the wider margin.
+5. `own_labels`, where k-means does: linear classifiers from several of its ends, fitted again to
+   their own labels, of which one is chosen after some rounds.
 
 Of photographs, representations are those of `networks.mirrored`, and what a mirror changes takes
 the place of the warps.
@@ -34,9 +35,10 @@ import torch
 from jaxtyping import Int32
 from pydantic import Field, PositiveInt
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 from coterie.clustering.exact_kmeans import ClusterSums, grown, moved
-from coterie.clustering.lattice import off_lattice, on_lattice, sums_of_starts
+from coterie.clustering.lattice import nearest, off_lattice, on_lattice, sums_of_starts
 from coterie.clustering.prototypes import (
     PrototypeClusters,
     check_enough,
@@ -49,7 +51,6 @@ from coterie.contract import (
     Client,
     Outcome,
     Phase,
-    Schedule,
     ServerState,
     Slots,
     Task,
@@ -72,6 +73,7 @@ from coterie.modules.exact_sums import (
     cluster_bounds,
     discriminant,
     draws,
+    growth,
     moments_of,
     once,
     project_in,
@@ -82,25 +84,24 @@ from coterie.modules.noisy_prototypes import PROTOTYPES, WARPED, NoisyPrototypes
 from coterie.modules.own_labels import (
     COUNTS,
     OWN,
+    OWN_SUMS,
     SCALES,
+    STARTS,
     TARGETS,
     WEIGHTS,
-    no_sums,
     own_sums,
     refitted,
     started,
     sum_bounds,
 )
-from coterie.modules.two_partitions import MEMBERS, compared, label_sums, members_of
+from coterie.modules.two_partitions import MEMBERS, compared, label_sums
 from coterie.modules.views import WIDE, OnViews
 from coterie.networks.prototypes import LatticeProjection, Prototypes, directions
 from coterie.networks.quadratic import QuadraticClassifier, largest_value
 from coterie.networks.warps import WarpSizes
 
 LABELS, CLASSIFIER = "labels", "classifier"
-MEANS, SETTLED = "means", "settled"
-OWN_LABELS, OWN_SUMS = "own_labels", "own_sums"
-_ITERATIONS = (3, 2, 2, 6)
+MEANS, SETTLED, OWN_LABELS = "means", "settled", "own_labels"
 _AGREEMENT = 0.9
 """Share of the samples whose prototypes the classifier must give their own cluster. Where quadrics
 cannot follow the clusters, it gives fewer, and the prototypes decide alone."""
@@ -108,7 +109,7 @@ _MESSAGES = {
     MOMENTS: ((), MOMENTS),
     PROTOTYPES: ((PROJECTION, WIDE, CENTROIDS), SUMS),
     LABELS: ((PROJECTION, WIDE, PROTOTYPES, MEANS), LABELS),
-    OWN_LABELS: ((PROJECTION, WIDE, PROTOTYPES, OWN), OWN_SUMS),
+    OWN_LABELS: ((PROJECTION, WIDE, PROTOTYPES, MEANS, OWN), OWN_SUMS),
 }
 """Of each phase what goes down besides the encoder, and what comes up."""
 
@@ -235,10 +236,10 @@ class Concord(OnViews):
         state = self._kept_points(client, slots)
         points = state[POINTS]
         if phase.name == LABELS:
-            labels = label_sums(points, slots[PROTOTYPES], slots[MEANS][MEMBERS])
+            labels = label_sums(points, slots[PROTOTYPES], slots[MEANS][MEMBERS][0])
             return Outcome(up={LABELS: once(labels)}, state=state)
         if phase.name == OWN_LABELS:
-            first = members_of(points, slots[PROTOTYPES], slots[PROTOTYPES][MEMBERS])
+            first = slots[MEANS][MEMBERS][:, nearest(points, slots[PROTOTYPES]["points"])]
             own = own_sums(state[WIDE], first, slots[OWN])
             return Outcome(up={OWN_SUMS: once(own)}, state=state)
         starts = slots[CENTROIDS]
@@ -262,8 +263,10 @@ class Concord(OnViews):
         if phase.name == LABELS:
             return self._labelled(server, phase, summed(means[LABELS]))
         if phase.name == OWN_LABELS:
-            own = refitted(summed(means[OWN_SUMS]), server.slots[OWN][SCALES])
-            return server.advance(phase, {OWN: own})
+            rounds = phase.round - self._schedule.rounds - 2
+            scales = server.slots[OWN][SCALES]
+            own = refitted(summed(means[OWN_SUMS]), scales, rounds, self._config.refits)
+            return server.advance(phase, own)
         starts = {start: ClusterSums(sums) for start, sums in summed(means[SUMS]).items()}
         if self._schedule.at(phase.round) is None:
             return self._clustered(server, phase, starts)
@@ -289,7 +292,7 @@ class Concord(OnViews):
         if LABELS in sums:
             return {LABELS: sums[LABELS][TARGETS][0]}
         if OWN_SUMS in sums:
-            return {OWN_SUMS: sums[OWN_SUMS][COUNTS]}
+            return {OWN_SUMS: sums[OWN_SUMS][COUNTS].flatten()}
         return {SUMS: torch.cat([s[:, -1] for s in sums[SUMS].values()])} if SUMS in sums else {}
 
     def model_for(self, server: ServerState, client: int | None) -> Clusterer:
@@ -297,7 +300,7 @@ class Concord(OnViews):
         model = super().model_for(server, client)
         if OWN in server.slots and bool(server.slots[OWN][WEIGHTS].any()):
             project_in(model, server, WIDE)
-            weights = server.slots[OWN][WEIGHTS]
+            weights = server.slots[OWN][WEIGHTS][0]
             model.head = QuadraticClassifier(weights, len(weights) - 1)
             return model
         project_in(model, server)
@@ -343,9 +346,10 @@ class Concord(OnViews):
         cuts = [self._cut(server, first, self._clusters)]
         number = cuts[0].tensors[MEMBERS].shape[1]
         found = max([*cuts, *(self._cut(server, sums, number) for sums in others)], key=evenness)
-        points, seed = found.tensors["points"], derive_seed(server.whole("seed"), "means")
-        by_means = grouped_by_means(points, found.tensors["counts"], number, seed)
-        labels = label_sums(points[:0], found.tensors, by_means)
+        points, counts = found.tensors["points"], found.tensors["counts"]
+        seed = derive_seed(server.whole("seed"), "means")
+        by_means = grouped_by_means(points, counts, number, seed=seed, most=STARTS)
+        labels = label_sums(points[:0], found.tensors, by_means[0])
         slots = {PROTOTYPES: found.tensors, MEANS: {MEMBERS: by_means}, LABELS: labels}
         return server.advance(phase, slots, {"eigenvalues": [*found.eigenvalues]})
 
@@ -369,26 +373,18 @@ class Concord(OnViews):
         Quadrics count if they agree with the prototypes that their labels come from.
         """
         prototypes, by_means = server.slots[PROTOTYPES], server.slots[MEANS][MEMBERS]
-        found = compared(sums, prototypes, by_means)
+        found = compared(sums, prototypes, by_means[0])
         metadata: dict[str, Json] = {"margins": [found.of_cut, found.of_means]}
         if found.of_means > found.of_cut:
             width = server.slots[WIDE]["directions"].shape[1]
-            slots: Slots = {
-                PROTOTYPES: {**prototypes, MEMBERS: by_means},
-                OWN: started(prototypes["counts"] @ by_means, width),
-                OWN_SUMS: no_sums(width, by_means.shape[1]),
-            }
-            return server.advance(phase, slots, metadata)
+            members = one_hot(by_means, prototypes[MEMBERS].shape[1]).double()
+            own = started(prototypes["counts"] @ members, width)
+            clusters = {**prototypes, MEMBERS: members[0]}
+            return server.advance(phase, {PROTOTYPES: clusters, **own}, metadata)
         slots = {CLASSIFIER: {WEIGHTS: found.weights}} if found.agreement >= _AGREEMENT else {}
         return server.advance(
             phase, slots, {**metadata, "agreement": found.agreement, SETTLED: True}
         )
-
-
-def growth(prototypes: int) -> Schedule[int]:
-    """Numbers of centroids, each with its iterations: k-means starts with an eighth of them."""
-    sizes = [max(1, prototypes // part) for part in (8, 4, 2, 1)]
-    return Schedule(tuple(zip(sizes, _ITERATIONS, strict=True)))
 
 
 def _with_centroids(

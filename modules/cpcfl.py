@@ -94,11 +94,7 @@ class CPCFLConfig(ClassificationConfig):
 
 
 def check_pool(config: CPCFLConfig, clients: int) -> None:
-    """Refuse options that do not fit each other or the number of clients.
-
-    Raises:
-        ConfigError: If an option does not fit.
-    """
+    """Refuse options that do not fit each other or the number of clients."""
     models = config.clusters
     if config.shared_encoder and config.initial != "common":
         raise ConfigError(

@@ -21,6 +21,7 @@ from coterie.config.method import MethodConfig
 from coterie.contract import (
     Bounds,
     Client,
+    Schedule,
     ServerState,
     Slots,
     Tensors,
@@ -36,6 +37,7 @@ from coterie.networks.warps import Warp
 MOMENTS, SUMS = "moments", "sums"
 COUNT, TOTAL, PRODUCTS = "count", "total", "products"
 PROJECTION, POINTS = "projection", "points"
+_ITERATIONS = (3, 2, 2, 6)
 _ROWS = 2048
 """Samples that are warped at a time."""
 
@@ -183,3 +185,9 @@ def draws(server: ServerState, *purpose: str | int) -> np.random.Generator:
 def moments_of(sums: Tensors) -> Moments:
     """Return the moments that clients' sums give."""
     return Moments.of(sums[COUNT], sums[TOTAL], sums[PRODUCTS])
+
+
+def growth(prototypes: int) -> Schedule[int]:
+    """Numbers of centroids, each with its iterations: k-means starts with an eighth of them."""
+    sizes = [max(1, prototypes // part) for part in (8, 4, 2, 1)]
+    return Schedule(tuple(zip(sizes, _ITERATIONS, strict=True)))

@@ -60,11 +60,7 @@ class FixedEncoder(LightningModule):
 
 
 class OnEncoder(Method):
-    """A method that looks at representations and trains nothing.
-
-    Args:
-        task: Shapes and encoder.
-    """
+    """A method that looks at representations and trains nothing."""
 
     def __init__(self, task: Task) -> None:
         self._task = task

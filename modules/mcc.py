@@ -83,8 +83,6 @@ class MomentumContrast(ViewPairs):
     """The online and the target network of one client, and the loss of one stage.
 
     Args:
-        config: Temperatures, momentum, optimiser.
-        task: Shapes, encoder and augmentation.
         stage: The stage, which says what terms of eq. (6) are optimised.
     """
 

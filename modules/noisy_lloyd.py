@@ -34,8 +34,6 @@ class NoisyLloyd:
 
     Args:
         clip: The ball's radius.
-        clusters: Number of clusters k.
-        features: Width d of a representation.
         restarts: Starts, of which there can only be one.
 
     Raises:

@@ -65,9 +65,7 @@ class NoisyPrototypes:
 
     Args:
         clip: The ball's radius.
-        features: Width of a representation.
         clusters: Number of clusters; None for what the graph's spectrum tells.
-        prototypes: Number of centroids.
         components: Directions to project on; fewer where there are fewer features.
         neighbours: Neighbours of a prototype in the graph.
         warps: Pairs of warps, of which the directions keep off.

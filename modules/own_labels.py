@@ -4,56 +4,72 @@ As TURTLE (Gadetsky et al., ICML 2024), it looks for the labels that a linear cl
 representations learns best, here by alternating: a sample's label is the classifier's, and the
 classifier is the ridge regression on these labels in which all clusters weigh alike. Each round
 needs sums over samples only.
-"""
 
-from collections.abc import Mapping
+It ends at other labels from other first ones. So several starts go side by side for some rounds,
+and the one goes on whose regression explains most of its labels.
+"""
 
 import torch
 from jaxtyping import Float64, Int, Int64
 from torch import Tensor
 
-from coterie.contract import Bounds, Tensors
+from coterie.contract import Bounds, Slots, Tensors
 from coterie.modules.exact_sums import PRODUCTS
-from coterie.networks.quadratic import QuadraticClassifier, fit_sums, fitted, largest_value
+from coterie.networks.quadratic import FINE, QuadraticClassifier, fit_sums, fitted, largest_value
 
-OWN = "own"
+OWN, OWN_SUMS = "own", "own_sums"
 WEIGHTS, SCALES, COUNTS, TARGETS = "weights", "scales", "counts", "targets"
+STARTS = 5
+"""Starts that go side by side, at most."""
+TOGETHER = 6
+"""Rounds that they do."""
 _RIDGE = 0.05
 """Added to the features' mean products, as a share of their mean diagonal entry."""
 _LARGEST = 16.0
 """Largest weight of a sample, as a root: clusters below 1/256 of their share weigh less."""
 
 
-def started(counts: Float64[Tensor, "k"], width: int) -> dict[str, Tensor]:
-    """Return what goes down before there is a classifier: roots of samples' weights.
+def started(counts: Float64[Tensor, "s k"], width: int) -> Slots:
+    """Return what goes down before there is a classifier, and the shapes of the sums, zero.
 
     Args:
-        counts: Samples of each cluster.
+        counts: Samples of each cluster, for each start.
         width: Number of features.
     """
-    nothing = torch.zeros(1 + width, len(counts), dtype=torch.int64)
-    return {WEIGHTS: nothing, SCALES: _scales(counts)}
+    nothing = torch.zeros(len(counts), 1 + width, counts.shape[1], dtype=torch.int64)
+    return _slots({WEIGHTS: nothing, SCALES: _scales(counts)})
 
 
-def no_sums(width: int, clusters: int) -> dict[str, Tensor]:
-    """Return the shapes of the sums, zero."""
-    size = 1 + width
+def _slots(classifiers: dict[str, Tensor]) -> Slots:
+    """Return the classifiers with the shapes of their sums."""
+    starts, size, clusters = classifiers[WEIGHTS].shape
     shapes = {PRODUCTS: (size * (size + 1) // 2,), TARGETS: (size, clusters), COUNTS: (clusters,)}
-    return {name: torch.zeros(shape, dtype=torch.float64) for name, shape in shapes.items()}
+    sums = {name: torch.zeros(starts, *of, dtype=torch.float64) for name, of in shapes.items()}
+    return {OWN: classifiers, OWN_SUMS: sums}
 
 
 def own_sums(
-    points: Int[Tensor, "n c"], first: Int64[Tensor, "n"], classifier: Tensors
+    points: Int[Tensor, "n c"], first: Int64[Tensor, "s n"], classifiers: Tensors
 ) -> dict[str, Tensor]:
-    """Return sums over samples with the labels that the classifier gives them.
+    """Return each start's sums over samples, with the labels that its classifier gives them.
 
     Args:
         points: Unit vectors, on the lattice.
-        first: Labels while the classifier knows nothing.
-        classifier: Of `started` or `refitted`.
+        first: Labels while the classifiers know nothing.
+        classifiers: Of `started` or `refitted`.
     """
-    weights, scales = classifier[WEIGHTS], classifier[SCALES]
-    labels = first
+    pairs = zip(first, classifiers[WEIGHTS], classifiers[SCALES], strict=False)
+    each = [_sums(points, *pair) for pair in pairs]
+    return {name: torch.stack([sums[name] for sums in each]) for name in each[0]}
+
+
+def _sums(
+    points: Int[Tensor, "n c"],
+    labels: Int64[Tensor, "n"],
+    weights: Int64[Tensor, "q k"],
+    scales: Float64[Tensor, "k"],
+) -> dict[str, Tensor]:
+    """Return one start's sums."""
     if bool(weights.any()):
         model = QuadraticClassifier(weights, points.shape[1])
         labels = torch.cat(
@@ -74,12 +90,28 @@ def sum_bounds(width: int, scales: Float64[Tensor, "k"]) -> dict[str, Bounds]:
     }
 
 
-def refitted(sums: Tensors, scales: Float64[Tensor, "k"]) -> Mapping[str, Tensor]:
-    """Return the next classifier, and samples' weights by these clusters' sizes."""
-    weights = fitted(sums[PRODUCTS], sums[TARGETS] * scales, _RIDGE)
-    return {WEIGHTS: weights, SCALES: _scales(sums[COUNTS])}
+def refitted(sums: Tensors, scales: Float64[Tensor, "s k"], rounds: int, refits: int) -> Slots:
+    """Return the next classifiers, samples' weights by these clusters' sizes, and room for sums.
+
+    Args:
+        sums: Over all samples.
+        scales: The weights with which they were taken.
+        rounds: The number of this fit, from 1.
+        refits: Fits in all.
+    """
+    targets = sums[TARGETS] * scales[:, None]
+    fits = [
+        fitted(products, of, _RIDGE) for products, of in zip(sums[PRODUCTS], targets, strict=True)
+    ]
+    found = {WEIGHTS: torch.stack(fits), SCALES: _scales(sums[COUNTS])}
+    if rounds == min(TOGETHER, refits):
+        explained = (targets * found[WEIGHTS].double() / FINE).sum(dim=(1, 2))
+        best = int(explained.argmax())
+        found = {name: value[best : best + 1] for name, value in found.items()}
+    return _slots(found)
 
 
-def _scales(counts: Float64[Tensor, "k"]) -> Float64[Tensor, "k"]:
+def _scales(counts: Float64[Tensor, "s k"]) -> Float64[Tensor, "s k"]:
     """Roots of the weights with which clusters weigh alike, 1 in the mean over samples."""
-    return (counts.sum() / (len(counts) * counts.clamp_min(1))).sqrt().clamp_max(_LARGEST)
+    share = counts.sum(dim=1, keepdim=True) / counts.shape[1]
+    return (share / counts.clamp_min(1)).sqrt().clamp_max(_LARGEST)

@@ -106,7 +106,6 @@ class Branch(nn.Module):
     """An encoder and a projector on top of it.
 
     Args:
-        task: Shapes and encoder.
         config: Builds the projector.
     """
 

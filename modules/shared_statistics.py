@@ -53,8 +53,6 @@ class SharedViews(TwoViews):
     """An online network that measures its projections of two views, or is trained on them.
 
     Args:
-        config: Widths and optimiser.
-        task: Shapes, encoder and augmentation.
         shapes: The shape of each statistic by name.
     """
 

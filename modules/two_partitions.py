@@ -9,8 +9,9 @@ largest and its second value.
 
 from dataclasses import dataclass
 
-from jaxtyping import Float64, Int, Int64
+from jaxtyping import Int, Int64
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 from coterie.clustering.lattice import nearest
 from coterie.clustering.prototypes import margin
@@ -39,31 +40,24 @@ class Comparison:
     agreement: float
 
 
-def members_of(
-    points: Int[Tensor, "n c"], prototypes: Tensors, members: Float64[Tensor, "m k"]
-) -> Int64[Tensor, "n"]:
-    """Each sample's label: the cluster of its nearest prototype."""
-    return members.argmax(dim=1)[nearest(points, prototypes["points"])]
-
-
 def label_sums(
-    points: Int[Tensor, "n c"], prototypes: Tensors, by_means: Float64[Tensor, "m k"]
+    points: Int[Tensor, "n c"], prototypes: Tensors, by_means: Int64[Tensor, "m"]
 ) -> dict[str, Tensor]:
     """Return sums for the classifiers of the cut's labels and of those by k-means."""
     near = nearest(points, prototypes["points"])
-    labels = [each.argmax(dim=1)[near] for each in (prototypes[MEMBERS], by_means)]
+    labels = [each[near] for each in (prototypes[MEMBERS].argmax(dim=1), by_means)]
     leading = products_of(points.shape[1], int(prototypes["counts"].sum()))
-    sums = fit_sums(points, labels, by_means.shape[1], leading)
+    sums = fit_sums(points, labels, prototypes[MEMBERS].shape[1], leading)
     return dict(zip((PRODUCTS, TARGETS), sums, strict=True))
 
 
-def compared(sums: Tensors, prototypes: Tensors, by_means: Float64[Tensor, "m k"]) -> Comparison:
+def compared(sums: Tensors, prototypes: Tensors, by_means: Int64[Tensor, "m"]) -> Comparison:
     """Fit quadrics to both partitions' labels, and look at their values for the prototypes.
 
     Args:
         sums: Of `label_sums`, over all samples.
         prototypes: With the cut's clusters.
-        by_means: The prototypes' clusters by k-means, one-hot.
+        by_means: The prototypes' clusters by k-means.
     """
     points, counts, members = (prototypes[name] for name in ("points", "counts", MEMBERS))
     weights = fitted(sums[PRODUCTS], sums[TARGETS])
@@ -72,7 +66,7 @@ def compared(sums: Tensors, prototypes: Tensors, by_means: Float64[Tensor, "m k"
     same = of_cut.argmax(dim=1) == members.argmax(dim=1)
     return Comparison(
         of_cut=margin(of_cut, members, counts),
-        of_means=margin(of_means, by_means, counts),
+        of_means=margin(of_means, one_hot(by_means, members.shape[1]).double(), counts),
         weights=weights[:, : members.shape[1]].contiguous(),
         agreement=float(counts[same].sum() / counts.sum()),
     )

@@ -37,7 +37,6 @@ class OnViews(OnExactSums):
     """A method that learns from exact sums over features of samples and of their views.
 
     Args:
-        task: Shapes and encoder.
         sizes: Of the warps of images.
     """
 

@@ -32,11 +32,7 @@ class AuditConfig(Component):
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Audit the run that the arguments name.
-
-    Returns:
-        The exit code: 0 done; 1 failed; 2 arguments, run or data refused.
-    """
+    """Audit the run that the arguments name."""
     return run_command(_audit, arguments, _help)
 
 

@@ -41,11 +41,7 @@ class CheckConfig(Component):
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Check the data set that the arguments name.
-
-    Returns:
-        The exit code: 0 all can be read; 1 something cannot; 2 arguments or data refused.
-    """
+    """Check the data set that the arguments name."""
     return run_command(
         _check,
         arguments,

@@ -29,11 +29,7 @@ class CiteConfig(Component):
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the BibTeX of what the arguments name.
-
-    Returns:
-        The exit code: 0 done; 2 arguments refused.
-    """
+    """Print the BibTeX of what the arguments name."""
     return run_command(_cite, arguments, _help)
 
 

@@ -4,15 +4,8 @@ from collections.abc import Sequence
 
 from coterie.commands.help_text import command_help
 from coterie.commands.program import run_command, run_program
-from coterie.studies.plan import CompareConfig, read_comparison, variant_configs
+from coterie.studies.plan import EXIT_CODES, CompareConfig, read_comparison, variant_configs
 
-_EXIT_CODES = {
-    "0": "all runs completed",
-    "1": "a run failed",
-    "2": "the arguments were refused",
-    "3": "all runs completed, but clients were dropped",
-    "130": "interrupted; the runs under way stopped after a checkpoint",
-}
 _ABOUT = (
     "Runs experiments over seeds, each run like coterie train, and writes a table (mean ± "
     "standard deviation over the seeds: table.md, table.csv, on W&B with tracking=wandb) and "
@@ -25,12 +18,7 @@ _ABOUT = (
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the comparison that the arguments ask for.
-
-    Returns:
-        The exit code: 0 all runs completed; 1 one failed; 2 arguments refused; 3 all completed, but
-        clients were dropped; 130 interrupted, the runs under way after a checkpoint.
-    """
+    """Run the comparison that the arguments ask for."""
     return run_command(_compare, arguments, _help)
 
 
@@ -40,7 +28,7 @@ def _help(*arguments: str) -> str:
         "usage: coterie compare experiments=[NAME,...] [seeds=[0,1,2]]\n"
         "         [[NAME:]KEY=VALUE[,VALUE ...] ...]",
         CompareConfig,
-        _EXIT_CODES,
+        EXIT_CODES,
     )
 
 

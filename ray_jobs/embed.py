@@ -48,11 +48,7 @@ class EmbedConfig(Component):
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Embed what the arguments name.
-
-    Returns:
-        The exit code: 0 done; 1 failed; 2 arguments or data refused; 130 interrupted.
-    """
+    """Embed what the arguments name."""
     return run_command(_embed, arguments, lambda *_: command_help(_ABOUT, _USAGE, EmbedConfig))
 
 

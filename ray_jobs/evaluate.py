@@ -38,11 +38,7 @@ class EvaluateConfig(Component):
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Evaluate what the arguments ask for.
-
-    Returns:
-        The exit code: 0 done; 1 failed; 2 arguments, checkpoint or data refused; 130 interrupted.
-    """
+    """Evaluate what the arguments ask for."""
     return run_command(_evaluate, arguments, _help)
 
 

@@ -29,11 +29,7 @@ class ExportConfig(Component):
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Export the model that the arguments name.
-
-    Returns:
-        The exit code: 0 done; 1 failed; 2 arguments or model refused.
-    """
+    """Export the model that the arguments name."""
     return run_command(_export, arguments, _help)
 
 

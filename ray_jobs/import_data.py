@@ -39,11 +39,7 @@ class ImportConfig(Component):
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Import what the arguments name.
-
-    Returns:
-        The exit code: 0 done; 2 arguments or data refused.
-    """
+    """Import what the arguments name."""
     return run_command(
         _import,
         arguments,

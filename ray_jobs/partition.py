@@ -21,11 +21,7 @@ For the experiments and keys see coterie train --help.
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Show and write the split that the arguments ask for.
-
-    Returns:
-        The exit code: 0 done; 1 failed; 2 config or data refused.
-    """
+    """Show and write the split that the arguments ask for."""
     return run_command(_partition, arguments, lambda *_: _HELP)
 
 

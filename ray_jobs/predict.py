@@ -77,11 +77,7 @@ class PredictConfig(Component):
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Predict what the arguments ask for.
-
-    Returns:
-        The exit code: 0 done; 1 failed; 2 arguments, model or samples refused; 130 interrupted.
-    """
+    """Predict what the arguments ask for."""
     return run_command(_predict, arguments, _help)
 
 

@@ -21,11 +21,7 @@ coterie train --help.
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Train the encoder that the arguments ask for.
-
-    Returns:
-        The exit code, as in `coterie train`.
-    """
+    """Train the encoder that the arguments ask for."""
     return run_command(_pretrain, arguments, lambda *_: _HELP)
 
 

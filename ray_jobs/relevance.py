@@ -39,11 +39,7 @@ class RelevanceConfig(Component):
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the relevance that the arguments ask for.
-
-    Returns:
-        The exit code: 0 done; 2 arguments or data refused.
-    """
+    """Print the relevance that the arguments ask for."""
     return run_command(_relevance, arguments, lambda *_: _HELP)
 
 

@@ -29,11 +29,7 @@ class ReportConfig(Component):
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Write the page of the run that the arguments name.
-
-    Returns:
-        The exit code: 0 done; 1 it cannot be written; 2 arguments refused.
-    """
+    """Write the page of the run that the arguments name."""
     return run_command(_report, arguments, _help)
 
 

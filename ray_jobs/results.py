@@ -24,11 +24,7 @@ class ResultsConfig(Component):
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Write the pages.
-
-    Returns:
-        The exit code: 0 done; 1 they cannot be written; 2 arguments or data refused.
-    """
+    """Write the pages."""
     return run_command(_results, arguments, _help)
 
 

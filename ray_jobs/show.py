@@ -35,11 +35,7 @@ class ShowConfig(Component):
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Write the page of the run that the arguments name.
-
-    Returns:
-        The exit code: 0 done; 1 it cannot be written; 2 arguments, run or data refused.
-    """
+    """Write the page of the run that the arguments name."""
     return run_command(_show, arguments, _help)
 
 

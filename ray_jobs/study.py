@@ -7,16 +7,10 @@ from coterie.commands.help_text import command_help
 from coterie.commands.program import run_command, run_program
 from coterie.config.loading import load_component
 from coterie.studies.paper_plan import StudyConfig, read_study_plan
+from coterie.studies.plan import EXIT_CODES
 from coterie.studies.study_list import study_list
 from coterie.tracking.terminal import Terminal
 
-_EXIT_CODES = {
-    "0": "all runs completed",
-    "1": "a run failed",
-    "2": "the arguments were refused",
-    "3": "all runs completed, but clients were dropped",
-    "130": "interrupted; the runs under way stopped after a checkpoint",
-}
 _ABOUT = (
     "Runs a table or figure of a paper, of configs/study, as a comparison. Without study= it lists "
     "them. Completed runs are kept: the same command goes on where it was stopped. Every run's "
@@ -27,12 +21,7 @@ _ABOUT = (
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the study that the arguments ask for, or list all.
-
-    Returns:
-        The exit code: 0 all runs completed; 1 one failed; 2 arguments refused; 3 all completed, but
-        clients were dropped; 130 interrupted, the runs under way after a checkpoint.
-    """
+    """Run the study that the arguments ask for, or list all."""
     return run_command(_study, arguments, _help)
 
 
@@ -41,7 +30,7 @@ def _help(*arguments: str) -> str:
         _ABOUT,
         "usage: coterie study [study=NAME scale=SCALE] [KEY=VALUE ...]",
         StudyConfig,
-        _EXIT_CODES,
+        EXIT_CODES,
     )
 
 

@@ -27,12 +27,7 @@ _NEEDED = ("pandas", "tensorboardX")
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the search that the arguments ask for.
-
-    Returns:
-        The exit code: 0 all trials completed or were stopped; 1 one failed; 2 arguments refused;
-        3 clients were dropped; 130 interrupted, the trials under way after a checkpoint.
-    """
+    """Run the search that the arguments ask for."""
     return run_command(_tune, arguments, _help)
 
 

@@ -55,7 +55,6 @@ class StateLostError(RunError):
         self.clients = clients
 
     def __str__(self) -> str:
-        """Return the message."""
         names = listed(self.clients)
         return f"The state of clients {names} is lost with its node; resume from a checkpoint."
 

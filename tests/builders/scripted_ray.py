@@ -42,7 +42,6 @@ class Actor:
         self.execute = SimpleNamespace(options=lambda **_: SimpleNamespace(remote=self._execute))
         self.ready = SimpleNamespace(remote=lambda: ("ready", self))
         self.tally = SimpleNamespace(remote=lambda *_: ("tally", self))
-        self.serve = SimpleNamespace(remote=lambda *_: ("serve", self))
 
     def _execute(self, request: PhaseRequest, call: int) -> Stream:
         self.queue.append(Stream(self, request, call))
@@ -119,9 +118,9 @@ class ScriptedFleet(Fleet):
     def __init__(self, ray: ScriptedRay, config: ClusterConfig, names: Any, count: int) -> None:
         self._config, self._names, self._ray = config, names, ray
         self._stop, self._note = (lambda: None), (lambda text: None)
-        self._grows = self._places_server = False
+        self._grows = False
         self._stored = None
-        self.server, self.leaving, self.joining, self._starting = None, frozenset(), {}, {}
+        self.leaving, self.joining, self._starting = frozenset(), {}, {}
         homes = range(count) if names else [None] * count
         self._homes = {Actor(): home for home in homes}
         self.actors = list(self._homes)
@@ -131,7 +130,7 @@ class ScriptedFleet(Fleet):
         """Take the script's room."""
         self._free = self._ray.free
 
-    def _start(self, kind: type, *args: Any, **options: Any) -> Actor:
+    def _start(self, *args: Any, **options: Any) -> Actor:
         return self._ray.new()
 
 

@@ -10,10 +10,8 @@ went wrong.
 import json
 import os
 import random
-import signal
 import sys
 import time
-import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -25,6 +23,7 @@ from coterie.commands.arguments import read_values
 from coterie.config.component import Component
 from coterie.config.loading import load_component
 from coterie.tracking.environment import commit
+from tests.chaos.apart import run_apart
 from tests.chaos.files import FILES
 from tests.chaos.kills import KILLS
 
@@ -66,19 +65,8 @@ def trial(kind: str, seed: int, folder: Path) -> dict[str, Any]:
     """Run one trial; its result starts with "WRONG" if it did not end as it has to."""
     began, place = time.monotonic(), folder / f"{kind}-{seed}"
     place.mkdir(exist_ok=True)
-    signal.signal(signal.SIGALRM, _hangs)
-    signal.alarm(_LIMIT_S)
-    try:
-        result = KINDS[kind](random.Random(seed), place)
-    except Exception:  # noqa: BLE001 - that is what is looked for
-        result = f"WRONG: {traceback.format_exc()}"
-    finally:
-        signal.alarm(0)
+    result = run_apart(lambda: KINDS[kind](random.Random(seed), place), _LIMIT_S)
     return {"kind": kind, "seed": seed, "result": result, "seconds": time.monotonic() - began}
-
-
-def _hangs(number: int, frame: object) -> None:
-    raise TimeoutError(f"The trial took longer than {_LIMIT_S} s.")
 
 
 def table(rows: list[dict[str, Any]]) -> str:

@@ -2,7 +2,7 @@
 
 import shutil
 from collections.abc import Callable, Mapping
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -11,12 +11,17 @@ import yaml
 from coterie import load_model
 from coterie.commands import train
 from coterie.errors import CoterieError
-from coterie.jobs import evaluate, predict, report
+from coterie.jobs import audit, evaluate, export, predict, report
 from tests.builders.runs import train as train_small
 from tests.property import test_hostile_data as data
 
 SECTIONS = ("data", "encoder", "augmentation", "partition", "method", "tracking", "cluster")
 VALUES = (None, 3, -1.5, [1], "text", True, {}, {"target": 3}, {"target": "torch.nn:Linear"})
+PRETRAINED = (
+    *("experiment=kmeans", "data=digits", "data.limit=60", "encoder=pretrained"),
+    *("cluster=serial", "tracking.progress=none", "evaluation.figures=false"),
+    *("evaluation.linear_probe=false", "evaluation.knn=false", "method.iterations=1"),
+)
 READERS: Mapping[str, Callable[[Path], object]] = {
     "evaluate": lambda run: evaluate.main([f"run={run}", "evaluation.figures=false"]),
     "resume": lambda run: train.main(["resume=true", f"run_dir={run}"]),
@@ -24,14 +29,17 @@ READERS: Mapping[str, Callable[[Path], object]] = {
     "predict": lambda run: predict.main(
         [f"model={run}", f"input={run.parent / 'x.npy'}", f"output={run.parent / 'out.csv'}"]
     ),
+    "audit": lambda run: audit.main([f"run={run}", "samples=50"]),
+    "export": lambda run: export.main([f"model={run}", "format=pt2"]),
+    "pretrained": lambda run: train.main([*PRETRAINED, f"encoder.path={run}"]),
     "load": load_model,
 }
 
 
-@cache
 def finished(folder: Path) -> Path:
-    """A small finished run."""
-    return train_small(folder / "finished").run_dir
+    """A small finished run, the same for all trials."""
+    run = folder / "finished"
+    return run if (run / "summary.json").exists() else train_small(run).run_dir
 
 
 def damaged(content: bytes, draw: Random) -> bytes:

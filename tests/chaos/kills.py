@@ -1,21 +1,16 @@
 """Trials with killed processes and lying clients: the bits are those of the undisturbed run."""
 
 import signal
-import time
-from functools import cache
 from pathlib import Path
 from random import Random
 from typing import Any
 
 from tests.builders.every_method import CHOICES, small
 from tests.builders.runs import SMALL
-from tests.chaos.commands import KILLED, killed
+from tests.chaos.commands import KILLED, killed, timed
 from tests.distributed import test_faults_on_ray as faults
 from tests.runs import test_driver_killed as driver
 from tests.runs import test_misbehaviour as misbehaviour
-
-_SERVER = ("cluster.server=actor", "cluster.cpus_per_client=0.5")
-"""So that the server's actor fits beside two clients' on two CPUs."""
 
 
 def actor(draw: Random, folder: Path) -> str:
@@ -38,12 +33,6 @@ def stopped_actor(draw: Random, folder: Path) -> str:
     return "same bits"
 
 
-def server(draw: Random, folder: Path) -> str:
-    """The server's actor."""
-    faults.sweep(1, seed=draw.random(), keys=(*SMALL, *_SERVER), victim="server")
-    return "same bits"
-
-
 def run_driver(draw: Random, folder: Path) -> str:
     """The driver of any method, killed again and again and resumed."""
     choice = draw.choice(CHOICES)
@@ -56,11 +45,12 @@ def run_driver(draw: Random, folder: Path) -> str:
     return "same bits, resumed"
 
 
-@cache
 def _undisturbed(choice: str, folder: Path) -> tuple[dict[str, Any], float]:
-    began, run_dir = time.monotonic(), folder / f"whole-{choice}"
-    driver.in_a_process(run_dir, keys=(*small(choice), *driver.EVERY))
-    return driver.gave(run_dir), time.monotonic() - began
+    run_dir = folder / f"whole-{choice}"
+    seconds = timed(
+        run_dir, lambda: driver.in_a_process(run_dir, keys=(*small(choice), *driver.EVERY))
+    )
+    return driver.gave(run_dir), seconds
 
 
 def process(draw: Random, folder: Path) -> str:
@@ -80,7 +70,6 @@ KILLS = {
     "actor": actor,
     "masked_actor": masked_actor,
     "stopped_actor": stopped_actor,
-    "server": server,
     "driver": run_driver,
     "client": client,
 }

@@ -165,19 +165,48 @@ def test_rays_launcher_would_refuse_another_key():
 
 def test_the_launched_cluster_has_a_token_an_idle_head_spot_workers_and_a_volume():
     config = launched()
-    head, workers = (config["available_node_types"][name] for name in ("head", "spot_gpu"))
+    kinds = config["available_node_types"]
+    head, workers = kinds["head"], [kinds[name] for name in ("spot_gpu", "spot_cpu")]
     assert head["resources"] == {"CPU": 0}
-    assert workers["min_workers"] == 0 < workers["max_workers"]
-    for node in (head, workers):  # Ray's own choice is of 2023, too old for CUDA 13
+    for node in (head, *workers):  # Ray's own choice is of 2023, too old for CUDA 13
         assert node["node_config"]["ImageId"].startswith("ami-")
-    assert workers["node_config"]["InstanceMarketOptions"] == {"MarketType": "spot"}
+    for node in workers:
+        assert node["min_workers"] == 0 < node["max_workers"]
+        assert node["node_config"]["InstanceMarketOptions"] == {"MarketType": "spot"}
+    assert workers[1]["docker"] == {"worker_image": config["docker"]["head_image"]}
     assert config["file_mounts"] == {"/root/.ray/auth_token": "~/.ray/auth_token"}
-    assert "--volume /home/ubuntu/runs:/runs" in config["docker"]["head_run_options"]
+    options = set(config["docker"]["head_run_options"])
+    assert {"--volume /home/ubuntu/runs:/runs", "--env COTERIE_RUNS=/runs"} <= options
+    assert {"--volume /home/ubuntu/data:/data", "--env COTERIE_DATA=/data"} <= options
     starts = [*config["head_start_ray_commands"], *config["worker_start_ray_commands"]]
     asked = [line for line in starts if "ray start" in line]
     assert len(asked) == 2
     assert all(line.startswith("RAY_AUTH_MODE=token ") for line in asked)
     assert "RAY_enable_autoscaler_v2=1" in asked[0]
+
+
+def examples():
+    """Each file and the arguments of a run that its comment gives."""
+    for name in ("cluster.yaml", "slurm.sh", "kuberay/raycluster.yaml"):
+        text = re.sub(r"\\\n#\s*", "", (DEPLOY / name).read_text())
+        for line in re.findall(r"experiment=\S+(?: [\w.]+=\S+)*", text):
+            yield name, line.rstrip(".").replace("$PWD", "/shared")
+
+
+@pytest.mark.parametrize(("name", "arguments"), [*examples()])
+def test_an_example_trains_on_real_data_into_a_folder_that_stays(name, arguments):
+    config = compose(*arguments.split())
+    assert target_of(config.data).partition(":")[0].rpartition(".")[2] in {"mnist", "cifar10"}
+    assert str(config.run_dir).startswith("/shared/" if name == "slurm.sh" else "/runs/")
+
+
+def test_each_file_has_an_example():
+    assert [*dict(examples())] == ["cluster.yaml", "slurm.sh", "kuberay/raycluster.yaml"]
+
+
+def test_slurms_script_asks_for_cpus_and_memory():
+    asked = re.findall(r"^#SBATCH --([\w-]+)", (DEPLOY / "slurm.sh").read_text(), re.MULTILINE)
+    assert {"cpus-per-task", "mem", "time", "requeue", "signal"} <= set(asked)
 
 
 def ray_starts():

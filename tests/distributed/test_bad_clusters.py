@@ -57,18 +57,6 @@ def test_more_than_any_node_has(refused):
     )
 
 
-def test_the_servers_actor_leaves_room_for_clients(refused):
-    assert refused(
-        "cluster.server=actor",
-        "cluster.cpus_per_client=2",
-        "cluster.gpus_per_client=1",
-        "accelerator=cpu",
-    ) == (
-        "cluster.server=actor: the server's actor takes the only place, and none is left for "
-        "clients; use cluster.server=driver or add a node."
-    )
-
-
 def test_a_device_that_the_actors_lack(refused, monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)  # the driver's, not the actors'
     sentence = refused("cluster.num_actors=1", "cluster.gpus_per_client=1", "accelerator=cuda")

@@ -17,7 +17,6 @@ from coterie.rounds.state import RunState
 from coterie.run.setup import assemble, make_backend
 from tests.builders.every_method import CHOICES, small
 from tests.builders.observers import Silent
-from tests.builders.ray_processes import actor_process
 from tests.builders.runs import SMALL, Ran, assert_same, fetched, run
 
 pytestmark = pytest.mark.ray
@@ -126,12 +125,8 @@ class Sweep:
         except RayActorError:
             return ray.get(self.backend.fleet.replace(actor).ready.remote())
 
-    def server_pid(self):
-        """Of the server's actor, once it has been started."""
-        return actor_process("ServerActor")
 
-
-def sweep(kills, seed, actors=2, keys=SMALL, victim="actor", sent=signal.SIGKILL):
+def sweep(kills, seed, actors=2, keys=SMALL, sent=signal.SIGKILL):
     """Hit so many times; how often in each phase, and how many hits cost a call."""
     swept, generator = Sweep(actors, keys), random.Random(seed)
     try:
@@ -143,8 +138,7 @@ def sweep(kills, seed, actors=2, keys=SMALL, victim="actor", sent=signal.SIGKILL
             phase = generator.randrange(len(seconds))
             delay = generator.uniform(0.0, min(seconds))
             chosen = generator.randrange(swept.backend.actors)  # one, of a centralised method
-            pid = swept.pid(chosen) if victim == "actor" else swept.server_pid()
-            killer = Killer(phase, delay, pid, sent)
+            killer = Killer(phase, delay, swept.pid(chosen), sent)
             ran, _ = swept.run(killer)
             killer.timer.join()
             assert_same(ran, undisturbed)
@@ -164,15 +158,8 @@ def test_an_actor_killed_at_a_few_random_moments(cluster, seed):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("keys", "victim", "sent"),
-    [
-        (("cluster.server=actor",), "server", signal.SIGKILL),
-        ((), "actor", signal.SIGSTOP),
-    ],
-)
-def test_a_servers_actor_killed_and_an_actor_stopped_for_a_while(cluster, keys, victim, sent):
-    hits, _ = sweep(2, 3, keys=(*SMALL, *keys), victim=victim, sent=sent)
+def test_an_actor_stopped_for_a_while(cluster):
+    hits, _ = sweep(2, 3, sent=signal.SIGSTOP)
     assert sum(hits.values()) == 2
 
 

@@ -1,4 +1,4 @@
-"""Ray's own processes and the server's actor die, or do not start: one sentence, a checkpoint."""
+"""Ray's own processes die, or do not start: one sentence, a checkpoint."""
 
 import json
 import os
@@ -7,16 +7,13 @@ import subprocess
 import sys
 
 import pytest
-import ray
 import torch
 
 from coterie.commands.compose import compose
-from coterie.contract.phase import Phase, ServerState
 from coterie.errors import RunError
 from coterie.run.federation import Federation
-from coterie.run.setup import assemble, make_backend
 from tests.builders.observers import Silent
-from tests.builders.runs import SMALL, assert_same, run
+from tests.builders.runs import SMALL
 
 pytestmark = pytest.mark.ray
 
@@ -109,32 +106,3 @@ def test_a_lost_control_process_is_one_sentence_and_a_checkpoint(tmp_path, whole
 )
 def test_rays_own_processes_killed_in_any_phase(tmp_path, whole, victim, phase):
     check_killed(victim, phase, tmp_path / "run", whole)
-
-
-@pytest.mark.slow
-def test_a_servers_actor_that_dies_is_replaced(cluster):
-    def kill(backend, phase):
-        if phase in (0, 2):
-            ray.kill(backend.fleet.server)
-
-    bare = "executor=bare", "cluster.num_actors=2"
-    assert_same(
-        run(*bare, "cluster.server=actor", hook=kill),
-        run(*bare, "cluster=serial"),
-    )
-
-
-@pytest.mark.slow
-def test_a_servers_actor_that_dies_again_and_again_ends_the_run(cluster, monkeypatch):
-    backend = make_backend(
-        assemble(compose(*RUN, "cluster.server=actor", "cluster.max_actor_restarts=1")).workload,
-        lambda: None,
-    )
-    try:
-        monkeypatch.setattr(backend.fleet, "replace_server", lambda: None)
-        ray.kill(backend.fleet.server)
-        with pytest.raises(RunError, match=r"^2 actors died in one phase, over cluster.max_actor"):
-            backend.serve(ServerState(slots={}), Phase(name="p", stage="s", round=1), {}, {})
-        assert len(backend.take_losses()) == 2
-    finally:
-        backend.close()

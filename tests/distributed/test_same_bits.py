@@ -31,10 +31,6 @@ def test_the_plain_loop_in_actors_gives_the_serial_trainers_bits(cluster, serial
     assert_same(run("cluster.num_actors=2", "executor=bare"), serial)
 
 
-def test_the_server_half_on_an_actor_gives_the_drivers_bits(cluster, serial):
-    assert_same(run("cluster.num_actors=2", "cluster.server=actor"), serial)
-
-
 @pytest.mark.slow
 def test_compiled_encoders_in_actors_give_the_serial_backends_bits(cluster):
     keys = ("executor=bare", "compile=default")

@@ -66,10 +66,3 @@ def test_more_actors_than_nodes_are_refused_with_their_number(cluster):
         "cluster.placement=strict_spread puts one on each of its 2 nodes with room for any; lower "
         "cluster.num_actors or add nodes."
     )
-
-
-@pytest.mark.slow
-def test_the_servers_actor_may_be_beside_a_clients(cluster):
-    places = Places(cluster)
-    run(*SPREAD, "cluster.server=actor", "method.clustering_rounds=0", hook=places)
-    assert [len(set(nodes)) for nodes in places.seen] == [2, 2]

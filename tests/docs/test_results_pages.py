@@ -66,8 +66,9 @@ def test_a_page_has_the_numbers_and_the_sign(tmp_path: Path) -> None:
     add_results(docs / "results" / "data" / "cfcl_5-cpu.csv", new)
     (docs / "results" / "data" / "findings.csv").write_text(FINDINGS)
     texts = {path.name: text for path, text in written_pages(docs).items()}
-    assert "| USPS | explicit | 3 | 0.851 ± 0.001 | – | – |" in texts["cfcl.md"]
-    assert "| USPS | none | 3 | 0.820 ± 0.000 | yes | – |" in texts["cfcl.md"]
+    assert "| USPS | explicit | 3 | 0.851 ± 0.001 | – |\n" in texts["cfcl.md"]
+    assert "| USPS | none | 3 | 0.820 ± 0.000 | yes |\n" in texts["cfcl.md"]
+    assert "No run has: kNN." in texts["cfcl.md"]
     assert "coterie study study=cfcl_5 scale=cpu\n" in texts["cfcl.md"]
     assert "Not run: `coterie study study=cfcl_8 scale=cpu`" in texts["cfcl.md"]
     assert texts["cfcl.md"].startswith("before\n")

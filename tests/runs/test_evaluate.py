@@ -44,6 +44,7 @@ def test_the_last_checkpoint_gives_the_runs_own_scores(ran, capsys):
     folder = ran.run_dir / "evaluation-round-000004"
     assert {path.name for path in folder.iterdir()} == {
         "metrics.json",
+        "class_distances.png",
         "clusters.png",
         "confusion.png",
         "tsne.png",

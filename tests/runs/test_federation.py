@@ -76,6 +76,7 @@ def test_the_run_directory_keeps_its_contract(ran):
     assert summary["failures"] == []
     figures = {path.name for path in (ran.run_dir / "figures").glob("*.png")}
     assert figures == {
+        "class_distances.png",
         "clusters.png",
         "confusion.png",
         "curves.png",

@@ -359,9 +359,10 @@ def test_the_command_line_takes_a_class(tmp_path, capsys):
             "experiment=lightning",
             "module=tests.builders.own_module:Lit",
             "module.lr=0.01",
-            "data=lightning",
             "data.target=tests.builders.own_module.Data",
             "data.batch_size=4",
+            "method.strategy=fedprox",
+            "method.strategy.mu=0.1",
             "partition.clients=2",
             "method.rounds=1",
             "cluster=serial",
@@ -371,6 +372,44 @@ def test_the_command_line_takes_a_class(tmp_path, capsys):
     assert code == 0, capsys.readouterr().err
     found = Lit.load_from_checkpoint(tmp_path / "model" / "model.ckpt")
     assert found.hparams.lr == 0.01
+
+
+NOT_SO = {
+    "method.strategy=fedporx": "strategy=fedporx: must be one of fedavg, fedprox, scaffold, ",
+    "method.strategy=null": None,
+    "method.strategy=fedyogi": None,
+}
+
+
+@pytest.mark.parametrize("word", NOT_SO)
+def test_strategies_have_names_on_the_command_line(word):
+    words = ("experiment=lightning", "module=tests.builders.own_module:Lit", word)
+    if NOT_SO[word]:
+        with pytest.raises(ConfigError, match=NOT_SO[word]):
+            compose(*words)
+    else:
+        assert compose(*words).aggregation.optimizer == ("yogi" if "yogi" in word else "none")
+
+
+@pytest.mark.parametrize(
+    ("word", "remedy"),
+    [
+        (
+            "method.target=tests.builders.own_module:Lit",
+            "a LightningModule goes in experiment=lightning module=tests.builders.own_module:Lit",
+        ),
+        ("data.target=tests.builders.own_module:Data", "give experiment=lightning"),
+    ],
+)
+def test_what_is_lightnings_is_told_where_it_goes(word, remedy):
+    with pytest.raises(ConfigError, match=remedy):
+        compose("experiment=fedavg_digits", word)
+
+
+@pytest.mark.parametrize("logger", ["csv", True])
+def test_a_logger_by_its_name_is_refused(tmp_path, logger):
+    with pytest.raises(ConfigError, match=r"logger=.*: it is no logger of Lightning; give an"):
+        federated(tmp_path, logger=logger)
 
 
 def test_other_methods_refuse_such_data():

@@ -12,6 +12,7 @@ from coterie.jobs.pretrain import main as pretrain
 from coterie.jobs.relevance import main
 from coterie.run.data import read_and_split
 from coterie.run.pretraining_relevance import embedded_sample, mean_cross_cosine
+from coterie.studies.paper_run import relevance
 
 
 def test_it_is_the_mean_over_all_pairs() -> None:
@@ -64,6 +65,10 @@ def test_the_command_compares_a_runs_data_with_the_clients(tmp_path, capsys) -> 
         )
     expected = mean_cross_cosine(first, second)
     assert capsys.readouterr().out == f"relevance {expected:.4f}\n"
+    config = compose(*clients, "encoder=pretrained", f"encoder.path={tmp_path / 'run'}")
+    assert relevance(compose(*clients)) == {}
+    assert main([f"pretrained={tmp_path / 'run'}", *clients]) == 0
+    assert capsys.readouterr().out == f"relevance {relevance(config)['relevance']:.4f}\n"
     assert main([f"pretrained={tmp_path / 'run'}", *clients, "data.size=9"]) == 2
     assert "its samples are (1, 8, 8), the clients' (1, 9, 9)" in capsys.readouterr().err
     assert main(["experiment=cpcfl_digits"]) == 2

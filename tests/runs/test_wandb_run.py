@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from coterie import compose
-from coterie.jobs import dashboard, evaluate, pretrain, train
+from coterie.jobs import evaluate, pretrain, train
 from tests.builders.runs import COMMAND
 from tests.builders.wandb_records import complete_wandb_records
 
@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "tracking.md"
 WANDB = ("tracking=wandb", "tracking.wandb.mode=offline", "tracking.progress=none")
 RUN = (*COMMAND, *WANDB, "partition.clients=3")
-FIGURES = ("clusters", "confusion", "curves", "partition", "tsne")
+FIGURES = ("class_distances", "clusters", "confusion", "curves", "partition", "tsne")
 OWN_ENCODER = ("encoder=mlp", "encoder.hidden=[16]", "encoder.features=8")
 
 
@@ -162,19 +162,3 @@ def test_a_run_that_an_agent_starts_is_the_sweeps(tmp_path):
     assert (done.returncode, done.stderr) == (0, "")
     run = run_of(read(tmp_path / "run"))
     assert (run.run_id, run.sweep_id) == ("agent123", "sweep7")
-
-
-def test_the_workspace_charts_what_runs_log(runs, tmp_path, capsys):
-    pytest.importorskip("wandb_workspaces")
-    path = tmp_path / "workspace.json"
-    assert dashboard.main(["entity=team", f"out={path}"]) == 0
-    view = json.loads(path.read_text())
-    assert (view["entity"], view["project"]) == ("team", "coterie")
-    sections = view["spec"]["section"]["panelBankConfig"]["sections"]
-    assert [s["name"] for s in sections][:3] == ["Scores", "Training", "Bytes"]
-    charted = set(re.findall(r'"metrics": \[\s*"([^"]+)"', path.read_text()))
-    logged = {key for row in rows_of(read(runs[1])) for key in row}
-    absent = {"linear/acc", "knn/acc"}  # switched off in these runs
-    assert charted - logged <= absent, charted - logged
-    assert dashboard.main(["entity=team"]) == 2
-    assert "out=FILE" in capsys.readouterr().err

@@ -14,11 +14,7 @@ from coterie.contract.phase import Phase
 
 
 class ClientNoise(Stage):
-    """Gives each client a key for noise of its own, where the phase declares an ε.
-
-    Args:
-        ledger: Has the run's key; the driver alone has it.
-    """
+    """Gives each client a key for noise of its own, where the phase declares an ε."""
 
     name: ClassVar[str] = "client_noise"
 

@@ -27,11 +27,6 @@ def compose_stages(
 ) -> Pipeline:
     """Compose the stages that a config asks for.
 
-    Args:
-        config: The run's config.
-        method: Its method.
-        ledger: The key of the run's noise and what it has released; the driver alone has it.
-
     Raises:
         ConfigError: If two stages have one name, or a custom one would pass by noise or masks.
     """

@@ -45,10 +45,7 @@ class Stream:
 def discrete_gaussian(stream: Stream, sigma: int, size: int) -> NDArray[np.int64]:
     """Independent integers x with P[x] ∝ exp(-x²/(2σ²)).
 
-    Args:
-        stream: The random numbers.
-        sigma: σ, from 1 to `LARGEST`.
-        size: Number of samples.
+    σ is from 1 to `LARGEST`.
 
     Returns:
         int64 (size,); |x| exceeds 40 σ with a probability below 10⁻³⁰⁰.

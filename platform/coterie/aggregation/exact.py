@@ -187,15 +187,7 @@ def sum_limit(clients: int) -> float:
 
 
 def check_weight(slot: str, layout: "Layout", weight: int, largest: float, limit: int) -> None:
-    """Raise a ContractError if a contribution takes more than its client's share of the range.
-
-    Args:
-        slot: The slot.
-        layout: Its layout; sums over samples have a limit of their own.
-        weight: The contribution's weight.
-        largest: The magnitude of its largest value.
-        limit: The client's largest weight, of `max_weights`.
-    """
+    """Raise a ContractError if a contribution takes more than its client's share of the range."""
     if weight > limit:
         raise ContractError(
             f"Slot {slot!r} has weight {weight}, over {limit}, for which this client has samples; "
@@ -215,8 +207,6 @@ class Layout:
 
     Attributes:
         names: The tensors' names, sorted.
-        shapes: Their shapes.
-        dtypes: Their dtypes.
         sum_limit: The largest magnitude of sums over samples; None of means.
     """
 

@@ -51,8 +51,6 @@ class Spent:
     """A noisy sum that was released.
 
     Attributes:
-        round: Its round.
-        step: Its step within the round.
         tag: A keyed digest of the exact sum.
         clients: The clients that were asked to take part.
     """
@@ -82,7 +80,6 @@ class Noise(Stage):
     """Clips what clients send and adds noise to the sum, or has them train with noise.
 
     Args:
-        config: The run's config, with clip and noise multiplier.
         ledger: Key and expenses of the run; the driver alone has them.
     """
 

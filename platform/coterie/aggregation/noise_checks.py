@@ -20,11 +20,7 @@ _OTHERS = "choose a method whose clients send model updates only, such as fedavg
 
 
 def check_noise(start: Start) -> None:
-    """Check that the run's sums can be made private, and that the budget pays for one.
-
-    Raises:
-        ConfigError: Naming the key.
-    """
+    """Check that the run's sums can be made private, and that the budget pays for one."""
     config, method, dp = start.config, start.method, start.config.privacy.dp
     if dp.unit == "sample":
         check_installed("privacy.dp.unit=sample")

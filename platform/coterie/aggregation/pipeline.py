@@ -56,15 +56,7 @@ class Pipeline:
     def prepare(
         self, phase: Phase, sizes: Mapping[int, int], offered: Slots, server: Slots, kept: Kept
     ) -> PhaseRun:
-        """Lay out a phase, and have each stage say what the clients' processes have to know.
-
-        Args:
-            phase: The phase.
-            sizes: Client to its number of samples, of those that take part.
-            offered: Slot to what the method offers.
-            server: Slot to what the server holds.
-            kept: Stage and slot to what stages keep at the server.
-        """
+        """Lay out a phase, and have each stage say what the clients' processes have to know."""
         extra: dict[str, Tensors] = {}
         for stage in self.stages:
             found = stage.offers(phase, server, _kept_by(stage, kept))
@@ -161,14 +153,7 @@ class Pipeline:
         data: Mapping[str, Any],
         state: Tensors | None,
     ) -> "ClientStages":
-        """Return the stages for one client's task.
-
-        Args:
-            task: The task, without what belongs to single stages.
-            phase_data: Stage to what its `request` returned.
-            data: Stage to what the task carries.
-            state: What the client has kept.
-        """
+        """Return the stages for one client's task."""
         bound = tuple(
             (
                 stage,

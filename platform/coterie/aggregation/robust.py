@@ -60,11 +60,6 @@ def joined(
     """Return the median or trimmed mean of each tensor over clients.
 
     Computed tensor by tensor, so that only one tensor of all clients is copied at a time.
-
-    Args:
-        given: Each client's tensors.
-        layout: Their names and dtypes.
-        config: The rule, and the share to trim.
     """
     found = {}
     for name, dtype in zip(layout.names, layout.dtypes, strict=True):

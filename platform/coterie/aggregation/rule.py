@@ -57,9 +57,6 @@ def check_trim(trim: float, clients: Iterable[int]) -> None:
     Args:
         trim: `aggregation.trim`.
         clients: The numbers of clients of the phases.
-
-    Raises:
-        ConfigError: If it leaves nobody out of one of them.
     """
     fewest = min(clients, default=None)
     if fewest is not None and not trimmed(fewest, trim):

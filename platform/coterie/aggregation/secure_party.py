@@ -60,9 +60,6 @@ class _Attempt:
 class Party:
     """A client with a contribution to a masked sum.
 
-    Args:
-        client: The client.
-
     Attributes:
         seed: The key of its own mask.
     """

@@ -32,9 +32,6 @@ class Start:
     """A run before its first phase.
 
     Attributes:
-        config: The run's config.
-        method: Its method.
-        server: The method's state.
         sizes: Client to its number of samples.
         cohort: Gives the number of clients that a phase takes, if none drops out.
     """
@@ -64,7 +61,6 @@ class PhaseRun:
     """A phase that is about to run, or has run, as the server sees it.
 
     Attributes:
-        phase: The phase.
         sizes: Client to its number of samples, for all clients that are asked.
         offered: Slot to what clients receive.
         server: Slot to what the server holds before the phase.
@@ -85,8 +81,6 @@ class StageTask:
     """A client's task in a phase, as one stage sees it in the client's process.
 
     Attributes:
-        phase: The phase.
-        client: The client.
         samples: Its number of samples.
         seed: Its seed for this task.
         received: Slot to what it has received.
@@ -148,7 +142,6 @@ class Sent:
         type: A slot to be averaged, a gathered tensor for the server, a message to other clients, a
             metric, a note for people, keys of a stage's protocol, or a state that the client keeps
             and the run's checkpoints hold.
-        key: Its name.
         spec: Its dtypes and shapes, as text; ranges of lengths where they differ.
         clients: The clients that sent it.
         bytes: Their bytes; 0 of a state, which is not sent.

@@ -42,11 +42,9 @@ class Loaded:
     """A loaded checkpoint.
 
     Attributes:
-        state: The run's state.
         tracking: The tracker's position.
         config: The run's config, as plain values.
         data: The fingerprint of the run's data.
-        path: The checkpoint's folder.
         damaged: One sentence for each later checkpoint that is damaged.
     """
 
@@ -159,11 +157,7 @@ def load_checkpoint(folder: Path, backend: Backend, which: str | int = "latest")
 
 
 def server_slots(folder: Path) -> Slots:
-    """Return the slots of the server's state in the latest checkpoint of a run's `checkpoints/`.
-
-    Raises:
-        DataError: If there is none, or it is damaged.
-    """
+    """Return the slots of the server's state in the latest checkpoint of a run's `checkpoints/`."""
     for name in _candidates(folder)[:1]:
         path = folder / name
         try:

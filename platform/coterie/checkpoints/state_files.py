@@ -40,9 +40,6 @@ class StateFiles:
     A state that is unchanged since the last call of `digests` is neither fetched nor hashed again,
     and a state in the folder is not written again, unless over half of its pack is out of use. A
     pack of an earlier process is read once, and its states count as missing if it is damaged.
-
-    Attributes:
-        rows: The files there with what checkpoints' records say of clients.
     """
 
     def __init__(self, folder: Path, backend: Backend) -> None:
@@ -100,10 +97,6 @@ class StateFiles:
         self, digests: Collection[str], packs: Collection[str]
     ) -> Iterator[tuple[str, Packed]]:
         """Read the states with these digests, one after the other.
-
-        Args:
-            digests: The states.
-            packs: The packs that hold them.
 
         Raises:
             DamagedError: If one is missing, or its content has another digest.

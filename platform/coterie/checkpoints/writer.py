@@ -36,8 +36,6 @@ class CheckpointWriter:
     Attributes:
         folder: The run's `checkpoints/`.
         backend: Reads clients' states.
-        config: The run's config as plain values.
-        policy: Which checkpoints to keep.
         warn: Called with a sentence for the user.
         data: The fingerprint of the run's data.
         seconds: Time spent on writing, most of it beside the training.

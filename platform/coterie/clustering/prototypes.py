@@ -18,6 +18,8 @@ _LEAST = 3
 _SPECTRUM = 31
 """Eigenvalues that are kept, of which `eigengap` compares all but the first."""
 _STARTS = 50
+_SAME = 1e-9
+"""Relative difference of inertia below which two starts have ended at the same clusters."""
 _COLDEST = 1e-6
 """Least temperature: where prototypes stand for equal samples, each takes its own."""
 _SHARPNESS = 0.1
@@ -57,18 +59,38 @@ class PrototypeClusters:
 
 
 def grouped_by_means(
-    points: Int32[Tensor, "m c"], counts: Float64[Tensor, "m"], clusters: int, seed: int
-) -> Float64[Tensor, "m k"]:
-    """Each prototype's cluster, one-hot, by k-means on prototypes that weigh as their samples.
+    points: Int32[Tensor, "m c"],
+    counts: Float64[Tensor, "m"],
+    clusters: int,
+    *,
+    seed: int,
+    most: int = 1,
+) -> Int64[Tensor, "s m"]:
+    """Each prototype's cluster by k-means on prototypes that weigh as their samples.
 
-    Arthur and Vassilvitskii's k-means++ (2007); of `_STARTS` starts the one of least inertia.
+    Arthur and Vassilvitskii's k-means++ (2007), from `_STARTS` starts.
+
+    Args:
+        points: Prototypes, on the lattice.
+        counts: Samples that each stands for.
+        clusters: Number of clusters k.
+        seed: Seed of the starts.
+        most: How many of the starts' different ends to return, those of least inertia first.
     """
     from sklearn.cluster import KMeans  # a second that no client needs to spend
 
+    x, weights, found = off_lattice(points).numpy(), counts.numpy(), []
     with threadpool_limits(1):
-        model = KMeans(clusters, n_init=_STARTS, random_state=seed % 2**32)
-        found = model.fit(off_lattice(points).numpy(), sample_weight=counts.numpy()).labels_
-    return one_hot(torch.from_numpy(found).long(), clusters).double()
+        for start in range(_STARTS):
+            model = KMeans(clusters, n_init=1, random_state=(seed + start) % 2**32)
+            model.fit(x, sample_weight=weights)
+            found.append((float(model.inertia_), model.labels_))
+    found.sort(key=lambda end: end[0])
+    ends = [found[0]]
+    for end in found[1:]:
+        if end[0] > ends[-1][0] * (1 + _SAME):
+            ends.append(end)
+    return torch.stack([torch.from_numpy(labels).long() for _, labels in ends[:most]])
 
 
 def sizes(

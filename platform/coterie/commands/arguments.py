@@ -15,11 +15,7 @@ def separate(arguments: Sequence[str], keys: Collection[str]) -> tuple[list[str]
 
 
 def read_values(arguments: Sequence[str]) -> dict[str, Any]:
-    """Read `a.b=1` as `{"a": {"b": 1}}`, by the grammar of all commands.
-
-    Raises:
-        ConfigError: At the first argument that is not `key=value`, or contradicts an earlier one.
-    """
+    """Read `a.b=1` as `{"a": {"b": 1}}`, by the grammar of all commands."""
     values: dict[str, Any] = {}
     for override in parse(arguments):
         if override.is_delete():

@@ -237,10 +237,14 @@ def split_choice(group: str, choice: str) -> tuple[str, dict[str, str]]:
 
 def _check_choice(group: str, choice: str) -> None:
     known = _choices_of(group)
-    if group == METHOD and choice in ELSEWHERE:
-        raise ConfigError(f"method={choice}: {ELSEWHERE[choice]}.")
+    sought = choice if group == METHOD else choice.partition("_")[0]
+    if group in (METHOD, "experiment") and sought in ELSEWHERE and choice not in known:
+        raise ConfigError(f"{group}={choice}: {ELSEWHERE[sought]}.")
     if group == "encoder" and ":" in choice and "/" in choice:
-        raise ConfigError(f"{group}={choice}: give encoder=timm:NAME or torchvision:NAME.")
+        raise ConfigError(
+            f"{group}={choice}: give encoder=timm:NAME or torchvision:NAME, or "
+            "encoder=exported encoder.path=FILE for any other network."
+        )
     if ":" in choice and group in COMPONENTS:
         raise ConfigError(f"{group}={choice}: a class of your own goes in {group}.target={choice}.")
     if choice not in known:
@@ -315,12 +319,7 @@ def _sort(overrides: Sequence[str]) -> tuple[dict[str, str], list[Override]]:
 
 
 def _compose_groups(choices: dict[str, str], *, own_data: bool) -> DictConfig:
-    """Compose the YAML of these choices, without an experiment's keys for other choices.
-
-    Args:
-        choices: Group to choice.
-        own_data: Whether the data is a class of the user's, which no choice names.
-    """
+    """Compose the YAML of these choices, without an experiment's keys for other choices."""
     folder = config_dir() / "experiment"
     stem, recipe = find_recipe(folder, choices["experiment"], choices.get("data"))
     config = _experiment(stem)
@@ -380,7 +379,6 @@ def _target(config: DictConfig, section: str) -> str | None:
 
 
 def _set(config: DictConfig, override: Override) -> None:
-    """Set or delete one value."""
     key, value = override.key_or_group, override.value()
     parent, _, leaf = key.rpartition(".")
     if override.is_delete():

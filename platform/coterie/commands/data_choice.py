@@ -15,10 +15,6 @@ def separate_data(
 ) -> tuple[Component, dict[str, Any]]:
     """Read the chosen data set's config, and the other values.
 
-    Args:
-        arguments: The command line.
-        refused: Keys of the data set that the command refuses.
-
     Raises:
         ConfigError: If none is chosen, or a key is unknown, invalid or refused.
     """

@@ -14,18 +14,18 @@ from typing import NamedTuple
 
 from hydra.core.config_store import ConfigStore
 
-_STRATEGY = (
-    "it is a strategy for a LightningModule of your own; give experiment=lightning and "
-    "method.strategy='{{target: coterie.modules.strategies.{}:{}}}'"
-)
-_OPTIMIZER = "it is an optimiser of the server, for any method that averages; give {}"
+from coterie.commands.own_class_keys import OPTIMIZERS, STRATEGIES
+
+_OWN = "for a LightningModule of your own; give experiment=lightning"
+_LAYERS = f"it keeps layers with their clients, {_OWN} method.personal=[NAMES]"
 ELSEWHERE = {
-    "fedprox": _STRATEGY.format("fedprox", "FedProx"),
-    "scaffold": _STRATEGY.format("scaffold", "Scaffold"),
-    "fednova": _STRATEGY.format("fednova", "FedNova"),
-    "feddyn": _STRATEGY.format("feddyn", "FedDyn"),
-    "fedadam": _OPTIMIZER.format("aggregation.optimizer=adam"),
-    "fedavgm": _OPTIMIZER.format("aggregation.optimizer=momentum"),
+    **{name: f"it is a strategy {_OWN} method.strategy={name}" for name in STRATEGIES},
+    **{
+        name: f"it is an optimiser of the server; give aggregation.optimizer={optimizer} with any "
+        "method that averages, such as experiment=fedavg"
+        for name, optimizer in OPTIMIZERS.items()
+    },
+    **dict.fromkeys(("fedbn", "fedper"), _LAYERS),
 }
 """What people look for among the methods, and where it is."""
 METHOD = "method"

@@ -2,20 +2,53 @@
 
 A class of the user's takes whatever arguments it takes, which no config model knows. So its keys
 become entries of `method.arguments` and `data.arguments`; a class may be written with a dot too, as
-LightningCLI does: `module=my_file.Class`.
+LightningCLI does: `module=my_file.Class`. A strategy has a name: `method.strategy=fedprox`.
 """
 
 from collections.abc import Iterator, Sequence
 
+from coterie.config.explain import one_of
+from coterie.errors import ConfigError
+
+STRATEGIES = {
+    name.lower(): f"coterie.modules.strategies.{name.lower()}:{name}"
+    for name in ("FedProx", "Scaffold", "FedNova", "FedDyn")
+}
+"""Name of a strategy that follows clients' steps, to its class."""
+OPTIMIZERS = {
+    "fedavgm": "momentum",
+    "fedadam": "adam",
+    "fedyogi": "yogi",
+    "fedadagrad": "adagrad",
+}
+"""Name of a strategy that is the server's alone, to `aggregation.optimizer`."""
 _DATA = ("loader_batch_size", "read_labels", "module", "arguments", "is_object")
 """Keys of `data=lightning` itself."""
 
 
 def with_own_classes(overrides: Sequence[str]) -> list[str]:
     """Return the overrides with these keys written out; others as they are."""
-    if not {"experiment=lightning", "data=lightning"} & set(overrides):
+    data = [text for text in overrides if text.startswith("data=")]
+    if "experiment=lightning" in overrides and not data:
+        overrides = [*overrides, "data=lightning"]
+    elif "experiment=lightning" not in overrides and "data=lightning" not in data:
         return list(overrides)
     return [*_written_out(overrides)]
+
+
+def strategy_keys(name: str) -> dict[str, str]:
+    """Return the keys that a strategy's name stands for.
+
+    Raises:
+        ConfigError: If no strategy is called so.
+    """
+    if name in STRATEGIES:
+        return {"method.strategy.target": STRATEGIES[name]}
+    if name in OPTIMIZERS:
+        return {"aggregation.optimizer": OPTIMIZERS[name]}
+    if name == "fedavg":
+        return {}
+    raise ConfigError(f"strategy={name}: {one_of(name, ('fedavg', *STRATEGIES, *OPTIMIZERS))}")
 
 
 def _written_out(overrides: Sequence[str]) -> Iterator[str]:
@@ -30,6 +63,8 @@ def _written_out(overrides: Sequence[str]) -> Iterator[str]:
             yield f"data.module={_path(value)}"
         elif custom_data and key.startswith("data.") and key.split(".")[1] not in _DATA:
             yield f"data.arguments.{_argument(key, 'data.')}{equals}{value}"
+        elif key == "method.strategy" and value.isidentifier() and value != "null":
+            yield from (f"{own}={of}" for own, of in strategy_keys(value).items())
         else:
             yield override
 

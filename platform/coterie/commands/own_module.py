@@ -7,6 +7,7 @@ from typing import Any, TypedDict
 from typing_extensions import Unpack
 
 from coterie.commands.compose import compose_plain
+from coterie.commands.own_class_keys import strategy_keys
 from coterie.config.component import load_target, target_of
 from coterie.config.explain import one_of
 from coterie.config.loading import load_config
@@ -19,19 +20,6 @@ from coterie.errors import ConfigError
 from coterie.execution.own_trainer import materialised
 from coterie.run import federation
 
-_FOLDER = "coterie.modules.strategies."
-_STRATEGIES = {
-    "fedprox": "fedprox:FedProx",
-    "scaffold": "scaffold:Scaffold",
-    "fednova": "fednova:FedNova",
-    "feddyn": "feddyn:FedDyn",
-}
-_OPTIMIZERS = {
-    "fedavgm": "momentum",
-    "fedadam": "adam",
-    "fedyogi": "yogi",
-    "fedadagrad": "adagrad",
-}
 _NEED_NO_LABELS = ("iid", "by_client", "file", "rest")
 
 
@@ -111,6 +99,7 @@ class Federation(federation.Federation):
     ) -> None:
         logger = own.get("logger")
         loggers = logger if isinstance(logger, list | tuple) else [logger] if logger else []
+        _check_loggers(loggers)
         unknown = sorted(own.keys() - OwnRun.__annotations__.keys())
         if unknown:
             raise ConfigError(
@@ -151,7 +140,6 @@ def _config_of(own: OwnRun) -> RunConfig:
 
 
 def _method_keys(own: OwnRun) -> dict[str, Any]:
-    """Return the keys of the method."""
     given = _given(own, "rounds", "epochs", "participation", "holdout", "keep_optimizer")
     for name in given.keys() & {"participation", "holdout"}:
         given[name] = float(given[name])
@@ -161,7 +149,6 @@ def _method_keys(own: OwnRun) -> dict[str, Any]:
 
 
 def _given(own: OwnRun, *names: str) -> dict[str, Any]:
-    """Those of these keys that are given."""
     return {name: value for name, value in own.items() if name in names and value is not None}
 
 
@@ -184,15 +171,12 @@ def _attach(config: RunConfig, own: OwnRun, callbacks: Sequence[Any]) -> None:
 
 def _choose_strategy(plain: dict[str, Any], strategy: str, mu: float | None) -> None:
     """Set the keys of a strategy by its name."""
-    own = {} if mu is None else {"mu": float(mu)}
-    if strategy in _STRATEGIES:
-        plain["method"]["strategy"] = {"target": _FOLDER + _STRATEGIES[strategy], **own}
-    elif strategy in _OPTIMIZERS:
-        given = plain.get("aggregation") or {}
-        plain["aggregation"] = {**given, "optimizer": _OPTIMIZERS[strategy]}
-    elif strategy != "fedavg":
-        known = ("fedavg", *_STRATEGIES, *_OPTIMIZERS)
-        raise ConfigError(f"strategy={strategy}: {one_of(strategy, known)}")
+    for key, value in strategy_keys(strategy).items():
+        section, _, inner = key.partition(".")
+        own = {inner: value}
+        if inner == "strategy.target":
+            own = {"strategy": {"target": value, **({} if mu is None else {"mu": float(mu)})}}
+        plain[section] = {**(plain.get(section) or {}), **own}
 
 
 def _first_loader(config: RunConfig) -> dict[str, Any]:
@@ -218,6 +202,15 @@ def _validates(data: Any) -> bool:
     """Whether a client's own data has a validation loader."""
     base: Any = own_base(data, "LightningDataModule")
     return base is not None and type(data).val_dataloader is not base.val_dataloader
+
+
+def _check_loggers(loggers: Sequence[Any]) -> None:
+    for logger in loggers:
+        if not hasattr(logger, "log_hyperparams"):
+            raise ConfigError(
+                f"logger={logger!r}: it is no logger of Lightning; give an object such as "
+                'CSVLogger("logs"), or overrides=["tracking.loggers=[csv]"].'
+            )
 
 
 def _check_callbacks(callbacks: Sequence[Any]) -> None:

@@ -16,11 +16,7 @@ RECIPES = "recipes"
 
 
 def recipe_names(folder: Path) -> dict[str, str]:
-    """Every name under which an experiment can be chosen, sorted, and its sentence.
-
-    Args:
-        folder: The folder of the experiments' YAML.
-    """
+    """Every name under which an experiment can be chosen, sorted, and its sentence."""
     found = {}
     for path in folder.glob("*.yaml"):
         text = path.read_text(encoding="utf-8")

@@ -26,3 +26,17 @@ def home() -> Path | None:
         return Path.home()
     except RuntimeError:
         return None
+
+
+def checkpoint_in_parts(folder: Path) -> str | None:
+    """Tell of a folder that Lightning wrote as a checkpoint what to do with it; None of another."""
+    if (folder / ".metadata").is_file():
+        kind, command = (
+            "FSDP",
+            "python -m lightning.pytorch.utilities.consolidate_checkpoint FOLDER",
+        )
+    elif any(folder.glob("*/mp_rank_*")) or any(folder.glob("mp_rank_*")):
+        kind, command = "DeepSpeed", "python FOLDER/zero_to_fp32.py FOLDER FILE"
+    else:
+        return None
+    return f"it is a checkpoint of {kind} in parts, and no file; join them by {command}"

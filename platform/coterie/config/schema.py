@@ -74,9 +74,6 @@ class ClusterConfig(Component):
     node-local data on nodes of their own, or a node's whole memory and network."""
     threads_per_client: Threads = 1
     """CPU threads of PyTorch in each actor and the driver; another number gives other bits."""
-    server: Literal["driver", "actor"] = "driver"
-    """Where the method's server half runs; `actor`: on an actor of its own, with the CPUs of a
-    client's and no GPU."""
     start_timeout_s: PositiveFloat = 180.0
     """Seconds to wait until the cluster has started the actors; with an autoscaler, until it has
     added nodes."""
@@ -171,6 +168,8 @@ class EvaluationConfig(Component):
     linear_probe_optimizer: ProbeOptimizer = "adam"
     """Its optimiser: Adam at the constant rate 3e-3 (FedU), or SGD from 60 with cosine decay
     (Orchestra); 200 epochs of batches of 512 in either case."""
+    linear_probe_steps: PositiveInt | None = None
+    """Its steps in place of 200 epochs; CF-CL has 1,000."""
     linear_probe_standardise: bool = False
     """Standardise each feature over the training samples first: for representations far from zero,
     as CF-CL's become, or very small."""

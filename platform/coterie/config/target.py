@@ -45,10 +45,6 @@ def build_target(
         section: `target` and the arguments.
         bases: The classes, of one of which it has to be an instance.
         offers: Arguments that it is called with if it takes them and the section does not say.
-
-    Raises:
-        ConfigError: If there is no such class, it is of another kind, or it does not take the
-            arguments.
     """
     given = {name: value for name, value in section.items() if name != "target"}
     target = section["target"]

@@ -46,7 +46,6 @@ class Source:
     test: Any = None
 
     def __len__(self) -> int:
-        """Return the number of training samples."""
         return len(self.loader.dataset)  # type: ignore[arg-type]  # checked when it was opened
 
 

@@ -50,7 +50,6 @@ class StreamedSamples:
         return int(np.prod(self.shape))
 
     def __len__(self) -> int:
-        """Return the number of samples, n."""
         return self.shape[0]
 
     def __getitem__(self, index: slice | NDArray[np.int64]) -> NDArray[Any]:

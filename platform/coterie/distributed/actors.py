@@ -1,4 +1,4 @@
-"""The Ray actors: one that runs clients, and one that runs a method's server half."""
+"""The Ray actor, which runs clients."""
 
 import os
 import time
@@ -14,11 +14,10 @@ from coterie.config.component import give_classes, load_target
 from coterie.config.loading import dump_config
 from coterie.config.trust import targets_in
 from coterie.contract.clusterer import Prediction
-from coterie.contract.phase import Phase, WeightedUpdate
 from coterie.distributed.handles import Stored
 from coterie.errors import ContractError, StateLostError
 from coterie.execution.backend import Workload
-from coterie.execution.build import build_method, build_predictor, build_worker, warm_up
+from coterie.execution.build import build_predictor, build_worker, warm_up
 from coterie.execution.device import check_device
 from coterie.execution.events import (
     CallDone,
@@ -29,7 +28,7 @@ from coterie.execution.events import (
     PhaseRequest,
 )
 from coterie.execution.node_local_data import NodeLocalData, Tally
-from coterie.execution.packing import Packed, PackedServer, pack_server, unpack, unpack_server
+from coterie.execution.packing import Packed, PackedServer, unpack_server
 from coterie.execution.predictor import Chunk
 
 FLUSH_S = 0.25
@@ -57,7 +56,6 @@ class StoredWorkload:
     Attributes:
         workload: The rest of it.
         samples: References to its arrays of samples.
-        labels: A reference to its labels.
         classes: The classes that the config names of the program itself, which no other process
             can import.
     """
@@ -90,7 +88,6 @@ class ClientActor:
     """Runs clients on its share of CPUs and GPUs, one after the other.
 
     Args:
-        stored: The workload.
         memory_fraction: Share of the GPU's memory that this process stays below, or None.
         clients: The clients of this node, whose data is read now.
 
@@ -161,33 +158,6 @@ class ClientActor:
     def predict(self, server: PackedServer, key: str, chunk: Chunk) -> Prediction:
         """Predict a chunk's embeddings and probabilities."""
         return self._predictor.predict(unpack_server(server), key, chunk)
-
-
-class ServerActor:
-    """Runs the method's server half, with a client actor's share of CPUs and no GPU."""
-
-    def __init__(self, stored: StoredWorkload) -> None:
-        workload = stored.load()
-        torch.set_num_threads(workload.config.cluster.threads_per_client)
-        self._method = build_method(workload)
-
-    def ready(self) -> None:
-        """Return once the actor is set up."""
-
-    def serve(
-        self,
-        server: PackedServer,
-        phase: Phase,
-        means: Mapping[str, tuple[int, Packed]],
-        gathered: Mapping[int, Packed],
-    ) -> PackedServer:
-        """Run `Method.server` on packed tensors."""
-        weighted = {
-            slot: WeightedUpdate(weight=w, tensors=unpack(p)) for slot, (w, p) in means.items()
-        }
-        tensors_of = {client: unpack(packed) for client, packed in gathered.items()}
-        state = unpack_server(server)
-        return pack_server(self._method.server(state, phase, weighted, tensors_of))
 
 
 def _split(event: Event) -> tuple[Event, list[tuple[ObjectKey, Packed]]]:

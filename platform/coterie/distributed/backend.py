@@ -11,7 +11,7 @@ from ray.exceptions import ObjectLostError, RayActorError
 
 from coterie.aggregation.stage import Late
 from coterie.contract.clusterer import Prediction
-from coterie.contract.phase import Phase, ServerState, Tensors, WeightedUpdate
+from coterie.contract.phase import ServerState
 from coterie.distributed.calls import (
     LOST,
     Call,
@@ -29,7 +29,6 @@ from coterie.distributed.waiting import wait_for
 from coterie.distributed.watch import ClusterWatch, as_run_error
 from coterie.errors import RunError, StateLostError
 from coterie.execution.backend import Workload
-from coterie.execution.build import build_method
 from coterie.execution.events import (
     CallDone,
     CallLost,
@@ -40,7 +39,7 @@ from coterie.execution.events import (
     PhaseRequest,
 )
 from coterie.execution.node_local_data import Tally
-from coterie.execution.packing import Packed, pack, pack_server, unpack_server
+from coterie.execution.packing import Packed, pack_server
 from coterie.execution.predictor import Chunk
 from coterie.execution.worker import timeout_message
 
@@ -57,12 +56,10 @@ class RayBackend:
     """Runs clients on actors of a Ray cluster.
 
     Args:
-        workload: What to run.
         stop: Called several times a second; raises when the run has to stop.
         note: Told what is waited for, and how many actors there are when their number changes.
 
     Attributes:
-        fleet: The actors.
         devices: The names of what clients have computed on so far.
     """
 
@@ -82,7 +79,6 @@ class RayBackend:
         with as_run_error():
             self.fleet = Fleet(workload, self._stop, note)
         watch.look = self._look
-        self._method = build_method(workload)
         self.devices: set[str] = set()
         self._calls = 0
         self._lost: list[str] = []
@@ -200,34 +196,6 @@ class RayBackend:
         clients = sum(self._sizes[c] for c in calls if self._hosts[c] is self._hosts[call])
         return time.monotonic() + clients * (_GRACE * limit + _GRACE_S)
 
-    def serve(
-        self,
-        server: ServerState,
-        phase: Phase,
-        means: Mapping[str, WeightedUpdate],
-        gathered: Mapping[int, Tensors],
-    ) -> ServerState:
-        """Run the server half in the driver, or on its actor if there is one.
-
-        An actor that dies is replaced: the server half is pure, so it gives the same bits again.
-        """
-        if self.fleet.server is None:
-            return self._method.server(server, phase, means, gathered)
-        weighted = {slot: (mean.weight, pack(mean.tensors)) for slot, mean in means.items()}
-        tensors_of = {client: pack(tensors) for client, tensors in gathered.items()}
-        sent, lost = pack_server(server), 0
-        with as_run_error():
-            while True:
-                reference = self.fleet.server.serve.remote(sent, phase, weighted, tensors_of)
-                wait_for(reference, self._stop)
-                try:
-                    return unpack_server(fetch(reference))
-                except LOST as error:
-                    lost += 1
-                    self._lost.append(f"the server's actor died: {why_lost(error)}")
-                    self._check_restarts(lost)
-                    self.fleet.replace_server()
-
     def predict(self, server: ServerState, chunks: Sequence[Chunk]) -> list[Prediction]:
         """Predict chunks on the actors; results are in the chunks' order."""
         with as_run_error():
@@ -334,10 +302,7 @@ class RayBackend:
     ) -> dict[Any, Call]:
         """Make one call to each actor with tasks; return the calls by stream.
 
-        Args:
-            request: The phase.
-            placed: The actors with their tasks.
-            alone: Whether to give each actor its first task only, and the rest one by one.
+        `alone`: each actor gets its first task only, and the rest one by one.
         """
         calls = {}
         for actor, tasks in placed:

@@ -41,8 +41,6 @@ class Call:
     """A streaming call under way.
 
     Attributes:
-        id: Its number.
-        actor: The actor's handle.
         request: The phase with this actor's share of the tasks.
         client: The client whose task is under way, if known.
         since: Start of that task, by the monotonic clock.

@@ -33,10 +33,7 @@ def connect(config: ClusterConfig, *, forked: bool = True) -> bool:
     address it is a local one of this process: `ray.init()` alone would join whatever cluster was
     last started on the machine.
 
-    Args:
-        config: The cluster's address.
-        forked: Whether a local Ray's workers are forked from the fork server, where that is
-            possible.
+    `forked`: a local Ray's workers are forked from the fork server, where that is possible.
 
     Returns:
         Whether the connection was made here.
@@ -138,25 +135,19 @@ def started_here() -> bool:
     return here or bool(ray._private.worker._global_node.is_head())
 
 
-def free_actors(config: ClusterConfig, *, beside_server: bool = False) -> int:
+def free_actors(config: ClusterConfig) -> int:
     """Return how many clients' actors fit the cluster at once, by CPUs and GPUs.
 
     None spans two nodes. Under `cluster.placement=strict_spread` a node counts once, however many
     it has room for.
 
-    Args:
-        config: What an actor takes.
-        beside_server: Whether the server's actor is there too. It takes a client's CPUs and no
-            GPU, and Ray chooses its node: the worst one is counted.
-
     Raises:
-        ConfigError: If not even one fits, without the server's.
+        ConfigError: If not even one fits.
     """
     nodes = live_nodes()
     wanted = _wanted(config)
-    held = sum(_held(config, node) for node in nodes)
-    if held:
-        return held - max(_servers_share(config, node) for node in nodes) * beside_server
+    if held := sum(_held(config, node) for node in nodes):
+        return held
     most = {kind: max((node.get(kind, 0.0) for node in nodes), default=0.0) for kind in wanted}
     for kind, amount in wanted.items():
         if amount > most[kind]:
@@ -205,12 +196,6 @@ def _held(config: ClusterConfig, node: Mapping[str, float]) -> int:
     if config.placement == "strict_spread":
         fits.append(1)
     return min(fits)
-
-
-def _servers_share(config: ClusterConfig, node: Mapping[str, float]) -> int:
-    """Return how many clients' actors fewer fit a node beside the server's."""
-    left = node.get("CPU", 0.0) - config.cpus_per_client
-    return _held(config, node) - _held(config, {**node, "CPU": left})
 
 
 def cluster_has_gpu() -> bool:

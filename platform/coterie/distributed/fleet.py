@@ -4,13 +4,13 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import ray
 from ray.exceptions import RayTaskError
 
-from coterie.distributed.actors import ClientActor, ServerActor, StoredWorkload
+from coterie.distributed.actors import ClientActor, StoredWorkload
 from coterie.distributed.calls import LOST, Placed, node_died, pack_longest_first
 from coterie.distributed.cluster import (
     alone_on_its_node,
@@ -23,7 +23,7 @@ from coterie.distributed.cluster import (
     started_here,
 )
 from coterie.distributed.nodes import autoscales, leaving, node_of
-from coterie.distributed.waiting import raise_if_dead, wait_for, wait_until_ready
+from coterie.distributed.waiting import raise_if_dead, wait_until_ready
 from coterie.errors import ConfigError, RunError
 from coterie.execution.backend import Workload
 from coterie.execution.events import ClientTask
@@ -46,12 +46,10 @@ class Fleet:
 
     Args:
         workload: What the actors run; its arrays are stored once per node in the object store.
-        stop: Called while waiting; raises when the run has to stop.
         note: Told what is waited for, and how many actors there are when their number changes.
 
     Attributes:
         actors: Handles of the client actors that can be given work.
-        server: Handle of the server actor, or None if the server half runs in the driver.
         joining: Handles of actors that are not ready yet, each with the reference of its `ready`.
         wanted: How many actors have work.
         leaving: Ids of the nodes that are about to go.
@@ -71,7 +69,6 @@ class Fleet:
         self._stop, self._note = stop, note
         self._stage, self._tasks, self._stillborn = "", 0, 0
         self.actors: list[Any] = []
-        self.server: Any | None = None
         self.leaving = frozenset[str]()
         self.joining: dict[Any, Any] = {}
         self._owns_cluster = connect(self._config)
@@ -93,7 +90,6 @@ class Fleet:
     def start_all(self, workload: Workload) -> None:
         """Place the workload and start every actor."""
         self._stored = StoredWorkload.of(workload)
-        self._places_server = self._config.server == "actor"
         self._names = (
             node_local_names(workload.config) if workload.node_local_classes is not None else None
         )
@@ -104,7 +100,6 @@ class Fleet:
             most = _cohort(workload)
         size = most if self._grows else max(self._free, self._config.min_actors or 1)
         self.wanted = most if self._names else min(self._config.num_actors or size, most)
-        self._start_server()
         homes = range(self.wanted) if self._names else [None] * min(self.wanted, _MOST_ASKED)
         self._homes = {self.new_actor(home): home for home in homes}
         self.actors = list(self._homes)
@@ -113,23 +108,17 @@ class Fleet:
     def _room_at_start(self) -> int:
         """Return how many client actors fit the cluster; under an autoscaler it may be none."""
         try:
-            free = free_actors(self._config, beside_server=self._places_server)
+            return free_actors(self._config)
         except ConfigError:
             if self._grows:
                 return 0
             raise
-        if free < 1 and not self._grows:
-            raise ConfigError(
-                "cluster.server=actor: the server's actor takes the only place, and none is left "
-                "for clients; use cluster.server=driver or add a node."
-            )
-        return free
 
     def look(self) -> None:
         """Look at the cluster's nodes, for `fit`; called about once a second."""
         self.leaving = leaving()
         try:
-            self._free = free_actors(self._config, beside_server=self._places_server)
+            self._free = free_actors(self._config)
         except ConfigError:
             self._free = 0
 
@@ -139,10 +128,6 @@ class Fleet:
         Actors that have joined get work from now on. Those whose node is about to go end, if
         others are left. Where an autoscaler takes idle nodes away, actors that a new stage does not
         need end too.
-
-        Args:
-            stage: The phase's stage.
-            tasks: Its number of tasks.
 
         Returns:
             The nodes that the run leaves; client states there have to move.
@@ -155,8 +140,6 @@ class Fleet:
         new, self._stage = stage != self._stage, stage
         self._tasks = tasks if new else max(self._tasks, tasks)
         self.wanted = min(self._tasks, self._config.num_actors or self._tasks)
-        if self.server is None:
-            self._start_server()
         self._take_in()
         going = [] if not self.leaving else self._on(self.leaving)
         if len(going) < len(self.actors):
@@ -181,10 +164,9 @@ class Fleet:
 
     def rest(self) -> None:
         """End all actors, so that the cluster may shrink; `fit` and `ensure` start new ones."""
-        for actor in [*self.actors, *self.joining, *([self.server] if self.server else [])]:
+        for actor in [*self.actors, *self.joining]:
             ray.kill(actor)
-        self.actors, self.server = [], None
-        self._homes, self._starting, self.joining = {}, {}, {}
+        self.actors, self._homes, self._starting, self.joining = [], {}, {}, {}
 
     def _wait(self, least: int | None) -> None:
         """Wait until so many actors are ready, all by default; the others join later."""
@@ -224,7 +206,6 @@ class Fleet:
             self.joining[new] = new.ready.remote()
 
     def _on(self, nodes: frozenset[str]) -> list[Any]:
-        """Return the actors on some nodes."""
         return [actor for actor in self.actors if node_of(actor) in nodes]
 
     def _release(self) -> frozenset[str]:
@@ -268,34 +249,6 @@ class Fleet:
         new = self._start_later(home)
         self.actors[self.actors.index(actor)] = new
         return new
-
-    def replace_server(self) -> None:
-        """Replace the server's actor, which died, and wait until it is placed.
-
-        Between phases: if the cluster has lost room, it takes the place of a client's actor.
-
-        Raises:
-            RunError: If no node has room for it in time.
-        """
-        if self.server is not None:
-            ray.kill(self.server)
-        self.look()
-        room = max(1, self._free)
-        if room < len(self.actors) and self._names is None and not self._grows:
-            self._end(self.actors[room:], "the server's actor takes their place")
-        self._start_server()
-        limit = self._config.start_timeout_s
-        if self.server and not wait_for(
-            self.server.ready.remote(), self._stop, time.monotonic() + limit
-        ):
-            raise RunError(
-                f"cluster.start_timeout_s={limit:g}: no node had room for the server's actor, "
-                "which died; add a node, or use cluster.server=driver, and go on with resume=true."
-            )
-
-    def _start_server(self) -> None:
-        if self._places_server:
-            self.server = self._start(ServerActor, self._stored, num_gpus=0)
 
     def remove_unplaced(self) -> list[Any]:
         """Remove, and return, the replacements for which the cluster has no room."""
@@ -366,16 +319,16 @@ class Fleet:
         capped = self._config.gpus_per_client % 1.0 or None
         alone = alone_on_its_node(self._config)
         if home is None or self._names is None:
-            return self._start(ClientActor, self._stored, capped, resources=alone)
+            return self._start(self._stored, capped, resources=alone)
         own = alone | own_resources(self._config, self._names[home])
-        return self._start(ClientActor, self._stored, capped, (home,), resources=own)
+        return self._start(self._stored, capped, (home,), resources=own)
 
-    def _start(self, kind: type, *args: Any, **options: Any) -> Any:
-        """Start an actor with a client's CPUs and GPUs, unless Ray's options say otherwise."""
+    def _start(self, *args: Any, resources: Mapping[str, float]) -> Any:
+        """Start an actor with a client's CPUs and GPUs, and some of the nodes' resources."""
         share = {"num_cpus": self._config.cpus_per_client, "num_gpus": self._config.gpus_per_client}
         # Ray restarts no actor: the driver replaces them, so that no task runs twice.
         once = {"max_restarts": 0, "max_task_retries": 0}
-        return ray.remote(kind).options(**share | once | options).remote(*args)
+        return ray.remote(ClientActor).options(**share | once, resources=resources).remote(*args)
 
 
 def _cohort(workload: Workload) -> int:

@@ -27,7 +27,6 @@ class ForkServer:
 
     Attributes:
         running: The one that was started last.
-        pid: Its process.
         executable: What Ray has to call in place of Python, as a shell's words.
     """
 

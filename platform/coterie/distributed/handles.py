@@ -36,10 +36,6 @@ class Keeper:
     def leave(self, nodes: Collection[str], stop: Callable[[], None]) -> int:
         """Move what lies on nodes to the driver's.
 
-        Args:
-            nodes: Ids of the nodes.
-            stop: Called between two of them; raises when the run has to stop.
-
         Returns:
             How many objects were moved.
         """

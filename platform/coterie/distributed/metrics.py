@@ -39,7 +39,6 @@ class RunMetrics(RunCallback):
 
     Args:
         backend: Tells how many actors there are.
-        experiment: The experiment's name, a label of all series.
         run: The name of the run's directory, a label of all series.
     """
 

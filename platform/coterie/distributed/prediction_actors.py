@@ -49,7 +49,6 @@ class PredictionActors:
         model: In eval mode; stored once per node.
         config: The cluster, and each actor's share of it.
         accelerator: `cpu` uses no GPU.
-        stop: Called several times a second while waiting; raises when the prediction has to stop.
 
     Raises:
         ConfigError: If no actor fits the cluster, or it lacks the GPU that is asked for.

@@ -100,10 +100,6 @@ class RunResources:
     def take(self, run: int, config: RunConfig) -> bool:
         """Reserve what a run needs, if it is free; one run alone may always start.
 
-        Args:
-            run: Number of the run.
-            config: Its config.
-
         Returns:
             Whether the run may start.
         """

@@ -61,11 +61,7 @@ class SessionFolder:
 
 
 def new_folder() -> Path:
-    """Make a folder, in which `SOCKET` may tell that it is in use.
-
-    Raises:
-        RunError: As for `SessionFolder`.
-    """
+    """Make a folder, in which `SOCKET` may tell that it is in use."""
     return Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_root()))
 
 

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import ray
 from ray import tune
-from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
+from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
 
 from coterie.config.schema import ClusterConfig
 from coterie.distributed.cluster import connect, disconnect
@@ -45,7 +45,6 @@ class Report:
     """What a trial reports.
 
     Attributes:
-        round: The round.
         value: The objective after it; None if it was not measured.
         code: The exit code of the trial's process, if it has ended; its last report has one.
         reason: Why it ended with this code.
@@ -83,20 +82,6 @@ class Listener(Protocol):
         """Note that some time has passed; an exception ends the search."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Halving:
-    """ASHA, asynchronous successive halving (Li et al., 2020).
-
-    Attributes:
-        grace: Rounds before the first decision.
-        reduction: Of the trials at a decision one in so many goes on; decisions are as many times
-            as many rounds apart.
-    """
-
-    grace: int
-    reduction: float
-
-
 @contextmanager
 def ray_for_trials(config: ClusterConfig) -> Iterator[None]:
     """Connect to the trials' cluster, or start a local Ray for Tune alone.
@@ -122,7 +107,8 @@ def run_trials(
     listener: Listener,
     *,
     lower: bool,
-    halving: Halving | None,
+    grace: int | None,
+    reduction: float,
     history: Mapping[str, Sequence[Report]],
     parallel: int,
     gpu: bool,
@@ -134,12 +120,15 @@ def run_trials(
         begin: Starts a trial, in that process; it is pickled.
         listener: Is told about the trials.
         lower: Whether less of the objective is better.
-        halving: When trials are stopped; None: never.
+        grace: Rounds before ASHA (Li et al., 2020) may stop a trial; None: it never does.
+        reduction: Of the trials at a decision one in `reduction` goes on, and decisions are as many
+            times as many rounds apart.
         history: What each trial, of these and others, has reported before, in order.
         parallel: Trials at a time.
         gpu: Whether each takes a whole GPU.
     """
-    scheduler = _scheduler(halving, "min" if lower else "max", history)
+    mode = "min" if lower else "max"
+    asha = None if grace is None else _asha(grace, reduction, mode, history)
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
     with _environment(_SETTINGS), tempfile.TemporaryDirectory(prefix="coterie-tune-") as folder:
         tune.run(
@@ -147,7 +136,7 @@ def run_trials(
             name="search",
             config={"trial": tune.grid_search(list(names))},
             resources_per_trial=tune.PlacementGroupFactory([_place(gpu=gpu)]),
-            scheduler=scheduler,
+            scheduler=asha or FIFOScheduler(),
             max_concurrent_trials=parallel,
             max_failures=_LOST,
             raise_on_failed_trial=False,
@@ -198,19 +187,17 @@ class _Told(tune.Callback):  # type: ignore[misc]
         self._listener.reported(trial.config["trial"], lost)
 
 
-def _scheduler(
-    halving: Halving | None, mode: str, history: Mapping[str, Sequence[Report]]
-) -> TrialScheduler:
-    """ASHA, which knows what the trials have reported before."""
-    if halving is None:
-        return FIFOScheduler()
+def _asha(
+    grace: int, reduction: float, mode: str, history: Mapping[str, Sequence[Report]]
+) -> ASHAScheduler:
+    """Return a scheduler that knows what the trials have reported before."""
     asha = ASHAScheduler(
         time_attr=_ROUND,
         metric=_VALUE,
         mode=mode,
-        max_t=max(_NEVER, halving.grace),
-        grace_period=halving.grace,
-        reduction_factor=halving.reduction,
+        max_t=max(_NEVER, grace),
+        grace_period=grace,
+        reduction_factor=reduction,
     )
     for name, reports in history.items():
         known = SimpleNamespace(trial_id=name)

@@ -23,13 +23,8 @@ _SAY_S = 5.0
 def wait_for(reference: Any, stop: Callable[[], None], until: float = math.inf) -> bool:
     """Wait until a reference has a result, or its actor has died.
 
-    Args:
-        reference: A Ray object reference.
-        stop: Called several times a second; raises when the run has to stop.
-        until: When to give up, by the monotonic clock.
-
-    Returns:
-        Whether it has.
+    `stop` is called several times a second, and raises when the run has to stop; `until` is by
+    the monotonic clock.
     """
     while not ray.wait([reference], timeout=_POLL_S)[0]:
         stop()

@@ -183,11 +183,7 @@ def blank(width: float, height: float) -> Figure:
 def save(figure: Figure, path: Path, about: str = "", dpi: int = 200) -> Path:
     """Write the figure as PNG, make folders as needed, and return the path.
 
-    Args:
-        figure: The figure.
-        path: The file.
-        about: What was run; it stands below the figure, and in the file as its description.
-        dpi: Dots an inch.
+    `about` says what was run: it stands below the figure, and in the file as its description.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     about = printable(about)

@@ -35,7 +35,6 @@ class Clustered:
         embedding: Representations (n, d).
         assignments: Clusters (n,), counted from 0.
         confidence: Probabilities (n,) of these clusters.
-        samples: The samples, in the same order; images are uint8 (n, channels, height, width).
     """
 
     embedding: Tensor
@@ -51,15 +50,6 @@ def cluster_figure(found: Clustered, path: Path, *, seed: int, about: str = "") 
     A row has the cluster's number of samples, their mean confidence and, of images, the means of
     up to eight groups of at least ten similar samples. The silhouette (Rousseeuw, 1987) is that of
     k-means on a sample of the representations: a guide to the number of clusters, not a proof.
-
-    Args:
-        found: The samples with their clusters.
-        path: Where to write the PNG.
-        seed: Of samples and k-means.
-        about: What was run, for the line below the figure.
-
-    Returns:
-        Path: `path`.
     """
     clusters, sizes = np.unique(found.assignments, return_counts=True)
     drawn = [int(cluster) for cluster in clusters[np.argsort(-sizes, kind="stable")][:_ROWS]]

@@ -29,15 +29,6 @@ def curves_figure(
 ) -> Path:
     """Write `draw_curves` as PNG; folders are made as needed.
 
-    Args:
-        series: See `draw_curves`.
-        path: The file.
-        boundaries: See `draw_curves`.
-        about: What was run, for the line below the figure.
-
-    Returns:
-        Path: `path`.
-
     Raises:
         DataError: If there is no curve to draw.
     """

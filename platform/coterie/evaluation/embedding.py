@@ -55,9 +55,6 @@ def embedding_figure(
         sample: How many vectors to draw, at most.
         about: What was run, for the line below the figure.
 
-    Returns:
-        Path: `path`.
-
     Raises:
         DataError: If there are fewer than 5 vectors, one is not finite, lengths do not
             fit, or there are neither labels nor assignments.

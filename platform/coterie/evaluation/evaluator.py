@@ -39,15 +39,11 @@ class Evaluator(Scorer):
     """Scores the server states of one run on all its data.
 
     Attributes:
-        config: What is evaluated.
         data: The data set with its labels, which are used nowhere else.
-        backend: Backend that predicts.
         clusters: Clusters of k-means if the model has no head; 0 for no clustering.
-        seed: The run's seed.
         classifies: Whether the model predicts the data's classes, and is scored as a classifier.
         unsupervised: Evaluator of the metrics without labels, if the config asks for it.
         local: Evaluator on the clients' own test sets, if the config asks for it.
-        own: The user's metrics.
         parts: Each client's rows, if the classes that clients have are to be counted.
     """
 
@@ -166,7 +162,6 @@ class Evaluator(Scorer):
 
     @property
     def _labels(self) -> NDArray[np.int64]:
-        """Classes of the training samples, -1 if unknown."""
         labels = self.data.labels
         return np.full(len(self.data.samples), -1, np.int64) if labels is None else labels
 

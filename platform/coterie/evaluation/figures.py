@@ -38,9 +38,6 @@ def confusion_figure(table: Table, class_names: Sequence[str], path: Path, about
         path: Where to write the PNG; folders are made as needed.
         about: What was run, for the line below the figure.
 
-    Returns:
-        Path: `path`.
-
     Raises:
         DataError: If the names do not fit the table, or it holds no sample.
     """

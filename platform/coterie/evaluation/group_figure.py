@@ -33,9 +33,6 @@ def group_figure(
         truth: Each client's true group.
         path: The PNG to write; folders are made as needed.
         about: What was run, for the line below the figure.
-
-    Returns:
-        Path: `path`.
     """
     rounds, table = list(history), np.array(list(history.values())).T
     clients, groups = len(table), int(table.max()) + 1

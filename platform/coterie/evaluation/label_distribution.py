@@ -45,14 +45,20 @@ def class_counts(
 def classes_held(counts: NDArray[np.int64]) -> dict[str, float]:
     """In the mean over clients: "classes" with a sample, "classes_1%" with a hundredth of all.
 
-    Orchestra (Lubana et al., 2022), table 4.
+    Orchestra (Lubana et al., 2022), table 4. "imbalance" is how many times as large as the smallest
+    of these classes the largest one is, the imbalance ratio of CCFC's (Yan et al.) table 3.
 
     Args:
         counts: Each client's samples of each class (clients, classes).
     """
     shares = counts / counts.sum(axis=1, keepdims=True).clip(min=1)
     held = {"classes": counts > 0, "classes_1%": shares >= 0.01}
-    return {name: float(found.sum(axis=1).mean()) for name, found in held.items()}
+    smallest = np.where(counts > 0, counts, counts.max()).min(axis=1)
+    ratio = float((counts.max(axis=1) / smallest.clip(min=1)).mean())
+    return {
+        **{name: float(found.sum(axis=1).mean()) for name, found in held.items()},
+        "imbalance": ratio,
+    }
 
 
 def class_spread(data: DataArrays, parts: Sequence[Indices]) -> tuple[Counts, tuple[str, ...]]:
@@ -87,10 +93,7 @@ def class_table(
     With more than 20 clients, one row has the means of those in the middle. With more classes than
     fit, each row names the client's largest classes instead.
 
-    Args:
-        counts: int64 (clients, classes), from `class_counts`.
-        class_names: The classes' names; their numbers if empty.
-        client_names: The clients' names; their numbers if empty.
+    Classes and clients without names have their numbers.
     """
     names = [label(name) for name in class_names] or list(map(str, range(counts.shape[1])))
     rows = _rows(counts, client_names)
@@ -169,15 +172,7 @@ def label_distribution_figure(
     client_names: Sequence[str] = (),
     about: str = "",
 ) -> None:
-    """Save a heat map of clients (across) and classes (down) as a PNG.
-
-    Args:
-        counts: int64 (clients, classes), from `class_counts`.
-        class_names: The classes' names; their numbers if empty.
-        path: The file to write; folders are made as needed.
-        client_names: The clients' names; their numbers if empty.
-        about: What is run, for the line below the figure.
-    """
+    """Save a heat map of clients (across) and classes (down) as a PNG."""
     clients, classes = counts.shape
     people = [shorten(label(name), _NAME) for name in client_names]
     names = list(class_names) or list(map(str, range(classes)))

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from itertools import islice
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +27,7 @@ def linear_probe(
     seed: int,
     optimizer: ProbeOptimizer = "adam",
     epochs: int = 200,
+    steps: int | None = None,
     batch_size: int = 512,
     lr: float | None = None,
     device: torch.device | str | None = None,
@@ -46,6 +48,7 @@ def linear_probe(
         seed: Seed of the initial weights and the order of the batches.
         optimizer: The protocol.
         epochs: Passes over the training features.
+        steps: Steps in their place, where given.
         batch_size: Samples per step.
         lr: The initial learning rate; None for the protocol's.
         device: The device to train on; None for that of `train_x`.
@@ -55,14 +58,14 @@ def linear_probe(
     """
     check_features(train_x, train_y, classes, "train")
     check_features(test_x, test_y, classes, "test")
-    _check_options(optimizer, epochs, batch_size, lr)
+    _check_options(optimizer, epochs, steps, batch_size, lr)
     device = train_x.device if device is None else torch.device(device)
     generator = torch.Generator().manual_seed(seed)
     head = linear_layer(train_x.shape[1], classes, generator).to(device)
-    steps = epochs * math.ceil(len(train_x) / batch_size)
+    steps = epochs * math.ceil(len(train_x) / batch_size) if steps is None else steps
     descent, schedule = _descent(head, optimizer, batch_size, lr, steps)
     x, y = _features(train_x, device), train_y.to(device)
-    for rows in _batches(len(x), batch_size, epochs, generator):
+    for rows in islice(_batches(len(x), batch_size, generator), steps):
         _step(head, x[rows.to(device)], y[rows.to(device)], descent)
         schedule.step()
     with torch.no_grad():
@@ -89,10 +92,14 @@ def standardised(train_x: Tensor, test_x: Tensor) -> tuple[Tensor, Tensor]:
     return ((train - mean) / deviation).float(), ((test - mean) / deviation).float()
 
 
-def _check_options(optimizer: str, epochs: int, batch_size: int, lr: float | None) -> None:
+def _check_options(
+    optimizer: str, epochs: int, steps: int | None, batch_size: int, lr: float | None
+) -> None:
     if optimizer not in ("adam", "sgd"):
         raise DataError(f"optimizer={optimizer}: choose adam or sgd.")
-    for name, value in (("epochs", epochs), ("batch_size", batch_size), ("lr", lr)):
+    numbers: dict[str, float | None] = {"epochs": epochs, "steps": steps}
+    numbers |= {"batch_size": batch_size, "lr": lr}
+    for name, value in numbers.items():
         if value is not None and value <= 0:
             raise DataError(f"{name}={value}: give a positive number.")
 
@@ -111,11 +118,9 @@ def linear_layer(features: int, classes: int, generator: torch.Generator) -> nn.
     return layer
 
 
-def _batches(
-    samples: int, batch_size: int, epochs: int, generator: torch.Generator
-) -> Iterator[Tensor]:
-    """Return the rows of each step: a new permutation every epoch, the last batch included."""
-    for _ in range(epochs):
+def _batches(samples: int, batch_size: int, generator: torch.Generator) -> Iterator[Tensor]:
+    """Yield the rows of each step: a new permutation every epoch, the last batch included."""
+    while True:
         order = torch.randperm(samples, generator=generator)
         for first in range(0, samples, batch_size):
             yield order[first : first + batch_size]

@@ -25,10 +25,7 @@ class LocalTestEvaluator:
     """Scores every client's model on the client's own test set.
 
     Attributes:
-        backend: Backend that predicts.
         rows: Each client's rows of the test set.
-        labels: Classes of the test set.
-        batch_size: Samples per batch.
     """
 
     backend: Backend

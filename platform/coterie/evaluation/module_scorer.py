@@ -22,11 +22,8 @@ class ModuleScorer(Scorer):
     """Runs `validation_step` between rounds, and `test_step` at the end too.
 
     Attributes:
-        config: When to evaluate.
         method: Gives the module.
         samples: The data, with its validation and test loaders.
-        trainer: Device and precision.
-        seed: The run's seed.
     """
 
     config: EvaluationConfig

@@ -24,9 +24,6 @@ class NodeLocalEvaluator(Scorer):
     figure of the embedding; a model without clusters has no score.
 
     Attributes:
-        config: When to evaluate.
-        backend: Backend that reaches the clients.
-        clients: Number of clients.
         classifies: Whether the model's head predicts classes; the metric then is the accuracy.
         sent: Bytes of models sent down and of tables sent up so far.
         missed: Clients that could not be reached so far.

@@ -20,8 +20,6 @@ class PlainNeighbours(Metric):
     """Accuracy of some samples by the k nearest of the others, with equal votes.
 
     Args:
-        k: The number of neighbours.
-        distance: By cosine similarity or Euclidean distance.
         last: Number of samples that are asked, the last ones: with `data.split=all` the test set.
             By default every fifth sample is.
 

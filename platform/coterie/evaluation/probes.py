@@ -22,8 +22,6 @@ class Probes:
 
     Attributes:
         config: Which probes, and their options.
-        classes: The number of classes.
-        seed: Seed of the linear probe.
     """
 
     config: EvaluationConfig
@@ -61,6 +59,7 @@ class Probes:
             classes=self.classes,
             seed=self.seed,
             optimizer=self.config.linear_probe_optimizer,
+            steps=self.config.linear_probe_steps,
         )
         return asdict(scores)
 

@@ -20,11 +20,7 @@ def raw_clusters(
 
     The sample that it is fitted on has at most `most` values, or one sample per cluster.
 
-    Args:
-        samples: (n, …), uint8 or float32.
-        clusters: The number of clusters.
-        seed: Seed of k-means, and of the sample that it is fitted on.
-        most: Values that k-means is fitted on; of larger data it is a sample.
+    k-means is fitted on at most `most` values; of larger data on a sample.
 
     Returns:
         Each sample's cluster (n,).

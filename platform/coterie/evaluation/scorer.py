@@ -43,7 +43,6 @@ class Scorer(Protocol):
     """Scores server states.
 
     Attributes:
-        config: What is evaluated, and when.
         sent: Bytes sent for evaluation so far; the recorder adds them to the ledger.
         missed: Clients that could not be reached so far; the recorder lists them as failures.
     """

@@ -28,11 +28,9 @@ class UnsupervisedEvaluator:
     """Orchestra's metrics of a model in its projection space, see `Clusterer.project`.
 
     Attributes:
-        backend: Backend that predicts.
         parts: Each client's rows; alignment and uniformity are means over clients.
         clusters: Clusters of k-means for the mixing if the model has no head; 0 for no mixing.
         seed: Seed of the sample, the views and k-means.
-        batch_size: Samples per batch.
         max_samples: Samples that `quick` scores; None for all.
     """
 

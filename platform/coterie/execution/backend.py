@@ -12,7 +12,7 @@ from coterie.config.schema import RunConfig
 from coterie.contract.clusterer import Prediction
 from coterie.contract.data import Indices, Samples
 from coterie.contract.method import Task
-from coterie.contract.phase import Phase, ServerState, Tensors, WeightedUpdate
+from coterie.contract.phase import ServerState
 from coterie.execution.events import Event, Handle, PhaseRequest
 from coterie.execution.node_local_data import Tally
 from coterie.execution.packing import Packed
@@ -24,8 +24,6 @@ class Workload:
     """Everything that a process needs to run clients.
 
     Attributes:
-        config: The run's config.
-        task: What is learned.
         samples: "train" and, where there are any, "test" samples; empty where data is node-local.
         parts: Client to its rows of the training samples.
         labels: The training samples' classes; None unless the method is supervised.
@@ -44,7 +42,7 @@ class Workload:
 
 
 class Backend(Protocol):
-    """Runs tasks, the server half and predictions; every backend gives the same results."""
+    """Runs tasks and predictions; every backend gives the same results."""
 
     name: str
 
@@ -76,15 +74,6 @@ class Backend(Protocol):
             Call to answer, or `Late` if its process was ended because it took too
             long; calls whose process is lost are absent.
         """
-
-    def serve(
-        self,
-        server: ServerState,
-        phase: Phase,
-        means: Mapping[str, WeightedUpdate],
-        gathered: Mapping[int, Tensors],
-    ) -> ServerState:
-        """Run the method's server half."""
 
     def predict(self, server: ServerState, chunks: Sequence[Chunk]) -> list[Prediction]:
         """Predict chunks, in order."""

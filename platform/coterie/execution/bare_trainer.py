@@ -4,7 +4,7 @@ It calls the hooks in `SUPPORTED_HOOKS` in Lightning's order and refuses modules
 else of a Trainer, so that both executors give the same weights.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 
 from coterie.contract.client import Batch, Batches, Fit
 from coterie.contract.seeds import seeded
+from coterie.execution.engine import Engine
 from coterie.execution.meter import Meter
 from coterie.execution.without_trainer import (
     check_supported,
@@ -30,20 +31,8 @@ from coterie.execution.without_trainer import (
 
 
 @dataclass(frozen=True, kw_only=True)
-class BareTrainer:
-    """Trains a LightningModule without a Trainer.
-
-    Attributes:
-        accelerator: "cpu" or "cuda".
-        precision: Lightning's name of the precision.
-        deterministic: Whether to use deterministic algorithms only.
-        stop: Called after each step; raises when the run is to stop.
-    """
-
-    accelerator: str = "cpu"
-    precision: str = "32-true"
-    deterministic: bool = True
-    stop: Callable[[], None] = lambda: None
+class BareTrainer(Engine):
+    """Trains a LightningModule without a Trainer."""
 
     def fit(self, module: LightningModule, batches: Batches, seed: int) -> Fit:
         """Train the module in place; see `LocalTrainer`.

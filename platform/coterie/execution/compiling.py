@@ -15,10 +15,6 @@ def compile_encoders(module: LightningModule, mode: str) -> None:
     A graph holds for one shape: one for all shapes would follow the shape that comes first, and
     with it the bits the order of the clients. PyTorch's limit on graphs, beyond which it computes
     uncompiled, is lifted for the same reason.
-
-    Args:
-        module: Trains in this process.
-        mode: That of `torch.compile`.
     """
     import torch._dynamo  # takes seconds, which only a run that compiles pays
 

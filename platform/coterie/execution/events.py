@@ -17,7 +17,6 @@ class ClientTask:
     """One client's task: its inputs besides the slots.
 
     Attributes:
-        client: The client's number.
         size: Its number of samples; backends start the longest tasks first.
         seed: Its seed for this task.
         state: What it kept from its last task, or None.
@@ -43,7 +42,6 @@ class PhaseRequest:
         phase: The phase, as the method declares it.
         slots: Slot to the tensors offered to every client.
         layouts: Slot to the layout of its contributions.
-        tasks: The clients' tasks.
         key: A word that no other run of a phase has.
         stages: Stage of the aggregation to what it gives every client.
     """
@@ -62,7 +60,6 @@ class ClientResult:
 
     Attributes:
         call: The call to a process that ran the task.
-        client: The client.
         gathered: Its gathered tensors for the server.
         metrics: Scalars of its training.
         bytes_up: Slot or gathered tensor to bytes that it sent to the server.
@@ -99,8 +96,6 @@ class ClientFailed:
     """A client's task failed; nothing of it was summed.
 
     Attributes:
-        call: The call.
-        client: The client.
         message: Why, in one printable line.
         refused: Whether it refused the config, which ends the run if every client does.
         trace: Where it failed, see `trace_of`; "" if that says nothing.
@@ -120,7 +115,6 @@ class CallDone:
     A stage may keep its sums in its process until `Backend.exchange`.
 
     Attributes:
-        call: The call.
         sums: Slot to its sums; empty if a stage keeps them.
         device: The name of what the tasks were computed on; "" if there were none.
     """
@@ -135,8 +129,6 @@ class CallLost:
     """The process of a call died; the call's tasks run again elsewhere, from the same states.
 
     Attributes:
-        call: The call.
-        message: Why it died.
         client: The client that hung, if the process was ended for that, or in whose turns it died
             several times; this client does not run again.
     """

@@ -64,7 +64,6 @@ class NodeLocalData:
     """The data of the node-local clients that run in this process, each read on first use.
 
     Attributes:
-        config: The run's config.
         classes: The class names of all clients; labels are indices into them.
     """
 

@@ -41,13 +41,6 @@ class _Epochs:
 def train_bare(engine: BareTrainer, module: Any, plan: Training, seed: int, work: float) -> Trained:
     """Train a module in place as `own_trainer.train` does, to the same bits; nothing is logged.
 
-    Args:
-        engine: Device and precision.
-        module: The module.
-        plan: Loader and epochs.
-        seed: Of all global generators during the training.
-        work: Share of the batches to train on; under 1 for a straggler.
-
     Raises:
         ConfigError: If module or data module needs a Trainer.
     """

@@ -38,12 +38,8 @@ def package_of(module: object) -> str:
 def train(engine: LightningTrainer, module: Any, plan: Training, seed: int, work: float) -> Trained:
     """Train a module in place, from the plan's first epoch on.
 
-    Args:
-        engine: Device, precision and what to call after each step.
-        module: The module; it ends on the CPU.
-        plan: Loaders and epochs.
-        seed: Of all global generators during the training.
-        work: Share of the batches to train on; under 1 for a straggler.
+    The module ends on the CPU. `seed` is that of all global generators meanwhile; `work` is the
+    share of the batches to train on, under 1 for a straggler.
     """
     follow = _Follow(engine, plan, work)
     callbacks = [*deepcopy(engine.callbacks), *deepcopy(plan.callbacks), *plan.hooks, follow]
@@ -161,16 +157,11 @@ class _BeforeTheFirstStep(Callback):
     """Ends the training as soon as every parameter has a shape and a gradient."""
 
     def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
-        """End it."""
         raise _EnoughError
 
 
 def materialised(module: Any, loader: Any) -> Any:
     """Return a module whose lazy parameters, and layers that are built in `setup`, are there.
-
-    Args:
-        module: A module, which is left as it is.
-        loader: Opens a loader of training samples.
 
     Returns:
         The module itself if nothing is missing, else a copy after one forward pass.

@@ -103,12 +103,7 @@ def digest(packed: Packed) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class PackedServer:
-    """A server state whose slots are packed.
-
-    Attributes:
-        state: The rest of it.
-        slots: Its slots.
-    """
+    """A server state whose slots are packed."""
 
     state: ServerState
     slots: Mapping[str, Packed]

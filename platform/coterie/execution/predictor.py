@@ -74,7 +74,6 @@ class ChunkPredictor:
     Attributes:
         method: Builds the model from a server state.
         samples: "train" and "test" samples; empty where data is node-local.
-        device: Where to predict.
         augmentation: Builds the run's augmentation.
         stop: Called before each batch; raises when the run is to stop.
     """

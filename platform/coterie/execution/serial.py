@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from coterie.contract.clusterer import Prediction
-from coterie.contract.phase import Phase, ServerState, Tensors, WeightedUpdate
+from coterie.contract.phase import ServerState
 from coterie.errors import ContractError
 from coterie.execution.backend import Workload
 from coterie.execution.build import build_predictor, build_worker
@@ -21,10 +21,6 @@ class SerialBackend:
     Args:
         workload: What to run.
         stop: Called between steps and batches; raises when the run is to stop.
-
-    Attributes:
-        worker: Runs the tasks.
-        devices: The name of what clients compute on.
     """
 
     name = "serial"
@@ -45,16 +41,6 @@ class SerialBackend:
         """Ask a stage of the aggregation for each call."""
         answer = self.worker.pipeline.answer
         return {call: answer(stage, call, question, given) for call, given in messages.items()}
-
-    def serve(
-        self,
-        server: ServerState,
-        phase: Phase,
-        means: Mapping[str, WeightedUpdate],
-        gathered: Mapping[int, Tensors],
-    ) -> ServerState:
-        """Run the method's server half."""
-        return self.worker.method.server(server, phase, means, gathered)
 
     def predict(self, server: ServerState, chunks: Sequence[Chunk]) -> list[Prediction]:
         """Predict chunks, in order."""

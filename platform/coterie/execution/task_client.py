@@ -33,14 +33,11 @@ class TaskClient:
 
     Attributes:
         id: See `Client`, as for data, state, peer messages and seed.
-        data: Its samples.
         state: What it kept, or None.
         peer_messages: Sender to message.
         seed: Its seed for this task.
         needs_labels: Whether batches carry labels.
-        trainer: Trains on this client's data.
         pool: Modules kept between tasks.
-        device: Where to embed.
         work: Share of the local steps to do; under 1 for a straggler.
         stages: The stages of the aggregation, for this task.
     """

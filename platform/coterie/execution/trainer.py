@@ -2,7 +2,6 @@
 
 import logging
 import warnings
-from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
@@ -16,11 +15,9 @@ from coterie.config.schema import RunConfig
 from coterie.contract.client import Batches, Fit, LocalTrainer
 from coterie.contract.seeds import seeded
 from coterie.execution.bare_trainer import BareTrainer
+from coterie.execution.engine import Engine, Stop
 from coterie.execution.meter import Meter
 from coterie.execution.vmap_trainer import VmapTrainer
-
-Stop = Callable[[], None]
-"""Called after each step; raises when the run is to stop."""
 
 
 class _Watch(Callback):
@@ -37,22 +34,14 @@ class _Watch(Callback):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LightningTrainer:
+class LightningTrainer(Engine):
     """A fresh `lightning.Trainer` for each fit.
 
     Attributes:
-        accelerator: "cpu" or "cuda".
-        precision: Lightning's name of the precision.
-        deterministic: Whether to use deterministic algorithms only.
-        stop: Called after each step; raises when the run is to stop.
         callbacks: Callbacks of the user; each fit has fresh copies, so that a client's training
             does not depend on those before it in the same process.
     """
 
-    accelerator: str = "cpu"
-    precision: str = "32-true"
-    deterministic: bool = True
-    stop: Stop = lambda: None
     callbacks: tuple[Callback, ...] = ()
 
     def build(self, epochs: int, *callbacks: Callback) -> Trainer:
@@ -93,26 +82,13 @@ def local_trainer(
     stop: Stop = lambda: None,
     callbacks: tuple[Callback, ...] = (),
 ) -> LocalTrainer:
-    """Build the trainer of the configured executor, on this process's device.
-
-    Args:
-        config: The run's config.
-        device: The device.
-        stop: Called after each step; raises when the run is to stop.
-        callbacks: Lightning callbacks; none without a Trainer.
-    """
-    if config.executor != "lightning":
-        kind = BareTrainer if config.executor == "bare" else VmapTrainer
-        return kind(
-            accelerator=device.type,
-            precision=config.precision,
-            deterministic=config.deterministic,
-            stop=stop,
-        )
-    return LightningTrainer(
+    """Build the trainer of the configured executor, on this process's device."""
+    engine = Engine(
         accelerator=device.type,
         precision=config.precision,
         deterministic=config.deterministic,
         stop=stop,
-        callbacks=callbacks,
     )
+    if config.executor == "lightning":
+        return LightningTrainer(**vars(engine), callbacks=callbacks)
+    return (BareTrainer if config.executor == "bare" else VmapTrainer)(**vars(engine))

@@ -26,7 +26,6 @@ class VmapTasks:
     """Runs tasks in groups, whose clients are trained as one model.
 
     Attributes:
-        trainer: Trains a group's clients.
         size: Clients in a group at most.
         pool: Modules of a group's first client.
     """

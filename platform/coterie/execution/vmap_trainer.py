@@ -7,7 +7,7 @@ batch of one size are one call; the losses are summed, so one backward pass give
 own gradient; and one step of the optimiser, which is elementwise, is a step of each client's own.
 """
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -20,6 +20,7 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from coterie.contract.client import Batches, Fit
 from coterie.contract.seeds import seeded
+from coterie.execution.engine import Engine
 from coterie.execution.meter import VmapMeter
 from coterie.execution.vmap_autocast import VmapAutocast
 from coterie.execution.vmappable import (
@@ -66,20 +67,8 @@ class _Given(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class VmapTrainer:
-    """Trains several clients' modules as one.
-
-    Attributes:
-        accelerator: "cpu" or "cuda".
-        precision: Lightning's name of the precision.
-        deterministic: Whether to use deterministic algorithms only.
-        stop: Called after each step; raises when the run is to stop.
-    """
-
-    accelerator: str = "cpu"
-    precision: str = "32-true"
-    deterministic: bool = True
-    stop: Callable[[], None] = lambda: None
+class VmapTrainer(Engine):
+    """Trains several clients' modules as one."""
 
     def fit(self, module: LightningModule, batches: Batches, seed: int) -> Fit:
         """Train one module; see `LocalTrainer`."""
@@ -87,12 +76,6 @@ class VmapTrainer:
 
     def fit_all(self, trainings: Sequence[Training]) -> list[Fit]:
         """Train the modules in place, those of one architecture together.
-
-        Args:
-            trainings: One per client.
-
-        Returns:
-            Their reports, in order.
 
         Raises:
             ConfigError: If the modules cannot be trained as one with the results of each alone.
@@ -202,6 +185,5 @@ def _outputs(
 
 
 def _generators(accelerator: str) -> list[Tensor]:
-    """Return the states of the global generators; no device is waited for."""
     states = [torch.get_rng_state()]
     return states if accelerator == "cpu" else [*states, torch.cuda.get_rng_state()]

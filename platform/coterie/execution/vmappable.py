@@ -56,11 +56,7 @@ def trained(module: LightningModule) -> tuple[bool, ...]:
 
 
 def check_alike(modules: Sequence[LightningModule]) -> None:
-    """Check that no attribute differs: one module's counts for all.
-
-    Raises:
-        ConfigError: Naming the first that does.
-    """
+    """Check that no attribute differs: one module's counts for all."""
     first = _attributes(modules[0])
     for module in modules[1:]:
         own = _attributes(module)
@@ -73,10 +69,6 @@ def vmapped_optimizer(
     modules: Sequence[LightningModule], parameters: Mapping[str, Tensor]
 ) -> Optimizer:
     """Return the modules' optimiser over vmapped parameters.
-
-    Args:
-        modules: One per client.
-        parameters: Name to the parameters of all of them.
 
     Raises:
         ConfigError: If an optimiser is not elementwise, or they differ.

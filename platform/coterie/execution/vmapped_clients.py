@@ -55,9 +55,7 @@ class VmappedClients:
     def narrow(self, clients: int, optimizer: Optimizer) -> None:
         """Go on with the first clients only: the others have taken their last step.
 
-        Args:
-            clients: How many.
-            optimizer: Over `parameters`; its state is cut to these clients too.
+        The optimizer is over `parameters`; its state is cut to these clients too.
         """
         self.clients, kept = clients, dict[Tensor, Tensor]()
         for name, before in self.parameters.items():
@@ -98,12 +96,7 @@ class VmappedClients:
         return outputs
 
     def batch_end(self, module: LightningModule, indices: Sequence[int]) -> None:
-        """Call `on_train_batch_end` once for all clients that train, on the vmapped tensors.
-
-        Args:
-            module: Whose hook it is.
-            indices: The batches' numbers in their epochs.
-        """
+        """Call `on_train_batch_end` once for all clients that train, on the vmapped tensors."""
         buffers = {name: buffer[: self.clients] for name, buffer in self.buffers.items()}
         tensors = {**_named(self.parameters), **_named(buffers)}
         functional_call(_BatchEnd(module), tensors, (torch.tensor(indices),))
@@ -141,7 +134,6 @@ class _TrainingStep(nn.Module):
         self.module = module
 
     def forward(self, batch: Any, index: Any) -> dict[str, Tensor]:
-        """Return what the step returns: a loss, or a dict with "loss" and other scalars."""
         given: Any = self.module.training_step(batch, index)
         outputs = given if isinstance(given, Mapping) else {"loss": given}
         return {name: torch.as_tensor(value) for name, value in outputs.items()}
@@ -155,7 +147,6 @@ class _BatchEnd(nn.Module):
         self.module = module
 
     def forward(self, index: Any) -> None:
-        """Call the hook, which gets neither outputs nor batch."""
         self.module.on_train_batch_end(None, None, index)
 
 

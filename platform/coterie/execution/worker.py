@@ -94,12 +94,10 @@ class Worker:
     """One process's share of a phase.
 
     Attributes:
-        method: The method; its client half runs here.
         pipeline: The aggregation, of which a part happens here.
         samples: "train" and, where there are any, "test" samples; empty where data is node-local.
         parts: Client to its rows of the training samples.
         labels: The training samples' classes; None unless the method is supervised.
-        trainer: Trains on a client's data.
         pool: Modules kept between tasks.
         device: Where samples are embedded; the trainer uses the same.
         deadline: The time limit of a task; the trainer checks it too.

@@ -114,15 +114,7 @@ class AssignmentsFile:
 
 
 def check_output(path: Path, *, embedding: bool) -> None:
-    """Refuse a file that exists, or whose kind is not known or cannot hold the columns.
-
-    Args:
-        path: The file.
-        embedding: Whether it is to hold embeddings.
-
-    Raises:
-        ConfigError: If it is refused.
-    """
+    """Refuse a file that exists, or whose kind is not known or cannot hold the columns."""
     kind = path.suffix.lower()
     if kind not in {".parquet", ".csv"}:
         raise ConfigError(f"output={path}: its kind is unknown; name it .parquet or .csv.")

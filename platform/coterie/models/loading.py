@@ -80,7 +80,6 @@ def load_model(path: str | Path, trust: Collection[str] = ()) -> Clusterer:
 
 
 def _read_sections(folder: Path, trust: Collection[str]) -> dict[str, Component]:
-    """Return the sections of the config that the network is built from."""
     # Only these sections: the data module of the run need not be importable.
     names = ("method", "encoder", "augmentation")
     sections = {name: read_section(folder / CONFIG, name, trust) for name in names}

@@ -14,11 +14,7 @@ from coterie.tracking.atomic import replacing
 def write_module(path: Path, module: Any, *, round_: int, epochs: int = 0) -> None:
     """Write a module's values and hyperparameters as Lightning does.
 
-    Args:
-        path: The file.
-        module: The module.
-        round_: Rounds that it was trained for.
-        epochs: Epochs that it was trained for, the checkpoint's `epoch`.
+    `epochs` is the checkpoint's `epoch`.
     """
     package = own_base(module).__module__.partition(".")[0]
     content: dict[str, Any] = {

@@ -58,7 +58,6 @@ class NamedClusters:
     Attributes:
         names: The names, each once, in the order of their first parts.
         parts: Part to the place of its name.
-        planes: Cluster to the plane that splits it.
     """
 
     names: tuple[str, ...]

@@ -22,11 +22,7 @@ _OUTPUTS = ("embedding", "probabilities")
 
 
 def check_onnx_installed() -> None:
-    """Refuse an export for which a package is missing.
-
-    Raises:
-        ConfigError: With what to install.
-    """
+    """Refuse an export for which a package is missing."""
     if missing := [name for name in _NEEDED if find_spec(name) is None]:
         raise ConfigError(
             f"format=onnx: {missing[0]} is not installed; install it with pip install "

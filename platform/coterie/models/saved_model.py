@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from typing_extensions import TypedDict
 
-from coterie.config.given_path import given_path
+from coterie.config.given_path import checkpoint_in_parts, given_path
 from coterie.config.plain_files import read_json
 from coterie.contract.clusterer import Clusterer, Prediction, parameter_dtype
 from coterie.contract.data import DataArrays
@@ -165,6 +165,8 @@ def model_folder(path: str | Path) -> Path:
             "Lightning's .ckpt, go in encoder.weights=FILE with encoder=timm:NAME or "
             "encoder=torchvision:NAME."
         )
+    if told := checkpoint_in_parts(given):
+        raise DataError(f"{path}: {told}, which goes in encoder.weights=FILE.")
     if not given.is_dir():
         raise DataError(f"{path}: there is no such folder; give a run's folder or its model/.")
     if (given / CONFIG).is_file():

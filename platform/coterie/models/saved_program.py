@@ -59,11 +59,6 @@ def write_program(folder: Path, model: Clusterer, sample: Tensor) -> None:
     """Write the program of a model, for batches of any size.
 
     A model that `torch.export` cannot take has none; `load_program` then returns None.
-
-    Args:
-        folder: The saved model's.
-        model: In eval mode, on the CPU.
-        sample: A batch of one sample.
     """
     (folder / PROGRAM).unlink(missing_ok=True)
     try:
@@ -77,11 +72,6 @@ def write_program(folder: Path, model: Clusterer, sample: Tensor) -> None:
 
 def write_program_file(path: Path, model: Clusterer, sample: Tensor) -> None:
     """Write the program of a model to a file of its own.
-
-    Args:
-        path: The file.
-        model: In eval mode, on the CPU.
-        sample: A batch of one sample.
 
     Raises:
         DataError: If `torch.export` cannot take the model.

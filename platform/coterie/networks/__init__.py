@@ -6,6 +6,7 @@
 from coterie.networks.ema import update_ema
 from coterie.networks.encoders import (
     MLP,
+    AlexNet,
     ConvNet2,
     ConvNet3,
     ConvNet4,
@@ -25,6 +26,7 @@ from coterie.networks.heads import (
 
 __all__ = [
     "MLP",
+    "AlexNet",
     "Centroids",
     "ClusterHead",
     "ConvNet2",

@@ -12,7 +12,6 @@ class ContrastiveBranch(nn.Module):
     """Encoder f, instance-level projector g_I and cluster-level projector g_C (CC; FedMCC, fig. 2).
 
     Args:
-        task: Shapes and encoder.
         projection: Width d1 of the instance projector's output.
         clusters: Number of clusters d2.
         hidden: Width of both projectors' hidden layer; by default that of the representation.

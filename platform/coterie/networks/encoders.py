@@ -3,6 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -201,6 +202,37 @@ class USPSNet(ScalableConfig):
         layers = [nn.Conv2d(channels, 8, 3), nn.ReLU(), nn.Flatten()]
         layers += dense(flat, [1024, 256], self.features)
         return Encoder(nn.Sequential(*layers), self.features, unit_length=self.unit_length)
+
+
+class AlexNet(ScalableConfig):
+    """AlexNet (Krizhevsky et al., 2012) for small images: CF-CL's encoder for Fashion-MNIST.
+
+    Convolutions of w, 3w, 6w, 4w and 4w kernels 3×3 with padding 1, 2×2 maxima after the first,
+    second and fifth, then one hidden layer; ReLU in between, no normalisation or dropout. CF-CL
+    prints 45,433 parameters for 28×28 grey images, which these widths have; its own are not known.
+    Inputs have at least 8×8 pixels.
+    """
+
+    width: Width = 8
+    """Kernels of the first convolution, w."""
+    hidden: Width = 33
+    """Units of the hidden layer."""
+    features: Width = 16
+    """Width of the representation."""
+
+    def build(self, shape: tuple[int, ...]) -> Encoder:
+        """See `EncoderConfig.build`."""
+        channels, height, width = image_shape("AlexNet", shape, smallest=8)
+        kernels = [channels, *(times * self.width for times in (1, 3, 6, 4, 4))]
+        layers: list[nn.Module] = []
+        for number, (inputs, outputs) in enumerate(pairwise(kernels)):
+            pooled = [nn.MaxPool2d(2)] if number in (0, 1, 4) else []
+            layers += [nn.Conv2d(inputs, outputs, 3, padding=1), *pooled, nn.ReLU()]
+        flat = kernels[-1] * (height // 8) * (width // 8)
+        layers += [nn.Flatten(), *dense(flat, [self.hidden], self.features)]
+        return Encoder(
+            channels_last(nn.Sequential(*layers)), self.features, unit_length=self.unit_length
+        )
 
 
 class MLP(ScalableConfig):

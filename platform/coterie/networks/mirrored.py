@@ -21,7 +21,6 @@ class Mirrored(nn.Module):
     """Unit means of a network's unit representations of images and of their mirror images.
 
     Args:
-        network: Maps images to (n, d), each independently of the others.
         differences: Whether the outputs are followed by mirror image less image.
     """
 

@@ -125,10 +125,6 @@ class NamedModel(ScalableConfig):
     def own_weights(cls, model: str, *, fetch: bool) -> OwnWeights:
         """Return the library's own weights.
 
-        Args:
-            model: The model's name.
-            fetch: Whether to fetch them if they are not on this machine.
-
         Raises:
             ConfigError: If they are not here, or cannot be fetched; it says where they have to be.
         """
@@ -204,9 +200,6 @@ class Prepared(nn.Module):
     """Brings images in [0, 1] into the form that a network was made for.
 
     Args:
-        network: Takes standardised (n, 3, height, width).
-        mean: Of the three channels.
-        deviation: Of the three channels.
         size: Pixels a side to resize to, if any.
     """
 

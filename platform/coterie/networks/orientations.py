@@ -41,13 +41,7 @@ class Orientations(EncoderConfig):
 
 
 class CellOrientations(nn.Module):
-    """The histograms of orientations of images of one size.
-
-    Args:
-        height: The images' height.
-        width: Their width.
-        cells: Cells along each side.
-    """
+    """The histograms of orientations of images of one size."""
 
     rows: Tensor
     columns: Tensor

@@ -23,7 +23,6 @@ class OwnWeights(NamedTuple):
     """A library's weights of one of its networks.
 
     Attributes:
-        path: The file on this machine.
         source: Where it is from, with its revision.
     """
 

@@ -61,9 +61,6 @@ class ProgramError(ValueError):
 class Program(nn.Module):
     """An exported program, which has no training mode to be switched to.
 
-    Args:
-        content: The content of the file.
-
     Raises:
         ProgramError: If it cannot be read, or holds pickles, objects, or a graph of other calls
             than those of networks.

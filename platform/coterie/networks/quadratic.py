@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from coterie.clustering.lattice import UNIT, off_lattice, products, rounded
 
-_FINE = 2**20
+FINE = 2**20
 """Steps of a weight per unit."""
 _SAMPLES = 16
 """Samples for each value of φ, at least."""
@@ -114,7 +114,7 @@ def fitted(
     matrix += ridge * matrix.trace() / size * np.eye(size)
     with threadpool_limits(1):
         weights = cho_solve(cho_factor(matrix), targets.numpy())
-    return torch.from_numpy(np.round(weights * _FINE).astype(np.int64))
+    return torch.from_numpy(np.round(weights * FINE).astype(np.int64))
 
 
 class QuadraticClassifier(nn.Module):
@@ -143,4 +143,4 @@ class QuadraticClassifier(nn.Module):
     def values(self, points: Int[Tensor, "n c"]) -> Float64[Tensor, "n k"]:
         """Return the regression's values of points on the lattice; exact."""
         values = expand(points, self.leading).double()
-        return values @ self.weights.double() / (UNIT * _FINE)
+        return values @ self.weights.double() / (UNIT * FINE)

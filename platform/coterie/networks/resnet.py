@@ -10,6 +10,7 @@ from coterie.networks.encoders import (
     Encoder,
     Norm,
     ScalableConfig,
+    Width,
     channels_last,
     image_shape,
     normalisation,
@@ -19,14 +20,16 @@ _DEPTHS = {18: (resnet18, 512), 34: (resnet34, 512), 50: (resnet50, 2048)}
 
 
 class ResNet(ScalableConfig):
-    """A residual network (He et al., 2016) whose representation is the average-pooled last block.
+    """A residual network (He et al., 2016); its representation is the average-pooled last block.
 
     Weights have torchvision's random initialisation and are never downloaded. Without
     normalisation, activations grow with depth at that initialisation.
     """
 
     depth: Literal[18, 34, 50] = 18
-    """Number of layers; representations have 512 features for 18 and 34, 2048 for 50."""
+    """Number of layers; the last block has 512 features for 18 and 34, 2048 for 50."""
+    features: Width | None = None
+    """Width of the representation by a linear layer behind the last block; None omits it."""
     stem: Literal["imagenet", "small"] = "small"
     """"imagenet": 7×7 convolution with stride 2 and max-pool. "small": 3×3 with stride 1 and no
     pooling, for images of up to 64 pixels."""
@@ -36,9 +39,10 @@ class ResNet(ScalableConfig):
     def build(self, shape: tuple[int, ...]) -> Encoder:
         """See `EncoderConfig.build`."""
         channels, _, _ = image_shape("ResNet", shape, smallest=1)
-        constructor, features = _DEPTHS[self.depth]
+        constructor, blocks = _DEPTHS[self.depth]
         network = constructor(weights=None, norm_layer=partial(normalisation, self.norm))
-        network.fc = nn.Identity()
+        features = self.features or blocks
+        network.fc = nn.Linear(blocks, features) if self.features else nn.Identity()
         if self.stem == "small":
             network.conv1 = _first_convolution(channels, kernel=3, stride=1)
             network.maxpool = nn.Identity()

@@ -128,14 +128,7 @@ class LazySamples:
 def view_pair(
     augment: nn.Module, samples: Tensor, seed: int, dtype: torch.dtype
 ) -> tuple[LazyViews, LazyViews]:
-    """Two independent views of each sample, drawn on access.
-
-    Args:
-        augment: See `LazyViews`.
-        samples: See `LazyViews`.
-        seed: Seed of the batch.
-        dtype: See `LazyViews`.
-    """
+    """Two independent views of each sample, drawn on access."""
     a, b = (
         LazyViews(augment, samples, derive_seed(seed, "view", number), dtype) for number in range(2)
     )

@@ -64,8 +64,6 @@ class Warp:
 
     Args:
         affine: Map from output to input coordinates in [−1, 1].
-        height: The images' height.
-        width: Their width.
     """
 
     def __init__(self, affine: Affine, height: int, width: int) -> None:

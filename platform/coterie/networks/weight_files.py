@@ -1,6 +1,8 @@
 """Weights of networks from files: safetensors, or PyTorch's without code in them."""
 
+import argparse
 import io
+import pickle
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,10 +12,12 @@ from lightning.fabric.utilities.data import AttributeDict
 from safetensors.torch import load
 from torch import Tensor, nn
 
-from coterie.config.given_path import given_path
+from coterie.config.given_path import checkpoint_in_parts, given_path
 from coterie.config.regular_files import open_regular
-from coterie.errors import ConfigError, DataError, reason
+from coterie.errors import ConfigError, DataError, listed, reason
 
+_PLAIN = [AttributeDict, argparse.Namespace]
+"""Objects without code that training scripts keep beside the weights: hyperparameters."""
 _INNER = ("state_dict", "model_state_dict", "model")
 """Names under which training scripts keep the weights in a checkpoint."""
 
@@ -22,47 +26,60 @@ def read_file(key: str, path: str) -> bytes:
     """Return the content of a file that the config names.
 
     Raises:
-        ConfigError: If it cannot be read.
+        ConfigError: If it cannot be read, or is empty.
     """
     if given_path(key, path).is_dir():
+        if told := checkpoint_in_parts(given_path(key, path)):
+            raise ConfigError(f"{key}={path}: {told}.")
         raise ConfigError(
             f"{key}={path}: it cannot be read (a folder); for the encoder of a run take "
             "encoder=pretrained encoder.path=FOLDER."
         )
     try:
         with open_regular(given_path(key, path)) as file:
-            return file.read()
+            content = file.read()
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         raise ConfigError(f"{key}={path}: it cannot be read ({why}); check the path.") from error
+    if not content:
+        raise ConfigError(f"{key}={path}: the file is empty; write or fetch it again.")
+    return content
 
 
 def parse_weights(content: bytes, path: str) -> dict[str, Tensor]:
     """Return the weights in a .safetensors file, or in one that `torch.save` wrote.
 
-    A checkpoint may hold them under `state_dict`, `model_state_dict` or `model`. PyTorch's files
-    are read with `weights_only=True`: one that holds other objects than tensors is refused.
+    The content says which of the two it is. A checkpoint may hold them under `state_dict`,
+    `model_state_dict` or `model`. PyTorch's files are read with `weights_only=True`: one that holds
+    other objects than tensors and plain values is refused.
 
     Raises:
         DataError: If they cannot be read.
     """
+    remedy = "save the network's state_dict()."
     try:
-        if Path(path).suffix == ".safetensors":
+        if content[8:9] == b"{" or (Path(path).suffix == ".safetensors" and not _is_zip(content)):
             return load(content)
-        with torch.serialization.safe_globals([AttributeDict]):  # Lightning's hyperparameters
+        with torch.serialization.safe_globals(_PLAIN):
             found: Any = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     except Exception as error:  # of damaged files PyTorch raises more kinds than it names
-        raise DataError(
-            f"{path}: its weights cannot be read ({reason(error)}); save the network's "
-            "state_dict()."
-        ) from error
+        why = reason(error)
+        if isinstance(error, pickle.UnpicklingError) or "TorchScript" in why:
+            pickled = _is_zip(content) or content[:1] == b"\x80"
+            why = "it holds Python objects" if pickled else "it is no file of PyTorch"
+        raise DataError(f"{path}: its weights cannot be read ({why}); {remedy}") from error
     inner = next((name for name in _INNER if isinstance(found, Mapping) and name in found), None)
     weights = found if inner is None else found[inner]
     if not isinstance(weights, Mapping) or not all(
         isinstance(name, str) and isinstance(value, Tensor) for name, value in weights.items()
     ):
-        raise DataError(f"{path}: it holds no weights by name; save the network's state_dict().")
+        keys = f" in {listed([*map(str, weights)])}" if isinstance(weights, Mapping) else ""
+        raise DataError(f"{path}: it holds no weights by name{keys}; {remedy}")
     return dict(weights)
+
+
+def _is_zip(content: bytes) -> bool:
+    return content[:2] == b"PK"
 
 
 def load_weights(
@@ -92,8 +109,9 @@ def load_weights(
             continue
         if shapes[1] is None and name.endswith("num_batches_tracked"):
             continue  # files of other frameworks lack this counter, which counts nothing here
+        has, other = (f"{name} of {shape}" if shape else f"no {name}" for shape in shapes)
         raise ConfigError(
-            f"encoder.weights={path}: the network has {name} of {shapes[0]}, the file {shapes[1]}; "
+            f"encoder.weights={path}: the network has {has}, the file {other}; "
             "give weights of this model, with the stem and the image size that they were made for "
             "(encoder.stem, encoder.size)."
         )

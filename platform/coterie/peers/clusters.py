@@ -54,9 +54,9 @@ def mean_squared_radius(points: Float[Tensor, "n d"], labels: Int64[Tensor, "n"]
     return float(radii[radii >= 0].mean())
 
 
-def relative_distance(
+def relative_distances(
     points: Float[Tensor, "n d"], own: Float[Tensor, "m d"], centroids: Float[Tensor, "k d"]
-) -> float:
+) -> Float[Tensor, "n"]:
     """How far points are from centroids, in units of how far the centroids' own points are.
 
     Wagle et al. (CF-CL), figure 7, has the distances themselves, whose unit changes as the network
@@ -68,12 +68,12 @@ def relative_distance(
         centroids: Of `own`.
 
     Returns:
-        The mean distance of `points` to the nearest centroid, over that of `own`; NaN if the latter
-        is 0.
+        The distance of each of `points` to the nearest centroid, over the mean one of `own`; NaN if
+        the latter is 0.
     """
-    far, near = (_mean_distance(rows, centroids) for rows in (points, own))
-    return far / near if near else float("nan")
+    far, near = (_distances(rows, centroids) for rows in (points, own))
+    return far / near.mean() if near.any() else torch.full_like(far, torch.nan)
 
 
-def _mean_distance(points: Tensor, centroids: Tensor) -> float:
-    return float(squared_distances(points, centroids).min(dim=1).values.sqrt().mean())
+def _distances(points: Tensor, centroids: Tensor) -> Tensor:
+    return squared_distances(points, centroids).min(dim=1).values.sqrt()

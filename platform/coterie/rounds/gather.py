@@ -85,14 +85,8 @@ def run_phase(
 ) -> PhaseResult:
     """Run every task of a phase, failed ones again where the policy says so, and aggregate.
 
-    Args:
-        backend: Runs the tasks.
-        request: The phase, its slots and tasks.
-        run: The same phase, as the stages of the aggregation see it.
-        pipeline: The aggregation.
-        faults: What to do about clients that fail.
-        watch: Called with every event, for progress.
-        abandoned: Told of all failures if the phase cannot be completed.
+    `watch` is called with every event, `abandoned` with all failures if the phase cannot be
+    completed.
 
     Raises:
         ConfigError: If every client refuses the config.

@@ -43,9 +43,7 @@ class Committed:
     """A completed phase, as `Loop.commit` receives it.
 
     Attributes:
-        phase: The phase.
         result: What its clients gave.
-        traffic: Its bytes.
         sent: What its clients sent, key by key.
         seconds: Its wall-clock time.
         simulated: Counts of simulated absences, dropouts and stragglers.
@@ -80,10 +78,6 @@ class Loop:
     """Runs a method's phases on a backend.
 
     Attributes:
-        method: The method.
-        backend: Runs the clients' tasks and the server half.
-        workload: Config and data.
-        observer: Is told about progress.
         commit: Called after each phase, to track, evaluate and checkpoint.
         recover: Called when clients' states were lost; changes the state to one that can go on.
         abandon: Called with the failures of a phase that cannot be completed; keeps them.
@@ -211,7 +205,7 @@ class Loop:
             state.server = state.server.advance(run.phase, {})
             return
         means, kept = self.pipeline.step(run, result.means, state.stages)
-        state.server = self.backend.serve(state.server, run.phase, means, result.gathered)
+        state.server = self.method.server(state.server, run.phase, means, result.gathered)
         renewed = state.server.renewed
         state.stages = {key: v for key, v in kept.items() if key.partition("/")[2] not in renewed}
 

@@ -127,13 +127,10 @@ class RunState:
     """Everything that changes during a run; a checkpoint of it is the whole run.
 
     Attributes:
-        server: The method's server state.
         states: Client to what it keeps between tasks.
         peer_messages: Recipient to sender to message, until the recipient's next task.
         ledger: Bytes, and each client's version of each slot.
-        phases: Number of completed phases.
         failures: All failures, one sentence each.
-        dropped: Number of dropped tasks.
         stages: Stage and slot, as "optimizer/encoder", to what a stage of the aggregation keeps.
         simulated: Number of simulated dropouts and stragglers.
         best: The best value of the metric that `checkpoint.best` names.

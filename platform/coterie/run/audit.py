@@ -25,8 +25,6 @@ class Audited:
     """The result of an audit.
 
     Attributes:
-        keys: What left the clients.
-        attacks: Attack to its result.
         note: Why the model was not attacked, as a sentence; "" if it was.
     """
 
@@ -38,11 +36,7 @@ class Audited:
 def audit_run(config: RunConfig, directory: RunDirectory, samples: int, path: Path) -> Audited:
     """Sum a run's messages up, attack its model, and write `path`, for the owner alone.
 
-    Args:
-        config: The run's config.
-        directory: The run's directory.
-        samples: The most members, and other samples, to attack.
-        path: The file to write, `audit.json`.
+    At most `samples` members, and as many other samples, are attacked.
 
     Raises:
         DataError: If the run's messages, data or model cannot be read.

@@ -15,7 +15,6 @@ class AuditedKey:
 
     Attributes:
         type: "slot", "gathered", "peer_message", "metric", "note", "keys", "state" or "failure".
-        key: Its name.
         specs: Its dtypes and shapes; several if they differ from phase to phase.
         phases: The phases in which it was sent.
         clients: The most clients that sent it in a phase.
@@ -41,9 +40,6 @@ class AuditedKey:
 
 def audited_keys(metrics: Path) -> list[AuditedKey]:
     """Sum a run's messages up, in the order in which they were first sent.
-
-    Args:
-        metrics: The run's `metrics.jsonl`.
 
     Raises:
         DataError: If the run has not written what its clients sent.

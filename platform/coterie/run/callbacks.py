@@ -17,10 +17,6 @@ def build_callbacks(
 ) -> tuple[AnyCallback, ...]:
     """Build the config's callbacks, and check that each has something to follow.
 
-    Args:
-        config: The run's config.
-        given: Callbacks that the config does not describe.
-
     Raises:
         ConfigError: If one cannot be built, is no callback, or needs a Trainer that is not there.
     """

@@ -26,7 +26,6 @@ class ClientGroups:
     """A method's grouping of clients, compared with the true one where it is known.
 
     Attributes:
-        method: The method that groups clients.
         truth: Each client's true group, where the partition knows it.
     """
 

@@ -21,11 +21,6 @@ def client_rows(
 ) -> list[ClientRow]:
     """Return what each client has and has done so far.
 
-    Args:
-        assembly: The run's parts.
-        state: The run's state.
-        groups: Client to its group, where the method groups clients.
-
     Returns:
         A row per client, of more than 10,000 per client that ever took part: client, name (where
         the data names its clients), samples, tasks, failures, loss (of the last task), seconds (of

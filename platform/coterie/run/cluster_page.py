@@ -62,11 +62,8 @@ class ClusterPage:
     """Writes the page of a run.
 
     Attributes:
-        directory: The run's folder.
-        config: Its config.
         pictures: Pictures at either end of a cluster.
         samples: Samples that the model looks at again.
-        watch: Sees the batches of these pass.
     """
 
     directory: RunDirectory
@@ -103,7 +100,6 @@ class ClusterPage:
                 file.write(part.encode("utf-8", "backslashreplace"))
 
     def _clusters(self) -> int:
-        """Return the model's number of clusters."""
         found: int | None = read_description(self.directory.model)["clusters"]
         if found is None:
             raise ConfigError(

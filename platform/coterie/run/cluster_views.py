@@ -53,12 +53,10 @@ class ClusterView:
 
     Attributes:
         key: Its number, as text.
-        size: Number of samples.
         sure: Their mean confidence.
         certain: The samples of the largest confidence.
         uncertain: Those of the smallest.
         halves: Both halves, if it can be split.
-        plane: What parts them.
     """
 
     key: str
@@ -76,7 +74,6 @@ class Touching:
 
     Attributes:
         first: Number of a cluster, as text.
-        second: That of the other.
         share: Of the samples of one of both, those that may belong to the other; the larger share.
         rows: The samples that were looked at and are most nearly between both.
     """
@@ -138,10 +135,7 @@ def examined(assigned: Assigned, samples: int, seed: int) -> Rows:
 def pairs_of(assigned: Assigned, places: Rows, probabilities: Tensor) -> list[Touching]:
     """Return the pairs of clusters that touch most.
 
-    Args:
-        assigned: All samples.
-        places: Those that were looked at, as many of each cluster.
-        probabilities: Theirs, (m, k).
+    `probabilities` are those of the samples at `places`, (m, k).
     """
     own, found = assigned.clusters[places], probabilities.double().numpy()
     pairs = []
@@ -179,12 +173,7 @@ def add_halves(
 ) -> None:
     """Split each cluster by 2-means of the representations that were looked at.
 
-    Args:
-        views: The clusters.
-        assigned: All samples.
-        places: Those that were looked at.
-        embedding: Their representations, (m, d).
-        seed: Of k-means.
+    `embedding` has the representations (m, d) of the samples at `places`.
     """
     for view in views:
         near = np.flatnonzero(assigned.clusters[places] == int(view.key))

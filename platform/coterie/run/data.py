@@ -29,7 +29,6 @@ class RunData:
     """A run's data, as far as the driver has it.
 
     Attributes:
-        arrays: The data set. Where data is node-local, its samples have a shape but no values.
         parts: Client to its rows of the training samples.
         node_local: Whether the data stays where its clients are.
         labelled: Whether every training sample has a label.

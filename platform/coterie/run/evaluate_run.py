@@ -43,9 +43,7 @@ class EvaluatedRun:
     """The result of an evaluation.
 
     Attributes:
-        folder: The folder of its files.
         metrics: Group to metrics, as in metrics.json.
-        outputs: The files in the folder.
     """
 
     folder: Path
@@ -65,8 +63,6 @@ class RunEvaluation:
     """Evaluates one checkpoint of a run.
 
     Attributes:
-        config: The run's config.
-        directory: The run's directory.
         checkpoint: "latest", "best" or a round.
         shares: Shares of the labels to fine-tune with, one fine-tuning each.
         epochs: Epochs of each fine-tuning.

@@ -25,7 +25,6 @@ class FineTuning:
 
     Attributes:
         config: The run's config; with `labelled_pool` only labels of the pool are used.
-        assembly: Its data and method.
         evaluator: Splits the samples of known class.
         epochs: Epochs of each fine-tuning.
         check: Called before each; raises when the run is to stop.

@@ -23,9 +23,7 @@ _MODULES = ("training", "validation")
 def read_history(metrics: Path, *, clients: bool = False) -> pa.Table:
     """Read the rows of a run as a whole from `metrics.jsonl`.
 
-    Args:
-        metrics: The file.
-        clients: Whether to read the rows of single clients too, with a column "client".
+    `clients` adds the rows of single clients, with a column "client".
 
     Returns:
         A row per phase, and a last one with the final numbers. Columns: round, stage, phase, step,
@@ -46,12 +44,7 @@ def plot_history(history: pa.Table) -> Figure:
 
 
 def curves_of(rows: Iterable[Mapping[str, Any]]) -> tuple[dict[str, Curve], dict[str, int]]:
-    """Find the curves of a run in the rows of `metrics.jsonl`, those of single clients left out.
-
-    Returns:
-        The loss, the scores of the first group that has any, and every metric that a user's module
-        reports, by name; and each stage's first round.
-    """
+    """Find the curves of a run in the rows of `metrics.jsonl`, those of single clients left out."""
     own = [row for row in rows if row.get("scope") != "client"]
     columns = dict.fromkeys(name for row in own for name in row)
     groups = (g for g in _GROUPS if any(f"{g}/{score}" in columns for score in _SCORES))

@@ -13,12 +13,7 @@ from coterie.errors import listed
 
 
 def not_scored(method: Method, server: ServerState) -> str | None:
-    """Say which layers of the server's model no client has trained; None if there are none.
-
-    Args:
-        method: The run's method.
-        server: Its first state.
-    """
+    """Say which layers of the server's model no client has trained; None if there are none."""
     if isinstance(method, FederatesModule):
         if not method.personal:
             return None

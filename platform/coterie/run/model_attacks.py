@@ -60,8 +60,6 @@ class ModelAttacks:
     """Attacks the saved model of a run.
 
     Args:
-        config: The run's config.
-        directory: The run's directory.
         samples: The most samples to attack on either side.
 
     Raises:

@@ -16,6 +16,7 @@ from coterie.contract.observer import Status
 from coterie.contract.own_module import FederatesModule
 from coterie.contract.phase import ServerState
 from coterie.evaluation.canvas import guarded
+from coterie.evaluation.class_separation import class_distances_figure
 from coterie.evaluation.cluster_figure import Clustered, cluster_figure
 from coterie.evaluation.figures import confusion_figure, curves_figure, embedding_figure
 from coterie.evaluation.label_distribution import client_names
@@ -46,15 +47,7 @@ def write_models(
     server: ServerState,
     data: DataArrays,
 ) -> None:
-    """Write `model/` and, if the method groups clients, `model/groups/<group>/`.
-
-    Args:
-        directory: The run's directory.
-        model: The run's model.
-        recorder: The run's recorder, for the method and its groups of clients.
-        server: The method's final state.
-        data: The training data.
-    """
+    """Write `model/` and, if the method groups clients, `model/groups/<group>/`."""
     if isinstance(recorder.method, FederatesModule):
         module = recorder.method.module_for(server, None)
         directory.model.mkdir(parents=True, exist_ok=True)
@@ -156,7 +149,7 @@ def draw_figures(
     seed: int,
     tell: Tell,
 ) -> list[Path]:
-    """Draw curves, groups of clients, confusion after matching, clusters, and t-SNE.
+    """Draw curves, groups of clients, and the figures of `draw_evaluation`.
 
     Returns:
         The figures; one that cannot be drawn is told instead.
@@ -185,15 +178,9 @@ def draw_evaluation(
     line: str,
     tell: Tell,
 ) -> list[Path]:
-    """Draw confusion after matching, the clusters, and t-SNE, where there is the data for them.
+    """Draw confusion after matching, clusters, distances of classes, and t-SNE, given the data.
 
-    Args:
-        folder: Where to draw.
-        evaluation: The evaluation.
-        data: The training data.
-        seed: Of t-SNE.
-        line: What was run, for the line below the figures.
-        tell: Called with a sentence about each figure that cannot be drawn.
+    `tell` is called with a sentence about each figure that cannot be drawn.
     """
     drawn = []
     if evaluation.table is not None:
@@ -207,7 +194,16 @@ def draw_evaluation(
         path = folder / "clusters.png"
         with guarded(path, tell):
             drawn.append(cluster_figure(found, path, seed=seed, about=line))
-    labels = data.labels  # t-SNE colours all samples by class, or none
+    labels = data.labels
+    if labels is not None and len(np.unique(labels[labels >= 0])) > 1:
+        path = folder / "class_distances.png"
+        with guarded(path, tell):
+            drawn.append(
+                class_distances_figure(
+                    evaluation.embedding, labels, data.classes, path, seed=seed, about=line
+                )
+            )
+    # t-SNE colours all samples by class, or none.
     if labels is not None and (labels < 0).any():
         labels = None
     if len(evaluation.embedding) >= 5 and (

@@ -11,11 +11,7 @@ _UNSCORED = ("local_tests", "unsupervised", "labelled_shares", "metrics")
 
 
 def check_own_module(config: RunConfig, method: Method, data: DataArrays) -> None:
-    """Check that a module of the user's has data of the user's, and nothing that needs an encoder.
-
-    Raises:
-        ConfigError: Naming the first key that does not fit.
-    """
+    """Check that a user's module has a user's data, and nothing that needs an encoder."""
     loaders = isinstance(data.samples, LoaderSamples)
     if not isinstance(method, FederatesModule):
         if loaders:

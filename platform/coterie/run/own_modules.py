@@ -17,10 +17,7 @@ class OwnModules:
     """The modules of a completed run.
 
     Attributes:
-        method: Builds them.
-        server: The final state.
         checkpoints: The run's `checkpoints/`, which hold what clients keep.
-        clients: Number of clients.
     """
 
     method: FederatesModule
@@ -53,9 +50,7 @@ class _Here:
     """Holds what clients keep in this process; the part of a backend that a checkpoint needs."""
 
     def store(self, packed: Packed) -> Packed:
-        """Return the tensors themselves as their handle."""
         return packed
 
     def fetch(self, handle: Packed) -> Packed:
-        """Return the tensors themselves."""
         return handle

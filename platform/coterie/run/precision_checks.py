@@ -7,11 +7,7 @@ from coterie.execution.device import client_device
 
 
 def check_precision(config: RunConfig) -> None:
-    """Check that gradients can be scaled in float16, and that bfloat16 loses no small steps.
-
-    Raises:
-        ConfigError: Naming the key.
-    """
+    """Check that gradients can be scaled in float16, and that bfloat16 loses no small steps."""
     if config.precision == "16-mixed" and (why := _unscaled(config)):
         raise ConfigError(f"precision=16-mixed: {why}; use bf16-mixed.")
     if config.precision == "bf16-true":

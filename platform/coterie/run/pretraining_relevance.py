@@ -27,11 +27,7 @@ def pretraining_relevance(
 ) -> float:
     """Mean cosine between representations of the pretraining data and of the clients' data.
 
-    Args:
-        pretrained: The folder of the run that trained the encoder.
-        pretraining: That run's config.
-        clients: The config of an experiment, whose clients' data is compared.
-        samples: Samples drawn from each data set.
+    `samples` are drawn from each data set.
 
     Returns:
         A number in [-1, 1], see `mean_cross_cosine`.
@@ -85,15 +81,7 @@ def embedded_sample(
 ) -> Tensor:
     """Representations of up to `count` random samples among these rows.
 
-    Args:
-        encoder: In eval mode; maps samples in [0, 1] to representations (n, d).
-        samples: The samples of a data set (n, …).
-        rows: The rows to draw from, without replacement.
-        count: The number of samples to draw.
-        seed: Seed of the draw.
-
-    Returns:
-        Representations (at most `count`, d).
+    The encoder is in eval mode and maps samples in [0, 1] to representations (n, d).
     """
     rng = np.random.default_rng(seed)
     drawn = np.sort(rng.choice(rows, size=min(count, len(rows)), replace=False))

@@ -36,15 +36,10 @@ class Recorder:
     """Receives a run's completed phases from the round loop.
 
     Attributes:
-        config: The run's config.
         method: The method; it knows whether a round is the last.
         backend: The run's backend; it knows which actors were lost.
-        evaluator: Scores server states.
-        tracker: Writes metrics.
-        observer: Is told about each phase.
         parts: Client to its rows; their number weights a client in means.
         clients: Tabulates what each client has done.
-        writer: Writes checkpoints.
         groups: Scores the method's groups of clients; None if it has none.
         fine_tuning: Fine-tunes with shares of the labels at the end; None if not asked for.
         seconds: Purpose to wall-clock seconds.

@@ -24,12 +24,10 @@ class Recovery:
     """Restores a run's state from its checkpoints.
 
     Attributes:
-        config: The run's config.
         start: The method's state before the first phase.
         checkpoints: The run's `checkpoints/`.
         backend: Stores clients' states.
         recorder: Its metrics and curves go back with the state.
-        view: Is told about it.
         data: The fingerprint of the run's data.
     """
 

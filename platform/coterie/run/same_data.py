@@ -96,13 +96,7 @@ def check_same_data(
 
 
 def follow_clients(state: RunState, then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Give what a state holds of each client to the client that has its name now, and drop others.
-
-    Args:
-        state: The state of a checkpoint; it is changed.
-        then: The fingerprint in the checkpoint.
-        now: That of the data as it is.
-    """
+    """Give what a state holds of a client to the one that has its name now; drop the others."""
     if then["clients"] == now["clients"]:
         return
     places = {name: client for client, name in enumerate(now["clients"])}

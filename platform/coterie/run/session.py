@@ -61,10 +61,7 @@ class Session:
     """A run under way.
 
     Attributes:
-        config: The run's config.
         assembly: The run's parts, built from the config.
-        directory: The run's directory.
-        view: Shows progress.
         extension: What extends the run that is in the directory, as a sentence; "" if nothing.
         remeasured: What its scores are measured differently by, as a sentence; "" if nothing.
         loggers: Loggers beside those of the config.

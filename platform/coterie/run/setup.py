@@ -48,12 +48,8 @@ class Assembly:
     """A run's parts, before anything runs.
 
     Attributes:
-        data: The data set.
-        workload: What the backend's processes run.
-        method: The method.
         server: The method's state before the first phase.
         participation: Draws each phase's clients.
-        callbacks: Callbacks of the whole run.
         fingerprint: What a resumed run compares of its data with its checkpoint's.
     """
 
@@ -70,10 +66,6 @@ def assemble(config: RunConfig, given: Sequence[AnyCallback] = ()) -> Assembly:
     """Read the data, split it over the clients and build the method.
 
     All of the config is checked here, before actors start.
-
-    Args:
-        config: The run's config.
-        given: Callbacks beside those of the config.
 
     Raises:
         ConfigError: If the config's parts do not fit each other.
@@ -128,13 +120,7 @@ def make_backend(
     stop: Callable[[], None],
     note: Callable[[str], None] = lambda text: None,
 ) -> Backend:
-    """Build the configured backend; Ray is imported only for Ray's.
-
-    Args:
-        workload: What to run.
-        stop: Called often; raises when the run has to stop.
-        note: Told what the backend waits for, and how its processes change.
-    """
+    """Build the configured backend; Ray is imported only for Ray's."""
     config = workload.config
     if config.cluster.backend == "serial":
         check_device(config.accelerator, client_device(config))
@@ -145,13 +131,7 @@ def make_backend(
 
 
 def make_metrics(backend: Backend, config: RunConfig, run: str) -> "RunMetrics | None":
-    """Build what sets the run's metrics on its cluster; None in this process or a Ray of its own.
-
-    Args:
-        backend: The run's backend.
-        config: The run's config.
-        run: The name of the run's directory.
-    """
+    """Build what sets a run's metrics on its cluster; None in this process or a Ray of its own."""
     if config.cluster.backend == "serial":
         return None
     from coterie.distributed.backend import RayBackend

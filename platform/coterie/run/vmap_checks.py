@@ -11,11 +11,7 @@ from coterie.errors import ConfigError
 
 
 def check_vmap(config: RunConfig, task: Task) -> None:
-    """Refuse what `executor=vmap` cannot train with the results of each client alone.
-
-    Raises:
-        ConfigError: Naming the key and its value.
-    """
+    """Refuse what `executor=vmap` cannot train with the results of each client alone."""
     if config.executor != "vmap":
         return
     refused = (

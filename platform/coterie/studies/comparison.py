@@ -15,9 +15,8 @@ from coterie.studies.plan import CompareConfig, Variant
 from coterie.studies.processes import Watcher
 from coterie.studies.report import write_report
 from coterie.studies.study import Study
-from coterie.studies.wandb_report import send_comparison
 from coterie.tracking.run_records import RunRecord
-from coterie.tracking.wandb_logger import resolve_mode
+from coterie.tracking.wandb_logger import WandbRunLogger, resolve_mode, send_to_wandb
 
 
 class ComparisonView(Watcher, Protocol):
@@ -34,14 +33,6 @@ def run_comparison(
     options: CompareConfig, configs: Mapping[Variant, RunConfig], view: ComparisonView
 ) -> list[RunRecord]:
     """Train the variants over the seeds and write the report; also after an interrupt.
-
-    Args:
-        options: Seeds, folder, runs at a time, and contents of the report.
-        configs: Each variant's config.
-        view: Is told about the runs and the report.
-
-    Returns:
-        The record of each run.
 
     Raises:
         ConfigError: If the folder cannot be used, a run in it has another config, or W&B has no
@@ -82,7 +73,6 @@ def run_comparison(
 def _report(
     options: CompareConfig, study: Study, records: Sequence[RunRecord], note: str
 ) -> tuple[ComparisonTable, list[Path]]:
-    """Write the report of the runs."""
     return write_report(
         records,
         study.folder,
@@ -96,7 +86,18 @@ def _report(
 def _send(
     study: Study, tracking: TrackingConfig, table: ComparisonTable, outputs: Sequence[Path]
 ) -> None:
-    """Send the table and the figures to W&B."""
+    """Send the table and the figures to W&B, as a run beside those of the comparison.
+
+    An outage causes a warning only: the files have everything.
+    """
     plan = {run.variant.label: dump_config(run.config) for run in study.runs}
-    figures = [path for path in outputs if path.suffix == ".png"]
-    send_comparison(table, figures, config=tracking.wandb, directory=study.folder, plan=plan)
+    figures = [str(path) for path in outputs if path.suffix == ".png"]
+    name = f"comparison-{study.folder.name}"
+
+    def fill(logger: WandbRunLogger) -> None:
+        logger.log_table("comparison", columns=table.head, data=table.lines)
+        if figures:
+            logger.log_image("figures", figures)
+
+    own = {"group": tracking.wandb.group or name, "job_type": "compare"}
+    send_to_wandb(tracking.wandb.model_copy(update=own), study.folder, name, plan, fill)

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+from matplotlib.image import imread
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 from numpy.typing import NDArray
 
@@ -14,6 +15,8 @@ from coterie.tracking.formatting import format_bytes
 Line = tuple[NDArray[np.float64], NDArray[np.float64] | None]
 """A mean curve (2, n) of positions and values, and the edges (2, n) of its band, if any."""
 
+_WIDE = 1.7
+"""Width by height from which only two figures stand in a row."""
 _LISTED = 30
 """Labels in the legend: as many as colours and markers tell apart."""
 
@@ -30,9 +33,6 @@ def comparison_figure(
         path: The PNG to write; folders are made as needed.
         note: What the bands show, below the axis.
         about: What was run, for the line below the figure.
-
-    Returns:
-        Path: `path`.
 
     Raises:
         DataError: If there is nothing to draw.
@@ -61,6 +61,33 @@ def comparison_figure(
         title=f"the first {_LISTED} of {len(labels)}" if len(labels) > _LISTED else None,
     )
     label_axis(grid[-1], axis, note)
+    return save(figure, path, about)
+
+
+@drawn
+def panels_figure(pictures: Mapping[str, Path], path: Path, about: str = "") -> Path:
+    """Put figures of several runs side by side, at most 30: three in a row, two if they are wide.
+
+    Args:
+        pictures: Label to PNG.
+        path: The PNG to write; folders are made as needed.
+        about: What was run, for the line below the figure.
+
+    Returns:
+        Path: `path`.
+    """
+    shown = [(name, imread(picture)) for name, picture in list(pictures.items())[:_LISTED]]
+    height, width = shown[0][1].shape[:2]
+    abreast, inches = (2, 8.0) if width > _WIDE * height else (3, 5.0)
+    across = min(abreast, len(shown))
+    down = -(-len(shown) // across)
+    figure = blank(inches * across, (inches * height / width + 0.4) * down + 0.3)
+    grid = figure.subplots(down, across, squeeze=False).ravel()
+    for axes in grid:
+        axes.axis("off")
+    for axes, (name, picture) in zip(grid, shown, strict=False):
+        axes.imshow(picture, interpolation="antialiased")
+        axes.set_title(name, fontsize=10)
     return save(figure, path, about)
 
 

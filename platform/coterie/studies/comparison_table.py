@@ -21,7 +21,6 @@ class Spread:
     """Mean and standard deviation of a number over seeds.
 
     Attributes:
-        mean: The mean over the runs that have the number.
         deviation: The sample standard deviation (n - 1); None for a single run.
         count: The runs that have the number.
     """
@@ -44,9 +43,6 @@ class ComparisonRow:
     """A row: one variant over its seeds.
 
     Attributes:
-        label: The variant's label.
-        completed: The number of its runs that completed.
-        runs: The number of its runs.
         cells: A spread per column; None if no completed run has the number.
     """
 
@@ -67,8 +63,6 @@ class ComparisonTable:
 
     Attributes:
         columns: Names as in `RunRecord.numbers`.
-        rows: One per variant, in the order of the runs.
-        records: All runs, in order.
     """
 
     columns: tuple[str, ...]

@@ -20,10 +20,7 @@ _ABSENT = object()
 def check_all(configs: Mapping[Variant, RunConfig], key: str, out: str | None) -> None:
     """Build the data, the clients and the method of each variant, as its run will.
 
-    Args:
-        configs: The variants; those that have a run in `out` were checked before it began.
-        key: The name of `out` in errors.
-        out: The study's folder, if one is given.
+    A variant that has a run in `out` was checked before it began. `key` names `out` in errors.
 
     Raises:
         ConfigError: If the parts of a variant's config do not fit.

@@ -1,11 +1,12 @@
 """What was measured of a study at one scale, beside what the paper prints."""
 
+import math
 import statistics
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from coterie.studies.comparison_table import Spread
-from coterie.studies.order import Measured, sign
 from coterie.studies.paper_study import Cell, PaperStudy, ScaleName, read_study, studies
 from coterie.studies.results_file import Result, read_results
 
@@ -15,16 +16,43 @@ _FEWEST = 3
 """Runs of a correlation."""
 
 
+Sign = Literal["yes", "no", "undecided"]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A cell's number over its seeds."""
+
+    spread: Spread
+    seeds: int
+
+
+def sign(first: Measured, second: Measured, expected: float, noise: float) -> Sign:
+    """Whether the difference of two cells has the paper's sign.
+
+    It is undecided up to two standard errors of the difference where both have several seeds, and
+    up to `noise` in any case.
+
+    Args:
+        first: The cell that is compared.
+        second: The cell that it is compared with.
+        expected: First less second in the paper, or only a number of that sign; not 0.
+        noise: The least difference that counts.
+    """
+    variance, several = 0.0, True
+    for cell in (first, second):
+        several = several and cell.spread.deviation is not None
+        variance += (cell.spread.deviation or 0.0) ** 2 / cell.seeds
+    least = max(noise, 2 * math.sqrt(variance) if several else 0.0)
+    difference = first.spread.mean - second.spread.mean
+    if abs(difference) <= least:
+        return "undecided"
+    return "yes" if difference * expected > 0 else "no"
+
+
 @dataclass(frozen=True)
 class Measurement:
-    """A study's results at one scale.
-
-    Attributes:
-        name: The study's name.
-        study: The study.
-        scale: The scale.
-        results: The results; none if it was not run.
-    """
+    """A study's results at one scale."""
 
     name: str
     study: PaperStudy
@@ -109,11 +137,7 @@ class Measurement:
 
 
 def measurements(docs: Path) -> dict[str, list[Measurement]]:
-    """Every study by name, with what was measured at the scales that are shown.
-
-    Args:
-        docs: The folder with `results/data`.
-    """
+    """Every study by name, with what was measured at the scales that are shown."""
     found = {}
     for name in studies():
         study = read_study(name)

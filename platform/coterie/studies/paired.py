@@ -24,9 +24,6 @@ class Difference:
     """A metric of one variant less that of another, over the seeds that both have.
 
     Attributes:
-        metric: The metric.
-        first: The label of the one.
-        second: The label of the other.
         seeds: The number of seeds n that both completed.
         mean: The mean of the differences.
         half: Half the width of the interval, t(0.975, n - 1) · s / √n; None for a single seed.

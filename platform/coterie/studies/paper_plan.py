@@ -59,7 +59,6 @@ class StudyPlan:
     """A study at one scale, ready to be run.
 
     Args:
-        options: What to run, and where.
         more: Overrides of every run, which come last.
 
     Raises:
@@ -159,11 +158,7 @@ class StudyPlan:
 
 
 def read_study_plan(arguments: Sequence[str]) -> StudyPlan:
-    """Read the command line of a study.
-
-    Raises:
-        ConfigError: At the first invalid argument.
-    """
+    """Read the command line of a study."""
     own, more = separate(arguments, set(StudyConfig.model_fields))
     for text in more:
         key = text.partition("=")[0].lstrip("+~")

@@ -3,8 +3,11 @@
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from coterie.commands.changed_config import load_stored
 from coterie.config.schema import RunConfig
 from coterie.errors import InterruptedRunError
+from coterie.models.pretrained_encoder import Pretrained
+from coterie.run.pretraining_relevance import pretraining_relevance
 from coterie.studies.comparison import ComparisonView, run_comparison
 from coterie.studies.comparison_table import ComparisonTable
 from coterie.studies.curves import from_rounds
@@ -14,17 +17,19 @@ from coterie.studies.paper_study import Cell
 from coterie.studies.plan import variant_configs
 from coterie.studies.results_file import Result, add_results
 from coterie.studies.study import exit_code
+from coterie.tracking.run_directory import RunDirectory
 from coterie.tracking.run_records import RunRecord
 
+RELEVANCE = "relevance"
+"""What a study calls the relevance of an encoder's pretraining data among its metrics."""
+_RELEVANCE_SAMPLES = 300
+"""As in CP-CFL, section 4.3."""
 _SECONDS = ("seconds/training", "seconds/total")
 """What a result keeps of a run's wall-clock times."""
 
 
 def run_study(plan: StudyPlan, view: ComparisonView) -> int:
     """Run what has not completed, and write the results as runs end.
-
-    Returns:
-        The exit code, as of a comparison.
 
     Raises:
         ConfigError: If a config is refused, or a folder cannot be used.
@@ -43,6 +48,16 @@ def _prepare(plan: StudyPlan, view: ComparisonView) -> int:
         return 0
     configs = variant_configs(tuple(plan.prepared.values()), 0)
     return exit_code(run_comparison(plan.options("prepared", (0,)), configs, view))
+
+
+def relevance(config: RunConfig) -> dict[str, float]:
+    """Return the relevance of the pretraining data to a run's clients; {} without pretraining."""
+    encoder = config.encoder
+    if not isinstance(encoder, Pretrained):
+        return {}
+    earlier = load_stored(RunDirectory.open(encoder.path, key="encoder.path"), config.trust)
+    found = pretraining_relevance(encoder.path, earlier, config, _RELEVANCE_SAMPLES)
+    return {RELEVANCE: found}
 
 
 def _run_cells(plan: StudyPlan, view: ComparisonView) -> int:
@@ -67,6 +82,7 @@ class _Kept:
         metrics: Iterable[str],
     ) -> None:
         self._view, self._file, self._known, self._metrics = view, file, known, tuple(metrics)
+        self._relevance: dict[tuple[str, int], dict[str, float]] = {}
 
     def keep(self, records: Sequence[RunRecord]) -> None:
         """Add the results of completed runs to the file."""
@@ -79,6 +95,11 @@ class _Kept:
         kept |= {name: record.numbers[name] for name in _SECONDS if name in record.numbers}
         reached = {name: from_rounds(record, name) for name in self._metrics}
         kept |= {name: place for name, place in reached.items() if place is not None}
+        if RELEVANCE in self._metrics:
+            key = record.label, record.seed
+            if key not in self._relevance:
+                self._relevance[key] = relevance(seeded)
+            kept |= self._relevance[key]
         return Result(cell, record.seed, kept, record.commit, record.device, config_digest(seeded))
 
     def begin(self, total: int, todo: int) -> None:

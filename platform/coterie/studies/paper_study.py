@@ -27,6 +27,17 @@ def _named(given: Any) -> Any:
     return {str(name): "" for name in given} if isinstance(given, list | tuple) else given
 
 
+def _of_each(scale: Any, each: Mapping[str, Any]) -> Any:
+    """Return a scale whose overrides of a mean's row are those of each of its rows."""
+    if not isinstance(scale, dict) or not isinstance(given := scale.get("rows"), dict):
+        return scale
+    found = {row: text for row, text in given.items() if row not in each}
+    for row, text in given.items():
+        names = [f"{row}, {end}" for end in each.get(row, {})]
+        found |= {name: text for name in names if name not in given}
+    return {**scale, "rows": found}
+
+
 class Scale(Component):
     """One size of a study. Overrides are separated by blanks, as on a command line."""
 
@@ -95,20 +106,38 @@ class PaperStudy(Component):
     """Rows with the experiment and overrides that make them; null for what is only printed."""
     columns: Annotated[Mapping[str, str], Field(min_length=1)]
     """The paper's columns with their overrides."""
-    means: Mapping[str, _Names] = {}
-    """Rows that are the mean over others, such as a client alone over each client."""
+    each: Mapping[str, Annotated[Mapping[str, str], Field(min_length=1)]] = {}
+    """Rows that are the mean over rows of their own, such as one client alone over all clients: the
+    end of each one's name, and its overrides, which come after those of the row."""
     only: Mapping[str, _Names] = {}
     """Rows that are run in some columns only."""
     printed: Mapping[str, Mapping[str, _Numbers]] = {}
     """What the paper prints: metric, row, and a number or null for each column."""
     correlation: Correlation | None = None
     """A correlation of two metrics over all runs."""
+    counted: str | None = None
+    """The metric of which the page says how often each row is a column's best, as the paper."""
     scales: Mapping[ScaleName, Scale]
     """`smoke`: a minute on two cores; `cpu`: hours on two cores; `paper`: the paper's sizes."""
     notes: Annotated[tuple[str, ...], Field(strict=False, max_length=5)] = ()
     """What differs from the paper."""
     claims: Annotated[tuple[Claim, ...], Field(strict=False)] = ()
     """The paper's claims about single cells, for the page of all claims."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_rows_of_means(cls, values: Any) -> Any:
+        """Put the rows of `each` behind the row that is their mean."""
+        parts = [values.get(key) for key in ("each", "rows", "scales")]
+        if not all(isinstance(part, dict) and part for part in parts):
+            return values
+        (each, rows, scales), found = parts, dict[str, str | None]()
+        for row, text in rows.items():
+            ends = each.get(row, {})
+            found[row] = None if ends else text
+            found |= {f"{row}, {end}": f"{text or ''} {own}" for end, own in ends.items()}
+        scaled = {name: _of_each(scale, each) for name, scale in scales.items()}
+        return {**values, "rows": found, "scales": scaled}
 
     @model_validator(mode="after")
     def _all_named(self) -> Self:
@@ -118,13 +147,12 @@ class PaperStudy(Component):
         for scale in self.scales.values():
             self._check("column", [*scale.columns, *scale.instead], self.columns)
             self._check("row", scale.rows, self.rows)
-        averaged = [row for rows in self.means.values() for row in rows]
-        self._check("row", [self.reference, *self.only, *self.means, *averaged], self.rows)
+        self._check("row", [self.reference, *self.only, *self.each], self.rows)
         self._check(
             "column", [name for names in self.only.values() for name in names], self.columns
         )
         related = [] if self.correlation is None else self.correlation.of
-        titles = [*self.printed, *related, *filter(None, self._claimed)]
+        titles = [*self.printed, *related, *filter(None, [*self._claimed, self.counted])]
         self._check("metric", titles, self.metrics)
         for row, column in (pair for claim in self.claims for pair in (claim.more, claim.less)):
             self._check("row", [row], self.rows)
@@ -134,6 +162,11 @@ class PaperStudy(Component):
             if wrong := [row for row in printed if len(printed[row]) != len(self.columns)]:
                 raise ValueError(f"{wrong[0]} has not as many printed numbers as there are columns")
         return self
+
+    @property
+    def means(self) -> dict[str, list[str]]:
+        """Rows that are a mean, with the rows that it is over."""
+        return {row: [f"{row}, {end}" for end in ends] for row, ends in self.each.items()}
 
     @property
     def _claimed(self) -> list[str | None]:
@@ -153,12 +186,7 @@ class PaperStudy(Component):
 
 @dataclass(frozen=True)
 class Cell:
-    """A place in a study's table.
-
-    Attributes:
-        row: The row's name.
-        column: The column's name.
-    """
+    """A place in a study's table."""
 
     row: str
     column: str
@@ -194,13 +222,7 @@ def read_study(name: str) -> PaperStudy:
 def prepared_variants(
     study: PaperStudy, scale: ScaleName, more: Iterable[str] = ()
 ) -> dict[str, Variant]:
-    """Return the runs that come before a study's own, by label.
-
-    Args:
-        study: The study.
-        scale: The scale.
-        more: Overrides of every run, which come last.
-    """
+    """Return the runs that come before a study's own, by label."""
     found = {}
     for name, text in study.scales[scale].prepare.items():
         texts = (
@@ -219,12 +241,8 @@ def cell_variants(
 ) -> dict[Variant, Cell]:
     """Return the runs of a study's cells, column by column.
 
-    Args:
-        study: The study.
-        scale: The scale.
-        more: Overrides of every run, which come last.
-        folders: Label to folder of the prepared runs; None to leave out what names them, and so to
-            check the rest before they exist.
+    `folders` are those of the prepared runs by label; None leaves out what names them, and so
+    checks the rest before they exist.
     """
     at, found = study.scales[scale], {}
     for column, own in (at.columns or dict.fromkeys(study.columns, "")).items():

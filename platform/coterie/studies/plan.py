@@ -28,6 +28,14 @@ _INSTEAD = {
 }
 """Keys of a single run, and their replacements in a comparison."""
 
+EXIT_CODES = {
+    "0": "all runs completed",
+    "1": "a run failed",
+    "2": "the arguments were refused",
+    "3": "all runs completed, but clients were dropped",
+    "130": "interrupted; the runs under way stopped after a checkpoint",
+}
+
 
 class CompareConfig(Component):
     """What to compare, and where to write it."""
@@ -77,7 +85,6 @@ class Variant:
 
     Attributes:
         label: The name and the values that differ between variants: "ccfc_digits p=0.25".
-        experiment: The experiment.
         overrides: As on the command line of `coterie train`.
     """
 
@@ -99,11 +106,7 @@ class Variant:
 
 
 def read_comparison(arguments: Sequence[str]) -> tuple[CompareConfig, tuple[Variant, ...]]:
-    """Read the command line of a comparison.
-
-    Raises:
-        ConfigError: At the first invalid argument.
-    """
+    """Read the command line of a comparison."""
     heads = {text: text.partition("=")[0] for text in arguments}
     own = [text for text in arguments if heads[text] in CompareConfig.model_fields]
     single = [text for text in arguments if ":" in heads[text]]
@@ -127,11 +130,7 @@ def read_comparison(arguments: Sequence[str]) -> tuple[CompareConfig, tuple[Vari
 
 
 def variant_configs(variants: Sequence[Variant], seed: int) -> dict[Variant, RunConfig]:
-    """Load each variant's config with this seed, so that errors are found before any run.
-
-    Raises:
-        ConfigError: At the first variant whose config is invalid.
-    """
+    """Load each variant's config with this seed, so that errors are found before any run."""
     plain, configs = {}, {}
     try:
         for variant in variants:  # all of them before a class, and with it PyTorch, is imported

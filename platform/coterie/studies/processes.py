@@ -28,10 +28,7 @@ class PlannedRun:
     """A run of a study: one variant with one seed.
 
     Attributes:
-        variant: The variant.
-        seed: The seed.
         folder: The run directory; the output of its process goes to `<folder>.log`.
-        config: The run's config.
     """
 
     variant: Variant
@@ -71,12 +68,7 @@ class PlannedRun:
         return replace(found, status="interrupted") if more else found
 
     def record_after(self, code: int, reason: str) -> RunRecord:
-        """Read the run's directory after its process has ended with this code.
-
-        Args:
-            code: The exit code.
-            reason: Why it failed, unless the run itself has written that down.
-        """
+        """Read the run's directory after its process has ended with this code."""
         found = self.record()
         if code in (0, 3, 130) or (code == 1 and found.status == "failed"):
             return found
@@ -136,14 +128,8 @@ def run_all(
 ) -> list[RunRecord]:
     """Train runs in order, as many at a time as resources allow.
 
-    Args:
-        runs: The runs; completed ones are skipped unless they are to be longer.
-        limit: Runs at a time; None for as many as the resources hold.
-        watcher: Is told about the runs.
-        check: Raises to stop; every run then stops after a checkpoint.
-
-    Returns:
-        The record of each run, in order.
+    Completed runs are skipped, unless they are to be longer. `check` raises to stop; every run
+    then stops after a checkpoint.
     """
     records = {number: run.record() for number, run in enumerate(runs)}
     waiting = [number for number, record in records.items() if not record.completed]

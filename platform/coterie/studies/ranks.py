@@ -24,11 +24,9 @@ class Ranks:
     """Mean ranks over data sets.
 
     Attributes:
-        metric: The metric that ranks.
         mean: Method to its mean rank, 1 the best, ties shared.
         critical: The difference of mean ranks from which two methods differ at 95 % by Nemenyi's
             test: q √(k(k + 1) / 6N) for k methods and N data sets.
-        sets: The number of data sets N.
     """
 
     metric: str

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from coterie.evaluation.canvas import guarded
-from coterie.studies.comparison_figure import Line, comparison_figure
+from coterie.studies.comparison_figure import Line, comparison_figure, panels_figure
 from coterie.studies.comparison_table import ComparisonTable
 from coterie.studies.curves import axes_of, band, metrics_of, points
 from coterie.studies.paired import differences_csv, differences_figure, paired_differences
@@ -17,6 +17,8 @@ from coterie.tracking.run_records import RunRecord
 
 _FLAT = 10
 """Times that an axis is higher than a curve which looks flat on it."""
+_OF_REPRESENTATIONS = ("tsne", "class_distances")
+"""Figures of a run that are compared by eye."""
 _log = logging.getLogger(__name__)
 
 
@@ -31,8 +33,8 @@ def write_report(
 ) -> tuple[ComparisonTable, list[Path]]:
     """Write `table.md`, `table.csv`, `runs.csv` and `figures/<axis>.png` of the completed runs.
 
-    With several variants come `differences.csv` and `figures/differences.png`, and with several
-    data sets `figures/ranks.png`.
+    With several variants come `differences.csv`, `figures/differences.png`, and the runs' figures
+    of representations side by side, and with several data sets `figures/ranks.png`.
 
     Args:
         records: The runs.
@@ -59,6 +61,7 @@ def write_report(
         if done and not any(name in record.numbers for record in done):
             _log.warning("metrics=[%s]: no run has it; see runs.csv for those that exist.", name)
     figures = _draw(done, out / "figures", metrics, axes, about)
+    figures += _side_by_side(done, out / "figures", about)
     return table, [out / "table.md", out / "table.csv", *figures, *_apart(table, out, about)]
 
 
@@ -77,6 +80,19 @@ def _apart(table: ComparisonTable, out: Path, about: str) -> list[Path]:
         with guarded(path, _log.warning):
             files.append(ranks_figure(ranks, path, about))
     return files
+
+
+def _side_by_side(done: Sequence[RunRecord], folder: Path, about: str) -> list[Path]:
+    """Put the figures of representations of the variants' first runs side by side."""
+    first = {record.label: record for record in reversed(done)}
+    shown = {label: first[label].figures for label in dict.fromkeys(run.label for run in done)}
+    drawn = []
+    for name in _OF_REPRESENTATIONS:
+        panels = {label: figures[name] for label, figures in shown.items() if name in figures}
+        if len(panels) > 1:
+            with guarded(folder / f"{name}.png", _log.warning):
+                drawn.append(panels_figure(panels, folder / f"{name}.png", about))
+    return drawn
 
 
 def _draw(

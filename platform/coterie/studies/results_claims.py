@@ -4,8 +4,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 
-from coterie.studies.measurement import Measurement, number_text, printed_text
-from coterie.studies.order import sign
+from coterie.studies.measurement import Measurement, number_text, printed_text, sign
 from coterie.studies.paper_study import Cell, Claim
 
 

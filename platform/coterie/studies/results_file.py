@@ -26,7 +26,6 @@ class Result:
 
     Attributes:
         cell: Its place in the table.
-        seed: Its seed.
         numbers: Every number of its summary, by name: "clustering/nmi", "bytes/up", "seconds/…".
         commit: The code's commit, "-dirty" behind it with changes that are not committed.
         device: What it ran on.

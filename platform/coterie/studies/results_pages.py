@@ -1,6 +1,7 @@
 """The tables of docs/results, written from the files of results between markers of the pages."""
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -76,6 +77,10 @@ def _measured(part: Measurement) -> Iterator[str]:
     yield _table(part)
     if found := part.correlation():
         yield _correlation(part.study, *found)
+    if part.study.counted:
+        yield from _tally(part, part.study.counted)
+    if without := [title for title in part.study.metrics if title not in _shown(part)]:
+        yield f"No run has: {'; '.join(without)}."
     if missing := _missing(part):
         yield f"Not run at this scale: {'; '.join(missing)}."
     commits = ", ".join(dict.fromkeys(result.commit for result in part.results))
@@ -92,23 +97,49 @@ def _correlation(study: PaperStudy, r: float, runs: int) -> str:
     return f"Correlation of {one} and {other} over {runs} runs: {r:.2f}, {printed}."
 
 
+def _tally(part: Measurement, metric: str) -> Iterator[str]:
+    """Return the sentence of how often each row is a column's best, among rows that were run."""
+    study = part.study
+    found = {
+        (row, column): number.spread.mean
+        for column in study.columns
+        for row in study.rows
+        if row not in study.only and (number := part.number(metric, Cell(row, column)))
+    }
+    rows = list(dict.fromkeys(row for row, _ in found))
+    columns = [c for c in study.columns if all((row, c) in found for row in rows)]
+    if len(rows) < 2 or not columns:
+        return
+    here = Counter(max(rows, key=lambda row: found[row, column]) for column in columns)
+    there = Counter(
+        max(rows, key=lambda row: study.number(metric, row, column) or 0.0) for column in columns
+    )
+    counts = ", ".join(f"{row} {here[row]} ({there[row]})" for row in rows)
+    where = f"{len(columns)} column{'s' * (len(columns) > 1)}"
+    yield f"Best of these rows by {metric}, in {where} (in the paper): {counts}."
+
+
 def _missing(part: Measurement) -> list[str]:
     """Rows and columns of the study without any run at this scale."""
     run = [result.cell for result in part.results]
     rows, columns = {cell.row for cell in run}, {cell.column for cell in run}
     rows |= {row for row, of in part.study.means.items() if rows.issuperset(of)}
+    planned = [
+        row for row, text in part.study.rows.items() if text is not None or row in part.study.each
+    ]
     return [
-        *(row for row in part.study.rows if row not in rows),
+        *(row for row in planned if row not in rows),
         *(column for column in part.study.columns if column not in columns),
     ]
 
 
 def _table(part: Measurement) -> str:
-    """Return a line for each cell that was run, column by column."""
+    """Return a line for each cell that was run or has printed numbers only, column by column."""
     study, instead = part.study, part.study.scales[part.scale].instead
-    titles = [title for metric in study.metrics for title in _heads(study, metric)]
+    titles = [title for metric in _shown(part) for title in _heads(study, metric)]
     lines = [["column", "row", "seeds", *titles]]
     lines.append(["---"] * len(lines[0]))
+    run = {result.cell.column for result in part.results}
     for cell in (Cell(row, column) for column in study.columns for row in study.rows):
         seeds = len({result.seed for result in part.results_of(cell)})
         place = (
@@ -116,9 +147,24 @@ def _table(part: Measurement) -> str:
             if cell.column in instead
             else cell.column
         )
-        if seeds:
-            lines.append([place, cell.row, str(seeds), *_cells(part, cell)])
+        if seeds or (cell.column in run and _is_printed_only(study, cell)):
+            lines.append([place, cell.row, str(seeds or "–"), *_cells(part, cell)])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _is_printed_only(study: PaperStudy, cell: Cell) -> bool:
+    """Whether a cell is of a row that is nowhere run, and the paper has a number there."""
+    if study.rows[cell.row] is not None or cell.row in study.each:
+        return False
+    return any(study.number(name, cell.row, cell.column) is not None for name in study.metrics)
+
+
+def _shown(part: Measurement) -> list[str]:
+    """Return the titles of the metrics that a run has; all if none has any."""
+    names = {name for result in part.results for name in result.numbers}
+    return [title for title, name in part.study.metrics.items() if name in names] or [
+        *part.study.metrics
+    ]
 
 
 def _heads(study: PaperStudy, metric: str) -> list[str]:
@@ -139,7 +185,7 @@ def _here(part: Measurement, metric: str, cell: Cell) -> str:
 
 def _cells(part: Measurement, cell: Cell) -> Iterator[str]:
     """For each metric: here, in the paper, and the sign."""
-    for metric in part.study.metrics:
+    for metric in _shown(part):
         _, *more = _heads(part.study, metric)
         yield _here(part, metric, cell)
         if "paper" in more:

@@ -19,12 +19,6 @@ class RunProcess:
 
     The terminal's signals do not reach it. Its parent passes them on once, so that the run stops
     after a checkpoint; a second signal would end it at once.
-
-    Args:
-        command: The command.
-        log: The file.
-        environment: All environment variables.
-        folder: The current folder; by default that of this process.
     """
 
     def __init__(

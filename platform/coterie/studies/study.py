@@ -91,16 +91,7 @@ class Study:
     def train(
         self, parallel: int | Literal["auto"], watcher: Watcher, check: Callable[[], None]
     ) -> list[RunRecord]:
-        """Train the runs that have not completed.
-
-        Args:
-            parallel: Runs at a time; "auto" for as many as the CPUs and GPUs hold.
-            watcher: Is told about the runs.
-            check: Raises to stop; every run then stops after a checkpoint.
-
-        Returns:
-            The record of each run, in order.
-        """
+        """Train the runs that have not completed."""
         limit = None if parallel == "auto" else parallel
         return run_all(self.runs, limit, watcher, check)
 

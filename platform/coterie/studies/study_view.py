@@ -23,13 +23,7 @@ _CELL = 15
 
 
 class StudyView:
-    """Shows the runs under way and, line by line, the runs that have ended.
-
-    Args:
-        mode: As in `tracking.progress`: `auto` is live on a terminal.
-        console: The console to draw on; by default the standard output.
-        clock: A monotonic clock in seconds.
-    """
+    """Shows the runs under way and, line by line, the runs that have ended."""
 
     def __init__(
         self,

@@ -23,8 +23,6 @@ class TrialOrder:
     Attributes:
         command: The command that starts or resumes the run.
         here: The current folder of the process, from which relative paths are.
-        folder: The run directory.
-        log: The file for what the process prints.
         objective: The score that is reported, by its name in metrics.jsonl.
         after: The last round that has been reported before.
         environment: The process's environment variables.
@@ -80,10 +78,6 @@ def begin(orders: Mapping[str, TrialOrder], name: str) -> TrialProcess:
 
 def read_objective(folder: Path, objective: str) -> list[tuple[int, float]]:
     """Read the rounds of a run after which a score was measured, and its values.
-
-    Args:
-        folder: The run directory, which need not exist.
-        objective: The score's name in metrics.jsonl.
 
     Returns:
         Rounds, ascending, each with the last value of it.

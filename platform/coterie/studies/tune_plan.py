@@ -30,7 +30,6 @@ _IMPLIED = {
     "linear": "evaluation.linear_probe_between=true",
 }
 """Group of the objective to the key with which trials measure it between rounds."""
-"""Objectives of which less is better, by the last part of their names."""
 
 
 class Range(Component):
@@ -120,9 +119,6 @@ def read_tuning(arguments: Sequence[str]) -> tuple[TuneConfig, dict[Variant, Poi
 
     Returns:
         The options, and each trial's variant and point of the space.
-
-    Raises:
-        ConfigError: At the first invalid argument.
     """
     own, shared = separate(arguments, set(TuneConfig.model_fields))
     config = load_component(TuneConfig, read_values(own))

@@ -10,13 +10,7 @@ from coterie.tracking.run_records import RunRecord
 
 @dataclass(frozen=True)
 class TrialResult:
-    """What a trial has come to.
-
-    Attributes:
-        point: Its values of the space's keys.
-        record: Its run's record.
-        objective: The score to choose by, by its name in metrics.jsonl.
-    """
+    """What a trial has come to."""
 
     point: Point
     record: RunRecord
@@ -45,8 +39,6 @@ class TuneTable:
     """The trials of a search, in order: completed ones first, and the best first.
 
     Attributes:
-        trials: The trials.
-        objective: The score to choose by.
         lower: Whether less of it is better.
         blind: Whether it needs no labels.
     """

@@ -15,7 +15,7 @@ from coterie.config.component import load_target, target_of
 from coterie.config.plain_files import read_json
 from coterie.config.schema import RunConfig
 from coterie.distributed.run_resources import RunResources, capacity, need
-from coterie.distributed.tuning import Halving, Report, ray_for_trials, run_trials
+from coterie.distributed.tuning import Report, ray_for_trials, run_trials
 from coterie.errors import InterruptedRunError, RunError
 from coterie.evaluation.canvas import guarded
 from coterie.evaluation.scorer import UNSUPERVISED
@@ -44,12 +44,6 @@ def run_tuning(
     view: TuneView,
 ) -> int:
     """Run the trials of a search, and write table and figure; also after an interrupt.
-
-    Args:
-        options: Objective, stopping and folder.
-        trials: Each trial's point.
-        configs: Each trial's config.
-        view: Is told about the trials and the result.
 
     Returns:
         The exit code: 0 all trials completed or were stopped; 1 one failed; 3 clients were dropped.
@@ -93,9 +87,6 @@ class _Search:
     """The trials of a search, told about by Ray Tune.
 
     Args:
-        options: Objective and stopping.
-        study: The trials' runs.
-        view: Is told about the trials.
         check: Raises to stop; every trial then stops after a checkpoint.
     """
 
@@ -135,14 +126,14 @@ class _Search:
                 partial(begin, orders),
                 self,
                 lower=options.lower,
-                halving=self._halving(configs[0]),
+                grace=self._grace(configs[0]),
+                reduction=options.reduction,
                 history=history,
                 parallel=self._parallel(configs),
                 gpu=gpu,
             )
 
     def started(self, name: str) -> None:
-        """Note that a trial has started."""
         self._began.setdefault(name, time.monotonic())
         self._now[name] = "starting"
         self._view.started(name)
@@ -166,7 +157,6 @@ class _Search:
         self._end(name, replace(self._runs[name].record(), status="stopped"))
 
     def step(self) -> None:
-        """Note that some time has passed."""
         self._check()
         self._view.running(self._now, len(self._todo) - len(self._began))
 
@@ -176,7 +166,6 @@ class _Search:
             time.sleep(_POLL_S)
 
     def records(self) -> list[RunRecord]:
-        """Return the record of each trial, in order."""
         return [self._record(label) for label in self._runs]
 
     def _record(self, label: str) -> RunRecord:
@@ -207,11 +196,10 @@ class _Search:
             gpu=gpu,
         )
 
-    def _halving(self, config: RunConfig) -> Halving | None:
+    def _grace(self, config: RunConfig) -> int | None:
         if not self._options.early_stopping:
             return None
-        grace = self._options.grace or max(config.evaluation.every, 1)
-        return Halving(grace=grace, reduction=self._options.reduction)
+        return self._options.grace or max(config.evaluation.every, 1)
 
     def _parallel(self, configs: Sequence[RunConfig]) -> int:
         """How many of these runs the resources hold at once."""
@@ -223,7 +211,6 @@ class _Search:
 def _table(
     options: TuneConfig, drawn: Sequence[Point], records: Sequence[RunRecord], *, blind: bool
 ) -> TuneTable:
-    """Return the trials in order."""
     found = [
         TrialResult(point, record, options.objective)
         for point, record in zip(drawn, records, strict=True)

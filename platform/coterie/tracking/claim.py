@@ -22,9 +22,6 @@ def claimed(folder: Path) -> Iterator[None]:
 
     The kernel releases the lock with the process, however it ends (flock(2)).
 
-    Args:
-        folder: An existing run directory.
-
     Raises:
         ConfigError: If another run holds the lock.
     """
@@ -39,11 +36,7 @@ def claimed(folder: Path) -> Iterator[None]:
 
 
 def check_unclaimed(folder: Path) -> None:
-    """Refuse a folder that a run is writing to.
-
-    Raises:
-        ConfigError: If a run holds the lock.
-    """
+    """Refuse a folder that a run is writing to."""
     if not (folder / LOCK).is_file() or (folder / LOCK).is_symlink():
         return
     descriptor = open_own(folder / LOCK, os.O_RDONLY)

@@ -37,11 +37,9 @@ class ConsoleView:
 
     Args:
         mode: `auto` is live on a terminal and in a notebook; elsewhere, in CI and in jobs, lines.
-        console: The console to draw on; by default the standard output.
         clock: A monotonic clock in seconds, for rates and the ETA.
 
     Attributes:
-        console: The console.
         mode: `live`, `lines` or `none`.
     """
 

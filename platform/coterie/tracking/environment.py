@@ -44,7 +44,6 @@ def environment() -> dict[str, Any]:
 
 
 def _version(package: str) -> str | None:
-    """Return the version of an installed package, or None."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

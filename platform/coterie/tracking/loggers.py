@@ -29,11 +29,7 @@ def build_loggers(
     A resumed run adds a version beside the earlier ones (`csv/version_1`, …); online W&B continues
     the same run.
 
-    Args:
-        config: The loggers, and the options of W&B.
-        directory: The run directory; each logger writes to a folder in it.
-        run_name: The run's name in the tracker.
-        resolved_config: The whole config as plain values, for W&B.
+    Each writes to a folder in `directory`.
 
     Raises:
         ConfigError: If W&B is to be online and no API key is known, or another library's logger
@@ -62,7 +58,6 @@ def _build(
     run_name: str,
     resolved_config: Mapping[str, Any],
 ) -> Logger:
-    """Build one logger."""
     if name == "wandb":
         from coterie.tracking.wandb_logger import build_wandb_logger  # a slow import
 
@@ -81,7 +76,6 @@ class Tracker:
     out, so that an outage of a tracker does not end a run; `metrics.jsonl` has everything.
 
     Args:
-        metrics: The run's `metrics.jsonl`.
         loggers: Lightning loggers; they are started at once.
         client_rows: Rows of clients 0 to `client_rows` - 1 are tracked, always the same clients, so
             that their series have no gaps and loggers have few columns.

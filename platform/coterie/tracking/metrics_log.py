@@ -38,9 +38,6 @@ class MetricsRow:
     """Metrics of the server or of one client in one phase.
 
     Attributes:
-        round: The round, from 1; 0 is before training.
-        stage: The stage of training.
-        phase: The phase's name.
         step: The phase's number within its round, from 0.
         values: The metrics by name.
         client: The client; None for the server.
@@ -123,9 +120,6 @@ class MetricsLog:
 
     Args:
         path: The file; it is created or continued.
-
-    Attributes:
-        file: The open file.
     """
 
     def __init__(self, path: Path) -> None:

@@ -32,11 +32,7 @@ _SPENT = TypeAdapter(Spent)
 
 @dataclass(frozen=True)
 class NoiseFile:
-    """The file of one run.
-
-    Attributes:
-        path: Where it is.
-    """
+    """The file of one run."""
 
     path: Path
 

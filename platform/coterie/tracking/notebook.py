@@ -17,10 +17,6 @@ class NotebookPanel:
 
     rich's own needs ipywidgets in a notebook, and a thread, which a busy kernel starves; this one
     is drawn when `refresh` is called.
-
-    Args:
-        get_renderable: Returns the panel as it is now.
-        clock: A monotonic clock in seconds.
     """
 
     def __init__(

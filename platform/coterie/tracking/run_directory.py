@@ -13,6 +13,7 @@ from typing import Any
 
 import yaml
 
+from coterie.config.given_path import checkpoint_in_parts
 from coterie.config.plain_files import YAML_BYTES
 from coterie.config.stored import read_stored_config
 from coterie.errors import ConfigError
@@ -80,9 +81,7 @@ class RunDirectory:
     def open(cls, run_dir: str, *, key: str = "run_dir") -> "RunDirectory":
         """Open the folder of an earlier run, to resume or to read it.
 
-        Args:
-            run_dir: The folder, as a path or file:// URI.
-            key: The name of the path in errors.
+        `key` names the path in errors.
 
         Raises:
             ConfigError: If it has no run, or a part of it is a link to elsewhere.
@@ -98,6 +97,8 @@ class RunDirectory:
             hint = "no config.yaml in it" if found else "there is no such folder"
             if directory.path.is_file():
                 hint = "it is a file, such as a checkpoint of Lightning, and no run"
+            if checkpoint_in_parts(directory.path):
+                hint = "it is a checkpoint of Lightning, and no run"
             raise ConfigError(f"{key}={run_dir}: {hint}; give the folder of an earlier run.")
         check_contained(key, directory.path)
         return directory
@@ -186,11 +187,7 @@ class RunDirectory:
         return self.path / "figures"
 
     def write_config(self, config: Mapping[str, Any]) -> None:
-        """Write `config.yaml`: the resolved config, then the versions.
-
-        Args:
-            config: Plain values from `coterie.config.loading.dump_config`.
-        """
+        """Write `config.yaml`: the resolved config, then the versions."""
         text = yaml.safe_dump({**config, **environment()}, sort_keys=False, allow_unicode=True)
         if len(text.encode()) > YAML_BYTES:
             raise ConfigError(

@@ -19,8 +19,6 @@ class RunRecord:
     """A run as read from its directory.
 
     Attributes:
-        label: The run's variant.
-        seed: The run's seed.
         status: How the run ended; "stopped" if a search for hyperparameters has given it up.
         error: Why the run failed, as a sentence; "" if it did not.
         commit: The code's commit when the run ended; "" of one that has not.
@@ -31,6 +29,7 @@ class RunRecord:
         accounts: The names of what the run used: bytes by direction, modelled seconds. Wall-clock
             time is left out, because it depends on the machine and its load.
         rows: The server's rows of metrics.jsonl, in order.
+        figures: The run's figures by name, such as "tsne".
     """
 
     label: str
@@ -44,6 +43,7 @@ class RunRecord:
     unscored: tuple[str, ...] = ()
     accounts: tuple[str, ...] = ()
     rows: tuple[Mapping[str, Any], ...] = ()
+    figures: Mapping[str, Path] = field(default_factory=dict)
 
     @property
     def completed(self) -> bool:
@@ -90,6 +90,7 @@ def read_run(label: str, seed: int, folder: Path, failure: str = "") -> RunRecor
         unscored=tuple(_nulls(metrics)),
         accounts=tuple(accounts),
         rows=tuple(_server_rows(directory.metrics)),
+        figures={path.stem: path for path in sorted(directory.figures.glob("*.png"))},
     )
 
 

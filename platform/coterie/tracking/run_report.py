@@ -37,6 +37,7 @@ _CAPTIONS = {
     "client_groups": "Groups of clients over the rounds",
     "clusters": "Clusters: how large, how sure, what is in them, and other numbers of them",
     "confusion": "True classes against matched clusters",
+    "class_distances": "Mean distances between the representations of classes",
     "tsne": "t-SNE of the representations",
 }
 """Figures in the order of the page; others follow."""
@@ -60,7 +61,6 @@ class Table:
     """A table of the page.
 
     Attributes:
-        head: The columns' names.
         rows: The cells; the first of each row names it.
         note: What the table leaves out, as a sentence; "" if nothing.
     """
@@ -72,13 +72,6 @@ class Table:
 
 def write_run_report(directory: RunDirectory, config: RunConfig) -> Path:
     """Write `report.html` from the run directory's other files, of which any may be missing.
-
-    Args:
-        directory: The run's directory.
-        config: The run's config.
-
-    Returns:
-        The page.
 
     Raises:
         DataError: If one of them is damaged.

@@ -28,9 +28,6 @@ class Outlasting:
 
     It replaces what the encoding lacks, and drops all output once the stream refuses any (its
     reader has left, the terminal is closed, the disk is full).
-
-    Args:
-        stream: The stream to write to.
     """
 
     def __init__(self, stream: TextIO) -> None:

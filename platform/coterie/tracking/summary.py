@@ -18,12 +18,6 @@ class Summary:
     """The summary of a run.
 
     Attributes:
-        status: How the run ended.
-        method: The method's name.
-        dataset: The data set's name.
-        rounds: The number of completed rounds.
-        clients: The number of clients of the federation.
-        seed: The run's seed.
         commit: The code's commit when the run ended, "-dirty" behind it with changes that are not
             committed.
         device: What its clients computed on.

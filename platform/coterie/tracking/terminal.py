@@ -17,9 +17,6 @@ class Terminal(Console):
     """A console that shows text as it is: names in data and files may look like markup.
 
     Whatever becomes of its stream, it does not fail (`Outlasting`).
-
-    Args:
-        options: As for Rich's console.
     """
 
     def __init__(self, **options: Any) -> None:

@@ -114,12 +114,7 @@ def send_to_wandb(
 
     An outage causes a warning only: the files have everything.
 
-    Args:
-        config: The project, the account, the mode, group and job type.
-        directory: The folder with the files; W&B's go to `wandb/` in it.
-        run_name: The run's name on W&B.
-        resolved_config: The config that W&B shows for the run.
-        fill: Logs the content.
+    `fill` logs the content. W&B's own files go to `wandb/` in `directory`.
 
     Raises:
         ConfigError: If W&B is to be online and no API key is known.
@@ -141,12 +136,6 @@ def build_wandb_logger(
 
     A run keeps its id in `<directory>/wandb/run_id`, so that a resumed run continues it: online at
     once, offline when both of its parts are uploaded.
-
-    Args:
-        config: The project, the account and the mode.
-        directory: The run directory; W&B's files go to `wandb/` in it.
-        run_name: The run's name on W&B.
-        resolved_config: The config that W&B shows for the run.
 
     Raises:
         ConfigError: If W&B is to be online and no API key is known.

@@ -256,11 +256,18 @@ PROBLEMS = [
     ),
     (
         ["experiment=first", "encoder=hf:x/y"],
-        "encoder=hf:x/y: give encoder=timm:NAME or torchvision:NAME.",
+        "encoder=hf:x/y: give encoder=timm:NAME or torchvision:NAME, or encoder=exported ",
     ),
     (
         ["experiment=first", "method=fedprox"],
-        "method=fedprox: it is a strategy for a LightningModule of your own; ",
+        "method=fedprox: it is a strategy for a LightningModule of your own; give "
+        "experiment=lightning method.strategy=fedprox.",
+    ),
+    (["experiment=fedprox_digits"], "experiment=fedprox_digits: it is a strategy for a Lightning"),
+    (["experiment=fedbn"], "experiment=fedbn: it keeps layers with their clients, for a Lightning"),
+    (
+        ["experiment=first", "method=fedyogi"],
+        "method=fedyogi: it is an optimiser of the server; give aggregation.optimizer=yogi ",
     ),
     (
         ["experiment=first", "encoder@x=deep"],
@@ -356,7 +363,7 @@ def test_the_working_directory_does_not_matter(
 
 CHOICES = [(g, choice) for g, names in groups().items() if g != "experiment" for choice in names]
 OWN_DATA = {"class_folders", "client_folders", "image_folder", "manifest", "npz", "shards"}
-OWN_DATA |= {"webdataset"}
+OWN_DATA |= {"webdataset", "imagenet10", "imagenet_dogs"}
 
 
 @pytest.mark.parametrize(("group", "choice"), CHOICES)

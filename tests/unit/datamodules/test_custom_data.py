@@ -68,6 +68,16 @@ def test_train_and_test_folders_are_halves(tmp_path):
     assert load(ClassFolders, tmp_path, split="test").labels.tolist() == [1, 2]
 
 
+def test_some_class_folders_are_a_data_set(tmp_path):
+    write_all(tmp_path / "train", ["a/1.png", "b/1.png", "c/1.png"])
+    write_all(tmp_path / "test", ["b/1.png", "d/1.png"])
+    data = load(ClassFolders, tmp_path, classes=("b", "c"))
+    assert (data.classes, data.labels.tolist()) == (("b", "c"), [0, 1])
+    assert data.test_labels.tolist() == [0]
+    with pytest.raises(DataError, match=r"data.classes=\[d\]: there is no such folder in .*train"):
+        load(ClassFolders, tmp_path, classes=("b", "d"))
+
+
 def test_size_mode_and_limit(tmp_path):
     write_all(tmp_path, [f"{kind}/{n}.png" for kind in "ab" for n in range(4)])
     write(tmp_path / "b" / "large.png", pixels(1, 9, 12, 3)[0])

@@ -225,6 +225,10 @@ def listed(tmp_path, text, **keys):
         codecs.BOM_UTF8 + "path,label\r\na.png,Bär\r\nb.png,Kuh\r\nc.png,Bär\r\n".encode(),
         "path\tlabel\na.png\tBär\nb.png\tKuh\nc.png\tBär\n".encode("utf-16"),
         '"path","label"\n"a.png","Bär"\n"b.png","Kuh"\n"c.png","Bär"\n'.encode(),
+        "path\tlabel\na.png\tBär\nb.png\tKuh\nc.png\tBär\n".encode("utf-16-le"),
+        "path\tlabel\na.png\tBär\nb.png\tKuh\nc.png\tBär\n".encode("utf-16-be"),
+        "sep=;\r\npath;label\r\na.png;Bär\r\nb.png;Kuh\r\nc.png;Bär\r\n".encode("utf-8-sig"),
+        "sep=|\npath|label\na.png|Bär\nb.png|Kuh\nc.png|Bär\n".encode(),
     ],
 )
 def test_tables_as_programs_write_them(tmp_path, text):
@@ -240,6 +244,10 @@ def test_tables_as_programs_write_them(tmp_path, text):
         (("007", "010", "007"), [0, 1, 0], ("007", "010")),
         (("10", "9", "-1"), [1, 0, -1], ("9", "10")),
         ((" cat", "cat", '"cat "'), [0, 0, 0], ("cat",)),
+        (("1.0", "0.0", "nan"), [1, 0, -1], ("0", "1")),
+        (("1", "NA", "0"), [1, -1, 0], ("0", "1")),
+        (("Li", "NA", "Li"), [0, 1, 0], ("Li", "NA")),
+        (('"1,0"', '"2,0"', ""), [0, 1, -1], ("1", "2")),
     ],
 )
 def test_labels_of_csv(tmp_path, cells, labels, classes):
@@ -251,6 +259,24 @@ def test_labels_of_csv(tmp_path, cells, labels, classes):
 def test_measurements_are_no_labels(tmp_path):
     with pytest.raises(DataError, match=r"holds 0\.25, a fraction; give classes"):
         listed(tmp_path, b"path,label\na.png,0.25\nb.png,1.5\nc.png,3\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (b"path,label,label\na.png,1,2\n", "has 2 columns of that name; give each its own"),
+        (b"path;label\na.png;1,5\nb.png;2,0\nc.png;1,5\n", r"holds 1\.5, a fraction"),
+    ],
+)
+def test_tables_that_are_refused(tmp_path, text, sentence):
+    with pytest.raises(DataError, match=sentence):
+        listed(tmp_path, text)
+
+
+def test_a_workbook_is_told_as_one(tmp_path):
+    (tmp_path / "list.XLSX").write_bytes(b"PK\x03\x04")
+    with pytest.raises(DataError, match="it is a workbook; save its sheet as CSV"):
+        arrays(Manifest, tmp_path / "list.XLSX", label_column="label")
 
 
 def test_windows_paths_and_other_accents_in_tables(tmp_path):

@@ -75,8 +75,25 @@ def test_deep_pictures_stand_upright_too():
     np.testing.assert_array_equal(shown(content).pixels[0], np.rot90(RAMP[:, :20], 3))
 
 
-def test_damaged_exif_is_no_reason_to_refuse_or_to_warn(recwarn):
-    content = encoded(RAMP, "JPEG", exif=b"Exif\0\0II*\0\x08\0\0\0\xff\xff")
+def test_a_png_may_tell_how_it_was_held_behind_its_pixels():
+    content = encoded(RAMP, exif=held(6))
+    start = content.index(b"eXIf") - 4
+    end = start + 12 + int.from_bytes(content[start : start + 4])
+    moved = content[:start] + content[end:-12] + content[start:end] + content[-12:]
+    assert moved.index(b"eXIf") > moved.index(b"IDAT")
+    np.testing.assert_array_equal(shown(moved).pixels, shown(content).pixels)
+
+
+@pytest.mark.parametrize(
+    ("form", "exif"),
+    [
+        ("JPEG", b"II*\0\x08\0\0\0\xff\xff"),
+        ("WEBP", b"MM\0*\0"),  # on which Pillow raises struct.error
+        ("WEBP", b"MM\0\xd3\0\0\0\x08\0\x02"),  # SyntaxError
+    ],
+)
+def test_damaged_exif_is_no_reason_to_refuse_or_to_warn(recwarn, form, exif):
+    content = encoded(RAMP, form, exif=b"Exif\0\0" + exif)
     assert shown(content).held == 1
     assert not [w for w in recwarn if "EXIF" not in str(w.message)]
 

@@ -1,7 +1,5 @@
 """Config keys that reach the actor: slices, memory caps, precision, threads; no cluster needed."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 
@@ -18,11 +16,10 @@ class Recorded(fleet.Fleet):
     """A fleet that starts nothing and remembers what it would have started."""
 
     def __init__(self, config):
-        self._config, self._stored, self.started, self.gpus = config, "data", [], []
+        self._config, self._stored, self.started = config, "data", []
 
-    def _start(self, kind, *args, **options):
-        self.started.append((kind.__name__, args))
-        self.gpus.append(options.get("num_gpus"))
+    def _start(self, *args, resources):
+        self.started.append(args)
         return object()
 
 
@@ -33,27 +30,7 @@ class Recorded(fleet.Fleet):
 def test_an_actors_memory_is_capped_to_its_slice(gpus, cap):
     recorded = Recorded(ClusterConfig(gpus_per_client=gpus))
     recorded.new_actor()
-    assert recorded.started == [("ClientActor", ("data", cap))]
-
-
-@pytest.mark.parametrize(
-    ("server", "started", "gpus"),
-    [
-        ("driver", ["ClientActor"], [None]),
-        ("actor", ["ServerActor", "ClientActor"], [0, None]),
-    ],
-)
-def test_the_server_half_has_an_actor_only_if_told_to(monkeypatch, server, started, gpus):
-    # The cluster has GPUs and the driver has none: no server half computes on one anyway.
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(fleet, "cluster_has_gpu", lambda: True, raising=False)
-    monkeypatch.setattr(fleet, "free_actors", lambda config, beside_server: 1)
-    monkeypatch.setattr(fleet, "autoscales", lambda: False)
-    monkeypatch.setattr(fleet, "_place", lambda workload: "data")
-    recorded = Recorded(ClusterConfig(server=server, gpus_per_client=1.0))
-    recorded.start_all(SimpleNamespace(node_local_classes=None, parts=[range(2)]))
-    assert [kind for kind, _ in recorded.started] == started
-    assert recorded.gpus == gpus  # None: a client's share
+    assert recorded.started == [("data", cap)]
 
 
 def test_config_keys_reach_the_trainer():

@@ -7,7 +7,6 @@ import pytest
 from ray.exceptions import ActorDiedError, OutOfMemoryError
 
 from coterie.config.schema import ClusterConfig, FaultsConfig
-from coterie.contract.phase import Phase
 from coterie.distributed import backend, fleet, handles, waiting, watch
 from coterie.distributed.handles import Keeper
 from coterie.distributed.waiting import wait_until_ready
@@ -124,25 +123,6 @@ def test_after_a_state_is_lost_no_call_waits_behind_one_that_nobody_reads(monkey
     assert len(built.fleet.actors) == 3
 
 
-def test_the_servers_actor_takes_a_clients_place_when_a_node_is_lost(monkeypatch):
-    ray = ScriptedRay(free=1)
-    built = scripted_backend(monkeypatch, ray, 2, server="actor")
-    built.fleet._places_server, built.fleet.server = True, Actor(fate=ActorDiedError())
-    kept, ended = built.fleet.actors
-    built.fleet.replace_server()
-    assert ended in ray.killed
-    assert built.fleet.actors == [kept]
-    assert built.fleet.server.fate is None
-
-
-def test_a_servers_actor_without_a_place_ends_the_run_in_time(monkeypatch):
-    ray = ScriptedRay(free=0, new=lambda: Actor(starts=False))
-    built = scripted_backend(monkeypatch, ray, 1, server="actor", start_timeout_s=0.2)
-    built.fleet._places_server, built.fleet.server = True, Actor(fate=ActorDiedError())
-    with pytest.raises(RunError, match="no node had room for the server's actor"):
-        built.fleet.replace_server()
-
-
 @pytest.mark.parametrize(("starting", "least"), [((True, False, False), 1), ((True, True), 2)])
 def test_it_starts_with_enough_actors_at_the_time_limit(monkeypatch, starting, least):
     monkeypatch.setattr(waiting, "ray", ScriptedRay(free=3))
@@ -199,22 +179,3 @@ def test_states_are_moved_once_though_moving_takes_longer_than_a_look(monkeypatc
     assert sorted(moves) == list(range(9))
     assert moved + sum(notes) == 9
     assert [stored.reference for stored in kept] == [("driver", value) for value in range(9)]
-
-
-def test_a_lost_server_half_is_noted_once_and_run_again(monkeypatch):
-    ray = ScriptedRay(free=2)
-    built = scripted_backend(monkeypatch, ray, 1, server="actor")
-    built.fleet._places_server, built.fleet.server = True, Actor(fate=ActorDiedError())
-    monkeypatch.setattr(backend, "pack_server", lambda state: state)
-    monkeypatch.setattr(backend, "unpack_server", lambda state: state)
-    built._method = None
-
-    def fetch(reference):
-        if reference[1].fate is not None:
-            raise reference[1].fate
-        return "state"
-
-    ray.wait = lambda found, **_: (found, [])
-    monkeypatch.setattr(backend, "fetch", fetch)
-    assert built.serve("state", Phase(name="p", stage="s", round=1), {}, {}) == "state"
-    assert built.take_losses() == ["the server's actor died: ActorDiedError"]

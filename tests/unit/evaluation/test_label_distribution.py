@@ -131,4 +131,5 @@ def test_long_names_of_clients_do_not_overlap(tmp_path, monkeypatch, clients):
 
 def test_a_client_has_a_class_by_one_sample_or_by_a_hundredth() -> None:
     counts = np.array([[1, 0, 199], [50, 50, 0], [0, 0, 0]])
-    assert classes_held(counts) == {"classes": 4 / 3, "classes_1%": 1.0}
+    found = classes_held(counts)
+    assert found == {"classes": 4 / 3, "classes_1%": 1.0, "imbalance": (199 + 1 + 0) / 3}

@@ -105,6 +105,17 @@ def test_steps_and_cosine_rate_of_sgd(digits, recorded):
     assert (settings[0]["momentum"], settings[0]["weight_decay"]) == (0.9, 0)
 
 
+def test_a_number_of_steps_takes_the_place_of_epochs(digits, recorded):
+    rates, _ = recorded
+    whole = linear_probe(*digits, classes=10, seed=0, epochs=2)
+    assert linear_probe(*digits, classes=10, seed=0, steps=2 * 3) == whole
+    linear_probe(*digits, classes=10, seed=0, optimizer="sgd", steps=4)
+    expected = [30 * 512 / 256 / 2 * (1 + math.cos(math.pi * t / 4)) for t in range(4)]
+    assert rates[12:] == pytest.approx(expected, rel=1e-9)
+    with pytest.raises(DataError, match="steps=0"):
+        linear_probe(*digits, classes=10, seed=0, steps=0)
+
+
 @pytest.mark.parametrize("keys", [{}, {"linear_probe_optimizer": "sgd"}])
 def test_the_config_says_which_protocol(digits, recorded, keys):
     config = EvaluationConfig(knn=False, **keys)

@@ -99,11 +99,14 @@ def test_proximity_is_the_distance_to_the_devices_own_centroids() -> None:
     seed = derive_seed(task.client.seed, "proximity")
     centres = kmeans(own, 3, seed=seed, restarts=1).centroids.double()
 
-    def mean(points: Tensor) -> float:
-        nearest = [min(float((p - c).norm()) for c in centres) for p in points]
-        return sum(nearest) / len(nearest)
+    def nearest(points: Tensor) -> Tensor:
+        return torch.tensor([min(float((p - c).norm()) for c in centres) for p in points])
 
-    assert task.outcome.metrics["proximity"] == pytest.approx(mean(received) / mean(own), abs=1e-9)
+    far, told = nearest(received) / nearest(own).mean(), task.outcome.metrics
+    assert told["proximity"] == pytest.approx(float(far.mean()), abs=1e-6)
+    shares = [told[f"proximity/{edge}"] for edge in ("1", "1.5", "2")]
+    assert shares == [float((far <= edge).double().mean()) for edge in (1.0, 1.5, 2.0)]
+    assert 0 < shares[1] < 1
 
 
 def first_pull(done: Federated) -> list[tuple[int, int, str, Tensor]]:

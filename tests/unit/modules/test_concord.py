@@ -10,8 +10,8 @@ from scipy.linalg import eigh
 from coterie.clustering.lattice import off_lattice, on_lattice
 from coterie.clustering.prototypes import PrototypeClusters, evenness
 from coterie.errors import ConfigError, RunError
-from coterie.modules.concord import Concord, growth
-from coterie.modules.exact_sums import discriminant
+from coterie.modules.concord import Concord
+from coterie.modules.exact_sums import discriminant, growth
 from coterie.networks.encoders import ConvNet2
 from coterie.networks.prototypes import LatticeProjection
 from coterie.networks.quadratic import QuadraticClassifier, fit_sums, fitted, products_of
@@ -94,7 +94,7 @@ def test_what_leaves_a_client_is_sums_and_its_samples_stay() -> None:
             (set(), {"moments"}),
             ({"centroids"}, {"sums"}),
             ({"prototypes", "means"}, {"labels"}),
-            ({"prototypes", "own"}, {"own_sums"}),
+            ({"prototypes", "means", "own"}, {"own_sums"}),
         )
         assert all(mean.weight == 1 for mean in task.outcome.up.values())
         assert not task.outcome.gathered
@@ -112,9 +112,12 @@ def test_where_nothing_lies_between_clusters_k_means_and_its_own_labels_decide()
     assert means > cut
     assert [task.phase.name for task in ran.spy.tasks][-8:] == ["own_labels"] * 8
     assert server.round == 19
+    starts = [len(task.outcome.up["own_sums"].tensors["counts"]) for task in ran.spy.tasks[-8:]]
+    assert starts == [5] * 8  # they part after the last of four fits
+    assert len(server.slots["own"]["weights"]) == 1
     found = clusters(ran, cloud)
     wide = LatticeProjection(**server.slots["wide"])(torch.from_numpy(cloud))
-    values = QuadraticClassifier(server.slots["own"]["weights"], 12).values(on_lattice(wide))
+    values = QuadraticClassifier(server.slots["own"]["weights"][0], 12).values(on_lattice(wide))
     assert np.array_equal(found, values.argmax(dim=1).numpy())
     assert np.bincount(found, minlength=3).min() > 100
 

@@ -8,7 +8,7 @@ from torch import nn
 from coterie.config.component import parse_component
 from coterie.contract import seeded
 from coterie.errors import ConfigError
-from coterie.networks import MLP, ConvNet2, ConvNet3, ConvNet4, EncoderConfig, Raw, USPSNet
+from coterie.networks import MLP, AlexNet, ConvNet2, ConvNet3, ConvNet4, EncoderConfig, Raw, USPSNet
 from coterie.networks.auto import Auto
 from coterie.networks.resnet import ResNet
 
@@ -32,6 +32,8 @@ def count(network: nn.Module) -> int:
         (ConvNet4(), (3, 31, 31), 256),
         (ConvNet4(features=32), (1, 40, 33), 32),
         (USPSNet(), (1, 16, 16), 16),
+        (AlexNet(), (1, 28, 28), 16),
+        (AlexNet(width=2, features=3), (3, 8, 9), 3),
         (MLP(), (64,), 128),
         (MLP(hidden=(), features=5), (1, 8, 8), 5),
         (Raw(), (64,), 64),
@@ -40,6 +42,7 @@ def count(network: nn.Module) -> int:
         (ResNet(stem="imagenet", depth=34), (1, 64, 64), 512),
         (ResNet(depth=50), (1, 8, 8), 2048),
         (ResNet(norm="group"), (3, 16, 16), 512),
+        (ResNet(features=256), (3, 16, 16), 256),
     ],
 )
 def test_output_width(config: EncoderConfig, shape: tuple[int, ...], features: int) -> None:
@@ -74,6 +77,7 @@ def test_the_automatic_encoder_fits_the_samples_size(shape, choice) -> None:
         (ConvNet3(), (1, 28, 28), 16 * (64 + 64 * 128 + 128 * 256) + 2 * 448 + 2305 * 256),
         (ConvNet3(norm="none", features=None), (1, 8, 8), 16 * (64 + 8192 + 32768) + 448),
         (USPSNet(), (1, 16, 16), 80 + 1569 * 1024 + 1025 * 256 + 257 * 16),
+        (AlexNet(), (1, 28, 28), 45_433),  # CF-CL's published count
         (MLP(hidden=(10, 4), features=3), (1, 2, 2), 50 + 44 + 15),
         # torchvision's counts without the classifier.
         (ResNet(stem="imagenet"), (3, 64, 64), 11_689_512 - 513_000),
@@ -93,6 +97,7 @@ def test_parameter_count(config: EncoderConfig, shape: tuple[int, ...], paramete
         (ConvNet2(), (1, 3, 8), "3×8 pixels are too small.*4×4"),
         (ConvNet3(), (1, 7, 8), "7×8 pixels are too small.*8×8"),
         (USPSNet(), (1, 2, 16), "too small"),
+        (AlexNet(), (1, 7, 16), "too small"),
         (ConvNet3(), (64,), r"shape \(64,\).*MLP"),
         (ResNet(), (64,), "MLP"),
     ],
@@ -103,7 +108,8 @@ def test_refuses_shape(config: EncoderConfig, shape: tuple[int, ...], message: s
 
 
 @pytest.mark.parametrize(
-    "config", [ConvNet2(), ConvNet3(), USPSNet(), ResNet(), ResNet(stem="imagenet", norm="none")]
+    "config",
+    [ConvNet2(), ConvNet3(), USPSNet(), AlexNet(), ResNet(), ResNet(stem="imagenet", norm="none")],
 )
 def test_initialisation_comes_from_torchs_generator(config: EncoderConfig) -> None:
     states = []
@@ -180,7 +186,7 @@ def test_raw_is_the_samples_themselves() -> None:
     assert list(encoder.state_dict()) == []
 
 
-@pytest.mark.parametrize("kind", [ConvNet2, ConvNet3, USPSNet, MLP, Raw, ResNet, Auto])
+@pytest.mark.parametrize("kind", [ConvNet2, ConvNet3, USPSNet, AlexNet, MLP, Raw, ResNet, Auto])
 def test_unit_length_keeps_the_directions_and_the_names(kind: type[EncoderConfig]) -> None:
     with seeded(0):
         plain = kind().build((1, 16, 16)).eval()

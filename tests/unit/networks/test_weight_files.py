@@ -1,5 +1,6 @@
 """Weights of networks from files: rubbish is told in a sentence."""
 
+import argparse
 import io
 import pickle
 from contextlib import suppress
@@ -9,9 +10,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lightning import LightningModule, Trainer
+from safetensors.torch import save
 
+from coterie import load_model
 from coterie.errors import ConfigError, DataError
-from coterie.networks.weight_files import load_weights, parse_weights
+from coterie.networks.weight_files import load_weights, parse_weights, read_file
+from coterie.tracking.run_directory import RunDirectory
 
 
 def saved(weights, *, zipped=True):
@@ -93,5 +97,65 @@ def test_a_checkpoint_of_lightning_is_unwrapped(tmp_path):
 def test_names_of_the_network_itself_come_first():
     own = network()
     weights = {**own.state_dict(), **{f"x.{k}": v + 1 for k, v in own.state_dict().items()}}
-    with pytest.raises(ConfigError, match=r"the network has x\.0\.bias of None, the file \(3,\)"):
+    with pytest.raises(
+        ConfigError, match=r"the network has no x\.0\.bias, the file x\.0\.bias of \(3,\)"
+    ):
         load_weights(own, weights, "both.pt")
+
+
+@pytest.mark.parametrize("name", ["x.pt", "x.safetensors"])
+def test_the_content_says_what_a_file_is(name):
+    for content in (saved(WEIGHTS), save(WEIGHTS)):
+        assert parse_weights(content, name).keys() == WEIGHTS.keys()
+
+
+def test_arguments_of_a_training_script_do_no_harm():
+    content = saved({"model": WEIGHTS, "args": argparse.Namespace(lr=0.1)})
+    assert parse_weights(content, "x.pth").keys() == WEIGHTS.keys()
+
+
+SCRIPT = io.BytesIO()
+torch.jit.save(torch.jit.script(torch.nn.Linear(2, 2)), SCRIPT)
+
+
+@pytest.mark.filterwarnings("ignore:'torch.load' received a zip file")
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"<html>404 not found</html>", r"\(it is no file of PyTorch\)"),
+        (saved(torch.nn.Linear(2, 2)), r"\(it holds Python objects\)"),
+        (SCRIPT.getvalue(), r"\(it holds Python objects\)"),
+        (saved({"student": WEIGHTS, "teacher": WEIGHTS}), "no weights by name in student, teacher"),
+    ],
+)
+def test_the_cause_is_told_without_pytorchs_advice(content, why):
+    with pytest.raises(DataError, match=why + "; save the network's") as told:
+        parse_weights(content, "x.pt")
+    assert len(str(told.value)) < 120
+
+
+def test_a_weight_that_the_file_lacks_is_named():
+    with pytest.raises(
+        ConfigError, match=r"has bias of \(2,\), the file no bias; give"
+    ):
+        load_weights(torch.nn.Linear(2, 2), {"weight": torch.zeros(2, 2)}, "x.pt")
+
+
+def test_an_empty_file_is_told_as_one(tmp_path):
+    (tmp_path / "x.pt").touch()
+    with pytest.raises(ConfigError, match=r"encoder.weights=.*: the file is empty"):
+        read_file("encoder.weights", str(tmp_path / "x.pt"))
+
+
+@pytest.mark.parametrize("part", [".metadata", "checkpoint/mp_rank_00_model_states.pt"])
+def test_a_checkpoint_in_parts_is_told_as_one(tmp_path, part):
+    folder = tmp_path / "x.ckpt"
+    (folder / part).parent.mkdir(parents=True)
+    (folder / part).touch()
+    told = "it is a checkpoint of (FSDP|DeepSpeed) in parts, and no file; join them by python"
+    with pytest.raises(ConfigError, match=told):
+        read_file("encoder.weights", str(folder))
+    with pytest.raises(DataError, match=told):
+        load_model(folder)
+    with pytest.raises(ConfigError, match="it is a checkpoint of Lightning, and no run"):
+        RunDirectory.open(str(folder))

@@ -1,6 +1,10 @@
 """A figure of a comparison that cannot be drawn is told; the tables and other figures are there."""
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
+from matplotlib.image import imread, imsave
 
 from coterie.studies import report
 from coterie.studies.report import write_report
@@ -31,3 +35,20 @@ def test_the_rest_of_a_report_is_written(tmp_path, monkeypatch, caplog, figure):
     names = {path.name for path in files}
     other = {"comparison_figure": "differences.png", "differences_figure": "round.png"}[figure]
     assert {"table.md", "table.csv", "differences.csv", other} <= names
+
+
+def test_figures_of_representations_stand_side_by_side(tmp_path) -> None:
+    records = []
+    for number, label in enumerate("abcd"):
+        for seed in (0, 1):
+            path = tmp_path / f"{label}{seed}.png"
+            shade = 0.2 * (number + 1) if seed == 0 else 0.0
+            imsave(path, np.full((20, 30, 3), shade))
+            records.append(replace(record(label, seed, "digits"), figures={"tsne": path}))
+    _, files = write_report(records, tmp_path / "out")
+    drawn = next(path for path in files if path.name == "tsne.png")
+    shades = np.unique((10 * imread(drawn)[..., 0]).round().astype(int), return_counts=True)
+    large = {int(shade) for shade, count in zip(*shades, strict=True) if count > 50_000}
+    assert large == {2, 4, 6, 8, 10}
+    _, files = write_report(records[:2], tmp_path / "one")
+    assert "tsne.png" not in {path.name for path in files}

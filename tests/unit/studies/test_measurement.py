@@ -7,7 +7,7 @@ import pytest
 from coterie.studies.measurement import Measurement
 from coterie.studies.paper_study import Cell, read_study
 from coterie.studies.results_file import Result
-from coterie.studies.results_pages import _table
+from coterie.studies.results_pages import _measured, _table, _tally
 
 STUDY = read_study("cfcl_6")
 METRIC, NAME = next((title, name) for title, name in STUDY.metrics.items() if "until" in name)
@@ -44,13 +44,13 @@ def test_a_score_that_no_seed_reaches_is_a_dash() -> None:
 
 
 def test_a_row_that_is_a_mean_is_one_over_its_rows() -> None:
-    study = STUDY.model_copy(update={"means": {"explicit": ("implicit", "uniform")}})
-    part = replace(measured({"implicit": [1.0, 3.0], "uniform": [5.0, 7.0]}), study=study)
+    study = STUDY.model_copy(update={"each": {"explicit": {"a": "", "b": ""}}})
+    part = replace(measured({"explicit, a": [1.0, 3.0], "explicit, b": [5.0, 7.0]}), study=study)
     found = part.number(METRIC, Cell("explicit", COLUMN))
     assert found is not None
     assert (found.spread.mean, found.seeds) == (4.0, 2)
     assert "| explicit | 2 | 4.000 ± 2.582 |" in _table(part)
-    some = replace(measured({"implicit": [1.0]}), study=study)
+    some = replace(measured({"explicit, a": [1.0]}), study=study)
     assert some.number(METRIC, Cell("explicit", COLUMN)) is None
 
 
@@ -79,3 +79,32 @@ def test_the_command_names_the_seeds_where_they_are_not_the_scales() -> None:
     one = Result(Cell("IFCA", "STL-10"), 0, {}, "a", "d", "c")
     assert Measurement("cpcfl_11", five, "cpu", (one,)).command.endswith("scale=cpu seeds=[0]")
     assert Measurement("cpcfl_11", five, "cpu", ()).command.endswith("scale=cpu")
+
+
+def scored(name: str, rows: dict[str, list[float]]) -> Measurement:
+    study = read_study(name)
+    metric = next(iter(study.metrics.values()))
+    results = [
+        Result(Cell(row, column), 0, {metric: value}, "a", "d", "c")
+        for row, values in rows.items()
+        for column, value in zip(study.columns, values, strict=False)
+    ]
+    return Measurement(name, study, "cpu", tuple(results))
+
+
+def test_it_counts_in_how_many_columns_a_row_is_the_best_here_and_in_the_paper() -> None:
+    part = scored("ccfc_1", {"k-FED": [0.5, 0.9, 0.1], "CCFC": [0.6, 0.8, 0.3, 0.9]})
+    # In the paper CCFC leads by 0.92 to 0.51, 0.82 to 0.49 and 0.67 to 0.45.
+    assert list(_tally(part, "NMI")) == [
+        "Best of these rows by NMI, in 3 columns (in the paper): k-FED 1 (0), CCFC 2 (3)."
+    ]
+    assert list(_tally(scored("ccfc_1", {"CCFC": [0.6]}), "NMI")) == []
+
+
+def test_rows_that_are_printed_only_stand_beside_those_that_were_run() -> None:
+    part = scored("fedmcc_6", {"MCC": [0.3]})
+    table, text = _table(part), "\n".join(_measured(part))
+    assert "| CIFAR-10 (here Fashion-MNIST) | NCC | – | – | 0.943 | – |" in table
+    assert "STL-10" not in table
+    assert "No run has: NMI; ARI." in text
+    assert "Not run at this scale: k-means; SC; CC; CIFAR-20;" in text

@@ -3,7 +3,7 @@
 import pytest
 
 from coterie.studies.comparison_table import Spread
-from coterie.studies.order import Measured, sign
+from coterie.studies.measurement import Measured, sign
 
 
 def measured(*values: float) -> Measured:

@@ -104,6 +104,21 @@ def test_overrides_come_from_the_general_to_the_special() -> None:
     assert cell_variants(study, "cpu", ["g=1"]) == {expected: Cell("ours", "p=1")}
 
 
+def test_a_row_over_each_client_is_the_mean_of_rows_of_their_own() -> None:
+    alone = {"client 1": "method.alone=0", "client 2": "method.alone=1"}
+    own = {"ours": "f=1", "ours, client 2": None}
+    study = small(
+        each={"ours": alone},
+        columns={"p=0": ""},
+        scales={name: {"budget": "", "takes": "", "rows": dict(own)} for name in SCALES},
+    )
+    assert study.means == {"ours": ["ours, client 1", "ours, client 2"]}
+    assert list(study.rows) == ["ours", "ours, client 1", "ours, client 2", "theirs", "printed"]
+    found = {v.label: v.overrides for v in cell_variants(study, "cpu")}
+    assert found == {"ours, client 1, p=0": ("method.alone=0", "f=1"), "theirs, p=0": ()}
+    assert PaperStudy.model_validate(study.model_dump()) == study
+
+
 def test_rows_start_from_prepared_runs(tmp_path) -> None:
     scale = {
         "budget": "",
