@@ -135,9 +135,7 @@ def test_the_cause_is_told_without_pytorchs_advice(content, why):
 
 
 def test_a_weight_that_the_file_lacks_is_named():
-    with pytest.raises(
-        ConfigError, match=r"has bias of \(2,\), the file no bias; give"
-    ):
+    with pytest.raises(ConfigError, match=r"has bias of \(2,\), the file no bias; give"):
         load_weights(torch.nn.Linear(2, 2), {"weight": torch.zeros(2, 2)}, "x.pt")
 
 
