@@ -64,7 +64,10 @@ def _crop(config: LocalViewsConfig, task: Task) -> nn.Module:
             "that have parts; set method.local_views=0."
         )
     size = (config.local_size or task.shape[1], config.local_size or task.shape[2])
-    return kornia.RandomResizedCrop(size, scale=config.local_area, cropping_mode="resample")
+    crop: nn.Module = kornia.RandomResizedCrop(
+        size, scale=config.local_area, cropping_mode="resample"
+    )
+    return crop
 
 
 def _check_size(encoder: nn.Module, size: int, task: Task) -> None:

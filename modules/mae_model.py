@@ -82,13 +82,13 @@ class MaskedNetwork(nn.Module):
         return tokens
 
 
-def transformer(encoder: nn.Module) -> VisionTransformer:
+def transformer(encoder: nn.Module) -> Any:
     """Return timm's vision transformer within an encoder.
 
     Raises:
         ConfigError: If it is another network, or its patches are in no square.
     """
-    found = getattr(getattr(encoder, "network", None), "network", None)
+    found: Any = getattr(getattr(encoder, "network", None), "network", None)
     if type(found) is not VisionTransformer or found.pos_embed is None:
         raise ConfigError(
             "encoder: MAE leaves out patches of a timm VisionTransformer, and this is another "

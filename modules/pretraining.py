@@ -106,7 +106,7 @@ class Branch(nn.Module):
     """An encoder and a projector on top of it.
 
     Args:
-        config: The projector's widths and its BatchNorm.
+        config: Builds the projector.
     """
 
     def __init__(self, task: Task, config: PretrainingConfig) -> None:

@@ -114,17 +114,17 @@ METHODS = {
             "data.limit=320",
             "method.rounds=3",
             "method.epochs=1",
-            "method.learning_rate=1e-4",
+            "method.hidden=32",
             *own,
         )
         for name, own in {
-            "vicreg": ("method.hidden=32",),
-            "barlow_twins": ("method.hidden=32",),
-            "moco": ("method.hidden=32", "method.queue_size=40"),
-            "dino": ("method.hidden=32", "method.bottleneck=16"),
-            "mae": (),
+            "vicreg": (),
+            "barlow_twins": ("method.learning_rate=1e-4",),
+            "moco": ("method.queue_size=40",),
+            "dino": ("method.bottleneck=16",),
         }.items()
     },
+    "mae": ("experiment=mae_digits", "data.limit=320", "method.rounds=3", "method.epochs=1"),
     "ccfc": (
         "experiment=ccfc_digits",
         "data.limit=480",

@@ -173,7 +173,7 @@ def _choose_strategy(plain: dict[str, Any], strategy: str, mu: float | None) -> 
     """Set the keys of a strategy by its name."""
     for key, value in strategy_keys(strategy).items():
         section, _, inner = key.partition(".")
-        own = {inner: value}
+        own: dict[str, Any] = {inner: value}
         if inner == "strategy.target":
             own = {"strategy": {"target": value, **({} if mu is None else {"mu": float(mu)})}}
         plain[section] = {**(plain.get(section) or {}), **own}
