@@ -3,6 +3,8 @@
 He et al., "Masked Autoencoders Are Scalable Vision Learners" (arXiv:2111.06377), section 3.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 

@@ -16,7 +16,7 @@ from coterie.config.given_path import checkpoint_in_parts, given_path
 from coterie.config.regular_files import open_regular
 from coterie.errors import ConfigError, DataError, listed, reason
 
-_PLAIN = [AttributeDict, argparse.Namespace]
+_PLAIN: list[Any] = [AttributeDict, argparse.Namespace]
 """Objects without code that training scripts keep beside the weights: hyperparameters."""
 _INNER = ("state_dict", "model_state_dict", "model")
 """Names under which training scripts keep the weights in a checkpoint."""
