@@ -1,6 +1,7 @@
 """The base of encoders that another library builds by name, with or without given weights."""
 
 import copy
+import re
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
@@ -18,6 +19,8 @@ from coterie.networks.frozen import frozen
 from coterie.networks.own_weights import OwnWeights
 from coterie.networks.weight_files import load_weights, parse_weights, read_file
 from coterie.precision import widened
+
+_UNKNOWN = re.compile(r"unexpected keyword argument '(\w+)'")
 
 Colours = Annotated[tuple[float, float, float], Field(strict=False)]
 Deviations = Annotated[tuple[PositiveFloat, PositiveFloat, PositiveFloat], Field(strict=False)]
@@ -190,6 +193,11 @@ class NamedModel(ScalableConfig):
         return int(found.shape[1])
 
     def _refused(self, what: str, error: Exception) -> ConfigError:
+        if option := _UNKNOWN.search(str(error)):
+            return ConfigError(
+                f"encoder.options: {self.model} takes no {option[1]}; leave it out, or choose "
+                "another network."
+            )
         return ConfigError(
             f"encoder.model={self.model}: {what} ({reason(error)}); choose another "
             "size with encoder.size or data.size, or correct encoder.options."
