@@ -43,5 +43,5 @@ def test_figures_of_a_bfloat16_model(tmp_path):
     evaluation = Evaluation(
         metrics={}, embedding=embedding.bfloat16(), assignments=None, confidence=None, table=None
     )
-    (drawn,) = draw_evaluation(tmp_path, evaluation, data, seed=0, line="a run", tell=pytest.fail)
-    assert drawn.name == "tsne.png"
+    drawn = draw_evaluation(tmp_path, evaluation, data, seed=0, line="a run", tell=pytest.fail)
+    assert {path.name for path in drawn} == {"tsne.png", "class_distances.png"}

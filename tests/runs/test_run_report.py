@@ -42,7 +42,7 @@ def text_of(page):
 
 
 def test_its_pictures_are_the_figures(ran, page):
-    assert len(pictures_of(page)) == len(list((ran.run_dir / "figures").glob("*.png"))) == 5
+    assert len(pictures_of(page)) == len(list((ran.run_dir / "figures").glob("*.png"))) == 6
 
 
 def test_every_figure_says_what_was_run(ran):

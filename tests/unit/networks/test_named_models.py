@@ -191,7 +191,7 @@ def test_a_model_that_does_not_fit_the_samples_is_refused(config, shape, message
 def test_wrong_weights_are_refused_by_the_first_that_does_not_fit(tmp_path) -> None:
     path = str(tmp_path / "own.pt")
     saved_resnet(Path(path))
-    with pytest.raises(ConfigError, match=r"bn1\.bias of \(32,\), the file \(64,\)|None"):
+    with pytest.raises(ConfigError, match=r"bn1\.bias of \(32,\), the file bn1\.bias of \(64,\)"):
         Timm(model=TINY, weights=path).build((3, 32, 32))
     with pytest.raises(ConfigError, match=r"conv1\.weight of \(64, 3, 3, 3\).*encoder.stem"):
         Torchvision(model="resnet18", weights=path, stem="small").build((3, 32, 32))
