@@ -84,7 +84,7 @@ def help_text(*overrides: str) -> str:
 
 
 def _first_screen() -> str:
-    """Return the methods with the data sets of their experiments, a line each."""
+    """Return the methods with the data sets of their experiments; those with digits alone last."""
     found: dict[str, list[str]] = {name: [] for name in experiments() if not _recipe(name)}
     for name in experiments():
         if method := _recipe(name):
@@ -92,8 +92,11 @@ def _first_screen() -> str:
     lines = [
         f"{name:<12}{' '.join(_joined(data)) or textwrap.shorten(experiments()[name], _WIDTH - 12)}"
         for name, data in found.items()
+        if data != ["digits"]
     ]
-    return "\n".join([_FIRST, *lines, _MORE])
+    few = [name for name, data in found.items() if data == ["digits"]]
+    alone = f"{', '.join(few)}: digits"
+    return "\n".join([_FIRST, *lines, alone, _MORE])
 
 
 def _joined(names: Sequence[str]) -> Iterable[str]:

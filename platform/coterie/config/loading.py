@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError, create_model
 
-from coterie.config.component import NESTED, TRUST, Component, config_model, target_of
+from coterie.config.component import NESTED, TRUST, Component, config_model, load_target, target_of
 from coterie.config.explain import Fields, dotted_fields, explain, show
 from coterie.config.method import MethodConfig
 from coterie.config.partition import PartitionConfig
@@ -131,7 +131,7 @@ def section_model(name: str, section: object) -> type[Component]:
     if not isinstance(target, str):
         raise ConfigError(f"{name}.target={show(target)}: write it as package.module:Class.")
     try:
-        model = config_model(target, _REMEDIES.get(name, NESTED))
+        model = config_model(target, _REMEDIES.get(name) or _remedy(name, target))
     except ConfigError as error:
         raise ConfigError(f"{name}.{error}") from error
     base = _BASES.get(name, Component)
@@ -141,6 +141,16 @@ def section_model(name: str, section: object) -> type[Component]:
             f"config from coterie.{base.__name__}."
         )
     return model
+
+
+def _remedy(section: str, target: str) -> str:
+    """Return what to do with a class without a config model, by what it is."""
+    kinds = {kind.__name__ for kind in getattr(load_target(target), "__mro__", ())}
+    if section == "method" and "LightningModule" in kinds:
+        return f"a LightningModule goes in experiment=lightning module={target}"
+    if section == "data" and kinds & {"LightningDataModule", "Dataset", "DataLoader"}:
+        return "data of PyTorch is for a module of your own; give experiment=lightning"
+    return NESTED
 
 
 def _check_sums(config: RunConfig) -> None:
