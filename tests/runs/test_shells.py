@@ -83,9 +83,11 @@ def test_a_batch_systems_signal_saves_the_run(tmp_path, number):
     out = tmp_path / "run"
     rounds = [text for text in LOGGED if "representation_rounds" not in text]
     arguments = [*rounds, "method.representation_rounds=100000", f"run_dir={out}"]
+    before = signal.signal(number, signal.SIG_DFL)  # what nohup ignores stays ignored
     process = subprocess.Popen(
         [*TRAIN, *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
+    signal.signal(number, before)
     try:
         metrics = out / "metrics.jsonl"
         for _ in range(6000):
