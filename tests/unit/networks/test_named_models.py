@@ -180,7 +180,11 @@ def test_a_config_that_cannot_be_met_is_refused(
         (Torchvision(model="vit_b_16"), (3, 32, 48), "square images"),
         (Timm(model=TINY), (5, 32, 32), "1 or 3 channels, the samples have 5"),
         (Timm(model=TINY), (64,), "it takes images"),
-        (Timm(model=TINY, options={"colour": 1}), (3, 32, 32), "^encoder.options: .* takes no colour; "),
+        (
+            Timm(model=TINY, options={"colour": 1}),
+            (3, 32, 32),
+            "^encoder.options: .* takes no colour; ",
+        ),
     ],
 )
 def test_a_model_that_does_not_fit_the_samples_is_refused(config, shape, message) -> None:
