@@ -4,6 +4,7 @@ import sys
 
 from tests.benchmarks import (
     checkpoints,
+    clustering,
     compiled,
     fedavg,
     large_batches,
@@ -26,7 +27,7 @@ BENCHMARKS = {
     for benchmark in (
         *(local_training, small_clients, rounds, fedavg, startup, large_batches),
         *(streaming, masks, checkpoints, whole_command, states, memory, sizes),
-        *(compiled, threads_or_actors, own_module),
+        *(compiled, threads_or_actors, own_module, clustering),
     )
 }
 
