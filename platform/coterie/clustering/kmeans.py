@@ -96,8 +96,8 @@ def kmeans(
     lloyd = partial(_lloyd, points=used, weights=scaled, init=start)
     threads = 1 if used.is_cuda else min(len(runs), torch.get_num_threads())
     with ThreadPoolExecutor(threads) as pool:
-        found = [result_of(points, centroids, masses) for centroids in pool.map(lloyd, runs)]
-    return min(found, key=lambda result: result.inertia)
+        found = (result_of(points, centroids, masses) for centroids in pool.map(lloyd, runs))
+        return min(found, key=lambda result: result.inertia)  # one is held at a time
 
 
 def nearest_centroids(
