@@ -12,6 +12,9 @@ from tests.builders.shape_checks import CHECKED
 # Before any import of coterie: shapes in annotations are checked, which production never does.
 install_import_hook(CHECKED, "tests.builders.shape_checks.check_after_call")
 
+# Ray's workers would wait for all other tests of this machine.
+os.environ.setdefault("RAY_worker_niceness", "0")
+
 # A single example may be slow on a busy machine; whether it is says nothing about the code.
 settings.register_profile("coterie", deadline=None)
 settings.load_profile("coterie")

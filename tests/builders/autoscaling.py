@@ -35,6 +35,7 @@ class Autoscaled:
             **{k: v for k, v in os.environ.items() if not k.startswith("RAY_")},
             "RAY_AUTH_MODE": "token",
             "RAY_AUTH_TOKEN_PATH": str(token),
+            "RAY_worker_niceness": "0",
         }
         port = _free_port()
         host = socket.gethostbyname(socket.gethostname())

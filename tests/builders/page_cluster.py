@@ -62,6 +62,7 @@ class PageCluster:
             "HOME": str(self.home),
             "PATH": f"{BIN}:{os.environ['PATH']}",
             "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_worker_niceness": "0",
         }
 
     def start(self):

@@ -67,6 +67,7 @@ def job(tmp_path):
         "SLURM_JOB_ID": JOB,
         "SLURM_NNODES": "2",
         "SLURM_CPUS_PER_TASK": "1",
+        "RAY_worker_niceness": "0",
     }
     begun = []
 

@@ -51,6 +51,20 @@ def test_further_runs_of_a_process_find_it_ready():
     disconnect()
 
 
+@pytest.mark.parametrize("given", [None, "7"])
+def test_its_workers_have_this_processes_priority_or_the_users(monkeypatch, given):
+    if LocalRay.running is not None:
+        LocalRay.running.end()
+    monkeypatch.delenv("RAY_worker_niceness")  # of all tests
+    if given is not None:
+        monkeypatch.setenv("RAY_worker_niceness", given)
+    connect(ClusterConfig())
+    found = ray.get(ray.remote(num_cpus=0)(lambda: os.nice(0)).remote())
+    disconnect()
+    LocalRay.running.end()
+    assert found == min(19, os.nice(0) + int(given or 0))
+
+
 def test_a_dead_one_is_replaced():
     connect(ClusterConfig())
     dead = LocalRay.running

@@ -27,7 +27,7 @@ def started(tmp_path):
         process = subprocess.Popen(
             # Ctrl-C means something to it, even where these tests run in the background.
             ["env", "--default-signal=INT", "bash", REPO / SCRIPT, *arguments],
-            env={**clean, **here},
+            env={**clean, **here, "RAY_worker_niceness": "0"},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

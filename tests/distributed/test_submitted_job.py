@@ -1,12 +1,14 @@
 """The lines of docs/cluster.md in a fresh home: a cluster with a token, jobs, and their ends."""
 
 import json
+import math
 import re
 import stat
 import subprocess
 import threading
 import time
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -38,25 +40,35 @@ def test_the_token_is_its_owners_alone(cluster):
     assert len(token.read_text()) == 64
 
 
+LAST_ROUND = re.compile(r"^ray_coterie_round{.*} 15\.0$", re.MULTILINE)
+
+
+def last_page(cluster, over):
+    """The exporter's last page with scores; it keeps a job's numbers for 20 s after its end."""
+    page, until = "", math.inf
+    while time.monotonic() < until and not (over.is_set() and LAST_ROUND.search(page)):
+        if over.wait(1):
+            until = min(until, time.monotonic() + 60)
+            time.sleep(1)
+        url = f"http://127.0.0.1:{cluster.metrics}/metrics"
+        with urllib.request.urlopen(url, timeout=120) as answer:
+            text = answer.read().decode()
+        page = text if GAUGE in text else page
+    return page
+
+
 @pytest.fixture(scope="module")
 def first(cluster):
     """The page's job, and the run's last numbers at the exporter, which is read as it runs."""
     (lines,) = blocks("Submit")
-    pages, over = [], threading.Event()
-
-    def read():
-        while not over.wait(1):
-            with urllib.request.urlopen(f"http://127.0.0.1:{cluster.metrics}/metrics") as page:
-                pages[:] = [text for text in (*pages, page.read().decode()) if GAUGE in text][-1:]
-
-    reader = threading.Thread(target=read)
-    reader.start()
-    try:
-        done = cluster.shell(lines)
-    finally:
-        over.set()
-        reader.join()
-    return done, samples_of(*pages)
+    over = threading.Event()
+    with ThreadPoolExecutor() as reader:
+        page = reader.submit(last_page, cluster, over)
+        try:
+            done = cluster.shell(lines)
+        finally:
+            over.set()
+    return done, samples_of(page.result())
 
 
 def test_the_pages_job_trains_on_the_cluster_and_its_log_has_lines(cluster, first):

@@ -27,7 +27,6 @@ _NEVER = 10**9
 """Rounds after which ASHA would end every trial."""
 _LITTLE = 0.001
 """What a trial takes of the resource that only the driver's node has."""
-_NICENESS = "RAY_worker_niceness"
 _LOST = 2
 """Times that a trial whose Ray process was lost begins again, from its checkpoint."""
 _SETTINGS = {
@@ -91,9 +90,7 @@ def ray_for_trials(config: ClusterConfig) -> Iterator[None]:
     """
     serial = config.backend == "serial"
     own = config.model_copy(update={"address": "local"}) if serial else config
-    # Ray would lower the priority of its processes, and so of the trials', below all else here.
-    with _environment({_NICENESS: os.environ.get(_NICENESS, "0")}):
-        ours = connect(own, forked=False)  # nothing trains in its actors
+    ours = connect(own, forked=False)  # nothing trains in its actors
     try:
         yield
     finally:
