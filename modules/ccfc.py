@@ -110,7 +110,8 @@ class _MinesCentroids(Method):
         if stage is None:
             return None
         alone = self._config.alone
-        cohort = self._config.participation if alone is None else (alone,)
+        together = alone is None or number < self._config.alone_from
+        cohort = self._config.participation if together else (alone,)
         mined = frozenset({CENTROIDS}) if stage == self._schedule.last else frozenset()
         if stage == "clusters" and CENTROIDS not in server.slots:
             return Phase(
