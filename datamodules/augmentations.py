@@ -209,7 +209,7 @@ def _resized_crop(
 
 
 def _whole_kernel(sigma: float, side: int) -> int:
-    """Odd kernel width for three standard deviations on both sides, limited by the image's side."""
+    """Return an odd kernel width for three standard deviations, limited by the image's side."""
     return 2 * max(1, min(ceil(3.0 * sigma), side - 1)) + 1
 
 
@@ -225,7 +225,7 @@ def _blur(kernel: int, probability: float, sigma: tuple[float, float]) -> list[n
 
 
 class ImageView(nn.Sequential):
-    """Applies steps in order and clamps to [0, 1], which rounding may leave."""
+    """A view by steps in order, clamped to [0, 1], which rounding may leave."""
 
     def forward(self, images: Tensor) -> Tensor:
         """Map images (n, c, h, w) in [0, 1] to views of the same shape and range."""
@@ -235,7 +235,7 @@ class ImageView(nn.Sequential):
 
 
 class VectorView(nn.Module):
-    """Adds Gaussian noise, then sets a random share of the features to zero."""
+    """A view with Gaussian noise and a random share of the features set to zero."""
 
     def __init__(self, std: float, mask_probability: float) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Bases of the data sets: location, selection and form of the samples.
+"""Bases of the data sets: where samples are, which ones are taken, and their form.
 
 A data set implements how to open one half, "train" or "test". The bases merge halves, draw
 subsets, resize, and build the loaders for plain Lightning.
@@ -92,7 +92,7 @@ class DataSet(LightningDataModule, Generic[ConfigT]):
         """
 
     def has_test(self) -> bool:
-        """Whether there is a test set."""
+        """Return whether there is a test set."""
         return True
 
     @property
@@ -152,7 +152,7 @@ class DataSet(LightningDataModule, Generic[ConfigT]):
         self.arrays()
 
     def train_dataloader(self) -> DataLoader[Any]:
-        """Shuffled batches of the samples that `split` selects; a last one of one is left out.
+        """Return shuffled batches of the selected samples; a last batch of one is left out.
 
         They are dicts as the modules take them (`coterie.contract.client.Batch`): samples,
         positions and, if there are any, labels.
@@ -161,7 +161,7 @@ class DataSet(LightningDataModule, Generic[ConfigT]):
         return self._loader(data.samples, data.labels, shuffle=True)
 
     def test_dataloader(self) -> DataLoader[Any]:
-        """The same of the held-out samples, in order and all of them.
+        """Return batches of all held-out samples, in order.
 
         Raises:
             DataError: If nothing is held out.
@@ -226,7 +226,7 @@ class ImageDataModule(DataSet[ImageConfigT]):
     """Base of the data sets in the common folder."""
 
     def root(self) -> Path:
-        """Folder of the data sets.
+        """Return the folder of the data sets.
 
         Raises:
             DataError: If neither the config nor the environment names one.

@@ -1,4 +1,4 @@
-"""CSV files as programs write them: their encoding, what parts the cells, and the decimal sign.
+"""CSV files as programs write them: encoding, separator, and decimal sign.
 
 Excel writes semicolons and decimal commas where that is the custom, and often Windows-1252 or
 UTF-16; pandas writes an index column without a name.
@@ -47,17 +47,17 @@ class Dialect:
 
 
 def is_csv(path: Path) -> bool:
-    """Whether a file is CSV by its name."""
+    """Return whether a file is CSV by its name."""
     return path.suffix.lower() in SUFFIXES
 
 
 def is_index(column: str) -> bool:
-    """Whether a column is the index that pandas has written along."""
+    """Return whether a column is an index that pandas has written."""
     return _INDEX.fullmatch(column) is not None
 
 
 def dialect_of(path: Path) -> Dialect:
-    """How a file is written; it is read through once.
+    """Return how a file is written, after reading it once.
 
     Raises:
         OSError: If it cannot be read.

@@ -76,7 +76,7 @@ class PicturesConfig(PathConfig):
 
     @property
     def pixel_format(self) -> PixelFormat:
-        """What pictures are brought to."""
+        """The form to which pictures are brought."""
         return PixelFormat(
             mode=self.mode,
             size=self.size,
@@ -114,12 +114,12 @@ class CustomData(DataSet[PathConfigT]):
         return path.stem if path.is_file() or not isinstance(path, Path) else path.resolve().name
 
     def has_test(self) -> bool:
-        """Whether there is a test set."""
+        """Return whether there is a test set."""
         return False
 
     @cached_property
     def train_classes(self) -> tuple[str, ...]:
-        """The names of the training half's classes, by which a test half is numbered too."""
+        """The names of the training classes, which number the test classes too."""
         return self.open_half("train").classes
 
     @property
@@ -129,7 +129,7 @@ class CustomData(DataSet[PathConfigT]):
         return config.on_error if isinstance(config, PicturesConfig) else "refuse"
 
     def _take(self, source: Source, limit: int | None) -> tuple[Samples | StreamedSamples, Source]:
-        """Read samples; pictures with the levels of their site, if they are to have such."""
+        """Read samples; pictures with the levels of their site if it has any."""
         config = self.config
         if isinstance(config, PicturesConfig) and isinstance(config.levels, str | Mapping):
             given = config.levels if isinstance(config.levels, Mapping) else None
@@ -139,7 +139,7 @@ class CustomData(DataSet[PathConfigT]):
 
     @cached_property
     def _site_levels(self) -> dict[str, Levels | None]:
-        """The levels of each site, as far as they are measured; a test half takes them too."""
+        """The levels of each site that were measured, for the test set too."""
         return {}
 
     @property
@@ -162,7 +162,7 @@ class CustomData(DataSet[PathConfigT]):
 def number_classes(
     values: Sequence[Any], name: str, classes: tuple[str, ...] | None = None
 ) -> tuple[Labels, tuple[str, ...]]:
-    """Enumerate labels by the rank of their values.
+    """Enumerate labels by the order of their values.
 
     None, NaN, empty text, -1 and "-1" are unknown. Whole numbers may be stored as decimals, as
     pandas does where one is missing; booleans are the classes False and True. Blanks around text do
@@ -196,7 +196,7 @@ def _is_nan(value: Any) -> bool:
 
 
 def _alike(values: Sequence[Any], name: str) -> list[Any]:
-    """Labels that are all integers or all text; None where they are missing."""
+    """Return labels as all integers or all text; None where they are missing."""
     found = [None if value is None or _is_nan(value) else value for value in values]
     kinds = {type(value) for value in found if value is not None}
     if kinds <= {int}:
@@ -223,7 +223,7 @@ def _alike(values: Sequence[Any], name: str) -> list[Any]:
 
 
 def number_owners(values: Sequence[Any], name: str) -> tuple[Indices, tuple[str, ...]]:
-    """Enumerate clients by the rank of their names.
+    """Enumerate clients by the order of their names.
 
     `values` are text or integers (n,).
 

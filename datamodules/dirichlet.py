@@ -1,4 +1,4 @@
-"""Dirichlet partitions: label skew of adjustable strength, from IID (large α) to one class (small).
+"""Dirichlet partitions: label skew from IID (large α) to one class per client (small α).
 
 Each class has Dirichlet proportions over the clients. Clients then have different sizes, or the
 proportions are balanced until they have the same.
@@ -118,7 +118,7 @@ def _equal_counts(
 def _log_gamma_draws(
     shape: tuple[int, int], alpha: float, rng: np.random.Generator
 ) -> NDArray[np.float64]:
-    """Logarithms of Gamma(α) draws, whose normalised columns are Dirichlet(α).
+    """Draw logarithms of Gamma(α) variables, whose normalised columns are Dirichlet(α).
 
     For small α the draws themselves would be 0: Gamma(α) is Gamma(α + 1) · U^(1/α).
     """
@@ -127,6 +127,6 @@ def _log_gamma_draws(
 
 
 def _log_sum(log: NDArray[np.float64], axis: int) -> NDArray[np.float64]:
-    """Return the log of Σ exp along an axis, which stays."""
+    """Return the log of Σ exp along an axis, which is kept."""
     most = log.max(axis=axis, keepdims=True)
     return np.asarray(most + np.log(np.exp(log - most).sum(axis=axis, keepdims=True)))

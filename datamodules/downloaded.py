@@ -23,11 +23,11 @@ class DownloadedDataModule(ImageDataModule[DownloadConfigT]):
 
     @abstractmethod
     def complete(self) -> bool:
-        """Whether all files exist."""
+        """Return whether all files exist."""
 
     @abstractmethod
     def fetch(self, root: Path) -> None:
-        """Download with torchvision, which is imported only here because it takes a second."""
+        """Download with torchvision, which is imported only here because that takes a second."""
 
     def prepare_data(self) -> None:
         """Fetch missing files if `download=true`.

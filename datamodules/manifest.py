@@ -45,7 +45,7 @@ class _DataFile(TypedDict):
 
 
 class _Description(TypedDict, total=False):
-    """What is read of those files."""
+    """The metadata that are read from those files."""
 
     splits: list[str]
     _data_files: list[_DataFile]
@@ -74,7 +74,7 @@ class Manifest(CustomData["Manifest.Config"]):
         """Column of clients, for `partition=by_client`; by default none."""
 
     def has_test(self) -> bool:
-        """Whether it is a folder with the splits `train` and `test`."""
+        """Return whether it is a folder with the splits `train` and `test`."""
         return all((self.path / half / _STATE).is_file() for half in ("train", "test"))
 
     def open_half(self, half: Half) -> Source:
@@ -169,7 +169,7 @@ class Manifest(CustomData["Manifest.Config"]):
 
 
 def _as_numbers(values: list[Any]) -> list[Any]:
-    """Cells of CSV as integers, where all are such, with .0 as pandas writes them beside a gap.
+    """Return cells of CSV as integers if all are, with .0 as pandas writes them beside a gap.
 
     Text stays text where one of them has zeros in front, which are a name's.
     """
@@ -184,7 +184,7 @@ def _as_numbers(values: list[Any]) -> list[Any]:
 
 
 def _beside(folder: Any, value: str) -> Any:
-    """Return the file that a table names, also with a Windows path or accents of another form."""
+    """Return the file that a table names, also by a Windows path or differently stored accents."""
     path = folder / value
     if not isinstance(path, Path) or (value.isascii() and "\\" not in value) or path.exists():
         return path
@@ -230,7 +230,7 @@ def _files(path: Path) -> tuple[Path, ...]:
 
 
 def _description(path: Path) -> _Description:
-    """Read a file of Hugging Face `datasets`, of a size that it writes.
+    """Read a metadata file of Hugging Face `datasets`, up to a size that it would write.
 
     Raises:
         ValueError: If it is no such file.
@@ -264,7 +264,7 @@ def _is_list(kind: Any) -> bool:
 
 
 def _vectors(table: StoredTable, column: str, name: str) -> Source:
-    """Source of lists of numbers, read row by row."""
+    """Return a source of lists of numbers, read row by row."""
 
     def vector(row: int) -> Any:
         cell = table.cell(column, row)

@@ -49,7 +49,7 @@ class IID(_Clients):
     """Random parts whose sizes differ by at most one."""
 
     def split(self, data: DataArrays, seed: int) -> list[Indices]:
-        """Each client's rows; see `partitions.iid`."""
+        """Return each client's rows; see `partitions.iid`."""
         return partitions.iid(len(data.samples), self.clients, seed)
 
 
@@ -57,7 +57,7 @@ class ClassBlocks(_Clients):
     """Disjoint blocks of C/K consecutive classes (FedMCC's non-IID setting)."""
 
     def split(self, data: DataArrays, seed: int) -> list[Indices]:
-        """Each client's rows; see `partitions.class_blocks`. The seed has no effect."""
+        """Return each client's rows; see `partitions.class_blocks`. The seed has no effect."""
         return partitions.class_blocks(self._labels(data), self.clients)
 
 
@@ -68,7 +68,7 @@ class PMixture(_Clients):
     """0 is IID, 1 is one class per client."""
 
     def split(self, data: DataArrays, seed: int) -> list[Indices]:
-        """Each client's rows; see `partitions.p_mixture`."""
+        """Return each client's rows; see `partitions.p_mixture`."""
         return partitions.p_mixture(self._labels(data), self.clients, self.p, seed)
 
 
@@ -86,7 +86,7 @@ class Dirichlet(_Clients):
     Training skips batches of one sample, hence two."""
 
     def split(self, data: DataArrays, seed: int) -> list[Indices]:
-        """Each client's rows; see `dirichlet.dirichlet`."""
+        """Return each client's rows; see `dirichlet.dirichlet`."""
         return dirichlet(
             self._labels(data),
             self.clients,
@@ -104,7 +104,7 @@ class KClasses(_Clients):
     """Classes per client."""
 
     def split(self, data: DataArrays, seed: int) -> list[Indices]:
-        """Each client's rows; see `partitions.k_classes`."""
+        """Return each client's rows; see `partitions.k_classes`."""
         return partitions.k_classes(self._labels(data), self.clients, self.k, seed)
 
 
@@ -126,7 +126,7 @@ class Grouped(_Clients):
     centralised references."""
 
     def split(self, data: DataArrays, seed: int) -> list[Indices]:
-        """Each client's rows, merged if configured; see `partitions.grouped`."""
+        """Return each client's rows, merged if configured; see `partitions.grouped`."""
         known = self._labels(data)
         parts = partitions.grouped(
             known, self.clients, self.groups, self.counts, seed, shared=self.shared
@@ -136,7 +136,7 @@ class Grouped(_Clients):
         return partitions.merged(parts, self._members() if self.merge == "groups" else None)
 
     def membership(self) -> Indices:
-        """Each client's true group (clients,), to evaluate a clustering of clients."""
+        """Return each client's true group (clients,), to evaluate a clustering of clients."""
         if self.merge == "all":
             return np.zeros(1, np.int64)
         return self._members() if self.merge == "none" else np.arange(len(self.groups))
@@ -153,7 +153,7 @@ class ByClient(PartitionConfig):
     if their owners had put their samples in one place."""
 
     def split(self, data: DataArrays, seed: int) -> list[Indices]:
-        """Each client's rows, in the order of `owner_names`. The seed has no effect.
+        """Return each client's rows, in the order of `owner_names`. The seed has no effect.
 
         Raises:
             DataError: If the data names no clients, or one has no sample.
@@ -190,7 +190,7 @@ class FromFile(PartitionConfig):
         return with_digest(given, file="path", digest="digest", section="partition")
 
     def split(self, data: DataArrays, seed: int) -> list[Indices]:
-        """Each client's rows; see `partition_files.read_partition`. The seed has no effect."""
+        """Return each client's rows; see `partition_files.read_partition`. The seed is ignored."""
         return read_partition(given_path("partition.path", self.path), data)
 
 

@@ -186,7 +186,7 @@ def grouped(
 
 
 def with_small_joined(parts: Sequence[Indices], smallest: int) -> list[Indices]:
-    """Join the clients with fewer rows than `smallest` to one, which comes last.
+    """Merge the clients with fewer rows than `smallest` into one, which comes last.
 
     If it has fewer itself, the smallest of the others, the first of several, joins it too.
     """
@@ -220,7 +220,7 @@ def merged(parts: Sequence[Indices], members: NDArray[np.int64] | None = None) -
 
 
 def client_groups(clients: int, groups: int) -> NDArray[np.int64]:
-    """Each client's group (clients,): consecutive blocks whose lengths differ by at most one.
+    """Return each client's group (clients,): consecutive, of lengths that differ by at most one.
 
     Raises:
         DataError: If there are fewer clients than groups.

@@ -1,4 +1,4 @@
-"""Opening one picture: its format, size, frames, and how it was held.
+"""Opens one picture, and reads its format, size, frames and orientation.
 
 Formats are Pillow's, but only those listed here are tried, and how large a picture may be is the
 caller's choice rather than a setting of the whole process. A picture stands as its EXIF orientation
@@ -47,7 +47,7 @@ warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.")
 
 
 class UnfitPictureError(ValueError):
-    """A picture that is whole, but cannot be taken as it is.
+    """A picture that is intact, but cannot be used as it is.
 
     Attributes:
         what: What it is, to follow its name: "is of 3 frames".
@@ -92,7 +92,7 @@ def check_pixels(pixels: int, most: int) -> None:
 
 
 def choose_frame(frames: int, frame: int | None, kind: str | None = None) -> int:
-    """Return the number of the frame to take.
+    """Return the number of the frame to use.
 
     Raises:
         UnfitPictureError: If there are several and none is asked for, or too few.
@@ -112,7 +112,7 @@ def choose_frame(frames: int, frame: int | None, kind: str | None = None) -> int
 
 
 def orientation(image: Image.Image) -> int:
-    """EXIF's orientation of a picture, 1..8; 1 if there is none, or it is damaged."""
+    """Return a picture's EXIF orientation, 1..8; 1 if there is none, or it is damaged."""
     try:
         found = image.getexif().get(_ORIENTATION, _UPRIGHT)
     except Exception:  # noqa: BLE001 - damaged EXIF raises of all kinds, and the picture is whole
@@ -121,7 +121,7 @@ def orientation(image: Image.Image) -> int:
 
 
 def turned(pixels: NDArray[Any], held: int) -> NDArray[Any]:
-    """Pixels (height, width, …) as they stand upright, from the EXIF orientation they were held."""
+    """Return pixels (height, width, …) turned upright by the EXIF orientation."""
     if held == _UPRIGHT:
         return pixels
     quarters, mirrored = _TURNS[held]
@@ -130,7 +130,7 @@ def turned(pixels: NDArray[Any], held: int) -> NDArray[Any]:
 
 
 def _heif(prefix: bytes) -> tuple[str, ...]:
-    """Pillow's name of HEIC, if a file begins as one; the format is then registered."""
+    """Return Pillow's name of HEIC if a file begins as one, and register the format."""
     if prefix[4:8] != b"ftyp" or prefix[8:12] not in _HEIF_BRANDS:
         return ()
     if "HEIF" not in Image.OPEN:

@@ -1,4 +1,4 @@
-"""Finds the pictures in folders: regular files, once each, however folders are linked."""
+"""Finds the pictures in folders: regular files, once each, despite links between folders."""
 
 import logging
 import os
@@ -73,7 +73,7 @@ class PictureSearch:
         return found
 
     def pass_over(self, folder: Path) -> None:
-        """Count the visible files that lie in a folder beside its folders of pictures."""
+        """Count the visible files beside a folder's folders of pictures."""
         for entry in _entries(folder) if isinstance(folder, Path) else ():
             kind = _kind(entry)
             if kind != "folder":
@@ -82,7 +82,7 @@ class PictureSearch:
                 self.litter[entry.name] += 1
 
     def tell(self, folder: Path) -> None:
-        """Warn once about the files that were left out, if any, and once about folders."""
+        """Warn once about files that were left out, if any, and once about folders."""
         if self.litter:
             _logger.warning(
                 "%s: folders that systems make are passed over (%s).",
@@ -98,7 +98,7 @@ class PictureSearch:
 
 
 def is_litter(name: str) -> bool:
-    """Whether a folder of this name is made by a system, and not by a person."""
+    """Return whether a folder of this name is made by a system, and not by a person."""
     return name.lower() in _LITTER
 
 

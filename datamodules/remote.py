@@ -19,7 +19,7 @@ Others of fsspec lead to any server, to files of this machine, or through one an
 
 
 def is_remote(path: str) -> bool:
-    """Whether a path is a URL other than a file's."""
+    """Return whether a path is a URL other than file://."""
     return "://" in path and not path.startswith("file://")
 
 
@@ -49,7 +49,7 @@ def remote_path(url: str) -> Any:
 
 @contextmanager
 def writing(path: Any) -> Iterator[Path]:
-    """Give a temporary local path to write to; then it becomes `path`, whole or not at all."""
+    """Give a temporary local path to write to, which then becomes `path` whole or not at all."""
     if isinstance(path, Path):
         with replacing(path) as temporary:
             yield temporary

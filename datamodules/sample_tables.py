@@ -105,7 +105,7 @@ def table_batches(
 
 
 class _Columns(NamedTuple):
-    """Kind of the samples, and their columns."""
+    """The kind of the samples, and their columns."""
 
     kind: Literal["picture", "file", "list", "numbers"]
     names: list[str]
@@ -133,12 +133,12 @@ def _columns(path: Path, schema: Any) -> _Columns:
 
 
 def _is_no_feature(name: str) -> bool:
-    """Whether a column of numbers is none of the features, such as the index of pandas."""
+    """Return whether a column of numbers is not a feature, such as the index of pandas."""
     return name in _NO_FEATURES or is_index(name)
 
 
 def _tell_left_out(path: Path, schema: Any, numbers: list[str]) -> None:
-    """Warn of columns that a user may take for features: an index, dates, booleans, texts."""
+    """Warn about columns that look like features: an index, dates, booleans, texts."""
     known = {*numbers, *_NO_FEATURES}
     left = [f"{f.name or 'one without a name'} ({f.type})" for f in schema if f.name not in known]
     if left:
@@ -176,7 +176,7 @@ def _check_type(path: Path, schema: Any, columns: _Columns) -> None:
 
 
 def _plain(kind: Any) -> Any:
-    """Value type of a dictionary-encoded column, else the type itself."""
+    """Return the value type of a dictionary-encoded column, or else the type itself."""
     return kind.value_type if pa.types.is_dictionary(kind) else kind
 
 
@@ -215,7 +215,7 @@ def _matrix(path: Path, column: str, values: Any) -> NDArray[Any]:
 
 
 def _rebatched(path: Path, batches: Iterable[Any], size: int) -> Iterator[Any]:
-    """Tables of exactly `size` rows except the last, since results depend on the batches."""
+    """Yield tables of exactly `size` rows except the last, since results depend on batches."""
     held: list[Any] = []
     try:
         for batch in batches:
@@ -241,5 +241,5 @@ def _is_number(kind: Any) -> bool:
 
 
 def unreadable(path: Path, error: Exception) -> DataError:
-    """Error for a file that its reader refuses, in one sentence."""
+    """Return a one-sentence error for a file that its reader refuses."""
     return DataError(f"{path}: it cannot be read ({reason(error)}); write it again.")

@@ -23,7 +23,7 @@ class Shards(CustomData["Shards.Config"]):
         """Read samples when they are needed, and keep none; false reads all at the start."""
 
     def has_test(self) -> bool:
-        """Whether both `train` and `test` are there."""
+        """Return whether both `train` and `test` are there."""
         return all((self.path / half / INDEX).is_file() for half in ("train", "test"))
 
     @property
@@ -70,7 +70,7 @@ class Shards(CustomData["Shards.Config"]):
 
 
 def _tally(index: ShardIndex, config: PicturesConfig) -> Tally:
-    """Return what happens to the pictures, as far as the index tells."""
+    """Return the conversions of pictures that the index can tell."""
     converted = Counter({mode: count for mode, count in index.modes.items() if mode != config.mode})
     square = isinstance(config.size, int) or (config.size and config.size[0] == config.size[1])
     return Tally(

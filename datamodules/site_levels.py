@@ -1,4 +1,4 @@
-"""Levels of each site: scanners of 12 and of 16 bits, each from its own black to its own white."""
+"""Levels per site: scanners of 12 and of 16 bits, each from its own black to its own white."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ _BITS = range(8, 17)
 def measured_levels(
     pictures: Sequence[Picture], names: Sequence[str], pixel_format: PixelFormat
 ) -> Levels | None:
-    """Return what is black and white in pictures of one site.
+    """Return the levels of black and white in pictures of one site.
 
     Of whole numbers it is 0 and the largest that as many bits hold as the site uses; of others
     their range.

@@ -36,7 +36,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """Samples that are read on demand, so that a small subset is cheap.
+    """Samples that are read on demand, so that small subsets are cheap.
 
     Attributes:
         count: Number of samples.
@@ -99,7 +99,7 @@ class Source:
         return decoded.images, readable
 
     def look_through(self, on_error: OnError) -> "Source":
-        """Decode every picture once and keep none.
+        """Decode every picture once, and keep none.
 
         Returns:
             The source of the pictures that can be read.
@@ -145,14 +145,14 @@ class Source:
 
 
 def source_from_arrays(images: Images, labels: Labels) -> Source:
-    """Source of images (n, channels, height, width) in memory."""
+    """Return a source of images (n, channels, height, width) in memory."""
     return Source(count=len(images), read=lambda rows: images[rows], labels=labels)
 
 
 def source_from_pictures(
     pictures: Sequence[Picture], names: Sequence[str], pixel_format: PixelFormat
 ) -> Source:
-    """Source of encoded pictures; see `coterie.datamodules.decoding`."""
+    """Return a source of encoded pictures; see `coterie.datamodules.decoding`."""
 
     def read(rows: Indices) -> Images:
         return read_images(

@@ -1,4 +1,4 @@
-r"""One spelling of names, for everything that writes them.
+r"""One spelling of names, used wherever they are written.
 
 Names of files are bytes; a zip from another system may bring some that are no UTF-8. Such bytes are
 spelled \xe4, as Python does, so that the file can be found again. Accents that are letters of
@@ -15,7 +15,7 @@ _logger = logging.getLogger(__name__)
 
 
 def spelled(name: str) -> str:
-    """Return the name in NFC, and what is no UTF-8 as escapes; it can always be written."""
+    """Return the name in NFC, with bytes that are not UTF-8 escaped, so that it can be written."""
     if name.isascii():
         return name
     try:
@@ -34,7 +34,7 @@ def _escaped(sign: str) -> str:
 
 
 def tell_if_merged(names: Iterable[str], told: Sequence[str], what: str) -> None:
-    """Warn about names that become one by their spelling.
+    """Warn about names that become equal by their spelling.
 
     Args:
         names: As they are found.

@@ -67,7 +67,7 @@ class STL10(DownloadedDataModule["STL10.Config"]):
         return merge_sources(labelled, self._open_images("unlabeled_X.bin"))
 
     def complete(self) -> bool:
-        """Whether all files exist."""
+        """Return whether all files exist."""
         return all((self.root() / _FOLDER / name).is_file() for name in _FILES)
 
     def fetch(self, root: Path) -> None:

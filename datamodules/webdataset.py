@@ -1,4 +1,4 @@
-"""Pictures in tar files as WebDataset has them: a picture and its label share a name."""
+"""Pictures in tar files in WebDataset's layout: a picture and its label share a name."""
 
 import tarfile
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ _LONGEST_HEADER = 1 << 20
 
 
 class WebDataset(CustomData["WebDataset.Config"]):
-    """Pictures in one tar file, or in all of a folder, sorted; they are not unpacked.
+    """Pictures in one tar file, or in all of a folder, sorted; the files are not unpacked.
 
     Reads <path>, <path>/*.tar, or if both <path>/train and <path>/test exist, the tar files in
     each. A sample is the files `name.jpg`, `name.cls`, …, next to each other.
@@ -33,7 +33,7 @@ class WebDataset(CustomData["WebDataset.Config"]):
         """Extension of the files with a label as text; samples without one have none."""
 
     def has_test(self) -> bool:
-        """Whether both `train` and `test` exist."""
+        """Return whether both `train` and `test` exist."""
         return (self.path / "train").is_dir() and (self.path / "test").is_dir()
 
     def open_half(self, half: Half) -> Source:
@@ -66,7 +66,7 @@ class WebDataset(CustomData["WebDataset.Config"]):
         return "." + self.config.label_extension.removeprefix(".").lower()
 
     def _samples(self, path: Path) -> Iterator[tuple[str, FilePart, str | None]]:
-        """Each picture of a tar file: its name, place and label."""
+        """Yield each picture of a tar file: its name, place and label."""
         key, picture, label = None, None, None
         for member, content in self._members(path):
             own, extension = _split(member.name)
@@ -129,7 +129,7 @@ def _split(name: str) -> tuple[str, str]:
 
 
 def _as_numbers(labels: list[str | None]) -> list[Any]:
-    """Labels as integers if all of them are."""
+    """Return labels as integers if all of them are."""
     known = [label for label in labels if label]
     if not all(label.removeprefix("-").isdecimal() for label in known):
         return list(labels)

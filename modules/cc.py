@@ -59,7 +59,7 @@ class ContrastiveClustering(ViewPairs):
         self.to(task.dtype)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Adam over all parameters."""
+        """Return Adam over all parameters."""
         decay = self.config.weight_decay
         return torch.optim.Adam(self.parameters(), lr=self.config.learning_rate, weight_decay=decay)
 
@@ -75,7 +75,7 @@ class ContrastiveClustering(ViewPairs):
         )
 
     def project(self, view: Tensor) -> tuple[Tensor, Tensor]:
-        """Projections and soft assignments of a view."""
+        """Return projections and soft assignments of a view."""
         hidden = self.online.encoder(view)
         return self.online.instance(hidden), self.online.cluster(hidden)
 

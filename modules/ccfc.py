@@ -60,7 +60,7 @@ ROLES = StateRoles(
 
 
 class _MinesCentroids(Method):
-    """The federated half of CCFC and SCFC: stages in order, the last of which mines centroids."""
+    """The federated part of CCFC and SCFC: stages in order, the last of which mines centroids."""
 
     def __init__(
         self,
@@ -138,7 +138,7 @@ class _MinesCentroids(Method):
         )
 
     def client(self, client: Client, phase: Phase, slots: Slots) -> Outcome:
-        """Lines 5 to 14 of Algorithm 1; in the phase that only finds centroids, line 11."""
+        """Run lines 5 to 14 of Algorithm 1; in the phase that only finds centroids, line 11."""
         stage: Stage = "clusters" if phase.stage == "clusters" else "samples"
         module = client.module(stage, lambda: self._module(stage))
         load_slots(module, slots)
@@ -165,7 +165,7 @@ class _MinesCentroids(Method):
         means: Mapping[str, WeightedUpdate],
         gathered: Mapping[int, Tensors],
     ) -> ServerState:
-        """Federated averaging by numbers of samples, eq. (8), and k-means over all centroids."""
+        """Average the networks by numbers of samples, eq. (8), and cluster all centroids."""
         slots = averaged(means)
         if phase.gathered:
             seed = derive_seed(server.whole("seed"), "kmeans", phase.round, phase.step)
@@ -187,7 +187,7 @@ class _MinesCentroids(Method):
         return Clusterer(encoder, nn.Sequential(UnitLength(), head) if cosine else head)
 
     def _specs(self) -> dict[str, TensorSpec]:
-        """Of the centroids: k or fewer means of representations, of unit length for "cosine"."""
+        """Return the specs of up to k centroids, which have unit length for "cosine"."""
         shape = (range(self._clusters + 1), self._config.projection)
         spec = TensorSpec(shape=shape, dtype=torch.float32)
         if self._config.metric == "cosine":
@@ -219,7 +219,7 @@ class _MinesCentroids(Method):
         return Outcome(gathered={CENTROIDS: found.centroids[kept]}, smallest=smallest, note=note)
 
     def _joined(self, centroids: Tensor, seed: int) -> Tensor:
-        """k-means over all clients' centroids.
+        """Cluster all clients' centroids by k-means.
 
         Raises:
             RunError: If there are too few.
@@ -237,7 +237,7 @@ class _MinesCentroids(Method):
 
 
 def _of_stage(kept: Tensors, stage: Stage) -> dict[str, Tensor]:
-    """Adam's state from this stage; it starts afresh in each stage."""
+    """Return Adam's state if it is from this stage, since each stage starts with none."""
     prefix = f"{stage}/"
     return {key.removeprefix(prefix): v for key, v in kept.items() if key.startswith(prefix)}
 

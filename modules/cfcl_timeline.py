@@ -99,7 +99,7 @@ class CFCLConfig(MethodConfig):
 
     @property
     def sends_embeddings(self) -> bool:
-        """Whether embeddings are pulled; then no sample ever leaves a device."""
+        """Whether embeddings are pulled, so that no sample ever leaves a device."""
         baseline = self.exchange in ("uniform", "bulk", "kmeans")
         return self.exchange == "implicit" or (baseline and self.medium == "embeddings")
 
@@ -115,12 +115,12 @@ class CFCLConfig(MethodConfig):
 
     @property
     def pull_size(self) -> int:
-        """Items in one pull from each neighbour; 0 without exchange."""
+        """The number of items in one pull from each neighbour; 0 without exchange."""
         return 0 if self.exchange == "none" else self.budget * self.pulls_at_once
 
     @property
     def reserve_groups(self) -> int:
-        """Clusters of reserve embeddings."""
+        """The number of clusters of reserve embeddings."""
         return self.reserve_clusters or max(1, min(self.clusters, self.reserve_size // 2))
 
 
@@ -156,7 +156,7 @@ def check_exchange(config: CFCLConfig) -> None:
 
 @dataclass(frozen=True)
 class Event:
-    """Something that all devices do at the same time.
+    """An action that all devices take at the same time.
 
     Attributes:
         kind: `push` reserve data, `pull` (each device sends to its neighbours), `train`, or
@@ -193,7 +193,7 @@ def timeline(config: CFCLConfig) -> tuple[tuple[Event, ...], ...]:
 
 
 def _beforehand(config: CFCLConfig) -> list[Event]:
-    """Before the first step: the push of reserve samples and, for `bulk`, the only pull."""
+    """Return the events before the first step: the first push and, for `bulk`, the only pull."""
     if config.exchange == "bulk":
         return [Event("push", 0), Event("pull", 0)]
     embedded_early = config.pull_every < config.aggregate_every
@@ -206,6 +206,6 @@ def _pulls_at(config: CFCLConfig, step: int) -> bool:
 
 
 def _pushes_again(config: CFCLConfig, step: int) -> bool:
-    """Whether the new global model's reserve embeddings are pushed, for the pulls to come."""
+    """Return whether the new global model's reserve embeddings are pushed for later pulls."""
     last_pull = config.total_steps // config.pull_every * config.pull_every
     return config.exchange == "implicit" and step <= last_pull

@@ -72,7 +72,7 @@ class Classification(ClientModule):
         self.to(task.dtype)
 
     def start(self, encoder_epochs: int | None) -> None:
-        """Before a task: the number of epochs that train the encoder; None means all.
+        """Set the number of epochs that train the encoder in this task; None means all.
 
         After these epochs it is frozen: no gradient, and eval mode, so that running statistics
         stay too.
@@ -80,7 +80,7 @@ class Classification(ClientModule):
         self._encoder_epochs, self._epoch = encoder_epochs, 0
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """SGD or Adam over all parameters; those without a gradient are not stepped."""
+        """Return SGD or Adam over all parameters; those without a gradient are not stepped."""
         config = self.config
         return sgd_or_adam(
             config.optimizer,
@@ -91,7 +91,7 @@ class Classification(ClientModule):
         )
 
     def on_train_epoch_start(self) -> None:
-        """Train mode, whatever the model was used for before; eval mode for a frozen encoder."""
+        """Switch to train mode, whatever came before; a frozen encoder stays in eval mode."""
         super().on_train_epoch_start()
         if self._encoder_epochs is None:
             return

@@ -181,7 +181,7 @@ class Concord(OnViews):
         return server
 
     def next(self, server: ServerState) -> Phase | None:
-        """Moments of all samples, then an iteration of k-means a round, then labels."""
+        """Return the next phase: moments of all samples, iterations of k-means, then labels."""
         if self._noisy is not None:
             return self._noisy.next(server)
         if server.round >= self.rounds or server.metadata.get(SETTLED):
@@ -204,7 +204,7 @@ class Concord(OnViews):
         )
 
     def _bounds(self, name: str, server: ServerState) -> dict[str, Bounds]:
-        """Return what a sample adds to a phase's sums.
+        """Return bounds on what a sample adds to a phase's sums.
 
         After the first, samples are unit vectors.
         """
@@ -227,7 +227,7 @@ class Concord(OnViews):
         return {PRODUCTS: Bounds(highest=largest**2), TARGETS: rows}
 
     def client(self, client: Client, phase: Phase, slots: Slots) -> Outcome:
-        """Return the client's sums. Its projected samples stay with it from task to task."""
+        """Return the client's sums; its projected samples stay with it from task to task."""
         if self._noisy is not None:
             return self._noisy.client(client, phase, slots, partial(self._embedded, client, slots))
         if phase.name == MOMENTS:
@@ -255,7 +255,7 @@ class Concord(OnViews):
         means: Mapping[str, WeightedUpdate],
         gathered: Mapping[int, Tensors],
     ) -> ServerState:
-        """Projection and first centroids; k-means' steps; graph and cut; the classifier."""
+        """Compute projection and centroids, a step of k-means, the cut, or the classifier."""
         if self._noisy is not None:
             return self._noisy.after(server, phase, means)
         if phase.name == MOMENTS:
@@ -276,7 +276,7 @@ class Concord(OnViews):
     def _step(
         self, server: ServerState, phase: Phase, start: str, sums: ClusterSums
     ) -> Int32[Tensor, "k c"]:
-        """k-means' next centroids, more of them where the schedule says so."""
+        """Return k-means' next centroids, more of them where the schedule says so."""
         wanted, generator = self._schedule.at(phase.round), draws(server, start, phase.round)
         if wanted and wanted > len(sums.counts):
             return grown(sums, wanted, 4 * self._config.minimum, generator)
@@ -335,7 +335,7 @@ class Concord(OnViews):
     def _clustered(
         self, server: ServerState, phase: Phase, starts: Mapping[str, ClusterSums]
     ) -> ServerState:
-        """Return the prototypes of the start with the evenest clusters, and these clusters.
+        """Return the clusters, and the prototypes of the start whose clusters are the most even.
 
         If nobody gives their number, it is the first start's.
 
@@ -368,7 +368,7 @@ class Concord(OnViews):
         )
 
     def _labelled(self, server: ServerState, phase: Phase, sums: Tensors) -> ServerState:
-        """Return the partition with the wider margin: quadrics, or a linear classifier's start.
+        """Return the partition with the wider margin, of quadratic and linear classifiers.
 
         Quadrics count if they agree with the prototypes that their labels come from.
         """

@@ -1,4 +1,4 @@
-"""CP-CFL and IFCA: a pool of models, of which each client trains the one that fits its data.
+"""CP-CFL and IFCA: a pool of models, of which each client trains the one that fits its data best.
 
 Tun et al., "Contrastive encoder pre-training-based clustered federated learning for heterogeneous
 data", algorithm 2: N heads on one (pretrained) encoder. For T_c rounds a client takes a random
@@ -157,7 +157,7 @@ class CPCFL(Method):
         )
 
     def next(self, server: ServerState) -> Phase | None:
-        """Return a round of exploration or of exploitation."""
+        """Return the next round, of exploration or of exploitation."""
         config, done = self._config, server.round - server.whole("began")
         if done >= config.rounds:
             return None
@@ -182,7 +182,7 @@ class CPCFL(Method):
         )
 
     def client(self, client: Client, phase: Phase, slots: Slots) -> Outcome:
-        """Algorithm 2, lines 15 to 26."""
+        """Run lines 15 to 26 of Algorithm 2."""
         config, explores = self._config, phase.stage == EXPLORATION
         module = client.module("classification", self.build)
         if config.choice == "client":
@@ -212,7 +212,7 @@ class CPCFL(Method):
         means: Mapping[str, WeightedUpdate],
         gathered: Mapping[int, Tensors],
     ) -> ServerState:
-        """Algorithm 2, lines 13 and 14; a model that no client chose keeps its values."""
+        """Run lines 13 and 14 of Algorithm 2; a model that no client chose keeps its values."""
         choices = remember(server, phase.round, gathered, server.whole("clients"))
         after = server.advance(phase, averaged(means), {"choices": choices})
         if not is_due(after, self._config):
@@ -222,11 +222,11 @@ class CPCFL(Method):
         return replace(after, metadata={**after.metadata, "looked": True})
 
     def client_groups(self, server: ServerState) -> Mapping[int, list[int]]:
-        """Round to the model of each client, −1 for the absent."""
+        """Return each client's model by round, −1 for absent clients."""
         return history(server)
 
     def members(self, server: ServerState) -> Mapping[int, int]:
-        """Client to the model of the current pool that it chose last."""
+        """Return the model of the current pool that each client chose last."""
         return latest_choices(server, after=server.whole("began"))
 
     def model_for(self, server: ServerState, client: int | None) -> Clusterer:
@@ -247,7 +247,7 @@ class CPCFL(Method):
         return Classification(self._config, self._task)
 
     def _pool(self, seed: int) -> Slots:
-        """Freshly initialised models."""
+        """Return freshly initialised models."""
         slots: dict[str, Tensors] = {}
         for n in range(self._config.clusters):
             with seeded(derive_seed(seed, "model", n) if n else seed):
@@ -260,7 +260,7 @@ class CPCFL(Method):
         return slots
 
     def _load(self, module: Classification, slots: Slots, n: int) -> nn.Module:
-        """Load model n of the pool into the module; equal encoders are offered once."""
+        """Load model n of the pool into the module; equal encoders are sent only once."""
         load_tensors(module, slots.get(self._encoder(n)) or slots[self._encoder(0)])
         load_tensors(module, slots[_head(n)])
         return nn.Sequential(module.encoder, module.classifier)
@@ -269,11 +269,11 @@ class CPCFL(Method):
         return "encoder" if self._config.shared_encoder else f"encoder/{n}"
 
     def _is_still(self, server: ServerState) -> bool:
-        """Whether no encoder is ever trained, by the config or because it has no parameters."""
+        """Return whether no encoder is ever trained, by the config or for lack of parameters."""
         return self._config.encoder_epochs == 0 or server.metadata["fixed_encoder"] is True
 
     def _restarted(self, server: ServerState) -> ServerState:
-        """Return the state with other random models, and rounds counted from here."""
+        """Return the state with new random models, and rounds counted from here."""
         count = server.whole("restarts") + 1
         pool = self._pool(derive_seed(server.whole("seed"), "restart", count))
         metadata: dict[str, Json] = {"restarts": count, "began": server.round}
@@ -286,7 +286,7 @@ class CPCFL(Method):
 
 
 class IFCA(CPCFL):
-    """Supervised; a pool of random classifiers, each client trains the best for it.
+    """Supervised; a pool of random classifiers, of which each client trains its best.
 
     The best is that of the lowest loss, from the first round on.
     """
@@ -304,7 +304,7 @@ class IFCA(CPCFL):
 
 
 def chosen_at_random(models: int, seed: int) -> int:
-    """Draw a model uniformly, by the client's seed of this task."""
+    """Return a random model, drawn by the client's seed of this task."""
     return derive_seed(seed, "choice") % models
 
 
@@ -326,7 +326,7 @@ def chosen_by_loss(client: Client, models: Iterable[nn.Module]) -> int:
 
 
 def is_due(server: ServerState, config: CPCFLConfig) -> bool:
-    """Whether to check the shares now, which is done once for each pool.
+    """Return whether to check the shares now, which happens once for each pool.
 
     It is done after `restart_after` rounds of choice by loss, or, if nobody took part then, after
     the next round in which somebody does.
@@ -337,7 +337,7 @@ def is_due(server: ServerState, config: CPCFLConfig) -> bool:
 
 
 def has_failed(server: ServerState, config: CPCFLConfig) -> bool:
-    """Whether a model is the last choice of too few of the clients that have chosen by loss.
+    """Return whether too few of the clients that chose by loss chose some model last.
 
     Once `max_restarts` is reached it is False, with a warning.
     """

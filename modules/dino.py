@@ -1,4 +1,4 @@
-"""DINO: a student that sees parts of an image predicts what its slow teacher says of the whole.
+"""DINO: a student sees parts of an image and predicts its slow teacher's output for the whole.
 
 Caron et al., "Emerging Properties in Self-Supervised Vision Transformers" (arXiv:2104.14294), with
 lightly's loss and head. Student, teacher and the mean of the teacher's outputs are averaged.
@@ -77,20 +77,20 @@ class SelfDistillation(LocalViews, Followed):
 
     @gradient_cached
     def training_step(self, views: Views, batch_idx: int) -> Terms:
-        """Mean of H(P_t(x), P_s(x')) over the teacher's views x and all others x', eq. (3)."""
+        """Return the mean of H(P_t(x), P_s(x')) over teacher's views x and others x', eq. (3)."""
         taught = [through(self.target, view) for view in views[:TEACHERS]]
         found = [through(self.online, view) for view in views]
         return self.logged({"loss": self.distil(*taught, *found)})
 
     @in_float32
     def distil(self, *outputs: Tensor) -> Tensor:
-        """Return the loss of the teacher's outputs and the student's, and move their mean."""
+        """Return the loss of teacher and student outputs, and update the teacher's mean."""
         loss: Tensor = self.criterion([*outputs[:TEACHERS]], [*outputs[TEACHERS:]])
         return loss
 
 
 class DINO(Pretraining["DINO.Config", SelfDistillation]):
-    """A student learns from parts what its slow teacher says of the whole; both averaged.
+    """A student predicts its slow teacher's outputs from parts of an image; both averaged.
 
     Clients keep nothing. The teacher's encoder is evaluated.
     """

@@ -1,4 +1,4 @@
-"""A user's own LightningModule, federated as it is.
+"""Federated averaging of a user's own LightningModule.
 
 McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data"
 (arXiv:1602.05629), Algorithm 1, for any module: in each round a plain Trainer trains it on each
@@ -250,7 +250,7 @@ class Lightning(Method):
         return module
 
     def _local(self, module: Any, slots: Slots, state: Tensors) -> Local:
-        """Return what a strategy knows at the start of a client's training."""
+        """Return what a strategy needs at the start of a client's training."""
         start = {name: slots[SHARED][name] for name in _trained(module, slots[SHARED])}
         own = [name for name in state if name.startswith(_KEPT)]
         kept = {name.removeprefix(_KEPT): state[name] for name in own}
@@ -259,7 +259,7 @@ class Lightning(Method):
     def _update(
         self, module: Any, before: Tensors, samples: int, local: Local
     ) -> tuple[dict[str, WeightedUpdate], dict[str, Tensor]]:
-        """Return what the client sends, in the types received, and what its strategy keeps."""
+        """Return what the client sends, in the received dtypes, and what its strategy keeps."""
         strategy = self._strategy
         values = self._rules.slot(module, SHARED)
         found = strategy.finish(local, values)
@@ -325,14 +325,14 @@ def _trained(module: Any, shared: Tensors) -> tuple[str, ...]:
 
 
 def _untrained(server: ServerState) -> frozenset[str]:
-    """Return the averaged entries that nobody trains: buffers, frozen layers, moving averages."""
+    """Return the averaged entries that training does not touch: buffers, frozen layers, EMAs."""
     names: Any = server.metadata["trained"]
     tied: Any = server.metadata["tied"]
     return frozenset(server.slots[SHARED]) - {*names, *tied}
 
 
 def _tied(module: Any) -> dict[str, str]:
-    """Further names of shared parameters, to the first."""
+    """Return further names of shared parameters, each with the first name."""
     first = {value: name for name, value in module.named_parameters()}
     every = module.named_parameters(remove_duplicate=False)
     return {name: first[value] for name, value in every if first[value] != name}

@@ -47,7 +47,7 @@ class LocalViews(TwoViews):
             _check_size(self.online.encoder, config.local_size, task)
 
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
-        """Draw all views on the device; each view depends on the batch's seed and its number."""
+        """Draw all views on the device; each depends on the batch's seed and the view's number."""
         whole, seed = super().on_after_batch_transfer(batch, dataloader_idx), batch_seed(batch)
         seeds = [derive_seed(seed, "part", number) for number in range(self.config.local_views)]
         dtype = parameter_dtype(self)
@@ -57,7 +57,7 @@ class LocalViews(TwoViews):
 
 
 def _crop(config: LocalViewsConfig, task: Task) -> nn.Module:
-    """Return what cuts a local view out of a whole one."""
+    """Return a module that crops a local view from a whole one."""
     if len(task.shape) != 3:
         raise ConfigError(
             f"method.local_views={config.local_views}: samples of shape {task.shape} are no images "
@@ -71,7 +71,7 @@ def _crop(config: LocalViewsConfig, task: Task) -> nn.Module:
 
 
 def _check_size(encoder: nn.Module, size: int, task: Task) -> None:
-    """Refuse an encoder that does not take local views; on the meta device nothing is computed."""
+    """Refuse an encoder that cannot take local views, by shapes on the meta device."""
     probe = deepcopy(encoder).to("meta").eval()
     try:
         probe(torch.zeros(2, task.shape[0], size, size, device="meta"))

@@ -1,4 +1,4 @@
-"""MAE: a vision transformer sees a quarter of an image's patches, and the others are predicted.
+"""MAE: a vision transformer sees a quarter of an image's patches, and predicts the others.
 
 He et al., "Masked Autoencoders Are Scalable Vision Learners" (arXiv:2111.06377), with lightly's
 masked transformer and decoder, by federated averaging of encoder and decoder.
@@ -51,7 +51,7 @@ class MAEConfig(AveragingConfig):
 
 
 class MaskedAutoencoder(ClientModule):
-    """The networks and the loss of what the encoder does not see."""
+    """The networks, and the loss on the patches that the encoder does not see."""
 
     config: MAEConfig
 
@@ -82,7 +82,7 @@ class MaskedAutoencoder(ClientModule):
         return view[:], order.to(samples.device)
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Terms:
-        """Mean squared error of the masked patches (section 3, "reconstruction target")."""
+        """Return the mean squared error of the masked patches (section 3)."""
         seen = max(1, round(self.online.patches * (1 - self.config.masked)))
         found, wanted = self.online(*batch, seen)
         if self.config.standardise:

@@ -1,4 +1,4 @@
-"""MoCo: a view is told from a queue of other samples' keys, which a slower network makes.
+"""MoCo: a view is contrasted with a queue of other samples' keys, made by a slower network.
 
 He et al., "Momentum Contrast for Unsupervised Visual Representation Learning" (arXiv:1911.05722),
 with the head of Chen et al.'s MoCo v2 (arXiv:2003.04297) and lightly's loss and queue. Query and
@@ -55,7 +55,7 @@ class QueueContrast(Followed):
 
     @gradient_cached
     def training_step(self, views: Views, batch_idx: int) -> Terms:
-        """−log exp(q·k₊/τ) / (exp(q·k₊/τ) + Σ_queue exp(q·k/τ)), eq. (1); then enqueue k₊."""
+        """Return −log exp(q·k₊/τ) / (exp(q·k₊/τ) + Σ_queue exp(q·k/τ)), eq. (1), and enqueue k₊."""
         query, key = through(self.online, views[0]), through(self.target, views[1])
         return self.logged({"loss": in_float32(self.criterion.forward)(query, key)})
 

@@ -112,7 +112,7 @@ class Orchestra(Method):
         self.rounds = config.rounds
 
     def init(self, sizes: Mapping[int, int], seed: int) -> ServerState:
-        """Fresh networks, the target equal to the online one, and random centroids."""
+        """Return fresh networks, the target equal to the online one, and random centroids."""
         with seeded(seed):
             module = self.build()
         ROLES.check(module)
@@ -162,7 +162,7 @@ class Orchestra(Method):
         )
 
     def client(self, client: Client, phase: Phase, slots: Slots) -> Outcome:
-        """Algorithm 1; before the first round only its lines 4, 5 and 18."""
+        """Run Algorithm 1, or before the first round only its lines 4, 5 and 18."""
         module = client.module("orchestra", self.build)
         load_slots(module, {slot: slots[slot] for slot in slots if slot != "schedule"})
         if not phase.up:
@@ -186,7 +186,7 @@ class Orchestra(Method):
         means: Mapping[str, WeightedUpdate],
         gathered: Mapping[int, Tensors],
     ) -> ServerState:
-        """Algorithm 2: average the networks, and cluster the clients' centroids."""
+        """Run Algorithm 2: average the networks, and cluster the clients' centroids."""
         points = concatenated(gathered, *phase.gathered)
         before = server.slots["centroids"]["centroids"]
         steps, temperature = self._config.global_steps, self._config.temperature
@@ -197,7 +197,7 @@ class Orchestra(Method):
         return server.advance(phase, averaged(means) | centroids)
 
     def model_for(self, server: ServerState, client: int | None) -> Clusterer:
-        """Return the target encoder, with its projections' assignment to the global clusters.
+        """Return the target encoder, whose projections are assigned to the global clusters.
 
         The encoder has no cluster head: G is a multiple of the number of classes, and methods are
         compared by their representations.
@@ -213,7 +213,7 @@ class Orchestra(Method):
         return OrchestraModel(self._config, self._task)
 
     def _specs(self, shared: str) -> dict[str, TensorSpec]:
-        """Return unit rows, as many as a client has clusters or samples in memory."""
+        """Return the specs of unit rows, as many as a client has clusters or samples in memory."""
         config = self._config
         most = config.local_clusters if shared == "centroids" else config.memory
         shape = (range(most + 1), config.projection)
@@ -223,7 +223,7 @@ class Orchestra(Method):
         }
 
     def _encode(self, client: Client, module: OrchestraModel) -> None:
-        """Fill the memory with views of randomly chosen samples; nothing is trained."""
+        """Fill the memory with views of randomly chosen samples, without training."""
         module.on_train_epoch_start()
         draw = torch.Generator().manual_seed(derive_seed(client.seed, "order"))
         chosen = torch.randperm(len(client.data), generator=draw)[: self._config.memory]
@@ -243,7 +243,7 @@ class Orchestra(Method):
             raise ConfigError(f"method.epsilon={target:g}: {error}; give a larger one.") from error
 
     def _spent(self, server: ServerState, phases: int) -> float | None:
-        """ε of a client that was asked in each of so many phases."""
+        """Return the ε of a client that was asked in this number of phases."""
         if self._config.epsilon is None:
             return None
         return epsilon(phases, float(server.slots["schedule"]["noise"]), self._config.delta)
@@ -304,7 +304,7 @@ class Orchestra(Method):
 
 
 def scaled_epochs(epochs: int, clients: int, base: int | None) -> int:
-    """Local epochs E·K_new/K for K_new clients in place of K, rounded, at least 1.
+    """Return local epochs E·K_new/K for K_new clients in place of K, rounded, at least 1.
 
     Appendix C.4, after Zhuang et al. (2021).
     """

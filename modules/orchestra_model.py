@@ -1,4 +1,4 @@
-"""Orchestra's online and target networks, its loss, and the memory of a turn's projections.
+"""Orchestra's online and target networks, its loss, and the memory of a task's projections.
 
 Lubana et al., "Orchestra: Unsupervised Federated Learning via Globally Consistent Clustering",
 section 4 and algorithm 1.
@@ -65,7 +65,7 @@ class OrchestraConfig(MethodConfig):
 
 
 class ProjectedEncoder(nn.Module):
-    """Encoder and projector; its output is not normalised to unit length.
+    """Encoder and projector, whose output is not normalised to unit length.
 
     The projector ends in a BatchNorm without parameters, as in Orchestra's code: projections that
     are not centred lie in a narrow cone, where Sinkhorn cannot separate clusters.
@@ -136,7 +136,7 @@ class OrchestraModel(ClientModule):
         self.to(task.dtype)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """SGD over the online network and the rotation head."""
+        """Return SGD over the online network and the rotation head."""
         config = self.config
         return torch.optim.SGD(
             [p for p in self.parameters() if p.requires_grad],
@@ -147,7 +147,7 @@ class OrchestraModel(ClientModule):
 
     @torch.no_grad()
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
-        """Draw the teacher's and the student's view, and rotate each image of the former."""
+        """Draw the teacher's and the student's view, and rotate each of the teacher's images."""
         samples, seed, dtype = batch["samples"], batch_seed(batch), parameter_dtype(self)
         teacher, student = two_views(self.augment, samples, seed, dtype)
         if self.config.teacher_view == "plain":
@@ -172,7 +172,7 @@ class OrchestraModel(ClientModule):
         return self.logged({"loss": loss, "cluster": cluster, "rotation": rotation})
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """T ← m T + (1 − m) O."""
+        """Update T ← m T + (1 − m) O."""
         update_ema(self.target, self.online, self.config.momentum)
 
     @torch.no_grad()
@@ -203,5 +203,5 @@ class OrchestraModel(ClientModule):
 
 @in_float32
 def cluster_logits(z: Tensor, centroids: Tensor, temperature: float) -> Tensor:
-    """Similarities (n, G) of unit rows z (n, d) and unit centroids (G, d), over the temperature."""
+    """Return similarities (n, G) of unit rows z (n, d) and unit centroids, over the temperature."""
     return z @ centroids.T / temperature

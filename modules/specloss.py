@@ -41,7 +41,7 @@ class SpectralContrast(TwoViews):
 
     @gradient_cached
     def training_step(self, views: Views, batch_idx: int) -> Terms:
-        """Attract views of one sample; make those of different samples orthogonal."""
+        """Return the loss: views of one sample attract, different samples become orthogonal."""
         z_a, z_b = (through(self.online, view) for view in views)
         return self.logged({"loss": spectral_contrast(z_a, z_b, self.config.bound)})
 

@@ -1,4 +1,4 @@
-"""The base of SDA-FC and PPFC-GAN: each client trains a small GAN and sends synthetic samples.
+"""The base of SDA-FC and PPFC-GAN: each client trains a small GAN and sends its samples.
 
 Yan et al., "Federated Clustering with GAN-based Data Synthesis" (SDA-FC, 2022) and
 "Privacy-Preserving Federated Deep Clustering based on GAN" (PPFC-GAN, 2022). One round: the server
@@ -103,19 +103,19 @@ class GAN(ClientModule):
         self.to(task.dtype)
 
     def codes(self, count: int, draw: torch.Generator | None = None) -> Tensor:
-        """Random codes (count, noise + k), of each category as many ±1."""
+        """Draw random codes (count, noise + k), with as many of each category (±1)."""
         normal = torch.randn(count, self.config.noise, generator=draw)
         categories = torch.arange(count) * self.clusters // count
         both = torch.cat([normal, one_hot(categories, self.clusters)], dim=1)
         return both.to(self.shift)
 
     def forward(self, codes: Tensor) -> Tensor:
-        """Synthetic samples (n, …) of codes (n, noise + k)."""
+        """Return synthetic samples (n, …) of codes (n, noise + k)."""
         made: Tensor = self.generator(codes) * self.scale + self.shift
         return made
 
     def training_step(self, batch: Batch, batch_idx: int) -> Terms:
-        """Both losses; the generator's gradient does not reach the discriminator."""
+        """Return both losses; the generator's gradient does not reach the discriminator."""
         real = (to_unit(batch["samples"], self.shift.dtype) - self.shift) / self.scale
         made = self.generator(self.codes(len(real)))
         told = discriminator_loss(self.discriminator(real), self.discriminator(made.detach()))
@@ -127,7 +127,7 @@ class GAN(ClientModule):
         )
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """One Adam, of two learning rates."""
+        """Return one Adam with two learning rates."""
         groups = [
             {"params": self.generator.parameters(), "lr": self.config.generator_rate},
             {"params": self.discriminator.parameters(), "lr": self.config.discriminator_rate},
@@ -177,7 +177,7 @@ class OnSynthesis(OnCentroids):
         return GAN(self._config, self._task, self._clusters)
 
     def client(self, client: Client, phase: Phase, slots: Slots) -> Outcome:
-        """Train a GAN on the client's own samples, and draw from it; images in 8 bits a pixel."""
+        """Train a GAN on the client's own samples, and draw samples; images have 8 bits a pixel."""
         config = self._config
         module = client.module("gan", self.build)
         if not self._images:

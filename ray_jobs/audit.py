@@ -1,4 +1,4 @@
-"""Audit what a run says about its samples: `coterie audit run=DIR`."""
+"""Audit what a run reveals about its samples: `coterie audit run=DIR`."""
 
 from collections.abc import Sequence
 from typing import Annotated

@@ -34,7 +34,7 @@ _SHOWN = 8
 
 
 class CheckConfig(Component):
-    """Where the lists go."""
+    """Where the lists are written."""
 
     out: Annotated[str, Field(min_length=1)] = "check"
     """The folder of the lists and the contact sheet."""
@@ -75,7 +75,7 @@ def _check(arguments: Sequence[str]) -> int:
 
 
 def _is_of_another_part(argument: str) -> bool:
-    """Whether `train` takes this argument for another part of a run than its data."""
+    """Return whether this argument is for another part of a run than its data."""
     part = argument.partition("=")[0].lstrip("~").partition(".")[0]
     return part != "data" and part in RunConfig.model_fields
 

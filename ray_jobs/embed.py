@@ -29,7 +29,7 @@ _USAGE = (
 
 
 class EmbedConfig(Component):
-    """Where to, and how."""
+    """Where to write the embeddings, and how."""
 
     out: Annotated[str, Field(min_length=1)]
     """The folder to write, new or of the same command before."""
@@ -48,7 +48,7 @@ class EmbedConfig(Component):
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Embed what the arguments name."""
+    """Embed the data set that the arguments name."""
     return run_command(_embed, arguments, lambda *_: command_help(_ABOUT, _USAGE, EmbedConfig))
 
 

@@ -38,7 +38,7 @@ class EvaluateConfig(Component):
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Evaluate what the arguments ask for."""
+    """Evaluate the checkpoint that the arguments name."""
     return run_command(_evaluate, arguments, _help)
 
 

@@ -30,7 +30,7 @@ _READ_LATER = ("limit", "limit_test", "size", "split", "mode", "fit", "levels", 
 
 
 class ImportConfig(Component):
-    """Where to, and how."""
+    """Where to write the shards, and how."""
 
     out: Annotated[str, Field(min_length=1)]
     """The folder to write, or its URL, which must not exist or be empty."""
@@ -39,7 +39,7 @@ class ImportConfig(Component):
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Import what the arguments name."""
+    """Import the data set that the arguments name."""
     return run_command(
         _import,
         arguments,

@@ -77,7 +77,7 @@ class PredictConfig(Component):
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Predict what the arguments ask for."""
+    """Predict the samples that the arguments name."""
     return run_command(_predict, arguments, _help)
 
 
@@ -138,7 +138,7 @@ def _predict(arguments: Sequence[str]) -> int:
 
 
 def _shown(predictions: Iterable["Predicted"], total: int | None) -> Iterator["Predicted"]:
-    """Pass predictions on, with a progress bar on stderr."""
+    """Yield predictions with a progress bar on stderr."""
     columns = (TextColumn("predicting"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Terminal(stderr=True)) as progress:
         task = progress.add_task("", total=total)

@@ -70,7 +70,7 @@ def _show(arguments: Sequence[str]) -> int:
 
 
 def _watched(items: Iterable[Any], total: int) -> Iterator[Any]:
-    """Pass items on, with a progress bar on stderr."""
+    """Yield items with a progress bar on stderr."""
     yield from track(items, "looking", total=total, console=Terminal(stderr=True))
 
 

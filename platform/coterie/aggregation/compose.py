@@ -1,4 +1,4 @@
-"""Composes a run's aggregation from its config: the one list of all stages, in their order."""
+"""The one list of all aggregation stages, in their order, built from a run's config."""
 
 from collections import Counter
 from collections.abc import Sequence

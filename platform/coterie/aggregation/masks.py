@@ -1,4 +1,4 @@
-"""Masks and the keys behind them, from the operating system's randomness and never from a seed.
+"""Masks and their keys, from the operating system's randomness and never from a seed.
 
 A mask is the key stream of AES-256 in counter mode, added to 64-bit integers modulo 2⁶⁴. A key
 makes one mask only, so the counter starts at 0.
@@ -30,7 +30,7 @@ _AES_BLOCK = 16
 
 
 def new_key() -> bytes:
-    """Fresh secret bytes of the operating system."""
+    """Return fresh secret bytes of the operating system."""
     return secrets.token_bytes(KEY_BYTES)
 
 
@@ -46,7 +46,7 @@ class KeyPair:
 
     @property
     def public(self) -> bytes:
-        """The public half, 32 bytes."""
+        """The public key, 32 bytes."""
         return X25519PrivateKey.from_private_bytes(self.private).public_key().public_bytes_raw()
 
     def agree(self, public: bytes, purpose: bytes) -> bytes:
@@ -60,7 +60,7 @@ class KeyPair:
 
 
 def is_public_key(key: bytes) -> bool:
-    """Whether pairs can agree on a key with it: 32 bytes that are no point of low order."""
+    """Return whether pairs can agree on a key with it: 32 bytes, and not a point of low order."""
     try:
         KeyPair(bytes(KEY_BYTES)).agree(key, b"")
     except RunError:
@@ -80,7 +80,7 @@ def add_mask(vector: Vector, key: bytes, *, negative: bool = False) -> None:
 
 
 def seal(key: bytes, text: bytes) -> bytes:
-    """Encrypt and authenticate a text; a key seals one text only."""
+    """Encrypt and authenticate a text; use each key for one text only."""
     return AESGCM(key).encrypt(bytes(12), text, None)
 
 

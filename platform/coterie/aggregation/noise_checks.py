@@ -1,4 +1,4 @@
-"""What differential privacy can bound, and what it refuses before the run."""
+"""Checks before the run of what differential privacy can bound."""
 
 import math
 from fractions import Fraction
@@ -52,7 +52,7 @@ def check_noise(start: Start) -> None:
 
 
 def sensitivity(config: DPConfig, phase: Phase, method: type[MethodConfig]) -> Sensitivity | None:
-    """Return what one client, or one sample, adds to a phase's sums at most.
+    """Return the largest change that one client, or one sample, can make to a phase's sums.
 
     Returns:
         The bound; None where clients train with noise.
@@ -88,7 +88,7 @@ def sensitivity(config: DPConfig, phase: Phase, method: type[MethodConfig]) -> S
 
 
 def sums_a_phase(config: RunConfig) -> int:
-    """In how many noisy sums of a phase one client, or one sample, is."""
+    """Return the number of a phase's noisy sums that one client, or one sample, can be part of."""
     method = config.method
     by_step = config.privacy.dp.unit == "sample" and method.uncoupled
     return int(method.model_dump()["epochs"]) if by_step else 1

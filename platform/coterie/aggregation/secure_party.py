@@ -25,30 +25,30 @@ FEWEST = 2
 
 
 def threshold(clients: int) -> int:
-    """Clients whose shares unmask a sum: more than half, so that no two halves unmask two sums."""
+    """Return how many clients must give shares to unmask a sum: more than half of them."""
     return max(FEWEST, clients // 2 + 1)
 
 
 def points(clients: Collection[int]) -> dict[int, int]:
-    """Client to the point of its shares, from 1."""
+    """Return each client's point for its shares, from 1."""
     return {client: point for point, client in enumerate(sorted(clients), start=1)}
 
 
 def pair_mask(
     vector: Vector, client: int, peer: int, key: bytes, *, negative: bool = False
 ) -> None:
-    """Add the mask of a pair to a client's vector: the peer's has the opposite sign."""
+    """Add a pair's mask to a client's vector; its peer adds the same mask with opposite sign."""
     add_mask(vector, key, negative=(client > peer) is not negative)
 
 
 def agree_on_mask(own: KeyPair, public: bytes) -> bytes:
-    """Return the key of the mask that two clients have in common."""
+    """Return the key of the mask that two clients share."""
     return own.agree(public, b"mask")
 
 
 @dataclass
 class _Attempt:
-    """The secrets of one attempt; none is ever used in another."""
+    """The secrets of one attempt, which are never used in another."""
 
     sealing: KeyPair = field(default_factory=lambda: KeyPair(new_key()))
     masking: KeyPair = field(default_factory=lambda: KeyPair(new_key()))
@@ -70,7 +70,7 @@ class Party:
         self._attempt: _Attempt | None = None
 
     def advertise(self) -> PublicKeys:
-        """Begin an attempt with fresh keys; what belongs to one before is forgotten."""
+        """Begin an attempt with fresh keys, and forget the attempt before."""
         self._attempt = _Attempt()
         return PublicKeys(self._attempt.sealing.public, self._attempt.masking.public)
 
@@ -104,7 +104,7 @@ class Party:
         }
 
     def mask(self, vector: Vector, inbox: Mapping[int, bytes]) -> None:
-        """Add the masks that it has in common with the others, in place.
+        """Add the masks that this client shares with the others, in place.
 
         Args:
             vector: The sum that its contribution is in, under its own mask.
@@ -127,7 +127,7 @@ class Party:
             pair_mask(vector, self.client, peer, key)
 
     def reveal(self, survivors: frozenset[int]) -> dict[int, bytes]:
-        """Give the server one share of each client, and forget everything.
+        """Give the server one share of each client's secret, and forget everything.
 
         Args:
             survivors: The clients whose masked contributions the server has.

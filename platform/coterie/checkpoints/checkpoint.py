@@ -1,4 +1,4 @@
-"""Saves and loads checkpoints: server, clients' states, peer messages, ledger; atomically."""
+"""Saves checkpoints atomically (server, clients, peer messages, ledger), and loads them."""
 
 import shutil
 from collections.abc import Mapping
@@ -116,7 +116,7 @@ def save_checkpoint(
 
 
 def has_checkpoint(folder: Path) -> bool:
-    """Whether a run's `checkpoints/` holds a checkpoint."""
+    """Return whether a run's `checkpoints/` holds a checkpoint."""
     return bool(_candidates(folder))
 
 
@@ -212,7 +212,7 @@ def _restored(folder: Path, path: Path, record: dict[str, Any], backend: Backend
 
 
 def _named(folder: Path, which: str | int) -> str:
-    """Return the name of the checkpoint that "best" or a round refers to."""
+    """Return the checkpoint's name for "best" or a round."""
     name = pointed_to(folder, "best") if which == "best" else None
     if isinstance(which, int):
         name = checkpoint_name(which, 0)
@@ -229,7 +229,7 @@ def _named(folder: Path, which: str | int) -> str:
 
 
 def _candidates(folder: Path) -> list[str]:
-    """Return the checkpoints to try, in order: `latest`, then the others from the newest on."""
+    """Return the checkpoints to try, in order: `latest`, then the others from the newest."""
     latest = pointed_to(folder, "latest")
     formers = sorted((path.name for path in folder.glob(".round-*.former")), reverse=True)
     first = [] if latest is None else [latest, _former(latest)]
@@ -238,7 +238,7 @@ def _candidates(folder: Path) -> list[str]:
 
 
 def _publish(folder: Path, partial: Path, name: str, *, best: bool) -> None:
-    """Rename a complete checkpoint to its name, replacing one that has it.
+    """Rename a complete checkpoint to its final name, and replace an earlier one of that name.
 
     `latest` is written last: a run that resumes from it remembers a best score, whose checkpoint
     must be the one that `best` names.

@@ -1,4 +1,4 @@
-"""Checksums that detect a truncated or altered checkpoint before it is used."""
+"""Checksums, by which a truncated or altered checkpoint is detected before it is used."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""Files of many clients' states, so that a checkpoint syncs a few files and not one per client.
+"""Files that each hold many clients' states, so that a checkpoint syncs few files.
 
 A pack `pack-<digest>.safetensors`, named after its own bytes, holds each state's buffer, uint8
 (bytes,), under the state's digest. Its metadata lists the tensors in each buffer, as JSON.
@@ -25,7 +25,7 @@ PACK_BYTES = 1 << 26
 
 
 def write_pack(folder: Path, states: Mapping[str, Packed]) -> Path:
-    """Write states, by their digests, atomically; return the file."""
+    """Write states atomically to a pack, and return its file."""
     fields = {
         found: json.dumps([astuple(f) for f in kept.fields]) for found, kept in states.items()
     }
@@ -38,18 +38,18 @@ def write_pack(folder: Path, states: Mapping[str, Packed]) -> Path:
 
 
 def packs_in(folder: Path) -> list[Path]:
-    """Return the packs of a folder, whole or not."""
+    """Return the packs of a folder, complete or not."""
     return sorted(folder.glob(f"{PREFIX}*{SUFFIX}"))
 
 
 def check_pack(path: Path) -> None:
-    """Raise a DamagedError unless the file's bytes are those that it is named after."""
+    """Raise a DamagedError unless the file's content has the hash in its name."""
     if file_digest(path) != path.name.removeprefix(PREFIX).removesuffix(SUFFIX):
         raise DamagedError(f"{path.name} of the clients' states has another checksum")
 
 
 def pack_sizes(path: Path) -> dict[str, int]:
-    """Digest to bytes of each state in a pack.
+    """Return the size of each state in a pack, by digest.
 
     Raises:
         DamagedError: If it cannot be read.
@@ -60,7 +60,7 @@ def pack_sizes(path: Path) -> dict[str, int]:
 
 
 def read_pack(path: Path, wanted: frozenset[str]) -> Iterator[tuple[str, Packed]]:
-    """Return these states of a pack, as far as it has them, by their digests.
+    """Return these states, by digest, as far as the pack has them.
 
     Raises:
         DamagedError: If it cannot be read.

@@ -1,4 +1,4 @@
-"""Clusters of prototypes: their neighbour graph is cut, and a sample follows the near ones."""
+"""Clusters of prototypes: their neighbour graph is cut, and samples follow near prototypes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ _SHARPNESS = 0.1
 
 
 def check_enough(most: int, samples: int, clusters: int | None) -> None:
-    """Refuse, before anything runs, samples that make too few prototypes to cut.
+    """Refuse, before the run, samples that give too few prototypes to cluster.
 
     Args:
         most: Prototypes that there can be, at most.
@@ -66,7 +66,7 @@ def grouped_by_means(
     seed: int,
     most: int = 1,
 ) -> Int64[Tensor, "s m"]:
-    """Each prototype's cluster by k-means on prototypes that weigh as their samples.
+    """Return each prototype's cluster by k-means, with prototypes weighted by their samples.
 
     Arthur and Vassilvitskii's k-means++ (2007), from `_STARTS` starts.
 
@@ -96,7 +96,7 @@ def grouped_by_means(
 def sizes(
     points: Float[Tensor, "n d"], centroids: Float[Tensor, "m d"], assignments: Int64[Tensor, "n"]
 ) -> tuple[Float64[Tensor, "m"], Float64[Tensor, "m"]]:
-    """Return samples of each centroid, and Σ ‖x − centroid‖² over these samples."""
+    """Return each centroid's number of samples, and their Σ ‖x − centroid‖²."""
     many = len(centroids)
     away = (points - centroids[assignments]).double().square().sum(dim=1)
     scatter = torch.zeros(many, dtype=torch.float64).index_add_(0, assignments, away)
@@ -153,7 +153,7 @@ def evenness(found: PrototypeClusters) -> float:
 def margin(
     values: Float64[Tensor, "m k"], members: Float64[Tensor, "m k"], counts: Float64[Tensor, "m"]
 ) -> float:
-    """How far a classifier's largest value lies above the second, in the mean over samples.
+    """Return a classifier's mean difference between its largest and second largest value.
 
     The mean is taken within each cluster first, so that clusters count alike.
 

@@ -1,4 +1,4 @@
-"""Read `key=value` arguments of commands that compose no experiment, or not only one."""
+"""Reads `key=value` arguments of commands other than training."""
 
 import os
 from collections.abc import Collection, Mapping, Sequence
@@ -33,7 +33,7 @@ def read_values(arguments: Sequence[str]) -> dict[str, Any]:
 
 
 def backend_at_hand(cluster: Mapping[str, Any]) -> Literal["ray", "serial"]:
-    """Choose the backend for a `cluster` section that names none.
+    """Choose Ray or this process as the backend, where the `cluster` section names none.
 
     It is Ray if the section has an address or a number of actors, or RAY_ADDRESS is set; else this
     process.

@@ -27,7 +27,7 @@ _DATA = ("loader_batch_size", "read_labels", "module", "arguments", "is_object")
 
 
 def with_own_classes(overrides: Sequence[str]) -> list[str]:
-    """Return the overrides with these keys written out; others as they are."""
+    """Return the overrides with short keys written out in full."""
     data = [text for text in overrides if text.startswith("data=")]
     if "experiment=lightning" in overrides and not data:
         overrides = [*overrides, "data=lightning"]
@@ -75,7 +75,7 @@ def _argument(key: str, section: str) -> str:
 
 
 def _path(value: str) -> str:
-    """Return a class as package.module:Class."""
+    """Return a class path in the form package.module:Class."""
     if ":" in value or "." not in value:
         return value
     module, _, name = value.rpartition(".")

@@ -1,4 +1,4 @@
-"""The Python API: a run of a config, or of a LightningModule and data as they are."""
+"""The Python API: runs a config, or a LightningModule and data objects."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,7 +24,7 @@ _NEED_NO_LABELS = ("iid", "by_client", "file", "rest")
 
 
 class OwnRun(TypedDict, total=False):
-    """What a run of the user's own module takes; `module` and `data` are needed."""
+    """The arguments of a run of the user's own module; `module` and `data` are required."""
 
     module: Any
     """A LightningModule, or its class as "package.module:Class"."""
@@ -75,7 +75,7 @@ class OwnRun(TypedDict, total=False):
 
 
 class Federation(federation.Federation):
-    """Runs one experiment: that of a config, or a module and data of the user's own.
+    """Runs one experiment, from a config or from the user's module and data.
 
     Args:
         config: The experiment, for example `coterie.compose("experiment=fedmcc_digits")`; or give
@@ -153,7 +153,7 @@ def _given(own: OwnRun, *names: str) -> dict[str, Any]:
 
 
 def _attach(config: RunConfig, own: OwnRun, callbacks: Sequence[Any]) -> None:
-    """Attach the objects that no config can hold."""
+    """Attach the objects that a config cannot hold."""
     module, data, trainer = own["module"], own["data"], own.get("trainer", {})
     followers = tuple(c for c in callbacks if not isinstance(c, RunCallback))
     _check_callbacks(followers)
@@ -187,7 +187,7 @@ def _first_loader(config: RunConfig) -> dict[str, Any]:
 
 
 def _class_of(given: Any) -> dict[str, Any]:
-    """Return the keys that say what was given: a class by its path, or an object."""
+    """Return the keys that describe an object: its class by path, or that an object was given."""
     if isinstance(given, str):
         return {"module": given}
     one = given[0] if isinstance(given, list | tuple) and given else given
@@ -199,7 +199,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def _validates(data: Any) -> bool:
-    """Whether a client's own data has a validation loader."""
+    """Return whether a client's own data has a validation loader."""
     base: Any = own_base(data, "LightningDataModule")
     return base is not None and type(data).val_dataloader is not base.val_dataloader
 

@@ -12,7 +12,7 @@ Decay = Annotated[float, Field(ge=0.0, lt=1.0)]
 
 
 class AggregationConfig(Component):
-    """How contributions to a slot are joined, and what step the server takes towards the result."""
+    """How the contributions to a slot are combined, and how the server steps towards the result."""
 
     rule: AggregationRule = "weighted"
     """How contributions are joined: mean by the method's weights (FedAvg), plain mean, or the

@@ -33,7 +33,7 @@ NESTED = "give it a nested class Config"
 
 
 class Component(BaseModel):
-    """Base of every config model: frozen, strict types, finite numbers, no unknown keys."""
+    """Base of every config model: frozen, with strict types, finite numbers and no unknown keys."""
 
     model_config = ConfigDict(
         frozen=True,
@@ -58,11 +58,11 @@ class Component(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _plain_values(cls, value: Any) -> Any:
-        """Turn YAML's lists into tuples, and NumPy's numbers and paths into plain ones."""
+        """Convert YAML's lists to tuples, and NumPy's numbers and paths to plain values."""
         return _plain(value)
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """Copy it with other values of some keys, which are validated as in a new one.
+        """Copy the model with other values of some keys, and validate them.
 
         Raises:
             ConfigError: If a value is refused, or there is no such key.
@@ -78,7 +78,7 @@ class Component(BaseModel):
 
 
 def _plain(value: Any) -> Any:
-    """Return a value of a Python program as YAML would have given it, with tuples for lists."""
+    """Return a Python value as YAML would have given it, with tuples for lists."""
     if type(value).__module__ == "numpy":
         value = value.tolist()
     if isinstance(value, PathLike):
@@ -90,7 +90,7 @@ _given: dict[str, Any] = {}
 
 
 def give_classes(classes: Mapping[str, Any]) -> None:
-    """Let targets name classes of another process's program, such as a notebook's cells.
+    """Let targets name classes of another process's program, such as those of a notebook.
 
     Args:
         classes: Target, such as `__main__:Mine`, to the class itself.
@@ -104,7 +104,7 @@ def give_classes(classes: Mapping[str, Any]) -> None:
 
 
 def load_target(target: str) -> Any:
-    """Import the object at `package.module:Name`, or take that of `give_classes`.
+    """Import the object at `package.module:Name`, or take the one from `give_classes`.
 
     Raises:
         ConfigError: If the path is malformed, or the module or the name does not exist.

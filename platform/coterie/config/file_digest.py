@@ -1,4 +1,4 @@
-"""Digest of a file named in the config, so that a run is not resumed with another file."""
+"""Digests of files that a config names, so that a run is not resumed with another file."""
 
 import hashlib
 from collections.abc import Iterator, Mapping
@@ -15,7 +15,7 @@ _untouched: ContextVar[bool] = ContextVar("_untouched", default=False)
 
 @contextmanager
 def files_untouched() -> Iterator[None]:
-    """Load configs without a look at the files that they name, such as one that is only shown."""
+    """Load configs without reading the files that they name, for example to show a config."""
     token = _untouched.set(True)
     try:
         yield
@@ -24,7 +24,7 @@ def files_untouched() -> Iterator[None]:
 
 
 def are_untouched() -> bool:
-    """Whether files that a config names are to be left alone."""
+    """Return whether files that a config names must not be read."""
     return _untouched.get()
 
 

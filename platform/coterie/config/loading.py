@@ -90,7 +90,7 @@ def _source_model(section: object) -> type[Component] | None:
 def load_component(
     model: type[ModelT], values: Mapping[str, Any], prefix: str = "", trust: Collection[str] = ()
 ) -> ModelT:
-    """Validate plain values by a config model that is no section of a run, such as a command's.
+    """Validate plain values by a config model outside a run's sections, such as a command's.
 
     Args:
         model: The config model.
@@ -144,7 +144,7 @@ def section_model(name: str, section: object) -> type[Component]:
 
 
 def _remedy(section: str, target: str) -> str:
-    """Return what to do with a class without a config model, by what it is."""
+    """Return what to do with a class that has no config model, depending on its kind."""
     kinds = {kind.__name__ for kind in getattr(load_target(target), "__mro__", ())}
     if section == "method" and "LightningModule" in kinds:
         return f"a LightningModule goes in experiment=lightning module={target}"

@@ -1,4 +1,4 @@
-"""The base of methods' configs: keys, and what the engine has to know of them."""
+"""The base of methods' configs: keys, and what the engine must know about them."""
 
 from typing import ClassVar
 
@@ -6,7 +6,7 @@ from coterie.config.component import Component
 
 
 class MethodConfig(Component):
-    """Config of a method. The class variables say what the engine cannot tell from the keys."""
+    """Config of a method; its class variables tell the engine what the keys cannot."""
 
     extensible: ClassVar[frozenset[str]] = frozenset()
     """Numbers that a resumed run may raise. Only the end of the run depends on them, so the bits

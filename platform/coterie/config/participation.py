@@ -64,7 +64,7 @@ class ParticipationConfig(Component):
 
 
 def are_rounds(value: Any) -> bool:
-    """Whether a value from YAML or JSON is a list of lists of clients."""
+    """Return whether a value from YAML or JSON is a list of lists of clients."""
     return isinstance(value, list | tuple) and all(
         isinstance(present, list | tuple) and all(type(client) is int for client in present)
         for present in value

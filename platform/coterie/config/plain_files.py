@@ -1,4 +1,4 @@
-"""Reads stored YAML and JSON as bounded, plain data: the files may come from a stranger."""
+"""Reads stored YAML and JSON as plain data of limited size, since files may be untrusted."""
 
 import json
 import math
@@ -22,7 +22,7 @@ _LONG_NUMBER = re.compile(r"[-+]?[0-9][0-9a-fox_:.e+-]{100,}", re.IGNORECASE)
 
 
 class _Loader(yaml.CSafeLoader):
-    """Loads plain YAML, in which no key comes twice."""
+    """A loader of plain YAML that refuses duplicate keys."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         counts = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
@@ -74,7 +74,7 @@ def read_bytes(path: Path, most: int = _JSON_BYTES) -> bytes:
 
 
 def _check_events(text: str) -> None:
-    """Refuse YAML that would grow or become other objects when it is composed."""
+    """Refuse YAML that would expand, or become other objects, when it is loaded."""
     depth = 0
     for event in yaml.parse(text, yaml.CSafeLoader):
         if getattr(event, "tag", None) is not None or isinstance(event, yaml.AliasEvent):
@@ -88,7 +88,7 @@ def _check_events(text: str) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """Return the value if JSON can hold it.
+    """Return the value if JSON can hold it, and refuse others.
 
     No dates, bytes, other keys than text, or infinities.
     """

@@ -1,4 +1,4 @@
-"""What clients keep to themselves, whatever the method."""
+"""What clients keep to themselves, with any method."""
 
 from typing import Annotated, Literal
 
@@ -53,7 +53,7 @@ class DPConfig(Component):
 
 
 class PrivacyConfig(Component):
-    """Limits on what a client's messages say about single samples."""
+    """Limits on what a client's messages reveal about single samples."""
 
     k_anonymity: PositiveInt = 2
     """Samples that a centroid from a client of Orchestra stands for at least, and from a client of

@@ -1,4 +1,4 @@
-"""The configuration of a run. Defaults stand here and in the components' own models."""
+"""The configuration of a run; all defaults are here or in the components' own models."""
 
 import os
 from collections.abc import Mapping
@@ -36,7 +36,7 @@ def _none_if_auto(value: Any) -> Any:
 
 
 def _share_of_gpus(gpus: float) -> float:
-    """Refuse slices that do not fill a GPU, to within a twentieth, and what spans GPUs in part."""
+    """Refuse GPU shares that leave more than a twentieth unused, and shares such as 1.5 GPUs."""
     if gpus > 1 and gpus % 1:
         raise ValueError(f"above 1 an actor has whole GPUs; give {int(gpus)} or {int(gpus) + 1}")
     fit = int(1 / gpus + 1e-9) if 0 < gpus < 1 else 0
@@ -94,7 +94,7 @@ class ClusterConfig(Component):
 
     @property
     def join_address(self) -> str:
-        """The address to join, by default RAY_ADDRESS, which is set in a submitted job.
+        """The address to join; by default RAY_ADDRESS, which is set in a submitted job.
 
         `auto` for the one cluster of this machine; `local` to start one.
         """
@@ -125,7 +125,7 @@ class FaultsConfig(Component):
 
 
 class LinksConfig(Component):
-    """Rates of simulated links, from which transfer times are computed; without other effect."""
+    """Rates of simulated links, used only to compute transfer times."""
 
     down_mbit_s: PositiveFloat | None = None
     """From server to client, in Mbit/s; by default not modelled."""

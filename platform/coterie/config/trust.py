@@ -1,4 +1,4 @@
-"""What a stored config may import: it may come from a stranger, and importing runs code."""
+"""What a stored config may import: it may be untrusted, and importing runs code."""
 
 import os
 import site
@@ -83,7 +83,7 @@ def packages_in(given: Any) -> set[str]:
 
 
 def check_places(stored: Mapping[str, Any], path: Path, given: Mapping[str, Any]) -> None:
-    """Refuse a stored config that names a cluster or an account of W&B.
+    """Refuse a stored config that names a cluster or a W&B account.
 
     Whoever runs a cluster can run code in its drivers, and an account gets what a run computes.
 
@@ -116,7 +116,7 @@ def _at(values: Any, key: str) -> Any:
 
 
 def _has(values: Mapping[str, Any], key: str) -> bool:
-    """Whether values have a dotted key, by nested or dotted keys."""
+    """Return whether values have a dotted key, by nested or dotted keys."""
     return any(
         name == key
         or (
@@ -143,7 +143,7 @@ def targets_in(values: Any, key: str = "") -> Iterator[tuple[str, str]]:
 
 
 def _declared() -> set[str]:
-    """Return packages that an installed distribution declares.
+    """Return packages that installed distributions name in their entry points.
 
     What lies in the current folder is not.
     """

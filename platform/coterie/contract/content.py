@@ -1,4 +1,4 @@
-"""Digests of a data set, which tell a later process whether it still has the same data."""
+"""Digests of a data set, by which a later process can tell whether the data has changed."""
 
 import hashlib
 from typing import Any
@@ -26,7 +26,7 @@ def digest(*parts: bytes | NDArray[Any]) -> str:
 
 
 def contents_digest(samples: Samples | None) -> str:
-    """Return a digest of samples that costs far less than to read them.
+    """Return a digest of samples that costs far less than reading all of them.
 
     Up to 1 MiB all values count; beyond, 64 samples in full and eight values of every sample. Of
     streamed samples one in 64 is read, at most 64.
@@ -44,12 +44,12 @@ def contents_digest(samples: Samples | None) -> str:
 
 
 def labels_digest(labels: Indices | None) -> str:
-    """Return a digest of labels; "" without."""
+    """Return a digest of labels; "" without labels."""
     return "" if labels is None else digest(labels)
 
 
 def data_digest(data: DataArrays) -> str:
-    """Return a digest of labels and contents of a whole data set, with its test set."""
+    """Return a digest of a whole data set's labels and contents, with its test set."""
     parts = (
         contents_digest(data.samples),
         labels_digest(data.labels),
@@ -60,5 +60,5 @@ def data_digest(data: DataArrays) -> str:
 
 
 def _spread(count: int, most: int) -> Indices:
-    """Up to `most` numbers below `count`, the first and the last among them."""
+    """Return up to `most` evenly spread numbers below `count`, the first and the last included."""
     return np.unique(np.linspace(0, count - 1, min(most, count)).round().astype(np.int64))

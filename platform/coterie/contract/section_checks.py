@@ -1,4 +1,4 @@
-"""Whether a section's class is one that belongs there, checked before it is used."""
+"""Checks that a section's class is of the right kind, before it is used."""
 
 from coterie.config.component import Component, load_target, target_of
 from coterie.config.schema import COMPONENTS, RunConfig

@@ -1,4 +1,4 @@
-"""A run's metrics at Ray's own exporters, which Prometheus reads and Grafana draws.
+"""A run's metrics in Ray's exporters, for Prometheus and Grafana.
 
 Ray puts `ray_` before each name. `deploy/grafana/coterie.json` draws all of them.
 """
@@ -32,7 +32,7 @@ _AGAIN_S = 5.0
 
 
 class RunMetrics(RunCallback):
-    """Sets a run's metrics in the driver; Ray's agent on its node exports them.
+    """Sets a run's metrics in the driver, and Ray's agent on the driver's node exports them.
 
     Totals are gauges, so that a total of 0 has a series too. A thread sets all of them again every
     few seconds until `close`, as long as a round may take.

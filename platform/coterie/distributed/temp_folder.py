@@ -16,7 +16,7 @@ _LONGEST = _LONGEST_SOCKET - _INSIDE
 
 
 def temp_folder() -> Path:
-    """Choose a writable folder whose path is short enough for sockets: TMPDIR if it is one.
+    """Choose a writable folder with a path short enough for sockets: TMPDIR if that fits.
 
     Raises:
         ConfigError: If there is none.

@@ -1,4 +1,4 @@
-"""Waits for actors, several times a second interrupted by a check whether to stop."""
+"""Waits for actors, and checks several times a second whether to stop."""
 
 import math
 import time
@@ -80,7 +80,7 @@ def wait_until_ready(
 
 
 def raise_if_dead(reference: Any) -> None:
-    """Look at the result of an actor's `ready`, which has arrived.
+    """Raise if an actor that was started has died instead of becoming ready.
 
     Raises:
         Exception: The error of the actor's set-up, unwrapped.

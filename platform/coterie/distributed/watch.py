@@ -1,4 +1,4 @@
-"""Notices that a Ray cluster is gone, before Ray ends the driver for it without a word."""
+"""Notices that a Ray cluster is gone, before Ray ends the driver without a message."""
 
 import socket
 import time
@@ -62,7 +62,7 @@ class ClusterWatch:
             self._look_once()
 
     def _look_once(self) -> None:
-        """Look, unless that is under way: what looks may take long, and checks meanwhile."""
+        """Check the cluster in a thread, unless a check is running: it may take long."""
         if not self._looking:
             self._looking = True
             try:
@@ -73,7 +73,7 @@ class ClusterWatch:
 
 @contextmanager
 def as_run_error() -> Iterator[None]:
-    """Turn an error of Ray itself, such as a full object store, into one sentence."""
+    """Return an error of Ray itself, such as a full object store, as one sentence."""
     try:
         yield
     except (ObjectStoreFullError, OutOfDiskError) as error:
@@ -92,5 +92,5 @@ def as_run_error() -> Iterator[None]:
 
 
 def _session() -> Path:
-    """Return the folder of the Ray that this process is connected to."""
+    """Return the session folder of the Ray that this process is connected to."""
     return Path(ray._private.worker._global_node.get_session_dir_path())

@@ -31,7 +31,7 @@ class ClassificationScores:
 
 
 def classification_scores(predicted: Tensor, y: Tensor, classes: int) -> ClassificationScores:
-    """Accuracy and macro F1 of predicted against true classes, both int64 (n,)."""
+    """Return accuracy and macro F1 of predicted against true classes, both int64 (n,)."""
     f1 = multiclass_f1_score(predicted, y, num_classes=classes, average="macro")
     return ClassificationScores(acc=float((predicted == y).double().mean()), f1_macro=float(f1))
 
@@ -59,7 +59,7 @@ def check_features(x: Tensor, y: Tensor, classes: int, name: str) -> None:
 
 
 def f1_and_auroc(probabilities: Floats, labels: NDArray[np.int64]) -> dict[str, float]:
-    """F1 scores and areas under ROC curves of one pool of predictions.
+    """Return F1 scores and areas under ROC curves of one pool of predictions.
 
     "f1_macro" and "f1_weighted" of the most probable classes; "auroc_ovr_macro",
     "auroc_ovr_weighted", "auroc_ovo_macro" and "auroc_ovo_weighted" (Hand and Till, 2001) of the
@@ -103,7 +103,7 @@ def _areas(probabilities: Floats, labels: NDArray[np.int64]) -> dict[str, float]
 
 
 def _pair_area(probabilities: Floats, labels: NDArray[np.int64], a: int, b: int) -> float:
-    """Mean of two areas: class a against b by a's probability, and b against a by b's."""
+    """Return the mean of two areas: a against b by a's probability, and b against a by b's."""
     rows = (labels == a) | (labels == b)
     chosen, own = probabilities[rows], labels[rows]
     return (_area(own == a, chosen[:, a]) + _area(own == b, chosen[:, b])) / 2

@@ -1,4 +1,4 @@
-"""Test sets of the clients with their own class proportions, and the evaluator that uses them.
+"""Test sets with each client's class proportions, and the evaluator that uses them.
 
 CP-CFL's measure (Tun et al., section 4.1): "local testing sets that follow each client's data
 distribution by sampling from the testing portion of the dataset"; the test accuracy is the mean of
@@ -34,7 +34,7 @@ class LocalTestEvaluator:
     batch_size: int
 
     def scores(self, server: ServerState) -> dict[str, float]:
-        """Mean accuracy over clients, "acc"; F1 and AUROC over all clients' predictions together.
+        """Return mean accuracy over clients, "acc", and F1 and AUROC over all predictions together.
 
         See `f1_and_auroc` for the latter. A client without a test sample does not count.
         """

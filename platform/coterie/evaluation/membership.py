@@ -1,4 +1,4 @@
-"""Membership inference: how well a score tells training samples from others.
+"""Membership inference: how well a score separates training samples from others.
 
 A score is higher for samples that an attacker takes for members. Nothing is tuned on them: the area
 under the ROC curve takes every threshold. For single samples the true-positive rate at a
@@ -100,7 +100,7 @@ def membership(members: NDArray[np.float64], others: NDArray[np.float64], seed: 
 def _resampled(
     members: NDArray[np.float64], others: NDArray[np.float64], rng: np.random.Generator
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """AUC and true-positive rate of each resample."""
+    """Return AUC and true-positive rate of each bootstrap resample."""
     areas, rates = [], []
     m, n = len(members), len(others)
     allowed = int(FALSE_POSITIVES * n)
@@ -131,7 +131,7 @@ def loss_scores(probabilities: Tensor, labels: NDArray[np.int64]) -> NDArray[np.
 
 
 def centroid_scores(head: nn.Module | None, embedding: Tensor) -> NDArray[np.float64] | None:
-    """Return the negative distance to the nearest centroid; None for a head without any.
+    """Return the negative distance to the nearest centroid; None for a head without centroids.
 
     Args:
         head: Of a model, on the CPU.

@@ -1,4 +1,4 @@
-"""Scores a user's module by its own validation and test steps, on data that the server has."""
+"""Scores a user's module by its own validation and test steps, on the server's data."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -40,14 +40,14 @@ class ModuleScorer(Scorer):
         return "val"
 
     def quick(self, server: ServerState) -> dict[str, float]:
-        """Return what `validation_step` logs of the global module.
+        """Return what the global module logs in `validation_step`.
 
         Nothing without validation data, or where layers stay with their clients.
         """
         return self._score(server, "validate")
 
     def final(self, server: ServerState) -> Evaluation:
-        """Return what validation and test steps log of the global module."""
+        """Return what the global module logs in its validation and test steps."""
         found = {"val": self._score(server, "validate"), "test": self._score(server, "test")}
         return Evaluation(
             metrics={group: metrics for group, metrics in found.items() if metrics},

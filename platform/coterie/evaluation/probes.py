@@ -31,7 +31,7 @@ class Probes:
     def scores(
         self, features: tuple[Tensor, Tensor], targets: tuple[NDArray[np.int64], NDArray[np.int64]]
     ) -> dict[str, Mapping[str, float]]:
-        """Scores of the probes: "linear" and "knn", if the config asks for them.
+        """Return scores of the probes that the config asks for: "linear" and "knn".
 
         Args:
             features: Features to fit on (n, d) and to score on (m, d).
@@ -47,7 +47,7 @@ class Probes:
     def linear(
         self, features: tuple[Tensor, Tensor], targets: tuple[NDArray[np.int64], NDArray[np.int64]]
     ) -> dict[str, float]:
-        """Scores of the linear probe; arguments as in `scores`."""
+        """Return scores of the linear probe; arguments as in `scores`."""
         train_y, test_y = (torch.from_numpy(y) for y in targets)
         standardise = self.config.linear_probe_standardise
         train_x, test_x = standardised(*features) if standardise else features
@@ -66,7 +66,7 @@ class Probes:
     def knn(
         self, features: tuple[Tensor, Tensor], targets: tuple[NDArray[np.int64], NDArray[np.int64]]
     ) -> float:
-        """Accuracy of the nearest neighbours; arguments as in `scores`."""
+        """Return the accuracy of the nearest neighbours; arguments as in `scores`."""
         train_y, test_y = (torch.from_numpy(y) for y in targets)
         k, count = self.config.knn_k, len(train_y)
         if 2 * k > count:

@@ -52,7 +52,7 @@ class BareTrainer(Engine):
 
     @contextmanager
     def _device(self, module: LightningModule) -> Iterator[None]:
-        """Return the module on its device within it, and on the CPU after it, whatever happened."""
+        """Move the module to its device within the context, and back to the CPU after it."""
         if self.accelerator == "cpu":  # moving visits each tensor, which takes time there too
             yield
             return
@@ -110,7 +110,7 @@ class BareTrainer(Engine):
 
 
 def _clear_gradients(optimizer: Optimizer) -> None:
-    """Do what `optimizer.zero_grad()` does, without its profiler record, which costs more."""
+    """Clear gradients as `optimizer.zero_grad()` does, without the cost of its profiler record."""
     if type(optimizer).zero_grad is not Optimizer.zero_grad:
         optimizer.zero_grad()
         return

@@ -10,7 +10,7 @@ _ALL = 1 << 20
 
 
 def compile_encoders(module: LightningModule, mode: str) -> None:
-    """Have each encoder of a module compiled at its first call with each shape of batch.
+    """Have each encoder of a module compiled at its first call with each batch shape.
 
     A graph holds for one shape: one for all shapes would follow the shape that comes first, and
     with it the bits the order of the clients. PyTorch's limit on graphs, beyond which it computes

@@ -1,4 +1,4 @@
-"""Where a client's task failed, as a text that goes to the driver with the failure."""
+"""The traceback of a client's failed task, as a text for the driver."""
 
 import traceback
 

@@ -80,7 +80,7 @@ class Deadline:
 
 
 class _Call(NamedTuple):
-    """What a call's tasks share: its request, phase, slots and sums."""
+    """What the tasks of a call share: request, phase, slots and sums."""
 
     number: int
     request: PhaseRequest
@@ -91,7 +91,7 @@ class _Call(NamedTuple):
 
 @dataclass(kw_only=True)
 class Worker:
-    """One process's share of a phase.
+    """The part of a phase that one process runs.
 
     Attributes:
         pipeline: The aggregation, of which a part happens here.
@@ -188,7 +188,7 @@ class Worker:
         return range(len(self.parts)) if named is None else named.get(task.client, frozenset())
 
     def _peer_messages(self, task: ClientTask) -> dict[int, Tensors]:
-        """Return copies of the client's peer messages, for the client to write into."""
+        """Return copies of the client's peer messages, which the client may change."""
         return {
             sender: self._read(task, task.peer_messages[sender])
             for sender in sorted(task.peer_messages)

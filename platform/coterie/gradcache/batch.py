@@ -1,4 +1,4 @@
-"""A training step whose config may say that gradients are cached, micro-batch by micro-batch."""
+"""Training steps that can cache gradients, micro-batch by micro-batch."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ Step = Callable[[ModuleT, Views, int], Terms]
 
 @dataclass(frozen=True)
 class _MicroBatches:
-    """Rows that pass networks in micro-batches."""
+    """Rows that pass through networks in micro-batches."""
 
     rows: Rows
     size: int

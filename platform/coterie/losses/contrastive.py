@@ -19,7 +19,7 @@ def contrastive_loss(
     temperature: float,
     include_positive: bool = False,
 ) -> Float[Tensor, ""]:
-    """L(u, v; τ) of FedMCC, eq. (1) at the instance level.
+    """Return L(u, v; τ) of FedMCC, eq. (1) at the instance level.
 
         L = (1/n) Σ_i −log( exp(s(u_i, v_i)/τ) / ξ_i ),
         ξ_i = Σ_{j≠i} [ exp(s(u_i, u_j)/τ) + exp(s(u_i, v_j)/τ) ],
@@ -49,7 +49,7 @@ def contrastive_loss(
 def nt_xent(
     u: Float[Tensor, "n d"], v: Float[Tensor, "n d"], temperature: float
 ) -> Float[Tensor, ""]:
-    """Symmetric loss with the positive, ½ [L(u, v; τ) + L(v, u; τ)]: SimCLR's and CC's code.
+    """Return ½ [L(u, v; τ) + L(v, u; τ)] with the positive pair in the sum: SimCLR's and CC's code.
 
     Equal to the cross-entropy over the 2n views without each view's similarity to itself.
 
@@ -72,7 +72,7 @@ def nt_xent_against(
     others: Float[Tensor, "m d"],
     temperature: float,
 ) -> Float[Tensor, ""]:
-    """`nt_xent` with more negatives for all 2n anchors: FedCA's dictionary of other clients.
+    """Return `nt_xent` with more negatives for all 2n anchors: FedCA's dictionary of other clients.
 
         ℓ_i = −log( exp(s(z_i, z_j)/τ) / (Σ_{k≠i} exp(s(z_i, z_k)/τ) + Σ_d exp(s(z_i, w_d)/τ)) )
 
@@ -103,7 +103,7 @@ def cluster_contrastive_loss(
     temperature: float,
     include_positive: bool = False,
 ) -> Float[Tensor, ""]:
-    """L over the columns of two soft-assignment matrices, FedMCC's cluster level, eq. (13).
+    """Return L over the columns of two soft-assignment matrices, FedMCC's cluster level, eq. (13).
 
     A cluster is represented by its probabilities over the batch, so n in L is k here.
 

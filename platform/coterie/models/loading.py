@@ -49,7 +49,7 @@ _SPARE = 1 << 30
 
 
 def load_model(path: str | Path, trust: Collection[str] = ()) -> Clusterer:
-    """Return the model of a finished run, in eval mode on the CPU; it needs no data set and no Ray.
+    """Return the model of a finished run, in eval mode on the CPU, without data set or Ray.
 
     It takes a batch of samples, uint8 images (n, channels, height, width) or float vectors
     (n, features), and returns a `Prediction`: embedding and cluster probabilities. The run's
@@ -89,7 +89,7 @@ def _read_sections(folder: Path, trust: Collection[str]) -> dict[str, Component]
 
 
 def check_sizes(folder: Path, description: Mapping[str, Any]) -> None:
-    """Refuse a description of much larger samples or server states than its weights can have."""
+    """Refuse a description of samples or server states that are larger than its weights allow."""
     path = folder / DESCRIPTION
     most = _SPARE + 64 * ((folder / WEIGHTS).stat().st_size if (folder / WEIGHTS).is_file() else 0)
     try:
@@ -113,7 +113,7 @@ def check_sizes(folder: Path, description: Mapping[str, Any]) -> None:
 
 @contextmanager
 def _as_data_error(folder: Path) -> Iterator[None]:
-    """Tell that a model's files do not belong together."""
+    """Raise a DataError if a model's files do not fit each other."""
     try:
         yield
     except _MISFITS as error:
@@ -154,7 +154,7 @@ def _build(
 
 
 def self_contained(encoder: Component, folder: Path) -> Component:
-    """Return the encoder's config with no other files than those of a saved model's folder."""
+    """Return the encoder's config, limited to files in a saved model's folder."""
     return encoder.among(folder) if isinstance(encoder, EncoderConfig) else encoder
 
 
@@ -206,7 +206,7 @@ def _check_weights(path: Path, weights: Mapping[str, Tensor], model: nn.Module) 
 
 
 def zeros(layouts: Mapping[str, str]) -> dict[str, Tensor]:
-    """Tensors of zeros in the layouts that `layouts_of` gave."""
+    """Return zero tensors in the layouts that `layouts_of` gave."""
     tensors = {}
     for name, layout in layouts.items():
         dtype, sizes = _layout(layout)
@@ -215,7 +215,7 @@ def zeros(layouts: Mapping[str, str]) -> dict[str, Tensor]:
 
 
 def _layout(text: str) -> tuple[torch.dtype, list[int]]:
-    """Return the dtype and the shape in a text such as `float32 32x1x4x4`."""
+    """Parse a dtype and a shape from a text such as `float32 32x1x4x4`."""
     name, _, shape = text.partition(" ")
     dtype, sizes = getattr(torch, name), [int(size) for size in shape.split("x") if size]
     if not isinstance(dtype, torch.dtype) or any(size < 0 for size in sizes):

@@ -1,4 +1,4 @@
-"""A saved model as an ONNX file, checked with ONNX Runtime against the model itself."""
+"""Writes a saved model as an ONNX file, and checks it with ONNX Runtime against the model."""
 
 import logging
 import warnings
@@ -31,7 +31,7 @@ def check_onnx_installed() -> None:
 
 
 def write_onnx(path: Path, model: Clusterer, samples: Tensor) -> float:
-    """Write a model for batches of any size, with the input "samples" and named outputs.
+    """Write a model for any batch size, with the input "samples" and named outputs.
 
     Args:
         path: The file, which is written when the check has passed.

@@ -57,7 +57,7 @@ class PredictionHead(_TwoLayers):
 
 
 class ClusterHeads(nn.Module):
-    """Several parallel cluster heads, of which one is selected later."""
+    """Several parallel cluster heads, one of which is selected later."""
 
     def __init__(self, inputs: int, hidden: int, clusters: int, count: int) -> None:
         super().__init__()

@@ -28,7 +28,7 @@ Option = bool | int | float | str | tuple[int, ...] | None
 
 
 class Built(NamedTuple):
-    """A network that its library has built.
+    """A network that a library has built.
 
     Attributes:
         network: Maps (n, 3, height, width) to (n, features); its classifier is gone.
@@ -44,7 +44,7 @@ class Built(NamedTuple):
 
 
 class NamedModel(ScalableConfig):
-    """A network of a library's, chosen by its name, without its classifier.
+    """A library's network, chosen by its name, without its classifier.
 
     Images are standardised by the network's own mean and deviation. Grey ones are repeated over
     its three channels, so that weights for colour fit. Given weights travel with the config, so
@@ -93,7 +93,7 @@ class NamedModel(ScalableConfig):
 
     @classmethod
     def _with_own_weights(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """Return the values with the library's own weights where they are asked for."""
+        """Return the values with the library's own weights if they ask for them."""
         fetch = values.get("download") is True
         if are_untouched() or not (fetch or values.get("pretrained") is True):
             return values
@@ -165,7 +165,7 @@ class NamedModel(ScalableConfig):
         return frozen(encoder) if self.freeze else encoder
 
     def architecture(self) -> EncoderConfig:
-        """Return the same network, whose weights are whoever builds it to give."""
+        """Return the same network without weights, which the caller loads."""
         loose = {"pretrained": False, "download": False, "freeze": False}
         none = dict.fromkeys(("weights", "digest", "source"))
         return type(self)(**{**self.model_dump(), **loose, **none})
@@ -178,7 +178,7 @@ class NamedModel(ScalableConfig):
         return parse_weights(self._content, str(self.weights))
 
     def _features(self, network: nn.Module, height: int, width: int) -> int:
-        """Return the width of the output; on the meta device only shapes are computed."""
+        """Return the width of the output, computed from shapes on the meta device."""
         probe = copy.deepcopy(network).to("meta").eval()
         try:
             found = probe(torch.zeros(2, 3, height, width, device="meta"))
@@ -205,7 +205,7 @@ class NamedModel(ScalableConfig):
 
 
 class Prepared(nn.Module):
-    """Brings images in [0, 1] into the form that a network was made for.
+    """Brings images in [0, 1] to the form that a network was made for.
 
     Args:
         size: Pixels a side to resize to, if any.
@@ -232,7 +232,7 @@ class Prepared(nn.Module):
         return encoded
 
     def prepared(self, images: Tensor) -> Tensor:
-        """Return what the network is given for these images."""
+        """Return these images in the form that the network takes."""
         if self._size is not None and images.shape[2:] != (self._size, self._size):
             wanted = (self._size, self._size)
             wide = widened(images)  # CPUs cannot resize bfloat16
@@ -243,7 +243,7 @@ class Prepared(nn.Module):
 
 
 def make_stem_small(model: str, network: nn.Module) -> None:
-    """Let the first convolution be 3×3 with stride 1, and leave out the max-pool that follows it.
+    """Give the first convolution 3×3 and stride 1, and leave out the max-pool after it.
 
     Raises:
         ConfigError: If the network begins differently: a transformer cuts the image into patches.
@@ -275,7 +275,7 @@ def _replace(network: nn.Module, name: str, part: nn.Module) -> None:
 
 
 def replace_head(network: nn.Module) -> str | None:
-    """Replace the last linear layer, the classifier, by nothing; None if there is none.
+    """Replace the last linear layer, the classifier, by nothing, and return it; None if absent.
 
     Returns:
         Its name in the network.
@@ -290,7 +290,7 @@ def replace_head(network: nn.Module) -> str | None:
 
 
 def no_such_model(library: str, model: str, known: list[str]) -> ConfigError:
-    """Return the refusal of a name that the library does not have."""
+    """Return the error for a name that the library does not have."""
     close = get_close_matches(model, known, n=3)
     hint = f"the nearest are {', '.join(close)}." if close else "look it up in its documentation."
     return ConfigError(f"encoder.model={model}: {library} has no model of this name; {hint}")

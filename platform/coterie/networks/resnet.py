@@ -52,7 +52,7 @@ class ResNet(ScalableConfig):
 
 
 def _first_convolution(channels: int, kernel: int, stride: int) -> nn.Conv2d:
-    """First convolution, initialised as torchvision initialises the one it replaces."""
+    """Return a first convolution, initialised as torchvision initialises the one it replaces."""
     conv = nn.Conv2d(channels, 64, kernel, stride, kernel // 2, bias=False)
     nn.init.kaiming_normal_(conv.weight, mode="fan_out", nonlinearity="relu")
     return conv

@@ -52,7 +52,7 @@ class Timm(NamedModel):
 
 
 def _config(model: str) -> Any:
-    """Return what timm knows of a model's weights and inputs."""
+    """Return what timm knows about a model's weights and inputs."""
     found = timm.models.get_pretrained_cfg(model)
     if found is None:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""Weights of networks from files: safetensors, or PyTorch's without code in them."""
+"""Reads weights of networks from files: safetensors, or PyTorch's without code in them."""
 
 import argparse
 import io
@@ -85,7 +85,7 @@ def _is_zip(content: bytes) -> bool:
 def load_weights(
     network: nn.Module, weights: Mapping[str, Tensor], path: str, dropped: Sequence[str] = ()
 ) -> None:
-    """Give a network its weights, all of them.
+    """Load all of a network's weights.
 
     A checkpoint of Lightning has those of a whole module: if the network is one part of it, such as
     `model.`, the part is taken.
@@ -119,7 +119,7 @@ def load_weights(
 
 
 def _part(weights: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    """Return the weights of the network's place in a larger one, by its own names."""
+    """Return the weights of a network that is part of a larger one, by its own names."""
     needed = [name for name in wanted if not name.endswith("num_batches_tracked")]
     if not needed or needed[0] in weights:
         return weights

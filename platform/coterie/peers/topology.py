@@ -59,7 +59,7 @@ def listed_graph(clients: int, pairs: Iterable[tuple[int, int]]) -> Edges:
 
 
 def neighbourhoods(edges: Iterable[tuple[int, int]]) -> dict[int, frozenset[int]]:
-    """Device to its neighbours, for the devices that have any."""
+    """Return each device's neighbours, for the devices that have any."""
     found: dict[int, set[int]] = {}
     for i, j in edges:
         found.setdefault(i, set()).add(j)
@@ -68,5 +68,5 @@ def neighbourhoods(edges: Iterable[tuple[int, int]]) -> dict[int, frozenset[int]
 
 
 def neighbours(edges: Iterable[tuple[int, int]], client: int) -> tuple[int, ...]:
-    """Neighbours of a device, ascending."""
+    """Return the neighbours of a device, ascending."""
     return tuple(sorted(neighbourhoods(edges).get(client, ())))

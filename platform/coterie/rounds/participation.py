@@ -58,7 +58,7 @@ class Participation:
             )
 
     def check(self, phase: Phase) -> None:
-        """Check that a phase which names its clients can ever run.
+        """Check that a phase with named clients can run at some time.
 
         Raises:
             ConfigError: If all clients that the phase names are absent in every round.
@@ -189,7 +189,7 @@ def stragglers(cohort: Collection[int], rate: float, seed: int, phase: Phase) ->
 
 
 def _count(cohort: float | int, clients: int) -> int:
-    """How many of so many clients a cohort asks for."""
+    """Return how many of a number of clients a cohort asks for."""
     return _share(cohort, clients) if isinstance(cohort, float) else cohort
 
 

@@ -10,7 +10,7 @@ from coterie.run.data import task_of
 
 
 def as_lightning(config: RunConfig) -> tuple[LightningModule, LightningDataModule]:
-    """Return the module that clients would train and the data module, for a Trainer of your own.
+    """Return the module that clients would train, and the data module, for a plain Trainer.
 
     The data is not split, and nothing is federated: of the config count method, data, encoder,
     augmentation and precision.

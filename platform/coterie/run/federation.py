@@ -1,4 +1,4 @@
-"""The Python API: a config in, a result out."""
+"""The Python API: takes a config, returns a result."""
 
 import os
 import time
@@ -326,16 +326,16 @@ def _failure(error: BaseException) -> BaseException:
 
 
 def _refused(session: Session, error: BaseException) -> bool:
-    """Whether the run was refused before any client's task; it then leaves no files."""
+    """Return whether the run was refused before any client's task, so that it leaves no files."""
     return isinstance(error, ConfigError | DataError) and not session.has_run
 
 
 def _as_submitted(config: RunConfig) -> RunConfig:
-    """Return the config of a job, which resumes the run in its directory if one is there."""
+    """Return the config of a submitted job, which resumes the run that is in its directory."""
     again = under_submitted_job() and config.run_dir and RunDirectory.exists(config.run_dir)
     return config.model_copy(update={"resume": True}) if again else config
 
 
 def under_submitted_job() -> bool:
-    """Whether `ray job submit` started this process; its working folder is then temporary."""
+    """Return whether `ray job submit` started this process, whose working folder is temporary."""
     return _JOB_VARIABLE in os.environ

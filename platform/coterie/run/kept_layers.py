@@ -13,7 +13,7 @@ from coterie.errors import listed
 
 
 def not_scored(method: Method, server: ServerState) -> str | None:
-    """Say which layers of the server's model no client has trained; None if there are none."""
+    """Return which layers of the server's model no client has trained; None if all are trained."""
     if isinstance(method, FederatesModule):
         if not method.personal:
             return None
@@ -30,7 +30,7 @@ def not_scored(method: Method, server: ServerState) -> str | None:
 
 
 def _kept_in_model(method: Method, server: ServerState) -> list[str]:
-    """Return the entries under `Role.KEEP` that the evaluated model has with initial values."""
+    """Return the entries under `Role.KEEP` with initial values in the evaluated model."""
     roles, build = getattr(method, "roles", None), getattr(method, "build", None)
     if not isinstance(roles, StateRoles) or build is None:
         return []

@@ -1,4 +1,4 @@
-"""Refuses sizes that exceed this machine's memory, before anything takes it."""
+"""Refuses sizes beyond this machine's memory, before memory is taken."""
 
 import math
 import os
@@ -43,7 +43,7 @@ def free_memory() -> float:
 
 @contextmanager
 def within_memory(what: str, remedy: str, *, counted: bool = True) -> Iterator[None]:
-    """Refuse what is built meanwhile if it takes more memory than is free.
+    """Refuse what is built within the context if it takes more memory than is free.
 
     Args:
         what: What is built.
@@ -68,7 +68,7 @@ def within_memory(what: str, remedy: str, *, counted: bool = True) -> Iterator[N
 
 
 def check_round(phase: Phase, server: ServerState, config: ClusterConfig, clients: int) -> None:
-    """Refuse a model of which a round exceeds the memory of this machine.
+    """Refuse a model whose round exceeds this machine's memory.
 
     Nothing is known of other machines.
 
@@ -92,7 +92,7 @@ def check_round(phase: Phase, server: ServerState, config: ClusterConfig, client
 
 
 def round_bytes(phase: Phase, server: ServerState, actors: int, store: float) -> float:
-    """Return what a round takes of the memory with every method; training takes more.
+    """Return the least memory that a round takes with any method; training takes more.
 
     That is the model, its exact sum and its mean in the driver, a client's model, the sum and a
     contribution in each actor, and what they send each other.
@@ -114,7 +114,7 @@ def round_bytes(phase: Phase, server: ServerState, actors: int, store: float) ->
 
 
 class _Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Refuses new tensors once they have more bytes, one after the other, than are free."""
+    """Refuses new tensors once they take more bytes together than are free."""
 
     def __init__(self, free: float) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""The modules that a run of a user's own module leaves: the global one, and each client's."""
+"""The modules of a completed run of a user's own module: the global one, and each client's."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,7 +47,7 @@ class OwnModules:
 
 
 class _Here:
-    """Holds what clients keep in this process; the part of a backend that a checkpoint needs."""
+    """A store for clients' kept values in this process, as a checkpoint needs it of a backend."""
 
     def store(self, packed: Packed) -> Packed:
         return packed

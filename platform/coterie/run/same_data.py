@@ -1,4 +1,4 @@
-"""Decides whether a resumed run has the data it began with, by a fingerprint in checkpoints."""
+"""Checks that a resumed run has the data it began with, by a fingerprint in checkpoints."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -96,7 +96,7 @@ def check_same_data(
 
 
 def follow_clients(state: RunState, then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Give what a state holds of a client to the one that has its name now; drop the others."""
+    """Give each client's values in a state to the client of the same name; drop the others."""
     if then["clients"] == now["clients"]:
         return
     places = {name: client for client, name in enumerate(now["clients"])}
@@ -130,7 +130,7 @@ def _changes(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 
 def _is_by_client(value: Any, clients: int) -> bool:
-    """Whether there is a list with an entry for each client in a value."""
+    """Return whether a value contains a list with an entry for each client."""
     if isinstance(value, Mapping):
         return any(_is_by_client(inner, clients) for inner in value.values())
     return isinstance(value, list) and len(value) == clients

@@ -1,4 +1,4 @@
-"""The figure of a comparison: the mean over seeds as a line per variant, with a band."""
+"""The figure of a comparison: per variant a line for the mean over seeds, with a band."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -66,7 +66,7 @@ def comparison_figure(
 
 @drawn
 def panels_figure(pictures: Mapping[str, Path], path: Path, about: str = "") -> Path:
-    """Put figures of several runs side by side, at most 30: three in a row, two if they are wide.
+    """Put figures of at most 30 runs side by side: three in a row, or two if they are wide.
 
     Args:
         pictures: Label to PNG.

@@ -24,7 +24,7 @@ _LARGEST = 4
 
 
 def axes_of(records: Iterable[RunRecord]) -> list[str]:
-    """Return these runs' axes: rounds, and what was used of bytes, steps and seconds.
+    """Return these runs' axes: rounds, and the bytes, steps and seconds that were spent.
 
     An axis is the first part of a column's name, if one of these words is in it:
     `modelled_seconds/up` and `modelled_seconds/peer` add up to `modelled_seconds`. Wall-clock
@@ -77,7 +77,7 @@ def points(record: RunRecord, metric: str, axis: str) -> Points:
 
 
 def from_rounds(record: RunRecord, name: str) -> float | None:
-    """Return a number that a study takes from a run's rounds, not from its final scores.
+    """Return a number that a study takes from a run's rounds instead of its final scores.
 
     Args:
         record: The run.
@@ -100,7 +100,7 @@ def from_rounds(record: RunRecord, name: str) -> float | None:
 
 
 def until(record: RunRecord, name: str) -> float | None:
-    """How far along an axis a run came until a metric reached a value.
+    """Return where on an axis a run's metric first reached a value.
 
     Args:
         record: The run.

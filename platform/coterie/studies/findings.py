@@ -1,4 +1,4 @@
-"""What runs have shown beyond the papers' tables: a sentence with its numbers and command."""
+"""Results beyond the papers' tables: a sentence with its numbers and command for each."""
 
 import csv
 from collections import defaultdict

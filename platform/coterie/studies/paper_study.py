@@ -28,7 +28,7 @@ def _named(given: Any) -> Any:
 
 
 def _of_each(scale: Any, each: Mapping[str, Any]) -> Any:
-    """Return a scale whose overrides of a mean's row are those of each of its rows."""
+    """Return a scale in which the overrides of a mean's row apply to each of its rows."""
     if not isinstance(scale, dict) or not isinstance(given := scale.get("rows"), dict):
         return scale
     found = {row: text for row, text in given.items() if row not in each}
@@ -127,7 +127,7 @@ class PaperStudy(Component):
     @model_validator(mode="before")
     @classmethod
     def _with_rows_of_means(cls, values: Any) -> Any:
-        """Put the rows of `each` behind the row that is their mean."""
+        """Put the rows of `each` after the row that is their mean."""
         parts = [values.get(key) for key in ("each", "rows", "scales")]
         if not all(isinstance(part, dict) and part for part in parts):
             return values
@@ -141,7 +141,7 @@ class PaperStudy(Component):
 
     @model_validator(mode="after")
     def _all_named(self) -> Self:
-        """Refuse names that do not exist, and rows of other lengths."""
+        """Refuse unknown names, and rows of different lengths."""
         if missing := [name for name in SCALES if name not in self.scales]:
             raise ValueError(f"the scale {missing[0]} is missing")
         for scale in self.scales.values():
@@ -165,7 +165,7 @@ class PaperStudy(Component):
 
     @property
     def means(self) -> dict[str, list[str]]:
-        """Rows that are a mean, with the rows that it is over."""
+        """The rows that are means, each with the rows that it averages."""
         return {row: [f"{row}, {end}" for end in ends] for row, ends in self.each.items()}
 
     @property
@@ -179,7 +179,7 @@ class PaperStudy(Component):
                 raise ValueError(f"there is no {kind} {name}; it {one_of(name, known)}")
 
     def number(self, metric: str, row: str, column: str) -> float | None:
-        """Return the number that the paper prints in a cell, None without any."""
+        """Return the number that the paper prints in a cell; None if there is none."""
         numbers = self.printed.get(metric, {}).get(row)
         return None if numbers is None else numbers[list(self.columns).index(column)]
 
@@ -193,7 +193,7 @@ class Cell:
 
     @property
     def label(self) -> str:
-        """What its runs are called."""
+        """The label of the cell's runs."""
         return f"{self.row}, {self.column}"
 
 
@@ -222,7 +222,7 @@ def read_study(name: str) -> PaperStudy:
 def prepared_variants(
     study: PaperStudy, scale: ScaleName, more: Iterable[str] = ()
 ) -> dict[str, Variant]:
-    """Return the runs that come before a study's own, by label."""
+    """Return the runs that must precede a study's own, by label."""
     found = {}
     for name, text in study.scales[scale].prepare.items():
         texts = (
@@ -258,7 +258,7 @@ def cell_variants(
 
 
 def _variant(label: str, texts: Iterable[str], more: Iterable[str]) -> Variant:
-    """Return a variant of overrides of which one is `experiment=`."""
+    """Return a variant from overrides, one of which is `experiment=`."""
     words = [word for text in texts for word in text.split()]
     names = [word.partition("=")[2] for word in words if word.startswith("experiment=")]
     if not names:

@@ -66,7 +66,7 @@ def write_report(
 
 
 def _apart(table: ComparisonTable, out: Path, about: str) -> list[Path]:
-    """Write how far variants are apart over seeds, and methods over data sets."""
+    """Write the differences between variants over seeds, and the ranks over data sets."""
     found, files = paired_differences(table), list[Path]()
     if found:
         files.append(out / "differences.csv")
@@ -119,7 +119,7 @@ def _draw(
 
 
 def _apart_if_unlike(panels: Mapping[str, dict[str, Line]]) -> dict[str, dict[str, Line]]:
-    """Return the panels, with one for each line of a loss that would flatten another variant's."""
+    """Return the panels, with a panel of its own for a loss that would flatten the others."""
     found: dict[str, dict[str, Line]] = {}
     for metric, lines in panels.items():
         values = [mean[1] for (mean, _) in lines.values()]

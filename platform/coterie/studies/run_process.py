@@ -1,4 +1,4 @@
-"""The process of a run of a study: started, followed by what it prints, stopped."""
+"""The process of a study's run: started, followed by its output, stopped."""
 
 import os
 import signal
@@ -49,7 +49,7 @@ class RunProcess:
 
     @property
     def seconds(self) -> float:
-        """Seconds since the process started."""
+        """The seconds since the process started."""
         return time.monotonic() - self._began
 
     @property
@@ -65,7 +65,7 @@ class RunProcess:
         return code
 
     def reason(self, code: int) -> str:
-        """Why it ended with this code: the signal, or the last line that it has printed."""
+        """Return why the process ended with this code: the signal, or its last printed line."""
         if code < 0:
             found = f"ended by {signal.Signals(-code).name}"
         else:
@@ -78,7 +78,7 @@ class RunProcess:
             self._process.send_signal(signal.SIGINT)
 
     def release(self) -> None:
-        """Let a run go, as if this process had ended: it stops after a checkpoint."""
+        """Let a run go, as if this process had ended; it stops after a checkpoint."""
         if self._process.stdin is not None:
             self._process.stdin.close()
 

@@ -1,4 +1,4 @@
-"""The plan of a search for hyperparameters from its command line: the trials and their configs."""
+"""The plan of a search for hyperparameters from its command line: its trials' configs."""
 
 import math
 from collections.abc import Collection, Mapping, Sequence
@@ -33,7 +33,7 @@ _IMPLIED = {
 
 
 class Range(Component):
-    """Numbers to draw from, evenly or on a logarithmic scale; integers between integers."""
+    """A range to draw numbers from, uniformly or by logarithm; integers between integers."""
 
     low: int | float
     high: int | float
@@ -48,7 +48,7 @@ class Range(Component):
         return self
 
     def draw(self, rng: np.random.Generator) -> int | float:
-        """Draw a number of three significant digits."""
+        """Draw a number with three significant digits."""
         whole = isinstance(self.low, int) and isinstance(self.high, int)
         beyond = 0.5 if whole else 0.0  # so that both ends are as likely as other integers
         low, high = self.low - beyond, self.high + beyond
@@ -63,7 +63,7 @@ Values = tuple[Any, ...] | Range
 
 
 class TuneConfig(Component):
-    """What to search, and by what to choose."""
+    """What to search, and by which objective to choose."""
 
     experiment: str
     """The experiment; other keys apply to every trial."""
@@ -152,7 +152,7 @@ def _space(given: Mapping[str, Any]) -> dict[str, Values]:
 
 
 def points(space: Mapping[str, Values], trials: int, seed: int) -> list[Point]:
-    """Draw different points of a space, the first ones the same however many are drawn.
+    """Draw distinct points of a space; drawing more keeps the first ones.
 
     Args:
         space: Key to values or range.
@@ -175,7 +175,7 @@ def points(space: Mapping[str, Values], trials: int, seed: int) -> list[Point]:
 
 
 def short_names(keys: Collection[str]) -> dict[str, str]:
-    """Each key's last part; the whole keys if two would be alike."""
+    """Return each key's last part, or the whole keys if two would be equal."""
     short = {key: key.rpartition(".")[2] for key in keys}
     return short if len(set(short.values())) == len(short) else {key: key for key in keys}
 

@@ -47,7 +47,7 @@ def build_loggers(
 
 
 def _offers(directory: Path, run_name: str) -> dict[str, str]:
-    """Return what another library's logger is told unless the config says otherwise."""
+    """Return another library's logger's arguments, unless the config gives them."""
     return {"save_dir": str(directory), "run_name": run_name, "experiment_name": "coterie"}
 
 
@@ -105,7 +105,7 @@ class Tracker:
             self._guarded(logger, partial(_start, logger, config))
 
     def log(self, row: MetricsRow) -> None:
-        """Track a row; the row of a client beyond `client_rows` only counts the phase.
+        """Track a row; the rows of a client after `client_rows` only count the phase.
 
         Raises:
             ContractError: If a metric has the name of a reserved key.
@@ -136,7 +136,7 @@ class Tracker:
         }
 
     def log_text(self, row: MetricsRow) -> None:
-        """Write a failure or messages to `metrics.jsonl` alone; loggers take only numbers."""
+        """Write a failure or messages to `metrics.jsonl` alone, since loggers take only numbers."""
         self._metrics.append(row)
 
     def log_table(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -189,7 +189,7 @@ class Tracker:
         self._metrics.close()
 
     def _offer(self, method: str, *args: Any, **kwargs: Any) -> None:
-        """Call a method of the loggers that have it; one that raises goes without, and stays."""
+        """Call a method of the loggers that have it; a logger that raises is skipped this time."""
         for logger in self.loggers:
             if not hasattr(logger, method):
                 continue
@@ -204,7 +204,7 @@ class Tracker:
                     )
 
     def _guarded(self, logger: Logger, action: Callable[[], None]) -> None:
-        """Call an action of a logger; leave the logger out if it raises."""
+        """Call an action of a logger, and drop the logger if it raises."""
         try:
             action()
         except Exception as error:  # noqa: BLE001 - trackers raise whatever their libraries do

@@ -97,7 +97,7 @@ def finite(value: float) -> float | None:
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value is a finite number that a float can hold."""
+    """Return whether a value is a finite number that a float can hold."""
     return isinstance(value, int | float) and abs(value) <= sys.float_info.max
 
 
@@ -131,7 +131,7 @@ class MetricsLog:
 
     @property
     def offset(self) -> int:
-        """Bytes so far, including rows in memory; checkpoints store it for `truncate_to`."""
+        """The bytes so far, including rows in memory; checkpoints store it for `truncate_to`."""
         return os.fstat(self.file.fileno()).st_size + len(self._waiting)
 
     def rows(self, *scopes: str) -> list[dict[str, Any]]:
@@ -159,7 +159,7 @@ class MetricsLog:
                 )
 
     def truncate_to(self, offset: int) -> None:
-        """Remove rows written after a checkpoint; a resumed run writes them again.
+        """Remove rows written after a checkpoint, which a resumed run writes again.
 
         A file that is shorter, for example after a power cut, is kept with a warning, so that the
         run goes on. An incomplete line at its end is removed.
@@ -212,7 +212,7 @@ def read_rows(path: Path, *scopes: str) -> list[dict[str, Any]]:
 
 
 def _lines(path: Path) -> Iterator[bytes]:
-    """Return the lines of a file; only a line feed ends one."""
+    """Return the lines of a file, which end in line feeds only."""
     with open_regular(path) as file:
         while line := file.readline(_LONGEST + 1):
             if len(line) > _LONGEST:
@@ -224,7 +224,7 @@ def _lines(path: Path) -> Iterator[bytes]:
 
 
 def parse_row(line: str) -> dict[str, Any] | None:
-    """Parse a line; None if a crash cut it short, or it is no row."""
+    """Parse a line; None if a crash cut it short, or it is not a row."""
     try:
         row = json.loads(line)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""`noise.jsonl`: what the key of a private run's noise is made with, and the sums it has released.
+"""`noise.jsonl`: what a private run's noise key is made of, and the sums that were released.
 
 Who has the key can take the noise off again. It is made of a random number, which is in the file,
 and of the user's secret, which is not: the key of a run folder from somebody else would not protect
@@ -37,7 +37,7 @@ class NoiseFile:
     path: Path
 
     def open(self, *, begun: bool, released: int = 0) -> tuple[bytes, list[Spent]]:
-        """Return the key and the released sums; a new file for a new key if there is none.
+        """Return the key and the released sums, from a new file with a new key if there is none.
 
         Args:
             begun: Whether the run has begun, so that the file must be there.
@@ -81,7 +81,7 @@ class NoiseFile:
         return key, spent
 
     def append(self, spent: Spent) -> None:
-        """Write a sum down, and wait until it is on disk, before it is released."""
+        """Write a sum to disk, and wait until it is there, before the sum is released."""
         line = json.dumps(asdict(spent)) + "\n"
         descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW)
         try:
@@ -92,7 +92,7 @@ class NoiseFile:
 
 
 def _key(secret: bytes, salt: str) -> bytes:
-    """Return the key of a run's noise.
+    """Return a run's noise key.
 
     Raises:
         ValueError: If the salt is none.
@@ -103,7 +103,7 @@ def _key(secret: bytes, salt: str) -> bytes:
 
 
 def _check(key: bytes) -> str:
-    """Return what tells whether a key is the right one, without telling the key."""
+    """Return a value that identifies a key without revealing it."""
     return hmac.digest(key, b"check", "sha256").hex()
 
 
@@ -136,7 +136,7 @@ def _own_secret() -> bytes:
 
 @contextmanager
 def _private_file(path: Path) -> Iterator[IO[bytes]]:
-    """Write a new file for its owner alone; it appears whole.
+    """Write a new file for its owner only, which appears complete.
 
     Raises:
         FileExistsError: If it is there.

@@ -74,7 +74,7 @@ class RunDirectory:
 
     @classmethod
     def exists(cls, run_dir: str) -> bool:
-        """Whether this folder is that of an earlier run."""
+        """Return whether this folder is that of an earlier run."""
         return cls(local_path("run_dir", run_dir).absolute()).is_run
 
     @classmethod
@@ -105,7 +105,7 @@ class RunDirectory:
 
     @property
     def is_run(self) -> bool:
-        """Whether a run has begun here; a folder `model/` has a config too, but is none."""
+        """Whether a run has begun here; a folder `model/` also has a config, but is none."""
         return self.config.is_file() and not (self.path / "model.json").is_file()
 
     def sweep(self) -> None:

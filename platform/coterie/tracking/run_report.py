@@ -188,13 +188,13 @@ def _figures(folder: Path) -> list[dict[str, Any]]:
 
 
 def _aspect(png: bytes) -> float:
-    """Width by height, which a PNG's header has at bytes 16 and 20."""
+    """Return a PNG's width divided by its height, from bytes 16 to 23 of its header."""
     width, height = struct.unpack(">II", png[16:24])
     return float(width / height)
 
 
 def _byte_table(rows: Sequence[Row], summary: Row) -> Table | None:
-    """Bytes by direction and slot."""
+    """Return a table of bytes by direction and slot."""
     sums: Counter[str] = Counter()
     for row in rows:
         for name, value in row.items():
@@ -228,7 +228,7 @@ def _skipped_table(path: Path) -> Table | None:
 
 
 def _client_table(path: Path) -> Table | None:
-    """Return the clients.
+    """Return a table of the clients.
 
     Of many those with the most failures, then those with the largest loss.
     """
@@ -251,7 +251,7 @@ def _client_table(path: Path) -> Table | None:
 
 
 def _opened(path: Path) -> io.StringIO:
-    """Return a table in CSV, of a size that a run writes."""
+    """Return the rows of a CSV file, unless it is larger than a run writes."""
     return io.StringIO(read_bytes(path).decode("utf-8"), newline="")
 
 
@@ -266,7 +266,7 @@ def _client_cell(column: str, value: str) -> str:
 
 
 def _software(directory: RunDirectory, summary: Row) -> str:
-    """Coterie's version and commit, those of the packages, and the device, in a line."""
+    """Return one line with Coterie's version and commit, the packages' versions, and the device."""
     import yaml
 
     if not directory.config.is_file():
@@ -281,7 +281,7 @@ def _software(directory: RunDirectory, summary: Row) -> str:
 
 
 def _number(value: float | None) -> str:
-    """Return a number with four significant digits at least before the point, or a dash."""
+    """Return a number with at least four significant digits before the point, or a dash."""
     if value is None or not math.isfinite(value):
         return "–"
     return f"{value:.3f}" if 0.001 <= abs(value) < 10_000 or value == 0 else f"{value:.3g}"

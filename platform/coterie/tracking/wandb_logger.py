@@ -1,4 +1,4 @@
-"""Weights & Biases, imported here alone and only if a run uses it."""
+"""Weights & Biases, imported only here, and only if a run uses it."""
 
 import logging
 import os
@@ -94,7 +94,7 @@ class WandbRunLogger(WandbLogger):
 
 
 def model_artifact(folder: Path) -> str | None:
-    """Return the name of the artifact of a run's model, by its run directory or `model/`.
+    """Return the name of a run model's artifact, given the run directory or `model/`.
 
     Else None.
     """
@@ -110,7 +110,7 @@ def send_to_wandb(
     resolved_config: Mapping[str, Any],
     fill: Callable[[WandbRunLogger], None],
 ) -> None:
-    """Make a W&B run of what is already in files, such as a comparison or an evaluation.
+    """Make a W&B run of existing files, such as those of a comparison or an evaluation.
 
     An outage causes a warning only: the files have everything.
 
