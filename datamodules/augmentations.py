@@ -82,7 +82,7 @@ class DigitsAugmentation(AugmentationConfig):
     """Share of the views that are blurred."""
     blur_sigma: Factor = (0.005, 0.035)
     """Standard deviation of the blur, as a share of the side, so that 8×8 images stay legible. The
-    kernel spans three of them on each side; below half a pixel there is almost no blur."""
+    kernel spans three deviations on each side; below half a pixel there is almost no blur."""
 
     def build(self, shape: tuple[int, ...]) -> nn.Module:
         """See `AugmentationConfig.build`."""
@@ -115,7 +115,7 @@ class NaturalAugmentation(AugmentationConfig):
     jitter_strength: Annotated[float, Field(ge=0.0, le=2.0)] = 0.5
     """Factor of 0.8 for brightness and contrast, 0.2 for hue; 1 for larger images."""
     saturation: Annotated[float, Field(ge=0.0, le=1.0)] = 0.8
-    """What that is a factor of for saturation; 0.4 in BYOL."""
+    """Saturation jitter at strength 1; 0.4 in BYOL."""
     jitter_probability: Probability = 0.8
     """Share of the views whose colours are jittered."""
     grey_probability: Probability = 0.2

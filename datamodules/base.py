@@ -68,7 +68,7 @@ class DataSet(LightningDataModule, Generic[ConfigT]):
 
     Attributes:
         classes: Names of the classes, in the order of the labels; empty if the files hold them.
-        batch_size: Samples a batch of the loaders, which a federated run does not use.
+        batch_size: Samples per batch of the loaders, which a federated run does not use.
     """
 
     classes: ClassVar[tuple[str, ...]] = ()

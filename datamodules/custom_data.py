@@ -50,25 +50,25 @@ class PicturesConfig(PathConfig):
 
     mode: Mode = "RGB"
     """Three colour channels (RGB) or one grey channel (L), to which other pictures are converted;
-    `all` keeps every channel. Pictures of two, or of five and more, keep them anyway."""
+    `all` keeps every channel. Pictures of two channels, or of five and more, always keep them."""
     background: Ground | None = None
-    """What transparent pixels become, black or white; by default white in pictures that are
-    transparent for the most part, and black in others."""
+    """What transparent pixels become, black or white; by default white in pictures that are mostly
+    transparent, and black in others."""
     exif: bool = True
-    """Whether pictures stand as their EXIF orientation says, as viewers show them."""
+    """Whether to turn pictures as their EXIF orientation says, as viewers do."""
     frame: int | None = Field(default=None, ge=0)
-    """Which frame to take of pictures that have several, from 0; by default they are refused."""
+    """Which frame to take of pictures with several, from 0; by default they are refused."""
     max_pixels: int = Field(default=MAX_PIXELS, ge=1)
-    """Pixels of a picture, at most; a larger one is refused."""
+    """Maximum number of a picture's pixels; larger pictures are refused."""
     fit: Fit | None = None
-    """How a picture of another shape comes to `size`: squash scales its sides apart (the default),
-    crop cuts off what juts out, letterbox fills the rest with black."""
+    """How a picture of another shape is brought to `size`: squash stretches it (the default), crop
+    cuts off what is outside, letterbox fills the rest with black."""
     levels: BlackAndWhite | Literal["auto"] | Mapping[str, BlackAndWhite] | None = None
-    """Grey levels that become black and white: of pictures of more than 8 bits, such as [0, 4095],
-    and of DICOM in its units, such as [-160, 240]; by default what the file states. `auto` finds
-    the bits that each client uses, and {site_a: [0, 4095], …} gives them by client."""
+    """Grey levels that become black and white: for pictures of more than 8 bits, such as [0, 4095],
+    and for DICOM in its units, such as [-160, 240]; by default what the file states. `auto` finds
+    the bits that each client uses, and {site_a: [0, 4095], …} sets them by client."""
     on_error: OnError = "refuse"
-    """What to do about pictures that cannot be read: refuse names them and ends, skip leaves them
+    """What to do about pictures that cannot be read: refuse lists them and ends, skip leaves them
     out and lists them in skipped.csv."""
     stream: bool = False
     """Whether to decode pictures on demand and keep none, for data larger than memory. It needs

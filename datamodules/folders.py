@@ -50,7 +50,7 @@ class ClassFolders(CustomData["ClassFolders.Config"]):
         """Config of a folder per class."""
 
         classes: Annotated[tuple[str, ...], Field(strict=False, min_length=1)] | None = None
-        """Folders to take, the others are left out, such as some of ImageNet's; by default all."""
+        """Folders to take, such as some of ImageNet's; by default all."""
 
     def has_test(self) -> bool:
         """Return whether there are folders of a training and a test set."""

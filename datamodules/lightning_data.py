@@ -38,9 +38,9 @@ class LightningData:
         is_object: bool = False
         """Whether the data was given as objects, in a Python program."""
         loader_batch_size: PositiveInt | None = None
-        """Samples a batch of a Dataset that comes without a loader; by default 32."""
+        """Batch size of a Dataset that comes without a loader; by default 32."""
         read_labels: bool = False
-        """Whether to read every sample for its class, where the data set does not list them."""
+        """Whether to read every sample to get its class, if the data set does not list classes."""
 
         _object: Any = PrivateAttr(default=None)
 

@@ -69,7 +69,7 @@ class Manifest(CustomData["Manifest.Config"]):
         picture_column: str = Field(default="path", min_length=1)
         """Column of paths, bytes or vectors."""
         label_column: str | None = None
-        """Column of labels, text or integers, empty or -1 where unknown; by default none."""
+        """Column of labels, text or integers, empty or -1 if unknown; by default none."""
         client_column: str | None = None
         """Column of clients, for `partition=by_client`; by default none."""
 

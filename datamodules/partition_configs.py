@@ -82,8 +82,8 @@ class Dirichlet(_Clients):
     """Whether clients have equal sizes (±1)."""
 
     min_samples: int = Field(default=2, ge=0)
-    """Minimum number of samples per client; proportions are redrawn, within bounds, until it holds.
-    Training skips batches of one sample, hence two."""
+    """Minimum number of samples per client; proportions are drawn again, a limited number of times,
+    until it is reached. The default is 2 because training skips batches of one sample."""
 
     def split(self, data: DataArrays, seed: int) -> list[Indices]:
         """Return each client's rows; see `dirichlet.dirichlet`."""
@@ -118,8 +118,8 @@ class Grouped(_Clients):
     """Numbers of samples of a group's classes, assigned to the classes at random per client."""
 
     shared: bool = False
-    """Whether clients may have samples in common: each draws from the whole data, as CP-CFL's
-    clients do where a class has too few for all of them (STL-10)."""
+    """Whether clients may share samples: each draws from the whole data, as CP-CFL's clients do if
+    a class has too few samples for all (STL-10)."""
 
     merge: Literal["none", "groups", "all"] = "none"
     """`groups` merges the clients of each group, `all` merges all clients: the same samples, for
@@ -149,8 +149,8 @@ class ByClient(PartitionConfig):
     """The clients that the data names: `client_folders`, `manifest`, `npz`."""
 
     smallest: PositiveInt = 1
-    """Clients with fewer samples are joined to one, together with the next smallest if need be: as
-    if their owners had put their samples in one place."""
+    """Clients with fewer samples are merged into one client, with the next smallest if needed, as
+    if their owners had pooled their samples."""
 
     def split(self, data: DataArrays, seed: int) -> list[Indices]:
         """Return each client's rows, in the order of `owner_names`. The seed has no effect.
@@ -180,8 +180,8 @@ class FromFile(PartitionConfig):
     path: str = Field(min_length=1)
     """The file partition.parquet."""
     digest: str | None = None
-    """SHA-256 of the file, computed if not given; a given one must match, so that a run is resumed
-    with the split it began with."""
+    """SHA-256 of the file, computed if not given; a given value must match, so that a run is
+    resumed with the split that it began with."""
 
     @model_validator(mode="before")
     @classmethod

@@ -40,7 +40,7 @@ class ShardEntry(Component):
     rows: PositiveInt
     """How many samples it holds."""
     digest: str
-    """SHA-256 of the file, by which a copy of it is known."""
+    """SHA-256 of the file, which identifies a copy of it."""
 
 
 class ShardIndex(Component):
@@ -51,9 +51,9 @@ class ShardIndex(Component):
     kind: Literal["pictures", "vectors"]
     """What the samples are."""
     shape: tuple[PositiveInt, ...] | None
-    """(height, width) where all pictures agree, (features,) of vectors; else null."""
+    """(height, width) if all pictures agree, (features,) of vectors; else null."""
     modes: Mapping[str, NonNegativeInt] = {}
-    """Pillow's name of a picture's mode to the number of pictures that have it."""
+    """The number of pictures of each mode, by Pillow's name of the mode."""
     oblong: NonNegativeInt = 0
     """The number of pictures that are not square."""
     dark: NonNegativeInt = 0
@@ -61,7 +61,7 @@ class ShardIndex(Component):
     classes: tuple[str, ...] = ()
     """The names of the classes; empty without labels."""
     clients: tuple[str, ...] = ()
-    """The names of the clients; empty where they are unknown."""
+    """The names of the clients; empty if unknown."""
     shards: Annotated[tuple[ShardEntry, ...], Field(min_length=1)]
     """The files, in order."""
 

@@ -20,7 +20,7 @@ class Shards(CustomData["Shards.Config"]):
         """Config of shards."""
 
         stream: bool = True
-        """Read samples when they are needed, and keep none; false reads all at the start."""
+        """Whether to read samples on demand and keep none; false reads all at the start."""
 
     def has_test(self) -> bool:
         """Return whether both `train` and `test` are there."""

@@ -30,7 +30,8 @@ class WebDataset(CustomData["WebDataset.Config"]):
         """Config of tar files."""
 
         label_extension: str = Field(default="cls", min_length=1)
-        """Extension of the files with a label as text; samples without one have none."""
+        """Extension of the files that hold a label as text; samples without such a file have no
+        label."""
 
     def has_test(self) -> bool:
         """Return whether both `train` and `test` exist."""

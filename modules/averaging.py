@@ -42,9 +42,9 @@ class AveragingConfig(MethodConfig):
     rounds: PositiveInt
     """Rounds; the optimiser starts afresh in each."""
     epochs: PositiveInt
-    """Local epochs a round."""
+    """Local epochs per round."""
     batch_size: Annotated[int, Field(ge=2)]
-    """Samples a batch, n."""
+    """Samples per batch, n."""
 
 
 ConfigT = TypeVar("ConfigT", bound=AveragingConfig)

@@ -26,9 +26,9 @@ class BarlowTwinsConfig(PretrainingConfig):
     projection: PositiveInt = 2048
     """Width of the projector's output; 8192 in the paper."""
     projector_norm: Literal["hidden"] = "hidden"
-    """BatchNorm behind the hidden layers, as in the paper."""
+    """BatchNorm after the hidden layers, as in the paper."""
     batch_size: Annotated[int, Field(ge=2)] = 256
-    """Samples a batch, n; in small ones the first gradients are large."""
+    """Samples per batch, n; in small batches the first gradients are large."""
 
     def projector(self, width: int) -> nn.Module:
         """Return lightly's head, of three layers."""

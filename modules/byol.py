@@ -37,7 +37,7 @@ class BYOLConfig(BootstrapConfig, PredictionConfig):
     """Options of BYOL and FedBYOL."""
 
     target_network: Literal["kept", "averaged"] = "kept"
-    """`kept`: each client's own, equal to the global online network at its first task;
+    """`kept`: each client has its own, which equals the global online network at its first task;
     `averaged`: sent and averaged with the online network. With `averaged` and
     `predictor_threshold=null` clients keep nothing."""
 

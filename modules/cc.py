@@ -113,9 +113,9 @@ class CC(Averaging[CCConfig, ContrastiveClustering]):
         rounds: PositiveInt = 50
         """Rounds; the optimiser starts afresh in each."""
         epochs: PositiveInt = 20
-        """Local epochs a round."""
+        """Local epochs per round."""
         batch_size: Annotated[int, Field(ge=2)] = 256
-        """Samples a batch, n."""
+        """Samples per batch, n."""
 
     def build(self) -> ContrastiveClustering:
         """Return the network and its loss."""
@@ -143,6 +143,6 @@ class FedCC(CC):
         rounds: PositiveInt = 100
         """Rounds; the optimiser starts afresh in each."""
         epochs: PositiveInt = 5
-        """Local epochs a round."""
+        """Local epochs per round."""
         batch_size: Annotated[int, Field(ge=2)] = 128
-        """Samples a batch, n."""
+        """Samples per batch, n."""

@@ -251,10 +251,10 @@ class CCFC(_MinesCentroids):
         extensible: ClassVar[frozenset[str]] = frozenset({"rounds"})
 
         pairs: Pairs = "exclude_self"
-        """`exclude_self`: eq. (1); `all`: a sample is also compared to itself, as in the authors'
+        """`exclude_self`: eq. (1); `all`: a sample is also compared with itself, as in the authors'
         code."""
         warmup_rounds: NonNegativeInt = 0
-        """Rounds of SCFC before; 100 in the authors' code, 0 in the paper."""
+        """Rounds of SCFC before those of CCFC; 100 in the authors' code, 0 in the paper."""
         rounds: PositiveInt = 30
         """Rounds of CCFC."""
 

@@ -34,7 +34,7 @@ class ClassificationConfig(AveragingConfig):
     absent: ClassVar[Mapping[str, str]] = {"micro_batch_size": UNCOUPLED}
 
     optimizer: Literal["sgd", "adam"]
-    """SGD or Adam; its state starts afresh in each turn of a client."""
+    """SGD or Adam; its state starts afresh in each task of a client."""
     learning_rate: PositiveFloat
     """The optimiser's learning rate η."""
     momentum: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0

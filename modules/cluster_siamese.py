@@ -40,13 +40,13 @@ class SiameseConfig(MicroBatched):
     alone: NonNegativeInt | None = None
     """Ablation ‡ (Table 3): this client trains and clusters alone, without the term R."""
     metric: Literal["euclidean", "cosine"] = "euclidean"
-    """Distance to centroids: eq. (3), or the cosine between representations of unit length, as in
-    the authors' code."""
+    """Distance to centroids: Euclidean, eq. (3), or the cosine between representations of unit
+    length, as in the authors' code."""
     initial: Literal["common", "independent"] = "common"
-    """Where clients start round 1: from the global network, or from random weights of their own,
-    whose average is the global network of round 2, as in the authors' code."""
+    """Where clients start round 1: from the global network, or from their own random weights, whose
+    average is the global network of round 2, as in the authors' code."""
     projection: PositiveInt = 256
-    """Width of the projector's output z, in which samples are clustered; 64 for Fashion-MNIST."""
+    """Width of the projector's output z, which is clustered; 64 for Fashion-MNIST."""
     hidden: PositiveInt = 256
     """Width of the projector's hidden layer."""
     bottleneck: PositiveInt = 16
@@ -54,16 +54,16 @@ class SiameseConfig(MicroBatched):
     learning_rate: PositiveFloat = 1e-3
     """Adam's learning rate."""
     keep_optimizer: bool = False
-    """Whether a client keeps Adam's moments from round to round of a stage, as in the authors'
-    code; otherwise Adam starts afresh in each."""
+    """Whether a client keeps Adam's moments between rounds of a stage, as in the authors' code, or
+    else Adam starts afresh in each round."""
     restarts: PositiveInt = 10
     """Restarts of each k-means; the best result counts."""
     participation: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
     """Share of the clients in each round."""
     epochs: PositiveInt = 1
-    """Local epochs a round."""
+    """Local epochs per round."""
     batch_size: Annotated[int, Field(ge=2)] = 128
-    """Samples a batch."""
+    """Samples per batch."""
 
 
 class SiameseNetwork(nn.Module):

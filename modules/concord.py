@@ -121,25 +121,27 @@ class Concord(OnViews):
         """Concord's configuration."""
 
         clusters: PositiveInt | None = None
-        """Number of clusters k; by default the data's number of classes, and without classes the
+        """Number of clusters k; by default the data's number of classes or, without classes, the
         number after which the graph's eigenvalues fall most."""
         prototypes: PositiveInt = 2000
-        """Prototypes; fewer where there are less than four times `minimum` samples for each."""
+        """Number of prototypes; fewer if there are less than four times `minimum` samples for
+        each."""
         minimum: PositiveInt = 3
-        """Samples that a prototype stands for, over all clients; others are dropped."""
+        """The fewest samples, over all clients, behind a prototype; other prototypes are
+        dropped."""
         restarts: PositiveInt = 5
-        """Starts of k-means, all followed at the same time; the one whose clusters are most alike
-        in size counts. Set 1 where clusters are known to differ much."""
+        """Starts of k-means, which run at the same time; the one whose clusters are most equal in
+        size is taken. Set 1 if clusters are known to differ much in size."""
         components: PositiveInt = 64
         """Width of the representation."""
         wide: PositiveInt = 256
         """Width of the representation for the classifier that is fitted to its own labels."""
         refits: PositiveInt = 20
-        """Rounds of these fits."""
+        """Rounds in which that classifier is fitted."""
         neighbours: Annotated[int, Field(ge=2)] = 15
-        """Neighbours of a prototype in the graph; all others where there are no more."""
+        """Neighbours of a prototype in the graph; all others if there are no more."""
         rotation: Annotated[float, Field(ge=0.0, lt=90.0)] = 10.0
-        """Angle by which images are turned to either side, in degrees; not for vectors."""
+        """Angle in degrees by which images are turned to either side; not for vectors."""
         scale: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.12
         """Relative change of size of each axis, to either side."""
         shear: Annotated[float, Field(ge=0.0)] = 0.18
@@ -147,7 +149,7 @@ class Concord(OnViews):
         translation: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.075
         """Shift along each axis, as a share of the side, to either side."""
         ridge: Annotated[float, Field(gt=0.0)] = 0.3
-        """Added to the warps' covariance, as a share of its mean variance."""
+        """Ridge added to the warps' covariance, as a share of its mean variance."""
 
     def __init__(self, config: "Concord.Config", task: Task) -> None:
         sizes = WarpSizes(config.rotation, config.scale, config.shear, config.translation)

@@ -60,15 +60,15 @@ class CPCFLConfig(ClassificationConfig):
     sample_clusters: ClassVar[str | None] = None
 
     optimizer: Literal["sgd", "adam"] = "adam"
-    """SGD or Adam; its state starts afresh in each turn of a client."""
+    """SGD or Adam; its state starts afresh in each task of a client."""
     learning_rate: PositiveFloat = 1e-3
     """The optimiser's learning rate η."""
     rounds: PositiveInt = 100
     """Rounds T, including those of exploration; a restart resets the count."""
     epochs: PositiveInt = 3
-    """Local epochs a round, E, of the head."""
+    """Local epochs per round, E, of the head."""
     batch_size: Annotated[int, Field(ge=2)] = 32
-    """Samples a batch."""
+    """Samples per batch."""
     clusters: PositiveInt = 3
     """Number of models in the pool, N; 1 is FedAvg, without exploration."""
     explore_rounds: NonNegativeInt
@@ -76,8 +76,8 @@ class CPCFLConfig(ClassificationConfig):
     initial: Literal["common", "independent"]
     """`common`: N random heads on one encoder (CP-CFL); `independent`: N random models (IFCA)."""
     encoder_epochs: NonNegativeInt | None = None
-    """Number of a client's epochs that also train the encoder, before it is frozen; by default
-    all. 0 freezes it in all rounds."""
+    """Number of a client's epochs that also train the encoder, which is frozen afterwards; by
+    default all. 0 freezes it in all rounds."""
     shared_encoder: bool = False
     """Whether all models share one encoder, averaged over all clients, and differ in their heads;
     needs initial=common."""
@@ -85,8 +85,8 @@ class CPCFLConfig(ClassificationConfig):
     """`loss`: a client takes the model with the lowest loss; `client`: client k trains model k
     alone, for references without sharing; needs a model for each client."""
     min_share: Annotated[float, Field(ge=0.0, lt=1.0)]
-    """Share of the clients that has to choose each model; otherwise the pool restarts with other
-    random models. 0: no restarts."""
+    """Share of the clients that has to choose each model, or else the pool restarts with new random
+    models. 0: no restarts."""
     restart_after: PositiveInt = 5
     """Rounds of choice by loss after which the shares are checked, once."""
     max_restarts: NonNegativeInt = 20
@@ -133,8 +133,8 @@ class CPCFL(Method):
         initial: Literal["common", "independent"] = "common"
         """`common`: N random heads on one encoder (CP-CFL); `independent`: N random models."""
         min_share: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
-        """Share of the clients that has to choose each model; otherwise the pool restarts with
-        other random models. 0: no restarts."""
+        """Share of the clients that has to choose each model, or else the pool restarts with new
+        random models. 0: no restarts."""
 
     def __init__(self, config: CPCFLConfig, task: Task) -> None:
         self._config, self._task = config, task
@@ -299,8 +299,8 @@ class IFCA(CPCFL):
         initial: Literal["common", "independent"] = "independent"
         """`common`: N random heads on one encoder; `independent`: N random models (IFCA)."""
         min_share: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.1
-        """Share of the clients that has to choose each model; otherwise the pool restarts with
-        other random models. 0: no restarts."""
+        """Share of the clients that has to choose each model, or else the pool restarts with new
+        random models. 0: no restarts."""
 
 
 def chosen_at_random(models: int, seed: int) -> int:

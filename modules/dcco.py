@@ -31,8 +31,8 @@ class DCCOConfig(CrossSilo, PretrainingConfig):
     rounds: PositiveInt = 500
     """Rounds; the optimiser starts afresh in each."""
     epochs: Literal[1] = 1
-    """A round is one step on one batch of a client: a second would use the statistics of weights
-    that it no longer has, and diverge."""
+    """Epochs per round; only 1, a single step on one batch, because a second step would use
+    statistics of older weights, and diverge."""
 
 
 class CrossCorrelation(SharedViews):

@@ -36,9 +36,9 @@ class DINOConfig(LocalViewsConfig, FollowedConfig):
     teacher_temperature: PositiveFloat = 0.04
     """τ_t."""
     center_momentum: Annotated[float, Field(ge=0.0, le=1.0)] = 0.9
-    """m of the mean of the teacher's outputs."""
+    """Momentum m of the mean of the teacher's outputs."""
     freeze_rounds: NonNegativeInt = 1
-    """Rounds in which the projector's last layer stays as it is."""
+    """Rounds in which the projector's last layer stays fixed."""
     hidden: PositiveInt = 2048
     """Width of the projector's two hidden layers."""
     bottleneck: PositiveInt = 256
@@ -48,7 +48,7 @@ class DINOConfig(LocalViewsConfig, FollowedConfig):
     projector_norm: Literal["none"] = "none"
     """The projector has no BatchNorm."""
     batch_size: Annotated[int, Field(ge=2)] = 64
-    """Samples a batch, n."""
+    """Samples per batch, n."""
 
     def projector(self, width: int) -> nn.Module:
         """Return lightly's head, whose last layer has rows of unit length."""

@@ -58,16 +58,16 @@ class FedCAConfig(CrossSilo, PretrainingConfig):
     alignment: Annotated[float, Field(ge=0.0)] = 0.01
     """β, the weight of the alignment to the base model."""
     sent: NonNegativeInt = 128
-    """Samples of a client whose projections it sends each round, chosen at random. Without any, and
-    with `alignment=0`, the method is FedSimCLR."""
+    """Number of a client's samples whose projections it sends each round, chosen at random. With 0
+    and `alignment=0`, the method is FedSimCLR."""
     hidden: PositiveInt = 256
     """Width of the projector's hidden layer."""
     projection: PositiveInt = 256
     """Width of the projector's output."""
     epochs: PositiveInt = 5
-    """Local epochs a round."""
+    """Local epochs per round."""
     batch_size: Annotated[int, Field(ge=2)] = 128
-    """Samples a batch, n."""
+    """Samples per batch, n."""
 
 
 class DictionaryContrast(TwoViews):

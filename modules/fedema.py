@@ -25,10 +25,10 @@ class FedEMAConfig(PaperConfig):
     """FedEMA's options."""
 
     scale: Annotated[float, Field(ge=0.0)] | None = None
-    """λ of all clients; 0 is FedBYOL. By default each client has its own: `autoscale` over the
-    divergence of its first task."""
+    """λ of all clients; 0 is FedBYOL. By default each client has its own λ: `autoscale` divided by
+    the divergence of its first task."""
     autoscale: Annotated[float, Field(gt=0.0, le=1.0)] = 0.7
-    """τ: the share μ of a client's own model in its second task, where λ is its own."""
+    """τ: the share μ of a client's own model in its second task, if it has its own λ."""
 
 
 class Blended(Decayed):

@@ -187,7 +187,7 @@ class FedMCC(_Momentum):
         ema: ClassVar[frozenset[str]] = frozenset({"momentum", "clustering_momentum"})
 
         representation_rounds: NonNegativeInt = 100
-        """Rounds R of stage 1; 0 clusters the encoder as it is given, such as a pretrained one."""
+        """Rounds R of stage 1; 0 clusters the given encoder as it is, such as a pretrained one."""
         clustering_rounds: NonNegativeInt = 10
         """Rounds of stage 2; 0 learns a representation only."""
         representation_epochs: PositiveInt = 5
@@ -238,7 +238,7 @@ class MCC(_Momentum):
         rounds: PositiveInt = 50
         """Rounds; the optimiser starts afresh in each."""
         epochs: PositiveInt = 10
-        """Epochs a round."""
+        """Epochs per round."""
 
     def __init__(self, config: Config, task: Task) -> None:
         training = Training("joint", config.epochs, config, task)

@@ -49,14 +49,15 @@ class FedSCConfig(CrossSilo, PretrainingConfig):
     bound: PositiveFloat = 4.0
     """μ: projections longer than √μ are shortened to it."""
     least_share: Annotated[float, Field(ge=0.0, le=1.0)] = 0.2
-    """α's last value: it falls from 1, where a client is alone with its samples, to this."""
+    """The last value of α, which falls from 1, where a client is alone with its samples."""
     share_rounds: PositiveInt = 200
     """Rounds in which α falls, by equal steps."""
     noise: Annotated[float, Field(ge=0.0)] = 0.0
     """Standard deviation of the Gaussian noise on each entry of a matrix that a client sends. It
     needs a network without BatchNorm, through which one sample would move all projections."""
     delta: Annotated[float, Field(gt=0.0, lt=1.0)] = 1e-5
-    """With noise, δ for which ε is told; well below one divided by a client's samples."""
+    """With noise, δ for which ε is reported; choose it well below one divided by a client's
+    samples."""
     weight_decay: Annotated[float, Field(ge=0.0)] = 5e-4
     """The optimiser's weight decay."""
     hidden: PositiveInt = 1024
@@ -66,9 +67,9 @@ class FedSCConfig(CrossSilo, PretrainingConfig):
     rounds: PositiveInt = 200
     """Rounds; the optimiser starts afresh in each."""
     epochs: PositiveInt = 5
-    """Local epochs a round."""
+    """Local epochs per round."""
     batch_size: Annotated[int, Field(ge=2)] = 512
-    """Samples a batch, n."""
+    """Samples per batch, n."""
 
 
 class SharedSpectral(SharedViews):

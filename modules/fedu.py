@@ -35,9 +35,9 @@ class PaperConfig(CrossSilo, BootstrapConfig):
     weight_decay: Annotated[float, Field(ge=0.0)] = 5e-4
     """The optimiser's weight decay."""
     epochs: PositiveInt = 5
-    """Local epochs a round, E."""
+    """Local epochs per round, E."""
     batch_size: Annotated[int, Field(ge=2)] = 128
-    """Samples a batch, B."""
+    """Samples per batch, B."""
     hidden: PositiveInt = 4096
     """Width of the projector's hidden layer."""
     projection: PositiveInt = 2048

@@ -37,7 +37,7 @@ class FedXConfig(CrossSilo, PretrainingConfig):
     temperature: PositiveFloat = 0.1
     """τ of all four losses."""
     target_temperature: PositiveFloat = 0.1
-    """τ' of the mean to which the relational losses draw both views."""
+    """τ' of the mean to which the relational losses pull both views."""
     learning_rate: PositiveFloat = 0.01
     """The optimiser's learning rate."""
     weight_decay: Annotated[float, Field(ge=0.0)] = 1e-5
@@ -47,7 +47,7 @@ class FedXConfig(CrossSilo, PretrainingConfig):
     projection: PositiveInt = 256
     """Width of the outputs of projector and predictor."""
     batch_size: Annotated[int, Field(ge=2)] = 64
-    """Samples a batch, n; as many others are drawn for the relational losses."""
+    """Samples per batch, n; as many others are drawn for the relational losses."""
 
 
 class CrossDistillation(TwoViews):

@@ -49,13 +49,13 @@ class FFCM(OnFixedEncoder):
         rounds: PositiveInt = 20
         """Rounds."""
         iterations: PositiveInt = 5
-        """Iterations of fuzzy c-means on a client, a round."""
+        """Iterations of fuzzy c-means on a client per round."""
         fuzziness: Annotated[float, Field(gt=1.0, le=100.0)] = 2.0
-        """m: near 1 as k-means; with 2 and many dimensions all centroids nearly coincide."""
+        """m: close to k-means near 1; with 2 and many dimensions all centroids nearly coincide."""
         joined_by: Literal["kmeans", "mean"] = "kmeans"
-        """How the server joins the clients' centroids: k-means over all of them from the last
-        global ones, or the mean of each; both weighted by supports. With unlike clients and several
-        iterations, centroids of the same number need not belong to the same cluster."""
+        """How the server combines the clients' centroids: by k-means over all of them from the last
+        global ones, or by the mean of each; both weighted by supports. If clients differ and take
+        several iterations, centroids of the same number need not belong to the same cluster."""
         support: Literal["memberships", "powers"] = "memberships"
         """Weight of a centroid: Σ u or Σ u^m over the client's samples. With `powers`, `mean` and
         one iteration, a round equals one iteration of fuzzy c-means on all clients' data."""

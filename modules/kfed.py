@@ -41,7 +41,7 @@ class KFED(OnFixedEncoder):
 
         local_clusters: PositiveInt | None = None
         """Number of clusters k' that each client finds in its own samples, at most k; by default k.
-        Set it to the number of clusters that a client has, where that is small."""
+        Set it to the number of clusters that a client has, if that is small."""
 
     def __init__(self, config: "KFED.Config", task: Task) -> None:
         super().__init__(config, task, config.local_clusters)

@@ -64,9 +64,9 @@ class KMeans(OnExactSums):
         clusters: PositiveInt | None = None
         """Number of clusters k; by default the data's number of classes."""
         restarts: PositiveInt = 10
-        """Starts, all followed at the same time; the one of least inertia counts."""
+        """Starts of k-means, which run at the same time; the one of least inertia is taken."""
         iterations: PositiveInt = 100
-        """Most iterations; it ends earlier once no centroid moves."""
+        """Maximum number of iterations; k-means ends earlier once no centroid moves."""
 
     def __init__(self, config: "KMeans.Config", task: Task) -> None:
         super().__init__(task)

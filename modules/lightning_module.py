@@ -67,10 +67,10 @@ class Lightning(Method):
         rounds: PositiveInt = 10
         """Rounds."""
         epochs: PositiveInt = 1
-        """Local epochs a round; the Trainer counts its epochs on over the rounds."""
+        """Local epochs per round; the Trainer continues its count of epochs over the rounds."""
         keep_optimizer: bool = False
-        """Whether optimisers, schedulers and callbacks go on from round to round; by default they
-        start afresh in each."""
+        """Whether optimisers, schedulers and callbacks keep their state between rounds; by default
+        they start afresh in each."""
         personal: Annotated[tuple[str, ...], Field(strict=False)] = ()
         """Names of the layers that stay with each client, with * for any text: [head.*] is FedPer,
         ["*.bn*"] FedBN."""
@@ -79,10 +79,10 @@ class Lightning(Method):
         validation_every: NonNegativeInt = 1
         """Rounds between validations on the clients' held-out samples; 0: only after the last."""
         own_validation: bool = False
-        """Whether each client's data has a validation loader of its own."""
+        """Whether each client's data has its own validation loader."""
         strategy: NestedComponent = None
-        """How clients train and the server joins, {target: package.module:Class, …} of
-        `coterie.modules.strategies`; by default federated averaging."""
+        """How clients train and how the server combines their results, {target:
+        package.module:Class, …} of `coterie.modules.strategies`; by default federated averaging."""
         trainer: Mapping[str, Any] = {}
         """Arguments of the Trainer, such as {gradient_clip_val: 1.0}."""
 

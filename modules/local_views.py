@@ -26,7 +26,7 @@ class LocalViewsConfig(PretrainingConfig):
     """How many local views there are, and how large."""
 
     local_views: NonNegativeInt = 6
-    """Views of a part of each image, which the student alone sees."""
+    """Views of a part of each image, which only the student sees."""
     local_area: Annotated[tuple[Share, Share], Field(strict=False)] = (0.2, 0.6)
     """Bounds of a local view's share of a whole view's area."""
     local_size: PositiveInt | None = None

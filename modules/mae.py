@@ -29,7 +29,7 @@ class MAEConfig(AveragingConfig):
     masked: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.75
     """Share of an image's patches that the encoder does not see."""
     standardise: bool = True
-    """Whether each patch that is to be predicted is brought to mean 0 and deviation 1."""
+    """Whether each patch to be predicted is scaled to mean 0 and deviation 1."""
     decoder: PositiveInt = 512
     """Width of the decoder, a multiple of 4 and of `decoder_heads`."""
     decoder_heads: PositiveInt = 16
@@ -45,9 +45,9 @@ class MAEConfig(AveragingConfig):
     rounds: PositiveInt = 100
     """Rounds; the optimiser starts afresh in each."""
     epochs: PositiveInt = 2
-    """Local epochs a round."""
+    """Local epochs per round."""
     batch_size: Annotated[int, Field(ge=2)] = 64
-    """Samples a batch, n."""
+    """Samples per batch, n."""
 
 
 class MaskedAutoencoder(ClientModule):

@@ -43,7 +43,7 @@ class MomentumConfig(MicroBatched):
     clusters: PositiveInt | None = None
     """Number of clusters d2; by default the data's number of classes."""
     batch_size: Annotated[int, Field(ge=2)] = 128
-    """Samples a batch, n."""
+    """Samples per batch, n."""
     learning_rate: PositiveFloat = 3e-4
     """Adam's learning rate."""
     weight_decay: Annotated[float, Field(ge=0.0)] = 0.0

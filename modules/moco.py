@@ -23,8 +23,8 @@ class MoCoConfig(FollowedConfig):
     temperature: PositiveFloat = 0.2
     """τ; 0.07 in the first version."""
     queue_size: PositiveInt = 4096
-    """Keys in a client's queue, K, random at first; 65,536 in the paper. A queue that is longer
-    than a client's data has each sample's own older keys among the negatives."""
+    """Keys in a client's queue, K, random at first; 65,536 in the paper. If the queue is longer
+    than a client's data, its negatives include older keys of the same sample."""
     hidden: PositiveInt = 2048
     """Width of the projector's hidden layer."""
     projection: PositiveInt = 128
@@ -32,7 +32,7 @@ class MoCoConfig(FollowedConfig):
     projector_norm: Literal["none"] = "none"
     """The projector has no BatchNorm."""
     batch_size: Annotated[int, Field(ge=2)] = 256
-    """Samples a batch, n."""
+    """Samples per batch, n."""
 
     def projector(self, width: int) -> nn.Module:
         """Return lightly's head, of two layers."""

@@ -43,9 +43,9 @@ class MOONConfig(ClassificationConfig):
     hidden: PositiveInt = 512
     """Width of the projector's hidden layer."""
     projection: PositiveInt = 256
-    """Width of the projector's output, in which models are compared."""
+    """Width of the projector's output, by which models are compared."""
     optimizer: Literal["sgd", "adam"] = "sgd"
-    """SGD or Adam; its state starts afresh in each turn of a client."""
+    """SGD or Adam; its state starts afresh in each task of a client."""
     learning_rate: PositiveFloat = 0.01
     """The optimiser's learning rate η."""
     momentum: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.9
@@ -55,9 +55,9 @@ class MOONConfig(ClassificationConfig):
     rounds: PositiveInt = 100
     """Rounds; the optimiser starts afresh in each."""
     epochs: PositiveInt = 10
-    """Local epochs a round, E."""
+    """Local epochs per round, E."""
     batch_size: Annotated[int, Field(ge=2)] = 64
-    """Samples a batch, B."""
+    """Samples per batch, B."""
 
 
 class ModelContrast(Classification):

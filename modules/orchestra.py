@@ -70,7 +70,7 @@ class Orchestra(Method):
         rounds: PositiveInt = 100
         """Rounds, without the phase that only clusters."""
         epochs: PositiveInt = 10
-        """Local epochs a round, E."""
+        """Local epochs per round, E."""
         base_clients: PositiveInt | None = None
         """Number of clients K that `epochs` was tuned for: K_new clients train E·K_new/K epochs, so
         that each round has equally many steps (appendix C.4). By default `epochs` is not scaled."""
@@ -84,9 +84,9 @@ class Orchestra(Method):
         representations themselves, the paper's idealised setting, for comparison only."""
         epsilon: PositiveFloat | None = None
         """With `local_dp`, ε of one phase's centroids for one sample's projection; networks are not
-        covered. Phases add up."""
+        covered. The ε of phases add up."""
         delta: Annotated[float, Field(gt=0.0, lt=1.0)] = 1e-3
-        """With `local_dp`, δ for which ε is meant."""
+        """With `local_dp`, δ of that ε."""
         weighting: Literal["samples", "clients"] = "samples"
         """Weight of a client's networks in the average: its samples, or 1 as in algorithm 2."""
         global_steps: PositiveInt = 500

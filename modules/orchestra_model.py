@@ -31,14 +31,14 @@ class OrchestraConfig(MethodConfig):
     ema: ClassVar[frozenset[str]] = frozenset({"momentum"})
 
     batch_size: Annotated[int, Field(ge=2)] = 16
-    """Samples a batch."""
+    """Samples per batch."""
     learning_rate: PositiveFloat = 0.003
     """SGD's learning rate η; 0.01 with 10 silos."""
     base_participation: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
     """Participation ρ that `learning_rate` was tuned for: another ρ_new scales it by √(ρ_new/ρ)
     (appendix C.4). By default it is not scaled."""
     sgd_momentum: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.9
-    """SGD's momentum; its buffer starts at zero in each turn of a client."""
+    """SGD's momentum; its buffer starts at zero in each task of a client."""
     weight_decay: Annotated[float, Field(ge=0.0)] = 1e-4
     """SGD's weight decay."""
     momentum: Annotated[float, Field(ge=0.0, le=1.0)] = 0.996
@@ -47,7 +47,7 @@ class OrchestraConfig(MethodConfig):
     temperature: PositiveFloat = 0.1
     """Temperature of the softmax over the global centroids."""
     teacher_view: Literal["augmented", "plain"] = "augmented"
-    """Input of the target network and of the rotations: `augmented`, a view of its own, as in
+    """Input of the target network and of the rotations: `augmented`, a separate view, as in
     Orchestra's code; `plain`, the sample itself, as in algorithm 1."""
     rotation_task: bool = True
     """Whether the student also learns to predict rotations; without it (table 6) only `momentum`

@@ -43,13 +43,13 @@ class PPFCGAN(OnSynthesis):
         pretrain_epochs: PositiveInt = 50
         """Epochs of reconstruction at the server, before there are clusters."""
         epochs: PositiveInt = 50
-        """Epochs at the server in which latents are drawn to the centroids."""
+        """Epochs at the server in which latents are pulled to the centroids."""
         pull: Annotated[float, Field(ge=0.0)] = 0.05
         """λ, the weight of the squared distance of a latent to its centroid."""
         learning_rate: PositiveFloat = 1e-3
         """Adam's learning rate at the server."""
         batch_size: Annotated[int, Field(ge=2)] = 256
-        """Samples a batch at the server."""
+        """Samples per batch at the server."""
         decoder: Annotated[tuple[Width, ...], Field(strict=False)] = (2000, 500, 500)
         """Widths of the decoder's hidden layers."""
 

@@ -41,14 +41,14 @@ class PretrainingConfig(AveragingConfig, MicroBatched):
     projection: PositiveInt = 512
     """Width of the projector's output."""
     projector_norm: ProjectorNorm = "none"
-    """BatchNorm in the projector: `none`, `hidden` behind its first layer, or `all`, where one
-    without parameters follows the last layer too, as in SimSiam and Orchestra's code."""
+    """BatchNorm in the projector: `none`, `hidden` after its first layer, or `all`, where one
+    without parameters also follows the last layer, as in SimSiam and Orchestra's code."""
     rounds: PositiveInt = 30
     """Rounds; the optimiser starts afresh in each."""
     epochs: PositiveInt = 10
-    """Local epochs a round; 30 rounds of 10 are CP-CFL's 300 epochs."""
+    """Local epochs per round; 30 rounds of 10 are CP-CFL's 300 epochs."""
     batch_size: Annotated[int, Field(ge=2)] = 500
-    """Samples a batch, n."""
+    """Samples per batch, n."""
 
     def projector(self, width: int) -> nn.Module:
         """Return the projector on top of an encoder of this width."""
@@ -67,9 +67,9 @@ class CrossSilo(MethodConfig):
     rounds: PositiveInt = 100
     """Rounds; the optimiser starts afresh in each."""
     epochs: PositiveInt = 10
-    """Local epochs a round."""
+    """Local epochs per round."""
     batch_size: Annotated[int, Field(ge=2)] = 256
-    """Samples a batch, n; 16 across devices."""
+    """Samples per batch, n; 16 across devices."""
 
 
 class FollowedConfig(PretrainingConfig):
@@ -85,8 +85,8 @@ class PredictorConfig(PretrainingConfig):
     """Options of methods with a predictor."""
 
     projector_norm: ProjectorNorm = "hidden"
-    """BatchNorm in the projector: `none`, `hidden` behind its first layer, or `all`, where one
-    without parameters follows the last layer too, as CP-CFL has it for BYOL."""
+    """BatchNorm in the projector: `none`, `hidden` after its first layer, or `all`, where one
+    without parameters also follows the last layer, as CP-CFL has it for BYOL."""
     bottleneck: PositiveInt = 64
     """Width of the predictor's hidden layer."""
 

@@ -59,14 +59,14 @@ class Prototypes(OnEncoder):
         sums: ClassVar[bool] = True  # under differential privacy; else it averages nothing
 
         clusters: PositiveInt | None = None
-        """Number of clusters k; by default the data's number of classes, and without classes the
+        """Number of clusters k; by default the data's number of classes or, without classes, the
         number after which the graph's eigenvalues fall most."""
         prototypes: PositiveInt = 500
-        """Prototypes of a client; fewer where it has less than twice `minimum` samples for each."""
+        """Prototypes of a client; fewer if it has less than twice `minimum` samples for each."""
         minimum: PositiveInt = 3
-        """K: samples that a prototype stands for; others stay with the client."""
+        """K, the fewest samples behind a prototype; others stay with the client."""
         neighbours: Annotated[int, Field(ge=2)] = 15
-        """Neighbours of a prototype in the graph; all others where there are no more."""
+        """Neighbours of a prototype in the graph; all others if there are no more."""
         restarts: PositiveInt = 1
         """Restarts of a client's k-means; the best result counts."""
 

@@ -27,8 +27,8 @@ class SimSiamConfig(PredictionConfig):
     """Options of SimSiam and FedSimSiam."""
 
     projector_norm: ProjectorNorm = "all"
-    """BatchNorm in the projector: `none`, `hidden` behind its first layer, or `all`, where one
-    without parameters follows the last layer too, as in SimSiam's paper."""
+    """BatchNorm in the projector: `none`, `hidden` after its first layer, or `all`, where one
+    without parameters also follows the last layer, as in SimSiam's paper."""
 
 
 class SimSiamModel(TwoViewsPredicted):

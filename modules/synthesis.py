@@ -51,17 +51,18 @@ class SynthesisConfig(MethodConfig):
     clusters: PositiveInt | None = None
     """Number of clusters k; by default the data's number of classes."""
     samples: PositiveInt = 7000
-    """Most synthetic samples that a client sends; it sends no more than it has samples."""
+    """Maximum number of synthetic samples that a client sends, which is also at most its number of
+    samples."""
     gan_epochs: PositiveInt = 50
     """Epochs in which a client trains its GAN."""
     gan_batch_size: Annotated[int, Field(ge=2)] = 64
-    """Samples a batch of the GAN."""
+    """Samples per batch of the GAN."""
     generator_rate: PositiveFloat = 1e-3
     """Adam's learning rate for the generator (ours)."""
     discriminator_rate: PositiveFloat = 1e-3
     """Adam's learning rate for the discriminator (ours)."""
     noise: PositiveInt = 62
-    """Normal numbers of a code, which has one of k categories besides, each equally often."""
+    """Number of normal variables in a code, which also has one of k equally frequent categories."""
     gan_hidden: PositiveInt = 1024
     """Width of the GAN's linear layers."""
     gan_width: PositiveInt = 64

@@ -88,13 +88,13 @@ class Turtle(OnExactSums):
         components: PositiveInt = 64
         """Principal directions on which representations are projected."""
         restarts: PositiveInt = 8
-        """Starts, all followed at the same time; the one of least objective counts."""
+        """Starts, which run at the same time; the one with the least objective is taken."""
         iterations: PositiveInt = 200
         """Steps of the labels, each a round."""
         learning_rate: Annotated[float, Field(gt=0.0)] = 0.01
-        """Of the labels' weights, by Adam."""
+        """Learning rate of the labels' weights, for Adam."""
         entropy: Annotated[float, Field(ge=0.0)] = 10.0
-        """γ: weight of the entropy of the clusters' shares, which keeps them alike in size."""
+        """γ: weight of the entropy of the clusters' shares, which keeps them similar in size."""
 
     def __init__(self, config: "Turtle.Config", task: Task) -> None:
         super().__init__(task)

@@ -32,9 +32,9 @@ class VICRegConfig(PretrainingConfig):
     projection: PositiveInt = 2048
     """Width of the projector's output; 8192 in the paper."""
     projector_norm: Literal["hidden"] = "hidden"
-    """BatchNorm behind the hidden layers, as in the paper."""
+    """BatchNorm after the hidden layers, as in the paper."""
     batch_size: Annotated[int, Field(ge=2)] = 256
-    """Samples a batch, n."""
+    """Samples per batch, n."""
 
     def projector(self, width: int) -> nn.Module:
         """Return lightly's head, of three layers."""

@@ -32,9 +32,9 @@ class EvaluateConfig(Component):
     """Epochs of fine-tuning."""
     out: Annotated[str, Field(min_length=1)] | None = None
     """Folder for the scores and figures; by default `evaluation-<checkpoint>` in the run's folder,
-    which replaces an earlier evaluation of the checkpoint."""
+    where it replaces an earlier evaluation of that checkpoint."""
     trust: Trust = ()
-    """Packages that the run's config may import, besides Coterie's own."""
+    """Packages that the run's config may import, in addition to Coterie's own."""
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -21,11 +21,12 @@ class ExportConfig(Component):
     model: Annotated[str, Field(min_length=1)]
     """A finished run's folder, or its `model/`."""
     format: Literal["onnx", "pt2"] = "onnx"
-    """`onnx`: for ONNX Runtime and others; `pt2`: for PyTorch alone, which a run writes itself."""
+    """`onnx`: for ONNX Runtime and others; `pt2`: for PyTorch without Coterie, which a run also
+    writes."""
     out: Annotated[str, Field(min_length=1)] | None = None
     """The file; by default `model.onnx` or `model.pt2` beside the weights."""
     trust: Trust = ()
-    """Packages that the model's config may import, besides Coterie's own."""
+    """Packages that the model's config may import, in addition to Coterie's own."""
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -35,7 +35,7 @@ class ImportConfig(Component):
     out: Annotated[str, Field(min_length=1)]
     """The folder to write, or its URL, which must not exist or be empty."""
     shard_mb: PositiveInt = 64
-    """About how large a shard becomes, in MB."""
+    """Approximate size of a shard in MB."""
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -27,7 +27,7 @@ class DeepClustering:
         epochs: Epochs with the pull to the centroids.
         pull: λ, the weight of that pull.
         learning_rate: Adam's learning rate.
-        batch_size: Samples a batch, at least 2; a smaller last batch is kept if it has 2.
+        batch_size: Samples per batch, at least 2; a smaller last batch is kept if it has 2.
         restarts: Starts of k-means between both parts.
     """
 

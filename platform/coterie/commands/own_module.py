@@ -36,13 +36,13 @@ class OwnRun(TypedDict, total=False):
     partition: str
     """How rows are split: "iid" by default, or the name of a partition."""
     alpha: float
-    """Concentration of the partition "dirichlet", which it implies."""
+    """Concentration of a Dirichlet partition; setting it implies partition="dirichlet"."""
     rounds: int
     """Rounds; 10 by default."""
     epochs: int
-    """Local epochs a round; 1 by default."""
+    """Local epochs per round; 1 by default."""
     seed: int
-    """Of the whole run; 0 by default."""
+    """Seed of the whole run; 0 by default."""
     participation: float
     """Share of the clients in each round; all by default."""
     personal: Sequence[str]
@@ -55,7 +55,7 @@ class OwnRun(TypedDict, total=False):
     mu: float
     """Weight of FedProx's term."""
     keep_optimizer: bool
-    """Whether optimisers and schedulers go on over rounds."""
+    """Whether optimisers and schedulers keep their state between rounds."""
     every: int
     """Rounds between evaluations; 1 by default."""
     logger: Any
@@ -65,11 +65,11 @@ class OwnRun(TypedDict, total=False):
     cluster: Mapping[str, Any]
     """Keys of the cluster, such as {"backend": "serial"} or {"num_actors": 4}."""
     loader_batch_size: int
-    """Samples a batch of a Dataset without a loader; 32 by default."""
+    """Batch size of a Dataset that comes without a loader; 32 by default."""
     run_dir: str | Path
     """Folder to write to."""
     resume: bool
-    """Whether to go on from the last checkpoint in `run_dir`."""
+    """Whether to continue from the last checkpoint in `run_dir`."""
     overrides: Sequence[str]
     """Any other keys, as on the command line: ["privacy.secure_aggregation=true"]."""
 

@@ -44,8 +44,8 @@ class Component(BaseModel):
     )
 
     absent: ClassVar[Mapping[str, str]] = {}
-    """Keys that other components of its kind have, and why this one lacks them; the reason ends
-    the sentence "KEY=VALUE is not for it: …"."""
+    """Keys that similar components have, with the reason why this one lacks them, which ends the
+    sentence "KEY=VALUE is not for it: …"."""
 
     @model_validator(mode="before")
     @classmethod

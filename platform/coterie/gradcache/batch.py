@@ -17,8 +17,9 @@ class MicroBatched(MethodConfig):
     micro_batch: ClassVar[str | None] = "micro_batch_size"
 
     micro_batch_size: PositiveInt | None = None
-    """Samples per micro-batch, whose graph is in memory at a time: gradients of the whole batch are
-    cached, at the cost of one more forward pass. By default the whole batch. Batch norm needs 2."""
+    """Samples per micro-batch, of which one graph is in memory at a time: gradients of the whole
+    batch are cached, at the cost of one more forward pass. By default the whole batch. Batch norm
+    needs 2."""
 
 
 UNCOUPLED = (

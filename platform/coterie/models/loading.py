@@ -58,7 +58,7 @@ def load_model(path: str | Path, trust: Collection[str] = ()) -> Clusterer:
 
     Args:
         path: The run's folder or its `model/`.
-        trust: Packages that its config may import, besides Coterie's own.
+        trust: Packages that its config may import, in addition to Coterie's own.
 
     Raises:
         DataError: If there is no model, its format is newer, or its weights do not fit it.
@@ -164,7 +164,7 @@ def read_section(path: Path, name: str, trust: Collection[str]) -> Component:
     Args:
         path: The config.
         name: The section.
-        trust: Packages that it may import, besides Coterie's own.
+        trust: Packages that it may import, in addition to Coterie's own.
 
     Raises:
         DataError: If the file is missing, or the section is of another version.

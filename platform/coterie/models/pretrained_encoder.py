@@ -34,7 +34,7 @@ class Pretrained(ScalableConfig):
     path: Annotated[str, Field(min_length=1)]
     """The folder of a finished run, or its `model/`."""
     freeze: bool = True
-    """Whether the weights stay fixed, in eval mode; otherwise training starts from them."""
+    """Whether the weights stay fixed, in eval mode, or else are where training starts."""
     digest: str | None = None
     """SHA-256 of the model's weights file. Filled in from the file; a given value must match."""
     network: NestedComponent = None

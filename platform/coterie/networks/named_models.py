@@ -54,19 +54,19 @@ class NamedModel(ScalableConfig):
     model: Annotated[str, Field(min_length=1)]
     """The model's name in its library."""
     pretrained: bool = False
-    """Take the library's own weights, if they are on this machine already."""
+    """Take the library's own weights, which must already be on this machine."""
     download: bool = False
     """Take the library's own weights, and fetch them if they are not on this machine."""
     weights: str | None = None
-    """A file of weights, .safetensors or what `torch.save(network.state_dict())` wrote; by default
-    weights are random."""
+    """A file of weights, .safetensors or as written by `torch.save(network.state_dict())`; by
+    default weights are random."""
     freeze: bool = False
     """Whether the weights stay fixed, in eval mode."""
     stem: Literal["own", "small"] = "own"
-    """`small`, for images of up to 64 pixels: the first convolution is 3×3 and steps one pixel, and
-    the max-pool after it is left out."""
+    """`small`, for images of up to 64 pixels: the first convolution is 3×3 with stride 1, and the
+    max-pool after it is left out."""
     size: PositiveInt | None = None
-    """Resize images to this many pixels a side before the network; by default as they are."""
+    """Resize images to this many pixels a side before the network; by default not at all."""
     mean: Colours | None = None
     """Mean of red, green and blue in [0, 1]; by default the model's own."""
     deviation: Deviations | None = None
@@ -76,7 +76,7 @@ class NamedModel(ScalableConfig):
     digest: str | None = None
     """SHA-256 of the file of weights. Filled in from the file; a given value must match."""
     source: str | None = None
-    """Where the library's own weights are from, with their revision. Filled in."""
+    """The origin and revision of the library's own weights. Filled in."""
     _content: bytes = PrivateAttr(default=b"")
 
     @model_validator(mode="before")

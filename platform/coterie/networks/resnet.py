@@ -29,7 +29,8 @@ class ResNet(ScalableConfig):
     depth: Literal[18, 34, 50] = 18
     """Number of layers; the last block has 512 features for 18 and 34, 2048 for 50."""
     features: Width | None = None
-    """Width of the representation by a linear layer behind the last block; None omits it."""
+    """Width of the representation, from a linear layer after the last block; None omits the
+    layer."""
     stem: Literal["imagenet", "small"] = "small"
     """"imagenet": 7×7 convolution with stride 2 and max-pool. "small": 3×3 with stride 1 and no
     pooling, for images of up to 64 pixels."""

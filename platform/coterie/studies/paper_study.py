@@ -42,24 +42,24 @@ class Scale(Component):
     """One size of a study. Overrides are separated by blanks, as on a command line."""
 
     budget: str
-    """What each run has, and what stands in for what cannot be had, in a few words."""
+    """What each run has, and what replaces parts that are unavailable, in a few words."""
     takes: str
-    """How long all runs take on the machine that the scale is for."""
+    """How long all runs take on the machine that the scale is meant for."""
     seeds: Annotated[tuple[NonNegativeInt, ...], Field(strict=False, min_length=1)] = (0,)
     """Each cell is run once with each seed."""
     noise: NonNegativeFloat = 0.0
-    """Differences up to this one are undecided, whatever the seeds' spread."""
+    """Differences up to this size are undecided, whatever the seeds' spread."""
     overrides: str = ""
     """Overrides of every run at this scale."""
     columns: Annotated[Mapping[str, str], BeforeValidator(_named)] = {}
-    """The columns that are run, as a list or with more overrides of theirs; by default all."""
+    """The columns that are run, as a list or with additional overrides; by default all."""
     instead: Mapping[str, str] = {}
-    """Column to what is run in its place, such as `Fashion-MNIST`."""
+    """What is run in place of a column, such as `Fashion-MNIST`, by column."""
     rows: Mapping[str, str | None] = {}
-    """More overrides of rows; null for a row that is not run at this scale."""
+    """Additional overrides of rows; null for a row that is not run at this scale."""
     prepare: Mapping[str, str | Mapping[str, str]] = {}
-    """Runs that come first, one for all columns or one for each, by the name under which rows name
-    their folders, as `encoder.path={name}`."""
+    """Runs that come first, one for all columns or one for each, with the names by which rows refer
+    to their folders, as in `encoder.path={name}`."""
 
 
 class Claim(Component):
@@ -88,27 +88,28 @@ class PaperStudy(Component):
     """A table or figure of a paper. Overrides are separated by blanks, as on a command line."""
 
     about: str
-    """What it shows, in one sentence."""
+    """What the study shows, in one sentence."""
     paper: str
     """Paper and table, such as `CCFC, table 1`."""
     page: str
-    """The page of docs/results that has it."""
+    """The page of docs/results with this study."""
     metrics: Annotated[Mapping[str, str], Field(min_length=1)]
-    """Titles of the metrics with their names in a run's summary; signs are the first one's."""
+    """Titles of the metrics with their names in a run's summary; signs compare the first one."""
     reference: str
     """The row that is compared with each other row."""
     leads: Literal["higher", "lower"] | None = None
-    """Where the reference stands to the other rows, by the paper's words, where it prints no
+    """How the reference compares with the other rows, by the paper's words, where it prints no
     numbers."""
     overrides: str = ""
     """Overrides of every run."""
     rows: Mapping[str, str | None]
-    """Rows with the experiment and overrides that make them; null for what is only printed."""
+    """Rows with the experiment and overrides that define them; null for rows that are only
+    printed."""
     columns: Annotated[Mapping[str, str], Field(min_length=1)]
     """The paper's columns with their overrides."""
     each: Mapping[str, Annotated[Mapping[str, str], Field(min_length=1)]] = {}
-    """Rows that are the mean over rows of their own, such as one client alone over all clients: the
-    end of each one's name, and its overrides, which come after those of the row."""
+    """Rows that are means over other rows, such as one client alone over all clients, with the end
+    of each one's name and its overrides, which follow those of the row."""
     only: Mapping[str, _Names] = {}
     """Rows that are run in some columns only."""
     printed: Mapping[str, Mapping[str, _Numbers]] = {}
@@ -116,7 +117,8 @@ class PaperStudy(Component):
     correlation: Correlation | None = None
     """A correlation of two metrics over all runs."""
     counted: str | None = None
-    """The metric of which the page says how often each row is a column's best, as the paper."""
+    """The metric for which the page counts how often each row is a column's best, as the paper
+    does."""
     scales: Mapping[ScaleName, Scale]
     """`smoke`: a minute on two cores; `cpu`: hours on two cores; `paper`: the paper's sizes."""
     notes: Annotated[tuple[str, ...], Field(strict=False, max_length=5)] = ()

@@ -55,7 +55,7 @@ class CompareConfig(Component):
     final metrics and the bytes that were used, and up to four panels."""
     axes: _Names = ()
     """Figures by x-axis: round, bytes, or columns of metrics.jsonl, which are summed over the
-    phases; by default round and those of bytes, steps and modelled seconds that were used."""
+    phases; by default round, and those of bytes, steps and simulated seconds that were used."""
 
     @field_validator("experiments", mode="before")
     @classmethod

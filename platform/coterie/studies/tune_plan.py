@@ -74,21 +74,22 @@ class TuneConfig(Component):
     """Score to choose by, by its name in metrics.jsonl; Align + 0.2 Unif, the default, needs no
     labels."""
     mode: Literal["auto", "max", "min"] = "auto"
-    """Which objective is best; `auto`: the least loss or mixing, the largest of all others."""
+    """Whether a high or a low objective is better; `auto`: low for losses and mixing, high for all
+    others."""
     trials: PositiveInt = 8
-    """Draws from the space, each another; all combinations if there are no more."""
+    """Number of distinct points drawn from the space; all combinations if there are no more."""
     early_stopping: bool = True
     """Stop trials that are behind, by ASHA; false: all run to their end."""
     grace: PositiveInt | None = None
-    """Rounds before a trial may be stopped; by default those before the first evaluation."""
+    """Rounds before a trial may be stopped; by default those up to the first evaluation."""
     reduction: Annotated[float, Field(gt=1.0)] = 3.0
-    """Of the trials at each decision one in so many goes on; decisions are as many times as many
-    rounds apart."""
+    """ASHA's reduction factor η: at each decision the best 1/η of the trials continue, and the
+    rounds between decisions grow by η."""
     seed: NonNegativeInt = 0
     """Seed of the draws and of every trial."""
     run_dir: Annotated[str, Field(min_length=1)] | None = None
-    """Folder to write to, in which the same command goes on; by default
-    `<$COTERIE_RUNS or runs>/tune/<UTC time>`."""
+    """Folder to write to, where the same command continues; by default `<$COTERIE_RUNS or
+    runs>/tune/<UTC time>`."""
     parallel: PositiveInt | Literal["auto"] = "auto"
     """Trials at a time; `auto`: as many as the CPUs and GPUs of cluster or machine hold."""
 
